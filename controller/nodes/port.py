@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The node port: all that the controller asks of the agents on GPU nodes.
+
+Adapters: `ssh` (the agent protocol of docs/interfaces.md) and `simulated`. Every method raises `NodeError`
+(with the protocol's error kind) or `NodeUnreachable`, within the given deadline plus a small grace. Every
+method is idempotent: after `NodeUnreachable` it may be repeated.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from controller.errors import NodeError
+from controller.model import JobId
+
+
+class RankState(str, enum.Enum):
+    """State of one session (interfaces.md section 3)."""
+
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    OFFLOADED = "offloaded"
+    RESTORING = "restoring"
+    FAILED = "failed"
+    FINISHED = "finished"
+
+
+class NodePhase(str, enum.Enum):
+    """What a job is doing on one node, as the agent knows it."""
+
+    RUNNING = "running"
+    PAUSING = "pausing"
+    YIELDED = "yielded"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process holding memory on a GPU."""
+
+    pid: int
+    job_id: JobId | None
+    uid: int
+    memory_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One GPU at one instant."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int
+    memory_used_bytes: int
+    utilization_fraction: float
+    healthy: bool
+    processes: tuple[GpuProcess, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RankSample:
+    """One session."""
+
+    rank: int
+    state: RankState
+    steps_done: int
+    samples_done: float
+    step_seconds: float
+    world_size: int
+    state_bytes: int
+    largest_tensor_bytes: int
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeJob:
+    """A job's control block on one node."""
+
+    job_id: JobId
+    phase: NodePhase
+    gpus: tuple[int, ...]
+    """GPUs it uses, or used last."""
+    ranks: tuple[RankSample, ...] = ()
+    left_bytes: int = 0
+    movable: bool = False
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSample:
+    """All that one agent saw at one instant."""
+
+    node: str
+    time: float
+    gpus: tuple[GpuSample, ...]
+    jobs: Mapping[JobId, NodeJob]
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Answer of `pause`."""
+
+    target_step: int
+    all_blocked: bool
+    ranks: tuple[RankSample, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """Answer of `offload` and `checkpoint`: the job is off the GPUs of this node."""
+
+    left_bytes: int
+    seconds: float
+    stopped_step: int | None = None
+    empty: bool = False
+    """It had no process on any GPU; verify again once Slurm has stopped its processes."""
+
+
+class NodePort(Protocol):
+    """What the controller needs of the node agents."""
+
+    async def set_nodes(self, addresses: Mapping[str, str]) -> None:
+        """The nodes there are now: Slurm node name -> address. Connections to others are closed."""
+        ...
+
+    async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
+        """Every node, in parallel; a node that fails does not delay the others beyond the deadline."""
+        ...
+
+    async def prepare(
+        self,
+        node: str,
+        job_id: JobId,
+        *,
+        uid: int,
+        gpus: Sequence[int],
+        binding: Sequence[int],
+        deadline_seconds: float,
+    ) -> None:
+        """Make the control block before the job is released; `gpus` of its `binding` (physical indices)
+        are the ones it may use now. Error `gpu_busy`: another job's memory is on one of them."""
+        ...
+
+    async def pause(
+        self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
+    ) -> Pause:
+        """Ask all ranks of the job on this node to stop at one step boundary >= floor_step. With `sole`
+        (all ranks are on this node) wait for it; on error `deadline` the request is undone."""
+        ...
+
+    async def offload(
+        self,
+        node: str,
+        job_id: JobId,
+        *,
+        residual_limit_bytes: int,
+        release_context: bool,
+        deadline_seconds: float,
+    ) -> Offload:
+        """Move the GPU state of all blocked ranks to host memory and check with NVML that it is gone."""
+        ...
+
+    async def checkpoint(
+        self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
+    ) -> Offload:
+        """Transparent suspend by the CUDA driver (one process on one GPU)."""
+        ...
+
+    async def verify_empty(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
+        """After Slurm suspended an `empty` job: its processes are stopped and hold no GPU memory."""
+        ...
+
+    async def resume(
+        self,
+        node: str,
+        job_id: JobId,
+        *,
+        gpus: Sequence[int],
+        binding: Sequence[int],
+        deadline_seconds: float,
+    ) -> None:
+        """Put the state back onto `gpus` and let the job go on. Also undoes a pause. Error `gpu_busy`."""
+        ...
+
+    async def forget(self, node: str, job_id: JobId) -> None:
+        """The job is over: remove its control block."""
+        ...
+
+    async def close(self) -> None:
+        """Close all connections; jobs on the nodes go on."""
+        ...
