@@ -16,13 +16,16 @@ JobId = NewType("JobId", int)
 
 
 class GpuId(NamedTuple):
-    """One physical GPU: the Slurm node it is in and its NVML index there."""
+    """One physical GPU: the Slurm node it is in and its NVML index there.
+
+    (A tuple has a method called `index`, hence `ordinal`.)
+    """
 
     node: str
-    index: int
+    ordinal: int
 
     def __str__(self) -> str:
-        return f"{self.node}:{self.index}"
+        return f"{self.node}:{self.ordinal}"
 
 
 GpuSet = frozenset[GpuId]
