@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva config slurm`: print or write Slurm's configuration for a described cluster."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from controller.slurm_config.description import load
+from controller.slurm_config.errors import SlurmConfigError
+from controller.slurm_config.files import write
+from controller.slurm_config.fragments import PARTS, Options, render, render_part
+
+_DEFAULTS = Options()
+
+
+def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+    """Add `slurm` to the subcommands of `gandiva config`."""
+    parser = subparsers.add_parser(
+        "slurm",
+        help="make gres.conf and the slurm.conf, plugstack, cgroup and job_submit fragments",
+        description="Make Slurm's configuration for a cluster from one description of it (TOML). "
+        "Without --output-dir the files are printed, each under a line with its name.",
+    )
+    parser.add_argument("--cluster", metavar="FILE", type=Path, required=True, help="its description, TOML")
+    parser.add_argument("--output-dir", metavar="DIR", type=Path, help="write the files below DIR")
+    parser.add_argument("--part", choices=tuple(PARTS), help="only this part")
+    parser.add_argument("--force", action="store_true", help="overwrite files that have other content")
+    parser.add_argument(
+        "--sysconfdir", metavar="DIR", default=_DEFAULTS.sysconfdir,
+        help="Slurm's configuration folder (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--jobside", metavar="DIR", default=_DEFAULTS.jobside,
+        help="folder of the Python package that jobs import (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--run-dir", metavar="DIR", default=_DEFAULTS.run_dir,
+        help="root of the control blocks; %%n is the Slurm node name (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--spank-plugin", metavar="PATH", default=_DEFAULTS.spank_plugin,
+        help="the SPANK plugin, a path or a name in PluginDir (default: %(default)s)",
+    )  # fmt: skip
+    parser.set_defaults(run=run)
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the command; returns the exit status (0 done, 1 refused, with one message on stderr)."""
+    options = Options(
+        sysconfdir=args.sysconfdir, jobside=args.jobside, run_dir=args.run_dir, spank_plugin=args.spank_plugin
+    )
+    try:
+        problem = _wrong_path(options)
+        if problem is not None:
+            raise SlurmConfigError(problem)
+        description = load(args.cluster)
+        files = render_part(args.part, description, options) if args.part else render(description, options)
+        if args.output_dir is None:
+            sys.stdout.write("\n".join(f"### {name}\n{text}" for name, text in files.items()))
+            return 0
+        written = write(files, args.output_dir, force=args.force)
+    except SlurmConfigError as error:
+        print(f"gandiva: {error}", file=sys.stderr)
+        return 1
+    except OSError as error:
+        print(f"gandiva: cannot write {error.filename or args.output_dir}: {error.strerror}", file=sys.stderr)
+        return 1
+    for path in written:
+        print(f"wrote {path}")
+    if not written:
+        print(f"nothing to do: all {len(files)} files in {args.output_dir} are right already")
+    return 0
+
+
+def _wrong_path(options: Options) -> str | None:
+    """These go into lines that Slurm splits at blanks, and into scripts."""
+    paths = {
+        "--sysconfdir": options.sysconfdir,
+        "--jobside": options.jobside,
+        "--run-dir": options.run_dir,
+    }
+    for flag, path in paths.items():
+        if not path.startswith("/") or not all(c.isascii() and (c.isalnum() or c in "/._-%+") for c in path):
+            return f"{flag} {path!r}: expected an absolute path of letters, digits and /._-+%"
+    if not all(c.isascii() and (c.isalnum() or c in "/._-+") for c in options.spank_plugin):
+        return f"--spank-plugin {options.spank_plugin!r}: expected a path of letters, digits and /._-+"
+    return None

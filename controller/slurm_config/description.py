@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The cluster description: what `gandiva config slurm` reads (docs/interfaces.md, section 6)."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    PlainValidator,
+    ValidationError,
+    model_validator,
+)
+
+from controller.slurm_config import hostlist
+from controller.slurm_config.errors import DescriptionError
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+MAX_FILE_BYTES = 1 << 20
+_USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+
+
+def _host_list(value: str) -> str:
+    hostlist.expand(value)
+    return value
+
+
+HostList = Annotated[str, AfterValidator(_host_list)]
+HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}$")]
+Model = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*$", max_length=32)]
+Feature = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
+ConfigKey = Annotated[str, Field(pattern=r"^[A-Za-z]+$", max_length=64)]
+ConfigValue = Annotated[str, Field(pattern=r"^[^\s#]+$", max_length=1024)]
+"""A value on a line of slurm.conf: a blank or a # would end it and begin something else."""
+
+
+def _user(value: object) -> int | str:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**32 - 2:
+        return value
+    if isinstance(value, str) and _USER_NAME.fullmatch(value):
+        return value
+    raise ValueError("expected a user's name or number")
+
+
+User = Annotated[int | str, PlainValidator(_user)]
+"""A user, by name or number."""
+
+
+class _Table(BaseModel):
+    """Unknown keys are refused: a misspelt key must not silently do nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class Cluster(_Table):
+    """`[cluster]`: what holds for all nodes."""
+
+    name: Name
+    controller_host: HostName | None = None
+    """Host of slurmctld. Left out: the fragment has no ClusterName, no SlurmctldHost (a site has its own)."""
+    database_host: HostName | None = None
+    """Host of slurmdbd. Left out: the fragment sets up no accounting."""
+    oversubscription_depth: Annotated[int, Field(ge=2, le=1024)] = 16
+    """How many time-sliced jobs may be bound to one GPU at once (shards per GPU)."""
+    suspend_grace_seconds: Annotated[int, Field(ge=1, le=60)] = 2
+    """Slurm's time between SIGTSTP and the freezing of a suspended step."""
+
+
+class Nodes(_Table):
+    """One `[[nodes]]` table: nodes that are alike."""
+
+    names: HostList
+    cpus: Annotated[int, Field(ge=1, le=65_536)]
+    memory_mib: Annotated[int, Field(ge=1)]
+    gpu_model: Model | None = None
+    gpus: Annotated[int, Field(ge=0, le=256)] = 0
+    gpu_device: Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_-]*%d$")] = "/dev/nvidia%d"
+    """Device file of a GPU; %d is its index on the node."""
+    sockets: Annotated[int, Field(ge=1)] | None = None
+    cores_per_socket: Annotated[int, Field(ge=1)] | None = None
+    threads_per_core: Annotated[int, Field(ge=1)] | None = None
+    features: tuple[Feature, ...] = ()
+    host: HostList | None = None
+    """NodeHostname, where it differs from the names (several slurmd on one host)."""
+    address: HostList | None = None
+    ports: Annotated[str, Field(pattern=r"^[0-9]+$|^\[[0-9,-]+\]$")] | None = None
+
+    @model_validator(mode="after")
+    def _agree(self) -> Nodes:
+        if self.gpus and self.gpu_model is None:
+            raise ValueError(f'gpus is {self.gpus} but gpu_model is missing: name it, such as "a100"')
+        if self.gpu_model is not None and not self.gpus:
+            raise ValueError(f"gpu_model is {self.gpu_model!r} but gpus is 0: give their number, 1 to 256")
+        count = len(hostlist.expand(self.names))
+        for key, value in (("address", self.address), ("ports", self.ports)):
+            if value is not None and len(hostlist.expand(value)) not in (1, count):
+                raise ValueError(
+                    f"{key} {value!r} gives {len(hostlist.expand(value))} values for {count} nodes: "
+                    f"expected 1 or {count}"
+                )
+        if count > 1 and self.ports is None and self.host is not None:
+            raise ValueError('several nodes on one host need ports, such as "[17001-17004]"')
+        return self
+
+    @property
+    def count(self) -> int:
+        """Number of nodes."""
+        return len(hostlist.expand(self.names))
+
+
+class Partition(_Table):
+    """One `[[partitions]]` table."""
+
+    name: Name
+    nodes: HostList
+    default: bool = False
+    options: Mapping[ConfigKey, ConfigValue] = {}
+    """Further keys of Slurm's PartitionName line, such as MaxTime."""
+
+
+class Gandiva(_Table):
+    """`[gandiva]`: what the job_submit module enforces."""
+
+    default: Literal["on", "off"] = "off"
+    """Whether a GPU job with neither --gandiva nor --no-gandiva is time-sliced."""
+    partitions: tuple[Name, ...] = ()
+    """Partitions in which --gandiva is allowed; none named: all."""
+    max_weight: Annotated[float, Field(ge=0.1, le=100, strict=False)] = 100.0
+    """Largest --gandiva-weight a user may ask for."""
+    controller_users: tuple[User, ...] = ("gandiva",)
+    """Who, besides root and SlurmUser, may release and bind held jobs: numbers, or names that /etc/passwd on
+    slurmctld's host knows."""
+
+
+class Cgroup(_Table):
+    """`[cgroup]`: what Slurm confines; devices must be, else a job can open GPUs that are not its own."""
+
+    constrain_devices: bool = True
+    constrain_cores: bool = True
+    constrain_memory: bool = True
+    mountpoint: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/_.-]+$")] | None = None
+
+
+class ClusterDescription(_Table):
+    """The whole description of a cluster."""
+
+    cluster: Cluster
+    nodes: tuple[Nodes, ...]
+    partitions: tuple[Partition, ...]
+    gandiva: Gandiva = Gandiva()
+    cgroup: Cgroup = Cgroup()
+
+    @model_validator(mode="after")
+    def _agree(self) -> ClusterDescription:
+        names = Counter(name for group in self.nodes for name in hostlist.expand(group.names))
+        twice = [name for name, count in names.items() if count > 1]
+        if twice:
+            raise ValueError(f"nodes: {twice[0]} is in more than one [[nodes]] table: expected once")
+        partitions = Counter(partition.name for partition in self.partitions)
+        twice = [name for name, count in partitions.items() if count > 1]
+        if twice:
+            raise ValueError(f"partitions: {twice[0]} is described twice: expected once")
+        for partition in self.partitions:
+            unknown = [name for name in hostlist.expand(partition.nodes) if name not in names]
+            if unknown:
+                raise ValueError(
+                    f"partitions: {partition.name} has the node {unknown[0]}, in no [[nodes]] table"
+                )
+        defaults = [partition.name for partition in self.partitions if partition.default]
+        if len(defaults) > 1:
+            raise ValueError(f"partitions: {' and '.join(defaults)} are both default: expected one at most")
+        unknown = [name for name in self.gandiva.partitions if name not in partitions]
+        if unknown:
+            raise ValueError(
+                f"gandiva.partitions: {unknown[0]!r} is no partition: expected {', '.join(partitions)}"
+            )
+        if not any(group.gpus for group in self.nodes):
+            raise ValueError("nodes: none has GPUs: give gpu_model and gpus for at least one [[nodes]] table")
+        return self
+
+    def nodes_of(self, partition: Partition) -> tuple[tuple[Nodes, int], ...]:
+        """The kinds of nodes of a partition, each with how many of them the partition has."""
+        members = set(hostlist.expand(partition.nodes))
+        counts = ((group, len(members & set(hostlist.expand(group.names)))) for group in self.nodes)
+        return tuple((group, count) for group, count in counts if count)
+
+
+def parse(text: str, source: str = "cluster description") -> ClusterDescription:
+    """Check a description given as TOML text.
+
+    Args:
+        text: the TOML.
+        source: the name used in error messages.
+
+    Raises:
+        DescriptionError: no TOML, an unknown key, a wrong type or a value out of range; names each.
+    """
+    try:
+        data = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise DescriptionError(source, [f"is no TOML: {error}"]) from error
+    # TOML has arrays, the frozen model has tuples; strict mode would not take one for the other.
+    try:
+        return ClusterDescription.model_validate(_tuples(data))
+    except ValidationError as error:
+        raise DescriptionError(source, [_problem(item) for item in error.errors()]) from error
+
+
+def load(path: Path) -> ClusterDescription:
+    """Read and check the description in a file.
+
+    Raises:
+        DescriptionError: the file cannot be read, is over 1 MiB, or see :func:`parse`.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise DescriptionError(str(path), [f"cannot be read: {error.strerror or error}"]) from error
+    if len(data) > MAX_FILE_BYTES:
+        raise DescriptionError(str(path), [f"has over {MAX_FILE_BYTES} bytes: not a cluster description"])
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise DescriptionError(str(path), [f"is not UTF-8: {error}"]) from error
+    return parse(text, str(path))
+
+
+def _tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _tuples(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return tuple(_tuples(item) for item in value)
+    return value
+
+
+def _problem(error: Mapping[str, Any]) -> str:
+    """One line for one of pydantic's findings: key, what was wrong, the value."""
+    where: list[str] = []
+    for part in error["loc"]:
+        if isinstance(part, int) and where:
+            where[-1] += f"[{part}]"
+        else:
+            where.append(str(part))
+    key = ".".join(where)
+    prefix = f"{key}: " if key else ""
+    if error["type"] == "extra_forbidden":
+        return f"{prefix}unknown key; {_allowed_keys(error['loc'])}"
+    if error["type"] == "missing":
+        return f"{prefix}missing, and there is no default"
+    message = str(error["msg"]).removeprefix("Value error, ")
+    value = error["input"]
+    # Whole tables are not repeated: their message already names what disagrees.
+    shown = "" if isinstance(value, (dict, tuple, BaseModel)) else f" (got {value!r})"
+    return f"{prefix}{message}{shown}"
+
+
+def _allowed_keys(location: tuple[str | int, ...]) -> str:
+    model: type[BaseModel] = ClusterDescription
+    tables: dict[str, type[BaseModel]] = {
+        "cluster": Cluster,
+        "nodes": Nodes,
+        "partitions": Partition,
+        "gandiva": Gandiva,
+        "cgroup": Cgroup,
+    }
+    if len(location) > 1:
+        model = tables.get(str(location[0]), ClusterDescription)
+    return "allowed are " + ", ".join(model.model_fields)

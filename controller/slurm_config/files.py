@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Putting the rendered files into a folder."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from controller.slurm_config.errors import FileConflictError
+
+
+def write(files: Mapping[str, str], folder: Path, *, force: bool = False) -> tuple[Path, ...]:
+    """Write the files that are missing or differ; all or none.
+
+    Args:
+        files: names relative to `folder`, and texts.
+        folder: made when missing.
+        force: overwrite files with other content.
+
+    Returns:
+        The paths that were written (those already right are left alone).
+
+    Raises:
+        FileConflictError: a file is there with other content and `force` is not given; nothing was written.
+        OSError: the folder cannot be written.
+    """
+    changed = {
+        folder / name: text for name, text in files.items() if _content(folder / name) != text.encode()
+    }
+    conflicts = [path for path in changed if path.exists()]
+    if conflicts and not force:
+        raise FileConflictError(conflicts)
+    for path, text in changed.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, text)
+    return tuple(changed)
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None
+
+
+def _replace(path: Path, text: str) -> None:
+    """Slurm may read the file at any moment: it sees the old one or the new one, never half."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), 0o644)
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

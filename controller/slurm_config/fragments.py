@@ -1,0 +1,205 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""From a cluster description to the texts of Slurm's configuration files (docs/interfaces.md, section 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from controller.slurm_config import lua
+from controller.slurm_config.description import ClusterDescription, Nodes, Partition
+
+_HEADER = "# Made by `gandiva config slurm` from the description of cluster {name}: edit that, not this.\n"
+
+
+@dataclass(frozen=True)
+class Options:
+    """Where an installation has its files, on every machine of the cluster."""
+
+    sysconfdir: str = "/etc/slurm"
+    """Slurm's configuration folder."""
+    jobside: str = "/opt/gandiva/jobside"
+    """Folder that holds the Python package `gandiva`; prepended to PYTHONPATH of Gandiva jobs."""
+    run_dir: str = "/run/gandiva"
+    """Root of the control blocks; %n becomes the Slurm node name."""
+    spank_plugin: str = "spank_gandiva.so"
+    """The SPANK plugin: a path, or a name that Slurm looks for in its PluginDir."""
+
+
+def render(description: ClusterDescription, options: Options | None = None) -> Mapping[str, str]:
+    """All files, by their names relative to Slurm's configuration folder.
+
+    Pure: the same description gives the same texts, byte for byte.
+    """
+    options = options or Options()
+    header = _HEADER.format(name=description.cluster.name)
+    return {
+        name: (header.replace("#", "--", 1) if ".lua" in name else header) + text
+        for part in PARTS.values()
+        for name, text in part(description, options).items()
+    }
+
+
+def render_part(
+    part: str, description: ClusterDescription, options: Options | None = None
+) -> Mapping[str, str]:
+    """The files of one part only.
+
+    Raises:
+        KeyError: `part` is none of :data:`PARTS`.
+    """
+    names = PARTS[part](description, options or Options())
+    return {name: text for name, text in render(description, options).items() if name in names}
+
+
+def _gres(description: ClusterDescription, options: Options) -> Mapping[str, str]:
+    del options
+    lines = [
+        "# One type per physical GPU, so that a job can be bound to exactly the GPUs that Gandiva chose;",
+        "# `shard` is the same GPU again, for the jobs that take turns on it. Slurm keeps the two apart.",
+        "AutoDetect=off",
+    ]
+    for group in description.nodes:
+        for index in range(group.gpus):
+            where = f"NodeName={group.names}"
+            device = group.gpu_device.replace("%d", str(index))
+            kind = _type(group, index)
+            lines.append(f"{where} Name=gpu Type={kind} File={device}")
+            count = description.cluster.oversubscription_depth
+            lines.append(f"{where} Name=shard Type={kind} Count={count} File={device}")
+    return {"gres.conf": _text(lines)}
+
+
+def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, str]:
+    cluster = description.cluster
+    lines = [f"# Include this at the end of {options.sysconfdir}/slurm.conf: include gandiva/slurm.conf"]
+    if cluster.controller_host is not None:
+        lines += [f"ClusterName={cluster.name}", f"SlurmctldHost={cluster.controller_host}"]
+    lines += [
+        "GresTypes=gpu,shard",
+        "SelectType=select/cons_tres",
+        "# MULTIPLE_SHARING_GRES_PJ: a job may hold shards of several GPUs. LL_: least loaded first.",
+        "SelectTypeParameters=CR_Core_Memory,MULTIPLE_SHARING_GRES_PJ,LL_SHARED_GRES",
+    ]
+    if cluster.database_host is not None:
+        lines += [
+            "AccountingStorageType=accounting_storage/slurmdbd",
+            f"AccountingStorageHost={cluster.database_host}",
+        ]
+    lines += [
+        "AccountingStorageTRES=gres/gpu,gres/shard",
+        f"# Loads {options.sysconfdir}/job_submit.lua, which is yours: see gandiva/job_submit.lua.example.",
+        "JobSubmitPlugins=lua",
+        f"PlugStackConfig={options.sysconfdir}/plugstack.conf",
+        f"Prolog={options.sysconfdir}/prolog.d/*",
+        f"Epilog={options.sysconfdir}/epilog.d/*",
+        "ProctrackType=proctrack/cgroup",
+        "TaskPlugin=task/affinity,task/cgroup",
+        "# A suspended job's state has left the GPU before Slurm suspends it: no reason to wait long.",
+        f"PreemptParameters=suspend_grace_time={cluster.suspend_grace_seconds}",
+        *(_node_line(group, cluster.oversubscription_depth) for group in description.nodes),
+        *(_partition_line(partition) for partition in description.partitions),
+    ]
+    return {"gandiva/slurm.conf": _text(lines)}
+
+
+def _node_line(group: Nodes, depth: int) -> str:
+    words = [f"NodeName={group.names}"]
+    if group.host is not None:
+        words.append(f"NodeHostname={group.host}")
+    if group.address is not None:
+        words.append(f"NodeAddr={group.address}")
+    if group.ports is not None:
+        words.append(f"Port={group.ports}")
+    words.append(f"CPUs={group.cpus}")
+    for key, value in (
+        ("Sockets", group.sockets),
+        ("CoresPerSocket", group.cores_per_socket),
+        ("ThreadsPerCore", group.threads_per_core),
+    ):
+        if value is not None:
+            words.append(f"{key}={value}")
+    words.append(f"RealMemory={group.memory_mib}")
+    features = list(group.features)
+    if group.gpus:
+        # The controller finds GPUs by these types; an ordinary `gpu:<model>:N` finds nodes by the feature.
+        kinds = [_type(group, index) for index in range(group.gpus)]
+        gres = [f"gpu:{kind}:1" for kind in kinds] + [f"shard:{kind}:{depth}" for kind in kinds]
+        words.append("Gres=" + ",".join(gres))
+        features.append(f"gandiva_{group.gpu_model}")
+    if features:
+        words.append("Feature=" + ",".join(features))
+    words.append("State=UNKNOWN")
+    return " ".join(words)
+
+
+def _partition_line(partition: Partition) -> str:
+    words = [f"PartitionName={partition.name}", f"Nodes={partition.nodes}"]
+    if partition.default:
+        words.append("Default=YES")
+    words += [f"{key}={value}" for key, value in partition.options.items()]
+    return " ".join(words)
+
+
+def _plugstack(description: ClusterDescription, options: Options) -> Mapping[str, str]:
+    arguments = [
+        f"jobside={options.jobside}",
+        f"run_dir={options.run_dir}",
+        f"default={description.gandiva.default}",
+    ]
+    return {
+        "plugstack.conf": _text([f"include {options.sysconfdir}/plugstack.conf.d/*.conf"]),
+        "plugstack.conf.d/gandiva.conf": _text(
+            [
+                "# required: without the plugin a time-sliced job would take GPUs out of its turn.",
+                "# A fault of the plugin fails the job, never the node (slurm_spank_init_failure_mode).",
+                " ".join(["required", options.spank_plugin, *arguments]),
+            ]
+        ),
+        "gandiva/gandiva.env": _text(
+            ["# Read by 50-gandiva.sh in prolog.d and epilog.d.", f"GANDIVA_RUN_DIR={options.run_dir}"]
+        ),
+    }
+
+
+def _cgroup(description: ClusterDescription, options: Options) -> Mapping[str, str]:
+    del options
+    settings = description.cgroup
+    lines = ["# ConstrainDevices: a job cannot open a GPU that is not its own, whatever its environment."]
+    if settings.mountpoint is not None:
+        lines.append(f"CgroupMountpoint={settings.mountpoint}")
+    lines += [
+        f"ConstrainDevices={_yes(settings.constrain_devices)}",
+        f"ConstrainCores={_yes(settings.constrain_cores)}",
+        f"ConstrainRAMSpace={_yes(settings.constrain_memory)}",
+    ]
+    return {"cgroup.conf": _text(lines)}
+
+
+def _lua(description: ClusterDescription, options: Options) -> Mapping[str, str]:
+    return {
+        "gandiva/gandiva_settings.lua": lua.settings(description),
+        "gandiva/job_submit.lua.example": lua.example(options.sysconfdir),
+    }
+
+
+def _type(group: Nodes, index: int) -> str:
+    return f"{group.gpu_model}_{index}"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _text(lines: list[str]) -> str:
+    return "\n".join(lines) + "\n"
+
+
+PARTS: Mapping[str, Callable[[ClusterDescription, Options], Mapping[str, str]]] = {
+    "gres": _gres,
+    "slurm": _slurm,
+    "plugstack": _plugstack,
+    "cgroup": _cgroup,
+    "lua": _lua,
+}
+"""What `--part` names, in the order of printing."""

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The settings table of the job_submit module, and the example for the site's own script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+from controller.slurm_config.description import ClusterDescription
+
+_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_KEYWORD = re.compile(
+    "and|break|do|else|elseif|end|false|for|function|goto|if|in|local|nil|not|or|repeat|return|then|true"
+    "|until|while"
+)
+
+LuaValue = str | int | float | bool | Sequence["LuaValue"] | Mapping[str, "LuaValue"]
+
+_EXAMPLE = """\
+-- These lines belong in your own {sysconfdir}/job_submit.lua (the whole file serves where there is none).
+local gandiva = dofile("{sysconfdir}/gandiva/gandiva.lua")
+
+function slurm_job_submit(job_desc, part_list, submit_uid)
+   local rc = gandiva.job_submit(job_desc, part_list, submit_uid)
+   if rc ~= slurm.SUCCESS then return rc end
+   -- your own rules here
+   return slurm.SUCCESS
+end
+
+function slurm_job_modify(job_desc, job_rec, part_list, modify_uid)
+   local rc = gandiva.job_modify(job_desc, job_rec, part_list, modify_uid)
+   if rc ~= slurm.SUCCESS then return rc end
+   -- your own rules here
+   return slurm.SUCCESS
+end
+
+return slurm.SUCCESS
+"""
+
+
+def settings(description: ClusterDescription) -> str:
+    """The text of `gandiva_settings.lua`: a chunk that returns one table of plain values."""
+    gandiva = description.gandiva
+    table: dict[str, LuaValue] = {
+        "version": 1,
+        "default": gandiva.default,
+        "controller_users": list(gandiva.controller_users),
+        "partitions": list(gandiva.partitions),
+        "max_weight": gandiva.max_weight,
+        "models": sorted({group.gpu_model for group in description.nodes if group.gpu_model is not None}),
+        # What a job can ask for at most, by partition; an impossible request is refused at submission.
+        "nodes": {
+            partition.name: [
+                {"model": group.gpu_model or "", "gpus": group.gpus, "count": count}
+                for group, count in description.nodes_of(partition)
+            ]
+            for partition in description.partitions
+        },
+    }
+    return f"return {literal(table)}\n"
+
+
+def example(sysconfdir: str) -> str:
+    """A job_submit.lua for a site that has none."""
+    return _EXAMPLE.format(sysconfdir=sysconfdir)
+
+
+def literal(value: LuaValue, indent: str = "") -> str:
+    """A value as a Lua expression; keys keep their order."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _quoted(value)
+    if isinstance(value, (int, float)):
+        return repr(value)
+    inner = indent + "   "
+    if isinstance(value, Mapping):
+        items = [f"{_key(key)} = {literal(item, inner)}" for key, item in value.items()]
+    else:
+        items = [literal(item, inner) for item in value]
+    if not items:
+        return "{}"
+    line = "{ " + ", ".join(items) + " }"
+    if len(line) <= 60 and "\n" not in line:
+        return line
+    return "{\n" + "".join(f"{inner}{item},\n" for item in items) + indent + "}"
+
+
+def _key(key: str) -> str:
+    # A partition may be called `end` or `a-b`.
+    return key if _IDENTIFIER.fullmatch(key) and not _KEYWORD.fullmatch(key) else f"[{_quoted(key)}]"
+
+
+def _quoted(text: str) -> str:
+    """Decimal escapes for everything unusual: no text can end the string."""
+    safe = (c if c.isascii() and (c.isalnum() or c in " _-.,:/+") else _escape(c) for c in text)
+    return f'"{"".join(safe)}"'
+
+
+def _escape(character: str) -> str:
+    return "".join(f"\\{byte:03d}" for byte in character.encode())
