@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What every table of the settings file is made of."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from controller.model import SuspendMethod
+
+
+class Section(BaseModel):
+    """One table of the settings file. Unknown keys and values of another type are errors."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True
+    )
+
+
+def setting(default: Any, description: str, *, restart: bool = False, **limits: Any) -> Any:
+    """One key: its default, the text of the reference page, and its limits (`ge`, `le`, `pattern`, …).
+
+    `restart`: a change takes effect at the next start of the daemon, not at a reload.
+    """
+    return Field(default, description=description, json_schema_extra={"restart": restart}, **limits)
+
+
+_UNITS = {
+    "": 1,
+    "B": 1,
+    **{f"{prefix}iB": 1024 ** (i + 1) for i, prefix in enumerate("KMGT")},
+    **{f"{prefix}B": 1000 ** (i + 1) for i, prefix in enumerate(("k", "M", "G", "T"))},
+}
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d{1,6})?) ?([A-Za-z]{0,3})")
+
+
+def parse_bytes(value: object) -> object:
+    """`4294967296` or `"4GiB"` -> bytes. Decimal (MB, GB) and binary (MiB, GiB) units. Raises ValueError."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if match is None or match[2] not in _UNITS:
+        raise ValueError('must be a number of bytes or a size such as "512MiB" or "4GiB"')
+    return math.floor(float(match[1]) * _UNITS[match[2]])
+
+
+def _absolute(path: Path) -> Path:
+    if not path.is_absolute():
+        raise ValueError("must be an absolute path (starting with /)")
+    return path
+
+
+_HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9._-]{0,252}))"
+_HOST_PORT = re.compile(rf"(?P<host>{_HOST})(?::(?P<port>\d{{1,5}}))?")
+
+
+def split_address(address: str, default_port: int) -> tuple[str, int]:
+    """`"host"`, `"host:port"` or `"[v6]:port"` -> host (without brackets) and port. Raises ValueError."""
+    match = _HOST_PORT.fullmatch(address)
+    port = default_port if match is None or match["port"] is None else int(match["port"])
+    if match is None or not 0 < port < 65536:
+        raise ValueError('must be "host" or "host:port" with a port from 1 to 65535')
+    return match["host"].strip("[]"), port
+
+
+_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
+_USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+
+
+def _node_name(name: str) -> str:
+    if _NODE_NAME.fullmatch(name) is None:
+        raise ValueError("must be a node name as Slurm has it (letters, digits, dot, dash, underscore)")
+    return name
+
+
+def _user_name(name: str) -> str:
+    if _USER_NAME.fullmatch(name) is None:
+        raise ValueError("must be a user name")
+    return name
+
+
+def _host(name: str) -> str:
+    if re.fullmatch(_HOST, name) is None:
+        raise ValueError("must be a host name or an address (IPv6 in brackets)")
+    return name
+
+
+def _address(address: str) -> str:
+    split_address(address, 1)
+    return address
+
+
+def _listen(address: str) -> str:
+    match = _HOST_PORT.fullmatch(address)
+    if match is None or match["port"] is None or not 0 <= int(match["port"]) < 65536:
+        raise ValueError('must be "host:port", such as "0.0.0.0:6822"')
+    return address
+
+
+def _url(url: str) -> str:
+    if re.fullmatch(rf"https?://{_HOST}(?::\d{{1,5}})?(?:/[A-Za-z0-9._~/-]*)?", url) is None:
+        raise ValueError('must be a URL such as "http://ctl:6822"')
+    return url.rstrip("/")
+
+
+# The schema is strict: TOML has types of its own, so a quoted number is a mistake. What TOML lacks
+# (paths, sizes, enumerations) is made from strings here.
+ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**62)]
+AbsolutePath = Annotated[Path, Field(strict=False), AfterValidator(_absolute)]
+Address = Annotated[str, AfterValidator(_address)]
+ListenAddress = Annotated[str, AfterValidator(_listen)]
+Url = Annotated[str, AfterValidator(_url)]
+Method = Annotated[SuspendMethod, Field(strict=False)]
+NodeName = Annotated[str, AfterValidator(_node_name)]
+UserName = Annotated[str, AfterValidator(_user_name)]
+HostName = Annotated[str, AfterValidator(_host)]

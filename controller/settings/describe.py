@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The schema as text: every key with its table, type, limits, default and description."""
+
+from __future__ import annotations
+
+import enum
+import json
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from controller.settings.base import (
+    AbsolutePath,
+    Address,
+    ByteSize,
+    HostName,
+    ListenAddress,
+    Section,
+    Url,
+    UserName,
+)
+from controller.settings.policies import PolicyName, policy_names
+from controller.settings.schema import Settings, takes_restart
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One key of the settings file."""
+
+    table: str
+    """`suspend` or `policy.gandiva`."""
+    name: str
+    default: Any
+    type: str
+    """For people: `number from 0.05 to 60`."""
+    description: str
+    restart: bool
+
+    @property
+    def path(self) -> str:
+        return f"{self.table}.{self.name}"
+
+    @property
+    def words(self) -> str:
+        """The type as the end of a sentence: `a number from 0.05 to 60`."""
+        if self.type.startswith(('"', "true")):
+            return self.type
+        return f"{'an' if self.type[0] == 'a' else 'a'} {self.type}"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """One table of the settings file, with its own keys (not those of its sub-tables)."""
+
+    name: str
+    description: str
+    keys: tuple[Key, ...]
+
+
+def tables(root: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Table]:
+    """All tables, in the order of the schema."""
+    hints = typing.get_type_hints(root, include_extras=True)
+    for name, field in root.model_fields.items():
+        section = hints[name]
+        if isinstance(section, type) and issubclass(section, Section):
+            path = f"{prefix}{name}"
+            yield Table(path, (section.__doc__ or "").strip().splitlines()[0], tuple(_keys(section, path)))
+            yield from tables(section, f"{path}.")
+        else:
+            assert prefix, f"{name}: a key outside of every table"
+            del field
+
+
+def _keys(section: type[Section], table: str) -> Iterator[Key]:
+    hints = typing.get_type_hints(section, include_extras=True)
+    for name, field in section.model_fields.items():
+        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+            continue
+        yield Key(
+            table,
+            name,
+            field.default,
+            type_text(hints[name], field),
+            field.description or "",
+            takes_restart(field),
+        )
+
+
+_NAMED = {
+    AbsolutePath: "absolute path",
+    Address: '"host" or "host:port"',
+    ByteSize: 'number of bytes, or a size such as "4GiB"',
+    HostName: "host name",
+    ListenAddress: '"address:port"',
+    Url: "URL",
+    UserName: "user name",
+}
+_PLAIN = {bool: "true or false", int: "whole number", float: "number", str: "string"}
+
+
+def type_text(hint: Any, field: FieldInfo | None = None) -> str:
+    """What a value may be, in words."""
+    if hint == PolicyName:
+        return " or ".join(json.dumps(name) for name in policy_names())
+    for named, words in _NAMED.items():
+        if hint == named:
+            return words
+    if get_origin(hint) is Literal:
+        return " or ".join(json.dumps(value) for value in get_args(hint))
+    if get_origin(hint) in (Union, types.UnionType):
+        return type_text(next(arm for arm in get_args(hint) if arm is not type(None)))
+    if get_origin(hint) is typing.Annotated:
+        base, *metadata = get_args(hint)
+        limits = [m for extra in metadata for m in (extra.metadata if isinstance(extra, FieldInfo) else [])]
+        return _limited(type_text(base), limits)
+    if get_origin(hint) is dict:
+        return f"table of name = {type_text(get_args(hint)[1])}"
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        return " or ".join(json.dumps(member.value) for member in hint)
+    return _limited(_PLAIN[hint], field.metadata if field else [])
+
+
+def _limited(words: str, metadata: list[Any]) -> str:
+    low = next((m.ge for m in metadata if isinstance(m, annotated_types.Ge)), None)
+    high = next((m.le for m in metadata if isinstance(m, annotated_types.Le)), None)
+    if low is not None and high is not None:
+        return f"{words} from {low:g} to {high:g}"
+    if low is not None:
+        return f"{words}, at least {low:g}"
+    return words if high is None else f"{words}, at most {high:g}"
+
+
+def to_toml(value: Any) -> str:
+    """A value as TOML writes it."""
+    if isinstance(value, enum.Enum):
+        value = value.value
+    if isinstance(value, Mapping):
+        inner = ", ".join(f"{json.dumps(str(key))} = {to_toml(item)}" for key, item in value.items())
+        return f"{{ {inner} }}" if inner else "{}"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, Path):
+        return json.dumps(str(value))
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
+        return f"{value:.1f}"
+    return str(value)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Files made from the schema: the sample, the reference page, and the settings in force.
+
+`python -m controller.settings.generate` rewrites configs/gandiva.toml and docs/settings.md; a unit test
+fails where they are out of date.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from controller.settings.describe import Key, Table, tables, to_toml
+from controller.settings.schema import Settings
+
+WIDTH = 100
+
+
+def sample() -> str:
+    """configs/gandiva.toml: every key, commented out, with its default and meaning."""
+    lines = [
+        "# Settings of Gandiva for Slurm; see gandiva.toml(5). Every key is shown with its default.",
+        "# Check the file with `gandiva config check`, see what is in force with `gandiva config show`.",
+    ]
+    for table in tables():
+        lines += ["", *_comment(table.description), f"[{table.name}]"]
+        for key in table.keys:
+            lines += ["", *_comment(f"{key.description} ({_notes(key)})")]
+            lines.append(f"#{key.name} = {_example(key)}")
+    return "\n".join(lines) + "\n"
+
+
+def _comment(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def _notes(key: Key) -> str:
+    return key.type + ("; takes effect at a restart" if key.restart else "")
+
+
+_UNSET_EXAMPLES = {"api.url": '"http://ctl:6822"', "log.file": '"/var/log/gandiva/gandiva.log"'}
+
+
+def _example(key: Key) -> str:
+    return _UNSET_EXAMPLES[key.path] if key.default is None else to_toml(key.default)
+
+
+_INTRODUCTION = """\
+The controller reads `/etc/gandiva/gandiva.toml`, or the file named by `--config` or `GANDIVA_CONFIG`.
+Every key may be left out. An unknown key, a value of the wrong type or outside its limits is refused with
+a message that names it, and nothing is changed. `gandiva config check` tries a file, `gandiva config show`
+prints what is in force, `gandiva config sample` prints a file with all keys.
+
+SIGHUP (`systemctl reload gandiva`) reads the file again; a file with an error is reported and the old
+settings stay. Keys marked *restart* take effect at the next start of the daemon.
+
+Clients (`gandiva report`, `top`, `explain`, `status`) use `cluster.controller_host` and `[api]` alone.
+"""
+
+
+def reference() -> str:
+    """docs/settings.md."""
+    lines = [
+        "# Settings",
+        "",
+        "<!-- Made from the schema in controller/settings: python -m controller.settings.generate -->",
+        "",
+        *_INTRODUCTION.splitlines(),
+    ]
+    for table in tables():
+        lines += ["", f"## [{table.name}]", "", table.description]
+        if table.keys:
+            lines += ["", "| key | value | default | meaning |", "|---|---|---|---|"]
+            lines += [_row(key) for key in table.keys]
+    return "\n".join(lines) + "\n"
+
+
+def _row(key: Key) -> str:
+    default = "–" if key.default is None else f"`{to_toml(key.default)}`"
+    meaning = key.description + (" *restart*" if key.restart else "")
+    return f"| `{key.name}` | {key.type} | {default} | {meaning.replace('|', chr(92) + '|')} |"
+
+
+def show(settings: Settings, source: str) -> str:
+    """The settings in force as TOML; keys that differ from the default are marked."""
+    lines = [f"# in force with {source}; '# set' marks what is not the default"]
+    for table in tables():
+        lines += ["", f"[{table.name}]"]
+        lines += [_shown(settings, table, key) for key in table.keys]
+    return "\n".join(lines) + "\n"
+
+
+def _shown(settings: Settings, table: Table, key: Key) -> str:
+    section: BaseModel = settings
+    for part in table.name.split("."):
+        section = getattr(section, part)
+    value = getattr(section, key.name)
+    if value is None:
+        derived = settings.api_url if key.path == "api.url" else None
+        return f"#{key.name} = " + (f"{to_toml(derived)}  # derived" if derived else '""  # unset')
+    line = f"{key.name} = {to_toml(value)}"
+    return line if value == key.default else f"{line}  # set"
+
+
+def main(root: Path | None = None) -> None:
+    """Rewrite the generated files under the source tree `root` (default: this one)."""
+    base = root or Path(__file__).resolve().parents[2]
+    (base / "configs" / "gandiva.toml").write_text(sample(), encoding="utf-8")
+    (base / "docs" / "settings.md").write_text(reference(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reading gandiva.toml, with error messages an administrator can act on."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from controller.errors import SettingsError
+from controller.settings.describe import tables
+from controller.settings.schema import Settings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+DEFAULT_PATH = Path("/etc/gandiva/gandiva.toml")
+ENVIRONMENT = "GANDIVA_CONFIG"
+MAX_FILE_BYTES = 1 << 20
+
+
+class InvalidSettings(SettingsError):
+    """The file can be read, but its content is wrong.
+
+    `problems`: one line each, `key = value: what is allowed`.
+    """
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        self.source = source
+        self.problems = tuple(problems)
+        if len(problems) == 1:
+            super().__init__(f"{source}: {problems[0]}")
+        else:
+            lines = "".join(f"\n  {problem}" for problem in problems)
+            super().__init__(f"{source}: {len(problems)} problems:{lines}")
+
+
+def settings_path(named: Path | None = None) -> Path:
+    """The settings file: the one named on the command line, else $GANDIVA_CONFIG, else the installed one."""
+    if named is not None:
+        return named
+    from_environment = os.environ.get(ENVIRONMENT)
+    return Path(from_environment) if from_environment else DEFAULT_PATH
+
+
+def load_settings(path: Path) -> Settings:
+    """Read and check a settings file. Raises SettingsError with a message that names file, key and value."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise SettingsError(
+            f"there is no settings file {path}: make one from `gandiva config sample`, or name another one "
+            f"with --config or {ENVIRONMENT}"
+        ) from None
+    except OSError as error:
+        raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise SettingsError(f"{path} is larger than {MAX_FILE_BYTES} bytes: is it the settings file?")
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: not UTF-8 text (byte {error.start}): TOML files must be") from error
+    return parse_settings(text, str(path))
+
+
+def client_settings(named: Path | None = None) -> Settings:
+    """Settings for commands that only talk to the API.
+
+    The defaults where nobody named a file and none is installed.
+    """
+    path = settings_path(named)
+    if named is None and not os.environ.get(ENVIRONMENT) and not path.exists():
+        return Settings()
+    return load_settings(path)
+
+
+def parse_settings(text: str, source: str = "settings") -> Settings:
+    """Check the text of a settings file; `source` is how messages name it. Raises SettingsError."""
+    try:
+        values = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{source}: not valid TOML: {error}") from error
+    try:
+        return Settings.model_validate(values)
+    except ValidationError as error:
+        raise InvalidSettings(source, [_problem(details) for details in error.errors()]) from error
+
+
+def _problem(details: ErrorDetails) -> str:
+    location = [str(part) for part in details["loc"] if part != "[key]"]
+    key, kind = ".".join(_quoted(part) for part in location), details["type"]
+    if kind == "extra_forbidden":
+        return f"{key}: {_unknown(location)}"
+    given = "" if isinstance(details["input"], BaseModel) else f" = {_shown(details['input'])}"
+    return f"{key}{given}: {_allowed(key, details)}"
+
+
+def _unknown(location: list[str]) -> str:
+    """A key that does not exist: what it may have been meant to be."""
+    table: type[BaseModel] = Settings
+    for part in location[:-1]:
+        annotation = table.model_fields[part].annotation
+        assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
+        table = annotation
+    known, where = list(table.model_fields), ".".join(location[:-1])
+    what = "key" if where else "table"
+    close = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
+    if close:
+        return f"no such {what}; did you mean {close[0]}?"
+    # A right key in a wrong table is the other common mistake.
+    for name, field in Settings.model_fields.items():
+        if isinstance(field.annotation, type) and location[-1] in field.annotation.model_fields:
+            return f"no such {what} here; it belongs into [{name}]"
+    if not known:
+        return f"no such key; [{where}] has none"
+    return f"no such {what}; " + (f"[{where}] has " if where else "there are ") + ", ".join(known)
+
+
+def _allowed(key: str, details: ErrorDetails) -> str:
+    kind, context = details["type"], details.get("ctx", {})
+    if kind == "value_error":
+        return str(context["error"])
+    if kind in ("model_type", "dict_type"):
+        return "must be a table"
+    for table in tables():
+        for known in table.keys:
+            if known.path == key:
+                return f"must be {known.words}"
+    # An entry of a table whose keys are free (addresses, priority_by_qos).
+    match kind:
+        case "greater_than_equal":
+            return f"must be at least {context['ge']:g}"
+        case "less_than_equal":
+            return f"must be at most {context['le']:g}"
+        case "int_type" | "int_from_float":
+            return "must be a whole number"
+        case "string_type":
+            return 'must be a string in quotes ("…")'
+    return details["msg"]
+
+
+def _quoted(part: str) -> str:
+    return part if part.replace("_", "").replace("-", "").isalnum() and part.isascii() else json.dumps(part)
+
+
+def _shown(value: object) -> str:
+    """The value as the file has it, cut to a readable length."""
+    shown = json.dumps(value, default=str, ensure_ascii=False) if not isinstance(value, Mapping) else "{…}"
+    return shown if len(shown) <= 60 else shown[:57] + "…"
+
+
+def as_values(settings: BaseModel) -> dict[str, Any]:
+    """JSON-ready values of all settings."""
+    return settings.model_dump(mode="json")

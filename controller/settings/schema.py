@@ -1,0 +1,235 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The schema of gandiva.toml. Times are in seconds, sizes in bytes; the keys say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from controller.model import SuspendMethod
+from controller.settings.base import (
+    AbsolutePath,
+    Address,
+    ByteSize,
+    HostName,
+    ListenAddress,
+    Method,
+    NodeName,
+    Section,
+    Url,
+    UserName,
+    setting,
+    split_address,
+)
+from controller.settings.policies import PolicySettings
+
+API_PORT = 6822
+SSH_PORT = 22
+
+
+class ClusterSettings(Section):
+    """How the controller speaks to Slurm."""
+
+    adapter: Literal["pyslurm", "command"] = setting(
+        "pyslurm",
+        "pyslurm uses Slurm's C library (fast); command runs squeue, scontrol and sacct, for sites whose "
+        "Slurm has no matching pyslurm.",
+        restart=True,
+    )
+    rpc_deadline_seconds: float = setting(
+        15.0, "Longest wait for one answer of Slurm before it counts as unavailable.", ge=0.5, le=600
+    )
+    controller_host: HostName = setting(
+        "localhost",
+        "Host that runs the Gandiva controller, as login nodes reach it. Clients make the default of api.url "
+        "from it.",
+    )
+
+
+class LoopSettings(Section):
+    """The loop: observe, plan, act, record."""
+
+    interval_seconds: float = setting(
+        1.0,
+        "Time between two looks at Slurm and at the nodes: how soon a new job or an end is noticed.",
+        ge=0.05,
+        le=60,
+    )
+
+
+class NodesSettings(Section):
+    """How the controller reaches the agents on the GPU nodes (SSH with a forced command)."""
+
+    ssh_user: UserName = setting(
+        "root", "User that the forced command belongs to on the nodes. The agent needs root."
+    )
+    ssh_port: int = setting(SSH_PORT, "Port of sshd on the nodes.", ge=1, le=65535)
+    ssh_key: AbsolutePath = setting(
+        Path("/etc/gandiva/agent_key"), "Private key of the controller; readable by it alone."
+    )
+    known_hosts: AbsolutePath = setting(
+        Path("/etc/gandiva/known_hosts"),
+        "Host keys of the nodes, as ssh-keyscan prints them. A node with another key is refused.",
+    )
+    connect_deadline_seconds: float = setting(
+        10.0, "Longest wait for a connection to a node.", ge=0.5, le=300
+    )
+    observe_deadline_seconds: float = setting(
+        3.0,
+        "Longest wait for the samples of all nodes. A node that is late counts as not answering: nothing "
+        "is done to its jobs.",
+        ge=0.1,
+        le=60,
+    )
+    addresses: dict[NodeName, Address] = setting(
+        {},
+        'Where to reach a node whose address is not the one Slurm knows: node name = "host" or "host:port".',
+    )
+
+
+class SuspendSettings(Section):
+    """How a job is taken off its GPUs and put back."""
+
+    mode: Literal["slurm", "node"] = setting(
+        "slurm",
+        "slurm: suspended jobs are SUSPENDED in Slurm too; their cores are free and their time limit "
+        "stands still. node: they pause on the node while Slurm says RUNNING, for tools that misread "
+        "SUSPENDED; their cores stay taken and their time limit runs on.",
+        restart=True,
+    )
+    transparent_fallback: bool = setting(
+        True,
+        "Try the CUDA driver's checkpoint for a single-GPU job that does not stop by itself (never "
+        "attached, or its session failed).",
+    )
+    step_deadline_seconds: float = setting(
+        60.0,
+        "Longest wait for all ranks to reach one step boundary. A job whose steps take longer cannot be "
+        "suspended.",
+        ge=0.5,
+        le=3600,
+    )
+    offload_deadline_seconds: float = setting(
+        60.0, "Longest time for the copy of the GPU state to host memory.", ge=0.5, le=3600
+    )
+    resume_deadline_seconds: float = setting(
+        120.0, "Longest time for the GPU state to be back on the GPUs.", ge=0.5, le=3600
+    )
+    start_deadline_seconds: float = setting(
+        60.0, "Longest wait for a released job to be running in Slurm.", ge=1, le=3600
+    )
+    residual_limit_bytes: ByteSize = setting(
+        0,
+        "Memory that a suspended job may leave on a GPU. 0 demands an empty GPU. A process that keeps its "
+        "CUDA context (release_context = false, or several processes) leaves 0.5 to 3 GB: then say for "
+        'example "3GiB", and the next job has that much less.',
+    )
+    release_context: bool = setting(
+        True,
+        "After a cooperative offload also take the CUDA context off the GPU, where the driver can (570 or "
+        "newer, one process).",
+    )
+    retry_after_seconds: float = setting(
+        300.0,
+        "After a failed suspend the job keeps its GPUs for this long before it is asked again.",
+        ge=0,
+        le=86400,
+    )
+
+
+class RequestsSettings(Section):
+    """What counts for a job whose user left a flag out."""
+
+    weight: float = setting(1.0, "Default of --gandiva-weight.", ge=0.1, le=100)
+    pack: bool = setting(True, "Default of --gandiva-pack.")
+    migrate: bool = setting(True, "Default of --gandiva-migrate.")
+    suspend: Method = setting(
+        SuspendMethod.COOPERATIVE,
+        "Default of --gandiva-suspend. cooperative: the training script stops at a step boundary and moves "
+        "its state; transparent: the CUDA driver does it; requeue: the job is stopped and starts again "
+        "from its own checkpoint.",
+    )
+
+
+class JournalSettings(Section):
+    """The controller's memory: decisions, slices, jobs."""
+
+    path: AbsolutePath = setting(
+        Path("/var/lib/gandiva/journal.sqlite"),
+        "SQLite file, on a local disk (WAL mode does not work on network file systems).",
+        restart=True,
+    )
+    retention_days: float = setting(
+        90.0, "How long decisions, events and ended jobs are kept.", ge=0.01, le=36500
+    )
+
+
+class ApiSettings(Section):
+    """The read-only HTTP API that `gandiva report`, `top`, `explain` and `status` use."""
+
+    listen: ListenAddress = setting(
+        f"0.0.0.0:{API_PORT}",
+        "Address and port the daemon listens on. Everybody who reaches it can read job names and users.",
+        restart=True,
+    )
+    url: Url | None = setting(
+        None, "Where clients find the API. Default: http://<cluster.controller_host>:<port of api.listen>."
+    )
+
+
+class LogSettings(Section):
+    """The daemon's log."""
+
+    level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "Least severe message that is logged."
+    )
+    format: Literal["text", "json"] = setting("text", "One line per message for people, or one JSON object.")
+    file: AbsolutePath | None = setting(
+        None, "Log file; reopened at SIGHUP. Default: standard error, which systemd puts into its journal."
+    )
+
+
+class Settings(Section):
+    """The whole file."""
+
+    cluster: ClusterSettings = ClusterSettings()
+    loop: LoopSettings = LoopSettings()
+    nodes: NodesSettings = NodesSettings()
+    suspend: SuspendSettings = SuspendSettings()
+    requests: RequestsSettings = RequestsSettings()
+    policy: PolicySettings = PolicySettings()
+    journal: JournalSettings = JournalSettings()
+    api: ApiSettings = ApiSettings()
+    log: LogSettings = LogSettings()
+
+    @property
+    def api_url(self) -> str:
+        """Where clients find the API."""
+        if self.api.url is not None:
+            return self.api.url
+        _, port = split_address(self.api.listen, API_PORT)
+        return f"http://{self.cluster.controller_host}:{port}"
+
+
+def needs_restart(old: Settings, new: Settings) -> list[str]:
+    """Keys (`table.key`) that differ and take effect only when the daemon starts anew."""
+    return list(_changed(old, new, ""))
+
+
+def takes_restart(field: FieldInfo) -> bool:
+    """A change of this key takes effect at the next start of the daemon only."""
+    return isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("restart") is True
+
+
+def _changed(old: BaseModel, new: BaseModel, prefix: str) -> list[str]:
+    keys: list[str] = []
+    for name, field in type(old).model_fields.items():
+        before, after = getattr(old, name), getattr(new, name)
+        if isinstance(before, Section):
+            keys += _changed(before, after, f"{prefix}{name}.")
+        elif before != after and takes_restart(field):
+            keys.append(prefix + name)
+    return keys
