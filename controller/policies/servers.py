@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How full each server is: the working view that placement reads and fills while it plans.
+
+Words of the Gandiva paper: M is the number of GPUs allocated on a server by running and suspended jobs
+together, load is M/N, and a GPU is free while M < N.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controller.model import Gpu, GpuId, GpuSet, Job, JobId, Node, Snapshot
+from controller.policies.base import natural_key
+
+
+def gpu_usable(gpu: Gpu) -> bool:
+    """May a Gandiva job use this GPU: healthy, memory known, not held by an ordinary job."""
+    return gpu.healthy and gpu.ordinary_job is None and gpu.memory_used_bytes is not None
+
+
+@dataclass(slots=True)
+class Server:
+    """One node while a plan is being made."""
+
+    node: Node
+    usable: tuple[int, ...]
+    """Ordinals of the GPUs that Gandiva jobs may use."""
+    allocated: int = 0
+    """M: GPUs of all gangs assigned here, running or not."""
+    fixed: Counter[int] = field(default_factory=Counter)
+    """How many jobs are bound to exactly this ordinal."""
+    occupied: set[int] = field(default_factory=set)
+    """Ordinals that floating jobs are on just now."""
+    bound_jobs: Counter[int] = field(default_factory=Counter)
+    """How many jobs hold a shard of each ordinal."""
+    members: dict[JobId, int] = field(default_factory=dict)
+    """GPUs of this server that each assigned job takes."""
+    memory_free_bytes: int | None = None
+
+    @property
+    def free(self) -> int:
+        """GPUs no job is assigned to; negative when over-subscribed."""
+        return len(self.usable) - self.allocated
+
+    @property
+    def load(self) -> float:
+        """M/N."""
+        return self.allocated / len(self.usable) if self.usable else float("inf")
+
+    def free_ordinals(self) -> list[int]:
+        """Ordinals a new job can be bound to exactly, those that nothing runs on first."""
+        return sorted((o for o in self.usable if not self.fixed[o]), key=lambda o: (o in self.occupied, o))
+
+    def assign(self, job_id: JobId, share: int, exact: Iterable[int], memory_bytes: int) -> None:
+        """Count a job in: `exact` ordinals when it is bound to exactly them, none when it floats."""
+        self.allocated += share
+        self.members[job_id] = share
+        ordinals = list(exact)
+        self.fixed.update(ordinals)
+        self.bound_jobs.update(ordinals or self.usable)
+        if self.memory_free_bytes is not None:
+            self.memory_free_bytes -= memory_bytes
+
+
+def build_servers(snapshot: Snapshot) -> dict[str, Server]:
+    """All servers, with the allocated jobs counted in. Order: natural order of names."""
+    servers = {
+        name: Server(
+            node=node,
+            usable=tuple(g.id.ordinal for g in node.gpus if gpu_usable(g)),
+            memory_free_bytes=node.memory_free_bytes,
+        )
+        for name, node in sorted(snapshot.nodes.items(), key=lambda item: natural_key(item[0]))
+    }
+    for job in snapshot.jobs.values():
+        if not job.binding:
+            continue
+        for name, ordinals in by_node(job.binding).items():
+            server = servers.get(name)
+            if server is None:
+                continue
+            share = share_per_node(job)
+            # Slurm's free memory already leaves out what allocated jobs hold.
+            server.assign(job.id, share, () if job.floating else ordinals, memory_bytes=0)
+            if job.floating:
+                server.occupied.update(g.ordinal for g in job.running_on if g.node == name)
+    return servers
+
+
+def by_node(gpus: Iterable[GpuId]) -> dict[str, list[int]]:
+    """Ordinals per node, sorted."""
+    nodes: dict[str, list[int]] = {}
+    for gpu in sorted(gpus):
+        nodes.setdefault(gpu.node, []).append(gpu.ordinal)
+    return nodes
+
+
+def share_per_node(job: Job) -> int:
+    """GPUs of the gang on each of its nodes."""
+    nodes = len({g.node for g in job.binding}) or job.request.nodes or 1
+    return job.request.gpus // nodes
+
+
+def candidates(job: Job, servers: Mapping[str, Server], share: int) -> list[Server]:
+    """Servers that could take `share` GPUs of this job some time, whoever is there now."""
+    return [s for s in servers.values() if refusal(job, s, share) is None]
+
+
+def refusal(job: Job, server: Server, share: int) -> str | None:
+    """Why this server cannot take `share` GPUs of the job, in a few words; None when it can."""
+    node = server.node
+    if not node.available:
+        return node.reason or "not available"
+    if job.request.gpu_types and not any(g.model in job.request.gpu_types for g in node.gpus):
+        return f"no GPU of type {','.join(job.request.gpu_types)}"
+    if node.name in job.excluded_nodes:
+        return "excluded by the job"
+    if job.required_nodes and node.name not in job.required_nodes:
+        return "not in the job's node list"
+    if len(server.usable) < share:
+        return f"only {len(server.usable)} usable GPUs"
+    if node.cpus and job.cpus_per_node > node.cpus:
+        return f"only {node.cpus} CPUs"
+    if server.memory_free_bytes is not None and job.memory_per_node_bytes > server.memory_free_bytes:
+        return "not enough free host memory"
+    return None
+
+
+def pick_ordinals(free: Sequence[int], count: int) -> list[int]:
+    """`count` of the free ordinals (most wanted first), an aligned neighbourhood where there is one.
+
+    GPUs 0-1, 2-3, 0-3, … share switches or NVLink bridges on common servers, so an aligned block keeps
+    a gang together and leaves whole blocks to others.
+    """
+    available = set(free)
+    for start in sorted(available):
+        block = range(start, start + count)
+        if start % count == 0 and available.issuperset(block):
+            return list(block)
+    return sorted(free[:count])
+
+
+def exact_binding(nodes: Sequence[str], ordinals: Iterable[int]) -> GpuSet:
+    """The same ordinals on each node."""
+    wanted = list(ordinals)
+    return frozenset(GpuId(node, o) for node in nodes for o in wanted)
