@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: MIT
+"""The job's side of Gandiva for Slurm: let the scheduler suspend this training at a mini-batch boundary.
+
+    import gandiva
+
+    with gandiva.attach() as session:
+        session.register(model, optimizer)
+        for batch in session.steps(loader):
+            train(batch)
+
+Outside a Gandiva job all of it does nothing. Standard library only; PyTorch is used when the script does.
+"""
+
+import os
+import threading
+import warnings
+from typing import Optional
+
+from . import _environment, layout
+from ._registry import RestoreError
+from ._session import LiveSession, Session
+
+__all__ = ["RestoreError", "Session", "attach"]
+__version__ = "0.1.0"
+
+_current: Optional[Session] = None
+_lock = threading.Lock()
+
+
+def attach(*, rank: Optional[int] = None, world_size: Optional[int] = None) -> Session:
+    """Connect this process to its job's control block; the same session when called again.
+
+    `rank` and `world_size` are those of the job's training processes; they are taken from RANK/WORLD_SIZE
+    (torchrun) or Slurm's step when not given. Outside a Gandiva job, or when the control block cannot be
+    used (then with a RuntimeWarning), the session that is returned does nothing. Never raises.
+    """
+    global _current
+    with _lock:
+        if _current is not None and (_current.active or _forked(_current)):
+            return _current
+        _current = _attach(rank, world_size)
+        return _current
+
+
+def _forked(session: Session) -> bool:
+    # A forked worker keeps its parent's session, which is inert there.
+    return isinstance(session, LiveSession) and session.forked
+
+
+def _attach(rank: Optional[int], world_size: Optional[int]) -> Session:
+    directory = _environment.control_dir(os.environ)
+    if directory is None:
+        return Session()
+    try:
+        if not layout.LITTLE_ENDIAN:
+            raise ValueError("big-endian machines are not supported")
+        if (rank is None) != (world_size is None):
+            raise ValueError("give attach() both rank and world_size, or neither")
+        if rank is None or world_size is None:
+            place = _environment.place(os.environ)
+        else:
+            place = _environment.checked_place(rank, world_size)
+        return LiveSession(directory, place)
+    except (OSError, ValueError) as error:
+        warnings.warn(
+            f"{_environment.message_prefix()}session is inactive: {error}", RuntimeWarning, stacklevel=3
+        )
+        return Session()

@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: MIT
+"""What a session moves off the GPU: hooks of the user's, objects with `to()`, and PyTorch state."""
+
+import sys
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+
+class StateSize(NamedTuple):
+    """How much state is registered, for policies that look at a model's skew (Tiresias, section 3)."""
+
+    total_bytes: int
+    largest_tensor_bytes: int
+
+
+class Hook:
+    """One registered object with its own way off the GPU and back."""
+
+    def __init__(
+        self, name: str, target: Any, offload: Callable[[], Any], restore: Callable[[], Any]
+    ) -> None:
+        self.name = name
+        self.target = target
+        self.offload = offload
+        self.restore = restore
+        self.offloaded = False
+
+    def number(self, attribute: str) -> int:
+        """An optional size the object states, as an attribute or a method; 0 when it states none."""
+        value = getattr(self.target, attribute, 0)
+        try:
+            return max(0, int(value() if callable(value) else value))
+        except Exception:
+            return 0
+
+    @property
+    def releases_context(self) -> bool:
+        """Whether the object says that nothing of the process stays on the GPU after offload()."""
+        return bool(getattr(self.target, "releases_context", False))
+
+
+class RestoreError(RuntimeError):
+    """State could not be put back onto the GPU. The training process cannot go on.
+
+    Raised out of `step()`. The state is still in host memory, but part of it may be missing on the GPU:
+    end the process and start again from the last checkpoint.
+    """
+
+
+class Registry:
+    """Everything registered with one session, moved as a whole: all of it or nothing."""
+
+    def __init__(self) -> None:
+        self._hooks: List[Hook] = []
+        self._torch: Optional[Any] = None
+        self._known: Dict[int, Any] = {}
+
+    def add(self, target: Any, name: str) -> None:
+        """Register one object, once. Raises TypeError when there is no way to move it."""
+        if id(target) in self._known:
+            return
+        offload, restore = getattr(target, "offload", None), getattr(target, "restore", None)
+        if callable(offload) and callable(restore):
+            self._hooks.append(Hook(name, target, offload, restore))
+        elif self._is_torch(target):
+            self._torch_state().add(target)
+        elif callable(getattr(target, "to", None)) and callable(getattr(target, "state_dict", None)):
+            self._hooks.append(_movable(name, target))
+        else:
+            raise TypeError(
+                f"gandiva: cannot register {name} ({type(target).__name__}): it needs offload() and"
+                f" restore(), or to() with state_dict(), or to be a PyTorch module, optimizer or tensor"
+            )
+        self._known[id(target)] = target
+
+    def _is_torch(self, target: Any) -> bool:
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return False
+        from . import _torch
+
+        return _torch.is_torch_state(torch, target)
+
+    def _torch_state(self) -> Any:
+        if self._torch is None:
+            from . import _torch
+
+            self._torch = _torch.TorchState(sys.modules["torch"])
+        return self._torch
+
+    def size(self) -> StateSize:
+        """Bytes of registered state; of hooks, what they state as `state_bytes`, `largest_tensor_bytes`."""
+        total = sum(hook.number("state_bytes") for hook in self._hooks)
+        largest = max((hook.number("largest_tensor_bytes") for hook in self._hooks), default=0)
+        if self._torch is not None:
+            torch_size = self._torch.size()
+            total += torch_size.total_bytes
+            largest = max(largest, torch_size.largest_tensor_bytes)
+        return StateSize(total, largest)
+
+    @property
+    def releases_context(self) -> bool:
+        """Whether offload leaves nothing of this process on the GPU, not even the CUDA context."""
+        if any(hook.releases_context for hook in self._hooks):
+            # One owner of the whole context speaks for all, unless PyTorch holds one of its own.
+            return self._torch is None or not self._torch.uses_accelerator()
+        return False
+
+    def offload(self) -> int:
+        """Move everything to host memory. Returns the bytes known to stay on the GPU.
+
+        When one part fails, the parts already moved are put back and the error is raised: everything is on
+        the GPU again. Raises RestoreError when that does not work either.
+        """
+        left_bytes = 0
+        if "torch" in sys.modules:
+            # Also without registered modules: batches and losses of the user's loop are found and moved.
+            self._torch_state().synchronize()
+        try:
+            # Hooks first and in reverse: what was registered last may rest on what was registered first.
+            for hook in reversed(self._hooks):
+                result = hook.offload()
+                hook.offloaded = True  # after the call: an offload() that raises must have moved nothing
+                if isinstance(result, int) and not isinstance(result, bool):
+                    left_bytes += max(0, result)
+            if self._torch is not None:
+                left_bytes += self._torch.offload()
+        except Exception as error:
+            try:
+                self.restore()
+            except RestoreError as second:
+                raise RestoreError(f"{second} (after offload failed: {error})") from error
+            raise
+        return left_bytes
+
+    def restore(self) -> None:
+        """Put everything back. Raises RestoreError naming the part that failed."""
+        name = "PyTorch state"
+        try:
+            if self._torch is not None:
+                self._torch.restore()
+            for hook in self._hooks:
+                if hook.offloaded:
+                    name = hook.name
+                    hook.restore()
+                    hook.offloaded = False
+        except Exception as error:
+            raise RestoreError(f"gandiva: cannot restore {name}: {type(error).__name__}: {error}") from error
+
+
+def _movable(name: str, target: Any) -> Hook:
+    device = getattr(target, "device", None)
+    if device is None or callable(device):
+        raise TypeError(
+            f"gandiva: cannot register {name} ({type(target).__name__}): it has to() but no attribute"
+            f" `device` that says where to put it back; give it offload() and restore()"
+        )
+    back: Tuple[Any] = (device,)
+    return Hook(name, target, lambda: target.to("cpu"), lambda: target.to(back[0]))

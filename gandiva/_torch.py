@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: MIT
+"""PyTorch state off the GPU and back, in place.
+
+The unit is the *storage*, not the tensor: its bytes are copied to host memory, the storage is resized to
+zero, and later resized back and refilled. Tensors, views, tied parameters, gradients, optimizer state and
+autograd's own bookkeeping (DistributedDataParallel hangs its hooks there) keep their identity, because
+none of them is replaced; only the device address changes. Exchanging `tensor.data` for a host tensor would
+reset autograd's gradient accumulators, and DDP would then silently stop averaging gradients.
+
+torch is never imported here: the session passes the module that the training script has loaded.
+"""
+
+import gc
+import time
+from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple
+
+from ._registry import StateSize
+
+ARENA_CHUNK_BYTES = 256 * 2**20
+"""Host memory is taken in chunks of this size: PyTorch rounds pinned allocations up to a power of two."""
+
+RESTORE_TRIES = 3
+RESTORE_WAIT_SECONDS = 0.5
+MAX_DEPTH = 4
+
+
+class Accelerator:
+    """What is asked of CUDA; tests put a stand-in here that treats CPU tensors as the GPU's."""
+
+    pinned = True
+
+    def __init__(self, torch: Any) -> None:
+        self.torch = torch
+
+    def initialized(self) -> bool:
+        return bool(self.torch.cuda.is_available() and self.torch.cuda.is_initialized())
+
+    def owns(self, tensor: Any) -> bool:
+        return bool(tensor.is_cuda)
+
+    def synchronize(self) -> None:
+        for index in range(self.torch.cuda.device_count()):
+            # Only devices this process has used: synchronizing another would create a context there.
+            if self.torch.cuda.memory_reserved(index):
+                self.torch.cuda.synchronize(index)
+
+    def release_caches(self) -> None:
+        clear = getattr(self.torch._C, "_cuda_clearCublasWorkspaces", None)
+        if clear is not None:
+            clear()
+        self.torch.cuda.empty_cache()
+
+    def left_bytes(self) -> int:
+        return sum(
+            int(self.torch.cuda.memory_reserved(index)) for index in range(self.torch.cuda.device_count())
+        )
+
+    def check_supported(self, objects: Iterable[Any]) -> None:
+        """Raise RuntimeError where moving storages would corrupt results silently."""
+        graph = getattr(self.torch.cuda, "CUDAGraph", None)
+        if graph is not None and any(isinstance_of(candidate, graph) for candidate in objects):
+            raise RuntimeError("CUDA graphs hold GPU addresses; use --gandiva-suspend=transparent")
+
+
+class Saved(NamedTuple):
+    """One storage on the host: where its bytes lie in the arena."""
+
+    storage: Any
+    view: Any
+    nbytes: int
+    position: int
+
+
+class Arena:
+    """Host memory that is allocated once and reused at every offload; pinned where there is a GPU."""
+
+    def __init__(self, torch: Any, pinned: bool) -> None:
+        self._torch = torch
+        self._pinned = pinned
+        self._chunks: List[Any] = []
+
+    @property
+    def capacity_bytes(self) -> int:
+        return len(self._chunks) * ARENA_CHUNK_BYTES
+
+    def reserve(self, nbytes: int) -> None:
+        """Have at least this much; pageable memory where no more can be pinned."""
+        while self.capacity_bytes < nbytes:
+            chunk = None
+            if self._pinned:
+                try:
+                    chunk = self._torch.empty(ARENA_CHUNK_BYTES, dtype=self._torch.uint8, pin_memory=True)
+                except RuntimeError:
+                    self._pinned = False
+            if chunk is None:
+                chunk = self._torch.empty(ARENA_CHUNK_BYTES, dtype=self._torch.uint8)
+            self._chunks.append(chunk)
+
+    def pieces(self, position: int, nbytes: int) -> Iterator[Tuple[Any, int, int]]:
+        """(host slice, offset in the storage, length) of the bytes at a position; chunks split them."""
+        done = 0
+        while done < nbytes:
+            index, start = divmod(position + done, ARENA_CHUNK_BYTES)
+            length = min(nbytes - done, ARENA_CHUNK_BYTES - start)
+            yield self._chunks[index][start : start + length], done, length
+            done += length
+
+
+def isinstance_of(candidate: Any, kind: type) -> bool:
+    """isinstance by the real type: lazy proxies run code, or import half the world, when asked nicely."""
+    return issubclass(type(candidate), kind)
+
+
+def is_torch_state(torch: Any, target: Any) -> bool:
+    """Whether PyTorch tensors can be found in this object: module, optimizer, tensor, scaler, containers."""
+    if isinstance(target, (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)):
+        return True
+    if isinstance(target, (list, tuple, set, frozenset, dict)):
+        return any(True for _ in _walk(torch, target, MAX_DEPTH))
+    # A gradient scaler, for one: it has state, no to(), and keeps its tensors in plain attributes.
+    return (
+        callable(getattr(target, "state_dict", None))
+        and callable(getattr(target, "load_state_dict", None))
+        and (not callable(getattr(target, "to", None)) or any(True for _ in _walk(torch, target, MAX_DEPTH)))
+    )
+
+
+def _walk(torch: Any, target: Any, depth: int) -> Iterator[Any]:
+    """Tensors in an object, its containers and, at the top, its attributes."""
+    if isinstance_of(target, torch.Tensor):
+        yield target
+    elif isinstance(target, torch.nn.Module):
+        yield from target.parameters()
+        yield from target.buffers()
+    elif isinstance(target, torch.optim.Optimizer):
+        yield from _walk(torch, target.param_groups, depth)
+        yield from _walk(torch, target.state, depth)
+    elif depth > 0:
+        if isinstance(target, dict):
+            for value in list(target.values()):
+                yield from _walk(torch, value, depth - 1)
+        elif isinstance(target, (list, tuple, set, frozenset)):
+            for value in list(target):
+                yield from _walk(torch, value, depth - 1)
+        elif depth == MAX_DEPTH and hasattr(target, "__dict__"):
+            yield from _walk(torch, dict(vars(target)), depth - 1)
+
+
+def storage_of(tensor: Any) -> Any:
+    """The untyped storage under a tensor, under the names it has had since PyTorch 1.10."""
+    if hasattr(tensor, "untyped_storage"):
+        return tensor.untyped_storage()
+    storage = tensor.storage()
+    for name in ("untyped", "_untyped"):
+        if hasattr(storage, name):
+            return getattr(storage, name)()
+    return storage._storage
+
+
+class TorchState:
+    """The registered PyTorch objects of one session."""
+
+    def __init__(self, torch: Any, accelerator: Any = None) -> None:
+        self._torch = torch
+        self._accelerator = Accelerator(torch) if accelerator is None else accelerator
+        self._targets: List[Any] = []
+        self._arena = Arena(torch, pinned=self._accelerator.pinned)
+        self._saved: List[Saved] = []
+
+    def add(self, target: Any) -> None:
+        self._targets.append(target)
+
+    def uses_accelerator(self) -> bool:
+        return bool(self._accelerator.initialized())
+
+    def _registered(self) -> Iterator[Any]:
+        for target in self._targets:
+            for tensor in _walk(self._torch, target, MAX_DEPTH):
+                yield tensor
+                # Not None only where the loop steps before zero_grad(), or accumulates: kept bit for bit.
+                gradient = tensor.grad if tensor.is_leaf else None
+                if gradient is not None:
+                    yield gradient
+
+    def size(self) -> StateSize:
+        """Bytes of the registered state, each storage once, on whatever device it is now."""
+        storages: Dict[int, int] = {}
+        largest = 0
+        for tensor in self._registered():
+            try:
+                storage = storage_of(tensor)
+                storages[storage._cdata] = int(storage.nbytes())
+                largest = max(largest, tensor.nelement() * tensor.element_size())
+            except (RuntimeError, NotImplementedError, AttributeError):
+                continue  # no plain storage (sparse, fake, a subclass of its own): not counted
+        for saved in self._saved:
+            storages[saved.storage._cdata] = saved.nbytes
+        return StateSize(sum(storages.values()), largest)
+
+    def synchronize(self) -> None:
+        if self._accelerator.initialized():
+            self._accelerator.synchronize()
+
+    def offload(self) -> int:
+        """Copy every storage on the GPU to the host, then free them all. Returns the bytes that stay.
+
+        Not only registered state: a batch, an output or a loss still held by the training loop would keep
+        its memory on the GPU, so every live tensor is found and moved. Nothing is freed before everything
+        is copied, so an error leaves the GPU as it was.
+        """
+        if self._saved or not self._accelerator.initialized():
+            return 0
+        gc.collect()
+        with self._torch.no_grad():
+            plan = self._plan()
+            self._arena.reserve(sum(saved.nbytes for saved in plan))
+            for saved in plan:
+                for host, offset, length in self._arena.pieces(saved.position, saved.nbytes):
+                    host.copy_(saved.view[offset : offset + length], non_blocking=True)
+            self._accelerator.synchronize()
+            for saved in plan:
+                # From the first one on restore() has something to do, whatever happens to the next.
+                self._saved.append(saved)
+                saved.storage.resize_(0)
+        self._accelerator.release_caches()
+        return int(self._accelerator.left_bytes())
+
+    def _plan(self) -> List[Saved]:
+        live = gc.get_objects()
+        self._accelerator.check_supported(live)
+        tensors = list(self._registered())
+        tensors += [candidate for candidate in live if isinstance_of(candidate, self._torch.Tensor)]
+        del live
+        plan: List[Saved] = []
+        seen: Dict[int, Any] = {}
+        position = 0
+        for tensor in tensors:
+            try:
+                if not self._accelerator.owns(tensor):
+                    continue
+                storage = storage_of(tensor)
+                nbytes = int(storage.nbytes())
+                if storage._cdata in seen or nbytes == 0 or not _resizable(storage):
+                    continue
+                view = self._torch.empty(0, dtype=self._torch.uint8, device=tensor.device).set_(storage)
+            except (RuntimeError, NotImplementedError, AttributeError, TypeError):
+                continue  # no plain storage: it stays, and is counted in what is left
+            seen[storage._cdata] = storage
+            plan.append(Saved(storage, view, nbytes, position))
+            position += nbytes
+        return plan
+
+    def restore(self) -> None:
+        """Take GPU memory again and copy everything back. Raises the last error after a few tries."""
+        with self._torch.no_grad():
+            for saved in self._saved:
+                _resize_back(self._torch, saved)
+                for host, offset, length in self._arena.pieces(saved.position, saved.nbytes):
+                    saved.view[offset : offset + length].copy_(host, non_blocking=True)
+        if self._saved:
+            self._accelerator.synchronize()
+            self._saved = []
+
+
+def _resizable(storage: Any) -> bool:
+    # Shared through CUDA IPC or wrapped around foreign memory: not ours to free.
+    resizable = getattr(storage, "resizable", None)
+    return bool(resizable()) if callable(resizable) else True
+
+
+def _resize_back(torch: Any, saved: Saved) -> None:
+    for left in reversed(range(RESTORE_TRIES)):
+        try:
+            saved.storage.resize_(saved.nbytes)
+            return
+        except RuntimeError:
+            # Out of memory: whoever had the GPU may still be giving the last of it back.
+            if left == 0:
+                raise
+            torch.cuda.empty_cache()
+            time.sleep(RESTORE_WAIT_SECONDS)

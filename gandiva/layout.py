@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: MIT
+"""The two shared-memory records through which a node agent and a training script talk.
+
+`command` is written by the agent and read by the sessions; `ranks/<rank>` is written by one session and
+read by the agent (docs/interfaces.md, section 3). Both are 4,096 bytes, little-endian, versioned, and
+guarded by a sequence number which is odd while the record is being written (a seqlock). The two fields
+that change at every mini-batch, `steps_done` and `samples_done`, lie outside that guard: each is one
+aligned 8-byte store.
+
+This module is the only place that knows the offsets; the agent imports it from here.
+"""
+
+import enum
+import struct
+import sys
+from typing import NamedTuple, Optional
+
+VERSION = 1
+RECORD_BYTES = 4096
+"""Size of `command` and of every rank file."""
+
+COMMAND_MAGIC = b"GNDC"
+RANK_MAGIC = b"GNDR"
+
+ERROR_BYTES = 60
+"""Room for the last error in a rank file, as zero-padded UTF-8."""
+
+FLAG_RELEASES_CONTEXT = 1
+"""Offload destroys the CUDA context too: nothing of the process stays on the GPU."""
+
+COMMAND = struct.Struct("<4sHHQQ")
+RANK = struct.Struct("<4sHHQQQddQdIIQQQI60s")
+
+# Positions of the hot fields when a record is seen as an array of 8-byte words.
+WORD_HEAD = 0
+WORD_SEQUENCE = 1
+WORD_TARGET = 2
+WORD_ANSWERED = 2
+WORD_STEPS = 3
+WORD_SAMPLES = 4
+
+LITTLE_ENDIAN = sys.byteorder == "little"
+"""Records are accessed as native words; big-endian machines are not supported."""
+
+
+class Verb(enum.IntEnum):
+    """What the agent asks of all sessions of a job."""
+
+    RUN = 0
+    PAUSE = 1
+    OFFLOAD = 2
+
+
+class State(enum.IntEnum):
+    """What one session is doing."""
+
+    RUNNING = 0
+    BLOCKED = 1
+    OFFLOADED = 2
+    RESTORING = 3
+    FAILED = 4
+    FINISHED = 5
+
+
+class Command(NamedTuple):
+    """A consistent copy of the `command` record."""
+
+    verb: Verb
+    sequence: int
+    target_step: int
+
+
+class RankRecord(NamedTuple):
+    """The fields of a rank file as found there, not yet checked against anything."""
+
+    state: int
+    sequence: int
+    answered_sequence: int
+    steps_done: int
+    samples_done: float
+    step_seconds: float
+    left_bytes: int
+    offload_seconds: float
+    pid: int
+    world_size: int
+    start_time_ticks: int
+    state_bytes: int
+    largest_tensor_bytes: int
+    flags: int
+    error: bytes
+
+
+def head_word(verb: Verb) -> int:
+    """The first 8 bytes of a `command` record with this verb, as a native word."""
+    word: int = struct.unpack("=Q", struct.pack("<4sHH", COMMAND_MAGIC, VERSION, verb))[0]
+    return word
+
+
+def parse_command(data: bytes) -> Optional[Command]:
+    """Decode a `command` record. None: not one, another version, an unknown verb, or in mid-write."""
+    magic, version, verb, sequence, target_step = COMMAND.unpack_from(data)
+    if magic != COMMAND_MAGIC or version != VERSION or sequence % 2:
+        return None
+    try:
+        return Command(Verb(verb), sequence, target_step)
+    except ValueError:
+        return None
+
+
+def parse_rank(data: bytes) -> Optional[RankRecord]:
+    """Decode a rank file. None: not one, another version, or in mid-write. No value is checked here."""
+    magic, version, *fields = RANK.unpack_from(data)
+    record = RankRecord._make(fields)
+    if magic != RANK_MAGIC or version != VERSION or record.sequence % 2:
+        return None
+    return record
+
+
+def encode_error(text: str) -> bytes:
+    """UTF-8 in at most ERROR_BYTES, cut between characters."""
+    return text.encode("utf-8", "replace")[:ERROR_BYTES].decode("utf-8", "ignore").encode("utf-8")
