@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The controller's memory on disk: decisions, slices, jobs, operations under way, and its own state.
+
+One process writes (`Journal`), any number of threads and processes read (`JournalReader`). All times are
+seconds since the epoch.
+"""
+
+from controller.journal.reader import JobFilter, JournalReader
+from controller.journal.records import (
+    Decision,
+    Event,
+    JobRecord,
+    JobRow,
+    JobTotals,
+    OpenOperation,
+    Slice,
+    gpu_names,
+    parse_gpus,
+)
+from controller.journal.writer import Journal
+
+__all__ = [
+    "Decision",
+    "Event",
+    "JobFilter",
+    "JobRecord",
+    "JobRow",
+    "JobTotals",
+    "Journal",
+    "JournalReader",
+    "OpenOperation",
+    "Slice",
+    "gpu_names",
+    "parse_gpus",
+]

@@ -1,0 +1,206 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The reading side of the journal, for reports and the HTTP API. Never writes, never blocks the writer."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time as clock
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from controller.errors import JournalError
+from controller.journal.records import Decision, Event, JobRecord, JobRow, Slice, parse_gpus
+from controller.model import JobId
+
+MAX_JOBS = 10_000
+_BUSY_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobFilter:
+    """Which jobs a report is about; an empty tuple or None means no restriction."""
+
+    job_ids: tuple[int, ...] = ()
+    users: tuple[str, ...] = ()
+    accounts: tuple[str, ...] = ()
+    partitions: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    """Slurm's names, such as COMPLETED."""
+    start: float | None = None
+    """Jobs that had not ended before this time."""
+    end: float | None = None
+    """Jobs that were submitted by this time."""
+    limit: int = MAX_JOBS
+
+
+class JournalReader:
+    """Opens the file for each question (a fifth of a millisecond), so that threads need no care.
+
+    Raises JournalError where there is no journal, or it does not answer within `deadline_seconds`.
+    """
+
+    def __init__(self, path: Path, *, deadline_seconds: float = 5.0) -> None:
+        self.path = path
+        self.deadline_seconds = deadline_seconds
+
+    def jobs(self, which: JobFilter | None = None, *, now: float | None = None) -> list[JobRow]:
+        """Jobs in the order of their ids, with their use of GPUs up to `now` (default: this moment)."""
+        which = which or JobFilter()
+        moment = clock.time() if now is None else now
+        clauses, values = _where(which)
+        statement = f"""
+            SELECT jobs.job_id, user, account, partition, name, jobs.gpus, weight, submit, jobs.start,
+                jobs.end, state, request, moves, suspends, step_seconds, exit_code,
+                coalesce(run_seconds, 0), coalesce(gpu_seconds, 0), coalesce(usage.slices, 0),
+                coalesce(usage.gpus, ''), slices.start, slices.gpu_count,
+                (SELECT reason FROM decisions WHERE decisions.job_id = jobs.job_id
+                    ORDER BY id DESC LIMIT 1)
+            FROM jobs
+            LEFT JOIN usage USING (job_id)
+            LEFT JOIN slices ON slices.job_id = jobs.job_id AND slices.end IS NULL
+            {"WHERE " + " AND ".join(clauses) if clauses else ""}
+            ORDER BY jobs.job_id DESC LIMIT ?
+        """
+        limit = max(0, min(which.limit, MAX_JOBS))
+        with self._connection() as connection:
+            rows = connection.execute(statement, (*values, limit)).fetchall()
+        # The newest count where there are too many; people read from the oldest on.
+        return [_job_row(row, moment) for row in reversed(rows)]
+
+    def decisions(self, job_id: JobId, limit: int = 100) -> list[Decision]:
+        """The last decisions about a job, oldest first."""
+        rows = self._last(
+            "SELECT time, action, reason, gpus FROM decisions WHERE job_id = ? ORDER BY id DESC LIMIT ?",
+            job_id,
+            limit,
+        )
+        return [
+            Decision(time, job_id, action, reason, parse_gpus(gpus)) for time, action, reason, gpus in rows
+        ]
+
+    def events(self, job_id: JobId | None = None, limit: int = 100) -> list[Event]:
+        """The last events (of one job), oldest first."""
+        if job_id is None:
+            rows = self._last(
+                "SELECT time, job_id, node, kind, message FROM events ORDER BY id DESC LIMIT ?", limit
+            )
+        else:
+            rows = self._last(
+                "SELECT time, job_id, node, kind, message FROM events WHERE job_id = ? ORDER BY id DESC "
+                "LIMIT ?",
+                job_id,
+                limit,
+            )
+        return [Event(*row) for row in rows]
+
+    def slices(self, job_id: JobId, limit: int = 100) -> list[Slice]:
+        """The last times on GPUs of a job, oldest first."""
+        rows = self._last(
+            "SELECT gpus, start, end, reason FROM slices WHERE job_id = ? ORDER BY start DESC, id DESC "
+            "LIMIT ?",
+            job_id,
+            limit,
+        )
+        return [Slice(job_id, parse_gpus(gpus), start, end, reason) for gpus, start, end, reason in rows]
+
+    def timeline(self, start: float, end: float, limit: int = 10_000) -> list[Slice]:
+        """All slices that touch a span of time, oldest first."""
+        with self._connection() as connection:
+            rows = connection.execute(
+                "SELECT job_id, gpus, start, end, reason FROM slices "
+                "WHERE start <= ? AND (end IS NULL OR end >= ?) ORDER BY start LIMIT ?",
+                (end, start, max(0, limit)),
+            ).fetchall()
+        return [Slice(JobId(job), parse_gpus(gpus), begin, stop, why) for job, gpus, begin, stop, why in rows]
+
+    def _last(self, statement: str, *values: object) -> list[Any]:
+        with self._connection() as connection:
+            rows = connection.execute(statement, values).fetchall()
+        rows.reverse()
+        return rows
+
+    @contextmanager
+    def _connection(self) -> Iterator[sqlite3.Connection]:
+        if not self.path.exists():
+            raise JournalError(f"there is no journal {self.path}: has the controller ever run?")
+        try:
+            connection = sqlite3.connect(
+                f"file:{quote(str(self.path))}?mode=ro", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
+            )
+            try:
+                deadline = clock.monotonic() + self.deadline_seconds
+                connection.set_progress_handler(lambda: clock.monotonic() > deadline, 10_000)
+                yield connection
+            finally:
+                connection.close()
+        except sqlite3.OperationalError as error:
+            if "interrupted" in str(error):
+                raise JournalError(
+                    f"the journal {self.path} did not answer within {self.deadline_seconds:g} s: "
+                    "ask for fewer jobs"
+                ) from error
+            raise JournalError(f"cannot read the journal {self.path}: {error}") from error
+        except sqlite3.Error as error:
+            raise JournalError(f"cannot read the journal {self.path}: {error}") from error
+
+
+def _where(which: JobFilter) -> tuple[list[str], list[object]]:
+    clauses: list[str] = []
+    values: list[object] = []
+    choices: tuple[tuple[str, Sequence[object]], ...] = (
+        ("jobs.job_id", which.job_ids),
+        ("user", which.users),
+        ("account", which.accounts),
+        ("partition", which.partitions),
+        ("state", which.states),
+    )
+    for column, allowed in choices:
+        if allowed:
+            # One JSON parameter, because SQLite bounds the number of parameters.
+            clauses.append(f"{column} IN (SELECT value FROM json_each(?))")
+            values.append(json.dumps(list(allowed)))
+    if which.start is not None:
+        clauses.append("(jobs.end IS NULL OR jobs.end >= ?)")
+        values.append(which.start)
+    if which.end is not None:
+        clauses.append("submit <= ?")
+        values.append(which.end)
+    return clauses, values
+
+
+def _job_row(row: Sequence[Any], now: float) -> JobRow:
+    (job_id, user, account, partition, name, gpus, weight, submit, start, end, state, request) = row[:12]
+    moves, suspends, step_seconds, exit_code, run_seconds, gpu_seconds, slices, places = row[12:20]
+    slice_start, slice_gpus, reason = row[20:]
+    running = max(0.0, now - slice_start) if slice_start is not None else 0.0
+    return JobRow(
+        JobRecord(
+            JobId(job_id),
+            user,
+            gpus,
+            submit,
+            name,
+            account,
+            partition,
+            weight,
+            start,
+            end,
+            state,
+            json.loads(request),
+            moves,
+            suspends,
+            step_seconds,
+            exit_code,
+        ),
+        run_seconds + running,
+        gpu_seconds + running * (slice_gpus or 0),
+        slices + (slice_start is not None),
+        parse_gpus(places),
+        slice_start is not None,
+        reason or "",
+    )

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Tables of the journal, as a list of migrations: never change one, append another."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from controller.errors import JournalError
+
+MIGRATIONS: tuple[str, ...] = (
+    """
+    CREATE TABLE jobs (
+        job_id INTEGER PRIMARY KEY,
+        user TEXT NOT NULL,
+        account TEXT NOT NULL,
+        partition TEXT NOT NULL,
+        name TEXT NOT NULL,
+        gpus INTEGER NOT NULL,
+        weight REAL NOT NULL,
+        submit REAL NOT NULL,
+        start REAL,
+        end REAL,
+        state TEXT NOT NULL,
+        request TEXT NOT NULL,
+        moves INTEGER NOT NULL,
+        suspends INTEGER NOT NULL,
+        step_seconds REAL,
+        exit_code INTEGER
+    );
+    CREATE INDEX jobs_by_end ON jobs (end, submit);
+
+    CREATE TABLE usage (
+        job_id INTEGER PRIMARY KEY,
+        run_seconds REAL NOT NULL,
+        gpu_seconds REAL NOT NULL,
+        slices INTEGER NOT NULL,
+        gpus TEXT NOT NULL
+    );
+
+    CREATE TABLE slices (
+        id INTEGER PRIMARY KEY,
+        job_id INTEGER NOT NULL,
+        gpus TEXT NOT NULL,
+        gpu_count INTEGER NOT NULL,
+        start REAL NOT NULL,
+        end REAL,
+        reason TEXT NOT NULL DEFAULT ''
+    );
+    CREATE INDEX slices_by_job ON slices (job_id, start);
+    CREATE UNIQUE INDEX open_slices ON slices (job_id) WHERE end IS NULL;
+    CREATE INDEX slices_by_end ON slices (end) WHERE end IS NOT NULL;
+
+    CREATE TABLE decisions (
+        id INTEGER PRIMARY KEY,
+        time REAL NOT NULL,
+        job_id INTEGER NOT NULL,
+        action TEXT NOT NULL,
+        reason TEXT NOT NULL,
+        gpus TEXT NOT NULL
+    );
+    CREATE INDEX decisions_by_job ON decisions (job_id, id);
+    CREATE INDEX decisions_by_time ON decisions (time);
+
+    CREATE TABLE events (
+        id INTEGER PRIMARY KEY,
+        time REAL NOT NULL,
+        job_id INTEGER,
+        node TEXT,
+        kind TEXT NOT NULL,
+        message TEXT NOT NULL
+    );
+    CREATE INDEX events_by_job ON events (job_id, id) WHERE job_id IS NOT NULL;
+    CREATE INDEX events_by_time ON events (time);
+
+    CREATE TABLE operations (
+        op_id TEXT PRIMARY KEY,
+        job_id INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        begin REAL NOT NULL,
+        detail TEXT NOT NULL,
+        step TEXT NOT NULL DEFAULT '',
+        step_time REAL,
+        end REAL,
+        outcome TEXT,
+        error TEXT NOT NULL DEFAULT ''
+    );
+    CREATE INDEX open_operations ON operations (begin) WHERE end IS NULL;
+    CREATE INDEX operations_by_end ON operations (end) WHERE end IS NOT NULL;
+
+    CREATE TABLE state (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+    """,
+)
+
+
+def migrate(connection: sqlite3.Connection, path: str) -> None:
+    """Bring the file to the newest schema, each step in a transaction of its own.
+
+    Raises JournalError where the file was written by a newer controller: it is left as it is.
+    """
+    connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
+    row = connection.execute("SELECT max(version) FROM schema_version").fetchone()
+    version = row[0] or 0
+    if version > len(MIGRATIONS):
+        raise JournalError(
+            f"the journal {path} was written by a newer controller (its schema is {version}, this one knows "
+            f"{len(MIGRATIONS)}): install that version again, or move the file away to begin a new journal"
+        )
+    for number, script in enumerate(MIGRATIONS[version:], version + 1):
+        connection.executescript(
+            f"BEGIN IMMEDIATE;\n{script};\nINSERT INTO schema_version VALUES ({number});\nCOMMIT;"
+        )
