@@ -1,0 +1,290 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The image of the mini cluster, in three layers, each named by a hash of what it was made from.
+
+    os        a bare Debian: pulled, else made by debootstrap where no registry is reached
+    base      Slurm, MariaDB, munge, sshd, Python with pyslurm              minutes, seldom
+    project   this repository, built and installed                          seconds, at each change
+
+Layers are made by running a script in a container and committing it. That works with any engine, needs no
+registry and no build plugin, and has a deadline.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import docker.errors
+
+from container import engine, host_settings
+from container.errors import CommandError, DeadlineError, ImageError
+from container.execute import Content, execute, put_files
+
+LABEL: Final = "org.gandiva.minicluster.image"
+"""On every image and build container; its value is the layer."""
+REPOSITORY: Final = "gandiva-minicluster"
+REPOSITORY_ROOT: Final = Path(__file__).resolve().parent.parent
+SOURCE_IN_IMAGE: Final = "/opt/gandiva/src"
+SCRIPTS_IN_IMAGE: Final = "/usr/lib/gandiva-minicluster"
+
+_LOGS: Final = REPOSITORY_ROOT / "build" / "logs"
+_HERE: Final = Path(__file__).resolve().parent
+_SCRIPTS: Final = ("boot.sh", "service.sh", "project.sh")
+_SOURCES: Final = (
+    "controller",
+    "checkpointing",
+    "gandiva",
+    "slurm_plugin",
+    "container/__init__.py",
+    "container/mock_gpu",
+    "examples",
+    "configs",
+    "pyproject.toml",
+    "README.md",
+)
+_SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "build", ".mypy_cache", ".pytest_cache", "node_modules"})
+_SKIPPED_SUFFIXES: Final = frozenset({".pyc", ".o", ".so", ".egg-info"})
+_CA_PATH: Final = "/build/ca.crt"
+
+_PULL_SECONDS: Final = 120
+_DEBOOTSTRAP_SECONDS: Final = 900
+_BASE_SECONDS: Final = 1800
+_PROJECT_SECONDS: Final = 300
+
+Report = Callable[[str], None]
+
+
+class Images:
+    """Makes the images of one Debian release, and knows which ones are up to date."""
+
+    def __init__(
+        self,
+        client: Any,
+        release: str = "forky",
+        report: Report = lambda _: None,
+        source: Path = REPOSITORY_ROOT,
+    ) -> None:
+        self._client = client
+        self._source = source
+        self._release = release
+        self._report = report
+
+    def ensure(self) -> str:
+        """Name of the image of the sources as they are now; made where it is missing.
+
+        Raises:
+            ImageError: a step failed; the message has the tail of its output.
+        """
+        with engine.exclusive("build"):
+            sources = source_files(self._source)
+            base = self._ensure_base()
+            scripts = {f"{SCRIPTS_IN_IMAGE}/{name}": _script(name) for name in _SCRIPTS}
+            content = {f"{SOURCE_IN_IMAGE}/{name}": file for name, file in sources.items()} | scripts
+            tag = f"{REPOSITORY}:{self._release}-{_digest(base, content)}"
+            if self._exists(tag):
+                return tag
+            self._report("installing the project into the image")
+            self._run_step(
+                base,
+                tag,
+                "project",
+                content,
+                f"bash {SCRIPTS_IN_IMAGE}/project.sh",
+                _PROJECT_SECONDS,
+            )
+            self._remove_outdated("project", keep=tag)
+            return tag
+
+    def _ensure_base(self) -> str:
+        inputs = {
+            "/build/base.sh": _script("base.sh"),
+            "/build/constraints.txt": Content((_HERE / "constraints.txt").read_bytes()),
+        }
+        tag = f"{REPOSITORY}-base:{self._release}-{_digest(self._release, inputs)}"
+        if self._exists(tag):
+            return tag
+        system = self._ensure_system()
+        authorities = host_settings.ca_bundle()
+        if authorities is not None:
+            inputs[_CA_PATH] = Content(authorities)
+        self._report("installing Slurm and its company into the base image (once, a few minutes)")
+        environment = host_settings.build_environment(_CA_PATH if authorities else None)
+        self._run_step(system, tag, "base", inputs, "bash /build/base.sh", _BASE_SECONDS, environment)
+        self._remove_outdated("base", keep=tag)
+        return tag
+
+    def _ensure_system(self) -> str:
+        tag = f"{REPOSITORY}-os:{self._release}"
+        if not self._exists(tag) and not self._pull(tag):
+            self._debootstrap(tag)
+        return tag
+
+    def _pull(self, tag: str) -> bool:
+        self._report(f"pulling debian:{self._release}-slim")
+        api = self._client.api
+        timeout, api.timeout = api.timeout, _PULL_SECONDS
+        try:
+            image = self._client.images.pull("debian", tag=f"{self._release}-slim")
+            return bool(image.tag(*tag.split(":")))
+        except (docker.errors.APIError, OSError):
+            return False  # No registry is reached from here (or the release has no image there yet).
+        finally:
+            api.timeout = timeout
+
+    def _debootstrap(self, tag: str) -> None:
+        """No registry: make the system from Debian's packages."""
+        program = engine.ensure_tool("debootstrap", "debootstrap", self._report)
+        self._report(f"no registry is reached: making {self._release} with debootstrap")
+        with tempfile.TemporaryDirectory(prefix="gandiva-debootstrap-") as folder:
+            root = Path(folder, "root")
+            command = [program, "--variant=minbase", "--include=ca-certificates", self._release, str(root)]
+            mirror = host_settings.debian_mirror()
+            if mirror is not None:
+                # One script serves all releases of the last years, also those newer than debootstrap.
+                command += [mirror, "/usr/share/debootstrap/scripts/sid"]
+            try:
+                done = subprocess.run(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    text=True,
+                    timeout=_DEBOOTSTRAP_SECONDS,
+                    check=False,
+                )
+            except subprocess.TimeoutExpired as error:
+                raise ImageError(f"debootstrap: no end after {_DEBOOTSTRAP_SECONDS} s") from error
+            if done.returncode != 0:
+                raise ImageError(f"debootstrap failed: {(done.stderr or done.stdout)[-2000:]}")
+            archive = Path(folder, "root.tar")
+            # tar, not tarfile: it knows devices, owners and hard links, and is quick.
+            subprocess.run(
+                ["tar", "-C", root, "--exclude=./dev/*", "--exclude=./var/cache/apt/*.bin",
+                 "--exclude=./var/cache/apt/archives/*.deb", "-cf", archive, "."],
+                check=True, timeout=_DEBOOTSTRAP_SECONDS,
+            )  # fmt: skip
+            name, _, version = tag.partition(":")
+            api = self._client.api
+            timeout, api.timeout = api.timeout, _DEBOOTSTRAP_SECONDS
+            try:
+                api.import_image_from_file(
+                    str(archive), repository=name, tag=version, changes=[f"LABEL {LABEL}=os"]
+                )
+            finally:
+                api.timeout = timeout
+
+    def _run_step(
+        self,
+        parent: str,
+        tag: str,
+        layer: str,
+        files: Mapping[str, Content],
+        command: str,
+        timeout_seconds: float,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        """Run a command in a container of `parent` and keep the result as the image `tag`."""
+        began = time.monotonic()
+        container = self._client.containers.create(
+            parent, ["sleep", "infinity"], labels={LABEL: layer}, hostname="build"
+        )
+        output: list[str] = []
+        try:
+            container.start()
+            put_files(self._client, container.id, files)
+            execute(
+                self._client,
+                container.id,
+                ["bash", "-c", f"{command} 2>&1"],
+                host=f"image layer {layer}",
+                timeout_seconds=timeout_seconds,
+                env=environment,
+                on_output=output.append,
+            )
+            execute(self._client, container.id, ["rm", "-rf", "/build"])
+            name, _, version = tag.partition(":")
+            container.commit(
+                name, version, changes=[f"LABEL {LABEL}={layer}", 'CMD ["bash"]', "ENV LANG=C.UTF-8"]
+            )
+        except (CommandError, DeadlineError) as error:
+            raise ImageError(f"image layer {layer} failed: {''.join(output)[-4000:] or error}") from error
+        finally:
+            container.remove(force=True)
+            _LOGS.mkdir(parents=True, exist_ok=True)
+            (_LOGS / f"image-{self._release}-{layer}.log").write_text("".join(output))
+        self._report(f"image layer {layer} made in {time.monotonic() - began:.0f} s")
+
+    def _exists(self, tag: str) -> bool:
+        try:
+            self._client.images.get(tag)
+        except docker.errors.ImageNotFound:
+            return False
+        return True
+
+    def _remove_outdated(self, layer: str, keep: str) -> None:
+        """Remove older images of this layer and release; those still used by a container stay."""
+        for image in self._client.images.list(filters={"label": f"{LABEL}={layer}"}):
+            for tag in image.tags:
+                if tag != keep and tag.partition(":")[2].startswith(f"{self._release}-"):
+                    try_remove(self._client, tag)
+
+
+def remove_all(client: Any) -> int:
+    """Remove every image this module made; returns their number."""
+    images = client.images.list(filters={"label": LABEL}, all=True)
+    removed = 0
+    # Children first: an image cannot go before what was made from it.
+    for _ in range(3):
+        for image in images:
+            removed += sum(try_remove(client, tag) for tag in image.tags)
+        images = client.images.list(filters={"label": LABEL}, all=True)
+    return removed
+
+
+def try_remove(client: Any, tag: str) -> bool:
+    """Remove an image unless something uses it."""
+    try:
+        client.images.remove(tag)
+    except docker.errors.APIError:
+        return False
+    return True
+
+
+def source_files(root: Path) -> dict[str, Content]:
+    """What of this repository goes into the image, by path relative to its root."""
+    return {
+        path.relative_to(root).as_posix(): Content(
+            path.read_bytes(), 0o755 if path.stat().st_mode & 0o100 else 0o644
+        )
+        for name in _SOURCES
+        for path in _walk(root / name)
+    }
+
+
+def _walk(path: Path) -> Iterator[Path]:
+    if path.is_symlink() or path.suffix in _SKIPPED_SUFFIXES:
+        return
+    if path.is_dir():
+        if path.name not in _SKIPPED_FOLDERS:
+            for child in sorted(path.iterdir()):
+                yield from _walk(child)
+    elif path.is_file():
+        yield path
+
+
+def _script(name: str) -> Content:
+    return Content((_HERE / "image" / name).read_bytes(), 0o755)
+
+
+def _digest(parent: str, files: Mapping[str, Content]) -> str:
+    digest = hashlib.sha256(parent.encode())
+    for name in sorted(files):
+        content = files[name]
+        digest.update(f"\0{name}\0{content.mode:o}\0{len(content.data)}\0".encode())
+        digest.update(content.data)
+    return digest.hexdigest()[:16]
+
