@@ -104,7 +104,7 @@ class Event:
 class OpenOperation:
     """An operation that was begun and never ended: the controller stopped in the middle of it."""
 
-    op_id: str
+    op_id: int
     job_id: JobId
     kind: str
     begin: float

@@ -73,7 +73,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE INDEX events_by_time ON events (time);
 
     CREATE TABLE operations (
-        op_id TEXT PRIMARY KEY,
+        op_id INTEGER PRIMARY KEY,
         job_id INTEGER NOT NULL,
         kind TEXT NOT NULL,
         begin REAL NOT NULL,

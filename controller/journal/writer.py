@@ -106,6 +106,7 @@ class Journal:
         self._queue: deque[tuple[str, tuple[object, ...]]] = deque()
         self._last_decision: dict[JobId, tuple[str, str, str]] = {}
         self._next_prune = 0.0
+        self._last_operation: int | None = None
         self._lock_file = self._take_lock()
         try:
             self._connection = self._open_or_begin_anew()
@@ -195,17 +196,26 @@ class Journal:
 
     # -- the executor's write-ahead ----------------------------------------------------------------
 
+    def new_operation_id(self) -> int:
+        """A number no operation in this journal has."""
+        with self._lock:
+            if self._last_operation is None:
+                (row,) = self._read("SELECT coalesce(max(op_id), 0) FROM operations")
+                self._last_operation = int(row[0])
+            self._last_operation += 1
+            return self._last_operation
+
     def begin_operation(
-        self, op_id: str, job_id: JobId, kind: str, time: float, detail: Mapping[str, Any]
+        self, op_id: int, job_id: JobId, kind: str, time: float, detail: Mapping[str, Any]
     ) -> None:
         """On disk when this returns: the controller is about to do this."""
         self._write_through(_BEGIN, (op_id, job_id, kind, time, json.dumps(dict(detail), default=str)))
 
-    def step_operation(self, op_id: str, step: str, time: float) -> None:
+    def step_operation(self, op_id: int, step: str, time: float) -> None:
         """On disk when this returns: this step of the operation is done."""
         self._write_through(_STEP, (step, time, op_id))
 
-    def end_operation(self, op_id: str, outcome: str, time: float, error: str = "") -> None:
+    def end_operation(self, op_id: int, outcome: str, time: float, error: str = "") -> None:
         """The operation is over, well or not."""
         self._add(_END, (time, outcome, _cut(error), op_id))
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from pathlib import Path
@@ -107,14 +108,25 @@ def _url(url: str) -> str:
     return url.rstrip("/")
 
 
-# The schema is strict: TOML has types of its own, so a quoted number is a mistake. What TOML lacks
+def _path(value: object) -> object:
+    return Path(value) if isinstance(value, str) else value
+
+
+def _method(value: object) -> object:
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return SuspendMethod(value)
+    return value
+
+
+# Validation is strict: TOML has types of its own, so a quoted number is a mistake. What TOML lacks
 # (paths, sizes, enumerations) is made from strings here.
 ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**62)]
-AbsolutePath = Annotated[Path, Field(strict=False), AfterValidator(_absolute)]
+AbsolutePath = Annotated[Path, BeforeValidator(_path), AfterValidator(_absolute)]
 Address = Annotated[str, AfterValidator(_address)]
 ListenAddress = Annotated[str, AfterValidator(_listen)]
 Url = Annotated[str, AfterValidator(_url)]
-Method = Annotated[SuspendMethod, Field(strict=False)]
+Method = Annotated[SuspendMethod, BeforeValidator(_method)]
 NodeName = Annotated[str, AfterValidator(_node_name)]
 UserName = Annotated[str, AfterValidator(_user_name)]
 HostName = Annotated[str, AfterValidator(_host)]

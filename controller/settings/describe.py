@@ -22,7 +22,6 @@ from controller.settings.base import (
     ByteSize,
     HostName,
     ListenAddress,
-    Section,
     Url,
     UserName,
 )
@@ -69,24 +68,34 @@ def tables(root: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Table
     hints = typing.get_type_hints(root, include_extras=True)
     for name, field in root.model_fields.items():
         section = hints[name]
-        if isinstance(section, type) and issubclass(section, Section):
+        if isinstance(section, type) and issubclass(section, BaseModel):
             path = f"{prefix}{name}"
-            yield Table(path, (section.__doc__ or "").strip().splitlines()[0], tuple(_keys(section, path)))
+            yield Table(path, _TITLES.get(path) or _first_line(section), tuple(_keys(section, path)))
             yield from tables(section, f"{path}.")
         else:
             assert prefix, f"{name}: a key outside of every table"
             del field
 
 
-def _keys(section: type[Section], table: str) -> Iterator[Key]:
+_TITLES = {
+    "policy.fifo": "First come, first served on whole GPUs, as stock Slurm would.",
+    "policy.gandiva": "Affinity placement and weighted fair time-slicing (OSDI'18).",
+}
+
+
+def _first_line(section: type[BaseModel]) -> str:
+    return (section.__doc__ or "").strip().split("\n", 1)[0]
+
+
+def _keys(section: type[BaseModel], table: str) -> Iterator[Key]:
     hints = typing.get_type_hints(section, include_extras=True)
     for name, field in section.model_fields.items():
-        if isinstance(field.annotation, type) and issubclass(field.annotation, Section):
+        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             continue
         yield Key(
             table,
             name,
-            field.default,
+            field.get_default(call_default_factory=True),
             type_text(hints[name], field),
             field.description or "",
             takes_restart(field),

@@ -91,7 +91,8 @@ def parse_settings(text: str, source: str = "settings") -> Settings:
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{source}: not valid TOML: {error}") from error
     try:
-        return Settings.model_validate(values)
+        # strict: for the policies' sections too, whatever base they have
+        return Settings.model_validate(values, strict=True)
     except ValidationError as error:
         raise InvalidSettings(source, [_problem(details) for details in error.errors()]) from error
 
@@ -118,9 +119,9 @@ def _unknown(location: list[str]) -> str:
     if close:
         return f"no such {what}; did you mean {close[0]}?"
     # A right key in a wrong table is the other common mistake.
-    for name, field in Settings.model_fields.items():
-        if isinstance(field.annotation, type) and location[-1] in field.annotation.model_fields:
-            return f"no such {what} here; it belongs into [{name}]"
+    for other in tables():
+        if any(key.name == location[-1] for key in other.keys):
+            return f"no such {what} here; it belongs into [{other.name}]"
     if not known:
         return f"no such key; [{where}] has none"
     return f"no such {what}; " + (f"[{where}] has " if where else "there are ") + ", ".join(known)

@@ -2,44 +2,18 @@
 """The table [policy]: which policy plans, and one sub-table per policy.
 
 To add a policy's settings add one line to `PolicySettings`: the field's name is the policy's name, its type
-the policy's own `Section`.
+the policy's own model.
 """
 
 from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BaseModel
 
+from controller.policies.fifo import FifoSettings
+from controller.policies.gandiva.settings import GandivaSettings
 from controller.settings.base import Section, setting
-
-
-class FifoPolicySettings(Section):
-    """First come, first served on whole GPUs, as stock Slurm would: nothing to set."""
-
-
-class GandivaPolicySettings(Section):
-    """Affinity placement and weighted fair time-slicing (OSDI'18)."""
-
-    slice_seconds: float = setting(
-        60.0,
-        "Length of a time slice. Long enough that a switch (a mini-batch, the copy of the GPU state and two "
-        "calls to Slurm) is a small part of it.",
-        ge=0.5,
-        le=86400,
-    )
-    max_jobs_per_gpu: int = setting(
-        4,
-        "How many jobs may take turns on one GPU; more wait in the queue. Slurm's shard count per GPU "
-        "(the over-subscription depth) is a second limit.",
-        ge=1,
-        le=64,
-    )
-    priority_by_qos: dict[str, Annotated[int, Field(ge=-1000, le=1000)]] = setting(
-        {},
-        "Priority class per Slurm QOS; a QOS that is not named has class 0. A job is never suspended for "
-        "one of a lower class.",
-    )
 
 
 def _known(name: str) -> str:
@@ -55,14 +29,14 @@ class PolicySettings(Section):
     """The policy that decides which jobs run where."""
 
     name: PolicyName = setting("gandiva", "The policy in use: the name of one of the sub-tables.")
-    fifo: FifoPolicySettings = FifoPolicySettings()
-    gandiva: GandivaPolicySettings = GandivaPolicySettings()
+    fifo: FifoSettings = FifoSettings()
+    gandiva: GandivaSettings = GandivaSettings()
 
     @property
-    def chosen(self) -> Section:
+    def chosen(self) -> BaseModel:
         """The settings of the policy in use."""
         section = getattr(self, self.name)
-        assert isinstance(section, Section)
+        assert isinstance(section, BaseModel)
         return section
 
 

@@ -235,7 +235,7 @@ def _changed(old: BaseModel, new: BaseModel, prefix: str) -> list[str]:
     keys: list[str] = []
     for name, field in type(old).model_fields.items():
         before, after = getattr(old, name), getattr(new, name)
-        if isinstance(before, Section):
+        if isinstance(before, BaseModel):
             keys += _changed(before, after, f"{prefix}{name}.")
         elif before != after and takes_restart(field):
             keys.append(prefix + name)

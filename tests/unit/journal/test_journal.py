@@ -221,14 +221,23 @@ def test_events_of_one_job_and_of_all(path: Path) -> None:
 
 def test_open_operations_are_found_again_with_their_last_step(path: Path) -> None:
     with Journal(path) as journal:
-        journal.begin_operation("a", ONE, "suspend", 10, {"gpus": ["n1:0"]})
-        journal.begin_operation("b", TWO, "start", 11, {})
-        journal.step_operation("a", "yielded", 12)
-        journal.end_operation("b", "done", 13)
+        journal.begin_operation(1, ONE, "suspend", 10, {"gpus": ["n1:0"]})
+        journal.begin_operation(2, TWO, "start", 11, {})
+        journal.step_operation(1, "yielded", 12)
+        journal.end_operation(2, "done", 13)
     with Journal(path) as journal:
         (found,) = journal.open_operations()
-    assert (found.op_id, found.job_id, found.kind, found.step) == ("a", ONE, "suspend", "yielded")
+    assert (found.op_id, found.job_id, found.kind, found.step) == (1, ONE, "suspend", "yielded")
     assert found.detail == {"gpus": ["n1:0"]}
+
+
+def test_operation_ids_are_never_used_twice(path: Path) -> None:
+    with Journal(path) as journal:
+        first = journal.new_operation_id()
+        journal.begin_operation(first, ONE, "suspend", 1, {})
+        assert journal.new_operation_id() > first
+    with Journal(path) as journal:
+        assert journal.new_operation_id() > first
 
 
 KILLED = """
@@ -238,7 +247,7 @@ from controller.journal import Journal
 from controller.model import JobId
 journal = Journal(Path(sys.argv[1]))
 journal.save_state("ledger", {"1": 2.5})
-journal.begin_operation("a", JobId(1), "suspend", 10, {})
+journal.begin_operation(1, JobId(1), "suspend", 10, {})
 journal.save_state("never", "committed")
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -254,7 +263,7 @@ def test_what_was_begun_survives_kill_9(path: Path) -> None:
     )
     assert done.returncode == -signal.SIGKILL
     with Journal(path) as journal:
-        assert [op.op_id for op in journal.open_operations()] == ["a"]
+        assert [op.op_id for op in journal.open_operations()] == [1]
         assert journal.load_state("ledger") == {"1": 2.5}
         assert journal.load_state("never") is None
 
@@ -327,7 +336,7 @@ def test_an_operation_that_could_not_be_recorded_never_appears(path: Path) -> No
     with Journal(path) as journal:
         fill_up(journal)
         with pytest.raises(JournalError):
-            journal.begin_operation("a", ONE, "suspend", 1, {"detail": "x" * 100_000})
+            journal.begin_operation(1, ONE, "suspend", 1, {"detail": "x" * 100_000})
         journal._connection.execute("PRAGMA max_page_count = 100000")
         assert journal.open_operations() == []
 

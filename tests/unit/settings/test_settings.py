@@ -63,7 +63,10 @@ def test_values_are_read() -> None:
         ("[loop]\ninterval_second = 1", "loop.interval_second: no such key; did you mean interval_seconds?"),
         ("[loop]\nretention_days = 1", "loop.retention_days: no such key here; it belongs into [journal]"),
         ("[loop]\nzzz = 1", "loop.zzz: no such key; [loop] has interval_seconds"),
-        ("[policy.fifo]\nx = 3", "policy.fifo.x: no such key; [policy.fifo] has none"),
+        ("[policy.fifo]\nx = 3", "policy.fifo.x: no such key; [policy.fifo] has skip"),
+        ("[policy.fifo]\nskip = 1", "policy.fifo.skip = 1: must be true or false"),
+        ('[policy.gandiva]\nslice_seconds = "60"', "policy.gandiva.slice_seconds"),
+        ("[policy.gandiva]\nslice_seconds = nan", "policy.gandiva.slice_seconds = NaN"),
         ("[loop]\ninterval_seconds = 0.01", "loop.interval_seconds = 0.01: must be a number from 0.05 to 60"),
         ("[loop]\ninterval_seconds = nan", "loop.interval_seconds = NaN: must be a number from 0.05 to 60"),
         ('[loop]\ninterval_seconds = "1"', 'loop.interval_seconds = "1": must be a number from 0.05 to 60'),
@@ -85,8 +88,8 @@ def test_values_are_read() -> None:
         ('[policy]\nname = "drf"', 'policy.name = "drf": must be one of "fifo", "gandiva"'),
         ("[policy.gandiva]\nmax_jobs_per_gpu = 2.5", "must be a whole number from 1 to 64"),
         (
-            "[policy.gandiva.priority_by_qos]\nhigh = 5000",
-            "priority_by_qos.high = 5000: must be at most 1000",
+            '[policy.gandiva.priority_by_qos]\nhigh = "x"',
+            'priority_by_qos.high = "x": must be a whole number',
         ),
         ('[nodes.addresses]\n"a b" = "x"', 'nodes.addresses."a b" = "a b": must be a node name'),
         (
@@ -231,8 +234,8 @@ def test_the_sample_is_valid_and_so_is_each_of_its_lines() -> None:
 
 def test_what_is_in_force_reads_back_as_the_same_settings() -> None:
     settings = parse_settings(
-        '[suspend]\nmode = "node"\n[nodes.addresses]\nn1 = "h"\n[policy.gandiva.priority_by_qos]\n"a b" = -1\n'
-        '[log]\nfile = "/x/\\"y\\""'
+        '[suspend]\nmode = "node"\n[nodes.addresses]\nn1 = "h"\n[policy.gandiva.priority_by_qos]\n'
+        '"a b" = -1\n[log]\nfile = "/x/\\"y\\""'
     )
     shown = show(settings, "/etc/g.toml")
     assert parse_settings(shown) == settings
