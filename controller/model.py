@@ -151,6 +151,7 @@ class Job:
     name: str = ""
     account: str = ""
     partition: str = ""
+    uid: int = -1
     priority_class: int = 0
     """A job of a higher class is never suspended for one of a lower class (SPEC 1.3)."""
     binding: GpuSet = frozenset()

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the controller can do to a job, and which actions turn a snapshot into a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from controller.model import ALLOCATED, Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot, SuspendMethod
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Bind a queued job and let Slurm start it."""
+
+    job_id: JobId
+    gpus: GpuSet
+    binding: GpuSet
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Suspend:
+    """Take a job off its GPUs and, in suspend mode `slurm`, suspend it in Slurm. Also completes a suspend
+    that was cut short after the job had left its GPUs."""
+
+    job_id: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Let a job go on, on these GPUs. Also puts right a job whose parts disagree (`Phase.STUCK`)."""
+
+    job_id: JobId
+    gpus: GpuSet
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Stop a job and put it back into the queue; it starts again from its own checkpoint."""
+
+    job_id: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """Take back a release that nobody waits for any more (a controller died in between)."""
+
+    job_id: JobId
+    reason: str
+
+
+Action: TypeAlias = Place | Suspend | Resume | Requeue | Withdraw
+
+
+def diff(
+    snapshot: Snapshot, plan: Plan, *, suspend_in_slurm: bool, default_method: SuspendMethod
+) -> list[Action]:
+    """The actions that lead from the snapshot to the plan, those that free GPUs first.
+
+    Pure. Says nothing about jobs in transition, nor about jobs whose state is unknown. Every snapshot is
+    compared afresh, so whatever was interrupted or undone behind our back is simply done again.
+    """
+    frees: list[Action] = []
+    claims: list[Action] = []
+    for job in snapshot.jobs.values():
+        if job.id in snapshot.busy:
+            continue
+        if job.phase is Phase.STARTING:
+            frees.append(Withdraw(job.id, "released, but nobody waits for its start"))
+            continue
+        if job.not_before is not None and job.not_before > snapshot.time:
+            continue
+        assignment = plan.assignments.get(job.id)
+        reason = plan.reasons.get(job.id, "")
+        if job.phase is Phase.QUEUED:
+            if assignment is not None and assignment.run:
+                claims.append(Place(job.id, assignment.gpus, assignment.binding, reason))
+            continue
+        if job.phase not in ALLOCATED:
+            continue
+        action = _allocated(job, assignment, reason, suspend_in_slurm, default_method)
+        if isinstance(action, Suspend | Requeue):
+            frees.append(action)
+        elif action is not None:
+            claims.append(action)
+    return frees + claims
+
+
+def _allocated(
+    job: Job,
+    assignment: Assignment | None,
+    reason: str,
+    suspend_in_slurm: bool,
+    default_method: SuspendMethod,
+) -> Action | None:
+    """The action for a job that Slurm has given GPUs."""
+    if job.phase is Phase.RUNNING:
+        if assignment is None or (assignment.run and assignment.gpus == job.running_on):
+            return None
+        if not job.suspendable:
+            return None
+        words = reason if not assignment.run else f"moves to other GPUs of its server: {reason or 'its turn'}"
+        if not assignment.run and (job.request.suspend or default_method) is SuspendMethod.REQUEUE:
+            return Requeue(job.id, words)
+        return Suspend(job.id, words)
+    if job.phase is Phase.STUCK:
+        # Its memory may be on its GPUs: nobody else can have them, so the way out is to let it run.
+        return Resume(job.id, job.running_on, "puts right a half-done switch")
+    if job.phase in (Phase.SUSPENDED, Phase.YIELDED):
+        if assignment is not None and assignment.run:
+            return Resume(job.id, assignment.gpus, reason)
+        if job.phase is Phase.YIELDED and suspend_in_slurm:
+            return Suspend(job.id, reason or "completes a suspend that was cut short")
+    return None

@@ -1,0 +1,569 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Carrying actions out: one task per job, each a fixed sequence of steps with deadlines.
+
+Rules that hold at every step:
+
+* GPUs are freed before they are claimed (`Ledger`), in parallel over disjoint GPUs.
+* A job is suspended in Slurm only after its nodes acknowledged that it left its GPUs.
+* What fails is undone as far as possible, and the job keeps its GPUs until its nodes say otherwise.
+* Nothing depends on the executor's memory: it may die between any two steps. The next controller sees from
+  Slurm and the nodes how far the job got (`Phase`) and goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar
+
+from controller.actions import Action, Place, Requeue, Resume, Suspend, Withdraw
+from controller.clock import Clock
+from controller.cluster.port import ClusterPort, JobState, SlurmJob
+from controller.errors import (
+    ClusterError,
+    ClusterRefused,
+    ClusterUnavailable,
+    GandivaError,
+    NodeError,
+    UnknownJob,
+)
+from controller.ledger import ClaimFailed, Ledger
+from controller.memory import Memory
+from controller.model import GpuSet, Job, JobId, Phase, Snapshot, SuspendMethod
+from controller.nodes.port import NodePort, Offload
+from controller.observation import InFlight
+from controller.policies.servers import by_node
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Step(str, enum.Enum):
+    """Every step an operation can be killed after. Journaled before it is taken."""
+
+    CLAIM = "claim"
+    PREPARE = "prepare"
+    BIND = "bind"
+    RELEASE = "release"
+    AWAIT_START = "await-start"
+    PAUSE = "pause"
+    OFFLOAD = "offload"
+    CHECKPOINT = "checkpoint"
+    SLURM_SUSPEND = "slurm-suspend"
+    VERIFY_EMPTY = "verify-empty"
+    SLURM_RESUME = "slurm-resume"
+    NODE_RESUME = "node-resume"
+    REQUEUE = "requeue"
+    UNDO = "undo"
+
+
+class Outcome(str, enum.Enum):
+    """How an operation ended."""
+
+    DONE = "done"
+    FAILED = "failed"
+    JOB_ENDED = "job-ended"
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutorSettings:
+    """How long things may take, and how jobs are suspended. All times in seconds."""
+
+    suspend_in_slurm: bool = True
+    default_method: SuspendMethod = SuspendMethod.COOPERATIVE
+    transparent_fallback: bool = True
+    step_deadline_seconds: float = 60.0
+    offload_deadline_seconds: float = 60.0
+    resume_deadline_seconds: float = 120.0
+    start_deadline_seconds: float = 60.0
+    residual_limit_bytes: int = 0
+    release_context: bool = True
+    retry_after_seconds: float = 300.0
+    place_retry_seconds: float = 10.0
+    node_call_deadline_seconds: float = 15.0
+
+
+class Recorder(Protocol):
+    """Where operations and slices are written down (the journal, or a list in tests)."""
+
+    def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:
+        """Returns an id for the other calls."""
+        ...
+
+    def operation_step(self, operation: int, step: Step, now: float) -> None:
+        """Before the step is taken."""
+        ...
+
+    def operation_ends(self, operation: int, outcome: Outcome, error: str, now: float) -> None:
+        """It is over."""
+        ...
+
+    def slice_begins(self, job_id: JobId, gpus: GpuSet, now: float) -> None:
+        """The job may use these GPUs from now on."""
+        ...
+
+    def slice_ends(self, job_id: JobId, reason: str, now: float) -> None:
+        """It is known to have left them."""
+        ...
+
+    def event(self, kind: str, message: str, now: float, job_id: JobId | None = None) -> None:
+        """Something worth telling an operator."""
+        ...
+
+
+@dataclass(slots=True)
+class _Operation:
+    """One action under way."""
+
+    action: Action
+    job: Job
+    number: int = 0
+    flight: InFlight = field(default_factory=lambda: InFlight(None, frozenset()))
+    task: asyncio.Task[None] | None = None
+    ended_at_mark: int | None = None
+
+
+class Executor:
+    """Runs operations concurrently, at most one per job."""
+
+    def __init__(
+        self,
+        cluster: ClusterPort,
+        nodes: NodePort,
+        clock: Clock,
+        memory: Memory,
+        recorder: Recorder,
+        settings: ExecutorSettings,
+        on_change: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._clock = clock
+        self._memory = memory
+        self._recorder = recorder
+        self._on_change = on_change
+        self._ledger = Ledger()
+        self._operations: dict[JobId, _Operation] = {}
+        self._ended: dict[JobId, _Operation] = {}
+        self._mark = 0
+        self.settings = settings
+
+    # -- what the loop asks ---------------------------------------------------------------------------
+
+    def mark(self) -> int:
+        """Call before an observation begins; give the answer to `in_flight` when it is complete."""
+        self._mark += 1
+        self._ended = {job_id: op for job_id, op in self._ended.items() if op.ended_at_mark == self._mark - 1}
+        return self._mark
+
+    def in_flight(self) -> Mapping[JobId, InFlight]:
+        """Jobs in transition, those included whose transition ended while the observation was being made:
+        what was seen of them may be out of date."""
+        stale = {job_id: op.flight for job_id, op in self._ended.items() if op.ended_at_mark == self._mark}
+        return stale | {job_id: op.flight for job_id, op in self._operations.items()}
+
+    def sync(self, snapshot: Snapshot) -> None:
+        """Take over who holds which GPU."""
+        self._ledger.sync(snapshot)
+
+    def apply(self, actions: Sequence[Action], snapshot: Snapshot) -> None:
+        """Start the actions; returns at once."""
+        for action in actions:
+            if action.job_id in self._operations:
+                continue
+            job = snapshot.jobs[action.job_id]
+            operation = _Operation(action, job)
+            if isinstance(action, Place):
+                operation.flight = InFlight(action.gpus, action.binding)
+            elif isinstance(action, Resume):
+                operation.flight = InFlight(action.gpus, job.binding)
+            elif isinstance(action, Suspend | Requeue):
+                self._ledger.leaving(job.id)
+            operation.number = self._recorder.operation_begins(
+                action, operation.flight.starts_on or job.running_on, self._clock.now()
+            )
+            self._operations[job.id] = operation
+            operation.task = asyncio.create_task(self._run(operation), name=f"job-{job.id}")
+
+    async def drain(self, deadline_seconds: float) -> bool:
+        """Wait for what is under way. False: something was still going on at the deadline."""
+        tasks = [op.task for op in self._operations.values() if op.task is not None]
+        if not tasks:
+            return True
+        _, pending = await asyncio.wait(tasks, timeout=deadline_seconds)
+        return not pending
+
+    def cancel(self) -> None:
+        """Drop what is under way, as a crash would; the next controller picks it up."""
+        for operation in self._operations.values():
+            if operation.task is not None:
+                operation.task.cancel()
+
+    # -- operations -----------------------------------------------------------------------------------
+
+    async def _run(self, operation: _Operation) -> None:
+        outcome, error = Outcome.DONE, ""
+        job_id = operation.job.id
+        try:
+            await self._perform(operation)
+        except (UnknownJob, _JobEnded):
+            outcome = Outcome.JOB_ENDED
+        except GandivaError as failure:
+            outcome, error = Outcome.FAILED, str(failure)
+            if not isinstance(failure, ClaimFailed):
+                kind = type(operation.action).__name__.lower()
+                log.warning("job %s: %s failed: %s", job_id, kind, failure)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            # A bug must cost one operation, not the controller.
+            log.exception("job %s: internal error in %s", job_id, operation.action)
+            outcome, error = Outcome.FAILED, "internal error, see the log"
+            self._memory[job_id].not_before = self._clock.now() + self.settings.place_retry_seconds
+        finally:
+            self._ledger.stays(job_id)
+            self._operations.pop(job_id, None)
+            operation.ended_at_mark = self._mark
+            self._ended[job_id] = operation
+        self._recorder.operation_ends(operation.number, outcome, error, self._clock.now())
+        self._on_change()
+
+    async def _perform(self, operation: _Operation) -> None:
+        match operation.action:
+            case Place() as action:
+                await self._place(operation, action)
+            case Suspend() as action:
+                await self._suspend(operation, action)
+            case Resume() as action:
+                await self._resume(operation, action)
+            case Requeue() as action:
+                await self._requeue(operation, action)
+            case Withdraw():
+                await self._withdraw(operation)
+
+    # -- place ----------------------------------------------------------------------------------------
+
+    async def _place(self, operation: _Operation, action: Place) -> None:
+        job = operation.job
+        self._step(operation, Step.CLAIM)
+        await self._ledger.claim(job.id, action.gpus)
+        try:
+            self._step(operation, Step.PREPARE)
+            await self._prepare(job, action)
+            self._step(operation, Step.BIND)
+            await self._cluster.bind(job.id, action.binding)
+            self._step(operation, Step.RELEASE)
+            await self._cluster.release(job.id)
+            self._step(operation, Step.AWAIT_START)
+            started = await self._await_start(job.id)
+        except GandivaError as failure:
+            self._memory[job.id].not_before = self._clock.now() + self.settings.place_retry_seconds
+            self._recorder.event("place-failed", str(failure), self._clock.now(), job.id)
+            if not isinstance(failure, UnknownJob | _JobEnded):
+                self._step(operation, Step.UNDO)
+                await self._take_back(job.id)
+            self._ledger.release(job.id)
+            raise
+        if started.binding != action.binding:
+            # Slurm's word counts: from now on these are its GPUs (the next snapshot says so too).
+            message = f"started on {_names(started.binding)} instead of {_names(action.binding)}"
+            self._recorder.event("binding-differs", message, self._clock.now(), job.id)
+            log.error("job %s: %s", job.id, message)
+        self._begin_slice(job.id, action.gpus)
+
+    async def _prepare(self, job: Job, action: Place) -> None:
+        wanted, bound = by_node(action.gpus), by_node(action.binding)
+        await _all(
+            self._nodes.prepare(
+                node,
+                job.id,
+                uid=job.uid,
+                gpus=wanted.get(node, ordinals),
+                binding=ordinals,
+                deadline_seconds=self.settings.node_call_deadline_seconds,
+            )
+            for node, ordinals in bound.items()
+        )
+
+    async def _await_start(self, job_id: JobId) -> SlurmJob:
+        """Until Slurm says RUNNING. Raises ClusterRefused at the start deadline."""
+        deadline = self._clock.now() + self.settings.start_deadline_seconds
+        pause_seconds = 0.05
+        while True:
+            try:
+                job = await self._cluster.job(job_id)
+            except ClusterUnavailable:
+                if self._clock.now() >= deadline:
+                    raise
+            else:
+                if job.state in (JobState.RUNNING, JobState.SUSPENDED):
+                    return job
+                if job.state in (JobState.ENDED, JobState.COMPLETING):
+                    raise _JobEnded(f"job {job_id} ended while it was starting")
+                if self._clock.now() >= deadline:
+                    seconds = self.settings.start_deadline_seconds
+                    raise ClusterRefused(
+                        f"Slurm did not start it within {seconds:g} s (reason: {job.reason or 'none given'})"
+                    )
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(1.0, pause_seconds * 1.5)
+
+    async def _take_back(self, job_id: JobId) -> None:
+        """Hold it again. If it started in the last moment, it runs; the next snapshot shows it."""
+        try:
+            await self._cluster.hold(job_id)
+            await self._cluster.unbind(job_id)
+        except ClusterRefused as refused:
+            log.info("job %s: not taken back: %s", job_id, refused)
+
+    # -- suspend --------------------------------------------------------------------------------------
+
+    async def _suspend(self, operation: _Operation, action: Suspend) -> None:
+        job = operation.job
+        empty = False
+        if job.phase is not Phase.YIELDED:
+            try:
+                empty = await self._leave_gpus(operation)
+            except GandivaError as failure:
+                await self._failed_suspend(operation, failure)
+                raise
+            if not empty:
+                self._end_slice(job.id, action.reason)
+        if self.settings.suspend_in_slurm or empty:
+            self._step(operation, Step.SLURM_SUSPEND)
+            await self._patiently(self._cluster.suspend, job.id)
+        if empty:
+            try:
+                self._step(operation, Step.VERIFY_EMPTY)
+                await self._on_nodes(
+                    job,
+                    lambda node: self._nodes.verify_empty(
+                        node, job.id, deadline_seconds=self.settings.node_call_deadline_seconds
+                    ),
+                )
+            except GandivaError as failure:
+                await self._failed_suspend(operation, failure)
+                raise
+            self._end_slice(job.id, action.reason)
+        self._ledger.release(job.id)
+
+    async def _leave_gpus(self, operation: _Operation) -> bool:
+        """Get the job's memory off its GPUs. True: it had none, to be verified once its processes stop.
+
+        Raises NodeError with the reason of the last way that was tried.
+        """
+        job, settings = operation.job, self.settings
+        method = job.request.suspend or settings.default_method
+        may_checkpoint = job.gpus == 1 and (
+            method is SuspendMethod.TRANSPARENT or settings.transparent_fallback
+        )
+        if method is not SuspendMethod.TRANSPARENT:
+            try:
+                self._step(operation, Step.PAUSE)
+                await self._pause(job)
+                self._step(operation, Step.OFFLOAD)
+                answers = await self._on_nodes(job, lambda node: self._offload(node, job.id))
+                return all(answer.empty for answer in answers)
+            except NodeError as failure:
+                if not may_checkpoint or failure.kind not in ("not_cooperative", "deadline"):
+                    raise
+                log.info("job %s: %s; trying the driver's checkpoint", job.id, failure)
+        self._step(operation, Step.CHECKPOINT)
+        answers = await self._on_nodes(
+            job,
+            lambda node: self._nodes.checkpoint(
+                node,
+                job.id,
+                residual_limit_bytes=settings.residual_limit_bytes,
+                deadline_seconds=settings.offload_deadline_seconds,
+            ),
+        )
+        return all(answer.empty for answer in answers)
+
+    async def _pause(self, job: Job) -> None:
+        """All ranks on all nodes at one step boundary (docs/interfaces.md, "Agreeing on one step")."""
+        nodes = sorted(by_node(job.binding))
+        deadline_seconds = self.settings.step_deadline_seconds
+        if len(nodes) == 1:
+            await self._nodes.pause(nodes[0], job.id, floor_step=0, wait_seconds=deadline_seconds, sole=True)
+            return
+        deadline = self._clock.now() + deadline_seconds
+        floor_step = 0
+        while True:
+            answers = await _all(
+                self._nodes.pause(node, job.id, floor_step=floor_step, wait_seconds=0.2, sole=False)
+                for node in nodes
+            )
+            target = max(answer.target_step for answer in answers)
+            if all(answer.all_blocked and answer.target_step == target for answer in answers):
+                return
+            if self._clock.now() >= deadline:
+                late = ", ".join(
+                    node for node, answer in zip(nodes, answers, strict=True) if not answer.all_blocked
+                )
+                raise NodeError(
+                    late,
+                    "deadline",
+                    f"job {job.id} did not reach step {target} within {deadline_seconds:g} s",
+                )
+            floor_step = target
+
+    async def _offload(self, node: str, job_id: JobId) -> Offload:
+        return await self._nodes.offload(
+            node,
+            job_id,
+            residual_limit_bytes=self.settings.residual_limit_bytes,
+            release_context=self.settings.release_context,
+            deadline_seconds=self.settings.offload_deadline_seconds,
+        )
+
+    async def _failed_suspend(self, operation: _Operation, failure: GandivaError) -> None:
+        """The job keeps its GPUs. Put it back to work, and leave it alone for a while."""
+        job = operation.job
+        self._ledger.stays(job.id)
+        if await self._has_ended(job.id):
+            raise _JobEnded(f"job {job.id} ended while it was being suspended") from failure
+        now = self._clock.now()
+        self._memory[job.id].unsuspendable_until = now + self.settings.retry_after_seconds
+        message = (
+            f"could not be taken off {_names(job.running_on)}: {failure}; "
+            f"it keeps them, next try in {self.settings.retry_after_seconds:g} s"
+        )
+        self._recorder.event("suspend-failed", message, now, job.id)
+        log.error("job %s (user %s): %s", job.id, job.user, message)
+        self._step(operation, Step.UNDO)
+        try:
+            await self._go_on(job, job.running_on)
+        except GandivaError as undo_failure:
+            # Its phase will be STUCK or UNKNOWN, and the loop keeps trying.
+            log.error("job %s: not back at work yet: %s", job.id, undo_failure)
+
+    # -- resume ---------------------------------------------------------------------------------------
+
+    async def _resume(self, operation: _Operation, action: Resume) -> None:
+        job = operation.job
+        self._step(operation, Step.CLAIM)
+        await self._ledger.claim(job.id, action.gpus)
+        try:
+            self._step(operation, Step.SLURM_RESUME)
+            await self._patiently(self._cluster.resume, job.id)
+            self._step(operation, Step.NODE_RESUME)
+            await self._resume_on_nodes(job, action.gpus)
+        except GandivaError as failure:
+            if await self._has_ended(job.id):
+                self._ledger.release(job.id)
+                raise _JobEnded(f"job {job.id} ended while it was being resumed") from failure
+            self._memory[job.id].not_before = self._clock.now() + self.settings.place_retry_seconds
+            self._recorder.event("resume-failed", str(failure), self._clock.now(), job.id)
+            one_node = len(by_node(job.binding)) == 1
+            if isinstance(failure, NodeError) and failure.kind == "gpu_busy" and one_node:
+                # Refused before anything was touched: it is still off the GPUs. (A gang over several
+                # nodes may be back on some of them: it counts as STUCK and is tried again.)
+                self._step(operation, Step.UNDO)
+                if self.settings.suspend_in_slurm:
+                    await self._patiently(self._cluster.suspend, job.id)
+                self._ledger.release(job.id)
+            raise
+        self._begin_slice(job.id, action.gpus)
+
+    async def _go_on(self, job: Job, gpus: GpuSet) -> None:
+        if self.settings.suspend_in_slurm:
+            await self._patiently(self._cluster.resume, job.id)
+        await self._resume_on_nodes(job, gpus)
+
+    async def _resume_on_nodes(self, job: Job, gpus: GpuSet) -> None:
+        wanted = by_node(gpus)
+        bound = by_node(job.binding)
+        await _all(
+            self._nodes.resume(
+                node,
+                job.id,
+                gpus=wanted.get(node, ordinals),
+                binding=ordinals,
+                deadline_seconds=self.settings.resume_deadline_seconds,
+            )
+            for node, ordinals in bound.items()
+        )
+
+    # -- the others -----------------------------------------------------------------------------------
+
+    async def _requeue(self, operation: _Operation, action: Requeue) -> None:
+        job = operation.job
+        self._step(operation, Step.REQUEUE)
+        await self._patiently(self._cluster.requeue, job.id)
+        deadline = self._clock.now() + self.settings.start_deadline_seconds
+        while (seen := await self._cluster.job(job.id)).state is not JobState.PENDING:
+            if seen.state is JobState.ENDED:
+                raise _JobEnded(f"job {job.id} ended while it was being requeued")
+            if self._clock.now() >= deadline:
+                raise ClusterUnavailable(f"job {job.id} is still {seen.state_name} after requeue")
+            await asyncio.sleep(0.1)
+        self._end_slice(job.id, action.reason)
+        self._ledger.release(job.id)
+
+    async def _withdraw(self, operation: _Operation) -> None:
+        self._step(operation, Step.UNDO)
+        await self._take_back(operation.job.id)
+
+    # -- helpers --------------------------------------------------------------------------------------
+
+    def _step(self, operation: _Operation, step: Step) -> None:
+        self._recorder.operation_step(operation.number, step, self._clock.now())
+
+    def _begin_slice(self, job_id: JobId, gpus: GpuSet) -> None:
+        now = self._clock.now()
+        memory = self._memory[job_id]
+        if memory.running_on and memory.running_on != gpus:
+            memory.moves += 1
+        if self._memory.started(job_id, gpus, now):
+            self._recorder.slice_begins(job_id, gpus, now)
+
+    def _end_slice(self, job_id: JobId, reason: str) -> None:
+        now = self._clock.now()
+        if self._memory.stopped(job_id, now):
+            self._memory[job_id].suspends += 1
+            self._recorder.slice_ends(job_id, reason, now)
+
+    async def _patiently(self, call: Callable[[JobId], Awaitable[None]], job_id: JobId) -> None:
+        """A call to Slurm that is harmless to repeat: again while Slurm is unavailable, a few times."""
+        for pause_seconds in (0.2, 1.0, 3.0):
+            try:
+                await call(job_id)
+                return
+            except ClusterUnavailable as unavailable:
+                log.info("job %s: %s; trying again", job_id, unavailable)
+                await asyncio.sleep(pause_seconds)
+        await call(job_id)
+
+    async def _has_ended(self, job_id: JobId) -> bool:
+        try:
+            job = await self._cluster.job(job_id)
+        except UnknownJob:
+            return True
+        except ClusterError:
+            return False
+        return job.state in (JobState.ENDED, JobState.COMPLETING)
+
+    async def _on_nodes(self, job: Job, call: Callable[[str], Coroutine[Any, Any, T]]) -> list[T]:
+        return await _all(call(node) for node in sorted(by_node(job.binding)))
+
+
+class _JobEnded(GandivaError):
+    """The job ended by itself meanwhile; nothing is wrong."""
+
+
+async def _all(calls: Any) -> list[Any]:
+    """All of them to their end, then the first error if there was one: an undo must not overtake a call
+    that is still going on at another node."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+    return list(results)
+
+
+def _names(gpus: GpuSet) -> str:
+    return ",".join(str(gpu) for gpu in sorted(gpus)) or "no GPU"

@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Who may have memory on which GPU. Nobody claims a GPU before its last holder is known to have left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from controller.errors import GandivaError
+from controller.model import ON_GPU, GpuId, GpuSet, JobId, Snapshot
+
+
+class ClaimFailed(GandivaError):
+    """The GPUs will not come free now: their holder is not on its way off them."""
+
+
+class Ledger:
+    """Holders of GPUs: from the snapshot for jobs at rest, from the executor for jobs in transition."""
+
+    def __init__(self) -> None:
+        self._holders: dict[GpuId, set[JobId]] = {}
+        self._leaving: set[JobId] = set()
+        self._changed = asyncio.Event()
+
+    def sync(self, snapshot: Snapshot) -> None:
+        """Take over what was observed of jobs that are not in transition."""
+        kept = {
+            gpu: held
+            for gpu, holders in self._holders.items()
+            if (held := {job_id for job_id in holders if job_id in snapshot.busy})
+        }
+        self._holders = kept
+        for job in snapshot.jobs.values():
+            if job.id not in snapshot.busy and job.phase in ON_GPU:
+                for gpu in job.running_on:
+                    self._holders.setdefault(gpu, set()).add(job.id)
+        self._notify()
+
+    def holders(self, gpus: Iterable[GpuId]) -> set[JobId]:
+        """Jobs that hold any of these GPUs."""
+        return {job_id for gpu in gpus for job_id in self._holders.get(gpu, ())}
+
+    def leaving(self, job_id: JobId) -> None:
+        """This job has been asked to leave its GPUs: waiting for them makes sense."""
+        self._leaving.add(job_id)
+
+    def stays(self, job_id: JobId) -> None:
+        """It did not leave after all."""
+        self._leaving.discard(job_id)
+        self._notify()
+
+    def release(self, job_id: JobId) -> None:
+        """The job is known to have left all its GPUs."""
+        self._leaving.discard(job_id)
+        for holders in self._holders.values():
+            holders.discard(job_id)
+        self._notify()
+
+    async def claim(self, job_id: JobId, gpus: GpuSet) -> None:
+        """Hold these GPUs, all at once, as soon as others have left them.
+
+        Raises ClaimFailed when a holder is not leaving. Waits as long as all are: their own deadlines
+        bound it.
+        """
+        while others := self.holders(gpus) - {job_id}:
+            if blocking := others - self._leaving:
+                names = ", ".join(str(j) for j in sorted(blocking))
+                raise ClaimFailed(f"{', '.join(map(str, sorted(gpus)))} still held by job {names}")
+            await self._changed.wait()
+        for gpu in gpus:
+            self._holders.setdefault(gpu, set()).add(job_id)
+
+    def _notify(self) -> None:
+        # A fresh event each time: everybody waiting now looks again, nobody misses a change.
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()

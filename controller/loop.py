@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The loop: observe -> plan -> diff -> apply -> record. The same for the daemon and for simulation.
+
+It is level-triggered: each tick compares the world as it is with the plan. Starting after a crash, an
+interrupted switch and a change behind our back are therefore all the same case.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from controller.actions import Action, diff
+from controller.clock import Clock
+from controller.cluster.port import ClusterPort, ClusterView, JobState, SlurmJob
+from controller.errors import ClusterError, JournalError, NodeError
+from controller.executor import Executor, ExecutorSettings
+from controller.journal import JobRecord, Journal
+from controller.memory import Memory
+from controller.model import Job, JobId, Phase, Plan, Request, Snapshot
+from controller.nodes.port import NodePort, NodeSample
+from controller.observation import build_snapshot
+from controller.policies.base import Policy
+from controller.recording import JournalRecorder
+from controller.requests import InvalidRequest, parse_request
+
+log = logging.getLogger(__name__)
+
+_COALESCE_SECONDS = 0.02
+"""Ends of operations that come together are planned for together."""
+_STATE_KEY = "policy-state:"
+_OFF_GPU = frozenset({Phase.SUSPENDED, Phase.YIELDED, Phase.QUEUED, Phase.INELIGIBLE})
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """How often to look, and how long the nodes may take to answer. Seconds."""
+
+    interval_seconds: float = 1.0
+    observe_deadline_seconds: float = 3.0
+    default_weight: float = 1.0
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Node name -> address, where it differs from what Slurm knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """One turn of the loop, for the live view, metrics and tests."""
+
+    snapshot: Snapshot
+    plan: Plan
+    actions: tuple[Action, ...]
+    node_errors: Mapping[str, str]
+    observe_seconds: float
+    plan_seconds: float
+
+
+class Controller:
+    """Owns the executor, the policy's state, and the controller's memory of jobs."""
+
+    def __init__(
+        self,
+        cluster: ClusterPort,
+        nodes: NodePort,
+        policy: Policy,
+        journal: Journal,
+        clock: Clock,
+        settings: LoopSettings | None = None,
+        executor_settings: ExecutorSettings | None = None,
+        priority_class: Callable[[str], int] = lambda _qos: 0,
+        publish: Callable[[Tick], None] = lambda _tick: None,
+        report_trouble: Callable[[str], None] = lambda _message: None,
+    ) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._journal = journal
+        self._clock = clock
+        self._publish = publish
+        self._report_trouble = report_trouble
+        self._memory = Memory()
+        self._recorder = JournalRecorder(journal)
+        self._changed = asyncio.Event()
+        self._requests: dict[tuple[JobId, str], Request | None] = {}
+        self._records: dict[JobId, JobRecord] = {}
+        self._was_running: dict[JobId, float] = {}
+        self._trouble: dict[str, str] = {}
+        self._journal_failed = False
+        self.settings = settings or LoopSettings()
+        self.priority_class = priority_class
+        self.policy = policy
+        self._policy_state: Mapping[str, Any] = {}
+        self.executor = Executor(
+            cluster,
+            nodes,
+            clock,
+            self._memory,
+            self._recorder,
+            executor_settings or ExecutorSettings(),
+            on_change=self._changed.set,
+        )
+        self._recall()
+
+    # -- running --------------------------------------------------------------------------------------
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Tick until `stop` is set. What is under way then is waited for by the caller (`executor.drain`)."""
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            while not stop.is_set():
+                wake_at = await self.tick()
+                wait_seconds = self.settings.interval_seconds
+                if wake_at is not None:
+                    wait_seconds = min(wait_seconds, max(0.0, wake_at - self._clock.now()))
+                changing = asyncio.create_task(self._changed.wait())
+                await asyncio.wait(
+                    (stopping, changing), timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED
+                )
+                changing.cancel()
+                if self._changed.is_set() and not stop.is_set():
+                    await asyncio.sleep(_COALESCE_SECONDS)
+                self._changed.clear()
+        finally:
+            stopping.cancel()
+
+    async def tick(self) -> float | None:
+        """One turn. Returns when the policy wants the next one at the latest.
+
+        Trouble with Slurm or with nodes is logged once and reported, and costs this turn only.
+        """
+        self.executor.mark()
+        begin = self._clock.now()
+        try:
+            view, samples = await self._observe()
+        except ClusterError as error:
+            self._say_trouble("slurm", f"Slurm cannot be observed: {error}")
+            self._commit()
+            return None
+        self._no_more_trouble("slurm")
+        observed = self._clock.now()
+        snapshot = build_snapshot(
+            view,
+            samples,
+            self._memory,
+            self.executor.in_flight(),
+            self._request_of,
+            self.priority_class,
+            observed,
+        )
+        self.executor.sync(snapshot)
+        self._keep_time(view, snapshot)
+        plan = self.policy.plan(snapshot, self._policy_state)
+        planned = self._clock.now()
+        actions = diff(
+            snapshot,
+            plan,
+            suspend_in_slurm=self.executor.settings.suspend_in_slurm,
+            default_method=self.executor.settings.default_method,
+        )
+        self._remember(view, snapshot, plan)
+        # The journal first: a controller that cannot write down what it does must not do it.
+        if self._commit():
+            self._apply(actions, snapshot)
+        await self._clean_up(view, samples)
+        node_errors = {n: str(s) for n, s in samples.items() if isinstance(s, NodeError)}
+        for name, text in node_errors.items():
+            self._say_trouble(f"node {name}", text)
+        for name in samples:
+            if name not in node_errors:
+                self._no_more_trouble(f"node {name}")
+        self._publish(Tick(snapshot, plan, tuple(actions), node_errors, observed - begin, planned - observed))
+        return plan.wake_at
+
+    def use(self, policy: Policy) -> None:
+        """Plan by another policy (or the same with other settings) from the next tick on."""
+        if policy.name != self.policy.name:
+            self._policy_state = self._journal.load_state(_STATE_KEY + policy.name) or {}
+        self.policy = policy
+        self._changed.set()
+
+    # -- observing ------------------------------------------------------------------------------------
+
+    async def _observe(self) -> tuple[ClusterView, Mapping[str, NodeSample | NodeError]]:
+        """Slurm and the nodes at the same time; nodes that Slurm names for the first time are asked after."""
+        view, samples = await asyncio.gather(
+            self._cluster.observe(), self._nodes.observe(self.settings.observe_deadline_seconds)
+        )
+        addresses = {n.name: self.settings.addresses.get(n.name, n.address or n.name) for n in view.nodes}
+        await self._nodes.set_nodes(addresses)
+        if any(name not in samples for name in addresses):
+            samples = {**samples, **await self._nodes.observe(self.settings.observe_deadline_seconds)}
+        return view, samples
+
+    def _request_of(self, job: SlurmJob) -> Request | None:
+        key = (job.id, job.request)
+        if key not in self._requests:
+            try:
+                self._requests[key] = parse_request(job.request, self.settings.default_weight)
+            except InvalidRequest as error:
+                self._requests[key] = None
+                message = f"its request cannot be read and it stays held: {error}"
+                log.error("job %s (user %s): %s", job.id, job.user, message)
+                self._recorder.event("invalid-request", message, self._clock.now(), job.id)
+        return self._requests[key]
+
+    # -- keeping time and records -----------------------------------------------------------------------
+
+    def _recall(self) -> None:
+        """What an earlier controller left in the journal."""
+        self._policy_state = self._journal.load_state(_STATE_KEY + self.policy.name) or {}
+        for job_id, totals in self._journal.totals().items():
+            memory = self._memory[job_id]
+            memory.run_seconds = totals.run_seconds
+            memory.gpu_seconds = totals.gpu_seconds
+            memory.moves = totals.moves
+            memory.suspends = totals.suspends
+        last_seen = self._journal.last_heartbeat()
+        now = self._clock.now()
+        for operation in self._journal.open_operations():
+            log.info(
+                "job %s: %s was interrupted after step %r; going on from where the job is",
+                operation.job_id,
+                operation.kind,
+                operation.step or "none",
+            )
+            self._journal.end_operation(operation.op_id, "interrupted", now)
+        if last_seen is not None:
+            for job_id in self._journal.close_open_slices(last_seen):
+                self._was_running[job_id] = last_seen
+                self._memory[job_id].run_seconds = self._journal.totals()[job_id].run_seconds
+                self._memory[job_id].gpu_seconds = self._journal.totals()[job_id].gpu_seconds
+
+    def _keep_time(self, view: ClusterView, snapshot: Snapshot) -> None:
+        """Begin and end slices that nobody asked for: jobs found running at start, and jobs that ended."""
+        now = snapshot.time
+        for job in snapshot.jobs.values():
+            if job.id in snapshot.busy:
+                continue
+            memory = self._memory[job.id]
+            if job.phase is Phase.RUNNING and memory.running_since is None:
+                # Running jobs went on while no controller was there: nobody else stops them.
+                since = self._was_running.pop(job.id, now)
+                self._memory.started(job.id, job.running_on, since)
+                self._recorder.slice_begins(job.id, job.running_on, since)
+            elif job.phase in _OFF_GPU and self._memory.stopped(job.id, now):
+                self._recorder.slice_ends(job.id, "found off its GPUs", now)
+            if job.profile.steps_done:
+                memory.profile = job.profile
+        self._was_running.clear()
+        ended = {j.id: j for j in view.jobs if j.state in (JobState.ENDED, JobState.COMPLETING)}
+        present = {j.id for j in view.jobs}
+        for job_id in self._memory.known():
+            if job_id in snapshot.busy:
+                continue
+            gone = job_id not in present
+            if gone or job_id in ended:
+                end = ended[job_id].end_time if job_id in ended else None
+                if self._memory.stopped(job_id, min(now, end) if end else now):
+                    self._recorder.slice_ends(job_id, "job ended", min(now, end) if end else now)
+            if gone:
+                self._memory.forget(job_id)
+
+    def _remember(self, view: ClusterView, snapshot: Snapshot, plan: Plan) -> None:
+        """Everything a later controller and the reports need."""
+        self._policy_state = plan.state
+        self._journal.save_state(_STATE_KEY + self.policy.name, dict(plan.state))
+        self._journal.heartbeat(snapshot.time)
+        for slurm_job in view.jobs:
+            request = self._request_of(slurm_job)
+            if request is None:
+                continue
+            record = self._record(slurm_job, request, snapshot.jobs.get(slurm_job.id))
+            if self._records.get(slurm_job.id) != record:
+                self._records[slurm_job.id] = record
+                self._journal.upsert_job(record)
+        present = {job.id for job in view.jobs}
+        for job_id in [j for j in self._records if j not in present]:
+            record = self._records.pop(job_id)
+            if record.end_time is None:
+                # slurmctld forgot it before we saw its end (it was down, or MinJobAge is short).
+                self._journal.upsert_job(_ended_unseen(record, snapshot.time))
+        if len(self._requests) > 4 * len(present) + 1000:
+            self._requests = {key: r for key, r in self._requests.items() if key[0] in present}
+
+    def _record(self, job: SlurmJob, request: Request, known: Job | None) -> JobRecord:
+        memory = self._memory[job.id]
+        ended = job.state is JobState.ENDED
+        return JobRecord(
+            id=job.id,
+            user=job.user,
+            gpus=request.gpus,
+            submit_time=job.submit_time,
+            name=job.name,
+            account=job.account,
+            partition=job.partition,
+            weight=request.weight,
+            start_time=memory.first_start,
+            end_time=(job.end_time or self._clock.now()) if ended else None,
+            state=job.state_name,
+            request=_request_json(request),
+            moves=memory.moves,
+            suspends=memory.suspends,
+            step_seconds=known.profile.step_seconds if known else None,
+            exit_code=job.exit_code if ended else None,
+        )
+
+    def _commit(self) -> bool:
+        try:
+            self._journal.commit()
+        except JournalError as error:
+            self._say_trouble(
+                "journal", f"{error}; nothing is changed on the cluster until it can be written"
+            )
+            return False
+        self._no_more_trouble("journal")
+        return True
+
+    # -- acting ---------------------------------------------------------------------------------------
+
+    def _apply(self, actions: list[Action], snapshot: Snapshot) -> None:
+        try:
+            self.executor.apply(actions, snapshot)
+        except JournalError as error:
+            self._say_trouble(
+                "journal", f"{error}; nothing is changed on the cluster until it can be written"
+            )
+
+    async def _clean_up(self, view: ClusterView, samples: Mapping[str, NodeSample | NodeError]) -> None:
+        """Control blocks of jobs that are over. (Those of jobs in transition are of jobs Slurm knows.)"""
+        alive = {j.id for j in view.jobs if j.state is not JobState.ENDED} | set(self.executor.in_flight())
+        for name, sample in samples.items():
+            if not isinstance(sample, NodeSample):
+                continue
+            for job_id in sample.jobs:
+                if job_id not in alive:
+                    try:
+                        await self._nodes.forget(name, job_id)
+                    except NodeError as error:
+                        log.info("job %s: control block not removed: %s", job_id, error)
+
+    # -- trouble --------------------------------------------------------------------------------------
+
+    def _say_trouble(self, where: str, message: str) -> None:
+        """Log and report once when it begins, not every tick."""
+        if self._trouble.get(where) == message:
+            return
+        self._trouble[where] = message
+        log.error("%s", message)
+        self._report_trouble(message)
+        if where != "journal":
+            self._recorder.event("trouble", message, self._clock.now())
+
+    def _no_more_trouble(self, where: str) -> None:
+        if self._trouble.pop(where, None) is not None:
+            message = f"{where}: answers again"
+            log.warning("%s", message)
+            self._report_trouble("")
+            self._recorder.event("recovered", message, self._clock.now())
+
+
+def _request_json(request: Request) -> dict[str, Any]:
+    return {
+        "gpus": request.gpus,
+        "nodes": request.nodes,
+        "weight": request.weight,
+        "min_gpus": request.min_gpus,
+        "max_gpus": request.max_gpus,
+        "pack": request.pack,
+        "migrate": request.migrate,
+        "suspend": request.suspend.value if request.suspend else None,
+        "gpu_types": list(request.gpu_types),
+        "model": request.model,
+    }
+
+
+def _ended_unseen(record: JobRecord, now: float) -> JobRecord:
+    return replace(record, end_time=now, state="UNKNOWN")

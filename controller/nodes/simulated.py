@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""GPU nodes that exist in memory, for the simulated cluster: the node port's second adapter.
+
+They keep what real agents keep (who is on which GPU, who has yielded) and check on every change that no two
+jobs have memory on one GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SimulatedCluster, SimulatedJob
+from controller.errors import NodeError, NodeUnreachable
+from controller.model import GpuId, JobId
+from controller.nodes.port import (
+    GpuProcess,
+    GpuSample,
+    NodeJob,
+    NodePhase,
+    NodeSample,
+    Offload,
+    Pause,
+    RankSample,
+    RankState,
+)
+from controller.policies.servers import by_node
+
+_MEMORY_BYTES = 80 * 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCosts:
+    """How long things take on a node, in seconds. Zero: ideal."""
+
+    step_seconds: float = 0.0
+    """Until the next mini-batch ends."""
+    offload_seconds: float = 0.0
+    restore_seconds: float = 0.0
+
+
+@dataclass(slots=True)
+class _Block:
+    """A control block."""
+
+    gpus: tuple[int, ...]
+    phase: NodePhase = NodePhase.RUNNING
+
+
+@dataclass
+class SimulatedNodes:
+    """Implements `NodePort` on top of a `SimulatedCluster`."""
+
+    cluster: SimulatedCluster
+    costs: NodeCosts = field(default_factory=NodeCosts)
+    movable: bool = True
+
+    def __post_init__(self) -> None:
+        self._blocks: dict[tuple[str, JobId], _Block] = {}
+        self.violations: list[str] = []
+        """Instants at which two jobs had memory on one GPU. Must stay empty."""
+        self.unreachable: set[str] = set()
+        self.stubborn: set[JobId] = set()
+        """Jobs that never reach a step boundary and that the driver cannot checkpoint."""
+        self.idle: set[JobId] = set()
+        """Jobs that have not touched their GPU yet (`empty` in the protocol)."""
+        self.lose_answers = 0
+        self.switches = 0
+        self.cluster.may_work = self._may_work
+        self.cluster.on_state = self._on_state
+
+    # -- the port -------------------------------------------------------------------------------------
+
+    async def set_nodes(self, addresses: Mapping[str, str]) -> None:
+        """The nodes are those of the cluster."""
+
+    async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
+        now = asyncio.get_running_loop().time()
+        return {name: self._sample(name, now) for name in self.cluster.nodes}
+
+    async def prepare(
+        self,
+        node: str,
+        job_id: JobId,
+        *,
+        uid: int,
+        gpus: Sequence[int],
+        binding: Sequence[int],
+        deadline_seconds: float,
+    ) -> None:
+        self._reach(node)
+        self._refuse_busy(node, job_id, gpus)
+        self._blocks[node, job_id] = _Block(tuple(gpus))
+        self._answer(node)
+
+    async def pause(
+        self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
+    ) -> Pause:
+        block = self._block(node, job_id)
+        if block.phase is NodePhase.YIELDED:
+            return Pause(floor_step, True)
+        block.phase = NodePhase.PAUSING
+        if job_id in self.stubborn:
+            await asyncio.sleep(wait_seconds)
+            if sole:
+                block.phase = NodePhase.RUNNING
+                raise NodeError(node, "deadline", f"job {job_id} reached no step boundary")
+            return Pause(floor_step, False)
+        if self.costs.step_seconds:
+            await asyncio.sleep(self.costs.step_seconds)
+        self._answer(node)
+        return Pause(floor_step, True)
+
+    async def offload(
+        self,
+        node: str,
+        job_id: JobId,
+        *,
+        residual_limit_bytes: int,
+        release_context: bool,
+        deadline_seconds: float,
+    ) -> Offload:
+        block = self._block(node, job_id)
+        if job_id in self.idle:
+            return Offload(0, 0.0, empty=True)
+        if block.phase is not NodePhase.YIELDED:
+            if self.costs.offload_seconds:
+                await asyncio.sleep(self.costs.offload_seconds)
+            block = self._block(node, job_id)
+            block.phase = NodePhase.YIELDED
+            self.switches += 1
+            self._work_changed(job_id)
+        self._answer(node)
+        return Offload(0, self.costs.offload_seconds)
+
+    async def checkpoint(
+        self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
+    ) -> Offload:
+        if job_id in self.stubborn:
+            raise NodeError(node, "unsupported", f"job {job_id} cannot be checkpointed by the driver")
+        return await self.offload(
+            node,
+            job_id,
+            residual_limit_bytes=residual_limit_bytes,
+            release_context=True,
+            deadline_seconds=deadline_seconds,
+        )
+
+    async def verify_empty(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
+        block = self._block(node, job_id)
+        if self.cluster.jobs[job_id].state is not JobState.SUSPENDED:
+            raise NodeError(node, "deadline", f"job {job_id} has processes that still run")
+        block.phase = NodePhase.YIELDED
+
+    async def resume(
+        self,
+        node: str,
+        job_id: JobId,
+        *,
+        gpus: Sequence[int],
+        binding: Sequence[int],
+        deadline_seconds: float,
+    ) -> None:
+        block = self._block(node, job_id)
+        if self.cluster.jobs[job_id].state is JobState.SUSPENDED:
+            raise NodeError(node, "driver", f"job {job_id} is frozen: Slurm must resume it first")
+        if block.phase is NodePhase.YIELDED:
+            self._refuse_busy(node, job_id, gpus)
+            block.gpus = tuple(gpus)
+            if self.costs.restore_seconds:
+                await asyncio.sleep(self.costs.restore_seconds)
+            block = self._block(node, job_id)
+        block.phase = NodePhase.RUNNING
+        self._check(node)
+        self._work_changed(job_id)
+        self._answer(node)
+
+    async def forget(self, node: str, job_id: JobId) -> None:
+        self._reach(node)
+        self._blocks.pop((node, job_id), None)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    # -- what goes on inside ----------------------------------------------------------------------------
+
+    def _sample(self, node: str, now: float) -> NodeSample | NodeError:
+        if node in self.unreachable:
+            return NodeUnreachable(node, "no answer from its agent")
+        on_gpu = self._memory_on(node)
+        gpus = tuple(
+            GpuSample(
+                index=card.index,
+                uuid=f"GPU-{node}-{card.index}",
+                model=card.model,
+                memory_bytes=_MEMORY_BYTES,
+                memory_used_bytes=2**30 * len(on_gpu.get(card.index, ())),
+                utilization_fraction=1.0 if card.index in on_gpu else 0.0,
+                healthy=True,
+                processes=tuple(
+                    GpuProcess(1000 + job_id, job_id, 2001, 2**30) for job_id in on_gpu.get(card.index, ())
+                ),
+            )
+            for card in self.cluster.nodes[node].gpus
+        )
+        jobs = {
+            job_id: NodeJob(
+                job_id,
+                block.phase,
+                block.gpus,
+                ranks=(self._rank(job_id),),
+                movable=self.movable,
+            )
+            for (name, job_id), block in self._blocks.items()
+            if name == node
+        }
+        return NodeSample(node, now, gpus, jobs)
+
+    def _rank(self, job_id: JobId) -> RankSample:
+        job = self.cluster.jobs.get(job_id)
+        steps = int(job.done_seconds) if job else 0
+        return RankSample(0, RankState.RUNNING, steps, float(steps), 1.0, 1, 2**30, 2**28)
+
+    def _memory_on(self, node: str) -> dict[int, list[JobId]]:
+        """Jobs with memory, by GPU."""
+        found: dict[int, list[JobId]] = {}
+        for (name, job_id), block in self._blocks.items():
+            job = self.cluster.jobs.get(job_id)
+            if name != node or job is None or block.phase is NodePhase.YIELDED:
+                continue
+            if job.state in (JobState.RUNNING, JobState.SUSPENDED):
+                for ordinal in block.gpus:
+                    found.setdefault(ordinal, []).append(job_id)
+        return found
+
+    def _check(self, node: str) -> None:
+        for ordinal, jobs in self._memory_on(node).items():
+            if len(jobs) > 1:
+                now = asyncio.get_running_loop().time()
+                self.violations.append(f"t={now:g}: jobs {jobs} on {GpuId(node, ordinal)}")
+
+    def _refuse_busy(self, node: str, job_id: JobId, gpus: Sequence[int]) -> None:
+        for ordinal in gpus:
+            if others := [j for j in self._memory_on(node).get(ordinal, ()) if j != job_id]:
+                raise NodeError(node, "gpu_busy", f"job {others[0]} has memory on GPU {ordinal}")
+
+    def _may_work(self, job: SimulatedJob) -> bool:
+        nodes = by_node(job.binding)
+        blocks = [self._blocks.get((node, job.id)) for node in nodes]
+        return bool(nodes) and all(b is None or b.phase is not NodePhase.YIELDED for b in blocks)
+
+    def _on_state(self, job: SimulatedJob) -> None:
+        for node in by_node(job.binding):
+            if job.state in (JobState.ENDED, JobState.COMPLETING):
+                self._blocks.pop((node, job.id), None)
+            elif job.state is JobState.RUNNING:
+                self._check(node)
+
+    def _work_changed(self, job_id: JobId) -> None:
+        job = self.cluster.jobs.get(job_id)
+        if job is not None and job.state is not JobState.ENDED:
+            self.cluster.work_changed(job)
+
+    def _block(self, node: str, job_id: JobId) -> _Block:
+        self._reach(node)
+        block = self._blocks.get((node, job_id))
+        if block is None:
+            raise NodeError(node, "unknown_job", f"no control block for job {job_id}")
+        return block
+
+    def _reach(self, node: str) -> None:
+        if node in self.unreachable:
+            raise NodeUnreachable(node, "no answer from its agent")
+
+    def _answer(self, node: str) -> None:
+        """After a call took effect: its answer may get lost."""
+        if self.lose_answers > 0:
+            self.lose_answers -= 1
+            raise NodeUnreachable(node, "the connection broke before the answer came")

@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Joining what Slurm says with what the nodes say into one snapshot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from controller.cluster.port import ClusterView, JobState, SlurmJob, SlurmNode
+from controller.errors import NodeError
+from controller.memory import JobMemory, Memory
+from controller.model import Gpu, GpuId, GpuSet, Job, JobId, Node, Phase, Profile, Request, Snapshot
+from controller.nodes.port import GpuSample, NodeJob, NodePhase, NodeSample
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """A job in transition: what the executor is making of it."""
+
+    starts_on: GpuSet | None
+    """The GPUs it is getting; None when it is losing them."""
+    binding: GpuSet
+
+
+def build_snapshot(
+    view: ClusterView,
+    samples: Mapping[str, NodeSample | NodeError],
+    memory: Memory,
+    in_flight: Mapping[JobId, InFlight],
+    requests: Callable[[SlurmJob], Request | None],
+    priority_class: Callable[[str], int],
+    now: float,
+) -> Snapshot:
+    """The snapshot at `now`.
+
+    `requests` gives the parsed request of a job, or None when it makes no sense (the job is left out).
+    Jobs in flight are shown as holding the GPUs they leave or get, and are marked busy.
+    """
+    by_name = {node.name: node for node in view.nodes}
+    present = {job.id for job in view.jobs}
+    nodes = {name: _node(node, samples.get(name), present) for name, node in by_name.items()}
+    jobs: dict[JobId, Job] = {}
+    for slurm_job in view.jobs:
+        if slurm_job.state is JobState.ENDED or slurm_job.exclusive_gpus:
+            continue
+        request = requests(slurm_job)
+        if request is None:
+            continue
+        job = _job(slurm_job, request, samples, memory[slurm_job.id], priority_class, now)
+        flight = in_flight.get(slurm_job.id)
+        jobs[job.id] = job if flight is None else _in_transition(job, flight)
+    return Snapshot(now, nodes, jobs, busy=frozenset(j for j in in_flight if j in jobs))
+
+
+def _in_transition(job: Job, flight: InFlight) -> Job:
+    if flight.starts_on is None:
+        return job
+    return replace(
+        job, phase=Phase.STARTING, running_on=flight.starts_on, binding=job.binding or flight.binding
+    )
+
+
+def _node(node: SlurmNode, sample: NodeSample | NodeError | None, present: set[JobId]) -> Node:
+    if isinstance(sample, NodeSample):
+        gpu_samples = {gpu.index: gpu for gpu in sample.gpus}
+        agent_reason = ""
+    else:
+        gpu_samples = {}
+        agent_reason = str(sample) if sample is not None else "its agent was not asked yet"
+    gpus = []
+    for card in node.gpus:
+        seen = gpu_samples.get(card.index)
+        ordinary = card.index in node.ordinary_gpus
+        gpus.append(
+            Gpu(
+                id=GpuId(node.name, card.index),
+                model=card.model,
+                memory_bytes=seen.memory_bytes if seen else 0,
+                memory_used_bytes=seen.memory_used_bytes if seen else None,
+                utilization_fraction=seen.utilization_fraction if seen else None,
+                healthy=seen is not None and seen.healthy and (ordinary or not _foreign(seen, present)),
+                ordinary_job=(node.ordinary_gpus[card.index] or JobId(0)) if ordinary else None,
+                shards=card.shards,
+            )
+        )
+    return Node(
+        name=node.name,
+        gpus=tuple(gpus),
+        available=node.up and not agent_reason,
+        reason=agent_reason if node.up else f"{node.state} {node.reason}".strip(),
+        cpus=node.cpus,
+        memory_bytes=node.memory_bytes,
+        memory_free_bytes=max(0, node.memory_bytes - node.memory_allocated_bytes),
+    )
+
+
+def _foreign(gpu: GpuSample, present: set[JobId]) -> bool:
+    """Whether a process that belongs to no job we know holds memory on this GPU."""
+    return any(p.memory_bytes > 0 and (p.job_id is None or p.job_id not in present) for p in gpu.processes)
+
+
+def _job(
+    slurm_job: SlurmJob,
+    request: Request,
+    samples: Mapping[str, NodeSample | NodeError],
+    memory: JobMemory,
+    priority_class: Callable[[str], int],
+    now: float,
+) -> Job:
+    on_nodes = [_node_job(samples.get(name), slurm_job.id) for name in slurm_job.nodes]
+    seen = [n for n in on_nodes if isinstance(n, NodeJob)]
+    running_on = frozenset(
+        GpuId(name, ordinal)
+        for name, node_job in zip(slurm_job.nodes, on_nodes, strict=True)
+        if isinstance(node_job, NodeJob)
+        for ordinal in node_job.gpus
+    )
+    if not running_on <= slurm_job.binding or not running_on:
+        # No (believable) word from the nodes: then what Slurm gave it.
+        running_on = slurm_job.binding
+    return Job(
+        id=slurm_job.id,
+        user=slurm_job.user,
+        uid=slurm_job.uid,
+        request=request,
+        phase=_phase(slurm_job, on_nodes),
+        submit_time=slurm_job.submit_time,
+        name=slurm_job.name,
+        account=slurm_job.account,
+        partition=slurm_job.partition,
+        priority_class=priority_class(slurm_job.qos),
+        binding=slurm_job.binding,
+        running_on=running_on,
+        movable=bool(seen) and all(n.movable for n in seen),
+        suspendable=memory.unsuspendable_until is None or memory.unsuspendable_until <= now,
+        start_time=memory.first_start,
+        run_seconds=memory.run_seconds_at(now),
+        gpu_seconds=memory.gpu_seconds_at(now),
+        memory_per_node_bytes=slurm_job.memory_per_node_bytes,
+        cpus_per_node=slurm_job.cpus_per_node,
+        excluded_nodes=slurm_job.excluded_nodes,
+        required_nodes=slurm_job.required_nodes,
+        not_before=memory.not_before,
+        profile=_profile(memory.profile, seen),
+    )
+
+
+def _node_job(sample: NodeSample | NodeError | None, job_id: JobId) -> NodeJob | NodeError | None:
+    if isinstance(sample, NodeSample):
+        return sample.jobs.get(job_id)
+    return sample if sample is not None else NodeError("?", "unreachable", "not asked yet")
+
+
+def _phase(job: SlurmJob, on_nodes: list[NodeJob | NodeError | None]) -> Phase:
+    """Where the job really is; `Phase` says what each means."""
+    if job.state is JobState.PENDING:
+        if not job.held:
+            return Phase.STARTING
+        return Phase.QUEUED if job.eligible and not job.user_hold else Phase.INELIGIBLE
+    if job.state is JobState.CONFIGURING:
+        return Phase.STARTING
+    if job.state is JobState.COMPLETING:
+        return Phase.COMPLETING
+    if any(isinstance(n, NodeError) for n in on_nodes):
+        return Phase.UNKNOWN
+    phases = {n.phase if isinstance(n, NodeJob) else NodePhase.RUNNING for n in on_nodes}
+    if phases == {NodePhase.YIELDED}:
+        return Phase.SUSPENDED if job.state is JobState.SUSPENDED else Phase.YIELDED
+    if phases == {NodePhase.RUNNING} and job.state is JobState.RUNNING:
+        return Phase.RUNNING
+    return Phase.STUCK
+
+
+def _profile(known: Profile, seen: list[NodeJob]) -> Profile:
+    ranks = [rank for node_job in seen for rank in node_job.ranks]
+    if not ranks:
+        return known
+    step_seconds = max((r.step_seconds for r in ranks), default=0.0)
+    return Profile(
+        step_seconds=step_seconds or known.step_seconds,
+        steps_done=max(r.steps_done for r in ranks),
+        samples_done=sum(r.samples_done for r in ranks),
+        peak_memory_bytes=known.peak_memory_bytes,
+        utilization_fraction=known.utilization_fraction,
+        state_bytes=max(r.state_bytes for r in ranks),
+        largest_tensor_bytes=max(r.largest_tensor_bytes for r in ranks),
+    )

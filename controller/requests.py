@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reading a job's request from `admin_comment`, where the job_submit module put it.
+
+The format is in docs/interfaces.md, section 2. Only Slurm operators can write that field; it is checked all
+the same, because another tool might.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from controller.errors import GandivaError
+from controller.model import Request, SuspendMethod
+
+PREFIX = "gandiva:"
+_MAX_BYTES = 1024
+
+Count = Annotated[int, Field(ge=1, le=65536)]
+
+
+class InvalidRequest(GandivaError):
+    """The request of a job makes no sense; the job stays held."""
+
+
+class _Message(BaseModel):
+    """The JSON behind the prefix."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    v: Literal[1]
+    gpus: Count | None = None
+    gpus_per_node: Count | None = None
+    nodes: Annotated[int, Field(ge=1, le=4096)] | None = None
+    weight: Annotated[float, Field(ge=0.1, le=100)] = 1.0
+    min_gpus: Count | None = None
+    max_gpus: Count | None = None
+    pack: bool | None = None
+    migrate: bool | None = None
+    suspend: Annotated[SuspendMethod, Field(strict=False)] | None = None
+    gpu_types: list[Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,31}$")]] = Field(
+        default_factory=list, max_length=32
+    )
+    model: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+-]{1,64}$")] | None = None
+    nodelist: Annotated[str, StringConstraints(max_length=256)] | None = None
+    user_hold: bool = False
+    site: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _whole(self) -> _Message:
+        if self.gpus_per_node is not None and self.nodes is None:
+            raise ValueError("gpus_per_node needs nodes")
+        if self.gpus_per_node is None and self.gpus is None:
+            raise ValueError("neither gpus nor gpus_per_node is given")
+        return self
+
+
+def is_gandiva(admin_comment: str) -> bool:
+    """Whether this is one of our jobs."""
+    return admin_comment.startswith(PREFIX)
+
+
+def parse_request(admin_comment: str, default_weight: float = 1.0) -> Request:
+    """The request in an `admin_comment`. Raises InvalidRequest naming the field and what is wrong with it."""
+    if not is_gandiva(admin_comment):
+        raise InvalidRequest(f"admin_comment does not begin with {PREFIX!r}")
+    text = admin_comment[len(PREFIX) :]
+    if len(text.encode()) > _MAX_BYTES:
+        raise InvalidRequest(f"request of {len(text.encode())} bytes, at most {_MAX_BYTES} are allowed")
+    try:
+        message = _Message.model_validate_json(text)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "request"
+        raise InvalidRequest(f"{where}: {first['msg']}") from None
+    nodes = message.nodes
+    if message.gpus_per_node is not None and nodes is not None:
+        gpus = message.gpus_per_node * nodes
+    else:
+        assert message.gpus is not None
+        gpus = message.gpus
+    return Request(
+        gpus=gpus,
+        nodes=nodes,
+        weight=message.weight if "weight" in message.model_fields_set else default_weight,
+        min_gpus=message.min_gpus,
+        max_gpus=message.max_gpus,
+        pack=message.pack,
+        migrate=message.migrate,
+        suspend=message.suspend,
+        gpu_types=tuple(message.gpu_types),
+        model=message.model,
+    )

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A simulated cluster with a controller on it, on virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from controller.clock import LoopClock
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
+from controller.executor import ExecutorSettings
+from controller.journal import Journal
+from controller.loop import Controller, LoopSettings, Tick
+from controller.model import JobId
+from controller.nodes.simulated import NodeCosts, SimulatedNodes
+from controller.policies.base import Policy
+from controller.policies.gandiva import Gandiva, GandivaSettings
+
+SLICE_SECONDS = 10.0
+
+
+class World:
+    """Make one inside a coroutine run by `run_virtual`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        nodes: int = 1,
+        gpus: int = 4,
+        policy: Policy | None = None,
+        slurm_costs: SlurmCosts | None = None,
+        node_costs: NodeCosts | None = None,
+        **executor: object,
+    ) -> None:
+        names = [f"n{i + 1}" for i in range(nodes)]
+        self.cluster = SimulatedCluster(
+            {n.name: n for n in make_nodes(names, gpus)}, slurm_costs or SlurmCosts(0.005, 0.3, 0.1)
+        )
+        self.nodes = SimulatedNodes(self.cluster, node_costs or NodeCosts(0.1, 0.05, 0.05))
+        self.policy = policy or Gandiva(GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8))
+        self.journal_path = folder / "journal.sqlite"
+        self.executor_settings = replace(ExecutorSettings(), **executor)  # type: ignore[arg-type]
+        self.ticks: list[Tick] = []
+        self.controller: Controller | None = None
+        self._journal: Journal | None = None
+        self._stop = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def submit(self, gpus: int = 1, work_seconds: float = 1e9, **options: object) -> JobId:
+        nodes = options.pop("nodes", 1)
+        weight = options.pop("weight", 1.0)
+        suspend = options.pop("suspend", None)
+        text = request_text(gpus, nodes=nodes, weight=weight, suspend=suspend)  # type: ignore[arg-type]
+        return self.cluster.submit(text, work_seconds, **options)  # type: ignore[arg-type]
+
+    def start(self) -> Controller:
+        """Start a controller."""
+        self._journal = Journal(self.journal_path)
+        self.controller = Controller(
+            self.cluster,
+            self.nodes,
+            self.policy,
+            self._journal,
+            LoopClock(),
+            LoopSettings(interval_seconds=1.0),
+            self.executor_settings,
+            publish=self.ticks.append,
+        )
+        self._stop = asyncio.Event()
+        self._task = asyncio.create_task(self.controller.run(self._stop))
+        return self.controller
+
+    async def kill(self) -> None:
+        """As kill -9 does: nothing is finished, nothing is written any more."""
+        assert self.controller is not None and self._task is not None and self._journal is not None
+        self._task.cancel()
+        self.controller.executor.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+        await asyncio.sleep(0)
+        self._journal._queue.clear()
+        self._journal.close()
+
+    async def stop(self) -> None:
+        """An orderly end; raises what the loop raised."""
+        assert self.controller is not None and self._task is not None and self._journal is not None
+        self._stop.set()
+        await self._task
+        await self.controller.executor.drain(600)
+        self._journal.close()
+
+    def running(self) -> set[int]:
+        """Jobs that are at work on their GPUs."""
+        return {int(j.id) for j in self.cluster.jobs.values() if j.working_since is not None}
+
+    def state(self, job_id: int) -> JobState:
+        return self.cluster.jobs[JobId(job_id)].state
+
+    def worked_seconds(self, job_id: int) -> float:
+        job = self.cluster.jobs[JobId(job_id)]
+        now = asyncio.get_running_loop().time()
+        return job.done_seconds + (now - job.working_since if job.working_since is not None else 0.0)
+
+    async def until_ended(self, jobs: list[JobId], limit_seconds: float) -> None:
+        """Let time pass until these jobs have ended, at most so long."""
+        deadline = asyncio.get_running_loop().time() + limit_seconds
+        while any(self.state(j) is not JobState.ENDED for j in jobs):
+            assert asyncio.get_running_loop().time() < deadline, {j: self.state(j) for j in jobs}
+            await asyncio.sleep(1)
+
+    def check(self) -> None:
+        """What must hold at any time."""
+        assert self.nodes.violations == []
