@@ -1,0 +1,278 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""From a path and a query to an answer. No sockets here: `server` does those."""
+
+from __future__ import annotations
+
+import math
+import re
+import time as clock
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from controller import __version__
+from controller.api.live import LiveState, Published, jobs_on_gpus, live_job, uses
+from controller.api.messages import (
+    DecisionMessage,
+    ErrorMessage,
+    EventMessage,
+    ExplainMessage,
+    JobMessage,
+    JobsMessage,
+    LiveJobMessage,
+    Message,
+    SliceMessage,
+    StatusMessage,
+)
+from controller.api.metrics import exposition
+from controller.errors import JournalError
+from controller.journal import Event, JobFilter, JobRow, JournalReader
+from controller.journal.reader import MAX_JOBS
+from controller.model import ON_GPU, JobId
+
+MAX_NAMES = 1000
+"""Longest list in a query."""
+_JOB_ID = re.compile(r"[0-9]{1,10}")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes back to the client."""
+
+    status: int
+    body: bytes
+    content_type: str = "application/json"
+
+
+class BadQuery(Exception):
+    """The client's mistake; the text says which."""
+
+
+class Answers:
+    """Answers from the journal and the live state; safe to use from many threads."""
+
+    def __init__(self, live: LiveState, journal: JournalReader, *, stale_seconds: float = 60.0) -> None:
+        """`stale_seconds`: when the loop has published nothing for so long, the controller is not healthy."""
+        self._live = live
+        self._journal = journal
+        self._stale_seconds = stale_seconds
+
+    def get(self, path: str, query: Mapping[str, Sequence[str]]) -> Answer:
+        """The answer to one GET. Never raises for what a client sends."""
+        try:
+            return self._route(path, query)
+        except BadQuery as error:
+            return _error(400, str(error))
+        except JournalError as error:
+            return _error(503, str(error))
+
+    def _route(self, path: str, query: Mapping[str, Sequence[str]]) -> Answer:
+        if path == "/healthz":
+            return self._healthz()
+        if path == "/metrics":
+            body = exposition(self._live.latest).encode()
+            return Answer(200, body, "text/plain; version=0.0.4; charset=utf-8")
+        if path == "/v1/status":
+            return self._status()
+        if path == "/v1/gpus":
+            gpus = self._live.gpus()
+            return _json(gpus) if gpus is not None else _starting()
+        if path == "/v1/jobs":
+            return self._jobs(query)
+        if path.startswith("/v1/explain/"):
+            return self._explain(path.removeprefix("/v1/explain/"))
+        return _error(
+            404, "no such page; there are /v1/status, /v1/gpus, /v1/jobs, /v1/explain/<jobid>, /metrics"
+        )
+
+    def _trouble(self, published: Published) -> list[str]:
+        problems = list(published.health.problems)
+        if published.age_seconds > self._stale_seconds:
+            problems.append(f"the loop has not turned for {published.age_seconds:.0f} s")
+        return problems
+
+    def _healthz(self) -> Answer:
+        published = self._live.latest
+        if published is None:
+            return Answer(503, b"starting\n", "text/plain; charset=utf-8")
+        if published.age_seconds > self._stale_seconds:
+            return Answer(503, b"the loop does not turn\n", "text/plain; charset=utf-8")
+        return Answer(200, b"ok\n", "text/plain; charset=utf-8")
+
+    def _status(self) -> Answer:
+        published = self._live.latest
+        if published is None:
+            return _starting()
+        snapshot, health = published.snapshot, published.health
+        problems = self._trouble(published)
+        events: list[Event] = []
+        try:
+            events = self._journal.events(limit=20)
+        except JournalError as error:
+            problems.append(str(error))
+        return _json(
+            StatusMessage(
+                time=clock.time(),
+                version=__version__,
+                policy=health.policy,
+                started=health.started,
+                ticks=health.ticks,
+                tick_seconds=health.tick_seconds,
+                age_seconds=round(published.age_seconds, 3),
+                healthy=not problems,
+                problems=problems,
+                nodes=len(snapshot.nodes),
+                nodes_available=sum(node.available for node in snapshot.nodes.values()),
+                gpus=sum(node.gpu_count for node in snapshot.nodes.values()),
+                gpus_by_use=dict(uses(snapshot)),
+                jobs_by_phase=dict(Counter(job.phase.value for job in snapshot.jobs.values())),
+                events=[_event(event) for event in events],
+            )
+        )
+
+    def _jobs(self, query: Mapping[str, Sequence[str]]) -> Answer:
+        known = {"jobs", "user", "account", "partition", "state", "start", "end", "limit"}
+        unknown = sorted(set(query) - known)
+        if unknown:
+            raise BadQuery(f"no such parameter: {unknown[0][:40]}; there are {', '.join(sorted(known))}")
+        limit = _whole(query, "limit", MAX_JOBS, MAX_JOBS)
+        which = JobFilter(
+            job_ids=tuple(_job_id(word) for word in _names(query, "jobs")),
+            users=_names(query, "user"),
+            accounts=_names(query, "account"),
+            partitions=_names(query, "partition"),
+            states=_names(query, "state"),
+            start=_time(query, "start"),
+            end=_time(query, "end"),
+            limit=limit,
+        )
+        now = clock.time()
+        rows = self._journal.jobs(which, now=now)
+        published = self._live.latest
+        jobs = [_job(row, published) for row in rows]
+        return _json(JobsMessage(time=now, jobs=jobs, truncated=len(jobs) == limit))
+
+    def _explain(self, word: str) -> Answer:
+        job_id = JobId(_job_id(word))
+        now = clock.time()
+        published = self._live.latest
+        rows = self._journal.jobs(JobFilter(job_ids=(job_id,)), now=now)
+        live = published.snapshot.jobs.get(job_id) if published else None
+        if not rows and live is None:
+            return _error(
+                404, f"the controller knows no job {job_id}: is it a Gandiva job (sbatch --gandiva)?"
+            )
+        return _json(
+            ExplainMessage(
+                time=now,
+                job=_job(rows[0], published) if rows else None,
+                live=live_job(live, published) if live and published else None,
+                rivals=_rivals(job_id, published) if published else [],
+                decisions=[
+                    DecisionMessage(
+                        time=d.time, action=d.action, reason=d.reason, gpus=[str(g) for g in d.gpus]
+                    )
+                    for d in self._journal.decisions(job_id)
+                ],
+                slices=[
+                    SliceMessage(start=s.start, end=s.end, gpus=[str(g) for g in s.gpus], reason=s.reason)
+                    for s in self._journal.slices(job_id)
+                ],
+                events=[_event(event) for event in self._journal.events(job_id)],
+            )
+        )
+
+
+def _rivals(job_id: JobId, published: Published) -> list[LiveJobMessage]:
+    snapshot = published.snapshot
+    job = snapshot.jobs.get(job_id)
+    if job is None or job.phase in ON_GPU:
+        return []
+    running, _ = jobs_on_gpus(snapshot)
+    others = {other for gpu in job.binding for other in running.get(gpu, [])}
+    return [live_job(snapshot.jobs[JobId(other)], published) for other in sorted(others)]
+
+
+def _job(row: JobRow, published: Published | None) -> JobMessage:
+    record = row.record
+    live = published.snapshot.jobs.get(record.id) if published and record.end_time is None else None
+    reason = published.reasons.get(record.id, row.reason) if published and live else row.reason
+    return JobMessage(
+        job_id=record.id,
+        name=record.name,
+        user=record.user,
+        account=record.account,
+        partition=record.partition,
+        state=record.state,
+        gpus=record.gpus,
+        weight=record.weight,
+        submit_time=record.submit_time,
+        start_time=record.start_time,
+        end_time=record.end_time,
+        run_seconds=row.run_seconds,
+        gpu_seconds=row.gpu_seconds,
+        slices=row.slices,
+        suspends=record.suspends,
+        moves=record.moves,
+        step_seconds=record.step_seconds
+        if live is None
+        else live.profile.step_seconds or record.step_seconds,
+        exit_code=record.exit_code,
+        last_gpus=[str(gpu) for gpu in row.last_gpus],
+        on_gpus=row.on_gpus,
+        phase=live.phase.value if live else None,
+        reason=reason,
+        request=dict(record.request),
+    )
+
+
+def _event(event: Event) -> EventMessage:
+    return EventMessage(
+        time=event.time, kind=event.kind, message=event.message, node=event.node, job_id=event.job_id
+    )
+
+
+def _json(message: Message) -> Answer:
+    return Answer(200, message.model_dump_json().encode() + b"\n")
+
+
+def _error(status: int, text: str) -> Answer:
+    return Answer(status, ErrorMessage(error=text).model_dump_json().encode() + b"\n")
+
+
+def _starting() -> Answer:
+    return _error(503, "the controller has just started and has not looked at the cluster yet: try again")
+
+
+def _names(query: Mapping[str, Sequence[str]], key: str) -> tuple[str, ...]:
+    names = tuple(name for value in query.get(key, ()) for name in value.split(",") if name)
+    if len(names) > MAX_NAMES:
+        raise BadQuery(f"{key}: at most {MAX_NAMES} names")
+    return names
+
+
+def _job_id(word: str) -> int:
+    if _JOB_ID.fullmatch(word) is None:
+        raise BadQuery(f"{word[:40]!r} is not a job id: a number is wanted")
+    return int(word)
+
+
+def _whole(query: Mapping[str, Sequence[str]], key: str, default: int, most: int) -> int:
+    if key not in query:
+        return default
+    word = query[key][-1]
+    if _JOB_ID.fullmatch(word) is None or int(word) > most:
+        raise BadQuery(f"{key}={word[:40]}: must be a whole number up to {most}")
+    return int(word)
+
+
+def _time(query: Mapping[str, Sequence[str]], key: str) -> float | None:
+    if key not in query:
+        return None
+    try:
+        value = float(query[key][-1])
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < 1e12:
+        raise BadQuery(f"{key}={query[key][-1][:40]}: must be a time in seconds since the epoch")
+    return value

@@ -1,0 +1,134 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The client of the API, for the commands: one deadline for the whole answer, errors that say what to do."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import time as clock
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlencode, urlsplit
+
+from pydantic import ValidationError
+
+from controller.api.messages import ExplainMessage, GpusMessage, JobsMessage, Message, StatusMessage
+from controller.errors import GandivaError
+
+if TYPE_CHECKING:
+    from controller.journal import JobFilter
+
+MAX_ANSWER_BYTES = 128 << 20
+_M = TypeVar("_M", bound=Message)
+
+
+class ApiUnavailable(GandivaError):
+    """The controller did not answer, or not in time."""
+
+
+class ApiRefused(GandivaError):
+    """The controller answered, and said no."""
+
+
+class ApiClient:
+    """Asks the controller at `url`. Raises ApiUnavailable or ApiRefused."""
+
+    def __init__(self, url: str, *, deadline_seconds: float = 10.0) -> None:
+        self.url = url.rstrip("/")
+        self._deadline_seconds = deadline_seconds
+
+    def status(self) -> StatusMessage:
+        """How the controller is doing."""
+        return self._get("/v1/status", {}, StatusMessage)
+
+    def gpus(self) -> GpusMessage:
+        """Every GPU, and the jobs that have not ended."""
+        return self._get("/v1/gpus", {}, GpusMessage)
+
+    def jobs(self, which: JobFilter) -> JobsMessage:
+        """Jobs of the journal."""
+        lists = {
+            "jobs": which.job_ids,
+            "user": which.users,
+            "account": which.accounts,
+            "partition": which.partitions,
+            "state": which.states,
+        }
+        query = {key: ",".join(str(name) for name in names) for key, names in lists.items() if names}
+        if which.start is not None:
+            query["start"] = f"{which.start:.3f}"
+        if which.end is not None:
+            query["end"] = f"{which.end:.3f}"
+        query["limit"] = str(which.limit)
+        return self._get("/v1/jobs", query, JobsMessage)
+
+    def explain(self, job_id: int) -> ExplainMessage:
+        """Why a job is where it is."""
+        return self._get(f"/v1/explain/{job_id}", {}, ExplainMessage)
+
+    def _get(self, path: str, query: Mapping[str, str], kind: type[_M]) -> _M:
+        status, body = self._fetch(path + ("?" + urlencode(query) if query else ""))
+        if status != http.client.OK:
+            raise ApiRefused(f"the controller at {self.url}: {_error_text(status, body)}")
+        try:
+            return kind.model_validate_json(body)
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(str(part) for part in first["loc"])
+            raise ApiRefused(
+                f"{self.url}{path} answers something that is not Gandiva's ({where}: {first['msg']}): is it "
+                "the controller, and of the same version?"
+            ) from error
+
+    def _fetch(self, target: str) -> tuple[int, bytes]:
+        parts = urlsplit(self.url)
+        deadline = clock.monotonic() + self._deadline_seconds
+        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+        # Not urllib: it would go through a proxy that the environment names, away from the cluster's network.
+        connection = kind(parts.hostname or "", parts.port, timeout=self._deadline_seconds)
+        try:
+            connection.request("GET", parts.path + target, headers={"Accept": "application/json"})
+            response = connection.getresponse()
+            chunks: list[bytes] = []
+            size = 0
+            while chunk := response.read1(1 << 16):
+                size += len(chunk)
+                chunks.append(chunk)
+                if size > MAX_ANSWER_BYTES:
+                    raise ApiRefused(
+                        f"{self.url}{target}: an answer of more than {MAX_ANSWER_BYTES >> 20} MiB"
+                    )
+                if clock.monotonic() > deadline:
+                    raise TimeoutError
+            if response.length:
+                raise http.client.IncompleteRead(b"", response.length)
+            return response.status, b"".join(chunks)
+        except TimeoutError as error:
+            raise ApiUnavailable(
+                f"no answer from the Gandiva controller at {self.url} within {self._deadline_seconds:g} s: "
+                "is its host overloaded, or a firewall in between?"
+            ) from error
+        except (OSError, http.client.HTTPException) as error:
+            raise ApiUnavailable(
+                f"cannot reach the Gandiva controller at {self.url} ({_why(error)}): does it run "
+                "(systemctl status gandiva on its host), and are cluster.controller_host and [api] right in the settings?"
+            ) from error
+        finally:
+            connection.close()
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, socket.gaierror):
+        return "no such host name"
+    if isinstance(error, http.client.HTTPException):
+        return f"not an HTTP answer: {type(error).__name__}"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
+
+
+def _error_text(status: int, body: bytes) -> str:
+    try:
+        text = json.loads(body[:10_000])["error"]
+    except (ValueError, TypeError, KeyError):
+        text = f"HTTP status {status}"
+    return str(text)[:1000]

@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The JSON of the API, made by the server and checked by the client. docs/reports.md describes it.
+
+Times are seconds since the epoch. GPUs are `node:ordinal`, the ordinal being the NVML index. Keys are only
+ever added; clients ignore those they do not know.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Message(BaseModel):
+    """Base of all answers and their parts."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+class GpuMessage(Message):
+    """One GPU."""
+
+    ordinal: int
+    model: str
+    memory_bytes: int = 0
+    memory_used_bytes: int | None = None
+    utilization_fraction: float | None = None
+    healthy: bool = True
+    ordinary_job: int | None = None
+    shards: int = 0
+    running: list[int] = Field(default_factory=list)
+    """Jobs that are on it now (phases running, starting, stuck, completing, unknown)."""
+    waiting: list[int] = Field(default_factory=list)
+    """Jobs bound to this GPU that are off it now and wait for their turn."""
+
+
+class NodeMessage(Message):
+    """One node."""
+
+    name: str
+    available: bool
+    reason: str = ""
+    gpus: list[GpuMessage] = Field(default_factory=list)
+
+
+class LiveJobMessage(Message):
+    """A job as the loop saw it last."""
+
+    job_id: int
+    user: str
+    name: str = ""
+    account: str = ""
+    partition: str = ""
+    phase: str
+    gpus: int
+    weight: float = 1.0
+    priority_class: int = 0
+    binding: list[str] = Field(default_factory=list)
+    running_on: list[str] = Field(default_factory=list)
+    submit_time: float
+    start_time: float | None = None
+    run_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    movable: bool = False
+    suspendable: bool = True
+    steps_done: int = 0
+    step_seconds: float | None = None
+    busy: bool = False
+    """In the middle of a switch."""
+    reason: str = ""
+
+
+class GpusMessage(Message):
+    """`/v1/gpus`: every GPU, and every job that has not ended."""
+
+    time: float
+    nodes: list[NodeMessage] = Field(default_factory=list)
+    jobs: list[LiveJobMessage] = Field(default_factory=list)
+
+
+class JobMessage(Message):
+    """A job with its use of GPUs, from the journal."""
+
+    job_id: int
+    name: str = ""
+    user: str
+    account: str = ""
+    partition: str = ""
+    state: str
+    gpus: int
+    weight: float = 1.0
+    submit_time: float
+    start_time: float | None = None
+    end_time: float | None = None
+    run_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    slices: int = 0
+    suspends: int = 0
+    moves: int = 0
+    step_seconds: float | None = None
+    exit_code: int | None = None
+    last_gpus: list[str] = Field(default_factory=list)
+    on_gpus: bool = False
+    phase: str | None = None
+    """The controller's word for what it is doing now; absent when it is over."""
+    reason: str = ""
+    request: dict[str, Any] = Field(default_factory=dict)
+
+
+class JobsMessage(Message):
+    """`/v1/jobs`: jobs that match the query, in the order of their ids."""
+
+    time: float
+    jobs: list[JobMessage] = Field(default_factory=list)
+    truncated: bool = False
+    """There are more; these are the newest."""
+
+
+class DecisionMessage(Message):
+    """One decision."""
+
+    time: float
+    action: str
+    reason: str
+    gpus: list[str] = Field(default_factory=list)
+
+
+class SliceMessage(Message):
+    """One uninterrupted time on GPUs."""
+
+    start: float
+    end: float | None = None
+    gpus: list[str] = Field(default_factory=list)
+    reason: str = ""
+
+
+class EventMessage(Message):
+    """Something that happened."""
+
+    time: float
+    kind: str
+    message: str
+    node: str | None = None
+    job_id: int | None = None
+
+
+class ExplainMessage(Message):
+    """`/v1/explain/<jobid>`: why a job is where it is."""
+
+    time: float
+    job: JobMessage | None = None
+    live: LiveJobMessage | None = None
+    rivals: list[LiveJobMessage] = Field(default_factory=list)
+    """Jobs that are on the GPUs it is bound to."""
+    decisions: list[DecisionMessage] = Field(default_factory=list)
+    slices: list[SliceMessage] = Field(default_factory=list)
+    events: list[EventMessage] = Field(default_factory=list)
+
+
+class StatusMessage(Message):
+    """`/v1/status`: how the controller is doing."""
+
+    time: float
+    version: str
+    policy: str
+    started: float
+    ticks: int = 0
+    tick_seconds: float = 0.0
+    age_seconds: float = 0.0
+    """How long ago the loop published last."""
+    healthy: bool = True
+    problems: list[str] = Field(default_factory=list)
+    nodes: int = 0
+    nodes_available: int = 0
+    gpus: int = 0
+    gpus_by_use: dict[str, int] = Field(default_factory=dict)
+    """`running`, `ordinary`, `idle`, `unavailable`."""
+    jobs_by_phase: dict[str, int] = Field(default_factory=dict)
+    events: list[EventMessage] = Field(default_factory=list)
+
+
+class ErrorMessage(Message):
+    """Every answer that is not 200."""
+
+    error: str

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The HTTP server: a thread of its own beside the loop, a thread per client, and bounds on everything.
+
+A client can ask only with GET, gets one answer per connection, and has `CONNECTION_SECONDS` for all of it;
+then its connection is cut, however slowly it reads or writes. At most `MAX_CLIENTS` are served at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time as clock
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+from controller import __version__
+from controller.api.answers import Answer, Answers
+from controller.errors import GandivaError
+from controller.settings.base import split_address
+
+_log = logging.getLogger(__name__)
+
+CONNECTION_SECONDS = 20.0
+MAX_CLIENTS = 32
+POLL_SECONDS = 0.25
+"""How often overdue connections are looked for."""
+MAX_QUERY_FIELDS = 100
+
+
+class ApiError(GandivaError):
+    """The API cannot be offered, or not be used."""
+
+
+class ApiServer:
+    """Offers the API on `listen` (`host:port`; port 0 takes any free one) between `start` and `stop`."""
+
+    def __init__(self, listen: str, answers: Answers) -> None:
+        """Binds the port. Raises ApiError where that fails."""
+        host, _, port = listen.rpartition(":")
+        try:
+            if int(port):
+                host, _ = split_address(listen, 0)
+            else:
+                host = host.strip("[]")
+            self._server = _Server((host, int(port)), answers)
+        except (OSError, ValueError) as error:
+            why = getattr(error, "strerror", None) or str(error)
+            raise ApiError(f"cannot listen on {listen}: {why} (api.listen in the settings)") from error
+        self._thread: threading.Thread | None = None
+
+    @property
+    def port(self) -> int:
+        """The port it listens on."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Serve, in a thread."""
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": POLL_SECONDS}, name="api", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop serving; connections under way are cut."""
+        if self._thread is not None:
+            self._server.shutdown()
+            self._thread.join(timeout=5)
+            self._thread = None
+        self._server.cut(all_of_them=True)
+        self._server.server_close()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    allow_reuse_address = True
+    request_queue_size = 64
+
+    def __init__(self, address: tuple[str, int], answers: Answers) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        self.answers = answers
+        self._clients: dict[socket.socket, float] = {}
+        self._clients_lock = threading.Lock()
+        super().__init__(address, _Handler)
+
+    def server_bind(self) -> None:
+        """Without the base class's look-up of the host's name, which can hang."""
+        socket.socket.bind(self.socket, self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._clients_lock:
+            crowded = len(self._clients) >= MAX_CLIENTS
+            if not crowded:
+                self._clients[request] = clock.monotonic() + CONNECTION_SECONDS
+        if crowded:
+            self.shutdown_request(request)
+        else:
+            super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._clients_lock:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        self.cut()
+
+    def cut(self, *, all_of_them: bool = False) -> None:
+        """Cut the connections whose time is over."""
+        now = clock.monotonic()
+        with self._clients_lock:
+            late = [sock for sock, deadline in self._clients.items() if all_of_them or deadline < now]
+            for sock in late:
+                try:
+                    # Wakes the thread that is stuck in recv or send; it closes the socket itself.
+                    sock.shutdown(socket.SHUT_RDWR)
+                except OSError:
+                    _log.debug("a client was gone before it could be cut off")
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that went away is no news; nothing else gets here."""
+        _log.debug("API client %s", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: _Server
+    protocol_version = "HTTP/1.0"
+    server_version = f"gandiva/{__version__}"
+    sys_version = ""
+    timeout = CONNECTION_SECONDS
+
+    def do_GET(self) -> None:
+        self._send(self._answer())
+
+    def do_HEAD(self) -> None:
+        self._send(self._answer(), body=False)
+
+    def _answer(self) -> Answer:
+        try:
+            parts = urlsplit(self.path)
+            query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
+        except ValueError:
+            return Answer(HTTPStatus.BAD_REQUEST, b'{"error":"not a URL that makes sense"}\n')
+        try:
+            return self.server.answers.get(parts.path, query)
+        except Exception:
+            # A bug here must not look like an answer, nor take the thread's message with it.
+            _log.exception("API: cannot answer %.200r", self.path)
+            return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b'{"error":"internal error, see the log"}\n')
+
+    def _send(self, answer: Answer, *, body: bool = True) -> None:
+        self.send_response(answer.status)
+        self.send_header("Content-Type", answer.content_type)
+        self.send_header("Content-Length", str(len(answer.body)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.end_headers()
+        if body:
+            self.wfile.write(answer.body)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        _log.debug("API %s %s", self.client_address[0], format % args)
