@@ -1,7 +1,6 @@
 /* The command mockgpu: sets up a node's mock GPUs, shows them, breaks them. */
 #include "mockgpu.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <stdarg.h>
@@ -20,8 +19,10 @@ static const char help[] =
 	"commands:\n"
 	"  init              set the node up, or set it up anew (whoever uses it loses its GPUs)\n"
 	"    --gpus N                  number of GPUs (4; at most 16)\n"
-	"    --model NAME[,NAME…]      NVML names (NVIDIA A100-SXM4-80GB); the last one counts for the rest\n"
-	"    --memory SIZE[,SIZE…]     memory per GPU (80GiB)\n"
+	"    --model NAME[,NAME…]      k80, p100, v100, t4, l4, a100, h100, h200, or any NVML name (a100);\n"
+	"                              the last one counts for the rest\n"
+	"    --memory SIZE[,SIZE…]     memory per GPU (that of the model; 80GiB for other names)\n"
+	"    --memory-mib N[,N…]       the same in MiB\n"
 	"    --speed X[,X…]            speed against the reference GPU (1.0)\n"
 	"    --context-memory SIZE     what a CUDA context takes (300MiB)\n"
 	"    --copy-rate RATE          host <-> device, checkpoint and restore; 0 = takes no time (0)\n"
@@ -31,7 +32,8 @@ static const char help[] =
 	"                              CHECKPOINTED and never restorable (stuck, as driver 580 does) or\n"
 	"                              FAILED\n"
 	"    --driver VERSION          driver version (580.95.05)\n"
-	"    --node NAME               what the GPUs' UUIDs are made of ($SLURMD_NODENAME, else the host name)\n"
+	"    --node NAME               what the GPUs' UUIDs are made of ($SLURMD_NODENAME, else the name of DIR,\n"
+	"                              or of the host where DIR is /var/lib/mockgpu)\n"
 	"  show [--json]     GPUs, the processes on them, faults\n"
 	"  history [--json] [--since NS] [--gpu N] [--job ID]\n"
 	"                    every change of who holds how much memory on which GPU\n"
@@ -129,6 +131,46 @@ static void list_item(const char *list, unsigned i, char *out, size_t size)
 	out[length] = '\0';
 }
 
+static const struct {
+	const char *slug, *name;
+	unsigned memory_mib;
+} models_known[] = {
+	{ "k80", "Tesla K80", 11441 },
+	{ "p100", "Tesla P100-SXM2-16GB", 16384 },
+	{ "v100", "Tesla V100-SXM2-32GB", 32768 },
+	{ "t4", "Tesla T4", 15360 },
+	{ "l4", "NVIDIA L4", 23034 },
+	{ "a100", "NVIDIA A100-SXM4-80GB", 81920 },
+	{ "h100", "NVIDIA H100 80GB HBM3", 81559 },
+	{ "h200", "NVIDIA H200", 143771 },
+};
+
+static void choose_model(struct mg_gpu *g, const char *text)
+{
+	snprintf(g->name, sizeof(g->name), "%s", text);
+	g->total_bytes = 80 * MG_GIB;
+	for (size_t i = 0; i < sizeof(models_known) / sizeof(models_known[0]); i++)
+		if (strcmp(text, models_known[i].slug) == 0 || strcmp(text, models_known[i].name) == 0) {
+			snprintf(g->name, sizeof(g->name), "%s", models_known[i].name);
+			g->total_bytes = models_known[i].memory_mib * MG_MIB;
+		}
+}
+
+/* What tells this node from others: in one container there may be many. */
+static const char *default_node(char *buf, size_t size)
+{
+	const char *node = getenv("SLURMD_NODENAME"), *dir = mg_directory(), *base = strrchr(dir, '/');
+
+	if (node != NULL && *node != '\0')
+		return node;
+	base = base == NULL ? dir : base + 1;
+	if (*base != '\0' && strcmp(base, "mockgpu") != 0)
+		snprintf(buf, size, "%s", base);
+	else
+		gethostname(buf, size - 1);
+	return buf;
+}
+
 static void make_uuid(unsigned char uuid[16], const char *node, unsigned gpu)
 {
 	for (unsigned half = 0; half < 2; half++) { /* FNV-1a over node, GPU and half */
@@ -150,6 +192,7 @@ static int init_command(int argc, char **argv)
 		{ "gpus", required_argument, NULL, 'g' },
 		{ "model", required_argument, NULL, 'm' },
 		{ "memory", required_argument, NULL, 'M' },
+		{ "memory-mib", required_argument, NULL, 'N' },
 		{ "speed", required_argument, NULL, 's' },
 		{ "context-memory", required_argument, NULL, 'c' },
 		{ "copy-rate", required_argument, NULL, 'r' },
@@ -160,15 +203,11 @@ static int init_command(int argc, char **argv)
 		{ NULL, 0, NULL, 0 },
 	};
 	static struct mg_state config;
-	const char *models = "NVIDIA A100-SXM4-80GB", *memory = "80GiB", *speeds = "1.0", *driver = "580.95.05";
-	const char *node = getenv("SLURMD_NODENAME");
-	char host[64] = "localhost", item[64];
+	const char *models = "a100", *memory = NULL, *memory_mib = NULL, *speeds = "1.0", *driver = "580.95.05";
+	char name[64] = "localhost", item[64];
+	const char *node = default_node(name, sizeof(name));
 	int option;
 
-	if (node == NULL || *node == '\0') {
-		gethostname(host, sizeof(host) - 1);
-		node = host;
-	}
 	config.gpu_count = 4;
 	config.context_bytes = 300 * MG_MIB;
 	config.operation_timeout_ms = 10000;
@@ -182,6 +221,9 @@ static int init_command(int argc, char **argv)
 			break;
 		case 'M':
 			memory = optarg;
+			break;
+		case 'N':
+			memory_mib = optarg;
 			break;
 		case 's':
 			speeds = optarg;
@@ -220,9 +262,16 @@ static int init_command(int argc, char **argv)
 	snprintf(config.node, sizeof(config.node), "%s", node);
 	for (unsigned i = 0; i < config.gpu_count; i++) {
 		struct mg_gpu *g = &config.gpus[i];
-		list_item(models, i, g->name, sizeof(g->name));
-		list_item(memory, i, item, sizeof(item));
-		g->total_bytes = parse_size(item, "--memory");
+		list_item(models, i, item, sizeof(item));
+		choose_model(g, item);
+		if (memory != NULL) {
+			list_item(memory, i, item, sizeof(item));
+			g->total_bytes = parse_size(item, "--memory");
+		}
+		if (memory_mib != NULL) {
+			list_item(memory_mib, i, item, sizeof(item));
+			g->total_bytes = parse_number(item, "--memory-mib") * MG_MIB;
+		}
 		list_item(speeds, i, item, sizeof(item));
 		g->speed = strtod(item, NULL);
 		if (!(g->speed > 0.0 && g->speed < 1e6))
