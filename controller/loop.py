@@ -173,6 +173,10 @@ class Controller:
         self._publish(Tick(snapshot, plan, tuple(actions), node_errors, observed - begin, planned - observed))
         return plan.wake_at
 
+    def poke(self) -> None:
+        """Something happened: look now rather than at the end of the interval."""
+        self._changed.set()
+
     def use(self, policy: Policy) -> None:
         """Plan by another policy (or the same with other settings) from the next tick on."""
         if policy.name != self.policy.name:

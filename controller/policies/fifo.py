@@ -6,21 +6,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from controller.model import ALLOCATED, ON_GPU, Assignment, GpuId, Job, JobId, Phase, Plan, Snapshot
 from controller.policies.placement import first_fit
 from controller.policies.servers import build_servers
+from controller.settings.base import Section, setting
 
 
-class FifoSettings(BaseModel):
-    """Settings of the `fifo` policy."""
+class FifoSettings(Section):
+    """First come, first served on whole GPUs, as stock Slurm would without backfill."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    skip: bool = Field(
-        default=False,
-        description="Let later jobs pass one that does not fit now. False: the head of the queue blocks.",
+    skip: bool = setting(
+        False, "Let later jobs pass one that does not fit now. false: the head of the queue blocks."
     )
 
 

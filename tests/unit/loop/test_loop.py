@@ -87,9 +87,9 @@ def test_gang_over_two_nodes_stops_and_goes_on_as_a_whole(tmp_path: Path) -> Non
     run(scenario)
 
 
-@pytest.mark.parametrize("step", list(Step))
+@pytest.mark.parametrize("fatal", list(Step))
 @pytest.mark.parametrize("occurrence", [1, 2])
-def test_killed_before_any_step_every_job_goes_on(tmp_path: Path, step: Step, occurrence: int) -> None:
+def test_killed_before_any_step_every_job_goes_on(tmp_path: Path, fatal: Step, occurrence: int) -> None:
     """Kill the controller at each step of each operation; a new one must bring everything to its end."""
 
     async def scenario() -> None:
@@ -107,10 +107,10 @@ def test_killed_before_any_step_every_job_goes_on(tmp_path: Path, step: Step, oc
         recorder = controller._recorder
         original = recorder.operation_step
 
-        def step_or_die(operation: int, at: Step, now: float) -> None:
+        def step_or_die(operation: int, step: Step, now: float) -> None:
             nonlocal count
-            original(operation, at, now)
-            if at is step and not killed.is_set():
+            original(operation, step, now)
+            if step is fatal and not killed.is_set():
                 count += 1
                 if count == occurrence:
                     killed.set()
