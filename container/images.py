@@ -34,7 +34,7 @@ SCRIPTS_IN_IMAGE: Final = "/usr/lib/gandiva-minicluster"
 
 _LOGS: Final = REPOSITORY_ROOT / "build" / "logs"
 _HERE: Final = Path(__file__).resolve().parent
-_SCRIPTS: Final = ("boot.sh", "service.sh", "project.sh")
+_SCRIPTS: Final = ("boot.sh", "service.sh", "prepare.sh", "agent.sh", "project.sh")
 _SOURCES: Final = (
     "controller",
     "checkpointing",
@@ -229,7 +229,9 @@ class Images:
         """Remove older images of this layer and release; those still used by a container stay."""
         for image in self._client.images.list(filters={"label": f"{LABEL}={layer}"}):
             for tag in image.tags:
-                if tag != keep and tag.partition(":")[2].startswith(f"{self._release}-"):
+                name, _, version = tag.partition(":")
+                ours = name in {REPOSITORY, f"{REPOSITORY}-{layer}"}  # Others may have tagged it as well.
+                if ours and tag != keep and version.startswith(f"{self._release}-"):
                     try_remove(self._client, tag)
 
 
@@ -240,7 +242,8 @@ def remove_all(client: Any) -> int:
     # Children first: an image cannot go before what was made from it.
     for _ in range(3):
         for image in images:
-            removed += sum(try_remove(client, tag) for tag in image.tags)
+            tags = [tag for tag in image.tags if tag.startswith(REPOSITORY)]
+            removed += sum(try_remove(client, tag) for tag in tags)
         images = client.images.list(filters={"label": LABEL}, all=True)
     return removed
 
@@ -287,4 +290,3 @@ def _digest(parent: str, files: Mapping[str, Content]) -> str:
         digest.update(f"\0{name}\0{content.mode:o}\0{len(content.data)}\0".encode())
         digest.update(content.data)
     return digest.hexdigest()[:16]
-

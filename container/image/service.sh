@@ -1,1 +1,108 @@
 #!/bin/bash
+# service.sh start|stop|running NAME [NODE...]      service.sh kill NAME SIGNAL [NODE...]
+#
+# The daemons of a mini cluster's host, without an init system. Names: munge, sshd, mariadb, slurmdbd,
+# slurmctld, slurmd (one per NODE; default: all of this host), gandiva. Each is found by its pid file.
+# `start` returns when the daemon has made it; `stop` and a deadly `kill` when the process is gone.
+set -euo pipefail
+. /etc/minicluster/host.env
+action=$1
+name=$2
+shift 2
+signal=KILL
+if [ "$action" = kill ]; then
+    signal=$1
+    shift
+fi
+nodes=${*:-$HOST_NODES}
+seconds=30
+
+pid_file() {
+    case $name in
+    munge) echo /run/munge/munged.pid ;;
+    sshd) echo /run/sshd.pid ;;
+    mariadb) echo /run/mysqld/mysqld.pid ;;
+    slurmd) echo "/run/slurm/slurmd.$1.pid" ;;
+    *) echo "/run/slurm/$name.pid" ;;
+    esac
+}
+
+# The pid of the running daemon; fails where there is none (a pid file may be left over, its number reused).
+daemon_pid() {
+    local pid expected=$name
+    case $name in
+    munge) expected=munged ;;
+    mariadb) expected=mariadbd ;;
+    gandiva) expected=gandiva ;;
+    esac
+    pid=$(cat "$(pid_file "$@")" 2> /dev/null) && [ -n "$pid" ] || return 1
+    tr '\0' ' ' < "/proc/$pid/cmdline" 2> /dev/null | grep -q "$expected" && echo "$pid"
+}
+
+launch() {
+    case $name in
+    munge) runuser -u munge -- munged ;;
+    sshd) install -d -m 0755 /run/sshd && /usr/sbin/sshd ;;
+    mariadb)
+        install -d -o mysql -g mysql /run/mysqld
+        setsid mariadbd --user=mysql > /var/log/mariadb.log 2>&1 < /dev/null &
+        ;;
+    slurmdbd) slurmdbd ;;
+    slurmctld) slurmctld ;;
+    slurmd)
+        install -d "/var/spool/slurmd.$1"
+        slurmd -N "$1"
+        ;;
+    gandiva)
+        install -d -o gandiva -g gandiva /var/log/gandiva
+        setsid setpriv --reuid=gandiva --regid=gandiva --init-groups env HOME=/var/lib/gandiva \
+            /usr/bin/gandiva controller -D >> /var/log/gandiva/controller.log 2>&1 < /dev/null &
+        echo $! > "$(pid_file)"
+        ;;
+    *) echo "service.sh: no service $name" >&2 && exit 2 ;;
+    esac
+}
+
+await() { # await started|gone what...
+    local wanted=$1 i
+    shift
+    for ((i = 0; i < seconds * 50; i++)); do
+        case $wanted in
+        started) daemon_pid "$@" > /dev/null && return ;;
+        gone) [ -e "/proc/$1" ] && [ "$(cut -d' ' -f3 "/proc/$1/stat" 2> /dev/null)" != Z ] || return 0 ;;
+        esac
+        sleep 0.02
+    done
+    echo "service.sh: $name not $wanted after $seconds s" >&2
+    exit 1
+}
+
+one() {
+    local pid
+    case $action in
+    start)
+        daemon_pid "$@" > /dev/null && return
+        rm -f "$(pid_file "$@")"
+        launch "$@"
+        await started "$@"
+        ;;
+    stop | kill)
+        pid=$(daemon_pid "$@") || return 0
+        [ "$action" = kill ] || signal=TERM
+        kill -s "$signal" "$pid"
+        case $signal in
+        TERM | KILL | 15 | 9) await gone "$pid" ;;
+        esac
+        ;;
+    running) daemon_pid "$@" > /dev/null || exit 1 ;;
+    *) echo "service.sh: no action $action" >&2 && exit 2 ;;
+    esac
+}
+
+if [ "$name" = slurmd ]; then
+    for node in $nodes; do
+        one "$node"
+    done
+else
+    one
+fi

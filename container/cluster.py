@@ -1,0 +1,459 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The mini cluster: containers on one network that are a Slurm cluster together."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import docker.errors
+
+from container import engine, images, render
+from container.errors import CommandError, DeadlineError, MiniClusterError, UpError
+from container.execute import Completed, Content, execute, get_file, put_files
+from container.services import Name, Service
+from container.spec import ClusterSpec, Host
+
+LABEL: Final = "org.gandiva.minicluster"
+"""On everything of a cluster; its value is the cluster's name."""
+SPEC_LABEL: Final = "org.gandiva.minicluster.spec"
+HOST_LABEL: Final = "org.gandiva.minicluster.host"
+CONTROLLER_LOG: Final = "/var/log/gandiva/controller.log"
+
+_MOUNT_CONF: Final = "/etc/slurm"
+_MOUNT_SHARED: Final = "/shared"
+_NVIDIA_MAJOR: Final = 195
+_NVIDIACTL_MINOR: Final = 255
+_BOOT_SECONDS: Final = 60
+_READY_SECONDS: Final = 60
+_POLL_SECONDS: Final = 0.1
+_STOP_SECONDS: Final = 1
+_THREADS: Final = 8
+_LOG_GLOBS: Final = "/var/log/slurm/*.log /var/log/gandiva/*.log /var/log/munge/*.log /var/log/mariadb.log"
+
+Report = Callable[[str], None]
+
+
+class MiniCluster:
+    """A cluster by its specification; :meth:`attach` finds a running one by its name."""
+
+    def __init__(self, spec: ClusterSpec | None = None, report: Report = lambda _: None) -> None:
+        """Args:
+        spec: what to build.
+        report: called with one line for each step that takes time.
+        """
+        self.spec = spec or ClusterSpec()
+        self._report = report
+        self._connection: Any = None
+
+    @classmethod
+    def attach(cls, name: str = "dev", report: Report = lambda _: None) -> MiniCluster:
+        """The running cluster of that name.
+
+        Raises:
+            MiniClusterError: none runs.
+            EngineError: no Docker engine answers (none is started for this).
+        """
+        client = engine.connect(install=False)
+        containers = client.containers.list(filters={"label": f"{LABEL}={name}"})
+        if not containers:
+            raise MiniClusterError(f"no mini cluster {name!r} runs: start one with `gandiva-cluster up`")
+        spec = ClusterSpec.model_validate_json(containers[0].labels[SPEC_LABEL])
+        cluster = cls(spec, report)
+        cluster._connection = client
+        return cluster
+
+    @property
+    def name(self) -> str:
+        """The name of this cluster."""
+        return self.spec.name
+
+    # Life
+
+    def up(self, source: Path = images.REPOSITORY_ROOT) -> None:
+        """Make the images where needed, start everything, and wait until every part is healthy.
+
+        Args:
+            source: the checkout whose sources go into the image.
+
+        Raises:
+            EngineError: no Docker engine.
+            ImageError: the sources do not build.
+            UpError: a part did not become healthy; the message has the tails of its logs.
+            MiniClusterError: a cluster of this name is there already.
+        """
+        client = self._client
+        if self._containers():
+            raise MiniClusterError(f"a mini cluster {self.name!r} is there already: take it down first")
+        image = images.Images(client, self.spec.release, self._report, source).ensure()
+        try:
+            self._step("starting containers", lambda: self._start_containers(image))
+            self._step("configuring Slurm", self._configure)
+            self._step("starting Slurm", self._start_slurm)
+        except (CommandError, DeadlineError, UpError, docker.errors.APIError) as error:
+            raise UpError(f"{error}\n{self.log_tails()}") from error
+
+    def down(self) -> None:
+        """Remove all containers, networks and volumes of this cluster, and nothing else."""
+        client = self._client
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(_remove_container, self._containers(every=True)))
+        label = {"label": f"{LABEL}={self.name}"}
+        for thing in (*client.networks.list(filters=label), *client.volumes.list(filters=label)):
+            with suppress(docker.errors.NotFound):
+                thing.remove()
+
+    def sync(self, source: Path = images.REPOSITORY_ROOT) -> None:
+        """Put the sources as they are now into the running containers, build and install them there.
+
+        Daemons that run keep what they have loaded: restart those that matter.
+        """
+        prefix = images.SOURCE_IN_IMAGE
+        files = {f"{prefix}/{name}": content for name, content in images.source_files(source).items()}
+
+        def renew(host: Host) -> None:
+            self.exec(host.name, f"find {prefix} -mindepth 1 -not -path '*/*.egg-info*' -delete", check=False)
+            put_files(self._client, self._container_name(host.name), files)
+            self.exec(host.name, ["bash", f"{images.SCRIPTS_IN_IMAGE}/project.sh"], timeout_seconds=300)
+
+        # One first: all of them install into the one shared /etc/slurm.
+        first, *others = self.spec.hosts
+        renew(first)
+        self._everywhere(renew, others)
+
+    # Commands and files
+
+    def exec(
+        self,
+        host: str,
+        command: str | Sequence[str],
+        *,
+        user: str = "root",
+        timeout_seconds: float = 60,
+        check: bool = True,
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes | None = None,
+        workdir: str | None = None,
+    ) -> Completed:
+        """Run a command on a host (or on the host of a node); see :func:`container.execute.execute`.
+
+        A user other than root starts in the home folder.
+        """
+        if workdir is None and user in {member.name for member in self.spec.users}:
+            workdir = f"/home/{user}"
+        return execute(
+            self._client,
+            self._container_name(self.spec.host_of(host).name),
+            command,
+            host=host,
+            user=user,
+            timeout_seconds=timeout_seconds,
+            check=check,
+            env={"USER": user, **(env or {})},
+            stdin=stdin,
+            workdir=workdir,
+        )
+
+    def write_file(
+        self, host: str, path: str, text: str | bytes, mode: int = 0o644, owner: str = "root"
+    ) -> None:
+        """Write a file on a host; missing folders are made. Replaces it as a whole, never half."""
+        script = (
+            'set -e; install -d "$(dirname "$1")"; t=$(mktemp "$1.XXXXXX"); cat > "$t"; '
+            'chown "$3:" "$t"; chmod "$2" "$t"; mv "$t" "$1"'
+        )
+        self.exec(host, ["bash", "-c", script, "write_file", path, f"{mode:o}", owner], stdin=text)
+
+    def read_file(self, host: str, path: str) -> str:
+        """The text of a file on a host.
+
+        Raises:
+            FileNotFoundError: there is none.
+        """
+        # By a process, not by the engine: it sees tmpfs mounts such as /run/gandiva too.
+        done = self.exec(host, ["cat", "--", path], check=False)
+        if done.exit_code != 0:
+            raise FileNotFoundError(f"{host}:{path}: {done.stderr.strip()}")
+        return done.stdout
+
+    # Daemons
+
+    def service(self, host: str, name: Name) -> Service:
+        """A daemon on a host; for slurmd `host` may be a node, where several share a host."""
+        place = self.spec.host_of(host)
+        nodes = (host,) if name == "slurmd" and host in place.nodes else ()
+
+        def run(command: list[str], check: bool) -> Completed:
+            return self.exec(place.name, command, check=check, timeout_seconds=120)
+
+        return Service(run, name, nodes)
+
+    def start_controller(self, settings_overrides: Mapping[str, Any] | None = None) -> None:
+        """Write gandiva.toml and start the Gandiva controller on ctl."""
+        text = render.controller_toml(self.spec, settings_overrides)
+        for host in ("ctl", "login"):
+            self.write_file(host, "/etc/gandiva/gandiva.toml", text)
+        self.service("ctl", "gandiva").start()
+
+    def stop_controller(self) -> None:
+        """End the controller with SIGTERM and wait until it is gone."""
+        self.service("ctl", "gandiva").stop()
+
+    def kill_controller(self, signal: int = 9) -> None:
+        """Send the controller a signal."""
+        self.service("ctl", "gandiva").kill(signal)
+
+    def controller_running(self) -> bool:
+        """Whether the controller's process is there."""
+        return self.service("ctl", "gandiva").running()
+
+    def controller_log(self) -> str:
+        """The controller's whole log; empty before its first start."""
+        try:
+            return self.read_file("ctl", CONTROLLER_LOG)
+        except FileNotFoundError:
+            return ""
+
+    def wait_nodes_idle(self, timeout_seconds: float = _READY_SECONDS) -> None:
+        """Wait until slurmctld says that every node is idle.
+
+        Raises:
+            UpError: some are not, in time.
+        """
+        deadline = time.monotonic() + timeout_seconds
+        states: dict[str, str] = {}
+        while time.monotonic() < deadline:
+            done = self.exec("ctl", ["sinfo", "-h", "-N", "-o", "%N %T"], check=False, timeout_seconds=15)
+            states = dict(line.split() for line in done.stdout.splitlines() if len(line.split()) == 2)
+            if len(states) == len(self.spec.node_names) and set(states.values()) == {"idle"}:
+                return
+            time.sleep(_POLL_SECONDS)
+        waiting = ", ".join(f"{name} {state}" for name, state in states.items() if state != "idle")
+        raise UpError(
+            f"after {timeout_seconds:g} s not all nodes are idle: {waiting or 'slurmctld is silent'}"
+        )
+
+    # Logs
+
+    def gather_logs(self, folder: Path) -> None:
+        """Copy all logs and the configuration into `folder`, a folder for each host."""
+
+        def gather(host: Host) -> None:
+            place = folder / host.name
+            place.mkdir(parents=True, exist_ok=True)
+            script = f"for f in {_LOG_GLOBS}; do [ -f $f ] && printf '\\0%s\\0' $f && cat $f; done; true"
+            with suppress(MiniClusterError, docker.errors.APIError):
+                text = self.exec(host.name, script, check=False).stdout
+                parts = text.split("\0")[1:]
+                for path, content in zip(parts[::2], parts[1::2], strict=False):
+                    (place / Path(path).name).write_text(content)
+            with suppress(docker.errors.APIError):
+                container = self._client.containers.get(self._container_name(host.name))
+                (place / "container.log").write_bytes(container.logs())
+
+        self._everywhere(gather, self.spec.hosts)
+        with suppress(MiniClusterError, docker.errors.APIError):
+            configuration = self.exec("ctl", "cd /etc/slurm; tail -n +1 *.conf gandiva/*.conf", check=False)
+            (folder / "slurm-configuration.txt").write_text(configuration.stdout)
+
+    def log_tails(self, lines: int = 15) -> str:
+        """The last lines of every log, for error messages."""
+
+        def tail(host: Host) -> str:
+            script = f"tail -n {lines} {_LOG_GLOBS} 2> /dev/null"
+            with suppress(MiniClusterError, docker.errors.APIError):
+                return f"--- {host.name}\n{self.exec(host.name, script, check=False).stdout}"
+            with suppress(docker.errors.APIError):
+                container = self._client.containers.get(self._container_name(host.name))
+                return f"--- {host.name}\n{container.logs(tail=lines).decode(errors='replace')}"
+            return f"--- {host.name}: no container"
+
+        return "\n".join(self._everywhere(tail, self.spec.hosts))
+
+    # How it is made
+
+    @property
+    def _client(self) -> Any:
+        if self._connection is None:
+            self._connection = engine.connect(report=self._report)
+        return self._connection
+
+    def _step(self, title: str, action: Callable[[], None]) -> None:
+        began = time.monotonic()
+        self._report(title)
+        action()
+        self._report(f"{title}: {time.monotonic() - began:.1f} s")
+
+    def _everywhere(self, action: Callable[[Host], Any], hosts: Sequence[Host]) -> list[Any]:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return list(pool.map(action, hosts))
+
+    def _container_name(self, host: str) -> str:
+        return f"gandiva-{self.name}-{host}"
+
+    def _containers(self, *, every: bool = True) -> list[Any]:
+        found: list[Any] = self._client.containers.list(
+            all=every, filters={"label": f"{LABEL}={self.name}"}, ignore_removed=True
+        )
+        return found
+
+    def _start_containers(self, image: str) -> None:
+        labels = {LABEL: self.name}
+        network = f"gandiva-{self.name}"
+        self._client.networks.create(network, driver="bridge", labels=labels, check_duplicate=True)
+        for kind in ("conf", "shared"):
+            self._client.volumes.create(f"gandiva-{self.name}-{kind}", labels=labels)
+        munge_key = secrets.token_bytes(128)
+
+        def start(host: Host) -> None:
+            self._create_container(host, image, network)
+            put_files(self._client, self._container_name(host.name), self._host_files(host, munge_key))
+            self._client.api.start(self._container_name(host.name))
+
+        # The first one fills the volume /etc/slurm from the image: alone, or they would do it over each other.
+        hosts = sorted(self.spec.hosts, key=lambda host: host.role != "ctl")
+        start(hosts[0])
+        self._everywhere(start, hosts[1:])
+        self._everywhere(self._await_boot, hosts)
+
+    def _create_container(self, host: Host, image: str, network: str) -> None:
+        api = self._client.api
+        node = host.role == "node"
+        minors = [*range(host.group.gpus), _NVIDIACTL_MINOR] if host.group else []
+        host_config = api.create_host_config(
+            binds={
+                f"gandiva-{self.name}-conf": {"bind": _MOUNT_CONF, "mode": "rw"},
+                f"gandiva-{self.name}-shared": {"bind": _MOUNT_SHARED, "mode": "rw"},
+            },
+            network_mode=network,
+            cap_add=["SYS_ADMIN", "SYS_NICE", "SYS_PTRACE"] if node else None,
+            security_opt=["seccomp=unconfined", "apparmor=unconfined"] if node else None,
+            # Own control groups: two clusters may have the same node names and job numbers.
+            cgroupns="private" if node else None,
+            # One rule for each device: with a wildcard, Slurm could not take a single one away (version 1).
+            device_cgroup_rules=[f"c {_NVIDIA_MAJOR}:{minor} rwm" for minor in minors] or None,
+            tmpfs={"/run/gandiva": "size=64m,mode=755"} if node else None,
+            shm_size="256m",
+        )
+        api.create_container(
+            image,
+            ["/usr/bin/tini", "-s", "--", f"{images.SCRIPTS_IN_IMAGE}/boot.sh"],
+            name=self._container_name(host.name),
+            hostname=host.name,
+            labels={LABEL: self.name, HOST_LABEL: host.name, SPEC_LABEL: self.spec.model_dump_json()},
+            host_config=host_config,
+            networking_config=api.create_networking_config(
+                {network: api.create_endpoint_config(aliases=[host.name, *host.nodes])}
+            ),
+        )
+
+    def _host_files(self, host: Host, munge_key: bytes) -> dict[str, Content]:
+        files = {
+            "/etc/munge/munge.key": Content(munge_key, 0o400),
+            "/etc/minicluster/host.env": Content(render.host_env(host).encode()),
+        }
+        for name, text in render.accounts(self.spec).items():
+            files[f"/etc/minicluster/{name}"] = Content(text.encode(), 0o600)
+        if host.role == "ctl":
+            files["/etc/minicluster/cluster.toml"] = Content(render.description_toml(self.spec).encode())
+            files[f"{_MOUNT_CONF}/slurm.conf"] = Content(render.slurm_conf(self.spec).encode())
+        if host.role == "db":
+            files["/etc/minicluster/slurmdbd.conf"] = Content(render.slurmdbd_conf().encode(), 0o600)
+        return files
+
+    def _await_boot(self, host: Host) -> None:
+        """Wait until boot.sh has done its part; an early end of it is told with its output."""
+        name = self._container_name(host.name)
+        deadline = time.monotonic() + _BOOT_SECONDS
+        while True:
+            with suppress(FileNotFoundError):
+                get_file(self._client, name, "/run/minicluster-ready")
+                return
+            container = self._client.containers.get(name)
+            if container.status not in {"running", "created"} or time.monotonic() > deadline:
+                output = container.logs(tail=30).decode(errors="replace")
+                raise UpError(f"host {host.name} did not boot ({container.status}): {output}")
+            time.sleep(_POLL_SECONDS)
+
+    def _configure(self) -> None:
+        shared = any(host.shared for host in self.spec.hosts)
+        prepare = f"{images.SCRIPTS_IN_IMAGE}/prepare.sh"
+        public_key = self.exec(
+            "ctl", [prepare], env={"SHARED_HOSTS": "yes" if shared else "no"}
+        ).stdout.strip()
+        command = f"{images.SCRIPTS_IN_IMAGE}/agent.sh" if shared else "/usr/bin/gandiva-agent"
+        authorized = f'restrict,command="{command}" {public_key}\n'
+        nodes = [host for host in self.spec.hosts if host.role == "node"]
+
+        def exchange_keys(host: Host) -> str:
+            script = "set -e; install -d -m 700 /root/.ssh; cat > /root/.ssh/authorized_keys; "
+            script += "cat /etc/ssh/ssh_host_ed25519_key.pub"
+            kind, key, *_ = self.exec(host.name, script, stdin=authorized).stdout.split()
+            return f"{','.join(dict.fromkeys([host.name, *host.nodes]))} {kind} {key}\n"
+
+        known_hosts = "".join(self._everywhere(exchange_keys, nodes))
+        settings = render.controller_toml(self.spec)
+        ctl = self._container_name("ctl")
+        put_files(
+            self._client,
+            ctl,
+            {
+                "/etc/gandiva/known_hosts": Content(known_hosts.encode()),
+                "/etc/gandiva/gandiva.toml": Content(settings.encode()),
+            },
+        )
+        put_files(
+            self._client,
+            self._container_name("login"),
+            {"/etc/gandiva/gandiva.toml": Content(settings.encode())},
+        )
+
+    def _start_slurm(self) -> None:
+        def start_node(host: Host) -> None:
+            self.service(host.name, "slurmd").start()
+
+        nodes = [host for host in self.spec.hosts if host.role == "node"]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            starting = [pool.submit(start_node, host) for host in nodes]
+            self.exec("db", "install -o slurm -m 600 /etc/minicluster/slurmdbd.conf /etc/slurm/slurmdbd.conf")
+            self.service("db", "slurmdbd").start()
+            self._await_accounting()
+            self.exec("ctl", render.accounting_script(self.spec))
+            for future in starting:
+                future.result()
+        self.service("ctl", "slurmctld").start()
+        self.wait_nodes_idle()
+
+    def _await_accounting(self) -> None:
+        deadline = time.monotonic() + _READY_SECONDS
+        while True:
+            done = self.exec("ctl", ["sacctmgr", "-n", "show", "cluster"], check=False, timeout_seconds=15)
+            if done.exit_code == 0:
+                return
+            if time.monotonic() > deadline:
+                raise UpError(f"slurmdbd does not answer: {done.stderr.strip()}")
+            time.sleep(_POLL_SECONDS)
+
+
+def clusters(client: Any) -> dict[str, list[Any]]:
+    """Containers of all mini clusters of this engine, by cluster."""
+    found: dict[str, list[Any]] = {}
+    for container in client.containers.list(all=True, filters={"label": LABEL}, ignore_removed=True):
+        found.setdefault(container.labels[LABEL], []).append(container)
+    return found
+
+
+def _remove_container(container: Any) -> None:
+    with suppress(docker.errors.NotFound):
+        container.remove(force=True, v=True)
+
+
+def spec_of(container: Any) -> ClusterSpec:
+    """The specification that a container carries."""
+    return ClusterSpec.model_validate(json.loads(container.labels[SPEC_LABEL]))

@@ -1,0 +1,18 @@
+#!/bin/bash
+# On the host ctl, once: the controller's key, and Slurm's configuration, made by the product's own command
+# from /etc/minicluster/cluster.toml. Prints the public key.
+set -euo pipefail
+[ -e /etc/gandiva/agent_key ] || ssh-keygen -q -t ed25519 -N '' -C gandiva -f /etc/gandiva/agent_key
+chown gandiva:gandiva /etc/gandiva/agent_key
+run_dir=/run/gandiva
+[ "${SHARED_HOSTS:-no}" = no ] || run_dir=/run/gandiva/%n
+config() {
+    if gandiva config --help > /dev/null 2>&1; then gandiva config "$@"; else
+    /opt/gandiva/venv/bin/python -c "import argparse, sys; from controller.slurm_config import cli; p = argparse.ArgumentParser(); cli.add_parser(p.add_subparsers()); a = p.parse_args(); sys.exit(a.run(a))" "$@"; fi
+}
+config slurm --cluster /etc/minicluster/cluster.toml --output-dir /etc/slurm --run-dir "$run_dir" \
+    --force >&2
+# Without systemd, slurmd makes its control groups itself (version 2 only).
+echo IgnoreSystemd=yes >> /etc/slurm/cgroup.conf
+cp /etc/slurm/gandiva/job_submit.lua.example /etc/slurm/job_submit.lua
+cat /etc/gandiva/agent_key.pub
