@@ -85,9 +85,10 @@ def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, st
         lines += [
             "AccountingStorageType=accounting_storage/slurmdbd",
             f"AccountingStorageHost={cluster.database_host}",
+            # slurmctld refuses to start with these where it has no slurmdbd.
+            "AccountingStorageTRES=gres/gpu,gres/shard",
         ]
     lines += [
-        "AccountingStorageTRES=gres/gpu,gres/shard",
         f"# Loads {options.sysconfdir}/job_submit.lua, which is yours: see gandiva/job_submit.lua.example.",
         "JobSubmitPlugins=lua",
         f"PlugStackConfig={options.sysconfdir}/plugstack.conf",
@@ -157,7 +158,12 @@ def _plugstack(description: ClusterDescription, options: Options) -> Mapping[str
             ]
         ),
         "gandiva/gandiva.env": _text(
-            ["# Read by 50-gandiva.sh in prolog.d and epilog.d.", f"GANDIVA_RUN_DIR={options.run_dir}"]
+            [
+                "# Read by 50-gandiva.sh in prolog.d and epilog.d.",
+                f"GANDIVA_RUN_DIR={options.run_dir}",
+                f"GANDIVA_DEFAULT={description.gandiva.default}",
+                "GANDIVA_PARTITIONS=" + ",".join(description.gandiva.partitions),
+            ]
         ),
     }
 
