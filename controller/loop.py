@@ -72,7 +72,7 @@ class Controller:
         executor_settings: ExecutorSettings | None = None,
         priority_class: Callable[[str], int] = lambda _qos: 0,
         publish: Callable[[Tick], None] = lambda _tick: None,
-        report_trouble: Callable[[str], None] = lambda _message: None,
+        report_trouble: Callable[[tuple[str, ...]], None] = lambda _all: None,
     ) -> None:
         self._cluster = cluster
         self._nodes = nodes
@@ -172,6 +172,16 @@ class Controller:
                 self._no_more_trouble(f"node {name}")
         self._publish(Tick(snapshot, plan, tuple(actions), node_errors, observed - begin, planned - observed))
         return plan.wake_at
+
+    @property
+    def troubles(self) -> tuple[str, ...]:
+        """What is wrong just now, one sentence each."""
+        return tuple(self._trouble.values())
+
+    @property
+    def counters(self) -> Mapping[str, float]:
+        """Totals since the start."""
+        return self._recorder.counters
 
     def poke(self) -> None:
         """Something happened: look now rather than at the end of the interval."""
@@ -352,7 +362,7 @@ class Controller:
             return
         self._trouble[where] = message
         log.error("%s", message)
-        self._report_trouble(message)
+        self._report_trouble(self.troubles)
         if where != "journal":
             self._recorder.event("trouble", message, self._clock.now())
 
@@ -360,7 +370,7 @@ class Controller:
         if self._trouble.pop(where, None) is not None:
             message = f"{where}: answers again"
             log.warning("%s", message)
-            self._report_trouble("")
+            self._report_trouble(self.troubles)
             self._recorder.event("recovered", message, self._clock.now())
 
 

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The daemon: puts the parts together, and answers signals.
+
+SIGTERM and SIGINT end it in order (what is under way is finished, jobs stay as they are); SIGHUP reads the
+settings again. kill -9 does no harm either: the next start goes on from what Slurm and the nodes say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from controller import __version__, logs, notify
+from controller.api.answers import Answers
+from controller.api.live import Health, LiveState
+from controller.api.server import ApiServer
+from controller.clock import SystemClock
+from controller.cluster.factory import open_cluster
+from controller.errors import GandivaError, SettingsError
+from controller.executor import ExecutorSettings
+from controller.journal import Journal, JournalReader
+from controller.loop import Controller, LoopSettings, Tick
+from controller.nodes.ssh import SshNodes
+from controller.policies.registry import make_policy, priority_classes
+from controller.settings import Settings, load_settings, needs_restart
+
+log = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 30.0
+"""How long an orderly stop waits for operations that are under way."""
+
+
+def executor_settings(settings: Settings) -> ExecutorSettings:
+    """The executor's part of the settings."""
+    suspend = settings.suspend
+    return ExecutorSettings(
+        suspend_in_slurm=suspend.mode == "slurm",
+        default_method=settings.requests.suspend,
+        transparent_fallback=suspend.transparent_fallback,
+        step_deadline_seconds=suspend.step_deadline_seconds,
+        offload_deadline_seconds=suspend.offload_deadline_seconds,
+        resume_deadline_seconds=suspend.resume_deadline_seconds,
+        start_deadline_seconds=suspend.start_deadline_seconds,
+        residual_limit_bytes=suspend.residual_limit_bytes,
+        release_context=suspend.release_context,
+        retry_after_seconds=suspend.retry_after_seconds,
+    )
+
+
+def loop_settings(settings: Settings) -> LoopSettings:
+    """The loop's part of the settings."""
+    return LoopSettings(
+        interval_seconds=settings.loop.interval_seconds,
+        observe_deadline_seconds=settings.nodes.observe_deadline_seconds,
+        default_weight=settings.requests.weight,
+        addresses=dict(settings.nodes.addresses),
+    )
+
+
+class Daemon:
+    """One controller with its API."""
+
+    def __init__(self, path: Path, settings: Settings) -> None:
+        self._path = path
+        self._settings = settings
+        self._live = LiveState()
+        self._started = time.time()
+        self._ticks = 0
+        self._last: Tick | None = None
+        self._controller: Controller | None = None
+        self._stop: asyncio.Event | None = None
+
+    async def run(self) -> None:
+        """Until a signal ends it. Raises GandivaError when it cannot start."""
+        settings = self._settings
+        self._stop = asyncio.Event()
+        with Journal(settings.journal.path, retention_days=settings.journal.retention_days) as journal:
+            cluster = open_cluster(
+                settings.cluster.adapter, deadline_seconds=settings.cluster.rpc_deadline_seconds
+            )
+            nodes = SshNodes(settings.nodes)
+            api = ApiServer(settings.api.listen, Answers(self._live, JournalReader(settings.journal.path)))
+            self._controller = controller = Controller(
+                cluster,
+                nodes,
+                make_policy(settings.policy),
+                journal,
+                SystemClock(),
+                loop_settings(settings),
+                executor_settings(settings),
+                priority_class=priority_classes(settings.policy),
+                publish=self._publish,
+                report_trouble=lambda _all: self._republish(),
+            )
+            self._handle_signals()
+            api.start()
+            log.info(
+                "gandiva %s: policy %s, adapter %s, API on %s",
+                __version__,
+                settings.policy.name,
+                settings.cluster.adapter,
+                settings.api.listen,
+            )
+            notify.ready(f"policy {settings.policy.name}")
+            try:
+                await controller.run(self._stop)
+                notify.stopping()
+                log.info("stopping: jobs stay as they are, and the next start goes on from there")
+                if not await controller.executor.drain(DRAIN_SECONDS):
+                    log.warning("some operations were still under way; the next start completes them")
+            finally:
+                controller.executor.cancel()
+                api.stop()
+                with suppress(GandivaError):
+                    await nodes.close()
+                    await cluster.close()
+
+    # -- what the loop tells ----------------------------------------------------------------------------
+
+    def _publish(self, tick: Tick) -> None:
+        self._ticks += 1
+        self._last = tick
+        self._republish()
+        notify.alive(f"{len(tick.snapshot.jobs)} jobs, {len(tick.snapshot.nodes)} nodes")
+
+    def _republish(self) -> None:
+        controller, tick = self._controller, self._last
+        if controller is None or tick is None:
+            return
+        health = Health(
+            policy=controller.policy.name,
+            started=self._started,
+            ticks=self._ticks,
+            tick_seconds=tick.observe_seconds + tick.plan_seconds,
+            problems=controller.troubles,
+            counters=controller.counters,
+        )
+        self._live.publish(tick.snapshot, tick.plan.reasons, health)
+
+    # -- signals --------------------------------------------------------------------------------------
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        assert self._stop is not None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+
+    def _reload(self) -> None:
+        """SIGHUP. Bad settings change nothing."""
+        assert self._controller is not None
+        notify.reloading()
+        try:
+            new = load_settings(self._path)
+            logs.configure(new.log)
+        except (GandivaError, OSError) as error:
+            log.error("settings not reloaded, the old ones stay in force: %s", error)
+            notify.ready()
+            return
+        for key in needs_restart(self._settings, new):
+            log.warning("%s has changed, which takes effect at the next start only", key)
+        self._settings = new
+        self._controller.settings = loop_settings(new)
+        self._controller.executor.settings = executor_settings(new)
+        self._controller.priority_class = priority_classes(new.policy)
+        self._controller.use(make_policy(new.policy))
+        log.info("settings reloaded: policy %s", new.policy.name)
+        notify.ready(f"policy {new.policy.name}")
+
+
+def run(settings_path: Path, *, foreground: bool) -> int:
+    """Run the daemon; returns its exit status. Without `foreground` it goes into the background first."""
+    settings = load_settings(settings_path)
+    if not foreground:
+        _to_background(settings)
+    try:
+        logs.configure(settings.log)
+    except OSError as error:
+        raise SettingsError(f"log.file: cannot write {settings.log.file}: {error.strerror}") from error
+    try:
+        asyncio.run(Daemon(settings_path, settings).run())
+    except GandivaError as error:
+        log.critical("%s", error)
+        return 1
+    return 0
+
+
+def _to_background(settings: Settings) -> None:
+    if settings.log.file is None:
+        raise SettingsError(
+            "without -D the daemon needs log.file in the settings: it has no terminal to write to"
+        )
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    sys.stdout.flush()
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
