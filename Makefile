@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+# Everything can be run a second time; what is there already is used again.
+
+PYTHON := .venv/bin/python
+CLUSTER := $(PYTHON) -m container
+CODE := controller checkpointing gandiva container examples tests benchmarks
+
+.DEFAULT_GOAL := help
+.PHONY: help env demo test unit lint live cluster bench fidelity clean
+
+help: ## Show this list
+	@printf 'Gandiva for Slurm: what make can do\n\n'
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+env: ## Make the Python environment (.venv); the other targets do it as needed
+	@scripts/environment.sh
+
+demo: env ## Bring a mini cluster up, run jobs of three users on shared GPUs, show them live, print the report
+	@$(PYTHON) scripts/demo.py
+
+test: lint unit live ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
+	@printf '==> All tests passed\n'
+
+unit: env ## Unit tests: no Docker, under a minute
+	@printf '==> Unit tests\n'
+	@$(PYTHON) -m pytest tests -m 'not live' -q
+
+lint: env ## ruff and mypy --strict
+	@printf '==> Lint: ruff, mypy --strict\n'
+	@.venv/bin/ruff check $(CODE)
+	@.venv/bin/ruff format --check --quiet $(CODE) || { printf 'error: run .venv/bin/ruff format\n' >&2; exit 1; }
+	@.venv/bin/mypy --no-error-summary $(CODE)
+
+live: env ## Live tests: real Slurm in containers, mock GPUs (set KEEP=1 to keep the cluster)
+	@printf '==> Live tests on a mini cluster\n'
+	@$(PYTHON) -m pytest tests/live -m live -q
+
+cluster: env ## Bring a mini cluster named dev up and leave it running (gandiva-cluster --help)
+	@$(CLUSTER) up
+	@printf 'Running. Try: %s sh login --user alice. Remove it with: make clean\n' '.venv/bin/gandiva-cluster'
+
+bench: env ## Benchmarks: step() overhead, GPU idle gap at a switch, loop time
+	@$(PYTHON) benchmarks/run.py
+
+fidelity: env ## Compare the simulator with results of other people's simulators
+	@$(PYTHON) benchmarks/fidelity/run.py
+
+clean: ## Remove everything this folder made: clusters, images, the Docker engine it started, .venv, build
+	@if [ -x $(PYTHON) ]; then $(CLUSTER) clean; fi
+	@rm -rf .venv build .mypy_cache .ruff_cache .pytest_cache .hypothesis *.egg-info
+	@find . -name __pycache__ -type d -prune -exec rm -rf {} +

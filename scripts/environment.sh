@@ -1,0 +1,36 @@
+#!/bin/sh
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
+# Makes .venv, the Python environment of the tests and of the mini cluster's harness, and installs the few
+# Debian packages that are missing. Does nothing when everything is there already.
+set -eu
+cd "$(dirname "$0")/.."
+
+venv=.venv
+say() { printf '==> %s\n' "$*"; }
+fail() { printf 'error: %s\n' "$*" >&2; exit 1; }
+
+# What the environment is made from; a change of any of these makes it anew.
+wanted=$(cat pyproject.toml constraints.txt scripts/environment.sh | sha256sum | cut -c1-16)
+[ "$(cat "$venv/.made-from" 2>/dev/null || true)" = "$wanted" ] && exit 0
+
+missing=
+command -v python3 >/dev/null || missing="$missing python3"
+python3 -c 'import venv, ensurepip' 2>/dev/null || missing="$missing python3-venv"
+command -v cc >/dev/null || missing="$missing gcc libc6-dev"
+command -v lua5.4 >/dev/null || missing="$missing lua5.4"
+if [ -n "$missing" ]; then
+    command -v apt-get >/dev/null || fail "these programs are missing, please install them:$missing"
+    [ "$(id -u)" = 0 ] || fail "please install as root: apt-get install$missing"
+    say "Installing from Debian:$missing"
+    apt-get update -qq
+    # shellcheck disable=SC2086  # a list of packages
+    DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends $missing >/dev/null
+fi
+python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
+    fail "Python 3.10 or newer is needed, this is $(python3 --version)"
+
+say "Making the Python environment in $venv (about a minute the first time)"
+[ -x "$venv/bin/python" ] || python3 -m venv "$venv"
+"$venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt -e '.[controller,cluster,dev]'
+printf '%s\n' "$wanted" >"$venv/.made-from"
