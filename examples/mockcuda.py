@@ -245,7 +245,7 @@ def checkpoint_restore(pid: int, moves: dict[str, str] | None = None) -> None:
     if not moves:
         _call("cuCheckpointProcessRestore", pid, None)
         return
-    pairs = (_GpuPair * len(moves))(*((_uuid(old), _uuid(new)) for old, new in moves.items()))
+    pairs = (_GpuPair * len(moves))(*(_GpuPair(_uuid(old), _uuid(new)) for old, new in moves.items()))
     arguments = _RestoreArgs(gpuPairs=pairs, gpuPairsCount=len(moves))
     _call("cuCheckpointProcessRestore", pid, ctypes.byref(arguments))
 

@@ -23,9 +23,10 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Callable, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
     from examples import mockcuda
@@ -42,7 +43,7 @@ def mix(*numbers: int) -> int:
     return int.from_bytes(hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest(), "little")
 
 
-# --- ranks --------------------------------------------------------------------------------------------------
+# --- ranks -------------------------------------------------------------------------------------------------
 
 
 class Group:
@@ -130,7 +131,7 @@ def _receive(connection: socket.socket, size: int) -> bytes:
     return data
 
 
-# --- the model ------------------------------------------------------------------------------------------------
+# --- the model ---------------------------------------------------------------------------------------------
 
 
 class Model:
@@ -143,16 +144,16 @@ class Model:
     def __init__(self, options: argparse.Namespace, rank: int, devices: Callable[[int], list[int]]) -> None:
         self._devices = devices
         self._options = options
-        self._state_bytes = options.state_kb * 1024
+        self._state_bytes: int = options.state_kb * 1024
         self._rest_bytes = max(0, options.memory_mb * MIB - self._state_bytes)
-        self._shards = options.gpus
+        self._shards: int = options.gpus
         # Each shard starts from its own numbers, on whatever GPU it is.
         self._host: list[bytes] = [
             hashlib.shake_128(f"{options.seed} {rank} {shard}".encode()).digest(self._state_bytes)
             for shard in range(self._shards)
         ]
-        self._contexts: list[mockcuda.Context] = []
-        self._addresses: list[int] = []
+        # Per shard: where it is now. Empty while everything is in host memory.
+        self._placed: list[tuple[mockcuda.Context, int]] = []
 
     @property
     def state_bytes(self) -> int:
@@ -160,41 +161,37 @@ class Model:
 
     @property
     def largest_tensor_bytes(self) -> int:
-        return int(self._state_bytes * self._options.skew)
+        return round(self._state_bytes * float(self._options.skew))
 
     def offload(self) -> int:
         """Everything to host memory, contexts included; the number of bytes left on the GPUs."""
         self._host = self.snapshot()
-        for context in self._contexts:
+        for context, _ in self._placed:
             context.destroy()
-        self._contexts, self._addresses = [], []
+        self._placed = []
         return 0
 
     def restore(self) -> None:
         """Back onto the GPUs that the job may use now."""
-        contexts: list[mockcuda.Context] = []
-        addresses: list[int] = []
+        placed: list[tuple[mockcuda.Context, int]] = []
         try:
-            for device, data in zip(self._devices(self._shards), self._host):
+            for shard, device in enumerate(self._devices(self._shards)):
                 context = mockcuda.Context(device)
-                contexts.append(context)
+                placed.append((context, 0))
                 address = context.alloc(self._state_bytes)
                 if self._rest_bytes > 0:
                     context.alloc(self._rest_bytes)
-                context.copy_in(address, data)
-                addresses.append(address)
+                context.copy_in(address, self._host[shard])
+                placed[-1] = (context, address)
         except BaseException:
-            for context in contexts:
+            for context, _ in placed:
                 context.destroy()
             raise
-        self._contexts, self._addresses = contexts, addresses
+        self._placed = placed
 
     def snapshot(self) -> list[bytes]:
         """The state of every shard."""
-        return [
-            context.copy_out(address, self._state_bytes)
-            for context, address in zip(self._contexts, self._addresses)
-        ]
+        return [context.copy_out(address, self._state_bytes) for context, address in self._placed]
 
     def load(self, states: list[bytes]) -> None:
         """State to be put on the GPUs by the next restore()."""
@@ -203,22 +200,22 @@ class Model:
     def train_step(self, seed: int) -> int:
         """One mini-batch on all GPUs at once; a number that depends on the new state."""
         microseconds = round(self._options.minibatch_ms * 1000)
-        for shard, (context, address) in enumerate(zip(self._contexts, self._addresses)):
+        for shard, (context, address) in enumerate(self._placed):
             context.step(
                 microseconds, self._options.utilisation, address, self._state_bytes, mix(seed, shard)
             )
         result = 0
-        for context, address in zip(self._contexts, self._addresses):
+        for context, address in self._placed:
             context.synchronize()
             tail = context.copy_out(address + self._state_bytes - 8, 8)
             result = (result + int.from_bytes(tail, "little")) & WORD
         return result
 
     def uuids(self) -> list[str]:
-        return [mockcuda.device_uuid(context.device) for context in self._contexts]
+        return [mockcuda.device_uuid(context.device) for context, _ in self._placed]
 
 
-# --- checkpoints on disk ---------------------------------------------------------------------------------------
+# --- checkpoints on disk -----------------------------------------------------------------------------------
 
 
 class Checkpoints:
@@ -269,7 +266,7 @@ class Checkpoints:
         return reduced, states
 
 
-# --- the job -----------------------------------------------------------------------------------------------------
+# --- the job -----------------------------------------------------------------------------------------------
 
 
 def attach(options: argparse.Namespace, rank: int, world_size: int) -> Any:
@@ -313,11 +310,15 @@ def device_chooser(session: Any) -> Callable[[int], list[int]]:
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--steps", type=int, default=100, help="mini-batches to do (%(default)s)")
     parser.add_argument("--minibatch-ms", type=float, default=100.0, help="GPU time of one (%(default)s)")
     parser.add_argument("--utilisation", type=int, default=60, help="share of the GPU in %% (%(default)s)")
-    parser.add_argument("--memory-mb", type=int, default=1024, help="per GPU, context not counted (%(default)s)")
+    parser.add_argument(
+        "--memory-mb", type=int, default=1024, help="per GPU, without the context (%(default)s)"
+    )
     parser.add_argument("--state-kb", type=int, default=64, help="of it, state worth keeping (%(default)s)")
     parser.add_argument("--skew", type=float, default=0.1, help="largest tensor / state (%(default)s)")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs in this process (%(default)s)")
