@@ -316,7 +316,7 @@ class MiniCluster:
             put_files(self._client, self._container_name(host.name), self._host_files(host, munge_key))
             self._client.api.start(self._container_name(host.name))
 
-        # The first one fills the volume /etc/slurm from the image: alone, or they would do it over each other.
+        # The first one fills the volume /etc/slurm from the image: alone, or they would get into a tangle.
         hosts = sorted(self.spec.hosts, key=lambda host: host.role != "ctl")
         start(hosts[0])
         self._everywhere(start, hosts[1:])

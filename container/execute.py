@@ -112,7 +112,7 @@ def execute(
 
 
 def put_files(client: Any, container: str, files: Mapping[str, Content]) -> None:
-    """Write files into a container, running or only created; folders that are missing are made (0755, root)."""
+    """Write files into a container, running or only created; missing folders are made (0755, root)."""
     client.api.put_archive(container, "/", pack(files))
 
 
