@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the live tests do as users and administrators: submit, wait, look."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from container.cluster import MiniCluster
+from tests.live.gpu_history import EVENTS, Hold, holds
+
+EXAMPLES = "/opt/gandiva/src/examples"
+TRAIN = f"python3 {EXAMPLES}/train_mock.py"
+SLICE_SECONDS = 3.0
+ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"})
+
+QUICK: Mapping[str, Any] = {
+    "loop": {"interval_seconds": 0.25},
+    "policy": {"name": "gandiva", "gandiva": {"slice_seconds": SLICE_SECONDS, "max_jobs_per_gpu": 8}},
+    "suspend": {
+        "step_deadline_seconds": 10.0,
+        "offload_deadline_seconds": 10.0,
+        "resume_deadline_seconds": 20.0,
+        "start_deadline_seconds": 20.0,
+        "retry_after_seconds": 10.0,
+    },
+}
+"""Controller settings with slices and deadlines of a few seconds."""
+
+
+@dataclass
+class Site:
+    """A cluster as its people see it."""
+
+    cluster: MiniCluster
+    nodes: tuple[str, ...] = ("n1", "n2")
+    submitted: list[int] = field(default_factory=list)
+
+    def submit(self, user: str, command: str, *options: str, check: bool = True) -> int:
+        """`sbatch OPTIONS --wrap COMMAND` in the user's home. Returns the job id."""
+        done = self.cluster.exec(
+            "login",
+            ["sbatch", "--parsable", "--mem=200M", "--output=%j.out", *options, "--wrap", command],
+            user=user,
+            check=check,
+        )
+        job_id = int(done.stdout.strip().split(";")[0])
+        self.submitted.append(job_id)
+        return job_id
+
+    def train(self, user: str, *options: str, steps: int = 100000, **arguments: object) -> int:
+        """A one-process training job; `options` are for sbatch, `arguments` for train_mock.py."""
+        arguments = {"minibatch_ms": 50, "memory_mb": 2048, **arguments}
+        words = " ".join(
+            f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
+            for name, value in arguments.items()
+        )
+        return self.submit(user, f"{TRAIN} --steps {steps} {words}", *options)
+
+    def job(self, job_id: int) -> dict[str, str]:
+        """`scontrol show job`, as a mapping."""
+        done = self.cluster.exec("ctl", ["scontrol", "-o", "show", "job", str(job_id)], check=False)
+        return dict(re.findall(r"(\w[\w:/-]*)=(.*?)(?= \w[\w:/-]*=|$)", done.stdout.strip()))
+
+    def state(self, job_id: int) -> str:
+        """Slurm's state, or the accounting's when slurmctld has forgotten it."""
+        state = self.job(job_id).get("JobState")
+        if state is None:
+            command = ["sacct", "-n", "-X", "-P", "-o", "State", "-j", str(job_id)]
+            state = self.cluster.exec("ctl", command).stdout.strip().split(" ")[0]
+        return state or "UNKNOWN"
+
+    def states(self, job_ids: Iterable[int]) -> dict[int, str]:
+        """States of several jobs in one call."""
+        wanted = list(job_ids)
+        done = self.cluster.exec("ctl", ["squeue", "-h", "-t", "all", "-o", "%A %T"], check=False)
+        known = {int(a): b for a, b in (line.split() for line in done.stdout.splitlines())}
+        return {job_id: known.get(job_id) or self.state(job_id) for job_id in wanted}
+
+    def wait(self, what: str, condition: Callable[[], bool], timeout_seconds: float = 60.0) -> None:
+        """Poll until the condition holds; at the deadline fail, saying what was waited for."""
+        deadline = time.monotonic() + timeout_seconds
+        while not condition():
+            assert time.monotonic() < deadline, (
+                f"not within {timeout_seconds:g} s: {what}\n{self.queue()}\n{self.log_tail()}"
+            )
+            time.sleep(0.25)
+
+    def wait_state(self, job_id: int, *states: str, timeout_seconds: float = 60.0) -> None:
+        self.wait(
+            f"job {job_id} {' or '.join(states)}", lambda: self.state(job_id) in states, timeout_seconds
+        )
+
+    def wait_ended(self, job_ids: Iterable[int], timeout_seconds: float = 120.0) -> dict[int, str]:
+        """Wait for the end of all; their final states."""
+        wanted = list(job_ids)
+        self.wait(
+            f"the end of jobs {wanted}",
+            lambda: all(state in ENDED for state in self.states(wanted).values()),
+            timeout_seconds,
+        )
+        return self.states(wanted)
+
+    def wait_on_gpu(self, *job_ids: int, timeout_seconds: float = 60.0) -> None:
+        """Until each of these has had memory on a GPU."""
+        wanted = set(job_ids)
+        self.wait(
+            f"jobs {sorted(wanted)} on GPUs",
+            lambda: wanted <= {h.job_id for h in self.holds()},
+            timeout_seconds,
+        )
+
+    def output(self, user: str, job_id: int) -> str:
+        """What the job printed."""
+        return self.cluster.read_file("login", f"/home/{user}/{job_id}.out")
+
+    def digest(self, user: str, job_id: int) -> str:
+        """The final digests of all ranks, as the job printed them."""
+        lines = [line for line in self.output(user, job_id).splitlines() if "digest" in line]
+        assert lines, f"job {job_id} printed no digest: {self.output(user, job_id)}"
+        return "\n".join(sorted(lines))
+
+    def holds(self) -> list[Hold]:
+        """Who held memory on which GPU, on all nodes, since the history was cleared."""
+        found = []
+        for node in self.nodes:
+            done = self.cluster.exec(node, ["mockgpu", "history", "--json"], timeout_seconds=60)
+            now = float(self.cluster.exec(node, ["date", "+%s.%N"]).stdout)
+            found += holds(node, EVENTS.validate_json(done.stdout), now)
+        return found
+
+    def report(self, *options: str) -> list[dict[str, Any]]:
+        """`gandiva report --json`, as a user on the login node."""
+        done = self.cluster.exec("login", ["gandiva", "report", "--json", *options], user="alice")
+        answer = json.loads(done.stdout)
+        return list(answer["jobs"])
+
+    def queue(self) -> str:
+        command = ["squeue", "-a", "-t", "all", "-o", "%.8i %.8u %.10T %.20r %.10M %.6D %R %b"]
+        return self.cluster.exec("ctl", command, check=False).stdout
+
+    def log_tail(self, lines: int = 25) -> str:
+        return "\n".join(self.cluster.controller_log().splitlines()[-lines:])
+
+    def start_controller(self, **sections: Mapping[str, Any]) -> None:
+        """Start the controller with quick slices; `sections` replace whole tables of the settings."""
+        self.cluster.start_controller({**QUICK, **sections})
+
+    def cancel_all(self) -> None:
+        """`scancel` everything and wait until it is gone."""
+        self.cluster.exec("ctl", "scancel --ctld -u alice,bob,carol,root || true", check=False)
+        self.wait(
+            "an empty queue",
+            lambda: not self.cluster.exec("ctl", ["squeue", "-h"], check=False).stdout.strip(),
+            60,
+        )

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Real jobs in turn on real GPUs of a real Slurm (the GPUs are mocks, and keep a history)."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.live.gpu_history import held_seconds, overlaps
+from tests.live.support import EXAMPLES, SLICE_SECONDS, TRAIN, Site
+
+pytestmark = pytest.mark.live
+
+
+def test_shares_follow_weights_and_gpus_are_shared_fairly(site: Site) -> None:
+    """Two things at once, to save time: on n2 weights 2:1 on one GPU, on n1 six equal jobs on four GPUs."""
+    filler = site.submit("carol", "sleep 600", "--no-gandiva", "--gres=gpu:3", "-w", "n2")
+    site.wait_state(filler, "RUNNING")
+    heavy = site.train("alice", "--gandiva-weight=2", "--gres=gpu:1", "-w", "n2")
+    site.wait_on_gpu(heavy)
+    light = site.train("bob", "--gandiva-weight=1", "--gres=gpu:1", "-w", "n2")
+    six = [
+        site.train(user, "--gandiva", "--gres=gpu:1", "-w", "n1")
+        for user in ("alice", "bob", "carol", "alice", "bob", "carol")
+    ]
+    site.wait_on_gpu(heavy, light, *six)
+
+    begin = time.time()
+    time.sleep(SLICE_SECONDS * 20)
+    end = time.time()
+    found = site.holds()
+
+    assert overlaps(found) == []
+    heavy_seconds, light_seconds = (held_seconds(found, job, begin, end) for job in (heavy, light))
+    # Slices are whole: a window of 20 slices may cut one off at each side.
+    assert heavy_seconds / light_seconds == pytest.approx(2.0, rel=0.1)
+    shares = [held_seconds(found, job, begin, end) for job in six]
+    each = sum(shares) / len(six)
+    assert each / (end - begin) == pytest.approx(4 / 6, rel=0.1)
+    for seconds in shares:
+        assert seconds == pytest.approx(each, rel=0.1)
+
+    rows = {row["job_id"]: row for row in site.report()}
+    for job in (heavy, light, *six):
+        reported = rows[job]["run_seconds"]
+        seen = held_seconds(found, job, 0, end)
+        assert reported == pytest.approx(seen, rel=0.15), f"report and GPU history differ for job {job}"
+
+
+def test_gangs_stop_at_one_step_and_their_results_are_those_of_an_undisturbed_run(site: Site) -> None:
+    """A two-rank job over two nodes and a four-GPU job share both nodes with disturbers."""
+    ranks = (
+        f"srun --gpus-per-node=1 {TRAIN} --steps 150 --minibatch-ms 50 --memory-mb 512 --meeting /shared/tmp"
+    )
+    four = f"{TRAIN} --steps 150 --minibatch-ms 50 --memory-mb 512 --gpus 4"
+    plain = {
+        "ranks": site.submit("alice", ranks, "--no-gandiva", "-N2", "--ntasks-per-node=1", "--gres=gpu:1"),
+        "four": site.submit("alice", four, "--no-gandiva", "--gres=gpu:4"),
+    }
+    assert set(site.wait_ended(plain.values(), 90).values()) == {"COMPLETED"}
+
+    sliced = {
+        "ranks": site.submit("alice", ranks, "--gandiva", "-N2", "--ntasks-per-node=1", "--gres=gpu:1"),
+        "four": site.submit("alice", four, "--gandiva", "--gres=gpu:4"),
+    }
+    rivals = [
+        site.train("bob", "--gandiva", "-N2", "--gres=gpu:4", steps=200, gpus=4),
+        site.train("carol", "--gandiva", "--gres=gpu:4", steps=200, gpus=4),
+        site.train("carol", "--gandiva", "--gres=gpu:4", steps=200, gpus=4),
+        site.submit("bob", ranks, "--gandiva", "-N2", "--ntasks-per-node=1", "--gres=gpu:1"),
+    ]
+    states = site.wait_ended([*sliced.values(), *rivals], 240)
+    assert set(states.values()) == {"COMPLETED"}, states
+    rows = {row["job_id"]: row for row in site.report()}
+    assert rows[sliced["four"]]["suspends"] >= 1, "it was never suspended: the test shows nothing"
+    for kind, job in sliced.items():
+        assert site.digest("alice", job) == site.digest("alice", plain[kind])
+    assert overlaps(site.holds()) == []
+
+
+def test_unmodified_job_is_suspended_by_the_driver(site: Site) -> None:
+    """It never calls step(); its state must survive being taken off the GPU all the same."""
+    command = f"{TRAIN} --no-step --steps 160 --minibatch-ms 50 --memory-mb 1024"
+    undisturbed = site.submit("alice", command, "--no-gandiva", "--gres=gpu:1")
+    assert site.wait_ended([undisturbed], 60)[undisturbed] == "COMPLETED"
+    blocker = [
+        site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", w)
+        for n, w in ((4, "n1"), (3, "n2"))
+    ]
+    for job in blocker:
+        site.wait_state(job, "RUNNING")
+    unmodified = site.submit("alice", command, "--gandiva", "--gres=gpu:1")
+    explicit = site.submit("bob", command, "--gandiva-suspend=transparent", "--gres=gpu:1")
+    states = site.wait_ended([unmodified, explicit], 120)
+    assert set(states.values()) == {"COMPLETED"}, states
+    rows = {row["job_id"]: row for row in site.report()}
+    assert rows[unmodified]["suspends"] >= 1 and rows[explicit]["suspends"] >= 1
+    assert site.digest("alice", unmodified) == site.digest("alice", undisturbed)
+    assert site.digest("bob", explicit) == site.digest("alice", undisturbed)
+    assert overlaps(site.holds()) == []
+
+
+def test_job_that_nothing_can_suspend_keeps_its_gpu_and_is_named(site: Site) -> None:
+    """It never calls step() and the driver cannot lock it: nobody else may have its GPU."""
+    for n, node in ((4, "n1"), (3, "n2")):
+        job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", node)
+        site.wait_state(job, "RUNNING")
+    stubborn = site.train("alice", "--gandiva", "--gres=gpu:1", no_step=True)
+    site.wait_on_gpu(stubborn)
+    site.cluster.exec("n2", ["mockgpu", "inject", "lock-timeout", "--job", str(stubborn)])
+    try:
+        other = site.train("bob", "--gandiva", "--gres=gpu:1", steps=10)
+        site.wait(
+            "the failure in the log",
+            lambda: f"job {stubborn} (user alice): could not be taken off" in site.cluster.controller_log(),
+        )
+        time.sleep(2 * SLICE_SECONDS)
+        assert site.state(stubborn) == "RUNNING"
+        assert other not in {h.job_id for h in site.holds()}
+    finally:
+        site.cluster.exec("n2", ["mockgpu", "inject", "--clear"])
+    assert site.wait_ended([other], 90)[other] == "COMPLETED", (
+        "once it can be suspended, the other gets its turn"
+    )
+    assert overlaps(site.holds()) == []
+
+
+def test_ordinary_and_gandiva_jobs_never_share_a_gpu(site: Site) -> None:
+    gandiva = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=60) for _ in range(10)]
+    ordinary = [
+        site.submit(
+            "bob", f"{TRAIN} --no-step --steps 40 --minibatch-ms 50 --memory-mb 512", "--no-gandiva", gres
+        )
+        for gres in ("--gres=gpu:1", "--gres=gpu:a100:1", "--gpus=1")
+    ]
+    states = site.wait_ended([*gandiva, *ordinary], 180)
+    assert set(states.values()) == {"COMPLETED"}, states
+    assert overlaps(site.holds()) == []
+
+
+def test_a_job_can_open_its_own_gpu_only(site: Site) -> None:
+    probe = (
+        "import errno,os\n"
+        "for n in range(4):\n"
+        "    try: os.close(os.open(f'/dev/nvidia{n}', os.O_RDWR)); word = 'OPENED'\n"
+        "    except OSError as e: word = errno.errorcode[e.errno]\n"
+        "    print(n, word)\n"
+    )
+    site.cluster.write_file("login", "/shared/tmp/probe.py", probe)
+    job = site.submit("alice", "python3 /shared/tmp/probe.py", "--gandiva", "--gres=gpu:1")
+    assert site.wait_ended([job])[job] == "COMPLETED"
+    words = dict(line.split() for line in site.output("alice", job).splitlines())
+    assert sorted(words.values()) == ["ENXIO", "EPERM", "EPERM", "EPERM"], words
+
+
+def test_requeue_as_the_way_to_suspend(site: Site) -> None:
+    """`--gandiva-suspend=requeue`: stopped with SIGTERM, saved by itself, continued from its checkpoint."""
+    for n, node in ((4, "n1"), (3, "n2")):
+        job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", node)
+        site.wait_state(job, "RUNNING")
+    command = f"exec {TRAIN} --steps 160 --minibatch-ms 50 --checkpoint-dir $HOME/ck-$SLURM_JOB_ID"
+    victim = site.submit("alice", command, "--gandiva-suspend=requeue", "--gres=gpu:1", "--requeue")
+    site.wait_on_gpu(victim)
+    rival = site.train("bob", "--gandiva", "--gres=gpu:1", steps=100)
+    states = site.wait_ended([victim, rival], 180)
+    assert set(states.values()) == {"COMPLETED"}, states
+    assert overlaps(site.holds()) == []
+    plain = site.submit("alice", f"{TRAIN} --steps 160 --minibatch-ms 50", "--no-gandiva", "--gres=gpu:1")
+    site.wait_ended([plain])
+    assert site.digest("alice", victim).split()[-1] == site.digest("alice", plain).split()[-1]
+
+
+def test_examples_run_as_a_user_would_run_them(site: Site) -> None:
+    jobs = [
+        int(
+            site.cluster.exec(
+                "login",
+                ["sbatch", "--parsable", f"{EXAMPLES}/{script}", "--steps", "20", "--minibatch-ms", "20"],
+                user="alice",
+                env={"EXAMPLES": EXAMPLES},
+            ).stdout
+        )
+        for script in ("train_mock.sbatch", "train_mock_ranks.sbatch", "train_plain.sbatch")
+    ]
+    site.submitted += jobs
+    states = site.wait_ended(jobs, 120)
+    assert set(states.values()) == {"COMPLETED"}, states
