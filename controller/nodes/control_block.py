@@ -1,0 +1,311 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The root side of the control block: making it, commanding through it, taking it away.
+
+The block's folder, `command`, `visible` and `agent.json` belong to root; only `ranks/` belongs to the job's
+user (see `rank_files`). `command` is changed in place and never replaced: sessions have it mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import mmap
+import os
+import pwd
+import re
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from controller.nodes.deadline import Deadline, Poll
+from controller.nodes.port import NodePhase
+from controller.nodes.protocol import (
+    MAX_JOB_ID,
+    AgentError,
+    ByteCount,
+    ErrorKind,
+    GpuIndices,
+    JobIdField,
+    Step,
+    UidField,
+)
+from gandiva import layout
+
+MAX_STATE_BYTES = 65_536
+REMOVE_SECONDS = 30.0
+
+
+class CheckpointedProcess(BaseModel):
+    """A process whose GPU memory the driver holds in host memory. NVML does not list it any more."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    pid: Annotated[int, Field(gt=0)]
+    start_time_ticks: Annotated[int, Field(ge=0)]
+    gpus: GpuIndices
+    """The job's GPUs at that time."""
+    memory_bytes: dict[int, ByteCount]
+    """What it held, by GPU index: that much must be free before it is restored."""
+
+
+class JobState(BaseModel):
+    """What the agent must still know after it was killed: `agent.json`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: int = 1
+    job_id: JobIdField
+    uid: UidField
+    phase: NodePhase = NodePhase.RUNNING
+    gpus: GpuIndices = ()
+    binding: GpuIndices = ()
+    target_step: Step = 0
+    """Of the pause under way; it never falls within one pause."""
+    stopped_step: Step | None = None
+    left_bytes: ByteCount = 0
+    residual_bytes: ByteCount = 0
+    """What the job may keep on each GPU while it is off them."""
+    offload_seconds: float = 0.0
+    empty: bool = False
+    movable: bool = False
+    checkpointed: tuple[CheckpointedProcess, ...] = ()
+    error: str = ""
+
+    def but(self, **changes: object) -> JobState:
+        """A copy with changes, validated."""
+        return JobState.model_validate({**self.model_dump(), **changes})
+
+
+class ControlBlocks:
+    """All control blocks of a node."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+
+    def block(self, job_id: int) -> ControlBlock:
+        """The block of a job, whether it exists or not."""
+        return ControlBlock(self.run_dir, job_id)
+
+    def job_ids(self) -> list[int]:
+        """Jobs that have a block, in order."""
+        try:
+            names = [entry.name for entry in self.run_dir.iterdir()]
+        except FileNotFoundError:
+            return []
+        return sorted(
+            int(name) for name in names if re.fullmatch(r"[1-9]\d{0,9}", name) and int(name) <= MAX_JOB_ID
+        )
+
+    def uid_of_job(self, job_id: int) -> int | None:
+        """Whose job it is, as root wrote it down; None without a block."""
+        return self.block(job_id).uid()
+
+    def empty_trash(self) -> None:
+        """Remove what an agent that was killed had only put aside."""
+        with contextlib.suppress(OSError):
+            for entry in self.run_dir.iterdir():
+                if entry.name.startswith(".trash-"):
+                    _remove_tree(entry)
+
+
+class ControlBlock:
+    """One job's control block."""
+
+    def __init__(self, run_dir: Path, job_id: int) -> None:
+        self.job_id = job_id
+        self.path = run_dir / str(job_id)
+        self._command = self.path / "command"
+        self.ranks = self.path / "ranks"
+
+    def exists(self) -> bool:
+        """Whether there is one that an agent or a prolog has finished making."""
+        return self._command.exists()
+
+    def uid(self) -> int | None:
+        """The owner of `ranks/`, which root gave to the job's user; None without a block."""
+        try:
+            return self.ranks.lstat().st_uid
+        except OSError:
+            return None
+
+    def create(self, uid: int) -> None:
+        """Make the block, or complete one. Raises OSError."""
+        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self.path.mkdir(exist_ok=True)
+        self.path.chmod(0o755)  # whatever the umask says
+        if not self.ranks.is_dir() or self.ranks.is_symlink() or self.uid() != uid:
+            self.put_aside(self.ranks)
+            self.ranks.mkdir(mode=0o700)
+            os.chown(self.ranks, uid, _group_of(uid))
+        self.write_command(layout.Verb.RUN, 0)
+
+    def clear_ranks(self) -> None:
+        """Forget the sessions of an earlier run of the job. Raises OSError."""
+        uid = self.uid()
+        self.put_aside(self.ranks)
+        self.ranks.mkdir(mode=0o700)
+        if uid is not None:
+            os.chown(self.ranks, uid, _group_of(uid))
+
+    def remove(self) -> None:
+        """Take the block away; sessions that wait are told to go on first. Raises OSError."""
+        if self.exists():
+            self.write_command(layout.Verb.RUN, 0)
+        self.put_aside(self.path)
+
+    def put_aside(self, path: Path) -> None:
+        """Remove a tree that its user may still be writing to: out of sight at once, then deleted."""
+        for number in range(100):
+            trash = self.path.parent / f".trash-{self.job_id}-{os.getpid()}-{number}"
+            try:
+                path.rename(trash)
+            except FileNotFoundError:
+                return
+            except OSError:
+                if trash.exists():
+                    continue
+                raise
+            _remove_tree(trash)
+            return
+
+    # -- command -------------------------------------------------------------------------------------------
+
+    def write_command(self, verb: layout.Verb, target_step: int) -> int:
+        """Give all sessions a command; the same one again changes nothing. Returns its sequence number."""
+        current = self.read_command()
+        if current is not None and (current.verb, current.target_step) == (verb, target_step):
+            return current.sequence
+        with self._open_command() as file, mmap.mmap(file, layout.RECORD_BYTES) as mapped:
+            words = memoryview(mapped).cast("Q")
+            try:
+                # Odd while it changes. If we are killed half-way, sessions stay as they are until the next
+                # agent writes.
+                sequence = (words[layout.WORD_SEQUENCE] | 1) & (2**63 - 1)
+                words[layout.WORD_SEQUENCE] = sequence
+                words[layout.WORD_TARGET] = target_step
+                words[layout.WORD_HEAD] = layout.head_word(verb)
+                words[layout.WORD_SEQUENCE] = sequence + 1
+                return sequence + 1
+            finally:
+                words.release()
+
+    def read_command(self) -> layout.Command | None:
+        """The command in force; None without one that can be read."""
+        try:
+            data = self._command.read_bytes()
+        except OSError:
+            return None
+        return layout.parse_command(data) if len(data) == layout.RECORD_BYTES else None
+
+    @contextlib.contextmanager
+    def _open_command(self) -> Iterator[int]:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(self._command, flags, 0o644)
+        try:
+            os.fchmod(file, 0o644)
+            if os.fstat(file).st_size != layout.RECORD_BYTES:
+                os.ftruncate(file, 0)
+                os.posix_fallocate(file, 0, layout.RECORD_BYTES)
+            yield file
+        finally:
+            os.close(file)
+
+    def write_visible(self, gpus: Sequence[int], binding: Sequence[int]) -> None:
+        """Say which of Slurm's CUDA_VISIBLE_DEVICES (ascending indices) the job uses now: `visible`."""
+        path = self.path / "visible"
+        if not binding or set(gpus) == set(binding):
+            path.unlink(missing_ok=True)
+            return
+        ordered = sorted(binding)
+        _write_atomically(path, ",".join(str(ordered.index(gpu)) for gpu in sorted(gpus)) + "\n", 0o644)
+
+    # -- agent.json ----------------------------------------------------------------------------------------
+
+    def load_state(self) -> JobState | None:
+        """What an agent wrote last; None when no agent ever did, or what it wrote is unreadable."""
+        try:
+            text = (self.path / "agent.json").read_bytes()
+        except OSError:
+            return None
+        if len(text) > MAX_STATE_BYTES:
+            return None
+        try:
+            state = JobState.model_validate_json(text)
+        except ValidationError:
+            return None
+        return state if state.job_id == self.job_id else None
+
+    def save_state(self, state: JobState) -> JobState:
+        """Write it down. Raises AgentError unknown_job when the block has gone."""
+        try:
+            _write_atomically(self.path / "agent.json", state.model_dump_json(), 0o600)
+        except FileNotFoundError:
+            raise AgentError(
+                ErrorKind.UNKNOWN_JOB, f"the control block {self.path} has gone", self.job_id
+            ) from None
+        return state
+
+    @contextlib.contextmanager
+    def locked(self, deadline: Deadline) -> Iterator[None]:
+        """Keep other agents away from this job: one that lost its channel may still be finishing.
+
+        Raises AgentError: unknown_job without a block, deadline when the other one does not finish.
+        """
+        poll = Poll(deadline)
+        path = self.path / "agent.lock"
+        try:
+            # In a folder of root's and mode 0600: a user who could open it could hold the lock for ever.
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            raise AgentError(
+                ErrorKind.UNKNOWN_JOB, f"no control block {self.path}: prepare the job first", self.job_id
+            ) from None
+        try:
+            while True:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if not poll.wait():
+                        raise AgentError(
+                            ErrorKind.DEADLINE,
+                            f"another agent is still at work on job {self.job_id}; try again",
+                            self.job_id,
+                        ) from None
+            yield
+        finally:
+            os.close(file)
+
+
+def _write_atomically(path: Path, text: str, mode: int) -> None:
+    temporary = path.with_name(path.name + ".new")
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(file, mode)
+        os.write(file, text.encode())
+    finally:
+        os.close(file)
+    temporary.replace(path)
+
+
+def _group_of(uid: int) -> int:
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return 0
+
+
+def _remove_tree(path: Path) -> None:
+    # rm, because it copes with folders nested thousands deep and with a user who changes links meanwhile.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            ["rm", "-rf", "--one-file-system", "--", str(path)],
+            timeout=REMOVE_SECONDS,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )

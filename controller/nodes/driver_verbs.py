@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`checkpoint` and `verify_empty`: a job leaves its GPUs without knowing it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from controller.nodes import protocol, transparent
+from controller.nodes.control_block import CheckpointedProcess, ControlBlock, JobState
+from controller.nodes.deadline import Deadline, Poll
+from controller.nodes.gpus import NvmlUnavailable, describe
+from controller.nodes.node import NVML_SECONDS, Node
+from controller.nodes.occupancy import Holder, Occupancy
+from controller.nodes.port import NodePhase
+from controller.nodes.processes import ProcessId
+from controller.nodes.protocol import AgentError, ErrorKind
+from controller.nodes.returning import Returning
+from gandiva.layout import Verb
+
+
+class DriverVerbs:
+    """Verbs that need the CUDA driver, or nothing at all."""
+
+    def __init__(self, node: Node, returning: Returning) -> None:
+        self._node = node
+        self._returning = returning
+
+    def checkpoint(self, args: protocol.CheckpointArgs, deadline: Deadline) -> protocol.OffloadResult:
+        """Suspend one process on one GPU by the CUDA driver; a job that is on no GPU yields as `empty`."""
+        with self._node.job(args.job_id, deadline) as (block, state):
+            if state.phase is NodePhase.YIELDED:
+                return self._node.already_yielded(state)
+            begin = time.monotonic()
+            # A pause under way is off: it must not block the process once it runs again.
+            block.write_command(Verb.RUN, 0)
+            state = block.save_state(state.but(phase=NodePhase.RUNNING, target_step=0))
+            try:
+                occupancy = self._node.look(deadline.at_most(NVML_SECONDS))
+            except NvmlUnavailable as error:
+                raise AgentError(ErrorKind.INTERNAL, str(error), args.job_id) from error
+            unreadable = occupancy.unreadable(state.gpus)
+            if unreadable:
+                raise AgentError(ErrorKind.INTERNAL, "; ".join(unreadable), args.job_id)
+            holders = occupancy.of_job(args.job_id)
+            if not holders:
+                left_bytes = self._node.verify_gone(state, args.residual_limit_bytes, deadline)
+                state = state.but(empty=True, movable=False, stopped_step=None)
+                seconds = time.monotonic() - begin
+                return self._node.yielded(block, state, left_bytes, args.residual_limit_bytes, seconds)
+            process = self._only_process(holders, args.job_id)
+            transparent.wait_until_runnable(
+                [process.pid],
+                self._node.processes,
+                args.job_id,
+                deadline.at_most(args.lock_deadline_seconds),
+                "checkpoint",
+            )
+            state = self.driver_suspend(
+                block, state, process, occupancy, args.lock_deadline_seconds, deadline
+            )
+            try:
+                left_bytes = self._node.verify_gone(state, args.residual_limit_bytes, deadline)
+            except AgentError:
+                self._returning.undo(block, state)
+                raise
+            can_map = self._node.can.device_map
+            return self._node.yielded(
+                block,
+                state.but(movable=can_map and left_bytes == 0, stopped_step=None),
+                left_bytes,
+                args.residual_limit_bytes,
+                time.monotonic() - begin,
+            )
+
+    def _only_process(self, holders: Sequence[Holder], job_id: int) -> ProcessId:
+        can = self._node.can
+        pids = sorted({holder.pid for holder in holders})
+        gpus = sorted({holder.gpu for holder in holders})
+        if not can.checkpoint:
+            why = f"driver {self._node.driver_version()} has no checkpoint calls; need 570 or later"
+        elif len(pids) > 1:
+            why = f"{len(pids)} processes ({pids[:8]}) use GPUs; only one can be checkpointed"
+        elif len(gpus) > 1:
+            why = f"process {pids[0]} uses {describe(gpus)}; only one GPU is supported"
+        else:
+            start = self._node.processes.start_time_ticks(pids[0])
+            if start is not None:
+                return ProcessId(pids[0], start)
+            raise AgentError(
+                ErrorKind.NOT_COOPERATIVE,
+                f"job {job_id}: process {pids[0]} has just ended; try again",
+                job_id,
+            )
+        raise AgentError(ErrorKind.UNSUPPORTED, f"job {job_id}: {why}; it can be requeued", job_id)
+
+    def driver_suspend(
+        self,
+        block: ControlBlock,
+        state: JobState,
+        process: ProcessId,
+        occupancy: Occupancy,
+        lock_seconds: float,
+        deadline: Deadline,
+    ) -> JobState:
+        """Lock and checkpoint. The intent is written down first: whoever comes after us asks the driver."""
+        held = {
+            holder.gpu: holder.memory_bytes
+            for holder in occupancy.of_job(state.job_id)
+            if holder.pid == process.pid
+        }
+        record = CheckpointedProcess(
+            pid=process.pid,
+            start_time_ticks=process.start_time_ticks,
+            memory_bytes=held,
+            gpus=state.gpus or tuple(sorted(held)),
+        )
+        before = state
+        state = block.save_state(
+            state.but(phase=NodePhase.PAUSING, checkpointed=(record,), gpus=record.gpus, error="")
+        )
+        try:
+            transparent.suspend(self._node.driver, process, state.job_id, lock_seconds, deadline)
+        except AgentError as error:
+            if "it is RUNNING now" in error.message:
+                block.save_state(before.but(error=error.message))
+            else:
+                block.save_state(state.but(phase=NodePhase.FAILED, error=error.message))
+            raise
+        return state
+
+    def verify_empty(self, args: protocol.VerifyEmptyArgs, deadline: Deadline) -> protocol.EmptyResult:
+        """A job that yielded as empty was suspended by Slurm: wait until its processes have really stopped,
+        and make sure that none got onto a GPU before it did."""
+        deadline = deadline.at_most(args.wait_seconds)
+        with self._node.job(args.job_id, deadline) as (block, state):
+            if state.phase is not NodePhase.YIELDED:
+                raise AgentError(
+                    ErrorKind.BAD_REQUEST,
+                    f"job {args.job_id} is {state.phase.value}; only a job that yielded can be verified",
+                    args.job_id,
+                )
+            poll = Poll(deadline, longest_seconds=0.05)
+            while True:
+                running = [
+                    process.pid
+                    for process in self._node.processes.of_job(args.job_id)
+                    if self._node.processes.halted(process.pid) is None
+                ]
+                if not running:
+                    break
+                if not poll.wait():
+                    raise AgentError(
+                        ErrorKind.DEADLINE,
+                        f"job {args.job_id}: process {running[0]} and {len(running) - 1} others are neither"
+                        f" stopped nor frozen after {args.wait_seconds:.1f} s",
+                        args.job_id,
+                    )
+            try:
+                self._node.verify_gone(state, state.residual_bytes, deadline)
+            except AgentError as error:
+                block.save_state(state.but(phase=NodePhase.RUNNING, empty=False, error=error.message))
+                raise
+            return protocol.EmptyResult()

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`hello` and `observe`: what a node is and what goes on there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from pathlib import Path
+
+from checkpointing.cuda_driver import Capabilities
+from controller.nodes import protocol
+from controller.nodes.deadline import Deadline
+from controller.nodes.gpus import NvmlUnavailable, Reading
+from controller.nodes.node import NVML_SECONDS, Node
+from controller.nodes.occupancy import Occupancy
+from controller.nodes.port import NodePhase
+from controller.nodes.protocol import AgentError
+from controller.nodes.rank_files import Ranks
+
+log = logging.getLogger(__name__)
+
+
+class Looking:
+    """Verbs that change nothing."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def hello(self, _args: protocol.NoArgs, deadline: Deadline) -> protocol.HelloResult:
+        """Who and what this node is."""
+        try:
+            reading = self._node.reader.read(deadline.at_most(NVML_SECONDS))
+        except NvmlUnavailable as error:
+            log.warning("%s", error)
+            reading = self._node.reader.last() or Reading("", ())
+        can = Capabilities.of_version(reading.driver_version)
+        return protocol.HelloResult(
+            protocol="gandiva-agent",
+            version=protocol.VERSION,
+            node=self._node.settings.node,
+            boot_id=_boot_id(),
+            driver_version=reading.driver_version[:80],
+            checkpoint_supported=can.checkpoint,
+            device_map_supported=can.device_map,
+            gpus=tuple(
+                protocol.GpuInfo(
+                    index=gpu.index, uuid=gpu.uuid, model=gpu.model, memory_bytes=gpu.memory_bytes
+                )
+                for gpu in reading.gpus
+            ),
+        )
+
+    def observe(self, _args: protocol.NoArgs, deadline: Deadline) -> protocol.ObserveResult:
+        """Everything the node knows now. GPUs that could not be read come as not healthy."""
+        occupancy: Occupancy | None = None
+        try:
+            occupancy = self._node.look(deadline.at_most(NVML_SECONDS))
+            reading: Reading = occupancy.reading
+        except NvmlUnavailable as error:
+            log.warning("%s", error)
+            reading = self._node.reader.last() or Reading("", ())
+        can = Capabilities.of_version(reading.driver_version)
+        jobs = []
+        for job_id in self._node.blocks.job_ids()[: protocol.MAX_JOBS]:
+            # A job that ends meanwhile takes its block with it.
+            with contextlib.suppress(AgentError):
+                jobs.append(self._job_info(job_id, occupancy, can))
+        return protocol.ObserveResult(
+            time=time.time(),
+            gpus=tuple(
+                protocol.GpuStatus(
+                    index=gpu.index,
+                    uuid=gpu.uuid,
+                    model=gpu.model,
+                    memory_bytes=gpu.memory_bytes,
+                    healthy=gpu.healthy,
+                    memory_used_bytes=gpu.memory_used_bytes,
+                    utilization_fraction=gpu.utilization_fraction,
+                    processes=tuple(
+                        protocol.GpuProcessInfo(
+                            pid=holder.pid,
+                            job_id=holder.job_id,
+                            uid=holder.uid,
+                            memory_bytes=holder.memory_bytes,
+                        )
+                        for holder in (occupancy.on(gpu.index) if occupancy is not None else ())
+                    ),
+                )
+                for gpu in reading.gpus
+            ),
+            jobs=tuple(jobs),
+        )
+
+    def _job_info(self, job_id: int, occupancy: Occupancy | None, can: Capabilities) -> protocol.JobInfo:
+        block = self._node.blocks.block(job_id)
+        state = self._node.state(block)
+        ranks = self._node.ranks(block, state)
+        held = {} if occupancy is None else occupancy.bytes_by_gpu(job_id)
+        yielded = state.phase is NodePhase.YIELDED
+        if yielded and occupancy is not None:
+            left_bytes = sum(held.values())
+        else:
+            left_bytes = state.left_bytes if yielded else 0
+        return protocol.JobInfo(
+            job_id=job_id,
+            phase=state.phase,
+            gpus=state.gpus or tuple(sorted(held)),
+            ranks=ranks.infos(),
+            left_bytes=left_bytes,
+            movable=state.movable if yielded else self._looks_movable(job_id, ranks, occupancy, can),
+            error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],
+        )
+
+    @staticmethod
+    def _looks_movable(job_id: int, ranks: Ranks, occupancy: Occupancy | None, can: Capabilities) -> bool:
+        """Whether a running job could probably come back on other GPUs; certain once it has yielded."""
+        if ranks.live and all(rank.releases_context for rank in ranks.live):
+            return True
+        pids = {holder.pid for holder in occupancy.of_job(job_id)} if occupancy is not None else set()
+        return can.device_map and len(pids) == 1 and len(ranks.live) <= 1
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:64]
+    except OSError:
+        return ""

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What all verbs share: the node's parts, a job under its lock, and the two checks on GPU memory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpointing.cuda_driver import Capabilities
+from checkpointing.driver_process import DriverProcesses
+from controller.nodes import protocol, rank_files
+from controller.nodes.control_block import ControlBlock, ControlBlocks, JobState
+from controller.nodes.deadline import Deadline
+from controller.nodes.gpus import GpuReader
+from controller.nodes.gpustat import OwnerFiles
+from controller.nodes.occupancy import VANISH_SECONDS, Occupancy, survey, wait_until_clear
+from controller.nodes.port import NodePhase
+from controller.nodes.processes import Processes
+from controller.nodes.protocol import AgentError, ErrorKind
+from controller.nodes.rank_files import Ranks
+from gandiva.layout import Verb
+
+NVML_SECONDS = 5.0
+VERIFY_SECONDS = 2.0
+"""How long a job's memory may take to disappear from NVML after everybody said that it is gone."""
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """Where things are on this node. `gpustat_dir` None: write no owner files."""
+
+    node: str
+    run_dir: Path
+    gpustat_dir: Path | None
+
+
+class Node:
+    """The parts of a node, for the verbs to work on."""
+
+    def __init__(self, settings: AgentSettings, reader: GpuReader, driver: DriverProcesses) -> None:
+        self.settings = settings
+        self.blocks = ControlBlocks(settings.run_dir)
+        self.processes = Processes(settings.node, self.blocks.uid_of_job)
+        self.reader = reader
+        self.driver = driver
+        self.owners = OwnerFiles(settings.gpustat_dir)
+
+    @contextlib.contextmanager
+    def job(self, job_id: int, deadline: Deadline) -> Iterator[tuple[ControlBlock, JobState]]:
+        block = self.blocks.block(job_id)
+        with block.locked(deadline):
+            yield block, self.state(block)
+
+    def state(self, block: ControlBlock) -> JobState:
+        """What is known about a job; of a block made by the prolog, what can be seen. Raises AgentError."""
+        state = block.load_state()
+        if state is not None:
+            return state
+        uid = block.uid()
+        if uid is None:
+            raise AgentError(
+                ErrorKind.UNKNOWN_JOB, f"no control block {block.path}: prepare the job first", block.job_id
+            )
+        command = block.read_command()
+        asked = command is not None and command.verb is not Verb.RUN
+        return JobState(
+            job_id=block.job_id,
+            uid=uid,
+            phase=NodePhase.PAUSING if asked else NodePhase.RUNNING,
+            target_step=command.target_step if command is not None and asked else 0,
+        )
+
+    def ranks(self, block: ControlBlock, state: JobState) -> Ranks:
+        return rank_files.read_ranks(str(block.ranks), state.uid, state.job_id, self.processes)
+
+    def look(self, deadline: Deadline) -> Occupancy:
+        return survey(self.reader, self.processes, deadline)
+
+    def driver_version(self) -> str:
+        reading = self.reader.last()
+        return reading.driver_version if reading is not None else ""
+
+    @property
+    def can(self) -> Capabilities:
+        """What the node's driver can do; nothing before the first reading."""
+        return Capabilities.of_version(self.driver_version())
+
+    def uuids(self, gpus: Sequence[int]) -> list[str]:
+        reading = self.reader.last()
+        return [gpu.uuid for gpu in reading.gpus if gpu.index in gpus] if reading is not None else []
+
+    def _allowance(self, job_id: int) -> int:
+        """Bytes another job may have left on each GPU: nothing, unless it is off them."""
+        state = self.blocks.block(job_id).load_state()
+        return state.residual_bytes if state is not None and state.phase is NodePhase.YIELDED else 0
+
+    def require_free(
+        self, gpus: Sequence[int], job_id: int, deadline: Deadline, needed: Mapping[int, int] | None = None
+    ) -> None:
+        """Raise AgentError gpu_busy unless the job can have these GPUs, with this much memory on each."""
+
+        def complaints(seen: Occupancy) -> tuple[list[str], bool]:
+            unreadable = seen.unreadable(gpus)
+            if unreadable:
+                return unreadable, False
+            others = seen.others(gpus, job_id, self._allowance)
+            if others:
+                # Of a process that has ended NVML will hear soon; a living one stays.
+                return [str(holder) for holder in others], all(not holder.exists for holder in others)
+            for gpu, size in (needed or {}).items():
+                found = seen.reading.gpu(gpu)
+                if found is not None and found.memory_bytes - found.memory_used_bytes < size:
+                    free = (found.memory_bytes - found.memory_used_bytes) >> 20
+                    return [f"GPU {gpu} has {free} MiB free, job {job_id} needs {size >> 20} MiB"], True
+            return [], False
+
+        look_deadline = deadline.at_most(VANISH_SECONDS + NVML_SECONDS)
+        left, _ = wait_until_clear(
+            lambda: self.look(deadline.at_least(0.5).at_most(NVML_SECONDS)), complaints, look_deadline
+        )
+        if left:
+            raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]), job_id)
+
+    def verify_gone(self, state: JobState, limit_bytes: int, deadline: Deadline) -> int:
+        """The bytes the job has left on the node's GPUs. Raises AgentError left_on_gpu when that is more than
+        the limit on any of them, or when nobody can tell."""
+
+        def complaints(seen: Occupancy) -> tuple[list[str], bool]:
+            found = seen.unreadable(state.gpus)
+            for gpu, size in seen.bytes_by_gpu(state.job_id).items():
+                if size > limit_bytes:
+                    found.append(
+                        f"{size >> 20} MiB of job {state.job_id} stay on GPU {gpu},"
+                        f" allowed are {limit_bytes >> 20} MiB"
+                    )
+            for gpu in state.gpus:
+                # Listed, but of no job we can name: perhaps ours, just ended, or in another namespace.
+                found += [str(holder) for holder in seen.on(gpu) if holder.job_id is None]
+            return found, True
+
+        deadline = deadline.at_most(VERIFY_SECONDS + NVML_SECONDS).at_least(VERIFY_SECONDS)
+        left, seen = wait_until_clear(
+            lambda: self.look(deadline.at_least(0.5).at_most(NVML_SECONDS)), complaints, deadline
+        )
+        if left or seen is None:
+            raise AgentError(ErrorKind.LEFT_ON_GPU, "; ".join(left[:4]), state.job_id)
+        return sum(seen.bytes_by_gpu(state.job_id).values())
+
+    def yielded(
+        self, block: ControlBlock, state: JobState, left_bytes: int, residual_bytes: int, seconds: float
+    ) -> protocol.OffloadResult:
+        """Write down that the job is off its GPUs, which nobody may do before `verify_gone`."""
+        state = block.save_state(
+            state.but(
+                phase=NodePhase.YIELDED,
+                left_bytes=left_bytes,
+                residual_bytes=residual_bytes,
+                offload_seconds=seconds,
+                error="",
+            )
+        )
+        self.owners.release(self.uuids(state.gpus), state.job_id)
+        return self.already_yielded(state)
+
+    @staticmethod
+    def already_yielded(state: JobState) -> protocol.OffloadResult:
+        """The answer to a job's yield, the first time and every time it is asked again."""
+        return protocol.OffloadResult(
+            left_bytes=state.left_bytes,
+            seconds=state.offload_seconds,
+            stopped_step=state.stopped_step,
+            empty=state.empty,
+        )

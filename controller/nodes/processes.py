@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which process belongs to which job, from /proc alone.
+
+Slurm puts every process of a job into a control group whose path names the job:
+
+    cgroup v1            …/slurm[_NODE]/uid_1000/job_12/step_0/task_0
+    cgroup v2            …/system.slice/[NODE_]slurmstepd.scope/job_12/step_0/user/task_0
+    cgroup v2, 26.05     …/slurmstepd.scope/sEKNKTV3WPV500/step_0/user/task_0      (SLUID, not job id)
+
+(NODE where slurmd is built for several daemons per host.) For a SLUID the job id is taken from the title of
+the slurmstepd of that folder, "slurmstepd: [12.batch]", which only root can set. A site without control
+groups is left with SLURM_JOB_ID in the process's environment, which its owner can write: it counts only for
+a job of the same user.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+MAX_READ_BYTES = 1 << 20
+
+_V1 = re.compile(r"/slurm(?:_(?P<node>[^/]+))?/uid_(?P<uid>\d{1,10})/job_(?P<job>\d{1,10})(?:/|$)")
+_V2 = re.compile(
+    r"/(?:(?P<node>[^/]+)_)?slurmstepd\.scope/(?:job_(?P<job>\d{1,10})|(?P<sluid>s[0-9A-Z]{13}))(?:/|$)"
+)
+# Users own control groups below their own slice and can give them any name.
+_DELEGATED = re.compile(r"/user\.slice/|/user@\d+\.service/")
+_STEPD_TITLE = re.compile(r"slurmstepd: \[(?P<job>\d{1,10})[.\]]")
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupOwner:
+    """What a control group's path says."""
+
+    job_id: int | None
+    sluid: str | None
+    node: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessId:
+    """A process that stays itself when its pid is used again."""
+
+    pid: int
+    start_time_ticks: int
+
+
+def parse_cgroup(text: str) -> CgroupOwner | None:
+    """The owner named by a /proc/PID/cgroup; None when the process is in no job's control group."""
+    for line in text.splitlines():
+        path = line.split(":", 2)[-1]
+        if _DELEGATED.search(path):
+            continue
+        if match := _V1.search(path):
+            return CgroupOwner(int(match["job"]), None, match["node"])
+        if match := _V2.search(path):
+            job = match["job"]
+            return CgroupOwner(int(job) if job else None, match["sluid"], match["node"])
+    return None
+
+
+class Processes:
+    """The process table of a node. Every answer is of the moment: processes come and go."""
+
+    def __init__(
+        self,
+        node: str,
+        uid_of_job: Callable[[int], int | None],
+        proc: Path = Path("/proc"),
+        cgroup_mount: Path = Path("/sys/fs/cgroup"),
+    ) -> None:
+        """`uid_of_job` says whose a job is, or None when it is not known on this node."""
+        self._node = node
+        self._uid_of_job = uid_of_job
+        self._proc = proc
+        self._cgroup_mount = cgroup_mount
+        self._job_of_sluid: dict[str, int] = {}
+
+    def start_time_ticks(self, pid: int) -> int | None:
+        """Field 22 of /proc/PID/stat; None when there is no such live process."""
+        fields = self._stat(pid)
+        return None if fields is None or fields[0] in ("Z", "X") else int(fields[19])
+
+    def alive(self, process: ProcessId) -> bool:
+        """Whether it still runs and is the same process."""
+        return self.start_time_ticks(process.pid) == process.start_time_ticks
+
+    def uid(self, pid: int) -> int | None:
+        """Real user id; None when there is no such process."""
+        match = re.search(r"^Uid:\s+(\d+)", self._read(pid, "status") or "", re.MULTILINE)
+        return int(match.group(1)) if match else None
+
+    def job_of(self, pid: int) -> int | None:
+        """The job that a process belongs to, on this node; None when it belongs to none, or has ended."""
+        owner = parse_cgroup(self._read(pid, "cgroup") or "")
+        if owner is not None:
+            if owner.node is not None and owner.node != self._node:
+                return None  # another slurmd on the same host
+            if owner.job_id is not None:
+                return owner.job_id
+            if owner.sluid is not None and (found := self._job_of_folder(owner.sluid)) is not None:
+                return found
+        return self._job_by_environment(pid)
+
+    def of_job(self, job_id: int) -> tuple[ProcessId, ...]:
+        """The job's processes, without Slurm's own (which run as root)."""
+        owner = self._uid_of_job(job_id)
+        found = []
+        for pid in self._pids():
+            if self.job_of(pid) != job_id or (self.uid(pid) == 0 and owner != 0):
+                continue
+            if self._comm(pid) == "slurmstepd":
+                continue
+            start = self.start_time_ticks(pid)
+            if start is not None:
+                found.append(ProcessId(pid, start))
+        return tuple(found)
+
+    def halted(self, pid: int) -> str | None:
+        """ "stopped" or "frozen" when the process cannot run now; None when it can, or has ended."""
+        fields = self._stat(pid)
+        if fields is None:
+            return None
+        if fields[0] in ("T", "t"):
+            return "stopped"
+        return "frozen" if self._frozen(pid) else None
+
+    # -- inside --------------------------------------------------------------------------------------------
+
+    def _pids(self) -> Iterator[int]:
+        for entry in self._proc.iterdir():
+            if entry.name.isdecimal():
+                yield int(entry.name)
+
+    def _read(self, pid: int, name: str) -> str | None:
+        try:
+            with (self._proc / str(pid) / name).open("rb") as file:
+                return file.read(MAX_READ_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return None
+
+    def _stat(self, pid: int) -> list[str] | None:
+        """The fields of /proc/PID/stat from the third on (the second, the name, may contain anything)."""
+        text = self._read(pid, "stat")
+        if text is None or ")" not in text:
+            return None
+        fields = text[text.rindex(")") + 1 :].split()
+        return fields if len(fields) > 19 and fields[19].isdecimal() else None
+
+    def _comm(self, pid: int) -> str:
+        return (self._read(pid, "comm") or "").strip()
+
+    def _job_of_folder(self, sluid: str) -> int | None:
+        if sluid in self._job_of_sluid:
+            return self._job_of_sluid[sluid]
+        for pid in self._pids():
+            if self._comm(pid) != "slurmstepd" or self.uid(pid) != 0:
+                continue
+            owner = parse_cgroup(self._read(pid, "cgroup") or "")
+            if owner is None or owner.sluid != sluid:
+                continue
+            title = (self._read(pid, "cmdline") or "").replace("\0", " ")
+            if match := _STEPD_TITLE.match(title):
+                # A SLUID is unique for ever: it can be kept. Bounded all the same.
+                if len(self._job_of_sluid) > 10_000:
+                    self._job_of_sluid.clear()
+                self._job_of_sluid[sluid] = int(match["job"])
+                return self._job_of_sluid[sluid]
+        return None
+
+    def _job_by_environment(self, pid: int) -> int | None:
+        text = self._read(pid, "environ")
+        if not text:
+            return None
+        environ = dict(entry.split("=", 1) for entry in text.split("\0") if "=" in entry)
+        claimed = environ.get("SLURM_JOB_ID", "")
+        if not re.fullmatch(r"[1-9]\d{0,9}", claimed):
+            return None
+        if environ.get("SLURMD_NODENAME", self._node) != self._node:
+            return None
+        uid = self.uid(pid)
+        return int(claimed) if uid is not None and self._uid_of_job(int(claimed)) == uid else None
+
+    def _frozen(self, pid: int) -> bool:
+        for line in (self._read(pid, "cgroup") or "").splitlines():
+            number, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if path.startswith("/.."):
+                continue  # outside our view of the hierarchy
+            if "freezer" in controllers.split(","):
+                state = self._text(self._cgroup_mount / "freezer" / path.lstrip("/") / "freezer.state")
+                if state.strip() in ("FROZEN", "FREEZING"):
+                    return True
+            elif number == "0":
+                for mount in (self._cgroup_mount, self._cgroup_mount / "unified"):
+                    if "frozen 1" in self._text(mount / path.lstrip("/") / "cgroup.events"):
+                        return True
+        return False
+
+    @staticmethod
+    def _text(path: Path) -> str:
+        try:
+            return path.read_text()
+        except OSError:
+            return ""

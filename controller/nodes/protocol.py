@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Every message between the controller and a node agent (docs/interfaces.md, section 4).
+
+JSON, one object per line of at most MAX_LINE_BYTES. Both ends validate what they receive with these models:
+sizes are bounded and unknown fields are refused in requests, and ignored in answers (a newer agent may say
+more).
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from controller.nodes.port import NodePhase, RankState
+
+PROTOCOL = "gandiva-agent"
+VERSION = 1
+MAX_LINE_BYTES = 1 << 20
+MAX_DEADLINE_SECONDS = 3600.0
+MAX_GPUS = 64
+MAX_RANKS = 128
+MAX_JOBS = 1024
+MAX_STEP = 2**53
+MAX_BYTES = 2**53
+MAX_JOB_ID = 2**32 - 1
+MAX_MESSAGE_CHARS = 2000
+
+NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+COMMAND = re.compile(rf"gandiva-agent ({NODE_NAME.pattern})")
+"""What the controller asks sshd to run, and all that the forced command accepts of it."""
+
+
+class ErrorKind(str, enum.Enum):
+    """Why a verb was not carried out."""
+
+    BAD_REQUEST = "bad_request"
+    UNKNOWN_JOB = "unknown_job"
+    GPU_BUSY = "gpu_busy"
+    DEADLINE = "deadline"
+    NOT_COOPERATIVE = "not_cooperative"
+    UNSUPPORTED = "unsupported"
+    DRIVER = "driver"
+    LEFT_ON_GPU = "left_on_gpu"
+    INTERNAL = "internal"
+
+
+class AgentError(Exception):
+    """A verb failed, for a reason the controller can act on."""
+
+    def __init__(self, kind: ErrorKind, message: str, job_id: int | None = None) -> None:
+        super().__init__(message)
+        self.kind = kind
+        self.message = message[:MAX_MESSAGE_CHARS]
+        self.job_id = job_id
+
+
+def _unique(indices: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(indices)) != len(indices):
+        raise ValueError("the same GPU twice")
+    return indices
+
+
+JobIdField = Annotated[int, Field(ge=1, le=MAX_JOB_ID)]
+UidField = Annotated[int, Field(ge=0, le=2**32 - 2)]
+GpuIndices = Annotated[
+    tuple[Annotated[int, Field(ge=0, lt=MAX_GPUS)], ...], Field(max_length=MAX_GPUS), AfterValidator(_unique)
+]
+Seconds = Annotated[float, Field(ge=0, le=MAX_DEADLINE_SECONDS, allow_inf_nan=False)]
+ByteCount = Annotated[int, Field(ge=0, le=MAX_BYTES)]
+Step = Annotated[int, Field(ge=0, le=MAX_STEP)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+
+
+class _Open(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+
+# -- requests --------------------------------------------------------------------------------------------
+
+
+class Request(_Strict):
+    """One line from the controller."""
+
+    id: int = Field(ge=0, le=2**53)
+    verb: str = Field(max_length=32)
+    args: dict[str, Any] = Field(default_factory=dict)
+    deadline_seconds: Annotated[float, Field(gt=0, le=MAX_DEADLINE_SECONDS, allow_inf_nan=False)]
+
+
+class NoArgs(_Strict):
+    """`hello` and `observe` take none."""
+
+
+class JobArgs(_Strict):
+    """A job on this node."""
+
+    job_id: JobIdField
+
+
+class _Placement(JobArgs):
+    gpus: GpuIndices = Field(min_length=1)
+    """Physical indices the job may use now."""
+    binding: GpuIndices = ()
+    """Physical indices Slurm allocated; `gpus` is a part of it. Empty: the same as `gpus`."""
+
+    @model_validator(mode="after")
+    def _check_binding(self) -> _Placement:
+        if self.binding and not set(self.gpus) <= set(self.binding):
+            raise ValueError(f"gpus {list(self.gpus)} are not all in the binding {list(self.binding)}")
+        return self
+
+
+class PrepareArgs(_Placement):
+    """`prepare`."""
+
+    uid: UidField
+
+
+class ResumeArgs(_Placement):
+    """`resume`."""
+
+    deadline_seconds: Seconds
+
+
+class PauseArgs(JobArgs):
+    """`pause`."""
+
+    floor_step: Step = 0
+    wait_seconds: Seconds = 0.0
+    sole: bool = False
+
+
+class OffloadArgs(JobArgs):
+    """`offload`."""
+
+    deadline_seconds: Seconds
+    residual_limit_bytes: ByteCount
+    release_context: bool = False
+
+
+class CheckpointArgs(JobArgs):
+    """`checkpoint`."""
+
+    lock_deadline_seconds: Seconds
+    residual_limit_bytes: ByteCount
+
+
+class VerifyEmptyArgs(JobArgs):
+    """`verify_empty`."""
+
+    wait_seconds: Seconds
+
+
+VERBS: dict[str, type[_Strict]] = {
+    "hello": NoArgs,
+    "observe": NoArgs,
+    "prepare": PrepareArgs,
+    "pause": PauseArgs,
+    "offload": OffloadArgs,
+    "checkpoint": CheckpointArgs,
+    "verify_empty": VerifyEmptyArgs,
+    "resume": ResumeArgs,
+    "forget": JobArgs,
+}
+
+
+# -- results ---------------------------------------------------------------------------------------------
+
+
+class GpuInfo(_Open):
+    """A GPU as `hello` lists it."""
+
+    index: int = Field(ge=0, lt=MAX_GPUS)
+    uuid: str = Field(max_length=96)
+    model: str = Field(max_length=64)
+    memory_bytes: ByteCount
+
+
+class HelloResult(_Open):
+    """`hello`."""
+
+    protocol: Literal["gandiva-agent"]
+    version: int
+    node: str = Field(max_length=64)
+    boot_id: str = Field(max_length=64)
+    driver_version: str = Field(max_length=80)
+    checkpoint_supported: bool
+    device_map_supported: bool
+    gpus: tuple[GpuInfo, ...] = Field(max_length=MAX_GPUS)
+
+
+class GpuProcessInfo(_Open):
+    """A process on a GPU; job_id and uid are null when the agent cannot tell."""
+
+    pid: int
+    job_id: int | None
+    uid: int | None
+    memory_bytes: ByteCount
+
+
+class GpuStatus(GpuInfo):
+    """A GPU as `observe` sees it. Not healthy: the figures are the last ones known."""
+
+    healthy: bool
+    memory_used_bytes: ByteCount
+    utilization_fraction: float = Field(ge=0, le=1)
+    processes: tuple[GpuProcessInfo, ...] = Field(max_length=4096)
+
+
+class RankInfo(_Open):
+    """A session."""
+
+    rank: int = Field(ge=0)
+    state: RankState
+    steps_done: Step
+    samples_done: float = Field(ge=0, allow_inf_nan=False)
+    step_seconds: float = Field(ge=0, allow_inf_nan=False)
+    world_size: int = Field(ge=1)
+    state_bytes: ByteCount
+    largest_tensor_bytes: ByteCount
+    error: str = Field(default="", max_length=200)
+
+
+class JobInfo(_Open):
+    """A job's control block."""
+
+    job_id: JobIdField
+    phase: NodePhase
+    gpus: GpuIndices
+    ranks: tuple[RankInfo, ...] = Field(default=(), max_length=MAX_RANKS)
+    left_bytes: ByteCount = 0
+    movable: bool = False
+    error: str = Field(default="", max_length=MAX_MESSAGE_CHARS)
+
+
+class ObserveResult(_Open):
+    """`observe`; `time` is seconds since the epoch on the node's clock."""
+
+    time: float
+    gpus: tuple[GpuStatus, ...] = Field(max_length=MAX_GPUS)
+    jobs: tuple[JobInfo, ...] = Field(max_length=MAX_JOBS)
+
+
+class EmptyResult(_Open):
+    """Verbs that only say that they are done."""
+
+
+class PauseResult(_Open):
+    """`pause`."""
+
+    target_step: Step
+    all_blocked: bool
+    ranks: tuple[RankInfo, ...] = Field(default=(), max_length=MAX_RANKS)
+
+
+class OffloadResult(_Open):
+    """`offload` and `checkpoint`."""
+
+    left_bytes: ByteCount
+    seconds: float = Field(ge=0)
+    stopped_step: Step | None = None
+    empty: bool = False
+
+
+# -- answers ---------------------------------------------------------------------------------------------
+
+
+class ErrorBody(_Open):
+    """What went wrong."""
+
+    kind: ErrorKind
+    message: str = Field(max_length=MAX_MESSAGE_CHARS)
+    job_id: int | None = None
+
+
+class Answer(_Open):
+    """One line from the agent. `id` is null when the request could not be read."""
+
+    id: int | None
+    ok: bool
+    result: dict[str, Any] | None = None
+    error: ErrorBody | None = None
+
+    @model_validator(mode="after")
+    def _check_one_of(self) -> Answer:
+        if (self.result is None) == self.ok or (self.error is None) != self.ok:
+            raise ValueError("an answer has a result when ok, an error when not")
+        return self
+
+
+def encode(message: BaseModel) -> bytes:
+    """A message as one line, with its newline."""
+    return message.model_dump_json(exclude_none=False).encode() + b"\n"

@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The node port over any transport: what `ssh` and the tests' local agents have in common."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from controller.errors import NodeError, NodeUnreachable
+from controller.model import JobId
+from controller.nodes import protocol
+from controller.nodes.connection import Connection, Patience
+from controller.nodes.port import GpuProcess, GpuSample, NodeJob, NodeSample, Offload, Pause, RankSample
+from controller.nodes.transport import Transport
+
+Result = TypeVar("Result", bound=BaseModel)
+
+FORGET_SECONDS = 30.0
+PAUSE_SECONDS = 5.0
+"""What a pause may take besides waiting for the ranks."""
+LOCK_SHARE = 0.5
+"""How much of a checkpoint's deadline may be spent on waiting for running kernels."""
+
+
+class RemoteNodes:
+    """A NodePort: agents elsewhere, one connection per node, all nodes independent of each other."""
+
+    def __init__(self, transport: Transport, patience: Patience | None = None) -> None:
+        self._transport = transport
+        self._patience = Patience() if patience is None else patience
+        self._connections: dict[str, Connection] = {}
+
+    async def set_nodes(self, addresses: Mapping[str, str]) -> None:
+        """See NodePort. Nothing is connected before it is needed."""
+        for node, connection in list(self._connections.items()):
+            if addresses.get(node) != connection.address:
+                await connection.close()
+                del self._connections[node]
+        for node, address in addresses.items():
+            if not protocol.NODE_NAME.fullmatch(node):
+                raise ValueError(f"{node!r} is no node name: need {protocol.NODE_NAME.pattern}")
+            if node not in self._connections:
+                self._connections[node] = Connection(self._transport, node, address, self._patience)
+
+    async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
+        """See NodePort."""
+
+        async def one(node: str) -> NodeSample | NodeError:
+            try:
+                found = await self._ask(node, "observe", {}, deadline_seconds, protocol.ObserveResult)
+                return _sample(node, found)
+            except NodeError as error:
+                return error
+
+        nodes = list(self._connections)
+        return dict(zip(nodes, await asyncio.gather(*(one(node) for node in nodes)), strict=True))
+
+    async def prepare(
+        self,
+        node: str,
+        job_id: JobId,
+        *,
+        uid: int,
+        gpus: Sequence[int],
+        binding: Sequence[int],
+        deadline_seconds: float,
+    ) -> None:
+        """See NodePort."""
+        args = {"job_id": job_id, "uid": uid, "gpus": list(gpus), "binding": list(binding)}
+        await self._ask(node, "prepare", args, deadline_seconds, protocol.EmptyResult)
+
+    async def pause(
+        self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
+    ) -> Pause:
+        """See NodePort."""
+        args = {"job_id": job_id, "floor_step": floor_step, "wait_seconds": wait_seconds, "sole": sole}
+        found = await self._ask(node, "pause", args, wait_seconds + PAUSE_SECONDS, protocol.PauseResult)
+        return Pause(found.target_step, found.all_blocked, _ranks(found.ranks))
+
+    async def offload(
+        self,
+        node: str,
+        job_id: JobId,
+        *,
+        residual_limit_bytes: int,
+        release_context: bool,
+        deadline_seconds: float,
+    ) -> Offload:
+        """See NodePort."""
+        args = {
+            "job_id": job_id,
+            "deadline_seconds": deadline_seconds,
+            "residual_limit_bytes": residual_limit_bytes,
+            "release_context": release_context,
+        }
+        return _offload(await self._ask(node, "offload", args, deadline_seconds, protocol.OffloadResult))
+
+    async def checkpoint(
+        self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
+    ) -> Offload:
+        """See NodePort."""
+        args = {
+            "job_id": job_id,
+            "lock_deadline_seconds": deadline_seconds * LOCK_SHARE,
+            "residual_limit_bytes": residual_limit_bytes,
+        }
+        return _offload(await self._ask(node, "checkpoint", args, deadline_seconds, protocol.OffloadResult))
+
+    async def verify_empty(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
+        """See NodePort."""
+        args = {"job_id": job_id, "wait_seconds": deadline_seconds}
+        await self._ask(node, "verify_empty", args, deadline_seconds, protocol.EmptyResult)
+
+    async def resume(
+        self,
+        node: str,
+        job_id: JobId,
+        *,
+        gpus: Sequence[int],
+        binding: Sequence[int],
+        deadline_seconds: float,
+    ) -> None:
+        """See NodePort."""
+        args = {
+            "job_id": job_id,
+            "gpus": list(gpus),
+            "binding": list(binding),
+            "deadline_seconds": deadline_seconds,
+        }
+        await self._ask(node, "resume", args, deadline_seconds, protocol.EmptyResult)
+
+    async def forget(self, node: str, job_id: JobId) -> None:
+        """See NodePort."""
+        await self._ask(node, "forget", {"job_id": job_id}, FORGET_SECONDS, protocol.EmptyResult)
+
+    async def close(self) -> None:
+        """See NodePort."""
+        for connection in self._connections.values():
+            await connection.close()
+        self._connections = {}
+
+    async def hello(self, node: str, deadline_seconds: float) -> protocol.HelloResult:
+        """What the node's agent says about itself (`gandiva doctor`). Raises NodeError."""
+        return await self._ask(node, "hello", {}, deadline_seconds, protocol.HelloResult)
+
+    async def _ask(
+        self, node: str, verb: str, args: Mapping[str, Any], deadline_seconds: float, kind: type[Result]
+    ) -> Result:
+        connection = self._connections.get(node)
+        if connection is None:
+            raise NodeUnreachable(node, "not one of the nodes given to set_nodes()")
+        answer = await connection.request(verb, args, deadline_seconds)
+        try:
+            return kind.model_validate(answer)
+        except ValidationError as error:
+            raise NodeError(
+                node, "internal", f"the agent's answer to {verb} is no {kind.__name__}: {error}"
+            ) from None
+
+
+def _sample(node: str, found: protocol.ObserveResult) -> NodeSample:
+    gpus = tuple(
+        GpuSample(
+            index=gpu.index,
+            uuid=gpu.uuid,
+            model=gpu.model,
+            memory_bytes=gpu.memory_bytes,
+            memory_used_bytes=gpu.memory_used_bytes,
+            utilization_fraction=gpu.utilization_fraction,
+            healthy=gpu.healthy,
+            processes=tuple(
+                GpuProcess(
+                    pid=process.pid,
+                    job_id=None if process.job_id is None else JobId(process.job_id),
+                    uid=-1 if process.uid is None else process.uid,
+                    memory_bytes=process.memory_bytes,
+                )
+                for process in gpu.processes
+            ),
+        )
+        for gpu in found.gpus
+    )
+    jobs = {
+        JobId(job.job_id): NodeJob(
+            job_id=JobId(job.job_id),
+            phase=job.phase,
+            gpus=job.gpus,
+            ranks=_ranks(job.ranks),
+            left_bytes=job.left_bytes,
+            movable=job.movable,
+            error=job.error,
+        )
+        for job in found.jobs
+    }
+    return NodeSample(node=node, time=found.time, gpus=gpus, jobs=jobs)
+
+
+def _ranks(ranks: Sequence[protocol.RankInfo]) -> tuple[RankSample, ...]:
+    return tuple(
+        RankSample(
+            rank=rank.rank,
+            state=rank.state,
+            steps_done=rank.steps_done,
+            samples_done=rank.samples_done,
+            step_seconds=rank.step_seconds,
+            world_size=rank.world_size,
+            state_bytes=rank.state_bytes,
+            largest_tensor_bytes=rank.largest_tensor_bytes,
+            error=rank.error,
+        )
+        for rank in ranks
+    )
+
+
+def _offload(found: protocol.OffloadResult) -> Offload:
+    return Offload(found.left_bytes, found.seconds, found.stopped_step, found.empty)

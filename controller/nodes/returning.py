@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`resume`, and the undo of whatever went wrong on the way off the GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Sequence
+
+from checkpointing.cuda_driver import CudaError, ProcessState
+from controller.nodes import protocol, transparent
+from controller.nodes.control_block import CheckpointedProcess, ControlBlock, JobState
+from controller.nodes.deadline import Deadline, Poll
+from controller.nodes.gpus import describe
+from controller.nodes.node import Node
+from controller.nodes.port import NodePhase, RankState
+from controller.nodes.processes import ProcessId
+from controller.nodes.protocol import AgentError, ErrorKind
+from gandiva.layout import Verb
+
+log = logging.getLogger(__name__)
+
+
+class Returning:
+    """Verbs that put state back onto GPUs."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def resume(self, args: protocol.ResumeArgs, deadline: Deadline) -> protocol.EmptyResult:
+        """Put the job's state back onto `gpus` and let it go on; also the undo of everything above."""
+        deadline = deadline.at_most(args.deadline_seconds)
+        with self._node.job(args.job_id, deadline) as (block, state):
+            binding = args.binding or state.binding or args.gpus
+            moved = bool(state.gpus) and set(args.gpus) != set(state.gpus)
+            if moved:
+                self._check_movable(state, args)
+            off = [process for process in state.checkpointed if self._alive(process)]
+            if state.phase is not NodePhase.RUNNING:
+                needed = _memory_needed([process for process in off if self._is_off(process)], args.gpus)
+                self._node.require_free(args.gpus, args.job_id, deadline, needed)
+            # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
+            if state.phase is NodePhase.YIELDED:
+                state = block.save_state(
+                    state.but(phase=NodePhase.PAUSING, gpus=args.gpus, binding=binding, error="")
+                )
+            try:
+                self._restore(off, args.gpus, binding, args.job_id, deadline)
+            except AgentError as error:
+                if error.kind is ErrorKind.DRIVER:
+                    block.save_state(state.but(phase=NodePhase.FAILED, error=error.message))
+                raise
+            block.write_visible(args.gpus, binding)
+            sequence = block.write_command(Verb.RUN, 0)
+            state = block.save_state(
+                state.but(
+                    phase=NodePhase.RUNNING,
+                    gpus=args.gpus,
+                    binding=binding,
+                    checkpointed=(),
+                    empty=False,
+                    left_bytes=0,
+                    target_step=0,
+                    error="",
+                )
+            )
+            self._node.owners.claim(self._node.uuids(args.gpus), args.job_id, state.uid)
+            self._wait_running(block, state, sequence, deadline)
+            return protocol.EmptyResult()
+
+    def _check_movable(self, state: JobState, args: protocol.ResumeArgs) -> None:
+        problem = ""
+        if len(args.gpus) != len(state.gpus):
+            problem = f"it has {len(state.gpus)} GPUs, not {len(args.gpus)}"
+        elif not self._node.processes.of_job(state.job_id):
+            return  # not started yet: it will find the new `visible`
+        elif state.phase is not NodePhase.YIELDED and not (
+            state.phase is NodePhase.PAUSING and state.checkpointed
+        ):
+            problem = f"it is {state.phase.value} there"
+        elif not state.movable:
+            problem = "part of it stays on its old GPUs, or the driver is older than 580"
+        if problem:
+            raise AgentError(
+                ErrorKind.UNSUPPORTED,
+                f"job {state.job_id} cannot move from {describe(state.gpus)} to {describe(args.gpus)}:"
+                f" {problem}",
+                state.job_id,
+            )
+
+    def _restore(
+        self,
+        off: Sequence[CheckpointedProcess],
+        gpus: Sequence[int],
+        binding: Sequence[int],
+        job_id: int,
+        deadline: Deadline,
+    ) -> None:
+        if not off:
+            return
+        transparent.wait_until_runnable(
+            [process.pid for process in off], self._node.processes, job_id, deadline, "restore"
+        )
+        for process in off:
+            maps = [] if set(process.gpus) == set(gpus) else self._gpu_maps(process.gpus, gpus, binding)
+            transparent.bring_back(self._node.driver, process, job_id, maps, deadline)
+
+    def _gpu_maps(
+        self, old: Sequence[int], new: Sequence[int], binding: Sequence[int]
+    ) -> list[dict[str, str]]:
+        """Maps to offer to the driver: of all GPUs in the binding (all that the process can open where
+        devices are constrained), else of all GPUs of the node."""
+        reading = self._node.reader.last()
+        uuids = {gpu.index: gpu.uuid for gpu in reading.gpus} if reading is not None else {}
+        maps = []
+        for among in (sorted({*binding, *old, *new}), sorted(uuids)):
+            if set(among) >= {*old, *new} and set(among) <= set(uuids):
+                moves = transparent.permutation(sorted(old), sorted(new), among)
+                candidate = {uuids[source]: uuids[target] for source, target in moves.items()}
+                if candidate not in maps:
+                    maps.append(candidate)
+        return maps
+
+    def _wait_running(self, block: ControlBlock, state: JobState, sequence: int, deadline: Deadline) -> None:
+        poll = Poll(deadline.at_least(1.0), longest_seconds=0.01)
+        while True:
+            ranks = self._node.ranks(block, state)
+            waiting = []
+            for rank in ranks.live:
+                if rank.state is RankState.FAILED and rank.answered_sequence == sequence:
+                    message = f"rank {rank.rank} of job {state.job_id} cannot restore: {rank.error}"
+                    block.save_state(state.but(phase=NodePhase.FAILED, error=message))
+                    raise AgentError(ErrorKind.DRIVER, message, state.job_id)
+                # FAILED under an older command: it could not leave the GPU, and trains on.
+                if rank.state in (RankState.BLOCKED, RankState.OFFLOADED, RankState.RESTORING):
+                    waiting.append(rank)
+            if not waiting:
+                return
+            if not poll.wait():
+                halted = self._node.processes.halted(waiting[0].process.pid)
+                why = f"its process is {halted}" if halted else "it has not answered"
+                raise AgentError(
+                    ErrorKind.DEADLINE,
+                    f"rank {waiting[0].rank} of job {state.job_id} is still {waiting[0].state.value}: {why}",
+                    state.job_id,
+                )
+
+    def undo(self, block: ControlBlock, state: JobState) -> None:
+        """Let the job go on where it is. It still has its GPUs, so this needs no check and no deadline."""
+        phase, error = NodePhase.RUNNING, ""
+        off = [process for process in state.checkpointed if self._alive(process)]
+        try:
+            self._restore(off, state.gpus, state.binding, state.job_id, Deadline(transparent.UNLOCK_SECONDS))
+        except AgentError as failure:
+            phase, error = NodePhase.FAILED, failure.message
+            log.error("undo failed: %s", failure.message)
+        block.write_command(Verb.RUN, 0)
+        with contextlib.suppress(AgentError):
+            block.save_state(
+                state.but(
+                    phase=phase,
+                    error=error,
+                    target_step=0,
+                    checkpointed=() if phase is NodePhase.RUNNING else state.checkpointed,
+                )
+            )
+
+    def _is_off(self, process: CheckpointedProcess) -> bool:
+        """Whether its memory is in host memory now: one restored before we were killed is on its GPU."""
+        with contextlib.suppress(CudaError):
+            state = self._node.driver.state(process.pid, transparent.STATE_SECONDS)
+            return state is ProcessState.CHECKPOINTED
+        return False
+
+    def _alive(self, process: CheckpointedProcess) -> bool:
+        return self._node.processes.alive(ProcessId(process.pid, process.start_time_ticks))
+
+
+def _memory_needed(off: Sequence[CheckpointedProcess], gpus: Sequence[int]) -> dict[int, int]:
+    """What must be free on each new GPU before the driver may restore: short of memory it kills the job."""
+    needed: dict[int, int] = {}
+    for process in off:
+        for old, new in zip(sorted(process.gpus), sorted(gpus), strict=False):
+            needed[new] = needed.get(new, 0) + process.memory_bytes.get(old, 0)
+    return needed

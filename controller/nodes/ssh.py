@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Agents over SSH: one connection and one channel per node, through paramiko.
+
+Keys only, host keys strictly checked against a file, no agent, no configuration of the user's. On the node
+the key is bound to the forced command `gandiva-agent` (see `agent`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+import paramiko
+
+from controller.nodes.connection import Patience
+from controller.nodes.remote import RemoteNodes
+from controller.nodes.transport import Channel, TransportError
+
+MAX_STDERR_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class SshSettings:
+    """How agents are reached."""
+
+    key_file: Path
+    known_hosts_file: Path
+    user: str = "root"
+    port: int = 22
+    connect_seconds: float = 10.0
+    keepalive_seconds: int = 15
+
+
+class SshTransport:
+    """Starts agents through sshd."""
+
+    def __init__(self, settings: SshSettings) -> None:
+        self._settings = settings
+
+    def connect(self, node: str, address: str) -> Channel:
+        """`address` is HOST, HOST:PORT or [IPV6]:PORT. Raises TransportError, saying what to look at."""
+        host, port = split_address(address, self._settings.port)
+        client = paramiko.SSHClient()
+        try:
+            return self._connect(client, node, host, port)
+        except paramiko.BadHostKeyException as error:
+            client.close()
+            raise TransportError(
+                f"{address}: host key differs from {self._settings.known_hosts_file}: {error}"
+            ) from error
+        except paramiko.AuthenticationException as error:
+            client.close()
+            raise TransportError(
+                f"{address}: {self._settings.user} is not let in with {self._settings.key_file}: {error}"
+            ) from error
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            client.close()
+            raise TransportError(f"{address}: {error or type(error).__name__}") from error
+
+    def _connect(self, client: paramiko.SSHClient, node: str, host: str, port: int) -> Channel:
+        settings = self._settings
+        client.load_host_keys(str(settings.known_hosts_file))
+        client.set_missing_host_key_policy(paramiko.RejectPolicy())
+        client.connect(
+            host,
+            port=port,
+            username=settings.user,
+            key_filename=str(settings.key_file),
+            allow_agent=False,
+            look_for_keys=False,
+            timeout=settings.connect_seconds,
+            banner_timeout=settings.connect_seconds,
+            auth_timeout=settings.connect_seconds,
+            channel_timeout=settings.connect_seconds,
+        )
+        transport = client.get_transport()
+        if transport is None:
+            raise paramiko.SSHException("the connection broke at once")
+        transport.set_keepalive(settings.keepalive_seconds)
+        # A host that vanishes without a word: give up when nothing is acknowledged, not after 15 minutes.
+        if isinstance(transport.sock, socket.socket):
+            transport.sock.setsockopt(
+                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, settings.keepalive_seconds * 2000
+            )
+        channel = transport.open_session(timeout=settings.connect_seconds)
+        channel.exec_command(f"gandiva-agent {node}")
+        return _SshChannel(client, channel)
+
+
+class _SshChannel:
+    def __init__(self, client: paramiko.SSHClient, channel: paramiko.Channel) -> None:
+        self._client = client
+        self._channel = channel
+        self._stderr = b""
+
+    def read(self) -> bytes:
+        try:
+            data = self._channel.recv(1 << 16)
+            # Unread messages would fill the window and stop the agent.
+            while self._channel.recv_stderr_ready():
+                self._stderr = (self._stderr + self._channel.recv_stderr(1 << 16))[-MAX_STDERR_BYTES:]
+            return data
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise TransportError(str(error) or type(error).__name__) from error
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._channel.sendall(data)
+        except (paramiko.SSHException, OSError, EOFError) as error:
+            raise TransportError(str(error) or type(error).__name__) from error
+
+    def close(self) -> None:
+        with contextlib.suppress(Exception):
+            self._channel.close()
+        with contextlib.suppress(Exception):
+            self._client.close()
+
+    def farewell(self) -> str:
+        lines = self._stderr.decode("utf-8", "replace").strip().splitlines()
+        text = f": {lines[-1][:200]}" if lines else ""
+        if self._channel.exit_status_ready():
+            return f"exit status {self._channel.recv_exit_status()}{text}"
+        return text.removeprefix(": ")
+
+
+def split_address(address: str, default_port: int) -> tuple[str, int]:
+    """HOST, HOST:PORT, [IPV6] or [IPV6]:PORT. Raises TransportError for anything else."""
+    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\[\]\s]+))(?::(\d{1,5}))?", address)
+    if match is None:
+        raise TransportError(f"{address!r} is no address: need HOST, HOST:PORT or [IPV6]:PORT")
+    port = int(match.group(3) or default_port)
+    if not 0 < port < 65536:
+        raise TransportError(f"{address!r}: no port {port}")
+    return match.group(1) or match.group(2), port
+
+
+def ssh_nodes(settings: SshSettings, patience: Patience | None = None) -> RemoteNodes:
+    """The node port over SSH."""
+    if patience is None:
+        patience = Patience(connect_seconds=settings.connect_seconds + 5.0)
+    return RemoteNodes(SshTransport(settings), patience)

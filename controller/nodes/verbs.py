@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The verbs of the agent protocol (docs/interfaces.md, section 4), by name.
+
+Every verb is idempotent, works under the job's lock, writes down what it is about to do before it does it,
+and leaves the job running when it fails, or says that it could not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from pydantic import BaseModel
+
+from checkpointing.driver_process import DriverProcesses
+from controller.nodes import protocol
+from controller.nodes.control_block import JobState
+from controller.nodes.cooperation import Cooperation
+from controller.nodes.deadline import Deadline
+from controller.nodes.driver_verbs import DriverVerbs
+from controller.nodes.gpus import GpuReader, describe
+from controller.nodes.looking import Looking
+from controller.nodes.node import AgentSettings, Node
+from controller.nodes.port import NodePhase
+from controller.nodes.protocol import AgentError, ErrorKind
+from controller.nodes.returning import Returning
+from gandiva.layout import Verb
+
+
+class NodeAgent:
+    """All verbs. Thread-safe as long as each job's verbs come one after the other."""
+
+    def __init__(self, settings: AgentSettings, reader: GpuReader, driver: DriverProcesses) -> None:
+        self._node = Node(settings, reader, driver)
+        looking, returning = Looking(self._node), Returning(self._node)
+        driver_verbs = DriverVerbs(self._node, returning)
+        cooperation = Cooperation(self._node, driver_verbs, returning)
+        self._verbs: dict[str, Callable[..., BaseModel]] = {
+            "hello": looking.hello,
+            "observe": looking.observe,
+            "prepare": self.prepare,
+            "pause": cooperation.pause,
+            "offload": cooperation.offload,
+            "checkpoint": driver_verbs.checkpoint,
+            "verify_empty": driver_verbs.verify_empty,
+            "resume": returning.resume,
+            "forget": self.forget,
+        }
+
+    def start(self) -> None:
+        """Clean up after agents that were killed."""
+        self._node.blocks.empty_trash()
+
+    def carry_out(self, verb: str, args: BaseModel, deadline: Deadline) -> BaseModel:
+        """Do what a request asks. Raises AgentError."""
+        return self._verbs[verb](args, deadline)
+
+    def prepare(self, args: protocol.PrepareArgs, deadline: Deadline) -> protocol.EmptyResult:
+        """Make the control block before the job is released."""
+        block = self._node.blocks.block(args.job_id)
+        self._node.require_free(args.gpus, args.job_id, deadline)
+        if not block.exists() or block.uid() != args.uid:
+            try:
+                block.create(args.uid)
+            except OSError as error:
+                raise AgentError(
+                    ErrorKind.INTERNAL, f"cannot make the control block {block.path}: {error}", args.job_id
+                ) from error
+        with block.locked(deadline):
+            old = block.load_state()
+            alive = self._node.processes.of_job(args.job_id)
+            if (
+                alive
+                and old is not None
+                and (old.phase is not NodePhase.RUNNING or set(old.gpus) != set(args.gpus))
+            ):
+                raise AgentError(
+                    ErrorKind.BAD_REQUEST,
+                    f"job {args.job_id} is {old.phase.value} here on {describe(old.gpus)}: use resume",
+                    args.job_id,
+                )
+            if not alive:
+                block.clear_ranks()
+            block.write_command(Verb.RUN, 0)
+            block.write_visible(args.gpus, args.binding)
+            block.save_state(
+                JobState(job_id=args.job_id, uid=args.uid, gpus=args.gpus, binding=args.binding or args.gpus)
+            )
+        self._node.owners.claim(self._node.uuids(args.gpus), args.job_id, args.uid)
+        return protocol.EmptyResult()
+
+    def forget(self, args: protocol.JobArgs, deadline: Deadline) -> protocol.EmptyResult:
+        """The job is over."""
+        block = self._node.blocks.block(args.job_id)
+        if not block.path.exists():
+            return protocol.EmptyResult()
+        with block.locked(deadline):
+            state = self._node.state(block)
+            try:
+                block.remove()
+            except OSError as error:
+                raise AgentError(
+                    ErrorKind.INTERNAL, f"cannot remove {block.path}: {error}", args.job_id
+                ) from error
+        self._node.owners.release(self._node.uuids(state.gpus), args.job_id)
+        return protocol.EmptyResult()
