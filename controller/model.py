@@ -86,6 +86,8 @@ class Request:
     suspend: SuspendMethod | None = None
     gpu_types: tuple[str, ...] = ()
     model: str | None = None
+    nodelist: tuple[str, ...] = ()
+    """The nodes the user insists on (`--nodelist`)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,7 +139,8 @@ def _job(
         memory_per_node_bytes=slurm_job.memory_per_node_bytes,
         cpus_per_node=slurm_job.cpus_per_node,
         excluded_nodes=slurm_job.excluded_nodes,
-        required_nodes=slurm_job.required_nodes,
+        # Not Slurm's own list: a binding of ours stands there once the job was placed.
+        required_nodes=frozenset(request.nodelist),
         not_before=memory.not_before,
         profile=_profile(memory.profile, seen),
     )

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from controller.errors import GandivaError
 from controller.model import Request, SuspendMethod
+from controller.slurm_config.hostlist import expand
 
 PREFIX = "gandiva:"
 _MAX_BYTES = 1024
@@ -91,4 +92,12 @@ def parse_request(admin_comment: str, default_weight: float = 1.0) -> Request:
         suspend=message.suspend,
         gpu_types=tuple(message.gpu_types),
         model=message.model,
+        nodelist=_nodes(message.nodelist),
     )
+
+
+def _nodes(nodelist: str | None) -> tuple[str, ...]:
+    try:
+        return tuple(expand(nodelist)) if nodelist else ()
+    except ValueError as error:
+        raise InvalidRequest(f"nodelist: {error}") from None

@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Requests as they stand in admin_comment."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.model import Request, SuspendMethod
+from controller.requests import InvalidRequest, parse_request
+
+FULL = {
+    "v": 1,
+    "gpus_per_node": 2,
+    "nodes": 2,
+    "weight": 2.5,
+    "min_gpus": 2,
+    "max_gpus": 8,
+    "pack": True,
+    "migrate": False,
+    "suspend": "transparent",
+    "gpu_types": ["a100", "v100"],
+    "model": "resnet50",
+    "nodelist": "n[1-2]",
+    "user_hold": False,
+    "site": {"x": 1},
+}
+
+
+def text(**changes: object) -> str:
+    return "gandiva:" + json.dumps({k: v for k, v in {**FULL, **changes}.items() if v != "absent"})
+
+
+def test_every_field_is_read() -> None:
+    assert parse_request(text()) == Request(
+        gpus=4,
+        nodes=2,
+        weight=2.5,
+        min_gpus=2,
+        max_gpus=8,
+        pack=True,
+        migrate=False,
+        suspend=SuspendMethod.TRANSPARENT,
+        gpu_types=("a100", "v100"),
+        model="resnet50",
+        nodelist=("n1", "n2"),
+    )
+
+
+def test_what_is_absent_is_left_to_the_site() -> None:
+    request = parse_request('gandiva:{"v":1,"gpus":8}', default_weight=3.0)
+    assert request == Request(gpus=8, nodes=None, weight=3.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"v": 2}, "v"),
+        ({"gpus_per_node": 0}, "gpus_per_node"),
+        ({"gpus_per_node": "2"}, "gpus_per_node"),
+        ({"weight": 1000}, "weight"),
+        ({"weight": float("nan")}, "weight"),
+        ({"suspend": "kill"}, "suspend"),
+        ({"gpu_types": ["A100; rm"]}, "gpu_types"),
+        ({"model": "x" * 65}, "model"),
+        ({"nodelist": "n[1-"}, "nodelist"),
+        ({"extra": 1}, "extra"),
+        ({"gpus_per_node": None}, "gpus"),
+    ],
+)
+def test_a_bad_field_is_named(changes: dict[str, object], field: str) -> None:
+    with pytest.raises(InvalidRequest, match=field):
+        parse_request(text(**changes))
+
+
+@given(st.text(max_size=2000))
+def test_junk_is_refused_not_raised(junk: str) -> None:
+    with pytest.raises(InvalidRequest):
+        parse_request("gandiva:" + junk + "}")
+    with pytest.raises(InvalidRequest):
+        parse_request(junk if not junk.startswith("gandiva:") else "")
