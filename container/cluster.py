@@ -17,7 +17,7 @@ import docker.errors
 from container import engine, images, render
 from container.errors import CommandError, DeadlineError, MiniClusterError, UpError
 from container.execute import Completed, Content, execute, get_file, put_files
-from container.services import Name, Service
+from container.services import SCRIPT, Name, Service
 from container.spec import ClusterSpec, Host
 
 LABEL: Final = "org.gandiva.minicluster"
@@ -33,7 +33,8 @@ _NVIDIACTL_MINOR: Final = 255
 _BOOT_SECONDS: Final = 60
 _READY_SECONDS: Final = 60
 _POLL_SECONDS: Final = 0.1
-_STOP_SECONDS: Final = 1
+_CONTROLLER_SECONDS: Final = 20
+_API_PORT: Final = 6822
 _THREADS: Final = 8
 _LOG_GLOBS: Final = "/var/log/slurm/*.log /var/log/gandiva/*.log /var/log/munge/*.log /var/log/mariadb.log"
 
@@ -195,11 +196,29 @@ class MiniCluster:
         return Service(run, name, nodes)
 
     def start_controller(self, settings_overrides: Mapping[str, Any] | None = None) -> None:
-        """Write gandiva.toml and start the Gandiva controller on ctl."""
+        """Write gandiva.toml, start the Gandiva controller on ctl and wait until its API answers.
+
+        Args:
+            settings_overrides: tables and keys of gandiva.toml, over those of the specification.
+
+        Raises:
+            UpError: it ended at once, or does not answer; the message has the tail of its log.
+        """
         text = render.controller_toml(self.spec, settings_overrides)
         for host in ("ctl", "login"):
             self.write_file(host, "/etc/gandiva/gandiva.toml", text)
         self.service("ctl", "gandiva").start()
+        probe = (
+            f"for i in $(seq {_CONTROLLER_SECONDS * 10}); do {SCRIPT} running gandiva || exit 1; "
+            f"exec 3<> /dev/tcp/localhost/{_API_PORT} && printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3 "
+            "&& read -r _ status _ <&3 && [ $status = 200 ] && exit; exec 3>&-; sleep 0.1; done; exit 2"
+        )
+        done = self.exec(
+            "ctl", f"{{ {probe}; }} 2> /dev/null", check=False, timeout_seconds=_CONTROLLER_SECONDS * 2
+        )
+        if done.exit_code != 0:
+            what = "ended at once" if done.exit_code == 1 else f"is silent after {_CONTROLLER_SECONDS} s"
+            raise UpError(f"the Gandiva controller {what}: {self.controller_log()[-3000:]}")
 
     def stop_controller(self) -> None:
         """End the controller with SIGTERM and wait until it is gone."""

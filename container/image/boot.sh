@@ -67,6 +67,7 @@ db)
     ;;
 login)
     install -d -m 0755 /shared/home
+    install -d -m 1777 /shared/tmp
     while IFS=: read -r user _ uid gid _ home _; do
         case $home in
         /home/*) [ -d "/shared$home" ] || { cp -r /etc/skel "/shared$home"; chown -R "$uid:$gid" "/shared$home"; } ;;

@@ -15,6 +15,7 @@ build() {
     make -s -C "$folder" install "$@"
 }
 build container/mock_gpu DESTDIR= PREFIX=/opt/mockgpu
+[ ! -e /opt/mockgpu/bin/mockgpu ] || ln -sf /opt/mockgpu/bin/mockgpu /usr/bin/mockgpu
 build slurm_plugin DESTDIR= PREFIX=/usr
 
 # Jobs see this folder on PYTHONPATH: it must hold the package gandiva and nothing else.

@@ -56,7 +56,7 @@ launch() {
     gandiva)
         install -d -o gandiva -g gandiva /var/log/gandiva
         setsid setpriv --reuid=gandiva --regid=gandiva --init-groups env HOME=/var/lib/gandiva \
-            /usr/bin/gandiva controller -D >> /var/log/gandiva/controller.log 2>&1 < /dev/null &
+            /usr/bin/gandiva daemon -D >> /var/log/gandiva/controller.log 2>&1 < /dev/null &
         echo $! > "$(pid_file)"
         ;;
     *) echo "service.sh: no service $name" >&2 && exit 2 ;;

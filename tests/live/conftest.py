@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Live tests: a real Slurm in containers, one mini cluster for the whole run.
+
+    pytest tests/live -m live          make images where needed, bring the cluster up, test, take it down
+    KEEP=1 …                           leave it running for a look (gandiva-cluster status tells its name)
+    GANDIVA_CLUSTER=dev …              use a cluster that runs already, and leave it running
+
+Without `-m live` these tests are skipped. With it, a missing Docker engine is an error, not a skip: nobody
+should believe that they ran. Logs of every host are in build/logs/ after a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from container import engine
+from container.cluster import MiniCluster, clusters, spec_of
+from container.errors import EngineError, MiniClusterError
+from container.spec import ClusterSpec
+from tests.live.support import Site
+
+LOGS = Path(__file__).resolve().parents[2] / "build" / "logs"
+_PREFIX = "test-"
+_IDLE_SECONDS = 30
+_FAILED = pytest.StashKey[bool]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what is in this folder as live, and skip it unless it was asked for."""
+    asked = re.search(r"(?<!not )\blive\b", config.getoption("markexpr") or "") is not None
+    for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(pytest.mark.live)
+            if not asked:
+                item.add_marker(pytest.mark.skip(reason="live test: run with -m live (needs Docker)"))
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[MiniCluster]:
+    """The cluster of this test run: two nodes with four GPUs each, three users."""
+    existing = os.environ.get("GANDIVA_CLUSTER")
+    if existing:
+        yield MiniCluster.attach(existing)
+        return
+    try:
+        _remove_leftovers(engine.connect(report=print))
+    except EngineError as error:
+        pytest.fail(f"live tests need Docker: {error}", pytrace=False)
+    mini = MiniCluster(ClusterSpec(name=f"{_PREFIX}{os.getpid()}"), report=print)
+    try:
+        mini.up()
+    except MiniClusterError as error:
+        mini.gather_logs(LOGS / "up")
+        mini.down()
+        pytest.fail(f"the mini cluster does not come up (logs in {LOGS / 'up'}): {error}", pytrace=False)
+    try:
+        yield mini
+    finally:
+        if request.session.testsfailed:
+            mini.gather_logs(LOGS / "end")
+        if os.environ.get("KEEP"):
+            print(f"\nkept: gandiva-cluster sh login --name {mini.name}")
+        else:
+            mini.down()
+
+
+@pytest.fixture(autouse=True)
+def quiet(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After each test: daemons running, no job left, every node idle."""
+    yield
+    if "cluster" not in request.fixturenames:
+        return
+    mini: MiniCluster = request.getfixturevalue("cluster")
+    if request.node.stash.get(_FAILED, False):
+        mini.gather_logs(LOGS / re.sub(r"[^\w.-]+", "_", request.node.name))
+    restore(mini)
+
+
+@pytest.fixture
+def site(cluster: MiniCluster) -> Site:
+    """The cluster with a fresh Gandiva controller (quick settings) and an empty history of the mock GPUs."""
+    site = Site(cluster, nodes=cluster.spec.node_names)
+    for node in site.nodes:
+        cluster.exec(node, ["mockgpu", "clear-history"])
+    cluster.stop_controller()
+    site.start_controller()
+    return site
+
+
+def restore(mini: MiniCluster) -> None:
+    """Bring a cluster back to an empty queue and idle nodes, whatever a test has done to it."""
+    for host in mini.spec.hosts:
+        mini.service(host.name, "munge").start()
+    mini.service("db", "mariadb").start()
+    mini.service("db", "slurmdbd").start()
+    mini.service("ctl", "slurmctld").start()
+    for host in mini.spec.hosts:
+        if host.role == "node":
+            mini.service(host.name, "sshd").start()
+            mini.service(host.name, "slurmd").start()
+    deadline = time.monotonic() + _IDLE_SECONDS
+    while time.monotonic() < deadline:
+        # Twice where needed: a job that was being requeued when it was cancelled may come back.
+        mini.exec("ctl", "squeue -h -o %A | sort -u | xargs -r scancel --quiet; true")
+        if not mini.exec("ctl", ["squeue", "-h"]).stdout.strip():
+            break
+        time.sleep(0.1)
+    nodes = ",".join(mini.spec.node_names)
+    try:
+        mini.wait_nodes_idle(5)
+    except MiniClusterError:
+        mini.exec("ctl", ["scontrol", "update", f"nodename={nodes}", "state=resume"], check=False)
+        mini.wait_nodes_idle(_IDLE_SECONDS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember a failure with the item, for the fixture that gathers the logs."""
+    report = yield
+    if report.when == "call" and report.failed:
+        item.stash[_FAILED] = True
+    return report
+
+
+def _remove_leftovers(client: object) -> None:
+    """Clusters of test runs that were killed."""
+    for name, containers in clusters(client).items():
+        pid = name.removeprefix(_PREFIX)
+        if name.startswith(_PREFIX) and pid.isdigit() and not Path("/proc", pid).exists():
+            MiniCluster(spec_of(containers[0])).down()

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The mini cluster is what the other live tests take it for."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from container.cluster import MiniCluster
+
+SHOW_GPUS = """\
+echo "node=$SLURMD_NODENAME visible=$CUDA_VISIBLE_DEVICES"
+for i in 0 1 2 3; do
+    if [ -e /dev/nvidia$i ]; then echo "gpu$i: $(cat /dev/nvidia$i 2>&1)"; fi
+done
+"""
+OWN = "No such device or address"
+"""ENXIO: the control group let us through, and the mock device has no driver behind it."""
+NOT_OWN = "Operation not permitted"
+"""EPERM: the control group did not."""
+
+
+def submit(cluster: MiniCluster, user: str, script: str, *options: str, wait: bool = False) -> int:
+    """Submit a batch script that writes its output to out-<job>; returns the job's number."""
+    command = ["sbatch", "--parsable", "--output=out-%j", *(["--wait"] if wait else []), *options]
+    text = f"#!/bin/bash\n{script}"
+    return int(cluster.exec("login", command, user=user, stdin=text).stdout.split(";")[0])
+
+
+def output(cluster: MiniCluster, user: str, job: int) -> str:
+    return cluster.read_file("login", f"/home/{user}/out-{job}")
+
+
+def state(cluster: MiniCluster, job: int) -> str:
+    return cluster.exec("ctl", ["squeue", "-h", "-j", str(job), "-o", "%T"], check=False).stdout.strip()
+
+
+def wait_state(cluster: MiniCluster, job: int, wanted: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while state(cluster, job) != wanted:
+        assert time.monotonic() < deadline, f"job {job} is {state(cluster, job)!r}, not {wanted}"
+        time.sleep(0.1)
+
+
+def test_all_nodes_are_idle(cluster: MiniCluster) -> None:
+    lines = cluster.exec("login", ["sinfo", "-h", "-N", "-o", "%N %T"], user="alice").stdout.splitlines()
+    assert lines == [f"{name} idle" for name in cluster.spec.node_names]
+
+
+def test_an_ordinary_job_gets_two_gpus_and_no_other(cluster: MiniCluster) -> None:
+    job = submit(cluster, "alice", SHOW_GPUS, "--gres=gpu:2", wait=True)
+    node, *gpus = output(cluster, "alice", job).splitlines()
+    assert node.endswith(" visible=0,1")
+    assert sum(OWN in line for line in gpus) == 2
+    assert sum(NOT_OWN in line for line in gpus) == 2
+
+
+def test_an_unbound_job_gets_no_gpu(cluster: MiniCluster) -> None:
+    job = submit(cluster, "bob", SHOW_GPUS, wait=True)
+    text = output(cluster, "bob", job)
+    assert text.count(NOT_OWN) == 4
+
+
+def test_a_held_job_runs_on_exactly_the_gpus_it_is_bound_to(cluster: MiniCluster) -> None:
+    job = submit(cluster, "alice", SHOW_GPUS + "sleep 60", "--hold", "--gres=gpu:2", "--nodes=1")
+    # The module holds what Gandiva holds; this is a user's own hold of an ordinary job.
+    cluster.exec(
+        "ctl",
+        ["scontrol", "update", f"jobid={job}", "gres=shard:a100_2:1,shard:a100_3:1", "ReqNodeList=n2"],
+    )
+    cluster.exec("ctl", ["scontrol", "release", str(job)])
+    wait_state(cluster, job, "RUNNING")
+    deadline = time.monotonic() + 10
+    while "gpu3" not in (text := output(cluster, "alice", job)):
+        assert time.monotonic() < deadline, text
+        time.sleep(0.1)
+    # Slurm numbers the GPUs of a job from 0 when it can open no others.
+    assert text.splitlines()[0] == "node=n2 visible=0,1"
+    allowed = [line.split(":")[0] for line in text.splitlines() if OWN in line]
+    assert allowed == ["gpu2", "gpu3"]
+
+
+def test_accounting_knows_the_jobs_of_three_users(cluster: MiniCluster) -> None:
+    jobs = {user: submit(cluster, user, "true", wait=True) for user in ("alice", "bob", "carol")}
+    expected = {
+        f"{job}|{user}|{'speech' if user == 'carol' else 'vision'}|COMPLETED" for user, job in jobs.items()
+    }
+    command = ["sacct", "-a", "-X", "-n", "-P", "-o", "jobid,user,account,state"]
+    command += ["-j", ",".join(map(str, jobs.values()))]
+    deadline = time.monotonic() + 20
+    while set(cluster.exec("login", command).stdout.split()) != expected:  # slurmctld sends it a bit later
+        assert time.monotonic() < deadline, cluster.exec("login", command).stdout
+        time.sleep(0.2)
+
+
+def test_the_controllers_user_suspends_and_resumes_another_users_job(cluster: MiniCluster) -> None:
+    if cluster.spec.release != "forky":
+        pytest.skip("no pyslurm for this Slurm")
+    script = "while :; do date +%s.%N > beat; sleep 0.02; done"
+    job = submit(cluster, "alice", script, "--gres=gpu:1")
+    wait_state(cluster, job, "RUNNING")
+
+    def call(method: str) -> None:
+        code = f"import pyslurm; pyslurm.Job({job}).{method}()"
+        cluster.exec("ctl", ["/opt/gandiva/venv/bin/python", "-c", code], user="gandiva")
+
+    def beats() -> bool:
+        before = cluster.read_file("login", "/home/alice/beat")
+        time.sleep(0.3)
+        return cluster.read_file("login", "/home/alice/beat") != before
+
+    call("suspend")
+    wait_state(cluster, job, "SUSPENDED")
+    time.sleep(0.2)
+    assert not beats()
+    call("unsuspend")
+    wait_state(cluster, job, "RUNNING")
+    time.sleep(0.2)
+    assert beats()
+
+
+def test_the_agents_key_opens_nothing_but_the_agent(cluster: MiniCluster) -> None:
+    base = "ssh -o BatchMode=yes -o UserKnownHostsFile=/etc/gandiva/known_hosts -i /etc/gandiva/agent_key"
+    done = cluster.exec("ctl", f"{base} root@n1 id", user="gandiva", check=False, timeout_seconds=30)
+    assert "uid=0" not in done.stdout
+    # Without the pinned key the host is not trusted, and alice may not even read ours.
+    unknown = base.replace("/etc/gandiva/known_hosts", "/dev/null") + " -o StrictHostKeyChecking=yes"
+    refused = cluster.exec("ctl", f"{unknown} root@n1", user="gandiva", check=False)
+    assert "Host key verification failed" in refused.stderr
+    assert cluster.exec("ctl", ["cat", "/etc/gandiva/agent_key"], user="alice", check=False).exit_code != 0
+
+
+def test_a_job_sees_the_mock_gpus_through_nvml(cluster: MiniCluster) -> None:
+    code = (
+        "import json, pynvml as n; n.nvmlInit(); c = n.nvmlDeviceGetCount(); "
+        "print(json.dumps([n.nvmlDeviceGetName(n.nvmlDeviceGetHandleByIndex(i)) for i in range(c)]))"
+    )
+    done = cluster.exec("n1", ["/opt/gandiva/venv/bin/python", "-c", code])
+    assert json.loads(done.stdout) == ["NVIDIA A100-SXM4-80GB"] * 4
