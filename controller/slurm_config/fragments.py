@@ -81,6 +81,13 @@ def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, st
         "# MULTIPLE_SHARING_GRES_PJ: a job may hold shards of several GPUs. LL_: least loaded first.",
         "SelectTypeParameters=CR_Core_Memory,MULTIPLE_SHARING_GRES_PJ,LL_SHARED_GRES",
     ]
+    per_cpu = cluster.default_memory_mib_per_cpu
+    if per_cpu is None:
+        per_cpu = min(max(1, group.memory_mib // group.cpus) for group in description.nodes if group.gpus)
+    lines += [
+        "# A job that names no memory would get the whole node's, and no other could share its GPUs.",
+        f"DefMemPerCPU={per_cpu}",
+    ]
     if cluster.database_host is not None:
         lines += [
             "AccountingStorageType=accounting_storage/slurmdbd",

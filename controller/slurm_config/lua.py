@@ -44,7 +44,8 @@ def settings(description: ClusterDescription) -> str:
     table: dict[str, LuaValue] = {
         "version": 1,
         "default": gandiva.default,
-        "controller_users": list(gandiva.controller_users),
+        # SlurmUser and the controller bind and release held jobs; root may anyway.
+        "trusted_users": [description.cluster.slurm_user, *gandiva.controller_users],
         "partitions": list(gandiva.partitions),
         "max_weight": gandiva.max_weight,
         "models": sorted({group.gpu_model for group in description.nodes if group.gpu_model is not None}),

@@ -1,0 +1,82 @@
+-- SPDX-License-Identifier: GPL-2.0-or-later
+-- Changes of existing jobs (scontrol update, hold, release). Loaded by gandiva.lua.
+--
+-- A Gandiva job waits under a hold that is not its user's. What its user may say stays what it was: hold and
+-- release are kept in the begin time, since only administrators may change admin_comment, whatever this
+-- module writes into it.
+
+return function(parts)
+   local check, settings, gres = parts.check, parts.settings, parts.gres
+   local M = {}
+
+   local PENDING = 0
+
+   -- Fields in which a change would loosen the job from its binding or from its recorded request.
+   local FIXED_TEXTS = {
+      tres_per_job = "its GPUs", tres_per_node = "its GPUs", tres_per_socket = "its GPUs", tres_per_task = "its GPUs",
+      cpus_per_tres = "its CPUs per GPU", mem_per_tres = "its memory per GPU", req_nodes = "its nodes",
+      features = "its constraint", reservation = "its reservation", prefer = "its preferred nodes",
+   }
+   local FIXED_NUMBERS = { min_nodes = "its number of nodes", max_nodes = "its number of nodes",
+      shared = "its exclusiveness" }
+
+   local function is_gandiva(job_rec)
+      local comment = check.text(job_rec.admin_comment)
+      return comment ~= nil and comment:sub(1, #check.COMMENT_PREFIX) == check.COMMENT_PREFIX
+   end
+
+   local function refuse(what)
+      check.refuse(string.format("%s of a time-sliced job cannot be changed: cancel it and submit it anew", what),
+         "ESLURM_ACCESS_DENIED")
+   end
+
+   local function hold_or_release(job_desc, job_rec)
+      local priority = job_desc.priority
+      if type(priority) ~= "number" or priority == slurm.NO_VAL then return end
+      local pending = (check.number(job_rec.job_state) or 0) % 256 == PENDING
+      if priority == 0 then
+         if not pending then
+            check.refuse("only a waiting job can be held: use `scontrol requeuehold`", "ESLURM_ACCESS_DENIED")
+         end
+         job_desc.begin_time = parts.request.USER_HOLD_TIME
+      elseif priority == slurm.INFINITE then
+         -- Running jobs: Slurm ignores a release.
+         if pending then job_desc.begin_time = os.time() end
+      else
+         check.refuse("the priority of a time-sliced job is the controller's: use --gandiva-weight at submission",
+            "ESLURM_ACCESS_DENIED")
+      end
+      job_desc.priority = slurm.NO_VAL
+   end
+
+   local function owner_changes(job_desc, job_rec, part_list)
+      for name, what in pairs(FIXED_TEXTS) do
+         if check.text(job_desc[name]) then refuse(what) end
+      end
+      for name, what in pairs(FIXED_NUMBERS) do
+         if check.number(job_desc[name]) then refuse(what) end
+      end
+      if check.text(job_desc.partition) then
+         for _, name in ipairs(check.partitions(job_desc, part_list)) do
+            if #settings.partitions > 0 and not check.has(settings.partitions, name) then
+               check.refuse(string.format("partition %s has no time-slicing: use %s", check.shown(name),
+                  table.concat(settings.partitions, ", ")), "ESLURM_ACCESS_DENIED")
+            end
+         end
+      end
+      hold_or_release(job_desc, job_rec)
+   end
+
+   function M.modify(job_desc, job_rec, part_list, uid)
+      -- Root, SlurmUser and the controller bind jobs through this very call.
+      if settings.trusted[check.number(uid) or -1] then return end
+      if is_gandiva(job_rec) then
+         -- Slurm lets nobody else but operators near: what they do is on purpose.
+         if uid == job_rec.user_id then owner_changes(job_desc, job_rec, part_list) end
+      else
+         parts.ordinary.modify(job_desc, job_rec)
+      end
+   end
+
+   return M
+end
