@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller import __version__
+from controller.api.convert import event_message, job_message
 from controller.api.live import LiveState, Published, jobs_on_gpus, live_job, uses
 from controller.api.messages import (
     DecisionMessage,
     ErrorMessage,
-    EventMessage,
     ExplainMessage,
     JobMessage,
     JobsMessage,
@@ -75,8 +75,7 @@ class Answers:
         if path == "/v1/status":
             return self._status()
         if path == "/v1/gpus":
-            gpus = self._live.gpus()
-            return _json(gpus) if gpus is not None else _starting()
+            return self._gpus()
         if path == "/v1/jobs":
             return self._jobs(query)
         if path.startswith("/v1/explain/"):
@@ -98,6 +97,12 @@ class Answers:
         if published.age_seconds > self._stale_seconds:
             return Answer(503, b"the loop does not turn\n", "text/plain; charset=utf-8")
         return Answer(200, b"ok\n", "text/plain; charset=utf-8")
+
+    def _gpus(self) -> Answer:
+        published, gpus = self._live.latest, self._live.gpus()
+        if published is None or gpus is None:
+            return _starting()
+        return _json(gpus.model_copy(update={"age_seconds": round(published.age_seconds, 3)}))
 
     def _status(self) -> Answer:
         published = self._live.latest
@@ -126,7 +131,7 @@ class Answers:
                 gpus=sum(node.gpu_count for node in snapshot.nodes.values()),
                 gpus_by_use=dict(uses(snapshot)),
                 jobs_by_phase=dict(Counter(job.phase.value for job in snapshot.jobs.values())),
-                events=[_event(event) for event in events],
+                events=[event_message(event) for event in events],
             )
         )
 
@@ -178,7 +183,7 @@ class Answers:
                     SliceMessage(start=s.start, end=s.end, gpus=[str(g) for g in s.gpus], reason=s.reason)
                     for s in self._journal.slices(job_id)
                 ],
-                events=[_event(event) for event in self._journal.events(job_id)],
+                events=[event_message(event) for event in self._journal.events(job_id)],
             )
         )
 
@@ -194,41 +199,18 @@ def _rivals(job_id: JobId, published: Published) -> list[LiveJobMessage]:
 
 
 def _job(row: JobRow, published: Published | None) -> JobMessage:
-    record = row.record
-    live = published.snapshot.jobs.get(record.id) if published and record.end_time is None else None
-    reason = published.reasons.get(record.id, row.reason) if published and live else row.reason
-    return JobMessage(
-        job_id=record.id,
-        name=record.name,
-        user=record.user,
-        account=record.account,
-        partition=record.partition,
-        state=record.state,
-        gpus=record.gpus,
-        weight=record.weight,
-        submit_time=record.submit_time,
-        start_time=record.start_time,
-        end_time=record.end_time,
-        run_seconds=row.run_seconds,
-        gpu_seconds=row.gpu_seconds,
-        slices=row.slices,
-        suspends=record.suspends,
-        moves=record.moves,
-        step_seconds=record.step_seconds
-        if live is None
-        else live.profile.step_seconds or record.step_seconds,
-        exit_code=record.exit_code,
-        last_gpus=[str(gpu) for gpu in row.last_gpus],
-        on_gpus=row.on_gpus,
-        phase=live.phase.value if live else None,
-        reason=reason,
-        request=dict(record.request),
-    )
-
-
-def _event(event: Event) -> EventMessage:
-    return EventMessage(
-        time=event.time, kind=event.kind, message=event.message, node=event.node, job_id=event.job_id
+    """The journal's word, with the loop's where it is fresher."""
+    message = job_message(row)
+    live = published.snapshot.jobs.get(row.record.id) if published and row.record.end_time is None else None
+    if published is None or live is None:
+        return message
+    return message.model_copy(
+        update={
+            "phase": live.phase.value,
+            "reason": published.reasons.get(live.id, row.reason),
+            "step_seconds": live.profile.step_seconds or message.step_seconds,
+            "peak_memory_bytes": live.profile.peak_memory_bytes or message.peak_memory_bytes,
+        }
     )
 
 

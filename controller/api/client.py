@@ -111,8 +111,9 @@ class ApiClient:
             ) from error
         except (OSError, http.client.HTTPException) as error:
             raise ApiUnavailable(
-                f"cannot reach the Gandiva controller at {self.url} ({_why(error)}): does it run "
-                "(systemctl status gandiva on its host), and are cluster.controller_host and [api] right in the settings?"
+                f"cannot reach the Gandiva controller at {self.url} ({_why(error)}): does it run (systemctl "
+                "status gandiva on its host), and are cluster.controller_host and [api] right in the "
+                "settings?"
             ) from error
         finally:
             connection.close()

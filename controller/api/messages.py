@@ -75,6 +75,9 @@ class GpusMessage(Message):
     """`/v1/gpus`: every GPU, and every job that has not ended."""
 
     time: float
+    """Of the snapshot."""
+    age_seconds: float = 0.0
+    """How long ago the loop published it, by the controller's clock."""
     nodes: list[NodeMessage] = Field(default_factory=list)
     jobs: list[LiveJobMessage] = Field(default_factory=list)
 
@@ -100,6 +103,9 @@ class JobMessage(Message):
     moves: int = 0
     step_seconds: float | None = None
     exit_code: int | None = None
+    """Wait status, as Slurm has it."""
+    peak_memory_bytes: int | None = None
+    """Most memory seen on one GPU."""
     last_gpus: list[str] = Field(default_factory=list)
     on_gpus: bool = False
     phase: str | None = None

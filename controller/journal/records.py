@@ -37,6 +37,9 @@ class JobRecord:
     step_seconds: float | None = None
     """Median mini-batch time measured while it ran alone."""
     exit_code: int | None = None
+    """Wait status: the exit code is in its high byte, the signal in its low one (as Slurm has it)."""
+    peak_memory_bytes: int | None = None
+    """Most memory seen on one GPU."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ MIGRATIONS: tuple[str, ...] = (
         moves INTEGER NOT NULL,
         suspends INTEGER NOT NULL,
         step_seconds REAL,
-        exit_code INTEGER
+        exit_code INTEGER,
+        peak_memory_bytes INTEGER
     );
     CREATE INDEX jobs_by_end ON jobs (end, submit);
 

@@ -63,7 +63,7 @@ _EVENT = "INSERT INTO events (time, job_id, node, kind, message) VALUES (?, ?, ?
 _STATE = "INSERT INTO state VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 # A requeued job gets a new submit time from Slurm; the journal keeps the user's.
 _JOB = """
-    INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (job_id) DO UPDATE SET
         user = excluded.user, account = excluded.account, partition = excluded.partition,
         name = excluded.name,
@@ -72,7 +72,8 @@ _JOB = """
         end = excluded.end, state = excluded.state, request = excluded.request,
         moves = excluded.moves, suspends = excluded.suspends,
         step_seconds = coalesce(excluded.step_seconds, step_seconds),
-        exit_code = coalesce(excluded.exit_code, exit_code)
+        exit_code = coalesce(excluded.exit_code, exit_code),
+        peak_memory_bytes = coalesce(excluded.peak_memory_bytes, peak_memory_bytes)
 """
 _BEGIN = "INSERT OR REPLACE INTO operations (op_id, job_id, kind, begin, detail) VALUES (?, ?, ?, ?, ?)"
 _STEP = "UPDATE operations SET step = ?, step_time = ? WHERE op_id = ?"
@@ -179,6 +180,7 @@ class Journal:
                     job.suspends,
                     job.step_seconds,
                     job.exit_code,
+                    job.peak_memory_bytes,
                 ),
             )
 

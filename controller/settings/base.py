@@ -102,7 +102,8 @@ def _listen(address: str) -> str:
     return address
 
 
-def _url(url: str) -> str:
+def check_url(url: str) -> str:
+    """The URL of the API, without a slash at its end. Raises ValueError."""
     if re.fullmatch(rf"https?://{_HOST}(?::\d{{1,5}})?(?:/[A-Za-z0-9._~/-]*)?", url) is None:
         raise ValueError('must be a URL such as "http://ctl:6822"')
     return url.rstrip("/")
@@ -125,7 +126,7 @@ ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**62)]
 AbsolutePath = Annotated[Path, BeforeValidator(_path), AfterValidator(_absolute)]
 Address = Annotated[str, AfterValidator(_address)]
 ListenAddress = Annotated[str, AfterValidator(_listen)]
-Url = Annotated[str, AfterValidator(_url)]
+Url = Annotated[str, AfterValidator(check_url)]
 Method = Annotated[SuspendMethod, BeforeValidator(_method)]
 NodeName = Annotated[str, AfterValidator(_node_name)]
 UserName = Annotated[str, AfterValidator(_user_name)]

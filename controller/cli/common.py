@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the subcommands share. Imports nothing that is slow: `gandiva --help` must come at once."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from controller.api.client import ApiClient
+
+Subparsers = argparse._SubParsersAction
+
+
+def new_parser(
+    subparsers: Subparsers[argparse.ArgumentParser], name: str, summary: str, description: str, examples: str
+) -> argparse.ArgumentParser:
+    """A subcommand with a description and examples that keep their line breaks."""
+    return subparsers.add_parser(
+        name,
+        help=summary,
+        description=description,
+        epilog=f"examples:\n{examples}" if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """The option --config."""
+    parser.add_argument(
+        "--config",
+        metavar="FILE",
+        type=Path,
+        help="settings file (default: $GANDIVA_CONFIG, else /etc/gandiva/gandiva.toml)",
+    )
+
+
+def add_client(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that asks the controller."""
+    add_config(parser)
+    parser.add_argument("--url", metavar="URL", help="the controller's API, instead of what the settings say")
+    parser.add_argument(
+        "--deadline",
+        metavar="SECONDS",
+        type=positive_seconds,
+        default=10.0,
+        help="longest wait for its answer (default: 10)",
+    )
+
+
+def positive_seconds(text: str) -> float:
+    """A time on the command line."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0.05 <= value <= 3600:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds from 0.05 to 3600")
+    return value
+
+
+def count(text: str) -> int:
+    """A number of things on the command line."""
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 100_000):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 100000")
+    return int(text)
+
+
+def job_number(text: str) -> int:
+    """Slurm's number of a job."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 10):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a job id: Slurm's number of the job is wanted (for an array task its JobIDRaw)"
+        )
+    return int(text)
+
+
+def client(args: argparse.Namespace) -> ApiClient:
+    """The client for the controller that options and settings name. Raises SettingsError."""
+    from controller.api.client import ApiClient
+
+    url = args.url
+    if url is None:
+        from controller.settings import client_settings
+
+        url = client_settings(args.config).api_url
+    else:
+        from controller.errors import SettingsError
+        from controller.settings.base import check_url
+
+        try:
+            url = check_url(url)
+        except ValueError as error:
+            raise SettingsError(f"--url {url}: {error}") from None
+    return ApiClient(url, deadline_seconds=args.deadline)
+
+
+def terminal_columns() -> int:
+    """Width of the terminal; 80 where there is none."""
+    import shutil
+
+    return max(40, shutil.get_terminal_size((80, 24)).columns)

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva config`: show, check and make settings."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from controller.cli.common import Subparsers, add_config, new_parser
+
+_EXAMPLES = """\
+  gandiva config sample > /etc/gandiva/gandiva.toml   a file with every key, to be edited
+  gandiva config check                                is the file all right?
+  gandiva config show                                 what is in force, and what differs from the defaults
+  gandiva config slurm --cluster cluster.toml         gres.conf, slurm.conf and plugstack fragments"""
+
+
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser], *, with_slurm: bool) -> None:
+    """Add it to the commands. `with_slurm`: load the parser of `config slurm` too (it is slow)."""
+    parser = new_parser(
+        subparsers,
+        "config",
+        "show, check and make settings",
+        "Settings of the controller, and the configuration of Slurm that goes with it.",
+        _EXAMPLES,
+    )
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="config_command", required=True
+    )
+
+    show = new_parser(
+        commands, "show", "print the settings in force", "Print the settings in force, as TOML.", ""
+    )
+    add_config(show)
+    show.add_argument("--json", action="store_true", help="as JSON")
+    show.set_defaults(run=run_show)
+
+    check = new_parser(
+        commands,
+        "check",
+        "check a settings file",
+        "Check a settings file. Exit status 0: it is valid; 1: it is not, and a message says why.",
+        "",
+    )
+    check.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the file (default: as --config)")
+    add_config(check)
+    check.set_defaults(run=run_check)
+
+    sample = new_parser(
+        commands,
+        "sample",
+        "print a settings file with every key",
+        "Print a settings file with every key, its meaning, limits and default.",
+        "",
+    )
+    sample.set_defaults(run=run_sample)
+
+    if with_slurm:
+        from controller.slurm_config.cli import add_parser as add_slurm
+
+        add_slurm(commands)
+    else:
+        commands.add_parser("slurm", help="make gres.conf and the slurm.conf, plugstack and cgroup fragments")
+
+
+def run_show(args: argparse.Namespace) -> int:
+    """`gandiva config show`."""
+    from controller.settings import load_settings, settings_path
+    from controller.settings.generate import show
+
+    path = settings_path(args.config)
+    settings = load_settings(path)
+    if args.json:
+        json.dump(settings.model_dump(mode="json"), sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        sys.stdout.write(show(settings, str(path)))
+    return 0
+
+
+def run_check(args: argparse.Namespace) -> int:
+    """`gandiva config check`."""
+    from controller.settings import load_settings, settings_path
+
+    path = settings_path(args.file or args.config)
+    settings = load_settings(path)
+    print(f"{path}: valid")
+    for key, needed in (
+        ("nodes.ssh_key", settings.nodes.ssh_key),
+        ("nodes.known_hosts", settings.nodes.known_hosts),
+        ("journal.path", settings.journal.path.parent),
+    ):
+        try:
+            missing = not needed.exists()
+        except OSError as error:
+            print(f"note: {key}: cannot look at {needed}: {error.strerror}")
+            continue
+        if missing:
+            print(f"note: {key}: there is no {needed} on this host (the daemon needs it)")
+    return 0
+
+
+def run_sample(_args: argparse.Namespace) -> int:
+    """`gandiva config sample`."""
+    from controller.settings.generate import sample
+
+    sys.stdout.write(sample())
+    return 0

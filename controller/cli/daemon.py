@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva daemon`: the controller itself."""
+
+from __future__ import annotations
+
+import argparse
+
+from controller.cli.common import Subparsers, add_config, new_parser
+
+_DESCRIPTION = """\
+Run the Gandiva controller: it looks at Slurm and at the GPU nodes, decides
+which jobs are on which GPUs, and carries that out. One per cluster. SIGHUP
+reads the settings again; SIGTERM ends it, and jobs go on as they are."""
+
+_EXAMPLES = """\
+  systemctl start gandiva                     the usual way
+  gandiva daemon -D --config ./gandiva.toml   in the foreground, log on standard error"""
+
+
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+    """Add it to the commands."""
+    parser = new_parser(subparsers, "daemon", "run the controller", _DESCRIPTION, _EXAMPLES)
+    parser.add_argument(
+        "-D",
+        "--foreground",
+        action="store_true",
+        help="stay in the foreground (for systemd and for trying things out)",
+    )
+    add_config(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Returns when the daemon has ended (or, without -D, is in the background)."""
+    from controller.settings import settings_path
+
+    path = settings_path(args.config)
+    from controller import daemon
+
+    return daemon.run(path, foreground=args.foreground)

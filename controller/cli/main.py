@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The command `gandiva`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from controller import __version__
+from controller.cli import config, daemon, explain, report, status, top
+from controller.errors import GandivaError
+
+_DESCRIPTION = """\
+Deep-learning jobs share the GPUs of a Slurm cluster in turn.
+
+Users submit with `sbatch --gandiva …` (see sbatch --help); the commands here
+show what becomes of the jobs. Administrators run the controller with `gandiva
+daemon` (a systemd unit does) and set it up with `gandiva config`."""
+
+_EPILOG = """\
+examples:
+  gandiva top                    the GPUs and the jobs on them, live
+  gandiva report -S now-1hours   jobs of the last hour with their GPU time
+  gandiva explain 1234           why job 1234 waits, runs or moved
+
+Each command has a --help of its own. Manual pages: gandiva-report(1),
+gandiva-top(1), gandiva-explain(1), gandiva-config(1), gandiva.toml(5),
+gandivad(8), gandiva-agent(8)."""
+
+
+def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """The parser. `arguments` tells it which rarely needed parts to load."""
+    parser = argparse.ArgumentParser(
+        prog="gandiva",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-V", "--version", action="version", version=f"gandiva {__version__}")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    report.add_parser(subparsers)
+    top.add_parser(subparsers)
+    explain.add_parser(subparsers)
+    status.add_parser(subparsers)
+    config.add_parser(subparsers, with_slurm="slurm" in arguments)
+    daemon.add_parser(subparsers)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command. Exit status: 0 done, 1 failed (one message on standard error), 2 wrong usage."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    args = build_parser(arguments).parse_args(arguments)
+    try:
+        code = int(args.run(args))
+        sys.stdout.flush()
+        return code
+    except GandivaError as error:
+        print(f"gandiva: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # The reader (less, head) has seen enough. Nothing may be flushed to it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva report`: jobs and their use of GPUs, in the manner of sacct."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time as clock
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controller.cli.common import Subparsers, add_client, client, count, job_number, new_parser
+
+if TYPE_CHECKING:
+    from controller.journal import JobFilter
+    from controller.reports.sacct import Accounting
+    from controller.reports.table import Layout
+
+_DESCRIPTION = """\
+Jobs under Gandiva and the GPU time they got, with the options of sacct.
+Without options: your own jobs that were there since midnight. With -j: these
+jobs, whoever's and whenever. Root sees everybody's jobs.
+
+The numbers come from the controller; final states, exit codes and array
+indices from sacct where it answers."""
+
+_EXAMPLES = """\
+  gandiva report                            your jobs of today
+  gandiva report -a -S now-2hours -s CD,F   everybody's, completed or failed
+  gandiva report -j 1234,1240 -l            two jobs, all columns
+  gandiva report -u alice -o JobID,GPUTime,Share,Reason%-60
+  gandiva report -a -S 2024-05-01 -E 2024-06-01 -P > may.txt
+  gandiva report --json | jq '.jobs[] | {job_id, share_fraction}'"""
+
+
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+    """Add it to the commands."""
+    parser = new_parser(subparsers, "report", "jobs and their GPU time, like sacct", _DESCRIPTION, _EXAMPLES)
+
+    which = parser.add_argument_group("which jobs")
+    which.add_argument("-j", "--jobs", metavar="LIST", type=_numbers, help="these jobs (job ids with commas)")
+    which.add_argument("-u", "--user", metavar="LIST", type=_words, help="jobs of these users")
+    which.add_argument("-a", "--allusers", action="store_true", help="jobs of everybody")
+    which.add_argument("-A", "--accounts", metavar="LIST", type=_words, help="jobs of these accounts")
+    which.add_argument("-r", "--partition", metavar="LIST", type=_words, help="jobs of these partitions")
+    which.add_argument(
+        "-s",
+        "--state",
+        metavar="LIST",
+        type=_words,
+        help="jobs in these states: names, or codes such as CD,F,R,S",
+    )
+    which.add_argument(
+        "-S",
+        "--starttime",
+        metavar="TIME",
+        help="jobs that had not ended before TIME (default: midnight; with -j no limit). As in sacct: "
+        "YYYY-MM-DD[THH:MM[:SS]], MMDD[YY], HH:MM, midnight, noon, now-2hours, …",
+    )
+    which.add_argument("-E", "--endtime", metavar="TIME", help="jobs submitted by TIME (default: now)")
+    which.add_argument(
+        "--limit", metavar="N", type=count, default=10_000, help="the newest N jobs (default: 10000)"
+    )
+
+    how = parser.add_argument_group("how to print them")
+    how.add_argument(
+        "-o",
+        "--format",
+        metavar="LIST",
+        help="columns: NAME, NAME%%WIDTH, NAME%%-WIDTH to the left (default: $GANDIVA_REPORT_FORMAT, else a "
+        "table of 80 columns)",
+    )
+    how.add_argument("-b", "--brief", action="store_true", help="job, state, GPU time and share")
+    how.add_argument("-l", "--long", action="store_true", help="all columns of interest")
+    how.add_argument("-e", "--helpformat", action="store_true", help="list the columns and end")
+    how.add_argument("-n", "--noheader", action="store_true", help="no header")
+    how.add_argument(
+        "-p", "--parsable", action="store_true", help="values between |, one | at the end of a line"
+    )
+    how.add_argument("-P", "--parsable2", action="store_true", help="values between |")
+    how.add_argument("--delimiter", metavar="TEXT", help="between the values of -p and -P, instead of |")
+    how.add_argument(
+        "--units", metavar="UNIT", choices=tuple("KMGTP"), default="", help="sizes in K, M, G, T or P (bytes)"
+    )
+    how.add_argument("--json", action="store_true", help="as JSON: all values, in seconds and bytes")
+    how.add_argument(
+        "-X", "--allocations", action="store_true", help="accepted for habit: there are no steps here"
+    )
+
+    source = parser.add_argument_group("where from")
+    source.add_argument("--no-sacct", action="store_true", help="do not ask sacct")
+    source.add_argument(
+        "--journal", metavar="FILE", type=Path, help="read this journal instead of asking the controller"
+    )
+    add_client(parser)
+    parser.set_defaults(run=run)
+
+
+def _words(text: str) -> tuple[str, ...]:
+    words = tuple(word for word in text.split(",") if word)
+    if not words:
+        raise argparse.ArgumentTypeError("the list is empty")
+    if len(words) > 1000:
+        raise argparse.ArgumentTypeError("at most 1000 names")
+    return words
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(job_number(word) for word in _words(text))
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report."""
+    from controller.reports.report import JournalSource, Source, as_json, join
+    from controller.reports.table import help_format, render
+
+    if args.helpformat:
+        sys.stdout.write(help_format())
+        return 0
+    now = clock.time()
+    layout, which = _layout(args), _filter(args, now)
+    source: Source = JournalSource(args.journal, now) if args.journal else client(args)
+    jobs = source.jobs(which)
+    rows = join(jobs, {} if args.no_sacct else _accounting([job.job_id for job in jobs.jobs]))
+    lines = as_json(rows, truncated=jobs.truncated) if args.json else render(rows, layout)
+    for line in lines:
+        print(line)
+    if jobs.truncated:
+        print(f"gandiva: there are more; these are the newest {len(rows)} (--limit)", file=sys.stderr)
+    return 0
+
+
+def _accounting(job_ids: list[int]) -> dict[int, Accounting]:
+    from controller.reports.sacct import SacctFailed, ask_sacct
+
+    if not job_ids:
+        return {}
+    try:
+        return dict(ask_sacct(job_ids))
+    except SacctFailed as error:
+        # Only where there is a Slurm whose word is missing; elsewhere nobody expects it.
+        if "there is no" not in str(error):
+            print(f"gandiva: {error}; reporting without it", file=sys.stderr)
+        return {}
+
+
+def _filter(args: argparse.Namespace, now: float) -> JobFilter:
+    from controller.journal import JobFilter
+    from controller.reports.report import start_of_day
+    from controller.reports.states import parse_state
+    from controller.reports.when import InvalidTime, parse_time
+
+    users = args.user or ()
+    if not users and not args.allusers and not args.jobs and os.geteuid() != 0:
+        users = (_own_name(),)
+    start = None if args.jobs else start_of_day(now)
+    if args.starttime is not None:
+        start = parse_time(args.starttime, now)
+    end = parse_time(args.endtime, now) if args.endtime is not None else None
+    if start is not None and end is not None and end < start:
+        raise InvalidTime("--endtime is before --starttime (which is midnight unless given)")
+    return JobFilter(
+        job_ids=args.jobs or (),
+        users=() if args.allusers else users,
+        accounts=args.accounts or (),
+        partitions=args.partition or (),
+        states=tuple(parse_state(word) for word in args.state or ()),
+        start=start,
+        end=end,
+        limit=min(args.limit, 10_000),
+    )
+
+
+def _own_name() -> str:
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())
+
+
+def _layout(args: argparse.Namespace) -> Layout:
+    from controller.reports.columns import BRIEF_FORMAT, DEFAULT_FORMAT, LONG_FORMAT, Style
+    from controller.reports.table import Layout, parse_format
+
+    text = args.format
+    if text is None and args.long:
+        text = LONG_FORMAT
+    if text is None and args.brief:
+        text = BRIEF_FORMAT
+    if text is None:
+        text = os.environ.get("GANDIVA_REPORT_FORMAT") or DEFAULT_FORMAT
+    parsable = args.parsable or args.parsable2
+    return Layout(
+        columns=parse_format(text),
+        header=not args.noheader,
+        delimiter=(args.delimiter or "|") if parsable else None,
+        trailing=args.parsable and not args.parsable2,
+        style=Style(size_unit=args.units),
+    )

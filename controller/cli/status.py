@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva status`: how the controller is doing."""
+
+from __future__ import annotations
+
+import argparse
+
+from controller.cli.common import Subparsers, add_client, client, new_parser
+
+_DESCRIPTION = """\
+How the controller is doing: its last turn, nodes, GPUs and jobs by state, what is wrong, and the last events.
+Exit status 0: it works; 1: it does not answer, or something is wrong."""
+
+_EXAMPLES = """\
+  gandiva status
+  gandiva status --json | jq .gpus_by_use"""
+
+
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+    """Add it to the commands."""
+    parser = new_parser(subparsers, "status", "how the controller is doing", _DESCRIPTION, _EXAMPLES)
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    add_client(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print it."""
+    from controller.reports.status import status_lines
+
+    api = client(args)
+    status = api.status()
+    if args.json:
+        print(status.model_dump_json())
+    else:
+        for line in status_lines(status, api.url):
+            print(line)
+    return 0 if status.healthy else 1

@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva top`: the GPUs and the jobs on them, live."""
+
+from __future__ import annotations
+
+import argparse
+
+from controller.cli.common import Subparsers, add_client, client, count, new_parser, positive_seconds
+
+_DESCRIPTION = """\
+The GPUs and the jobs on them, live: which job holds each GPU, how busy it is,
+which jobs wait for their turn, and what part of its time each job has had on
+GPUs.
+
+keys:
+  q, Ctrl-C         quit
+  p, space          pause, go on
+  s                 order of the jobs: by state, share, user, number
+  c                 GPUs one by one, or one line per node
+  u                 your own jobs only, or all (of the user named with -u)
+  arrows, j k, PgUp, PgDn, Home    scroll"""
+
+_EXAMPLES = """\
+  gandiva top                 every 2 seconds, q quits
+  gandiva top -d 0.5 -u alice
+  gandiva top -1 > now.txt    one picture, for pipes and files"""
+
+
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+    """Add it to the commands."""
+    parser = new_parser(subparsers, "top", "the GPUs and the jobs on them, live", _DESCRIPTION, _EXAMPLES)
+    parser.add_argument(
+        "-d",
+        "--interval",
+        metavar="SECONDS",
+        type=positive_seconds,
+        default=2.0,
+        help="time between two looks (default: 2)",
+    )
+    parser.add_argument("-1", "--once", action="store_true", help="print one picture and end")
+    parser.add_argument("-u", "--user", metavar="NAME", help="only the jobs of this user in the list of jobs")
+    parser.add_argument(
+        "-w", "--width", metavar="COLUMNS", type=count, help="width of the picture (default: the terminal's)"
+    )
+    parser.add_argument(
+        "--color",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="colours (default: auto, where the output is a terminal and NO_COLOR is not set)",
+    )
+    add_client(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show it until q is pressed."""
+    from controller.reports.top.screen import run_top
+
+    return run_top(
+        client(args),
+        interval_seconds=args.interval,
+        once=args.once,
+        user=args.user,
+        width=args.width,
+        color=args.color,
+    )

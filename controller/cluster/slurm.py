@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The cluster port for a real Slurm, whatever way it is talked to.
+
+Here are the rules that slurmctld does not enforce itself (docs/slurm-facts.md gives the proofs): a hold of
+a running job would be accepted, a requeue of a finished job would run it again, a requeued job that is changed
+while it still completes loses its begin time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Sequence
+
+from controller.cluster.gres import bound_request
+from controller.cluster.port import ClusterView, JobState, SlurmJob
+from controller.cluster.records import (
+    JobRecord,
+    array_rooms,
+    array_tasks,
+    original_request,
+    shares_record,
+    slurm_job,
+    slurm_node,
+)
+from controller.cluster.states import job_state
+from controller.cluster.transport import BindChange, Transport, UnbindChange
+from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable
+from controller.model import GpuSet, JobId
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING_TASKS = 64
+"""So many held tasks of one array get records of their own ahead of time. The rest of a large array stays in
+one record, as Slurm keeps it."""
+
+_POLL_SECONDS = 0.05
+
+
+class SlurmCluster:
+    """Implements `ClusterPort` over a transport."""
+
+    def __init__(self, transport: Transport, *, deadline_seconds: float) -> None:
+        """
+        Args:
+            transport: the way to slurmctld; closed by `close`.
+            deadline_seconds: how long one call of the port may take, waits included.
+        """
+        self._transport = transport
+        self._deadline_seconds = deadline_seconds
+        self._models: dict[str, str] = {}
+
+    async def observe(self) -> ClusterView:
+        load = await self._transport.load()
+        if await self._split_arrays(load.jobs):
+            load = await self._transport.load()
+        now = time.time()
+        rooms = array_rooms(load.jobs)
+        nodes = tuple(slurm_node(record, load.whole_gpu_jobs) for record in load.nodes)
+        self._models = {node.name: node.gpus[0].model for node in nodes if node.gpus}
+        jobs = tuple(
+            slurm_job(record, now=now, array_room=rooms.get(record.id, True)) for record in load.jobs
+        )
+        return ClusterView(time=now, jobs=jobs, nodes=nodes)
+
+    async def job(self, job_id: JobId) -> SlurmJob:
+        return slurm_job(await self._transport.job(job_id), now=time.time())
+
+    async def bind(self, job_id: JobId, binding: GpuSet) -> None:
+        if not {gpu.node for gpu in binding} <= self._models.keys():
+            await self.observe()
+        request = bound_request(binding, self._models)
+        record = await self._settled(job_id)
+        if record.priority != 0:
+            raise ClusterRefused(f"job {job_id} is not held: binding it now would race with Slurm's scheduler")
+        if shares_record(record):
+            raise ClusterRefused(f"job {job_id} stands for array tasks {record.array_tasks}: split them first")
+        count = len(request.nodes)
+        resize = not record.gres or record.min_nodes != count or record.max_nodes not in (0, count)
+        # A limit of nodes that is open would let Slurm add nodes beside the required ones.
+        resize = resize or record.max_nodes == 0
+        await self._transport.bind(job_id, BindChange(request, resize))
+
+    async def unbind(self, job_id: JobId) -> None:
+        record = await self._settled(job_id)
+        original = original_request(record.request)
+        if original is None or (original.gpus_per_node is None and original.gpus is None):
+            raise ClusterRefused(f"job {job_id}: its admin_comment does not say what its user asked for")
+        per_node = original.gpus_per_node
+        await self._transport.unbind(
+            job_id,
+            UnbindChange(
+                gres=f"gpu:{per_node}" if per_node is not None else "",
+                gpus_per_job=original.gpus if per_node is None else None,
+                required_nodes=original.nodelist or "",
+                nodes=original.nodes,
+            ),
+        )
+
+    async def release(self, job_id: JobId) -> None:
+        await self._transport.release(job_id)
+
+    async def hold(self, job_id: JobId) -> None:
+        await self._require_pending(job_id, "held")
+        await self._transport.hold(job_id)
+        # It may have started between the two calls; slurmctld holds running jobs without a word.
+        await self._require_pending(job_id, "held")
+
+    async def suspend(self, job_id: JobId) -> None:
+        await self._switch(job_id, JobState.SUSPENDED)
+
+    async def resume(self, job_id: JobId) -> None:
+        await self._switch(job_id, JobState.RUNNING)
+
+    async def requeue(self, job_id: JobId) -> None:
+        record = await self._transport.job(job_id)
+        state = job_state(record.state)
+        if state is JobState.PENDING or "PENDING" in record.state:
+            if record.priority != 0:
+                await self.hold(job_id)
+            return
+        if state not in (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING):
+            raise ClusterRefused(f"job {job_id} is {record.state[0]}: requeueing it would run it again")
+        await self._transport.requeue_hold(job_id)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def _switch(self, job_id: JobId, wanted: JobState) -> None:
+        """Suspend or resume. Slurm refuses to resume what runs, and does not even answer for a job that it
+        does not know: so an error is followed by a look."""
+        try:
+            if wanted is JobState.SUSPENDED:
+                await self._transport.suspend(job_id)
+            else:
+                await self._transport.resume(job_id)
+        except ClusterError as error:
+            if isinstance(error, ClusterUnavailable) and "deadline" in str(error):
+                raise
+            record = await self._transport.job(job_id)
+            if job_state(record.state) is not wanted:
+                raise
+            log.debug("job %d: %s; it is %s already", job_id, error, wanted.value)
+
+    async def _settled(self, job_id: JobId) -> JobRecord:
+        """The job's record once it is pending and over with its last run. Raises ClusterRefused when it is
+        not pending, ClusterUnavailable when it does not get there in time."""
+        give_up_at = time.monotonic() + self._deadline_seconds
+        while True:
+            record = await self._transport.job(job_id)
+            state = job_state(record.state)
+            if state is JobState.PENDING:
+                return record
+            if state is not JobState.COMPLETING:
+                raise ClusterRefused(f"job {job_id} is {record.state[0]}, not pending: too late to change it")
+            if time.monotonic() >= give_up_at:
+                raise ClusterUnavailable(
+                    f"job {job_id} is still completing its last run after {self._deadline_seconds:g} s"
+                )
+            await asyncio.sleep(_POLL_SECONDS)
+
+    async def _require_pending(self, job_id: JobId, done: str) -> None:
+        record = await self._transport.job(job_id)
+        if job_state(record.state) is not JobState.PENDING:
+            raise ClusterRefused(f"job {job_id} is {record.state[0]}: only pending jobs can be {done}")
+
+    async def _split_arrays(self, records: Sequence[JobRecord]) -> bool:
+        """Give waiting array tasks records of their own, some at a time. Whether anything changed."""
+        waiting = Counter(
+            record.array_job_id
+            for record in records
+            if record.array_job_id and job_state(record.state) is JobState.PENDING and not shares_record(record)
+        )
+        now = time.time()
+        changed = False
+        for record in records:
+            if not shares_record(record) or not _may_split(record, now):
+                continue
+            wanted = min(MAX_WAITING_TASKS, record.array_limit or MAX_WAITING_TASKS)
+            room = wanted - waiting[record.array_job_id]
+            tasks = sorted(array_tasks(record))[:-1][: max(room, 0)]
+            if tasks:
+                try:
+                    await self._transport.split(JobId(record.array_job_id), tasks)
+                except ClusterRefused as refused:  # it changed meanwhile; the next look will tell
+                    log.info("array %d: %s", record.array_job_id, refused)
+                changed = True
+        return changed
+
+
+def _may_split(record: JobRecord, now: float) -> bool:
+    """Whether tasks of this record could be placed if they had records of their own."""
+    if job_state(record.state) is not JobState.PENDING or record.priority != 0 or record.dependency:
+        return False
+    job = slurm_job(record._replace(array_tasks=""), now=now)
+    return job.eligible and not job.user_hold

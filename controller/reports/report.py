@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva report`: which jobs, where their numbers come from, and how they are printed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from controller.api.convert import job_message
+from controller.api.messages import JobsMessage
+from controller.journal import JobFilter, JournalReader
+from controller.reports.row import Row
+from controller.reports.sacct import Accounting
+from controller.reports.when import parse_time
+
+
+class Source(Protocol):
+    """Where jobs come from: the API, or the journal itself."""
+
+    def jobs(self, which: JobFilter) -> JobsMessage:
+        """The jobs that match."""
+        ...
+
+
+class JournalSource:
+    """Reads the journal file: on the controller's host, for its user and root, also while it does not run."""
+
+    def __init__(self, path: Path, now: float) -> None:
+        self._reader = JournalReader(path, deadline_seconds=60)
+        self._now = now
+
+    def jobs(self, which: JobFilter) -> JobsMessage:
+        rows = self._reader.jobs(which, now=self._now)
+        return JobsMessage(
+            time=self._now, jobs=[job_message(row) for row in rows], truncated=len(rows) == which.limit
+        )
+
+
+def join(jobs: JobsMessage, accounting: Mapping[int, Accounting]) -> list[Row]:
+    """Each job with what slurmdbd says of it."""
+    return [Row(job, jobs.time, accounting.get(job.job_id)) for job in jobs.jobs]
+
+
+def as_json(rows: Sequence[Row], *, truncated: bool) -> Iterator[str]:
+    """Lines of one JSON object. Times are seconds since the epoch, durations seconds, unrounded."""
+    head = {"time": rows[0].now if rows else None, "truncated": truncated}
+    yield json.dumps(head)[:-1] + ', "jobs": ['
+    for index, row in enumerate(rows):
+        yield json.dumps(_values(row), ensure_ascii=False) + ("," if index < len(rows) - 1 else "")
+    yield "]}"
+
+
+def _values(row: Row) -> dict[str, Any]:
+    elapsed = row.elapsed
+    return {
+        **row.job.model_dump(mode="json"),
+        "state": row.state,
+        "end_time": row.end_time,
+        "array_job_id": row.job_id if row.job_id != str(row.job.job_id) else None,
+        "exit_status": row.exit_code or None,
+        "elapsed_seconds": elapsed,
+        "suspended_seconds": row.suspended,
+        "wait_seconds": row.waited,
+        "share_fraction": min(1.0, row.job.run_seconds / elapsed) if elapsed else None,
+    }
+
+
+def start_of_day(now: float) -> float:
+    """Midnight of today, local time: where sacct begins unless told otherwise."""
+    return parse_time("midnight", now)

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One job of a report: what the journal knows, joined with what slurmdbd knows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controller.api.messages import JobMessage
+from controller.reports.sacct import Accounting
+from controller.reports.states import is_final
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A job at the time `now` (seconds since the epoch)."""
+
+    job: JobMessage
+    now: float
+    accounting: Accounting | None = None
+
+    @property
+    def job_id(self) -> str:
+        return self.accounting.job_id if self.accounting else str(self.job.job_id)
+
+    @property
+    def state(self) -> str:
+        """Slurm's own word is final; before that the controller's is fresher."""
+        if self.accounting and is_final(self.accounting.state):
+            return self.accounting.state
+        return self.job.state
+
+    @property
+    def end_time(self) -> float | None:
+        if self.job.end_time is None and self.accounting and is_final(self.accounting.state):
+            return self.accounting.end_time
+        return self.job.end_time
+
+    @property
+    def exit_code(self) -> str:
+        """`code:signal`."""
+        if self.accounting and self.accounting.exit_code:
+            return self.accounting.exit_code
+        if self.job.exit_code is None:
+            return ""
+        # wait status: the exit code in the high byte, the signal in the low one
+        return f"{(self.job.exit_code >> 8) & 255}:{self.job.exit_code & 127}"
+
+    @property
+    def elapsed(self) -> float | None:
+        """Seconds from the first start; None before it."""
+        if self.job.start_time is None:
+            return None
+        return max(0.0, (self.now if self.end_time is None else self.end_time) - self.job.start_time)
+
+    @property
+    def suspended(self) -> float | None:
+        """Seconds since the first start that it was off its GPUs."""
+        return None if self.elapsed is None else max(0.0, self.elapsed - self.job.run_seconds)
+
+    @property
+    def waited(self) -> float:
+        """Seconds from submission to the first start (or the end of a job that never started, or now)."""
+        until = self.job.start_time
+        if until is None:
+            until = self.now if self.end_time is None else self.end_time
+        return max(0.0, until - self.job.submit_time)
+
+    @property
+    def method(self) -> str:
+        return str(self.job.request.get("suspend") or "")
+
+    @property
+    def model(self) -> str:
+        return str(self.job.request.get("model") or "")

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""From rows to text, in the ways of sacct: fixed width, -p, -P, or JSON."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from controller.errors import GandivaError
+from controller.reports.columns import COLUMNS, Column, Style
+from controller.reports.row import Row
+from controller.reports.text import clean, fit
+
+MAX_WIDTH = 1000
+_FIELD = re.compile(r"(?P<name>[A-Za-z/]+)(?:%(?P<left>-?)(?P<width>\d{1,4}))?")
+
+
+class InvalidFormat(GandivaError):
+    """A --format that makes no sense."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How to print the table."""
+
+    columns: tuple[Column, ...]
+    header: bool = True
+    delimiter: str | None = None
+    """Between values of a parsable table; None: fixed width."""
+    trailing: bool = False
+    """The delimiter also stands at the end of a line (-p)."""
+    style: Style = field(default_factory=Style)
+
+
+def parse_format(text: str) -> tuple[Column, ...]:
+    """`JobID,State%-12` -> columns. Names in any case, or their beginning. Raises InvalidFormat."""
+    columns = tuple(_field(word.strip()) for word in text.split(",") if word.strip())
+    if not columns:
+        raise InvalidFormat("--format names no column; `gandiva report --helpformat` lists them")
+    return columns
+
+
+def _field(word: str) -> Column:
+    match = _FIELD.fullmatch(word)
+    if match is None:
+        raise InvalidFormat(f"--format: {word[:40]!r} is not of the form NAME or NAME%WIDTH or NAME%-WIDTH")
+    wanted = match["name"].lower()
+    candidates = [column for column in COLUMNS if column.name.lower().startswith(wanted)]
+    exact = [column for column in candidates if column.name.lower() == wanted]
+    if not candidates:
+        raise InvalidFormat(
+            f"--format: there is no column {match['name'][:40]!r}; the columns are "
+            + ", ".join(column.name for column in COLUMNS)
+        )
+    if not exact and len(candidates) > 1:
+        names = ", ".join(column.name for column in candidates)
+        raise InvalidFormat(f"--format: {match['name']!r} may be any of {names}")
+    column = (exact or candidates)[0]
+    if match["width"] is None:
+        return column
+    width = int(match["width"])
+    if not 1 <= width <= MAX_WIDTH:
+        raise InvalidFormat(f"--format: the width of {column.name} must be from 1 to {MAX_WIDTH}")
+    # %12 as sacct: numbers and words alike to the right, %-12 to the left.
+    return replace(column, width=width, left=match["left"] == "-")
+
+
+def help_format() -> str:
+    """The names of all columns, four in a line as in sacct."""
+    names = [column.name for column in COLUMNS]
+    lines = ["".join(f"{name:<19}" for name in names[i : i + 4]).rstrip() for i in range(0, len(names), 4)]
+    return "\n".join(lines) + "\n"
+
+
+def render(rows: Iterable[Row], layout: Layout) -> Iterator[str]:
+    """The lines of the table."""
+    if layout.delimiter is None:
+        yield from _fixed(rows, layout)
+    else:
+        yield from _parsable(rows, layout, layout.delimiter)
+
+
+def _values(row: Row, layout: Layout) -> list[str]:
+    return [clean(column.value(row, layout.style)) for column in layout.columns]
+
+
+def _fixed(rows: Iterable[Row], layout: Layout) -> Iterator[str]:
+    if layout.header:
+        yield _line([column.name for column in layout.columns], layout.columns)
+        yield " ".join("-" * column.width for column in layout.columns)
+    for row in rows:
+        yield _line(_values(row, layout), layout.columns)
+
+
+def _line(values: Sequence[str], columns: Sequence[Column]) -> str:
+    cells = [
+        fit(value, column.width, left=column.left) for value, column in zip(values, columns, strict=True)
+    ]
+    return " ".join(cells).rstrip()
+
+
+def _parsable(rows: Iterable[Row], layout: Layout, delimiter: str) -> Iterator[str]:
+    end = delimiter if layout.trailing else ""
+    if layout.header:
+        yield delimiter.join(column.name for column in layout.columns) + end
+    for row in rows:
+        yield delimiter.join(_values(row, layout)) + end

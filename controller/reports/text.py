@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Text in columns of a terminal. Job names are users' words: they may be wide, and they may be hostile."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Iterable
+
+from controller.model import GpuId
+
+
+def clean(text: str) -> str:
+    """Without what would move the cursor, colour the screen or break a line."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join("?" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c for c in text)
+
+
+def width(text: str) -> int:
+    """Columns the text takes in a terminal."""
+    if text.isascii():
+        return len(text)
+    return sum(_character_width(c) for c in text)
+
+
+def _character_width(character: str) -> int:
+    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me"):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+
+
+def fit(text: str, columns: int, *, left: bool = False) -> str:
+    """Exactly `columns` wide: padded, or cut with a `+` at its end as sacct does."""
+    size = width(text)
+    if size > columns:
+        text = _cut(text, columns - 1) + "+" if columns > 0 else ""
+        size = width(text)
+    padding = " " * (columns - size)
+    return text + padding if left else padding + text
+
+
+def _cut(text: str, columns: int) -> str:
+    taken = 0
+    for index, character in enumerate(text):
+        taken += _character_width(character)
+        if taken > columns:
+            return text[:index]
+    return text
+
+
+def ranges(numbers: Iterable[int]) -> str:
+    """`0-2,5`."""
+    pieces: list[tuple[int, int]] = []
+    for number in sorted(set(numbers)):
+        if pieces and pieces[-1][1] == number - 1:
+            pieces[-1] = (pieces[-1][0], number)
+        else:
+            pieces.append((number, number))
+    return ",".join(str(low) if low == high else f"{low}-{high}" for low, high in pieces)
+
+
+def gpu_list(names: Iterable[str]) -> str:
+    """GPUs (`node:ordinal`) in short: `n1:0-3 n2:0-3`; empty for none."""
+    per_node: dict[str, list[int]] = {}
+    for name in names:
+        gpu = split_gpu(name)
+        per_node.setdefault(gpu.node, []).append(gpu.ordinal)
+    return " ".join(f"{node}:{ranges(ordinals)}" for node, ordinals in per_node.items())
+
+
+def split_gpu(name: str) -> GpuId:
+    """`n1:0` -> GpuId. What is not of that form counts as GPU 0 of a node of that name."""
+    node, _, ordinal = name.rpartition(":")
+    return GpuId(node, int(ordinal)) if node and ordinal.isdigit() else GpuId(name, 0)

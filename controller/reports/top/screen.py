@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Running the live view: a thread asks the controller, this one draws and reads keys."""
+
+from __future__ import annotations
+
+import contextlib
+import getpass
+import os
+import select
+import sys
+import termios
+import threading
+import time as clock
+import tty
+from collections.abc import Iterator
+from dataclasses import replace
+
+from rich.console import Console
+from rich.live import Live
+
+from controller.api.client import ApiClient
+from controller.api.messages import GpusMessage
+from controller.errors import GandivaError
+from controller.reports.top.frame import Frame, View
+from controller.reports.top.view import ASCII, UNICODE
+
+_RESIZE_SECONDS = 0.5
+"""How soon a changed size of the window is noticed."""
+_ARROWS = {b"[A": "up", b"[B": "down", b"[5~": "page up", b"[6~": "page down", b"[H": "home", b"[1~": "home"}
+
+
+def run_top(
+    client: ApiClient,
+    *,
+    interval_seconds: float,
+    once: bool,
+    user: str | None,
+    width: int | None,
+    color: str,
+) -> int:
+    """Show the live view until it is quit. With `once` raises GandivaError where there is no answer."""
+    console = Console(
+        width=width,
+        force_terminal=True if color == "always" else None,
+        no_color=True if color == "never" else None,
+        color_system="truecolor" if color == "always" else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
+    view = View(user=user, glyphs=UNICODE if _speaks_unicode(console) else ASCII)
+    if once or not sys.stdout.isatty():
+        console.print(Frame(client.gpus(), view), end="")
+        return 0
+    return _Screen(client, console, view, interval_seconds).run()
+
+
+def _speaks_unicode(console: Console) -> bool:
+    return "utf" in console.encoding.lower()
+
+
+class _Poller:
+    """Asks in a thread of its own, so that keys are answered while the controller is slow."""
+
+    def __init__(self, client: ApiClient, interval_seconds: float) -> None:
+        self._client = client
+        self._interval_seconds = interval_seconds
+        self._stop = threading.Event()
+        self._latest: tuple[GpusMessage | None, str] = (None, "")
+        self.wake, self._wake_end = os.pipe()
+        self._thread = threading.Thread(target=self._poll, name="poller", daemon=True)
+
+    def __enter__(self) -> _Poller:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # The thread may be waiting for an answer; it ends with the process.
+        self._stop.set()
+
+    def latest(self) -> tuple[GpusMessage | None, str]:
+        """The last answer there was, and why there is no newer one."""
+        return self._latest
+
+    def _poll(self) -> None:
+        while not self._stop.is_set():
+            begin = clock.monotonic()
+            try:
+                self._latest = (self._client.gpus(), "")
+            except GandivaError as error:
+                self._latest = (self._latest[0], f"{error}; trying again")
+            with contextlib.suppress(OSError):
+                os.write(self._wake_end, b".")
+            self._stop.wait(max(0.05, self._interval_seconds - (clock.monotonic() - begin)))
+
+
+class _Screen:
+    def __init__(self, client: ApiClient, console: Console, view: View, interval_seconds: float) -> None:
+        self._client = client
+        self._console = console
+        self._keys = sys.stdin.isatty()
+        self._view = replace(view, keys=self._keys)
+        self._interval_seconds = interval_seconds
+        self._own = view.user or _own_name()
+        self._answer: GpusMessage | None = None
+        self._trouble = ""
+        self._frame = Frame(None, view)
+
+    def run(self) -> int:
+        with (
+            _single_keys(sys.stdin.fileno()) if self._keys else contextlib.nullcontext(),
+            _Poller(self._client, self._interval_seconds) as poller,
+            Live(console=self._console, screen=True, auto_refresh=False) as live,
+        ):
+            self._draw(live)
+            while True:
+                sources = [poller.wake] + ([sys.stdin.fileno()] if self._keys else [])
+                ready, _, _ = select.select(sources, [], [], _RESIZE_SECONDS)
+                if poller.wake in ready:
+                    os.read(poller.wake, 4096)
+                    if not self._view.paused:
+                        self._answer, self._trouble = poller.latest()
+                if sys.stdin.fileno() in ready and self._keys:
+                    pressed = os.read(sys.stdin.fileno(), 64)
+                    if not pressed or any(self._key(key) for key in _keys_in(pressed)):
+                        return 0
+                self._draw(live)
+
+    def _draw(self, live: Live) -> None:
+        self._view = replace(self._view, height=self._console.size.height, trouble=self._trouble)
+        self._frame = Frame(self._answer, self._view)
+        live.update(self._frame, refresh=True)
+
+    def _key(self, key: str) -> bool:
+        """What a key does; True: quit."""
+        view = self._view
+        page = max(1, self._frame.shown_rows - 1)
+        deepest = max(0, self._frame.body_rows - self._frame.shown_rows)
+        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -page, "page down": page, "home": -(10**9)}
+        if key in ("q", "Q", "\x03"):
+            return True
+        if key in steps:
+            self._view = replace(view, scroll=max(0, min(deepest, view.scroll + steps[key])))
+        elif key in ("p", " "):
+            self._view = replace(view, paused=not view.paused)
+        elif key == "s":
+            self._view = replace(view, order=view.order.following())
+        elif key == "c":
+            self._view = replace(view, compact=not view.compact)
+        elif key == "u":
+            self._view = replace(view, user=None if view.user else self._own)
+        return False
+
+
+def _keys_in(pressed: bytes) -> Iterator[str]:
+    """Single keys; escape sequences of the arrow keys by name, others left out."""
+    pieces = pressed.split(b"\x1b")
+    yield from pieces[0].decode("ascii", "ignore")
+    for piece in pieces[1:]:
+        for sequence, name in _ARROWS.items():
+            if piece.replace(b"O", b"[", 1).startswith(sequence):
+                yield name
+                break
+
+
+@contextlib.contextmanager
+def _single_keys(terminal: int) -> Iterator[None]:
+    """Keys come one by one and are not shown; the terminal is put back afterwards, whatever happens."""
+    before = termios.tcgetattr(terminal)
+    try:
+        tty.setcbreak(terminal)
+        yield
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _own_name() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.geteuid())

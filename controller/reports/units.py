@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Times, durations and sizes written as sacct writes them."""
+
+from __future__ import annotations
+
+import math
+import os
+import time as clock
+
+UNKNOWN = "Unknown"
+_PREFIXES = "KMGTP"
+
+
+def duration(seconds: float | None) -> str:
+    """`[DD-]HH:MM:SS`, rounded to seconds; empty for None."""
+    if seconds is None or not math.isfinite(seconds):
+        return ""
+    minutes, second = divmod(max(0, round(seconds)), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    return (f"{days}-" if days else "") + f"{hour:02d}:{minute:02d}:{second:02d}"
+
+
+def moment(time: float | None) -> str:
+    """`2024-05-17T09:30:00` in local time, or as SLURM_TIME_FORMAT says; `Unknown` for None."""
+    if time is None:
+        return UNKNOWN
+    wanted = os.environ.get("SLURM_TIME_FORMAT", "standard")
+    if wanted in ("", "standard", "relative"):
+        wanted = "%Y-%m-%dT%H:%M:%S"
+    try:
+        return clock.strftime(wanted, clock.localtime(time))
+    except (ValueError, OverflowError, OSError):
+        return UNKNOWN
+
+
+def step(seconds: float | None) -> str:
+    """The time of one mini-batch, with three digits that matter: `0.0124s`, `1.25s`; empty for None."""
+    if seconds is None or seconds <= 0:
+        return ""
+    return f"{seconds:.3g}s" if seconds < 1000 else f"{seconds:.0f}s"
+
+
+def share(part: float, whole: float) -> str:
+    """`66.7%`; empty where there is no whole yet."""
+    return f"{100 * min(1.0, part / whole):.1f}%" if whole > 0 else ""
+
+
+def size(count: int | None, unit: str = "") -> str:
+    """Bytes like sacct's memory columns: `1.5G`, or in the unit given (K, M, G, T, P). Empty for None."""
+    if count is None:
+        return ""
+    if unit:
+        return _number(count / 1024 ** (_PREFIXES.index(unit) + 1)) + unit
+    value, prefix = float(count), ""
+    for candidate in _PREFIXES:
+        if abs(value) < 1024:
+            break
+        value, prefix = value / 1024, candidate
+    return _number(value) + prefix
+
+
+def _number(value: float) -> str:
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def number(value: float) -> str:
+    """A weight: `1`, `0.5`."""
+    return f"{value:g}"

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Times on the command line, in the forms sacct takes for -S and -E. Local time, as there."""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime, timedelta
+
+from controller.errors import GandivaError
+
+FORMS = (
+    "HH:MM[:SS][AM|PM], MMDD[YY], MM/DD[/YY], MM.DD[.YY], MM/DD[/YY]-HH:MM[:SS], YYYY-MM-DD[THH:MM[:SS]], "
+    "today, midnight, noon, fika, teatime, now[{+|-}COUNT[seconds|minutes|hours|days|weeks]]"
+)
+
+_NAMED_HOURS = {"midnight": 0, "today": 0, "noon": 12, "fika": 15, "teatime": 16}
+_UNITS = {"seconds": 1, "minutes": 60, "hours": 3600, "days": 86400, "weeks": 604800}
+_NOW = re.compile(r"now(?:(?P<sign>[+-])(?P<count>\d{1,9})(?P<unit>[a-z]*))?")
+_CLOCK = r"(?P<hour>\d{1,2}):(?P<minute>\d{2})(?::(?P<second>\d{2}))?(?: ?(?P<half>[AaPp][Mm]))?"
+_TIME = re.compile(_CLOCK)
+_US_DATE = re.compile(
+    rf"(?:(?P<m1>\d{{2}})(?P<d1>\d{{2}})(?P<y1>\d{{2}})?"
+    rf"|(?P<m2>\d{{1,2}})(?P<sep>[/.])(?P<d2>\d{{1,2}})(?:(?P=sep)(?P<y2>\d{{2}}|\d{{4}}))?)(?:-{_CLOCK})?"
+)
+_ISO = re.compile(rf"(?P<year>\d{{4}})-(?P<month>\d{{1,2}})-(?P<day>\d{{1,2}})(?:[T ]{_CLOCK})?")
+
+
+class InvalidTime(GandivaError):
+    """Not a time in any of the forms."""
+
+
+def parse_time(text: str, now: float) -> float:
+    """Seconds since the epoch. Raises InvalidTime, which names the forms."""
+    word = text.strip()
+    present = datetime.fromtimestamp(now)  # noqa: DTZ006  sacct's times are local
+    try:
+        found = _parse(word, present)
+    except (ValueError, OverflowError):
+        found = None
+    if found is None:
+        raise InvalidTime(f"{text[:60]!r} is not a time; the forms are: {FORMS}")
+    try:
+        return found.timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise InvalidTime(f"{text[:60]!r} is out of range") from None
+
+
+def _parse(word: str, now: datetime) -> datetime | None:
+    lower = word.lower()
+    midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+    if lower in _NAMED_HOURS:
+        return midnight + timedelta(hours=_NAMED_HOURS[lower])
+    if match := _NOW.fullmatch(lower):
+        return _relative(match, now)
+    if match := _TIME.fullmatch(word):
+        return midnight + _clock(match)
+    if match := _ISO.fullmatch(word):
+        return midnight.replace(int(match["year"]), int(match["month"]), int(match["day"])) + _clock(match)
+    if match := _US_DATE.fullmatch(word):
+        year = match["y1"] or match["y2"]
+        years = now.year if year is None else int(year) + (2000 if len(year) == 2 else 0)
+        date = midnight.replace(years, int(match["m1"] or match["m2"]), int(match["d1"] or match["d2"]))
+        return date + _clock(match)
+    return None
+
+
+def _relative(match: re.Match[str], now: datetime) -> datetime | None:
+    if match["count"] is None:
+        return now
+    unit = match["unit"] or "seconds"
+    scale = next((seconds for name, seconds in _UNITS.items() if name.startswith(unit)), None)
+    if scale is None:
+        return None
+    # Elapsed time, not time on the wall: an hour ago is 3,600 s ago in the night the clocks change, too.
+    seconds = int(match["count"]) * scale
+    return datetime.fromtimestamp(now.timestamp() + (seconds if match["sign"] == "+" else -seconds))  # noqa: DTZ006
+
+
+def _clock(match: re.Match[str]) -> timedelta:
+    if match["hour"] is None:
+        return timedelta()
+    hour, minute, second = int(match["hour"]), int(match["minute"]), int(match["second"] or 0)
+    half = (match["half"] or "").upper()
+    if half:
+        if not 1 <= hour <= 12:
+            raise ValueError(hour)
+        hour = hour % 12 + (12 if half == "PM" else 0)
+    if hour > 23 or minute > 59 or second > 59:
+        raise ValueError(match[0])
+    return timedelta(hours=hour, minutes=minute, seconds=second)
