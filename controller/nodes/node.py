@@ -15,7 +15,7 @@ from controller.nodes.control_block import ControlBlock, ControlBlocks, JobState
 from controller.nodes.deadline import Deadline
 from controller.nodes.gpus import GpuReader
 from controller.nodes.gpustat import OwnerFiles
-from controller.nodes.occupancy import VANISH_SECONDS, Occupancy, survey, wait_until_clear
+from controller.nodes.occupancy import Occupancy, survey, wait_until_clear
 from controller.nodes.port import NodePhase
 from controller.nodes.processes import Processes
 from controller.nodes.protocol import AgentError, ErrorKind
@@ -23,8 +23,8 @@ from controller.nodes.rank_files import Ranks
 from gandiva.layout import Verb
 
 NVML_SECONDS = 5.0
-VERIFY_SECONDS = 2.0
-"""How long a job's memory may take to disappear from NVML after everybody said that it is gone."""
+SETTLE_SECONDS = 3.0
+"""How long NVML may go on showing memory that everybody said is gone, or of processes that have ended."""
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Node:
                     return [f"GPU {gpu} has {free} MiB free, job {job_id} needs {size >> 20} MiB"], True
             return [], False
 
-        look_deadline = deadline.at_most(VANISH_SECONDS + NVML_SECONDS)
+        look_deadline = deadline.at_most(SETTLE_SECONDS)
         left, _ = wait_until_clear(
             lambda: self.look(deadline.at_least(0.5).at_most(NVML_SECONDS)), complaints, look_deadline
         )
@@ -140,7 +140,7 @@ class Node:
                 found += [str(holder) for holder in seen.on(gpu) if holder.job_id is None]
             return found, True
 
-        deadline = deadline.at_most(VERIFY_SECONDS + NVML_SECONDS).at_least(VERIFY_SECONDS)
+        deadline = Deadline(SETTLE_SECONDS)  # even when the request's is over: the answer hangs on it
         left, seen = wait_until_clear(
             lambda: self.look(deadline.at_least(0.5).at_most(NVML_SECONDS)), complaints, deadline
         )

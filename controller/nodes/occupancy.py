@@ -14,9 +14,6 @@ from controller.nodes.deadline import Deadline, Poll
 from controller.nodes.gpus import GpuReader, GpuReading, NvmlUnavailable, Reading
 from controller.nodes.processes import Processes
 
-VANISH_SECONDS = 2.0
-"""How long NVML may go on listing a process that has ended before that counts as trouble."""
-
 
 @dataclass(frozen=True, slots=True)
 class Holder:

@@ -43,6 +43,10 @@ class BadRankFile(Exception):
     """A rank file that says nothing usable, and why."""
 
 
+class FinishedAndGone(Exception):
+    """A rank that said it had finished, and whose process has ended since: nothing is wrong with that."""
+
+
 @dataclass(frozen=True, slots=True)
 class Rank:
     """One session whose every value has been checked."""
@@ -112,6 +116,8 @@ def read_ranks(directory: str, uid: int, job_id: int, processes: Processes) -> R
         for name in _names(folder):
             try:
                 live.append(_read_one(folder, name, uid, job_id, processes))
+            except FinishedAndGone:
+                continue
             except BadRankFile as error:
                 problems.append(f"rank {name}: {error}")
         return Ranks(tuple(sorted(live, key=lambda rank: rank.rank)), tuple(problems[:MAX_RANKS]))
@@ -225,6 +231,8 @@ def _printable(raw: bytes) -> str:
 def _check_process(rank: Rank, uid: int, job_id: int, processes: Processes) -> None:
     pid = rank.process.pid
     if pid == 0 or not processes.alive(rank.process):
+        if rank.state is RankState.FINISHED:
+            raise FinishedAndGone
         raise BadRankFile(f"its process {pid} has ended")
     if processes.uid(pid) != uid:
         raise BadRankFile(f"process {pid} is not the job's user's")
