@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, get_args
 
 import docker.errors
 from pydantic import ValidationError
@@ -18,8 +18,9 @@ from rich.console import Console
 from rich.table import Table
 
 from container import engine, images
-from container.cluster import MiniCluster, clusters, spec_of
+from container.cluster import HOST_LABEL, MiniCluster, clusters, spec_of
 from container.errors import MiniClusterError
+from container.services import DAEMONS, SCRIPT, Name
 from container.spec import ClusterSpec, Host, NodeGroup, load
 
 _EPILOG: Final = """\
@@ -43,7 +44,7 @@ examples:
   gandiva-cluster down; gandiva-cluster clean        the latter: images too, and a dockerd that we started
 """
 
-_SERVICES: Final = ("munge", "sshd", "mariadb", "slurmdbd", "slurmctld", "slurmd", "gandiva")
+_SERVICES: Final[tuple[Name, ...]] = get_args(Name)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -192,7 +193,7 @@ def _status(args: argparse.Namespace) -> int:
     for name, containers in sorted(found.items()):
         cluster = MiniCluster.attach(name) if any(c.status == "running" for c in containers) else None
         spec = spec_of(containers[0])
-        states = {c.labels["org.gandiva.minicluster.host"]: c.status for c in containers}
+        states = {c.labels[HOST_LABEL]: c.status for c in containers}
         for host in spec.hosts:
             state = states.get(host.name, "missing")
             services = _running_services(cluster, host) if cluster and state == "running" else ""
@@ -203,16 +204,8 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _running_services(cluster: MiniCluster, host: Host) -> str:
-    mine = {
-        "db": ("mariadb", "slurmdbd"),
-        "ctl": ("slurmctld", "gandiva"),
-        "login": (),
-        "node": ("slurmd", "sshd"),
-    }[host.role]
-    script = "; ".join(
-        f"/usr/lib/gandiva-minicluster/service.sh running {name} && echo {name} || echo '({name} down)'"
-        for name in ("munge", *mine)
-    )
+    mine: tuple[Name, ...] = ("munge", *DAEMONS[host.role], *(("gandiva",) if host.role == "ctl" else ()))
+    script = "; ".join(f"{SCRIPT} running {name} && echo {name} || echo '({name} down)'" for name in mine)
     return " ".join(cluster.exec(host.name, script, check=False).stdout.splitlines())
 
 

@@ -17,7 +17,7 @@ import docker.errors
 from container import engine, images, render
 from container.errors import CommandError, DeadlineError, MiniClusterError, UpError
 from container.execute import Completed, Content, execute, get_file, put_files
-from container.services import SCRIPT, Name, Service
+from container.services import DAEMONS, SCRIPT, Name, Service
 from container.spec import ClusterSpec, Host
 
 LABEL: Final = "org.gandiva.minicluster"
@@ -194,6 +194,15 @@ class MiniCluster:
             return self.exec(place.name, command, check=check, timeout_seconds=120)
 
         return Service(run, name, nodes)
+
+    def start_services(self) -> None:
+        """Start every daemon that does not run, but for the Gandiva controller."""
+
+        def start(host: Host) -> None:
+            names = ("munge", *DAEMONS[host.role])
+            self.exec(host.name, " && ".join(f"{SCRIPT} start {name}" for name in names), timeout_seconds=120)
+
+        self._everywhere(start, self.spec.hosts)
 
     def start_controller(self, settings_overrides: Mapping[str, Any] | None = None) -> None:
         """Write gandiva.toml, start the Gandiva controller on ctl and wait until its API answers.

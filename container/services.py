@@ -4,15 +4,24 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
 from container.execute import Completed
+from container.spec import Role
 
 Name = Literal["munge", "sshd", "mariadb", "slurmdbd", "slurmctld", "slurmd", "gandiva"]
 
 SCRIPT: Final = "/usr/lib/gandiva-minicluster/service.sh"
 TIMEOUT_SECONDS: Final = 60.0
+
+DAEMONS: Final[Mapping[Role, tuple[Name, ...]]] = {
+    "login": (),
+    "ctl": ("slurmctld",),
+    "db": ("mariadb", "slurmdbd"),
+    "node": ("sshd", "slurmd"),
+}
+"""What a host runs besides munge, in the order of starting."""
 
 Run = Callable[[list[str], bool], Completed]
 

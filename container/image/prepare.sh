@@ -6,11 +6,7 @@ set -euo pipefail
 chown gandiva:gandiva /etc/gandiva/agent_key
 run_dir=/run/gandiva
 [ "${SHARED_HOSTS:-no}" = no ] || run_dir=/run/gandiva/%n
-config() {
-    if gandiva config --help > /dev/null 2>&1; then gandiva config "$@"; else
-    /opt/gandiva/venv/bin/python -c "import argparse, sys; from controller.slurm_config import cli; p = argparse.ArgumentParser(); cli.add_parser(p.add_subparsers()); a = p.parse_args(); sys.exit(a.run(a))" "$@"; fi
-}
-config slurm --cluster /etc/minicluster/cluster.toml --output-dir /etc/slurm --run-dir "$run_dir" \
+gandiva config slurm --cluster /etc/minicluster/cluster.toml --output-dir /etc/slurm --run-dir "$run_dir" \
     --force >&2
 # Without systemd, slurmd makes its control groups itself (version 2 only).
 echo IgnoreSystemd=yes >> /etc/slurm/cgroup.conf

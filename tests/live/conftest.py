@@ -95,15 +95,7 @@ def site(cluster: MiniCluster) -> Site:
 
 def restore(mini: MiniCluster) -> None:
     """Bring a cluster back to an empty queue and idle nodes, whatever a test has done to it."""
-    for host in mini.spec.hosts:
-        mini.service(host.name, "munge").start()
-    mini.service("db", "mariadb").start()
-    mini.service("db", "slurmdbd").start()
-    mini.service("ctl", "slurmctld").start()
-    for host in mini.spec.hosts:
-        if host.role == "node":
-            mini.service(host.name, "sshd").start()
-            mini.service(host.name, "slurmd").start()
+    mini.start_services()
     deadline = time.monotonic() + _IDLE_SECONDS
     while time.monotonic() < deadline:
         # Twice where needed: a job that was being requeued when it was cancelled may come back.
