@@ -26,7 +26,7 @@ from controller.errors import GandivaError, SettingsError
 from controller.executor import ExecutorSettings
 from controller.journal import Journal, JournalReader
 from controller.loop import Controller, LoopSettings, Tick
-from controller.nodes.ssh import SshNodes
+from controller.nodes.ssh import SshSettings, ssh_nodes
 from controller.policies.registry import make_policy, priority_classes
 from controller.settings import Settings, load_settings, needs_restart
 
@@ -63,6 +63,17 @@ def loop_settings(settings: Settings) -> LoopSettings:
     )
 
 
+def _ssh_settings(settings: Settings) -> SshSettings:
+    nodes = settings.nodes
+    return SshSettings(
+        key_file=nodes.ssh_key,
+        known_hosts_file=nodes.known_hosts,
+        user=nodes.ssh_user,
+        port=nodes.ssh_port,
+        connect_seconds=nodes.connect_deadline_seconds,
+    )
+
+
 class Daemon:
     """One controller with its API."""
 
@@ -84,7 +95,7 @@ class Daemon:
             cluster = open_cluster(
                 settings.cluster.adapter, deadline_seconds=settings.cluster.rpc_deadline_seconds
             )
-            nodes = SshNodes(settings.nodes)
+            nodes = ssh_nodes(_ssh_settings(settings))
             api = ApiServer(settings.api.listen, Answers(self._live, JournalReader(settings.journal.path)))
             self._controller = controller = Controller(
                 cluster,

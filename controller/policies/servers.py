@@ -57,9 +57,11 @@ class Server:
         """Count a job in: `exact` ordinals when it is bound to exactly them, none when it floats."""
         self.allocated += share
         self.members[job_id] = share
-        ordinals = list(exact)
-        self.fixed.update(ordinals)
-        self.bound_jobs.update(ordinals or self.usable)
+        ordinals = tuple(exact)
+        for ordinal in ordinals:
+            self.fixed[ordinal] += 1
+        for ordinal in ordinals or self.usable:
+            self.bound_jobs[ordinal] += 1
         if self.memory_free_bytes is not None:
             self.memory_free_bytes -= memory_bytes
 
@@ -92,8 +94,8 @@ def build_servers(snapshot: Snapshot) -> dict[str, Server]:
 def by_node(gpus: Iterable[GpuId]) -> dict[str, list[int]]:
     """Ordinals per node, sorted."""
     nodes: dict[str, list[int]] = {}
-    for gpu in sorted(gpus):
-        nodes.setdefault(gpu.node, []).append(gpu.ordinal)
+    for node, ordinal in sorted(gpus):
+        nodes.setdefault(node, []).append(ordinal)
     return nodes
 
 

@@ -186,7 +186,8 @@ class Gandiva:
             # A slice begins when the switch is over, else slow switches would eat the next job's time.
             start = now
         going_on = choose(members, usable, rotate=False)
-        waiting = [m for m in members if m not in going_on]
+        kept = {m.job_id for m in going_on}
+        waiting = [m for m in members if m.job_id not in kept]
         rotate = False
         if waiting:
             highest = max(m.priority_class for m in waiting)

@@ -50,6 +50,8 @@ class Slots:
     usable: Mapping[str, frozenset[int]]
     """Ordinals per server."""
     taken: set[GpuId] = field(default_factory=set)
+    exact: dict[str, int] = field(default_factory=dict)
+    """How many usable GPUs of each server are in `taken`."""
     floating: dict[str, int] = field(default_factory=dict)
     """GPUs set aside per server for floating jobs chosen so far."""
 
@@ -69,14 +71,15 @@ class Slots:
     def add(self, member: Member) -> None:
         """Give it its GPUs."""
         if member.fixed:
+            for gpu in member.fixed - self.taken:
+                if gpu.ordinal in self.usable.get(gpu.node, ()):
+                    self.exact[gpu.node] = self.exact.get(gpu.node, 0) + 1
             self.taken |= member.fixed
         else:
             self.floating[member.server] = self.floating.get(member.server, 0) + member.gpus
 
     def _left(self, server: str) -> int:
-        usable = self.usable.get(server, frozenset())
-        exact = sum(1 for gpu in self.taken if gpu.node == server and gpu.ordinal in usable)
-        return len(usable) - exact - self.floating.get(server, 0)
+        return len(self.usable.get(server, ())) - self.exact.get(server, 0) - self.floating.get(server, 0)
 
 
 def choose(members: Iterable[Member], usable: Mapping[str, frozenset[int]], *, rotate: bool) -> list[Member]:
