@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cluster port for a real Slurm, whatever way it is talked to.
 
-Here are the rules that slurmctld does not enforce itself (docs/slurm-facts.md gives the proofs): a hold of
-a running job would be accepted, a requeue of a finished job would run it again, a requeued job that is changed
-while it still completes loses its begin time.
+Here are the rules that slurmctld does not enforce itself (docs/slurm-facts.md gives the proofs): it would
+hold a running job, requeue a finished one (which runs it again), and forget the begin time of a requeued job
+that is changed before it is through with its last run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
 from controller.cluster.gres import bound_request
 from controller.cluster.port import ClusterView, JobState, SlurmJob
@@ -25,7 +26,7 @@ from controller.cluster.records import (
     slurm_job,
     slurm_node,
 )
-from controller.cluster.states import job_state
+from controller.cluster.states import REQUEUED_HELD, job_state
 from controller.cluster.transport import BindChange, Transport, UnbindChange
 from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from controller.model import GpuSet, JobId
@@ -37,6 +38,8 @@ MAX_WAITING_TASKS = 64
 one record, as Slurm keeps it."""
 
 _POLL_SECONDS = 0.05
+
+T = TypeVar("T")
 
 
 class SlurmCluster:
@@ -53,6 +56,45 @@ class SlurmCluster:
         self._models: dict[str, str] = {}
 
     async def observe(self) -> ClusterView:
+        return await self._within("observing the cluster", self._observe())
+
+    async def job(self, job_id: JobId) -> SlurmJob:
+        record = await self._within(f"reading job {job_id}", self._transport.job(job_id))
+        return slurm_job(record, now=time.time())
+
+    async def bind(self, job_id: JobId, binding: GpuSet) -> None:
+        await self._within(f"binding job {job_id}", self._bind(job_id, binding))
+
+    async def unbind(self, job_id: JobId) -> None:
+        await self._within(f"unbinding job {job_id}", self._unbind(job_id))
+
+    async def release(self, job_id: JobId) -> None:
+        await self._within(f"releasing job {job_id}", self._transport.release(job_id))
+
+    async def hold(self, job_id: JobId) -> None:
+        await self._within(f"holding job {job_id}", self._hold(job_id))
+
+    async def suspend(self, job_id: JobId) -> None:
+        await self._within(f"suspending job {job_id}", self._switch(job_id, JobState.SUSPENDED))
+
+    async def resume(self, job_id: JobId) -> None:
+        await self._within(f"resuming job {job_id}", self._switch(job_id, JobState.RUNNING))
+
+    async def requeue(self, job_id: JobId) -> None:
+        await self._within(f"requeueing job {job_id}", self._requeue(job_id))
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def _within(self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """Wait until the deadline; then drop the work, which ends whatever process does it."""
+        try:
+            return await asyncio.wait_for(work, self._deadline_seconds)
+        except asyncio.TimeoutError:
+            seconds = self._deadline_seconds
+            raise ClusterUnavailable(f"{what}: not done within {seconds:g} s; slurmctld may hang") from None
+
+    async def _observe(self) -> ClusterView:
         load = await self._transport.load()
         if await self._split_arrays(load.jobs):
             load = await self._transport.load()
@@ -65,25 +107,20 @@ class SlurmCluster:
         )
         return ClusterView(time=now, jobs=jobs, nodes=nodes)
 
-    async def job(self, job_id: JobId) -> SlurmJob:
-        return slurm_job(await self._transport.job(job_id), now=time.time())
-
-    async def bind(self, job_id: JobId, binding: GpuSet) -> None:
+    async def _bind(self, job_id: JobId, binding: GpuSet) -> None:
         if not {gpu.node for gpu in binding} <= self._models.keys():
-            await self.observe()
+            await self._observe()
         request = bound_request(binding, self._models)
         record = await self._settled(job_id)
         if record.priority != 0:
-            raise ClusterRefused(f"job {job_id} is not held: binding it now would race with Slurm's scheduler")
+            raise ClusterRefused(f"job {job_id} is not held: binding it would race with Slurm's scheduler")
         if shares_record(record):
-            raise ClusterRefused(f"job {job_id} stands for array tasks {record.array_tasks}: split them first")
-        count = len(request.nodes)
-        resize = not record.gres or record.min_nodes != count or record.max_nodes not in (0, count)
-        # A limit of nodes that is open would let Slurm add nodes beside the required ones.
-        resize = resize or record.max_nodes == 0
+            raise ClusterRefused(f"job {job_id} stands for the array tasks {record.array_tasks}")
+        # With room between its limits Slurm would add nodes to the required ones; above them it drops some.
+        resize = not record.gres or not record.min_nodes == record.max_nodes == len(request.nodes)
         await self._transport.bind(job_id, BindChange(request, resize))
 
-    async def unbind(self, job_id: JobId) -> None:
+    async def _unbind(self, job_id: JobId) -> None:
         record = await self._settled(job_id)
         original = original_request(record.request)
         if original is None or (original.gpus_per_node is None and original.gpus is None):
@@ -99,34 +136,22 @@ class SlurmCluster:
             ),
         )
 
-    async def release(self, job_id: JobId) -> None:
-        await self._transport.release(job_id)
-
-    async def hold(self, job_id: JobId) -> None:
+    async def _hold(self, job_id: JobId) -> None:
         await self._require_pending(job_id, "held")
         await self._transport.hold(job_id)
         # It may have started between the two calls; slurmctld holds running jobs without a word.
         await self._require_pending(job_id, "held")
 
-    async def suspend(self, job_id: JobId) -> None:
-        await self._switch(job_id, JobState.SUSPENDED)
-
-    async def resume(self, job_id: JobId) -> None:
-        await self._switch(job_id, JobState.RUNNING)
-
-    async def requeue(self, job_id: JobId) -> None:
+    async def _requeue(self, job_id: JobId) -> None:
         record = await self._transport.job(job_id)
         state = job_state(record.state)
-        if state is JobState.PENDING or "PENDING" in record.state:
+        if state is JobState.PENDING:
             if record.priority != 0:
-                await self.hold(job_id)
-            return
-        if state not in (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING):
+                await self._hold(job_id)
+        elif state in (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING):
+            await self._transport.requeue_hold(job_id)
+        elif record.reason != REQUEUED_HELD:
             raise ClusterRefused(f"job {job_id} is {record.state[0]}: requeueing it would run it again")
-        await self._transport.requeue_hold(job_id)
-
-    async def close(self) -> None:
-        await self._transport.close()
 
     async def _switch(self, job_id: JobId, wanted: JobState) -> None:
         """Suspend or resume. Slurm refuses to resume what runs, and does not even answer for a job that it
@@ -137,8 +162,6 @@ class SlurmCluster:
             else:
                 await self._transport.resume(job_id)
         except ClusterError as error:
-            if isinstance(error, ClusterUnavailable) and "deadline" in str(error):
-                raise
             record = await self._transport.job(job_id)
             if job_state(record.state) is not wanted:
                 raise
@@ -147,7 +170,7 @@ class SlurmCluster:
     async def _settled(self, job_id: JobId) -> JobRecord:
         """The job's record once it is pending and over with its last run. Raises ClusterRefused when it is
         not pending, ClusterUnavailable when it does not get there in time."""
-        give_up_at = time.monotonic() + self._deadline_seconds
+        give_up_at = time.monotonic() + 0.9 * self._deadline_seconds
         while True:
             record = await self._transport.job(job_id)
             state = job_state(record.state)
@@ -156,9 +179,7 @@ class SlurmCluster:
             if state is not JobState.COMPLETING:
                 raise ClusterRefused(f"job {job_id} is {record.state[0]}, not pending: too late to change it")
             if time.monotonic() >= give_up_at:
-                raise ClusterUnavailable(
-                    f"job {job_id} is still completing its last run after {self._deadline_seconds:g} s"
-                )
+                raise ClusterUnavailable(f"job {job_id} is still not through with its last run")
             await asyncio.sleep(_POLL_SECONDS)
 
     async def _require_pending(self, job_id: JobId, done: str) -> None:
@@ -171,7 +192,7 @@ class SlurmCluster:
         waiting = Counter(
             record.array_job_id
             for record in records
-            if record.array_job_id and job_state(record.state) is JobState.PENDING and not shares_record(record)
+            if job_state(record.state) is JobState.PENDING and not shares_record(record)
         )
         now = time.time()
         changed = False

@@ -13,8 +13,12 @@ is held already changes nothing in Slurm, so the job_submit module expresses it 
 docs/slurm-facts.md, Holds.)"""
 
 REQUEUE_DELAY_LIMIT_SECONDS = 600
-"""A requeued job may begin this long after its requeue (Slurm's `requeue_delay`, 120 s unless set): a begin time
-that close to the submit time, which a requeue resets, is Slurm's own and not its user's."""
+"""A requeued job may begin this long after its requeue (Slurm's `requeue_delay`, 120 s unless set): a begin
+time that close to the submit time, which a requeue resets, is Slurm's own and not its user's."""
+
+REQUEUED_HELD = "job requeued in held state"
+"""The reason that slurmctld gives a job after `requeuehold`, from then on (also while it completes) until
+it is released."""
 
 _STATES = {
     "PENDING": JobState.PENDING,

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What one way of talking to Slurm must be able to do.
 
-`SlurmCluster` makes the cluster port out of a transport; the rules of the port are written once, there. Every
-call has a deadline of its own and raises `ClusterUnavailable`, `ClusterRefused` or `UnknownJob`.
+`SlurmCluster` makes the cluster port out of a transport; the rules of the port and its deadlines are written
+once, there. A call raises `ClusterUnavailable`, `ClusterRefused` or `UnknownJob`, and ends at once when it is
+cancelled, however slurmctld hangs.
 """
 
 from __future__ import annotations

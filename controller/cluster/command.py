@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The way to slurmctld through Slurm's own commands: for sites whose Slurm has no matching pyslurm.
+
+Works from Slurm 24.11 on. Reading 3,000 jobs takes about 1.5 s of a processor, against 50 ms with pyslurm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+
+from controller.cluster import replies
+from controller.cluster.commands import run
+from controller.cluster.records import JobRecord
+from controller.cluster.transport import BindChange, Load, UnbindChange
+from controller.errors import UnknownJob
+from controller.model import GpuId, JobId
+
+
+class CommandTransport:
+    """Implements `Transport` with squeue and scontrol."""
+
+    async def load(self) -> Load:
+        jobs_text, nodes_text = await asyncio.gather(
+            run("squeue", "--json", "--states=all", what="reading the jobs"),
+            run("scontrol", "show", "nodes", "--json", what="reading the nodes"),
+        )
+        # 25 MB for 3,000 jobs: not in the event loop.
+        jobs, whole = await asyncio.to_thread(replies.gandiva_jobs, jobs_text, "reading the jobs")
+        return Load(jobs, replies.nodes(nodes_text, "reading the nodes"), whole)
+
+    async def job(self, job_id: JobId) -> JobRecord:
+        what = f"reading job {job_id}"
+        text = await run("scontrol", "show", "job", str(job_id), "--json", what=what, job_id=job_id)
+        # The id of an array stands for all of its tasks.
+        for record in replies.any_jobs(text, what):
+            if record.id == job_id:
+                return record
+        raise UnknownJob(f"job {job_id}: Slurm does not know it (any more)")
+
+    async def whole_gpus(self, job_ids: Collection[JobId]) -> dict[GpuId, JobId]:
+        """The GPUs that these jobs hold as GRES `gpu`. Jobs that are gone hold none."""
+        what = "reading which GPUs ordinary jobs hold"
+        ids = ",".join(str(job_id) for job_id in sorted(job_ids))
+        try:
+            text = await run("squeue", "--json", "--states=all", f"--jobs={ids}", what=what)
+        except UnknownJob:
+            return {}
+        _, whole = replies.gandiva_jobs(text, what)
+        return whole
+
+    async def bind(self, job_id: JobId, change: BindChange) -> None:
+        fields = [
+            f"Gres={change.request}",
+            f"ReqNodeList={','.join(change.request.nodes)}",
+            "StartTime=now",
+        ]
+        if change.resize:
+            fields += [f"NumNodes={len(change.request.nodes)}", "TresPerJob="]
+        await self._update(job_id, f"binding job {job_id}", fields)
+
+    async def unbind(self, job_id: JobId, change: UnbindChange) -> None:
+        fields = [f"ReqNodeList={change.required_nodes}"]
+        if change.gpus_per_job is None:
+            fields.append(f"Gres={change.gres}")
+        else:
+            fields += ["TresPerNode=", f"TresPerJob=gres/gpu:{change.gpus_per_job}"]
+        if change.nodes is not None:
+            fields.append(f"NumNodes={change.nodes}")
+        await self._update(job_id, f"unbinding job {job_id}", fields)
+
+    async def release(self, job_id: JobId) -> None:
+        await run("scontrol", "release", str(job_id), what=f"releasing job {job_id}", job_id=job_id)
+
+    async def hold(self, job_id: JobId) -> None:
+        await run("scontrol", "uhold", str(job_id), what=f"holding job {job_id}", job_id=job_id)
+
+    async def split(self, array_id: JobId, tasks: Sequence[int]) -> None:
+        # Any update of some tasks makes records of their own for them; holding held tasks is the mildest.
+        which = f"{array_id}_[{','.join(str(task) for task in tasks)}]"
+        await run("scontrol", "uhold", which, what=f"splitting array {array_id}", job_id=array_id)
+
+    async def suspend(self, job_id: JobId) -> None:
+        await run("scontrol", "suspend", str(job_id), what=f"suspending job {job_id}", job_id=job_id)
+
+    async def resume(self, job_id: JobId) -> None:
+        await run("scontrol", "resume", str(job_id), what=f"resuming job {job_id}", job_id=job_id)
+
+    async def requeue_hold(self, job_id: JobId) -> None:
+        # Without `Incomplete` a job that has just finished would run again.
+        await run(
+            "scontrol",
+            "requeuehold",
+            "Incomplete",
+            str(job_id),
+            what=f"requeueing job {job_id}",
+            job_id=job_id,
+        )
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+    async def _update(self, job_id: JobId, what: str, fields: Sequence[str]) -> None:
+        await run("scontrol", "update", f"JobId={job_id}", *fields, what=what, job_id=job_id)
