@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """The CUDA driver API through ctypes: just what the sample training job needs.
 
 Only documented calls with their documented signatures are used, so nothing here knows whether

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A training job for the mini cluster's mock GPUs, as a user would write one.
 
     sbatch --gres=gpu:1 train_mock.sbatch

@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """A small PyTorch training that a scheduler can suspend between two mini-batches.
 
     python train_torch.py --steps 500

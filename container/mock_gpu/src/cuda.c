@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* libcuda.so.1: the process's side of the mock driver.
  *
  * Device memory is anonymous host memory of the process, reached only through addresses that are not
@@ -159,6 +160,12 @@ static bool still_asked(uint32_t id)
 	return asked;
 }
 
+/* Whoever asked is gone: a request that nobody waits for is not carried out. */
+static bool asker_dead(const struct mg_proc *p)
+{
+	return p->op_pid_namespace == mg_pid_namespace() && mg_start_time(p->op_pid) != p->op_start_time;
+}
+
 static bool my_client(const struct mg_state *s, unsigned i)
 {
 	return s->clients[i].in_use && s->clients[i].proc == me.slot;
@@ -214,7 +221,7 @@ static void serve_lock(uint32_t id)
 				done = false;
 			}
 		struct mg_proc *p = my_proc(s);
-		if (p == NULL || p->op != MG_OP_LOCK || p->op_id != id) { /* the caller's time is up */
+		if (p == NULL || p->op != MG_OP_LOCK || p->op_id != id || asker_dead(p)) { /* time is up */
 			mg_abort();
 			gate_set(false, CUDA_SUCCESS);
 			return;
@@ -431,6 +438,12 @@ static void *restore_thread(void *ready)
 		struct mg_state *s = mg_begin();
 		struct mg_proc *p = my_proc(s);
 		uint32_t op = p == NULL ? MG_OP_NONE : p->op, id = p == NULL ? 0 : p->op_id;
+		if (op != MG_OP_NONE && asker_dead(p)) {
+			p->op = MG_OP_NONE;
+			if (!mg_commit())
+				mg_abort();
+			continue;
+		}
 		mg_abort();
 		if (p == NULL) { /* the node was set up anew under us */
 			gate_set(false, CUDA_ERROR_DEINITIALIZED);

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* The part of the CUDA driver API that the mock offers: names, signatures and numbers as documented for
  * CUDA 12.8 to 13.0 (the checkpoint calls appeared in 12.8 / driver 570, gpuPairs in 13.0 / driver 580). */
 #ifndef MOCKGPU_CUDA_API_H

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* The caller's side of the checkpoint API: a request is left in the target's entry of the shared state,
  * the target's restore thread carries it out (cuda.c) and leaves the answer there. A process that is
  * stopped or frozen therefore does not answer, as with the real driver. */
@@ -31,7 +32,7 @@ static CUresult look(int pid, struct mg_proc *out)
 
 	if (mg_open() != 0)
 		return CUDA_ERROR_NOT_SUPPORTED;
-	mg_reap(false);
+	mg_reap(true);
 	struct mg_state *s = mg_begin();
 	CUresult result = find(s, pid, &slot);
 	if (result == CUDA_SUCCESS)
@@ -169,6 +170,7 @@ static CUresult request(int pid, enum mg_op op, uint64_t timeout_ms, const CUche
 		p->op_id = id = ++s->next_op_id;
 		p->op_started = 0;
 		p->op_pid = getpid();
+		p->op_pid_namespace = mg_pid_namespace();
 		p->op_start_time = mg_start_time(getpid());
 		serial = p->serial;
 		if (mg_commit())

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* cuda-checkpoint: the command line of NVIDIA's utility (version 580) on the mock driver. */
 #include "cuda_api.h"
 #include "state.h"

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* How long kernels take when several processes use one GPU.
  *
  * Each running kernel uses a share (per cent) of the GPU. As long as the shares sum up to 100 or less all

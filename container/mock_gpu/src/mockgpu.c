@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* The command mockgpu: sets up a node's mock GPUs, shows them, breaks them. */
 #include "mockgpu.h"
 

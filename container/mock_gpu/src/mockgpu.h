@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 #ifndef MOCKGPU_COMMAND_H
 #define MOCKGPU_COMMAND_H
 

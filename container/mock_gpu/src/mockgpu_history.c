@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* mockgpu history, mockgpu overlaps: who held what, and where two jobs did at once. */
 #include "mockgpu.h"
 

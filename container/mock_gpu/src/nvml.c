@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* libnvidia-ml.so.1: what monitoring asks of NVML, answered from the node's shared state. */
 #include "state.h"
 

@@ -1,3 +1,4 @@
+/* SPDX-License-Identifier: GPL-2.0-or-later */
 /* What every process on a node knows about its mock GPUs: one small state, shared through one file.
  *
  * There is no lock that a process could hold while it is stopped, frozen or killed (Slurm does all three
@@ -74,6 +75,7 @@ struct mg_proc {
 	uint32_t op_id;
 	uint32_t op_started; /* past the point of no return: can no longer be taken back */
 	int32_t op_pid;      /* who asks */
+	uint32_t op_pid_namespace;
 	uint64_t op_start_time;
 	uint32_t op_done_id;
 	int32_t op_result; /* CUresult of op_done_id */
