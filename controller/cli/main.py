@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -53,6 +54,10 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Exit status: 0 done, 1 failed (one message on standard error), 2 wrong usage."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # Names may have characters that the terminal has not.
+            stream.reconfigure(errors="replace")
     args = build_parser(arguments).parse_args(arguments)
     try:
         code = int(args.run(args))

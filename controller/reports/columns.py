@@ -41,7 +41,10 @@ def _column(name: str, width: int, value: _Plain, meaning: str, *, left: bool = 
 COLUMNS: tuple[Column, ...] = (
     _column("Account", 10, lambda r: r.job.account, "Account that is charged."),
     _column(
-        "Elapsed", 10, lambda r: units.duration(r.elapsed), "Time from the first start to the end (or now)."
+        "Elapsed",
+        10,
+        lambda r: units.duration(r.elapsed or 0.0),
+        "Time from the first start to the end (or now).",
     ),
     _column("End", 19, lambda r: units.moment(r.end_time), "When it ended."),
     _column("ExitCode", 8, lambda r: r.exit_code, "Exit code and signal, as in sacct."),
@@ -84,7 +87,10 @@ COLUMNS: tuple[Column, ...] = (
     _column("Submit", 19, lambda r: units.moment(r.job.submit_time), "When it was submitted."),
     _column("Suspends", 8, lambda r: str(r.job.suspends), "Times it was taken off its GPUs."),
     _column(
-        "SuspTime", 11, lambda r: units.duration(r.suspended), "Part of Elapsed that it was off its GPUs."
+        "SuspTime",
+        11,
+        lambda r: units.duration(r.suspended or 0.0),
+        "Part of Elapsed that it was off its GPUs.",
     ),
     _column("User", 9, lambda r: r.job.user, "Who submitted it."),
     _column(

@@ -94,8 +94,8 @@ def _facts(answer: ExplainMessage, columns: int) -> Iterator[str]:
             facts.append(
                 (
                     "has run",
-                    f"{units.duration(job.run_seconds)} of {units.duration(row.elapsed)}{part}, in {job.slices} "
-                    f"slices, {job.suspends} suspends, {job.moves} moves",
+                    f"{units.duration(job.run_seconds)} of {units.duration(row.elapsed)}{part}, in "
+                    f"{job.slices} slices, {job.suspends} suspends, {job.moves} moves",
                 )
             )
     step_seconds = (live.step_seconds if live else None) or (job.step_seconds if job else None)

@@ -32,8 +32,9 @@ from controller.reports.top.view import (
 )
 
 STALE_SECONDS = 15.0
-KEYS = "q quit  p pause  s order  c compact  u own jobs  arrows scroll"
 _BAR = 8
+_WIDE = 120
+"""From here on reasons have room in the table."""
 _MIN_BODY_ROWS = 3
 
 
@@ -64,18 +65,20 @@ class Frame:
         self.body_rows = 0
         """Rows the body has, known once it has been drawn; bounds scrolling."""
         self.shown_rows = 0
+        self.compact = False
+        self._start = 0
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         head = _lines(console, options, self._head())
-        foot = _lines(console, options, self._foot()) if self._view.height is not None else []
         body = _lines(console, options, self._body())
+        foot: list[list[Segment]] = []
         self.body_rows = len(body)
         if self._view.height is not None:
-            room = max(_MIN_BODY_ROWS, self._view.height - len(head) - len(foot))
-            self.shown_rows = room
-            start = max(0, min(self._view.scroll, len(body) - room))
-            body = body[start : start + room]
+            self.shown_rows = room = max(_MIN_BODY_ROWS, self._view.height - len(head) - 1)
+            self._start = max(0, min(self._view.scroll, len(body) - room))
+            body = body[self._start : self._start + room]
             body += [[] for _ in range(room - len(body))]
+            foot = _lines(console, options, self._foot())
         rows = head + body + foot
         for index, row in enumerate(rows):
             yield from row
@@ -86,7 +89,7 @@ class Frame:
         view, answer = self._view, self._answer
         lines: list[Text] = []
         if answer is not None:
-            lines.append(_summary(answer, view))
+            lines.append(_summary(answer))
             if answer.age_seconds > STALE_SECONDS:
                 words = f"The controller has not looked at the cluster for {answer.age_seconds:.0f} s."
                 lines.append(Text(f"{view.glyphs.broken} {words}", style=WARNING))
@@ -97,11 +100,20 @@ class Frame:
 
     def _foot(self) -> RenderableType:
         view = self._view
-        more = self.body_rows > self.shown_rows > 0
-        parts = [KEYS if view.keys else "Ctrl-C quits", f"[order: {view.order.value}]"]
-        parts += [f"[{view.user}]"] if view.user else []
-        parts += ["[paused]"] if view.paused else []
-        parts += ["[more below]"] if more else []
+        parts = ["Ctrl-C quits"]
+        if view.keys:
+            parts = [
+                "q quit",
+                f"s order ({view.order.value})",
+                f"u jobs of ({clean(view.user) if view.user else 'all'})",
+                "c one by one" if self.compact else "c compact",
+                "p go on" if view.paused else "p pause",
+            ]
+        if self.body_rows > self.shown_rows:
+            last = min(self.body_rows, self._start + self.shown_rows)
+            parts.append(f"{self._start + 1}-{last} of {self.body_rows}")
+        if view.paused:
+            parts.append("PAUSED")
         return Text("  ".join(parts), style="reverse", no_wrap=True, overflow="ellipsis")
 
     def _body(self) -> RenderableType:
@@ -114,6 +126,7 @@ class Frame:
         compact = view.compact
         if compact is None:
             compact = view.height is not None and gpu_rows > view.height // 2
+        self.compact = compact
         if not answer.nodes:
             upper: RenderableType = Text(
                 "Slurm has no GPU nodes for Gandiva (feature gandiva_<model>).", style=DIM
@@ -122,14 +135,14 @@ class Frame:
             upper = _nodes_table(answer, colors, view)
         else:
             upper = _gpus_table(answer, jobs, colors, view)
-        return Group(upper, Text(), _jobs_table(answer, colors, view))
+        return Group(upper, Text(), _Jobs(answer, colors, view))
 
 
 def _lines(console: Console, options: ConsoleOptions, what: RenderableType) -> list[list[Segment]]:
     return console.render_lines(what, options.update(height=None), pad=False)
 
 
-def _summary(answer: GpusMessage, view: View) -> Text:
+def _summary(answer: GpusMessage) -> Text:
     uses: Counter[str] = Counter()
     for node in answer.nodes:
         uses.update(_use(gpu, node) for gpu in node.gpus)
@@ -143,13 +156,10 @@ def _summary(answer: GpusMessage, view: View) -> Text:
     jobs = [f"{on} on GPUs", f"{waiting} in turn", f"{queued} queued"]
     jobs += [f"{other} other"] if other else []
     text = Text(no_wrap=True, overflow="ellipsis")
-    text.append("gandiva", style="bold")
-    text.append(f"  {clock.strftime('%H:%M:%S', clock.localtime(answer.time))}   ")
-    text.append(f"{sum(uses.values())} GPUs: ", style="bold").append(", ".join(gpus))
-    text.append(f"   {len(answer.jobs)} jobs: ", style="bold").append(", ".join(jobs))
-    if sum(uses.values()) and view.height is None:
-        text.overflow = "fold"
-        text.no_wrap = False
+    text.append("gandiva  ", style="bold")
+    text.append(clock.strftime("%H:%M:%S", clock.localtime(answer.time)))
+    text.append(f"{sum(uses.values()):7} GPUs  ", style="bold").append(", ".join(gpus))
+    text.append(f"\n{len(answer.jobs):24} jobs  ", style="bold").append(", ".join(jobs))
     return text
 
 
@@ -192,14 +202,14 @@ def _gpus_table(
         ("Waits for it", {"ratio": 2}),
     )
     for node in answer.nodes:
-        for gpu in node.gpus:
+        for gpu, bracket in zip(node.gpus, _brackets(node.gpus, view.glyphs), strict=True):
             table.add_row(
                 Text(clean(f"{node.name}:{gpu.ordinal}")),
                 Text(clean(gpu.model), style=DIM),
                 _busy(gpu, view.glyphs),
                 _memory(gpu),
                 _holder(gpu, node, jobs, colors, view.glyphs),
-                _waiters(gpu.waiting, colors, view.glyphs),
+                _waiters(gpu.waiting, bracket, colors, view.glyphs),
             )
     return table
 
@@ -248,10 +258,30 @@ def _holder(
     return Text(f"{glyphs.idle} idle", style=DIM)
 
 
-def _waiters(waiting: list[int], colors: Mapping[int, str], glyphs: Glyphs) -> Text:
+def _brackets(gpus: list[GpuMessage], glyphs: Glyphs) -> list[str]:
+    """Neighbours that the same jobs wait for share one list of them."""
+    first, between, last = glyphs.brackets
+    brackets: list[str] = []
+    for index, gpu in enumerate(gpus):
+        above = index > 0 and gpus[index - 1].waiting == gpu.waiting
+        below = index + 1 < len(gpus) and gpus[index + 1].waiting == gpu.waiting
+        if not gpu.waiting:
+            brackets.append("")
+        elif above:
+            brackets.append(between if below else last)
+        else:
+            brackets.append(first if below else "")
+    return brackets
+
+
+def _waiters(waiting: list[int], bracket: str, colors: Mapping[int, str], glyphs: Glyphs) -> Text:
+    if bracket in glyphs.brackets[1:]:
+        return Text(f"  {bracket}")
     text = Text()
     for index, job_id in enumerate(waiting[:8]):
-        text.append((" " if index else f"{glyphs.arrow} ") + str(job_id), style=colors.get(job_id, ""))
+        head = " " if index else f"{glyphs.arrow} {bracket} " if bracket else f"{glyphs.arrow}   "
+        text.append(head)
+        text.append(str(job_id), style=colors.get(job_id, ""))
     if len(waiting) > 8:
         text.append(f" +{len(waiting) - 8}")
     return text
@@ -294,37 +324,62 @@ def _cell_color(gpu: GpuMessage, colors: Mapping[int, str]) -> str:
     return colors.get(gpu.running[0], "") if gpu.running else DIM
 
 
-def _jobs_table(answer: GpusMessage, colors: Mapping[int, str], view: View) -> Table:
-    table = _table(
-        ("JobID", {"min_width": 5, "max_width": 10}),
-        ("Name", {"ratio": 2, "min_width": 6, "max_width": 24}),
-        ("User", {"max_width": 9}),
-        ("GPUs", {"justify": "right", "width": 4}),
-        ("Wt", {"justify": "right", "max_width": 5}),
-        ("State", {"width": 11}),
-        ("Time on GPUs", {"width": _BAR + 5}),
-        ("Where, or why not", {"ratio": 3, "min_width": 12}),
-    )
-    shown = [job for job in answer.jobs if view.user is None or job.user == view.user]
-    for job in ordered(shown, view.order, answer.time):
-        color = colors.get(job.job_id, "")
-        table.add_row(
-            Text(str(job.job_id), style=color),
-            Text(clean(job.name), style=color),
-            Text(clean(job.user)),
-            Text(str(job.gpus)),
-            Text(units.number(job.weight)),
-            Text(
-                phase_words(job.phase, view.glyphs),
-                style=WARNING if job.phase in ("stuck", "unknown") else "",
-            ),
-            _time_on_gpus(job, answer.time, view.glyphs),
-            Text(_where_or_why(job)),
+class _Jobs:
+    """The list of jobs. On a narrow screen the reason why a job waits gets a line of its own."""
+
+    def __init__(self, answer: GpusMessage, colors: Mapping[int, str], view: View) -> None:
+        self._answer = answer
+        self._colors = colors
+        self._view = view
+        shown = [job for job in answer.jobs if view.user is None or job.user == view.user]
+        self._jobs = ordered(shown, view.order, answer.time)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if not self._jobs:
+            whose = f" of {clean(self._view.user)}" if self._view.user else ""
+            yield Text(f"No Gandiva jobs{whose}.", style=DIM)
+            return
+        wide = options.max_width >= _WIDE
+        header, *rows = _lines(console, options, self._table(wide))
+        yield from header
+        yield Segment.line()
+        for job, row in zip(self._jobs, rows, strict=True):
+            yield from row
+            yield Segment.line()
+            if job.reason and not job.running_on and not wide:
+                yield Text(
+                    f"  {self._view.glyphs.because} {clean(job.reason)}",
+                    style=DIM,
+                    no_wrap=True,
+                    overflow="ellipsis",
+                )
+
+    def _table(self, wide: bool) -> Table:
+        view = self._view
+        table = _table(
+            ("JobID", {"min_width": 5, "max_width": 10}),
+            ("Name", {"ratio": 3, "min_width": 6, "max_width": 30}),
+            ("User", {"max_width": 9}),
+            ("GPUs", {"justify": "right", "width": 4}),
+            ("Wt", {"justify": "right", "max_width": 5}),
+            ("State", {"width": 11}),
+            ("Time on GPUs", {"width": _BAR + 5}),
+            ("Where, or why not" if wide else "Where", {"ratio": 5 if wide else 2, "min_width": 10}),
         )
-    if not shown:
-        whose = f" of {clean(view.user)}" if view.user else ""
-        table.add_row(Text("-"), Text(f"no Gandiva jobs{whose}", style=DIM))
-    return table
+        for job in self._jobs:
+            color = self._colors.get(job.job_id, "")
+            state = phase_words(job.phase, view.glyphs)
+            table.add_row(
+                Text(str(job.job_id), style=color),
+                Text(clean(job.name), style=color),
+                Text(clean(job.user)),
+                Text(str(job.gpus)),
+                Text(units.number(job.weight)),
+                Text(state, style=WARNING if job.phase in ("stuck", "unknown") else ""),
+                _time_on_gpus(job, self._answer.time, view.glyphs),
+                Text(_where_or_why(job, wide)),
+            )
+        return table
 
 
 def _time_on_gpus(job: LiveJobMessage, now: float, glyphs: Glyphs) -> Text:
@@ -343,13 +398,12 @@ def _short(seconds: float) -> str:
     return f"{seconds:.0f}s"
 
 
-def _where_or_why(job: LiveJobMessage) -> str:
-    where = _short_gpus(job.running_on)
+def _where_or_why(job: LiveJobMessage, wide: bool) -> str:
     if job.running_on:
-        return where + (" (switching)" if job.busy else "")
-    if job.reason:
+        return _short_gpus(job.running_on) + (" (switching)" if job.busy else "")
+    if job.reason and wide:
         return clean(job.reason)
-    return f"turn on {_short_gpus(job.binding)}" if job.binding else ""
+    return f"next {_short_gpus(job.binding)}" if job.binding else ""
 
 
 def _short_gpus(names: list[str]) -> str:

@@ -50,9 +50,19 @@ def run_top(
     )
     view = View(user=user, glyphs=UNICODE if _speaks_unicode(console) else ASCII)
     if once or not sys.stdout.isatty():
-        console.print(Frame(client.gpus(), view), end="")
+        _print(console, Frame(client.gpus(), view))
         return 0
     return _Screen(client, console, view, interval_seconds).run()
+
+
+def _print(console: Console, frame: Frame) -> None:
+    if console.is_terminal:
+        console.print(frame, end="")
+        return
+    with console.capture() as capture:
+        console.print(frame, end="")
+    for line in capture.get().splitlines():
+        print(line.rstrip())
 
 
 def _speaks_unicode(console: Console) -> bool:
@@ -146,7 +156,7 @@ class _Screen:
         elif key == "s":
             self._view = replace(view, order=view.order.following())
         elif key == "c":
-            self._view = replace(view, compact=not view.compact)
+            self._view = replace(view, compact=not self._frame.compact)
         elif key == "u":
             self._view = replace(view, user=None if view.user else self._own)
         return False
@@ -160,6 +170,7 @@ def _keys_in(pressed: bytes) -> Iterator[str]:
         for sequence, name in _ARROWS.items():
             if piece.replace(b"O", b"[", 1).startswith(sequence):
                 yield name
+                yield from piece[len(sequence) :].decode("ascii", "ignore")
                 break
 
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from controller.api.messages import LiveJobMessage
 
 PALETTE = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#D55E00", "#CC79A7")
-"""Okabe and Ito's colours, told apart by people with any kind of colour vision (without their dark blue, which
-is hard to see on dark screens). A colour only helps the eye from a GPU to its job: all is there in text too."""
+"""The colours of Okabe and Ito, told apart by people with any kind of colour vision (without their dark blue,
+hard to see on dark screens). A colour only leads the eye from a GPU to its job: all is there in text too."""
 WARNING = "#D55E00"
 DIM = "bright_black"
 
@@ -43,12 +43,13 @@ class Glyphs:
     ordinary: str
     broken: str
     arrow: str
-    ellipsis: str
-    dot: str
+    because: str
+    brackets: tuple[str, str, str]
+    """Joins GPUs that the same jobs wait for: first, between, last."""
 
 
-UNICODE = Glyphs("█", "░", "▶", "‖", "…", "·", "■", "✗", "◀", "…", "·")
-ASCII = Glyphs("#", ".", ">", "=", ".", "-", "x", "!", "<", "~", "-")
+UNICODE = Glyphs("█", "░", "▶", "‖", "…", "·", "■", "✗", "◀", "└", ("┐", "│", "┘"))
+ASCII = Glyphs("#", ".", ">", "=", ".", "-", "x", "!", "<", "`-", ("\\", "|", "/"))
 
 _SYMBOLS = {
     "running": ("running", "running"),

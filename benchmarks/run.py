@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`make bench`: all benchmarks, one after the other; `python benchmarks/run.py NAME …` runs some."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+BENCHMARKS = {
+    "step": ("benchmarks.step_overhead", "cost of session.step() when nothing is asked"),
+    "plan": ("benchmarks.plan_time", "time of one decision, by cluster size"),
+    "gap": ("benchmarks.switch_gap", "GPU idle time at a switch, on a live mini cluster"),
+}
+LIMIT_SECONDS = 1800
+
+
+def main() -> int:
+    """Run them; the exit status is that of the first that failed."""
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        epilog="; ".join(f"{name}: {words}" for name, (_, words) in BENCHMARKS.items()),
+    )
+    parser.add_argument("names", nargs="*", choices=[*BENCHMARKS, []], metavar="NAME", help="default: all")
+    names = parser.parse_args().names or list(BENCHMARKS)
+    for name in names:
+        module, words = BENCHMARKS[name]
+        print(f"==> {name}: {words}", flush=True)
+        status = subprocess.run(
+            [sys.executable, "-m", module], cwd=ROOT, timeout=LIMIT_SECONDS, check=False
+        ).returncode
+        if status:
+            return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How long a GPU idles at a switch, on a live mini cluster: `python -m benchmarks.switch_gap`.
+
+Two jobs take turns on one GPU. The gap is the time between the end of the last mini-batch of one and the begin of
+the first mini-batch of the next, as the jobs themselves logged it. Beside it stands the floor measured in the same
+run: what no scheduler of this kind can avoid, two calls to Slurm (suspend one, resume the other), made one after
+the other through the same adapter. The mini-batch that a job finishes before it leaves is useful work and
+counts for neither.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rich.console import Console
+from rich.table import Table
+
+from container.cluster import MiniCluster
+from container.errors import MiniClusterError
+from container.spec import ClusterSpec
+
+NAME = "bench"
+TRAIN = "python3 /opt/gandiva/src/examples/train_mock.py"
+
+# Runs inside ctl, as the controller's user: a job is suspended and resumed over and over.
+RPC_PROBE = """
+import asyncio, json, sys, time
+from controller.cluster.factory import open_cluster
+async def main():
+    cluster = open_cluster("pyslurm", deadline_seconds=10.0)
+    times = []
+    for _ in range(40):
+        for call in (cluster.suspend, cluster.resume):
+            begin = time.perf_counter()
+            await call(int(sys.argv[1]))
+            times.append(time.perf_counter() - begin)
+            await asyncio.sleep(0.05)
+    await cluster.close()
+    print(json.dumps(times))
+asyncio.run(main())
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One mini-batch: begin and end, seconds since the epoch."""
+
+    job_id: int
+    begin: float
+    end: float
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of the sorted values lie (nearest rank)."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def gaps(steps: Sequence[Step]) -> list[float]:
+    """Idle times of the GPU where the job on it changes."""
+    ordered = sorted(steps, key=lambda s: s.begin)
+    return [
+        later.begin - earlier.end
+        for earlier, later in zip(ordered, ordered[1:], strict=False)
+        if earlier.job_id != later.job_id
+    ]
+
+
+def measure(
+    cluster: MiniCluster, seconds: float, slice_seconds: float, minibatch_ms: float, memory_mb: int
+) -> tuple[list[float], list[float]]:
+    """Gaps, and times of single calls to Slurm, in seconds."""
+    cluster.stop_controller()
+    cluster.exec("ctl", "scancel --ctld -u alice,bob || true", check=False)
+    filler = _submit(cluster, "alice", "sleep 3600", "--no-gandiva", "--gres=gpu:3", "-w", "n1")
+    probe = _submit(cluster, "alice", "sleep 3600", "--no-gandiva", "-w", "n2")
+    _await_running(cluster, filler, probe)
+    rpc_times = json.loads(
+        cluster.exec(
+            "ctl", ["/opt/gandiva/venv/bin/python", "-", str(probe)], user="gandiva", stdin=RPC_PROBE
+        ).stdout
+    )
+    cluster.exec("ctl", ["scancel", str(probe)])
+    cluster.start_controller(
+        {
+            "loop": {"interval_seconds": 0.25},
+            "policy": {"name": "gandiva", "gandiva": {"slice_seconds": slice_seconds}},
+        }
+    )
+    train = f"{TRAIN} --steps 1000000 --minibatch-ms {minibatch_ms:g} --memory-mb {memory_mb} --log steps-$SLURM_JOB_ID"
+    jobs = [
+        _submit(cluster, user, f"exec {train}", "--gandiva", "--gres=gpu:1", "-w", "n1")
+        for user in ("alice", "bob")
+    ]
+    time.sleep(seconds)
+    steps = []
+    for user, job in zip(("alice", "bob"), jobs, strict=True):
+        text = cluster.read_file("login", f"/home/{user}/steps-{job}")
+        for line in text.splitlines():
+            end = float(json.loads(line)["time"])
+            steps.append(Step(job, end - minibatch_ms / 1e3, end))
+    cluster.stop_controller()
+    cluster.exec("ctl", "scancel --ctld -u alice,bob || true", check=False)
+    return gaps(steps), rpc_times
+
+
+def _submit(cluster: MiniCluster, user: str, command: str, *options: str) -> int:
+    words = ["sbatch", "--parsable", "--mem=200M", "--output=/dev/null", *options, "--wrap", command]
+    return int(cluster.exec("login", words, user=user).stdout)
+
+
+def _await_running(cluster: MiniCluster, *jobs: int) -> None:
+    deadline = time.monotonic() + 60
+    wanted = {str(job) for job in jobs}
+    while time.monotonic() < deadline:
+        if wanted <= set(cluster.exec("ctl", ["squeue", "-h", "-t", "R", "-o", "%A"]).stdout.split()):
+            return
+        time.sleep(0.2)
+    raise MiniClusterError(f"jobs {sorted(wanted)} do not start")
+
+
+def main() -> int:
+    """Measure and print; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=120.0, help="how long the two jobs take turns (%(default)s)"
+    )
+    parser.add_argument("--slice-seconds", type=float, default=1.5, help="(%(default)s)")
+    parser.add_argument("--minibatch-ms", type=float, default=50.0, help="(%(default)s)")
+    parser.add_argument("--memory-mb", type=int, default=4096, help="of each job (%(default)s)")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster named bench running")
+    options = parser.parse_args()
+    console = Console()
+    cluster = MiniCluster(
+        ClusterSpec(name=NAME), report=lambda line: console.print(f"  {line}", highlight=False)
+    )
+    try:
+        cluster.up()
+        with console.status(f"two jobs take turns for {options.seconds:g} s"):
+            idle, rpc = measure(
+                cluster, options.seconds, options.slice_seconds, options.minibatch_ms, options.memory_mb
+            )
+    except MiniClusterError as error:
+        console.print(f"[red]error:[/red] {error}", highlight=False)
+        return 1
+    finally:
+        if not options.keep:
+            cluster.down()
+    if len(idle) < 10:
+        console.print(f"[red]error:[/red] only {len(idle)} switches were seen")
+        return 1
+    floor = [2 * t for t in rpc]
+    table = Table("", "count", "median", "p99", title="GPU idle time at a switch")
+    for name, values in (("gap between two jobs", idle), ("floor: two calls to Slurm", floor)):
+        table.add_row(
+            name,
+            str(len(values)),
+            f"{statistics.median(values) * 1e3:.0f} ms",
+            f"{percentile(values, 0.99) * 1e3:.0f} ms",
+        )
+    console.print(table)
+    ratio = statistics.median(idle) / statistics.median(floor)
+    console.print(f"gap / floor (medians, one run): {ratio:.1f}", highlight=False)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
