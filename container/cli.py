@@ -4,17 +4,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, get_args
 
 import docker.errors
 from pydantic import ValidationError
 from rich.console import Console
+from rich.status import Status
 from rich.table import Table
 
 from container import engine, images
@@ -141,6 +143,22 @@ _console = Console(highlight=False, soft_wrap=True)
 
 def _say(line: str) -> None:
     _console.print(f"[dim]{time.strftime('%H:%M:%S')}[/] {line}")
+    if _spinner is not None:
+        _spinner.update(f"[bold]{line} …")
+
+
+_spinner: Status | None = None
+"""Shows that something is going on, where someone is looking at a terminal."""
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[None]:
+    global _spinner
+    with _console.status("…") as _spinner:
+        try:
+            yield
+        finally:
+            _spinner = None
 
 
 def _up(args: argparse.Namespace) -> int:
@@ -160,11 +178,12 @@ def _up(args: argparse.Namespace) -> int:
     spec = spec.model_copy(update={"name": args.name, "release": args.release, "nodes": nodes})
     cluster = MiniCluster(spec, _say)
     began = time.monotonic()
-    if args.replace:
-        cluster.down()
-    cluster.up(args.source)
-    if args.controller:
-        cluster.start_controller()
+    with _progress():
+        if args.replace:
+            cluster.down()
+        cluster.up(args.source)
+        if args.controller:
+            cluster.start_controller()
     _say(f"{len(spec.node_names)} nodes idle after {time.monotonic() - began:.1f} s")
     return _status(args)
 
@@ -286,8 +305,9 @@ def _logs(args: argparse.Namespace) -> int:
 
 
 def _build(args: argparse.Namespace) -> int:
-    client = engine.connect(report=_say)
-    tag = images.Images(client, args.release, _say, args.source).ensure()
+    with _progress():
+        client = engine.connect(report=_say)
+        tag = images.Images(client, args.release, _say, args.source).ensure()
     print(tag)
     return 0
 

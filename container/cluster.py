@@ -415,7 +415,9 @@ class MiniCluster:
         public_key = self.exec(
             "ctl", [prepare], env={"SHARED_HOSTS": "yes" if shared else "no"}
         ).stdout.strip()
-        command = f"{images.SCRIPTS_IN_IMAGE}/agent.sh" if shared else "/usr/bin/gandiva-agent"
+        command = "/usr/bin/gandiva-agent"
+        if shared:
+            command += " --run-dir /run/gandiva/%n --gpustat-dir /run/gpustat/%n"
         authorized = f'restrict,command="{command}" {public_key}\n'
         nodes = [host for host in self.spec.hosts if host.role == "node"]
 

@@ -34,7 +34,7 @@ SCRIPTS_IN_IMAGE: Final = "/usr/lib/gandiva-minicluster"
 
 _LOGS: Final = REPOSITORY_ROOT / "build" / "logs"
 _HERE: Final = Path(__file__).resolve().parent
-_SCRIPTS: Final = ("boot.sh", "service.sh", "prepare.sh", "agent.sh", "project.sh")
+_SCRIPTS: Final = ("boot.sh", "service.sh", "prepare.sh", "project.sh")
 _SOURCES: Final = (
     "controller",
     "checkpointing",
