@@ -123,7 +123,7 @@ class Cooperation:
                 ranks = self._offload(block, state, deadline)
                 if args.release_context:
                     state = self._release_context(block, state, ranks, deadline)
-                left_bytes = self._node.verify_gone(state, args.residual_limit_bytes, deadline)
+                left_bytes = self._node.verify_gone(state, args.residual_limit_bytes)
             except AgentError:
                 self._returning.undo(block, self._node.state(block))
                 raise

@@ -44,7 +44,7 @@ class DriverVerbs:
                 raise AgentError(ErrorKind.INTERNAL, "; ".join(unreadable), args.job_id)
             holders = occupancy.of_job(args.job_id)
             if not holders:
-                left_bytes = self._node.verify_gone(state, args.residual_limit_bytes, deadline)
+                left_bytes = self._node.verify_gone(state, args.residual_limit_bytes)
                 state = state.but(empty=True, movable=False, stopped_step=None)
                 seconds = time.monotonic() - begin
                 return self._node.yielded(block, state, left_bytes, args.residual_limit_bytes, seconds)
@@ -60,7 +60,7 @@ class DriverVerbs:
                 block, state, process, occupancy, args.lock_deadline_seconds, deadline
             )
             try:
-                left_bytes = self._node.verify_gone(state, args.residual_limit_bytes, deadline)
+                left_bytes = self._node.verify_gone(state, args.residual_limit_bytes)
             except AgentError:
                 self._returning.undo(block, state)
                 raise
@@ -157,7 +157,7 @@ class DriverVerbs:
                         args.job_id,
                     )
             try:
-                self._node.verify_gone(state, state.residual_bytes, deadline)
+                self._node.verify_gone(state, state.residual_bytes)
             except AgentError as error:
                 block.save_state(state.but(phase=NodePhase.RUNNING, empty=False, error=error.message))
                 raise

@@ -123,7 +123,7 @@ class Node:
         if left:
             raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]), job_id)
 
-    def verify_gone(self, state: JobState, limit_bytes: int, deadline: Deadline) -> int:
+    def verify_gone(self, state: JobState, limit_bytes: int) -> int:
         """The bytes the job has left on the node's GPUs. Raises AgentError left_on_gpu when that is more than
         the limit on any of them, or when nobody can tell."""
 

@@ -36,7 +36,8 @@ class Returning:
             if moved:
                 self._check_movable(state, args)
             off = [process for process in state.checkpointed if self._alive(process)]
-            if state.phase is not NodePhase.RUNNING:
+            # A job that has not finished leaving still has its GPUs: to undo that nothing need be free.
+            if state.phase is NodePhase.YIELDED or off:
                 needed = _memory_needed([process for process in off if self._is_off(process)], args.gpus)
                 self._node.require_free(args.gpus, args.job_id, deadline, needed)
             # From here on the GPUs are this job's, whatever happens: say so before anything is restored.

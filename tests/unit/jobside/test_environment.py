@@ -1,0 +1,58 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which rank a process is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gandiva import _environment
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({}, (0, 1)),
+        ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4"}, (2, 4)),
+        # A step smaller than its job.
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "8", "SLURM_STEP_NUM_TASKS": "2"}, (1, 2)),
+        # torchrun's workers are children of one task.
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "RANK": "3", "WORLD_SIZE": "4"}, (3, 4)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2", "SLURM_PROCID": "0"}, (1, 2)),
+        ({"RANK": "", "WORLD_SIZE": "", "SLURM_PROCID": "0"}, (0, 1)),
+    ],
+)
+def test_place(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], expected: tuple[int, int]) -> None:
+    monkeypatch.setattr(_environment, "in_batch_step", lambda: False)
+    assert tuple(_environment.place(environ)) == expected
+
+
+def test_a_batch_script_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_environment, "in_batch_step", lambda: True)
+    assert tuple(_environment.place({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"})) == (0, 1)
+    assert tuple(_environment.place({"SLURM_PROCID": "0", "RANK": "1", "WORLD_SIZE": "4"})) == (1, 4)
+
+
+@pytest.mark.parametrize("rank, world", [("4", "4"), ("-1", "2"), ("x", "2"), ("0", "0"), ("0", "99999999")])
+def test_nonsense_is_refused_by_name(rank: str, world: str) -> None:
+    with pytest.raises(ValueError, match="RANK"):
+        _environment.place({"RANK": rank, "WORLD_SIZE": world})
+
+
+def test_the_batch_step_is_seen_in_the_control_group(tmp_path: Path) -> None:
+    file = tmp_path / "cgroup"
+    file.write_text("4:memory:/slurm/uid_1000/job_12/step_batch/task_0\n")
+    assert _environment.in_batch_step(str(file))
+    file.write_text("0::/system.slice/slurmstepd.scope/job_12/step_0/user/task_0\n")
+    assert not _environment.in_batch_step(str(file))
+    assert not _environment.in_batch_step(str(tmp_path / "none"))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"), [("0,2\n", (0, 2)), ("3\n", (3,)), ("", None), ("a,b", None), (None, None)]
+)
+def test_visible_positions(tmp_path: Path, text: str | None, expected: tuple[int, ...] | None) -> None:
+    if text is not None:
+        (tmp_path / "visible").write_text(text)
+    assert _environment.visible_positions(tmp_path) == expected
