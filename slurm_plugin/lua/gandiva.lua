@@ -83,7 +83,7 @@ function M.job_submit(job_desc, part_list, submit_uid)
       elseif parts.request.by_default(job_desc, part_list, flags) then
          parts.request.submit_by_default(job_desc, part_list, flags)
       else
-         parts.ordinary.submit(job_desc)
+         parts.ordinary.submit(job_desc, flags)
       end
    end)
 end

@@ -53,11 +53,17 @@ return function(parts)
       untype_environment(job_desc, model)
    end
 
-   function M.submit(job_desc)
+   function M.submit(job_desc, flags)
       local request = gres.read(job_desc)
       if request.shards then
          check.refuse("shards belong to time-sliced jobs: ask for whole GPUs (--gres=gpu:N), or add --gandiva to "
             .. "share them", "ESLURM_INVALID_GRES")
+      end
+      -- srun asks again for its step, with the type that the job no longer has; --gres it takes from the job.
+      if flags.srun and #request.kinds > 0 and #request.tres_per_node.gpus == 0
+         and not gres.is_index_type(request.kinds[1]) then
+         check.refuse(string.format("srun outside a job takes GPUs with a type as --gres=gpu:%s:N only; or use sbatch",
+            check.shown(request.kinds[1])), "ESLURM_INVALID_GRES")
       end
       if #request.kinds > 0 then rewrite(job_desc, request, check.text(job_desc.features)) end
    end

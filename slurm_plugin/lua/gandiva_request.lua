@@ -334,7 +334,7 @@ return function(parts)
       if ok then
          apply(job_desc, problem)
       elseif type(problem) == "table" and problem.refusal then
-         parts.ordinary.submit(job_desc)
+         parts.ordinary.submit(job_desc, flags)
          slurm.log_user("%s", "gandiva: not time-sliced, the job waits for GPUs of its own: " .. problem.refusal)
       else
          error(problem, 0)

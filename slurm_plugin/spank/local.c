@@ -76,14 +76,41 @@ static void take_gpus_out_of_tres(void)
 		unsetenv("SLURM_TRES_PER_TASK");
 }
 
+/*
+ * `--gpus=a100:2` given to salloc became two GPUs of a node with the feature
+ * gandiva_a100: Slurm's own types here are a100_0, a100_1, ... A step that
+ * asks for the type a100 would be refused.
+ */
+static void take_types_out(void)
+{
+	static const char *const names[] = { "SLURM_GPUS", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_PER_SOCKET",
+					     "SLURM_GPUS_PER_TASK" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		const char *value = getenv(names[i]);
+		const char *number = value ? strchr(value, ':') : NULL;
+
+		if (number && !memchr(value, '_', (size_t) (number - value)) && !strchr(value, ',')) {
+			char copy[32];
+
+			snprintf(copy, sizeof(copy), "%s", number + 1);
+			setenv(names[i], copy, 1);
+		}
+	}
+}
+
 void gandiva_local_init(spank_context_t context)
 {
 	const char *job = getenv("SLURM_JOB_ID");
 	const char *per_task = getenv("SLURM_GPUS_PER_TASK");
 
 	/* Called before srun looks at its environment. */
-	if (context != S_CTX_LOCAL || !job || !*job || !in_gandiva_job())
+	if (context != S_CTX_LOCAL || !job || !*job)
 		return;
+	if (!in_gandiva_job()) {
+		take_types_out();
+		return;
+	}
 	if (per_task && *per_task) {
 		const char *number = strrchr(per_task, ':'); /* N or TYPE:N */
 

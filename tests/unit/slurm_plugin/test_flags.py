@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The job_submit module: flags as a hostile client may send them, and forged requests."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.unit.slurm_plugin.standin import Slurmctld
+
+JOB: dict[str, Any] = {"script": "#!/bin/sh\n", "tres_per_node": "gres/gpu:1", "partition": "both"}
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        *[("gandiva_weight", value) for value in ("0.1", "100", "1", "007", "99.99", "0.10")],
+        *[("gandiva_gpus", value) for value in ("1-1", "1-4096")],
+        *[("gandiva_pack", value) for value in ("yes", "no")],
+        *[("gandiva_gpu_types", value) for value in ("a100", "h100,a100")],
+        *[("gandiva_model", value) for value in ("a", "x" * 64, "GPT-2_v1.0+x")],
+        ("gandiva", ""),
+        ("gandiva", "(null)"),
+    ],
+)
+def test_allowed_values(slurmctld: Slurmctld, flag: str, value: str) -> None:
+    answer = slurmctld.submit({flag: value}, **JOB)
+    assert answer.rc == 0, answer.said
+    assert 0.1 <= answer.request["weight"] <= 100
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [
+        *[
+            ("gandiva_weight", value)
+            for value in (
+                "",
+                "0",
+                "0.09",
+                "100.1",
+                "101",
+                "-1",
+                "1e1",
+                "0x1",
+                "nan",
+                "inf",
+                "1,5",
+                "1.",
+                ".5",
+                " 1",
+            )
+        ],
+        *[("gandiva_weight", value) for value in ("1 ", "1.0000000000000", "٣", '1,"x":1', "(null)")],
+        *[
+            ("gandiva_gpus", value)
+            for value in ("", "2", "0-1", "2-1", "1-4097", "1-", "-1", "1-2-3", "1-2x", "01-2")
+        ],
+        *[("gandiva_pack", value) for value in ("", "true", "YES", "1")],
+        *[("gandiva_migrate", value) for value in ("", "maybe")],
+        *[("gandiva_suspend", value) for value in ("", "Cooperative", "none")],
+        *[
+            ("gandiva_gpu_types", value)
+            for value in ("", "v100", "a100,", ",a100", "a100,,h100", "a100,a100", "a100 ")
+        ],
+        *[("gandiva_model", value) for value in ("", "x" * 65, "a b", 'x"', "x\n", "x/y", "é")],
+        ("gandiva_surprise", "1"),
+        ("gandiva_weight_x", "1"),
+    ],
+)
+def test_every_other_value_is_refused_with_one_message(slurmctld: Slurmctld, flag: str, value: str) -> None:
+    answer = slurmctld.submit({flag: value}, **JOB)
+    assert answer.rc != 0 and not answer.raised
+    assert len(answer.said) == 1
+    assert answer.said[0].startswith("gandiva: ")
+    assert "--" + flag.replace("_", "-") in answer.said[0]
+    assert answer.fields == {}
+
+
+def test_contradictions(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.submit({"no_gandiva": "", "gandiva_weight": "2", "gandiva_pack": "no"}, **JOB)
+    assert answer.said == ["gandiva: --no-gandiva contradicts --gandiva-pack: give one of them"]
+    twice = ["_SLURM_SPANK_OPTION_gandiva_gandiva_weight=1", "_SLURM_SPANK_OPTION_gandiva_gandiva_weight=2"]
+    assert slurmctld.submit(twice, **JOB).said == ["gandiva: --gandiva-weight is given twice"]
+
+
+def test_other_plugins_options_are_none_of_ours(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.submit(["_SLURM_SPANK_OPTION_pyxis_container_image=x", "FOO=bar", "odd"], **JOB)
+    assert answer.rc == 0 and answer.fields == {}
+
+
+def test_a_sites_limit_of_the_weight(make_slurmctld: Callable[..., Slurmctld]) -> None:
+    site = make_slurmctld(max_weight=4)
+    assert site.submit({"gandiva_weight": "4"}, **JOB).rc == 0
+    assert "from 0.1 to 4" in site.submit({"gandiva_weight": "4.01"}, **JOB).said[0]
+
+
+@pytest.mark.parametrize("uid", [0, 1000])
+def test_forged_requests_are_dropped(slurmctld: Slurmctld, uid: int) -> None:
+    forged = 'gandiva:{"v":1,"gpus_per_node":64}'
+    answer = slurmctld.submit(uid=uid, admin_comment=forged, **JOB)
+    assert answer.rc == 0
+    assert answer.fields == {"admin_comment": ""}
+    assert answer.logged == [
+        f"info: gandiva: dropped a forged request in the admin_comment of a job of uid {uid}"
+    ]
+    written = slurmctld.submit({"gandiva": ""}, uid=uid, admin_comment=forged, **JOB)
+    assert written.request["gpus_per_node"] == 1
+    assert slurmctld.submit(admin_comment="mine", **JOB).fields == {}
+
+
+HOSTILE = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\x00"), max_size=80)
+NAMES = st.sampled_from(["gandiva", "no_gandiva", "gandiva_weight", "gandiva_gpus", "gandiva_model", "x"])
+TRES = st.lists(
+    st.sampled_from(
+        ["gres/gpu", "gpu", "gres:gpu", ":", "=", ",", "a100", "a100_0", "1", "2", "9", "k", "shard", "-"]
+    ),
+    max_size=8,
+).map("".join)
+TEXT_FIELDS = [
+    "tres_per_job",
+    "tres_per_node",
+    "tres_per_socket",
+    "tres_per_task",
+    "cpus_per_tres",
+    "mem_per_tres",
+]
+TEXT_FIELDS += ["features", "partition", "req_nodes", "admin_comment", "reservation", "tres_bind"]
+NUMBER_FIELDS = [
+    "min_nodes",
+    "max_nodes",
+    "num_tasks",
+    "ntasks_per_node",
+    "cpus_per_task",
+    "shared",
+    "priority",
+]
+NUMBER_FIELDS += ["requeue", "begin_time", "het_job_offset", "ntasks_per_tres", "immediate", "pn_min_memory"]
+NUMBERS = st.sampled_from([0, 1, 2, 3, 7, 65535, 2**31, 2**32 - 1, 2**32 - 2])
+
+
+@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    options=st.dictionaries(
+        NAMES, st.one_of(HOSTILE, st.sampled_from(["1", "yes", "1-2", "a100"])), max_size=3
+    ),
+    texts=st.dictionaries(
+        st.sampled_from(TEXT_FIELDS),
+        st.one_of(TRES, HOSTILE),
+        max_size=4,
+    ),
+    numbers=st.dictionaries(
+        st.sampled_from(NUMBER_FIELDS),
+        NUMBERS,
+        max_size=4,
+    ),
+    uid=st.sampled_from([0, 1000]),
+)
+def test_whatever_comes_nothing_is_raised_and_every_record_is_valid(
+    slurmctld: Slurmctld,
+    options: dict[str, str],
+    texts: dict[str, str],
+    numbers: dict[str, int],
+    uid: int,
+) -> None:
+    answer = slurmctld.submit(options, uid, **texts, **numbers)
+    assert not answer.raised
+    assert not any("internal error" in line for line in answer.logged), answer.logged
+    comment = answer.fields.get("admin_comment", "")
+    if answer.rc != 0:
+        assert len(answer.said) == 1
+        assert all(" " <= character <= "~" for character in answer.said[0])
+        assert not set(answer.fields) - {"admin_comment"}
+    elif comment:
+        assert options and answer.fields["priority"] == 0
+        request = json.loads(comment.removeprefix("gandiva:"))
+        assert next(iter(request)) == "v" and list(request)[-1] == "site"
+        assert "\n" not in comment and " " not in comment and len(comment) <= 1024
+    if "shard" in texts.get("tres_per_node", "") and answer.rc == 0:
+        assert "shard" not in answer.fields.get("tres_per_node", "")
