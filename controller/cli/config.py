@@ -11,10 +11,11 @@ from pathlib import Path
 from controller.cli.common import Subparsers, add_config, new_parser
 
 _EXAMPLES = """\
-  gandiva config sample > /etc/gandiva/gandiva.toml   a file with every key, to be edited
-  gandiva config check                                is the file all right?
-  gandiva config show                                 what is in force, and what differs from the defaults
-  gandiva config slurm --cluster cluster.toml         gres.conf, slurm.conf and plugstack fragments"""
+  gandiva config sample > gandiva.toml   every key, to be edited
+  gandiva config check gandiva.toml      is it all right?
+  gandiva config show                    what is in force
+  gandiva config slurm --cluster cluster.toml
+                                         gres.conf and slurm.conf parts"""
 
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser], *, with_slurm: bool) -> None:

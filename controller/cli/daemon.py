@@ -14,7 +14,7 @@ reads the settings again; SIGTERM ends it, and jobs go on as they are."""
 
 _EXAMPLES = """\
   systemctl start gandiva                     the usual way
-  gandiva daemon -D --config ./gandiva.toml   in the foreground, log on standard error"""
+  gandiva daemon -D --config ./gandiva.toml   in the foreground"""
 
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:

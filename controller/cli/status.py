@@ -8,8 +8,9 @@ import argparse
 from controller.cli.common import Subparsers, add_client, client, new_parser
 
 _DESCRIPTION = """\
-How the controller is doing: its last turn, nodes, GPUs and jobs by state, what is wrong, and the last events.
-Exit status 0: it works; 1: it does not answer, or something is wrong."""
+How the controller is doing: its last turn, nodes, GPUs and jobs by state,
+what is wrong, and the last events. Exit status 0: it works; 1: it does not
+answer, or something is wrong."""
 
 _EXAMPLES = """\
   gandiva status

@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The table [policy]: which policy plans, and one sub-table per policy.
 
-To add a policy's settings add one line to `PolicySettings`: the field's name is the policy's name, its type
-the policy's own model.
+To add a policy's settings add one line to `PolicySettings`: the field's name is the policy's name (with
+underscores for dashes), its type the policy's own model.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel
+from pydantic import AfterValidator, BaseModel, model_validator
 
+from controller.policies.baselines.settings import FifoSkipSettings, SjfSettings, SrsfSettings, SrtfSettings
 from controller.policies.fifo import FifoSettings
 from controller.policies.gandiva.settings import GandivaSettings
+from controller.policies.tiresias.settings import TiresiasGittinsSettings, TiresiasLasSettings
 from controller.settings.base import Section, setting
 
 
@@ -31,15 +33,29 @@ class PolicySettings(Section):
     name: PolicyName = setting("gandiva", "The policy in use: the name of one of the sub-tables.")
     fifo: FifoSettings = FifoSettings()
     gandiva: GandivaSettings = GandivaSettings()
+    tiresias_las: TiresiasLasSettings = TiresiasLasSettings()
+    tiresias_gittins: TiresiasGittinsSettings = TiresiasGittinsSettings()
+    fifo_skip: FifoSkipSettings = FifoSkipSettings()
+    sjf: SjfSettings = SjfSettings()
+    srtf: SrtfSettings = SrtfSettings()
+    srsf: SrsfSettings = SrsfSettings()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _dashes(cls, values: Any) -> Any:
+        """`[policy.tiresias-las]` is the table of the policy of that name, too."""
+        if not isinstance(values, dict):
+            return values
+        return {key.replace("-", "_") if isinstance(key, str) else key: v for key, v in values.items()}
 
     @property
     def chosen(self) -> BaseModel:
         """The settings of the policy in use."""
-        section = getattr(self, self.name)
+        section = getattr(self, self.name.replace("-", "_"))
         assert isinstance(section, BaseModel)
         return section
 
 
 def policy_names() -> tuple[str, ...]:
     """All policies that have settings here."""
-    return tuple(name for name in PolicySettings.model_fields if name != "name")
+    return tuple(name.replace("_", "-") for name in PolicySettings.model_fields if name != "name")

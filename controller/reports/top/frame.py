@@ -107,13 +107,11 @@ class Frame:
                 f"s order ({view.order.value})",
                 f"u jobs of ({clean(view.user) if view.user else 'all'})",
                 "c one by one" if self.compact else "c compact",
-                "p go on" if view.paused else "p pause",
+                "p go on (PAUSED)" if view.paused else "p pause",
             ]
         if self.body_rows > self.shown_rows:
             last = min(self.body_rows, self._start + self.shown_rows)
             parts.append(f"{self._start + 1}-{last} of {self.body_rows}")
-        if view.paused:
-            parts.append("PAUSED")
         return Text("  ".join(parts), style="reverse", no_wrap=True, overflow="ellipsis")
 
     def _body(self) -> RenderableType:
@@ -202,6 +200,11 @@ def _gpus_table(
         ("Waits for it", {"ratio": 2}),
     )
     for node in answer.nodes:
+        if not node.available and not any(gpu.running or gpu.ordinary_job for gpu in node.gpus):
+            ordinals = ranges(gpu.ordinal for gpu in node.gpus)
+            why = Text(f"{view.glyphs.broken} {clean(node.reason) or 'node not available'}", style=WARNING)
+            table.add_row(Text(clean(f"{node.name}:{ordinals}")), Text(), Text(), Text(), why, Text())
+            continue
         for gpu, bracket in zip(node.gpus, _brackets(node.gpus, view.glyphs), strict=True):
             table.add_row(
                 Text(clean(f"{node.name}:{gpu.ordinal}")),
@@ -394,7 +397,7 @@ def _short(seconds: float) -> str:
     seconds = max(0.0, seconds)
     for size, letter in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= 2 * size:
-            return f"{seconds / size:.0f}{letter}"
+            return f"{seconds // size:.0f}{letter}"
     return f"{seconds:.0f}s"
 
 

@@ -1,0 +1,347 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The command line as people use it: output, errors, exit status."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.api import server as server_module
+from controller.api.answers import Answers
+from controller.api.server import ApiServer
+from controller.cli.main import build_parser, main
+from controller.journal import JournalReader
+from tests.unit.api import scene
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("GANDIVA_CONFIG", "GANDIVA_REPORT_FORMAT", "SLURM_TIME_FORMAT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path / "no-sacct-here"))
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr("controller.settings.loading.DEFAULT_PATH", tmp_path / "none.toml")
+    monkeypatch.setattr(server_module, "POLL_SECONDS", 0.02)
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> Iterator[str]:
+    scene.write_journal(tmp_path / "journal")
+    server = ApiServer("127.0.0.1:0", Answers(scene.live_state(), JournalReader(tmp_path / "journal")))
+    server.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.stop()
+
+
+def run(capsys: pytest.CaptureFixture[str], *argv: str) -> tuple[int, str, str]:
+    try:
+        code = main(list(argv))
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    output = capsys.readouterr()
+    return code, output.out, output.err
+
+
+# -- report ------------------------------------------------------------------------------------
+
+
+def test_report(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    code, out, err = run(capsys, "report", "-a", "-S", "2000-01-01", "--url", url)
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "JobID    JobName        User GPUs Weight      State    Elapsed    GPUTime  Share"
+    assert set(lines[1]) == {"-", " "}
+    assert lines[2].split() == [
+        "100",
+        "done",
+        "alice",
+        "2",
+        "1",
+        "COMPLETED",
+        "01:00:00",
+        "01:00:00",
+        "50.0%",
+    ]
+    assert [line.split()[0] for line in lines[2:]] == ["100", "101", "102", "103", "104", "105"]
+    assert max(len(line) for line in lines) <= 80
+
+
+@pytest.mark.parametrize(
+    ("options", "jobs"),
+    [
+        (["-a", "-S", "2000-01-01", "-s", "cd"], ["100"]),
+        (["-j", "100,103"], ["100", "103"]),
+        (["-u", "carol,dave", "-S", "2000-01-01"], ["103", "104", "105"]),
+        (["-a", "-A", "vision", "-r", "gpu", "-S", "2000-01-01", "--limit", "1"], ["105"]),
+        (["-a", "-S", "2000-01-01", "-E", "2000-01-02"], []),
+        (["-a"], ["101", "102", "103", "104", "105"]),
+    ],
+)
+def test_report_filters(
+    capsys: pytest.CaptureFixture[str], url: str, options: list[str], jobs: list[str]
+) -> None:
+    code, out, _ = run(capsys, "report", "-n", "-P", "-o", "JobID", *options, "--url", url)
+    assert code == 0
+    assert out.split() == jobs
+
+
+def test_report_shows_ones_own_jobs_unless_told_otherwise(
+    capsys: pytest.CaptureFixture[str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    carol = pwd.struct_passwd(("carol", "x", 4242, 4242, "", "/", "/bin/sh"))
+    monkeypatch.setattr(pwd, "getpwuid", lambda _uid: carol)
+    assert run(capsys, "report", "-nPo", "JobID", "--url", url)[1].split() == ["103", "104"]
+    assert run(capsys, "report", "-nPo", "JobID", "-j", "101", "--url", url)[1].split() == ["101"]
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert len(run(capsys, "report", "-nPo", "JobID", "--url", url)[1].split()) == 5
+
+
+def test_report_reads_the_journal_where_no_controller_runs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    scene.write_journal(tmp_path / "journal")
+    code, out, _ = run(
+        capsys, "report", "-nP", "-o", "JobID,State", "-j", "100", "--journal", str(tmp_path / "journal")
+    )
+    assert (code, out) == (0, "100|COMPLETED\n")
+
+
+def test_report_joins_sacct(
+    capsys: pytest.CaptureFixture[str], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "sacct"
+    program.write_text("#!/bin/sh\necho '101|77_1|TIMEOUT|0:1|2023-11-14T22:00:00'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    options = ["report", "-nP", "-o", "JobID,State,ExitCode", "-j", "101", "--url", url]
+    assert run(capsys, *options)[1] == "77_1|TIMEOUT|0:1\n"
+    assert run(capsys, *options, "--no-sacct")[1] == "101|RUNNING|\n"
+    program.write_text("#!/bin/sh\necho 'slurmdbd is down' >&2; exit 1\n")
+    code, out, err = run(capsys, *options)
+    assert (code, out) == (0, "101|RUNNING|\n")
+    assert err == "gandiva: sacct failed: slurmdbd is down; reporting without it\n"
+
+
+def test_report_json(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    code, out, _ = run(capsys, "report", "-j", "100", "--json", "--url", url)
+    (job,) = json.loads(out)["jobs"]
+    assert code == 0 and job["gpu_seconds"] == 3600 and job["share_fraction"] == 0.5
+
+
+def test_report_says_when_there_is_more(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    _, out, err = run(capsys, "report", "-a", "-nPo", "JobID", "--limit", "2", "--url", url)
+    assert out.split() == ["104", "105"]
+    assert "there are more" in err
+
+
+def test_report_format_from_the_environment(
+    capsys: pytest.CaptureFixture[str], url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GANDIVA_REPORT_FORMAT", "User,JobID")
+    assert run(capsys, "report", "-nP", "-j", "100", "--url", url)[1] == "alice|100\n"
+    assert run(capsys, "report", "-nP", "-j", "100", "-b", "--url", url)[1].startswith("100|COMPLETED|")
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "message"),
+    [
+        (["-o", "Colour"], 1, "gandiva: --format: there is no column 'Colour'"),
+        (["-S", "soon"], 1, "gandiva: 'soon' is not a time"),
+        (["-S", "2024-05-02", "-E", "2024-05-01"], 1, "gandiva: --endtime is before --starttime"),
+        (["-s", "HAPPY"], 1, "gandiva: 'HAPPY' is not a job state"),
+        (["-j", "12a"], 2, "'12a' is not a job id"),
+        (["-j", ","], 2, "the list is empty"),
+        (["--units", "X"], 2, "invalid choice"),
+        (["--limit", "0"], 2, "not a whole number"),
+        (["--deadline", "nan"], 2, "not a number of seconds"),
+        (["--url", "ftp://x"], 1, "gandiva: --url ftp://x: must be a URL"),
+        (["--journal", "/nowhere/j"], 1, "gandiva: there is no journal /nowhere/j"),
+        (["--no-such-option"], 2, "unrecognized arguments"),
+    ],
+)
+def test_mistakes_give_one_message(
+    capsys: pytest.CaptureFixture[str], options: list[str], code: int, message: str
+) -> None:
+    status, out, err = run(capsys, "report", *options)
+    assert (status, out) == (code, "")
+    assert message in err and "Traceback" not in err
+
+
+def test_no_controller(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    settings = tmp_path / "gandiva.toml"
+    settings.write_text('[cluster]\ncontroller_host = "127.0.0.1"\n[api]\nlisten = "0.0.0.0:1"\n')
+    for command in (["report"], ["explain", "1"], ["status"], ["top", "--once"]):
+        code, out, err = run(capsys, *command, "--config", str(settings))
+        assert (code, out) == (1, "")
+        assert err.startswith(
+            "gandiva: cannot reach the Gandiva controller at http://127.0.0.1:1 (Connection refused)"
+        )
+        assert err.count("\n") == 1
+
+
+# -- the others --------------------------------------------------------------------------------
+
+
+def test_explain(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    code, out, _ = run(capsys, "explain", "102", "105", "--url", url)
+    assert code == 0
+    assert "Job 102 (train-102, bob) is suspended and waits for its turn" in out
+    assert "no server has 4 free GPUs" in out
+    answers = run(capsys, "explain", "--json", "102", "--url", url)[1]
+    assert json.loads(answers)["live"]["phase"] == "suspended"
+    code, _, err = run(capsys, "explain", "4711", "--url", url)
+    assert code == 1 and "knows no job 4711" in err
+
+
+def test_status(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    code, out, _ = run(capsys, "status", "--url", url)
+    assert code == 0 and out.startswith(f"The controller at {url} works.\n")
+    assert json.loads(run(capsys, "status", "--json", "--url", url)[1])["policy"] == "gandiva"
+
+
+def test_top_prints_one_picture_for_pipes(capsys: pytest.CaptureFixture[str], url: str) -> None:
+    for options in (["--once"], []):  # the output is no terminal here
+        code, out, _ = run(capsys, "top", *options, "--width", "80", "--color", "never", "--url", url)
+        assert code == 0
+        assert "101 alice train-101" in out and "\x1b" not in out
+        assert all(line == line.rstrip() and len(line) <= 80 for line in out.splitlines())
+    assert "\x1b[" in run(capsys, "top", "-1", "--color", "always", "--url", url)[1]
+
+
+def test_config_show_check_and_sample(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "gandiva.toml"
+    _, sample, _ = run(capsys, "config", "sample")
+    path.write_text(sample + "\n")
+    code, out, _ = run(capsys, "config", "check", str(path))
+    assert code == 0 and out.startswith(f"{path}: valid\n")
+    path.write_text("[loop]\ninterval_seconds = 5.0\n")
+    code, out, _ = run(capsys, "config", "show", "--config", str(path))
+    assert code == 0 and "interval_seconds = 5.0  # set\n" in out
+    shown = json.loads(run(capsys, "config", "show", "--json", "--config", str(path))[1])
+    assert shown["loop"]["interval_seconds"] == 5.0 and shown["requests"]["suspend"] == "cooperative"
+    path.write_text("[loop]\nintervall_seconds = 5.0\n")
+    code, out, err = run(capsys, "config", "check", str(path))
+    assert (code, out) == (1, "")
+    assert err == f"gandiva: {path}: loop.intervall_seconds: no such key; did you mean interval_seconds?\n"
+
+
+def test_config_slurm_is_there(capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "config", "slurm", "--help")
+    assert code == 0 and "--cluster" in out
+    assert run(capsys, "config", "slurm")[0] == 2
+    assert "slurm" in run(capsys, "config", "--help")[1]
+
+
+def test_daemon_is_given_the_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    calls: list[Any] = []
+
+    class Daemon:
+        @staticmethod
+        def run(path: Path, *, foreground: bool) -> int:
+            calls.append((path, foreground))
+            return 3
+
+    monkeypatch.setitem(sys.modules, "controller.daemon", Daemon)
+    monkeypatch.setattr("controller.daemon", Daemon, raising=False)
+    assert main(["daemon", "-D", "--config", "/x/y.toml"]) == 3
+    monkeypatch.setenv("GANDIVA_CONFIG", str(tmp_path / "z.toml"))
+    assert main(["daemon"]) == 3
+    assert calls == [(Path("/x/y.toml"), True), (tmp_path / "z.toml", False)]
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["dance"], ["config"], ["config", "dance"], ["explain"], ["explain", "x"]]
+)
+def test_wrong_usage_is_exit_status_2(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    code, out, err = run(capsys, *argv)
+    assert (code, out) == (2, "")
+    assert err.startswith("usage: gandiva")
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["report"], ["top"], ["explain"], ["status"], ["config"], ["config", "show"], ["daemon"]]
+)
+def test_help_is_worth_reading_in_80_columns(capsys: pytest.CaptureFixture[str], argv: list[str]) -> None:
+    code, out, _ = run(capsys, *argv, "--help")
+    assert code == 0
+    assert max(len(line) for line in out.splitlines()) <= 80
+    if argv != ["config", "show"]:
+        assert "examples:" in out
+
+
+def test_every_option_has_a_help_text() -> None:
+    import argparse
+
+    def check(parser: argparse.ArgumentParser) -> None:
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for sub in action.choices.values():
+                    check(sub)
+            else:
+                assert action.help, f"{parser.prog} {action.option_strings or action.dest}"
+
+    check(build_parser(["slurm"]))
+
+
+# -- as a process ------------------------------------------------------------------------------
+
+
+def process(*argv: str, **more: Any) -> subprocess.CompletedProcess[str]:
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", **more.pop("env", {})}
+    return subprocess.run(
+        [sys.executable, *argv],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        **more,
+    )
+
+
+def test_help_loads_nothing_slow() -> None:
+    """What makes --help quick: none of the big packages is imported for it."""
+    code = (
+        "import sys\nfrom controller.cli.main import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "slow = {'pydantic', 'rich', 'numpy', 'paramiko', 'sqlite3', 'asyncio', 'http.client'}\n"
+        "print('SLOW', sorted(slow & set(sys.modules)), file=sys.stderr)"
+    )
+    done = process("-c", code)
+    assert "commands:" in done.stdout
+    assert done.stderr == "SLOW []\n"
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    scene.write_journal(tmp_path / "journal")
+    command = (
+        f"{sys.executable} -m controller.cli.main report -a -S 2000-01-01 --journal {tmp_path}/journal | true"
+    )
+    done = subprocess.run(
+        ["/bin/sh", "-c", command],
+        env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == ""
+
+
+def test_a_terminal_without_unicode(tmp_path: Path) -> None:
+    scene.write_journal(tmp_path / "journal")
+    ascii_only = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
+    for argv in (["--help"], ["report", "-j", "100", "--journal", str(tmp_path / "journal")]):
+        done = process("-m", "controller.cli.main", *argv, env=ascii_only)
+        assert (done.returncode, done.stderr) == (0, "")

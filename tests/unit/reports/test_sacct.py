@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+from __future__ import annotations
+
+import stat
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from controller.reports.sacct import Accounting, SacctFailed, ask_sacct
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder at the head of PATH; `install` puts a program named sacct there."""
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    return tmp_path
+
+
+def install(folder: Path, script: str) -> None:
+    program = folder / "sacct"
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+
+
+def test_jobs_are_read(fake: Path) -> None:
+    install(
+        fake,
+        "printf '%s\\n' '12|12|COMPLETED|0:0|2024-05-17T10:00:00' '13|10_3|CANCELLED by 7|0:15|Unknown'",
+    )
+    ended = datetime(2024, 5, 17, 10).timestamp()  # noqa: DTZ001
+    assert ask_sacct([12, 13]) == {
+        12: Accounting("12", "COMPLETED", "0:0", ended),
+        13: Accounting("10_3", "CANCELLED by 7", "0:15", None),
+    }
+
+
+def test_what_is_asked(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SACCT_FORMAT", "User")
+    monkeypatch.setenv("SLURM_TIME_FORMAT", "relative")
+    install(fake, f'echo "$*" "$SACCT_FORMAT" "$SLURM_TIME_FORMAT" > {fake}/asked')
+    ask_sacct([1, 2])
+    asked = (fake / "asked").read_text()
+    assert "-j 1,2" in asked and "-n -P -X" in asked
+    assert asked.endswith("  standard\n"), "the user's own settings of sacct do not count"
+
+
+def test_many_jobs_are_asked_for_in_parts(fake: Path) -> None:
+    install(fake, f"echo x >> {fake}/calls")
+    ask_sacct(list(range(1, 1202)))
+    assert (fake / "calls").read_text() == "x\n" * 3
+
+
+def test_lines_that_make_no_sense_are_left_out(fake: Path) -> None:
+    install(fake, "printf '%s\\n' 'warning: something' '' 'a|b|c|d|e' '1|1|FAILED|1:0|junk' '2|2|X'")
+    assert ask_sacct([1]) == {1: Accounting("1", "FAILED", "1:0", None)}
+
+
+def test_no_sacct(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(fake))
+    with pytest.raises(SacctFailed, match="there is no sacct here"):
+        ask_sacct([1])
+
+
+def test_slurmdbd_is_down(fake: Path) -> None:
+    install(fake, "echo 'sacct: error: Sending PersistInit msg: Connection refused' >&2; exit 1")
+    with pytest.raises(SacctFailed, match=r"sacct failed: sacct: error: .*Connection refused"):
+        ask_sacct([1])
+
+
+def test_slurmdbd_hangs(fake: Path) -> None:
+    install(fake, "exec sleep 60")
+    with pytest.raises(SacctFailed, match=r"within 0\.2 s"):
+        ask_sacct([1], deadline_seconds=0.2)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from controller.api.messages import JobMessage, JobsMessage
+from controller.reports.columns import BRIEF_FORMAT, COLUMNS, DEFAULT_FORMAT, LONG_FORMAT, Style
+from controller.reports.report import as_json, join
+from controller.reports.row import Row
+from controller.reports.sacct import Accounting
+from controller.reports.table import InvalidFormat, Layout, help_format, parse_format, render
+from controller.reports.text import width
+
+NOW = 10_000.0
+
+
+def job(job_id: int = 1, **changes: Any) -> JobMessage:
+    values: dict[str, Any] = {
+        "job_id": job_id,
+        "name": "train",
+        "user": "alice",
+        "account": "vision",
+        "partition": "gpu",
+        "state": "RUNNING",
+        "gpus": 2,
+        "weight": 2.0,
+        "submit_time": NOW - 1000,
+        "start_time": NOW - 900,
+        "run_seconds": 600.0,
+        "gpu_seconds": 1200.0,
+        "slices": 3,
+        "suspends": 2,
+        "moves": 1,
+        "last_gpus": ["n1:0", "n1:1"],
+        **changes,
+    }
+    return JobMessage(**values)
+
+
+def table(text: str, *rows: Row, **layout: Any) -> list[str]:
+    return list(render(rows, Layout(parse_format(text), **layout)))
+
+
+def test_the_table_looks_like_sacct() -> None:
+    rows = [Row(job(), NOW), Row(job(2, name="a-very-long-name", state="COMPLETED", end_time=NOW - 100), NOW)]
+    assert table("JobID%-8,JobName%-10,GPUs,State,Elapsed,GPUTime,Share", *rows) == [
+        "JobID    JobName    GPUs      State    Elapsed     GPUTime  Share",
+        "-------- ---------- ---- ---------- ---------- ----------- ------",
+        "1        train         2    RUNNING   00:15:00    00:20:00  66.7%",
+        "2        a-very-lo+    2  COMPLETED   00:13:20    00:20:00  75.0%",
+    ]
+
+
+def test_times_that_are_not_known_yet() -> None:
+    (line,) = table(
+        "Start%-10,End%-10,Elapsed%-10,SuspTime%-10,WaitTime%-10,Share%-5,NodeGPUs",
+        Row(job(start_time=None, run_seconds=0, last_gpus=[], state="PENDING"), NOW),
+        header=False,
+    )
+    assert line.split() == ["Unknown", "Unknown", "00:00:00", "00:00:00", "00:16:40"]
+
+
+@pytest.mark.parametrize("text", [DEFAULT_FORMAT, BRIEF_FORMAT, LONG_FORMAT])
+def test_all_lines_are_equally_wide(text: str) -> None:
+    columns = parse_format(text + ",User%3")  # a last column that is never blank
+    names = ["train", "语言模型-训练-大规模", "e\u0301" * 30, "\x1b[2Jevil\nname", ""]
+    rows = [
+        Row(job(index, name=name, user="longusername", reason=name), NOW) for index, name in enumerate(names)
+    ]
+    lines = list(render(rows, Layout(columns)))
+    assert {width(line) for line in lines} == {sum(c.width for c in columns) + len(columns) - 1}
+
+
+def test_the_default_fits_an_80_column_terminal() -> None:
+    columns = parse_format(DEFAULT_FORMAT)
+    assert sum(column.width for column in columns) + len(columns) - 1 <= 80
+
+
+@pytest.mark.parametrize(
+    ("layout", "lines"),
+    [
+        ({"delimiter": "|"}, ["JobID|State|NodeGPUs", "1|RUNNING|n1:0-1"]),
+        ({"delimiter": "|", "trailing": True}, ["JobID|State|NodeGPUs|", "1|RUNNING|n1:0-1|"]),
+        ({"delimiter": "|", "header": False}, ["1|RUNNING|n1:0-1"]),
+        ({"delimiter": "::"}, ["JobID::State::NodeGPUs", "1::RUNNING::n1:0-1"]),
+    ],
+)
+def test_parsable(layout: dict[str, Any], lines: list[str]) -> None:
+    assert table("JobID,State,NodeGPUs", Row(job(), NOW), **layout) == lines
+
+
+def test_parsable_values_are_never_cut() -> None:
+    long = "x" * 500
+    assert table("JobName%5", Row(job(name=long), NOW), delimiter="|", header=False) == [long]
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("JobID,State", ["JobID", "State"]),
+        ("jobid,STATE", ["JobID", "State"]),
+        ("Elap,Subm", ["Elapsed", "Submit"]),
+        (" JobID , State ", ["JobID", "State"]),
+        ("JobID,JobID", ["JobID", "JobID"]),
+    ],
+)
+def test_formats(text: str, names: list[str]) -> None:
+    assert [column.name for column in parse_format(text)] == names
+
+
+def test_widths() -> None:
+    right, left, default = parse_format("User%20,User%-5,User")
+    assert (right.width, right.left) == (20, False)
+    assert (left.width, left.left) == (5, True)
+    assert default.width == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "names no column"),
+        (",,", "names no column"),
+        ("Colour", "there is no column 'Colour'; the columns are Account, "),
+        ("S", "'S' may be any of Share, Slices, Start, State, StepTime, Submit"),
+        ("User%0", "width of User must be from 1 to 1000"),
+        ("User%9999", "width of User must be from 1 to 1000"),
+        ("User%x", "not of the form"),
+        ("User%", "not of the form"),
+        ("User;rm", "not of the form"),
+    ],
+)
+def test_formats_that_make_no_sense(text: str, message: str) -> None:
+    with pytest.raises(InvalidFormat, match=message):
+        parse_format(text)
+
+
+def test_help_format_names_every_column_once() -> None:
+    names = help_format().split()
+    assert names == [column.name for column in COLUMNS]
+    assert names == sorted(names, key=str.lower)
+
+
+def test_units() -> None:
+    row = Row(job(peak_memory_bytes=3 << 30), NOW)
+    assert table("MaxGPUMem", row, header=False) == ["        3G"]
+    assert table("MaxGPUMem", row, header=False, style=Style("M")) == ["     3072M"]
+
+
+def test_other_columns() -> None:
+    row = Row(job(request={"suspend": "requeue", "model": "resnet50"}, phase="running", exit_code=256), NOW)
+    line = table("Method,Model,Phase,ExitCode,Account,Partition,Moves,Suspends,JobIDRaw", row, delimiter="|")[
+        1
+    ]
+    assert line == "requeue|resnet50|running|1:0|vision|gpu|1|2|1"
+
+
+# -- joined with slurmdbd ----------------------------------------------------------------------
+
+
+def test_slurms_final_word_counts_even_where_the_controller_missed_the_end() -> None:
+    accounting = Accounting("12_3", "CANCELLED by 1000", "0:15", NOW - 400)
+    (row,) = join(JobsMessage(time=NOW, jobs=[job()]), {1: accounting})
+    assert (row.job_id, row.state, row.exit_code, row.end_time) == (
+        "12_3",
+        "CANCELLED by 1000",
+        "0:15",
+        NOW - 400,
+    )
+    assert row.elapsed == 500
+    assert row.suspended == 0, "never negative"
+
+
+def test_before_the_end_the_controller_is_fresher() -> None:
+    (row,) = join(
+        JobsMessage(time=NOW, jobs=[job(state="SUSPENDED")]), {1: Accounting("1", "RUNNING", "0:0", None)}
+    )
+    assert row.state == "SUSPENDED" and row.end_time is None
+
+
+def test_json_has_raw_values() -> None:
+    rows = [Row(job(1, name='"quoted"\n'), NOW), Row(job(2, start_time=None), NOW)]
+    report = json.loads("\n".join(as_json(rows, truncated=True)))
+    assert report["truncated"] is True and report["time"] == NOW
+    first, second = report["jobs"]
+    assert first["name"] == '"quoted"\n'
+    assert first["elapsed_seconds"] == 900 and first["share_fraction"] == pytest.approx(2 / 3)
+    assert first["wait_seconds"] == 100 and first["suspended_seconds"] == 300
+    assert second["elapsed_seconds"] is None and second["share_fraction"] is None
+
+
+def test_json_without_jobs_is_valid() -> None:
+    assert json.loads("\n".join(as_json([], truncated=False)))["jobs"] == []
