@@ -89,6 +89,8 @@ class _Server(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         """Without the base class's look-up of the host's name, which can hang."""
+        # Else a restarted daemon waits until the last connections of the old one have timed out.
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         socket.socket.bind(self.socket, self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
