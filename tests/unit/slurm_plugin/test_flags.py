@@ -115,22 +115,56 @@ def test_forged_requests_are_dropped(slurmctld: Slurmctld, uid: int) -> None:
 
 
 HOSTILE = st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\x00"), max_size=80)
-NAMES = st.sampled_from(["gandiva", "no_gandiva", "gandiva_weight", "gandiva_gpus", "gandiva_model", "x"])
-TRES = st.lists(
+JUNK = st.lists(
     st.sampled_from(
         ["gres/gpu", "gpu", "gres:gpu", ":", "=", ",", "a100", "a100_0", "1", "2", "9", "k", "shard", "-"]
     ),
     max_size=8,
 ).map("".join)
-TEXT_FIELDS = [
-    "tres_per_job",
-    "tres_per_node",
-    "tres_per_socket",
-    "tres_per_task",
-    "cpus_per_tres",
-    "mem_per_tres",
-]
-TEXT_FIELDS += ["features", "partition", "req_nodes", "admin_comment", "reservation", "tres_bind"]
+ITEMS = st.sampled_from(
+    [
+        "gres/gpu:1",
+        "gres/gpu:2",
+        "gpu:4",
+        "gres/gpu:a100:2",
+        "gres/gpu=1",
+        "gres/gpu",
+        "gres/shard:1",
+        "cpu:2",
+        "x:1",
+    ]
+)
+TRES = st.one_of(ITEMS, ITEMS, ITEMS, st.lists(ITEMS, max_size=3).map(",".join), JUNK, HOSTILE)
+VALUES = {
+    "gandiva": ["", "(null)"],
+    "no_gandiva": ["(null)"],
+    "gandiva_weight": ["1", "0.5", "100"],
+    "gandiva_gpus": ["1-8", "1-2"],
+    "gandiva_model": ["m"],
+    "gandiva_gpu_types": ["a100", "h100,a100"],
+    "gandiva_suspend": ["requeue", "transparent"],
+}
+OPTIONS = st.lists(
+    st.sampled_from([(name, value) for name, values in VALUES.items() for value in values])
+    | st.tuples(st.sampled_from([*VALUES, "x"]), HOSTILE),
+    max_size=3,
+).map(dict)
+TEXTS = st.fixed_dictionaries(
+    {},
+    optional={
+        "tres_per_job": TRES,
+        "tres_per_node": TRES,
+        "tres_per_task": TRES,
+        "cpus_per_tres": st.sampled_from(["gres/gpu:2", "gres/gpu:0", "cpu:1"]),
+        "mem_per_tres": st.sampled_from(["gres/gpu:1024", "x"]),
+        "features": st.one_of(st.sampled_from(["gandiva_a100", "fat"]), HOSTILE),
+        "partition": st.one_of(st.sampled_from(["gpu", "both", "gpu,both", "unknown"]), HOSTILE),
+        "req_nodes": st.one_of(st.sampled_from(["n1", "n[1-2]"]), HOSTILE),
+        "admin_comment": st.one_of(st.just("gandiva:{}"), HOSTILE),
+        "tres_bind": st.sampled_from(["gres/gpu:per_task:1", "gres/gpu:none"]),
+    },
+)
+NUMBER = st.sampled_from([0, 1, 1, 2, 2, 3, 7, 65535, 2**31, 2**32 - 1, 2**32 - 2])
 NUMBER_FIELDS = [
     "min_nodes",
     "max_nodes",
@@ -141,34 +175,21 @@ NUMBER_FIELDS = [
     "priority",
 ]
 NUMBER_FIELDS += ["requeue", "begin_time", "het_job_offset", "ntasks_per_tres", "immediate", "pn_min_memory"]
-NUMBERS = st.sampled_from([0, 1, 2, 3, 7, 65535, 2**31, 2**32 - 1, 2**32 - 2])
+NUMBERS = st.dictionaries(st.sampled_from(NUMBER_FIELDS), NUMBER, max_size=2)
 
 
-@settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    options=st.dictionaries(
-        NAMES, st.one_of(HOSTILE, st.sampled_from(["1", "yes", "1-2", "a100"])), max_size=3
-    ),
-    texts=st.dictionaries(
-        st.sampled_from(TEXT_FIELDS),
-        st.one_of(TRES, HOSTILE),
-        max_size=4,
-    ),
-    numbers=st.dictionaries(
-        st.sampled_from(NUMBER_FIELDS),
-        NUMBERS,
-        max_size=4,
-    ),
-    uid=st.sampled_from([0, 1000]),
-)
+@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(options=OPTIONS, texts=TEXTS, numbers=NUMBERS, batch=st.booleans(), uid=st.sampled_from([0, 1000]))
 def test_whatever_comes_nothing_is_raised_and_every_record_is_valid(
     slurmctld: Slurmctld,
     options: dict[str, str],
     texts: dict[str, str],
     numbers: dict[str, int],
+    batch: bool,
     uid: int,
 ) -> None:
-    answer = slurmctld.submit(options, uid, **texts, **numbers)
+    job: dict[str, Any] = {**texts, **numbers, **({"script": "#!/bin/sh"} if batch else {})}
+    answer = slurmctld.submit(options, uid, **job)
     assert not answer.raised
     assert not any("internal error" in line for line in answer.logged), answer.logged
     comment = answer.fields.get("admin_comment", "")
@@ -176,10 +197,18 @@ def test_whatever_comes_nothing_is_raised_and_every_record_is_valid(
         assert len(answer.said) == 1
         assert all(" " <= character <= "~" for character in answer.said[0])
         assert not set(answer.fields) - {"admin_comment"}
-    elif comment:
-        assert options and answer.fields["priority"] == 0
+        return
+    if comment:
+        assert set(options) & set(VALUES) and answer.fields["priority"] == 0
         request = json.loads(comment.removeprefix("gandiva:"))
         assert next(iter(request)) == "v" and list(request)[-1] == "site"
         assert "\n" not in comment and " " not in comment and len(comment) <= 1024
-    if "shard" in texts.get("tres_per_node", "") and answer.rc == 0:
-        assert "shard" not in answer.fields.get("tres_per_node", "")
+        # What was worked out is possible: the biggest of these partitions has 8 and 16 GPUs.
+        per_node, nodes, gpus = request["gpus_per_node"], request["nodes"], request.get("gpus")
+        assert (gpus is None) != (per_node is None)
+        if texts.get("partition") in (None, "gpu"):
+            assert (gpus or per_node * nodes) <= 8
+    for name in ("tres_per_job", "tres_per_node", "tres_per_task"):
+        assert "shard" not in answer.fields.get(name, texts.get(name, "")) or "shard:" not in texts.get(
+            name, ""
+        )
