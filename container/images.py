@@ -51,6 +51,7 @@ _SKIPPED_FOLDERS: Final = frozenset({"__pycache__", "build", ".mypy_cache", ".py
 _SKIPPED_SUFFIXES: Final = frozenset({".pyc", ".o", ".so", ".egg-info"})
 _CA_PATH: Final = "/build/ca.crt"
 
+_KEPT_IMAGES: Final = 4
 _PULL_SECONDS: Final = 120
 _DEBOOTSTRAP_SECONDS: Final = 900
 _BASE_SECONDS: Final = 1800
@@ -97,7 +98,7 @@ class Images:
                 f"bash {SCRIPTS_IN_IMAGE}/project.sh",
                 _PROJECT_SECONDS,
             )
-            self._remove_outdated("project", keep=tag)
+            self._remove_outdated("project")
             return tag
 
     def _ensure_base(self) -> str:
@@ -115,7 +116,7 @@ class Images:
         self._report("installing Slurm and its company into the base image (once, a few minutes)")
         environment = host_settings.build_environment(_CA_PATH if authorities else None)
         self._run_step(system, tag, "base", inputs, "bash /build/base.sh", _BASE_SECONDS, environment)
-        self._remove_outdated("base", keep=tag)
+        self._remove_outdated("base")
         return tag
 
     def _ensure_system(self) -> str:
@@ -225,14 +226,24 @@ class Images:
             return False
         return True
 
-    def _remove_outdated(self, layer: str, keep: str) -> None:
-        """Remove older images of this layer and release; those still used by a container stay."""
-        for image in self._client.images.list(filters={"label": f"{LABEL}={layer}"}):
-            for tag in image.tags:
-                name, _, version = tag.partition(":")
-                ours = name in {REPOSITORY, f"{REPOSITORY}-{layer}"}  # Others may have tagged it as well.
-                if ours and tag != keep and version.startswith(f"{self._release}-"):
-                    try_remove(self._client, tag)
+    def _remove_outdated(self, layer: str) -> None:
+        """Remove older images of this layer and release, but the last ones: someone may be about to use them.
+
+        Those that containers use stay anyway.
+        """
+        names = {REPOSITORY, f"{REPOSITORY}-{layer}"}  # Others may have tagged our images as well.
+        tags = [
+            tag
+            for image in sorted(
+                self._client.images.list(filters={"label": f"{LABEL}={layer}"}),
+                key=lambda image: str(image.attrs["Created"]),
+                reverse=True,
+            )
+            for tag in image.tags
+            if tag.partition(":")[0] in names and tag.partition(":")[2].startswith(f"{self._release}-")
+        ]
+        for tag in tags[_KEPT_IMAGES:]:
+            try_remove(self._client, tag)
 
 
 def remove_all(client: Any) -> int:
