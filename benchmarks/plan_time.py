@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How long one decision takes, by the size of the cluster: `python -m benchmarks.plan_time`.
 
-The cluster is full and over-subscribed two to one; each measured call is one at which every server's slice has
-ended, the dearest there is. Prints median and 99th percentile, and the growth from row to row.
+The cluster is full and over-subscribed two to one; each measured call is one at which every server's slice
+has ended, the dearest there is. Prints median and 99th percentile, and the growth from row to row.
 """
 
 from __future__ import annotations

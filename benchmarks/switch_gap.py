@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How long a GPU idles at a switch, on a live mini cluster: `python -m benchmarks.switch_gap`.
 
-Two jobs take turns on one GPU. The gap is the time between the end of the last mini-batch of one and the begin of
-the first mini-batch of the next, as the jobs themselves logged it. Beside it stands the floor measured in the same
-run: what no scheduler of this kind can avoid, two calls to Slurm (suspend one, resume the other), made one after
-the other through the same adapter. The mini-batch that a job finishes before it leaves is useful work and
-counts for neither.
+Two jobs take turns on one GPU. The gap is the time between the end of the last mini-batch of one and the
+begin of the first mini-batch of the next, as the jobs themselves logged it. Beside it stands the floor
+measured in the same run: what no scheduler of this kind can avoid, two calls to Slurm (suspend one, resume
+the other), made one after the other through the same adapter. The mini-batch that a job finishes before it
+leaves is useful work and counts for neither.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import statistics
 import sys
@@ -67,7 +68,7 @@ def gaps(steps: Sequence[Step]) -> list[float]:
     ordered = sorted(steps, key=lambda s: s.begin)
     return [
         later.begin - earlier.end
-        for earlier, later in zip(ordered, ordered[1:], strict=False)
+        for earlier, later in itertools.pairwise(ordered)
         if earlier.job_id != later.job_id
     ]
 
@@ -93,7 +94,8 @@ def measure(
             "policy": {"name": "gandiva", "gandiva": {"slice_seconds": slice_seconds}},
         }
     )
-    train = f"{TRAIN} --steps 1000000 --minibatch-ms {minibatch_ms:g} --memory-mb {memory_mb} --log steps-$SLURM_JOB_ID"
+    train = f"{TRAIN} --steps 1000000 --minibatch-ms {minibatch_ms:g} --memory-mb {memory_mb}"
+    train += " --log steps-$SLURM_JOB_ID"
     jobs = [
         _submit(cluster, user, f"exec {train}", "--gandiva", "--gres=gpu:1", "-w", "n1")
         for user in ("alice", "bob")

@@ -70,7 +70,7 @@ _JOB = """
         gpus = excluded.gpus, weight = excluded.weight, submit = min(submit, excluded.submit),
         start = coalesce(min(start, excluded.start), start, excluded.start),
         end = excluded.end, state = excluded.state, request = excluded.request,
-        moves = excluded.moves, suspends = excluded.suspends,
+        moves = max(moves, excluded.moves), suspends = max(suspends, excluded.suspends),
         step_seconds = coalesce(excluded.step_seconds, step_seconds),
         exit_code = coalesce(excluded.exit_code, exit_code),
         peak_memory_bytes = coalesce(excluded.peak_memory_bytes, peak_memory_bytes)

@@ -135,7 +135,7 @@ class Site:
 
     def report(self, *options: str) -> list[dict[str, Any]]:
         """`gandiva report --json`, as a user on the login node."""
-        done = self.cluster.exec("login", ["gandiva", "report", "--json", *options], user="alice")
+        done = self.cluster.exec("login", ["gandiva", "report", "-a", "--json", *options], user="alice")
         answer = json.loads(done.stdout)
         return list(answer["jobs"])
 

@@ -150,6 +150,24 @@ def test_a_controller_killed_and_restarted_keeps_the_accounts(tmp_path: Path) ->
     run(scenario)
 
 
+def test_a_new_controller_does_not_forget_what_ended_jobs_did(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        jobs = [world.submit(work_seconds=25) for _ in range(2)]
+        world.start()
+        await world.until_ended(jobs, 200)
+        await asyncio.sleep(2)
+        await world.stop()
+        before = JournalReader(world.journal_path).jobs(JobFilter())
+        assert all(row.record.suspends >= 1 for row in before)
+        world.start()
+        await asyncio.sleep(3)
+        await world.stop()
+        assert JournalReader(world.journal_path).jobs(JobFilter()) == before
+
+    run(scenario)
+
+
 def test_a_job_that_cannot_be_stopped_keeps_its_gpu_and_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
