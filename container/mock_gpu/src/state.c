@@ -495,7 +495,7 @@ void mg_reap(bool force)
 	/* Looking into /proc takes microseconds per process: outside of the change, so that the change itself
 	 * stays short and rarely has to be made again. */
 	struct dead {
-		int pid;
+		int pid, tid;
 		uint64_t start_time;
 	} dead[MG_MAX_PROCS];
 	unsigned count = 0;
@@ -512,12 +512,14 @@ void mg_reap(bool force)
 		unsigned n = 0;
 		for (unsigned i = 0; i < s->proc_count && i < MG_MAX_PROCS; i++)
 			if (s->procs[i].in_use && s->procs[i].pid_namespace == namespace)
-				all[n++] = (struct dead){ s->procs[i].pid, s->procs[i].start_time };
+				all[n++] = (struct dead){ s->procs[i].pid, s->procs[i].restore_tid,
+							 s->procs[i].start_time };
 		atomic_thread_fence(memory_order_acquire);
 		if (atomic_load(&shared->head) != head)
 			continue;
 		for (unsigned i = 0; i < n; i++)
-			if (all[i].pid != getpid() && mg_start_time(all[i].pid) != all[i].start_time)
+			if (all[i].pid != getpid() && (mg_start_time(all[i].pid) != all[i].start_time ||
+						       !mg_thread_lives(all[i].pid, all[i].tid)))
 				dead[count++] = all[i];
 		break;
 	}

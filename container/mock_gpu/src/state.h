@@ -263,6 +263,8 @@ uint64_t mg_real(void); /* CLOCK_REALTIME, ns */
 void mg_sleep_until(uint64_t monotonic_ns);
 /* Start time of a live process; 0 when it is dead, a zombie or unknown. */
 uint64_t mg_start_time(int pid);
+/* Whether the restore thread is there (0: not started yet): an exec leaves the process, but ends CUDA in it. */
+bool mg_thread_lives(int pid, int tid);
 int mg_thread_group(int tid); /* the process of a thread, or -1 */
 uint32_t mg_pid_namespace(void);
 /* Bit i: this process may open /dev/nvidia<i> ($MOCKGPU_DEV_DIR instead of /dev for tests). */

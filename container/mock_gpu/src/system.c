@@ -78,6 +78,14 @@ uint64_t mg_start_time(int pid)
 	return strtoull(field, NULL, 10);
 }
 
+bool mg_thread_lives(int pid, int tid)
+{
+	char path[48];
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d", pid, tid);
+	return tid == 0 || access(path, F_OK) == 0;
+}
+
 int mg_thread_group(int tid)
 {
 	char path[32], buf[2048];

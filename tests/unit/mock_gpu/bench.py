@@ -49,7 +49,7 @@ class Worker:
 
     def __init__(self, environ: dict[str, str]) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, str(WORKER)],
+            [sys.executable, "-S", str(WORKER)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environ,
@@ -97,6 +97,9 @@ class Worker:
             wait_until(
                 lambda: Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
             )
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
 
     def kill(self) -> None:
         self._process.kill()

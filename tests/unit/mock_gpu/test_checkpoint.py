@@ -80,7 +80,7 @@ def test_a_process_may_do_it_to_itself(node: Node) -> None:
 
 def test_lock_waits_for_the_kernel_or_gives_up(node: Node, agent: Worker) -> None:
     job = node.worker()
-    job.ask("spin", 0, 1_000_000, 50)
+    job.ask("spin", 0, 700_000, 50)
     assert agent.code("lock", job.pid, 100) == NOT_READY
     assert agent.ask("state", job.pid) == "running"  # nothing has happened
     job.ask("alloc", 0, MIB)

@@ -14,6 +14,7 @@ from tests.unit.mock_gpu.bench import (
     OUT_OF_MEMORY,
     CallError,
     Node,
+    wait_until,
 )
 
 
@@ -88,6 +89,13 @@ def test_cuda_does_not_survive_a_fork(node: Node) -> None:
     worker = node.worker()
     assert worker.ask("forked_alloc") == NOT_INITIALIZED
     assert node.on_gpu(0) == {worker.pid: CONTEXT}  # and the child's end took nothing with it
+
+
+def test_another_program_in_the_same_process_holds_nothing(node: Node) -> None:
+    worker = node.worker()
+    worker.send("become_sleep")
+    wait_until(lambda: node.used() == 0)
+    assert worker.alive()
 
 
 def test_only_devices_that_may_be_opened_are_visible(bare_node: Node) -> None:

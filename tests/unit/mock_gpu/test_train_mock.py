@@ -30,7 +30,7 @@ class Job:
         self.result = self.log.with_suffix(".json")
         files = ("--log", str(self.log), "--state-out", str(self.result))
         self.process = subprocess.Popen(
-            [sys.executable, str(EXAMPLES / "train_mock.py"), *OPTIONS, *files, *options],
+            [sys.executable, "-S", str(EXAMPLES / "train_mock.py"), *OPTIONS, *files, *options],
             env=node.environ(**environ),
             cwd=folder,
             stdout=subprocess.DEVNULL,

@@ -59,6 +59,11 @@ def uuids() -> list[str]:
     return [mockcuda.device_uuid(device) for device in range(mockcuda.device_count())]
 
 
+def become_sleep() -> None:
+    """Goes on as another program, without CUDA."""
+    os.execvp("sleep", ["sleep", "60"])
+
+
 COMMANDS: dict[str, Callable[..., Any]] = {
     "init": mockcuda.init,
     "context": context,
@@ -74,6 +79,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
     "digest": digest,
     "timed": timed,
     "forked_alloc": forked_alloc,
+    "become_sleep": become_sleep,
     "state": mockcuda.checkpoint_state,
     "restore_thread": mockcuda.checkpoint_restore_thread,
     "lock": mockcuda.checkpoint_lock,
