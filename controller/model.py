@@ -170,6 +170,11 @@ class Job:
     """Time on GPUs so far, the delay of every suspend included (it is charged to the job)."""
     gpu_seconds: float = 0.0
     """Attained service: run_seconds times the size of the gang."""
+    accrues_since: float | None = None
+    """It is on its GPUs, and its time there since then is not in run_seconds and gpu_seconds yet (where the
+    snapshot says what changed, jobs that only ran on are not made anew). None: both are right as they are."""
+    duration_seconds: float | None = None
+    """Time on GPUs it needs in all, where somebody knows: a simulation does, Slurm does not."""
     memory_per_node_bytes: int = 0
     """Host memory Slurm allocates per node."""
     cpus_per_node: int = 0
@@ -184,10 +189,30 @@ class Job:
         """Size of the gang."""
         return self.request.gpus
 
+    def run_seconds_at(self, time: float) -> float:
+        """Time on GPUs up to `time` (that of the snapshot)."""
+        return self.run_seconds + (0.0 if self.accrues_since is None else time - self.accrues_since)
+
+    def gpu_seconds_at(self, time: float) -> float:
+        """Attained service up to `time` (that of the snapshot)."""
+        ran = 0.0 if self.accrues_since is None else time - self.accrues_since
+        return self.gpu_seconds + ran * len(self.running_on)
+
     @property
     def floating(self) -> bool:
         """Bound to more GPUs than it uses: it runs on any of them in turn."""
         return len(self.binding) > self.request.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What differs from an earlier snapshot of the same controller."""
+
+    since: int
+    """Serial number of that snapshot."""
+    jobs: frozenset[JobId]
+    """Jobs that are new, gone, or not as they were (passing of time aside)."""
+    nodes: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +224,10 @@ class Snapshot:
     jobs: Mapping[JobId, Job]
     busy: frozenset[JobId] = frozenset()
     """Jobs in the middle of a transition. A policy leaves them as they are."""
+    serial: int = 0
+    """Number of this snapshot within one run of a controller; 0: not numbered."""
+    changes: Changes | None = None
+    """What changed since an earlier one. None: not known, look at everything."""
 
     def gpu(self, gpu: GpuId) -> Gpu | None:
         """The GPU, or None when its node is gone."""
@@ -232,3 +261,5 @@ class Plan:
     """The policy's memory for its next call; JSON-serialisable, kept in the journal."""
     wake_at: float | None = None
     """Plan again at this time at the latest, even if nothing happens."""
+    changed: frozenset[JobId] | None = None
+    """Jobs whose part may differ from the policy's plan before. None: not known, look at everything."""

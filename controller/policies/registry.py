@@ -8,13 +8,21 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from controller.policies.base import Policy
+from controller.policies.baselines import FifoSkip, Sjf, Srsf, Srtf
 from controller.policies.fifo import Fifo
 from controller.policies.gandiva import Gandiva
+from controller.policies.tiresias import TiresiasGittins, TiresiasLas
 from controller.settings.policies import PolicySettings
 
 _POLICIES: Mapping[str, Callable[[Any], Policy]] = {
     "fifo": Fifo,
     "gandiva": Gandiva,
+    "tiresias-las": TiresiasLas,
+    "tiresias-gittins": TiresiasGittins,
+    "fifo-skip": FifoSkip,
+    "sjf": Sjf,
+    "srtf": Srtf,
+    "srsf": Srsf,
 }
 
 

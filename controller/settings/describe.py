@@ -69,12 +69,17 @@ def tables(root: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Table
     for name, field in root.model_fields.items():
         section = hints[name]
         if isinstance(section, type) and issubclass(section, BaseModel):
-            path = f"{prefix}{name}"
+            path = f"{prefix}{toml_name(prefix, name)}"
             yield Table(path, _TITLES.get(path) or _first_line(section), tuple(_keys(section, path)))
             yield from tables(section, f"{path}.")
         else:
             assert prefix, f"{name}: a key outside of every table"
             del field
+
+
+def toml_name(prefix: str, name: str) -> str:
+    """A table as the file has it: policies' names have dashes."""
+    return name.replace("_", "-") if prefix == "policy." else name
 
 
 _TITLES = {
@@ -129,6 +134,8 @@ def type_text(hint: Any, field: FieldInfo | None = None) -> str:
         base, *metadata = get_args(hint)
         limits = [m for extra in metadata for m in (extra.metadata if isinstance(extra, FieldInfo) else [])]
         return _limited(type_text(base), limits)
+    if get_origin(hint) is list:
+        return f"list, each {type_text(get_args(hint)[0])}"
     if get_origin(hint) is dict:
         return f"table of name = {type_text(get_args(hint)[1])}"
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
@@ -161,4 +168,6 @@ def to_toml(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
         return f"{value:.1f}"
+    if isinstance(value, list):
+        return "[" + ", ".join(to_toml(item) for item in value) + "]"
     return str(value)

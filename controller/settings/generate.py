@@ -95,7 +95,7 @@ def show(settings: Settings, source: str) -> str:
 def _shown(settings: Settings, table: Table, key: Key) -> str:
     section: BaseModel = settings
     for part in table.name.split("."):
-        section = getattr(section, part)
+        section = getattr(section, part.replace("-", "_"))
     value = getattr(section, key.name)
     if value is None:
         derived = settings.api_url if key.path == "api.url" else None

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from controller.errors import SettingsError
-from controller.settings.describe import tables
+from controller.settings.describe import tables, toml_name
 from controller.settings.schema import Settings
 
 if sys.version_info >= (3, 11):
@@ -99,11 +99,17 @@ def parse_settings(text: str, source: str = "settings") -> Settings:
 
 def _problem(details: ErrorDetails) -> str:
     location = [str(part) for part in details["loc"] if part != "[key]"]
-    key, kind = ".".join(_quoted(part) for part in location), details["type"]
+    key, kind = ".".join(_quoted(part) for part in _as_written(location)), details["type"]
     if kind == "extra_forbidden":
         return f"{key}: {_unknown(location)}"
     given = "" if isinstance(details["input"], BaseModel) else f" = {_shown(details['input'])}"
     return f"{key}{given}: {_allowed(key, details)}"
+
+
+def _as_written(location: list[str]) -> list[str]:
+    return [
+        toml_name("policy." if location[:i] == ["policy"] else "", part) for i, part in enumerate(location)
+    ]
 
 
 def _unknown(location: list[str]) -> str:
@@ -113,7 +119,7 @@ def _unknown(location: list[str]) -> str:
         annotation = table.model_fields[part].annotation
         assert isinstance(annotation, type) and issubclass(annotation, BaseModel)
         table = annotation
-    known, where = list(table.model_fields), ".".join(location[:-1])
+    known, where = list(table.model_fields), ".".join(_as_written(location[:-1]))
     what = "key" if where else "table"
     close = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
     if close:

@@ -25,6 +25,7 @@ from controller.settings.base import (
     split_address,
 )
 from controller.settings.policies import PolicySettings
+from controller.simulation.settings import SimulationSettings
 
 API_PORT = 6822
 SSH_PORT = 22
@@ -211,6 +212,7 @@ class Settings(Section):
     journal: JournalSettings = JournalSettings()
     api: ApiSettings = ApiSettings()
     log: LogSettings = LogSettings()
+    simulation: SimulationSettings = SimulationSettings()
 
     @property
     def api_url(self) -> str:

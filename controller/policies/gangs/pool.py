@@ -57,8 +57,8 @@ class GpuPool:
         names = sorted(nodes, key=natural_key)
         self._slots = [Slot(i, nodes[name]) for i, name in enumerate(names)]
         self._by_name = {slot.node.name: slot for slot in self._slots}
-        self._largest = max((len(slot.ids) for slot in self._slots), default=0)
-        self._filed: list[list[int]] = [[] for _ in range(self._largest + 1)]
+        self.largest = max((len(slot.ids) for slot in self._slots), default=0)
+        self._filed: list[list[int]] = [[] for _ in range(self.largest + 1)]
         for slot in self._slots:
             self._filed[slot.free_count].append(slot.number)
         self.usable_count = sum(slot.free_count for slot in self._slots)
@@ -130,19 +130,19 @@ class GpuPool:
     def _node_counts(self, job: Job, consolidated: bool) -> Iterator[int]:
         wanted = job.request.nodes
         if wanted is not None:
-            if job.gpus % wanted == 0 and job.gpus // wanted <= self._largest:
+            if job.gpus % wanted == 0 and job.gpus // wanted <= self.largest:
                 yield wanted
             return
-        if not self._largest:
+        if not self.largest:
             return
-        for count in range(-(-job.gpus // self._largest), min(job.gpus, len(self._slots)) + 1):
+        for count in range(-(-job.gpus // self.largest), min(job.gpus, len(self._slots)) + 1):
             if job.gpus % count == 0:
                 yield count
                 if consolidated:
                     return
 
     def _one_node(self, job: Job, share: int) -> GpuSet | None:
-        for free_count in range(share, self._largest + 1):
+        for free_count in range(share, self.largest + 1):
             for number in self._filed[free_count]:
                 slot = self._slots[number]
                 if _accepts(slot.node, job):
@@ -152,7 +152,7 @@ class GpuPool:
     def _nodes(self, job: Job, count: int, share: int, consolidated: bool) -> GpuSet | None:
         fitting = [
             slot
-            for free_count in range(share, self._largest + 1)
+            for free_count in range(share, self.largest + 1)
             for slot in map(self._slots.__getitem__, self._filed[free_count])
             if _accepts(slot.node, job)
         ]

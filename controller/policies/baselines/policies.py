@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The baselines of the Tiresias paper and its simulator (SPEC 2.2, 2.6)."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from controller.model import Job
+from controller.policies.baselines.settings import FifoSkipSettings, SjfSettings, SrsfSettings, SrtfSettings
+from controller.policies.gangs.lanes import Key
+from controller.policies.gangs.planner import GangPolicy, Member
+
+
+class _Plain(GangPolicy[None]):
+    """Remembers nothing of jobs."""
+
+    def load_account(self, job: Job, raw: Any) -> None:
+        return None
+
+    def dump_account(self, member: Member[None], now: float) -> Any:
+        return None
+
+
+class FifoSkip(_Plain):
+    """By submission, without preemption, passing those that do not fit (`fjf`)."""
+
+    name = "fifo-skip"
+    preemptive = False
+
+    def __init__(self, settings: FifoSkipSettings | None = None) -> None:
+        super().__init__()
+
+    def key(self, member: Member[None], now: float) -> Key:
+        job = member.job
+        return (-job.priority_class, job.submit_time, job.id)
+
+
+class Sjf(_Plain):
+    """By size of the gang, preempting (`sjf` of the Tiresias simulator)."""
+
+    name = "sjf"
+
+    def __init__(self, settings: SjfSettings | None = None) -> None:
+        self.backfill = (settings or SjfSettings()).backfill
+        super().__init__()
+
+    def key(self, member: Member[None], now: float) -> Key:
+        job = member.job
+        return (-job.priority_class, job.gpus, job.submit_time, job.id)
+
+
+class _Remaining(_Plain):
+    """By what a job has left; jobs of unknown duration come last."""
+
+    dynamic = True
+
+    def __init__(self, settings: SrtfSettings | SrsfSettings) -> None:
+        self.backfill = settings.backfill
+        super().__init__()
+
+    def weight(self, job: Job) -> int:
+        """What the remaining time is multiplied by."""
+        return 1
+
+    def key(self, member: Member[None], now: float) -> Key:
+        job = member.job
+        known = job.duration_seconds
+        left = math.inf if known is None else max(0.0, known - job.run_seconds_at(now)) * self.weight(job)
+        return (-job.priority_class, round(left, 6), job.submit_time, job.id)
+
+
+class Srtf(_Remaining):
+    """Shortest remaining time first (`shortest`)."""
+
+    name = "srtf"
+
+    def __init__(self, settings: SrtfSettings | None = None) -> None:
+        super().__init__(settings or SrtfSettings())
+
+
+class Srsf(_Remaining):
+    """Shortest remaining service first (`shortest-gpu`)."""
+
+    name = "srsf"
+
+    def __init__(self, settings: SrsfSettings | None = None) -> None:
+        super().__init__(settings or SrsfSettings())
+
+    def weight(self, job: Job) -> int:
+        return job.gpus

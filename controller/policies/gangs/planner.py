@@ -1,0 +1,474 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Planning for exclusive gangs in an order: the part that is the same for every such policy.
+
+A policy says in which lane and where in it a job stands; this module decides who runs, finds the GPUs, and
+keeps what it knows between calls. The plan depends on the snapshot and the state alone: what is kept in the
+object only saves work, and is used only when the snapshot says what changed since the one it belongs to
+(tests compare both ways).
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import Any, Generic, TypeVar
+
+from controller.model import Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot
+from controller.policies.gangs.lanes import Key, Lane, Shape, select
+from controller.policies.gangs.pool import GpuPool
+
+_ROUNDS = 64
+"""How often a plan is begun anew because a shape could not be placed."""
+
+
+class Standing(enum.Enum):
+    """What a plan can do with a job."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    """May be stopped."""
+    FIXED = "fixed"
+    """On its GPUs, and stays there for now."""
+    ASIDE = "aside"
+    """Neither on GPUs nor a candidate now: on its way off them, ineligible, or to be left alone."""
+
+
+A = TypeVar("A")
+
+
+@dataclass(slots=True)
+class Member(Generic[A]):
+    """A job, its place, and what the policy remembers of it."""
+
+    job: Job
+    account: A
+    standing: Standing = Standing.ASIDE
+    held: GpuSet = frozenset()
+    """GPUs counted as its own in the pool."""
+    lane: int = 0
+    key: Key = ()
+    shape: Shape = (1,)
+    epoch: int = 0
+    """Changes whenever timers set for it become void."""
+
+
+class GangPolicy(ABC, Generic[A]):
+    """Base of the policies. One object plans for one cluster."""
+
+    name: str
+    preemptive = True
+    backfill = True
+    lane_count = 1
+    dynamic = False
+    """The keys of running jobs change as they run."""
+
+    def __init__(self) -> None:
+        self._reset(Snapshot(0.0, {}, {}))
+        self._serial = 0
+        self._state: Mapping[str, Any] | None = None
+
+    # -- what a policy says ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def load_account(self, job: Job, raw: Any) -> A:
+        """What is remembered of a job: from the state, or (None) new."""
+
+    @abstractmethod
+    def dump_account(self, member: Member[A], now: float) -> Any:
+        """The same for the state; None when there is nothing to remember."""
+
+    @abstractmethod
+    def key(self, member: Member[A], now: float) -> Key:
+        """Its place in its lane: the smaller the earlier. Unique."""
+
+    def lane(self, member: Member[A], now: float) -> int:
+        """The lane it stands in."""
+        return 0
+
+    def consolidated(self, member: Member[A], now: float) -> bool:
+        """Must it be on as few nodes as possible?"""
+        return False
+
+    def seen(self, member: Member[A], now: float) -> None:
+        """It was observed afresh (before `lane` and `key` are asked)."""
+
+    def began(self, member: Member[A], now: float) -> None:
+        """The plan starts it."""
+
+    def stopped(self, member: Member[A], now: float) -> None:
+        """The plan stops it."""
+
+    def gone(self, member: Member[A], now: float) -> None:
+        """It left the cluster."""
+
+    def gone_unseen(self, raw: Any, now: float) -> None:
+        """A job of the state left while the object knew nothing of it."""
+
+    def due(self, member: Member[A], now: float) -> bool:
+        """One of its timers came. True: its lane or key changes."""
+        return False
+
+    def next_time(self, member: Member[A], now: float) -> float | None:
+        """When it will be due, as it stands now."""
+        return None
+
+    def planned(self, now: float) -> None:
+        """The decisions are made."""
+
+    def load_common(self, raw: Mapping[str, Any]) -> None:
+        """What is remembered beyond jobs."""
+
+    def dump_common(self) -> Mapping[str, Any]:
+        """The same for the state."""
+        return {}
+
+    def wake_interval(self) -> float | None:
+        """Plan again after so many seconds while jobs wait."""
+        return None
+
+    def waiting_words(self, member: Member[A]) -> str:
+        """Why it waits, for people."""
+        return f"waits for {member.job.gpus} free GPUs"
+
+    # -- the plan -------------------------------------------------------------------------------------
+
+    def plan(self, snapshot: Snapshot, state: Mapping[str, Any]) -> Plan:
+        """Cost: after a few changes, a few steps (see `select`); from scratch, O(jobs log jobs + GPUs)."""
+        now, changes = snapshot.time, snapshot.changes
+        known = (
+            changes is not None
+            and changes.since == self._serial != 0
+            and state is self._state
+            and all(self._pool.same_gpus(name, snapshot.nodes.get(name)) for name in changes.nodes)
+        )
+        if known:
+            assert changes is not None
+            touched: Iterable[JobId] = sorted(changes.jobs)
+        else:
+            self._reset(snapshot)
+            self._load(state)
+            touched = sorted(snapshot.jobs, key=lambda i: (snapshot.jobs[i].submit_time, i))
+        self._incremental = known
+        for job_id in touched:
+            self._sync(job_id, snapshot, now)
+        for raw in self._unseen.values():
+            self.gone_unseen(raw, now)
+        self._unseen.clear()
+        self._run_timers(now)
+        if self.dynamic:
+            self._reorder(now)
+        changed = self._decide(now)
+        self.planned(now)
+        changed.update(touched)
+        self._serial = snapshot.serial
+        return self._write(snapshot, changed, known)
+
+    def _reset(self, snapshot: Snapshot) -> None:
+        self._members: dict[JobId, Member[A]] = {}
+        self._lanes = [Lane() for _ in range(self.lane_count)]
+        self._pool = GpuPool(snapshot.nodes)
+        self._timers: list[tuple[float, int, JobId, int]] = []
+        self._timer_count = 0
+        self._entries: dict[str, Any] = {}
+        self._unseen: dict[JobId, Any] = {}
+        self._assignments: dict[JobId, Assignment] = {}
+        self._reasons: dict[JobId, str] = {}
+        self._incremental = False
+        self.rekey = False
+
+    def _load(self, state: Mapping[str, Any]) -> None:
+        self.load_common(state)
+        self._unseen = {JobId(int(i)): raw for i, raw in (state.get("jobs") or {}).items()}
+
+    # -- taking over what was observed ----------------------------------------------------------------
+
+    def _standing(self, job: Job, busy: bool, now: float) -> Standing:
+        later = job.not_before is not None and job.not_before > now
+        match job.phase:
+            case Phase.QUEUED | Phase.SUSPENDED | Phase.YIELDED:
+                return Standing.ASIDE if busy or later else Standing.WAITING
+            case Phase.INELIGIBLE:
+                return Standing.ASIDE
+            case Phase.RUNNING:
+                if busy:
+                    return Standing.ASIDE
+                stays = later or not job.suspendable or not self.preemptive
+                return Standing.FIXED if stays else Standing.RUNNING
+            case _:
+                return Standing.FIXED
+
+    def _sync(self, job_id: JobId, snapshot: Snapshot, now: float) -> None:
+        job = snapshot.jobs.get(job_id)
+        member = self._members.get(job_id)
+        if job is None:
+            if member is not None:
+                self._leave(member)
+                del self._members[job_id]
+                self.gone(member, now)
+            return
+        standing = self._standing(job, job_id in snapshot.busy, now)
+        if member is None:
+            member = self._members[job_id] = Member(
+                job, self.load_account(job, self._unseen.pop(job_id, None))
+            )
+        else:
+            self._leave(member)
+            member.job = job
+        member.standing = standing
+        if standing in (Standing.RUNNING, Standing.FIXED):
+            member.held = job.running_on or job.binding
+        self.seen(member, now)
+        self._enter(member, now)
+
+    def _leave(self, member: Member[A]) -> None:
+        """Take it out of lanes and pool."""
+        self._leave_lane(member)
+        self._pool.give(member.held)
+        member.held = frozenset()
+        member.epoch += 1
+
+    def _leave_lane(self, member: Member[A]) -> None:
+        job = member.job
+        if member.standing is Standing.WAITING:
+            self._lanes[member.lane].remove_waiting(member.key, job.id, member.shape)
+        elif member.standing is Standing.RUNNING:
+            self._lanes[member.lane].remove_running(member.key, job.id, job.gpus)
+
+    def _enter(self, member: Member[A], now: float) -> None:
+        """Put it where its standing, lane and key say."""
+        member.lane = self.lane(member, now)
+        self._pool.take(member.held)
+        if member.standing is Standing.WAITING:
+            member.shape = self._shape(member, now)
+        self._enter_lane(member, now)
+        self._set_timer(member, now)
+
+    def _set_timer(self, member: Member[A], now: float) -> None:
+        time = self.next_time(member, now)
+        job = member.job
+        if member.standing is Standing.ASIDE and job.not_before is not None and job.not_before > now:
+            time = job.not_before if time is None else min(time, job.not_before)
+        if time is not None:
+            self._timer_count += 1
+            heappush(self._timers, (time, self._timer_count, job.id, member.epoch))
+
+    def _shape(self, member: Member[A], now: float) -> Shape:
+        job, request = member.job, member.job.request
+        return (
+            request.gpus,
+            request.nodes,
+            request.gpu_types,
+            self.consolidated(member, now),
+            job.binding or None,
+            job.excluded_nodes or None,
+            job.required_nodes or None,
+            job.cpus_per_node,
+            job.memory_per_node_bytes,
+        )
+
+    def _run_timers(self, now: float) -> None:
+        due: list[Member[A]] = []
+        while self._timers and self._timers[0][0] <= now + 1e-6:
+            _, _, job_id, epoch = heappop(self._timers)
+            member = self._members.get(job_id)
+            if member is not None and member.epoch == epoch:
+                due.append(member)
+        for member in sorted(due, key=lambda m: (m.job.submit_time, m.job.id)):
+            held = member.held
+            job = member.job
+            again = (
+                member.standing is Standing.ASIDE
+                and job.not_before is not None
+                and job.not_before <= now + 1e-6
+            )
+            self._leave(member)
+            member.held = held
+            if again:
+                member.standing = Standing.WAITING
+            self.due(member, now)
+            self._enter(member, now)
+
+    def _enter_lane(self, member: Member[A], now: float) -> None:
+        """Into its lane again, by a new key."""
+        job = member.job
+        member.key = self.key(member, now)
+        if member.standing is Standing.WAITING:
+            self._lanes[member.lane].add_waiting(member.key, job.id, member.shape)
+        elif member.standing is Standing.RUNNING:
+            self._lanes[member.lane].add_running(member.key, job.id, job.gpus)
+
+    def _reorder(self, now: float) -> None:
+        if self.rekey:
+            self.rekey = False
+            for member in self._members.values():
+                if member.standing is Standing.WAITING:
+                    self._leave_lane(member)
+                    self._enter_lane(member, now)
+        for lane in self._lanes:
+            fresh = []
+            for _, job_id, gpus in lane.running:
+                member = self._members[job_id]
+                member.key = self.key(member, now)
+                fresh.append((member.key, job_id, gpus))
+            fresh.sort()
+            lane.running = fresh
+
+    # -- deciding -------------------------------------------------------------------------------------
+
+    def _decide(self, now: float) -> set[JobId]:
+        """Select and place; returns the jobs whose part of the plan changed."""
+        members, pool = self._members, self._pool
+        skip: set[Shape] = set()
+        kept_gpus = sum(lane.running_gpus for lane in self._lanes)
+        for attempt in range(_ROUNDS):
+            selection = select(self._lanes, pool.free_count + kept_gpus, skip, backfill=self.backfill)
+            for job_id in selection.stops:
+                pool.give(members[job_id].held)
+            placed: list[tuple[Member[A], GpuSet]] = []
+            evicted: list[JobId] = []
+            failed: Shape | None = None
+            for job_id in selection.starts:
+                member = members[job_id]
+                gpus = self._find(member)
+                if gpus is None and self.preemptive:
+                    gpus = self._make_room(member, {*selection.stops, *evicted}, evicted)
+                if gpus is None:
+                    failed = member.shape
+                    break
+                pool.take(gpus)
+                placed.append((member, gpus))
+            if failed is None or not self.backfill or attempt == _ROUNDS - 1:
+                # (Without backfill, the one that cannot be placed blocks all behind it.)
+                return self._commit(placed, [*selection.stops, *evicted], now)
+            for _, gpus in placed:
+                pool.give(gpus)
+            for job_id in [*selection.stops, *evicted]:
+                pool.take(members[job_id].held)
+            skip.add(failed)
+        raise AssertionError("the last round returns")
+
+    def _find(self, member: Member[A]) -> GpuSet | None:
+        job = member.job
+        if job.binding:
+            # Slurm has bound it already: it goes on where it is, or (floating) on any free GPUs there.
+            if len(job.running_on) == job.gpus and self._pool.all_free(job.running_on):
+                return job.running_on
+            if job.movable and job.floating:
+                free = [gpu for gpu in sorted(job.binding) if self._pool.all_free((gpu,))]
+                if len(free) >= job.gpus:
+                    return frozenset(free[: job.gpus])
+            return None
+        return self._pool.find(job, consolidated=bool(member.shape[3]))
+
+    def _make_room(self, member: Member[A], gone: set[JobId], evicted: list[JobId]) -> GpuSet | None:
+        """There are GPUs enough, but not where it can use them: stop jobs behind it, the last first."""
+        pool = self._pool
+        behind = [
+            job_id
+            for number in range(member.lane, self.lane_count)
+            for key, job_id, _ in self._lanes[number].running
+            if job_id not in gone and (number > member.lane or key > member.key)
+        ]
+        released: list[JobId] = []
+        found: GpuSet | None = None
+        for job_id in reversed(behind):
+            pool.give(self._members[job_id].held)
+            released.append(job_id)
+            if pool.free_count >= member.job.gpus:
+                found = self._find(member)
+                if found is not None:
+                    break
+        for job_id in released:
+            if found is not None and not found.isdisjoint(self._members[job_id].held):
+                evicted.append(job_id)
+            else:
+                pool.take(self._members[job_id].held)
+        return found
+
+    def _commit(self, placed: list[tuple[Member[A], GpuSet]], stops: list[JobId], now: float) -> set[JobId]:
+        changed: set[JobId] = set()
+        for job_id in reversed(stops):
+            member = self._members[job_id]
+            # Its GPUs are given back to the pool already.
+            member.held = frozenset()
+            self._leave(member)
+            member.standing = Standing.WAITING
+            self.stopped(member, now)
+            self._enter(member, now)
+            changed.add(job_id)
+        for member, gpus in placed:
+            self._leave(member)
+            member.standing = Standing.RUNNING if self.preemptive else Standing.FIXED
+            self.began(member, now)
+            # The pool counts them already.
+            self._pool.give(gpus)
+            member.held = gpus
+            self._enter(member, now)
+            changed.add(member.job.id)
+        return changed
+
+    # -- writing the plan -----------------------------------------------------------------------------
+
+    def _write(self, snapshot: Snapshot, changed: set[JobId], incremental: bool) -> Plan:
+        now = snapshot.time
+        if changed or not incremental:
+            # Plans are frozen: what is handed out is never changed again.
+            self._assignments = dict(self._assignments)
+            self._reasons = dict(self._reasons)
+            self._entries = dict(self._entries)
+            for job_id in changed:
+                self._write_job(job_id, now)
+            self._state = {"v": 1, "jobs": self._entries, **self.dump_common()}
+        assert self._state is not None
+        while self._timers and self._void(self._timers[0]):
+            heappop(self._timers)
+        wake_at = self._timers[0][0] if self._timers else None
+        interval = self.wake_interval()
+        if (
+            interval
+            and any(lane.waiting for lane in self._lanes)
+            and any(lane.running for lane in self._lanes)
+        ):
+            wake_at = now + interval if wake_at is None else min(wake_at, now + interval)
+        return Plan(
+            self._assignments,
+            self._reasons,
+            self._state,
+            wake_at,
+            changed=frozenset(changed) if incremental else None,
+        )
+
+    def _void(self, timer: tuple[float, int, JobId, int]) -> bool:
+        member = self._members.get(timer[2])
+        return member is None or member.epoch != timer[3]
+
+    def _write_job(self, job_id: JobId, now: float) -> None:
+        member = self._members.get(job_id)
+        self._assignments.pop(job_id, None)
+        self._reasons.pop(job_id, None)
+        self._entries.pop(str(job_id), None)
+        if member is None:
+            return
+        entry = self.dump_account(member, now)
+        if entry is not None:
+            self._entries[str(job_id)] = entry
+        job = member.job
+        if member.standing in (Standing.RUNNING, Standing.FIXED):
+            self._assignments[job_id] = Assignment(True, member.held, job.binding or member.held)
+            if job.phase is not Phase.RUNNING:
+                self._reasons[job_id] = "its turn, and the GPUs are free"
+        elif member.standing is Standing.WAITING:
+            words = self.waiting_words(member)
+            if job.phase is Phase.RUNNING:
+                words = f"stops for jobs before it: {words}"
+            if job.binding:
+                self._assignments[job_id] = Assignment(False, job.running_on, job.binding)
+            self._reasons[job_id] = words
+        elif job.phase is Phase.RUNNING:
+            # On its way off its GPUs.
+            self._assignments[job_id] = Assignment(False, job.running_on, job.binding)
+        elif job.not_before is not None and job.not_before > now:
+            self._reasons[job_id] = "could not be started a moment ago; tries again shortly"

@@ -1,0 +1,372 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Tiresias-L and Tiresias-G: a job's place follows from the service it has attained.
+
+Source: Tiresias (NSDI'19), pseudocode 1, figures 8 and 9; SPEC 2.2-2.5. A job enters queue 1 and is demoted
+when its attained service reaches the limit of its queue; one that starves is promoted to queue 1 and begins
+anew there.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller.errors import SettingsError
+from controller.model import Job, Phase
+from controller.policies.gangs.lanes import Key
+from controller.policies.gangs.planner import GangPolicy, Member, Standing
+from controller.policies.tiresias.gittins import Distribution, SimulatorTable
+from controller.policies.tiresias.settings import QueueSettings, TiresiasGittinsSettings, TiresiasLasSettings
+from controller.policies.tiresias.skew import fit_pack_limit, skew_fraction
+
+_TINY = 1e-6
+"""Service below which two values count as equal: sums of floating-point times."""
+
+
+@dataclass(slots=True)
+class Account:
+    """What a Tiresias policy remembers of one job."""
+
+    queue: int = 0
+    position: int = 0
+    """Place among its like when queues are ordered by entry."""
+    fresh: bool = False
+    """Entered its queue with this plan, while running: it stands at the very end until the plan is made."""
+    first_run: float | None = None
+    forgiven_seconds: float = 0.0
+    """Time on GPUs at its last promotion; its copy of t_J starts from there."""
+    forgiven_gpu_seconds: float = 0.0
+    waiting_since: float | None = None
+    """Since when a job that ran before waits."""
+    waited_seconds: float = 0.0
+    """Waiting that counts for promotion, up to waiting_since."""
+    promotions: int = 0
+    seen_gpu_seconds: float = 0.0
+    """Service when last looked at, in case it is gone the next time."""
+
+
+class _Tiresias(GangPolicy[Account]):
+    """Queues, demotion, promotion, consolidation."""
+
+    def __init__(self, settings: QueueSettings, limits: list[float]) -> None:
+        self._settings = settings
+        self._limits = limits
+        self.backfill = settings.backfill
+        self.lane_count = len(limits) + 1
+        self._by_entry = settings.order == "queue-entry"
+        self._first = 0
+        self._last = 0
+        self._pack_limit = settings.pack_limit_fraction
+        self._speeds: dict[str, list[float]] = {}
+        self._fresh: list[Member[Account]] = []
+        super().__init__()
+
+    # -- what is remembered ---------------------------------------------------------------------------
+
+    def load_account(self, job: Job, raw: Any) -> Account:
+        if isinstance(raw, list) and len(raw) == 9:
+            queue, position, first_run, seconds, gpu_seconds, since, waited, promotions, seen = raw
+            return Account(
+                queue, position, False, first_run, seconds, gpu_seconds, since, waited, promotions, seen
+            )
+        self._last += 1
+        return Account(position=self._last)
+
+    def dump_account(self, member: Member[Account], now: float) -> Any:
+        a = member.account
+        return [
+            min(a.queue, self.lane_count - 1),
+            a.position,
+            a.first_run,
+            a.forgiven_seconds,
+            a.forgiven_gpu_seconds,
+            a.waiting_since,
+            a.waited_seconds,
+            a.promotions,
+            member.job.gpu_seconds_at(now) if not self._incremental else a.seen_gpu_seconds,
+        ]
+
+    def load_common(self, raw: Mapping[str, Any]) -> None:
+        self._first = int(raw.get("first", 0))
+        self._last = int(raw.get("last", 0))
+        speeds = raw.get("speeds") or {}
+        self._speeds = {str(model): [float(v) for v in values] for model, values in speeds.items()}
+        self._refit()
+
+    def dump_common(self) -> Mapping[str, Any]:
+        return {
+            "first": self._first,
+            "last": self._last,
+            "speeds": {model: list(values) for model, values in self._speeds.items()},
+        }
+
+    # -- queues ---------------------------------------------------------------------------------------
+
+    def attained(self, member: Member[Account], now: float) -> float:
+        """Service since the job was last in queue 1 by promotion, in the unit of the limits."""
+        job, account = member.job, member.account
+        if self._settings.service == "seconds":
+            return job.run_seconds_at(now) - account.forgiven_seconds
+        return job.gpu_seconds_at(now) - account.forgiven_gpu_seconds
+
+    def lane(self, member: Member[Account], now: float) -> int:
+        account = member.account
+        account.queue = min(account.queue, self.lane_count - 1)
+        attained = self.attained(member, now)
+        while account.queue < len(self._limits) and attained >= self._limits[account.queue] - _TINY:
+            account.queue += 1
+            self._last += 1
+            account.position = self._last
+            if self._by_entry and member.standing is Standing.RUNNING:
+                account.fresh = True
+                self._fresh.append(member)
+        return account.queue
+
+    def key(self, member: Member[Account], now: float) -> Key:
+        job, account = member.job, member.account
+        if self._by_entry:
+            waits = member.standing is not Standing.RUNNING or account.fresh
+            return (-job.priority_class, waits, account.position, job.id)
+        started = math.inf if account.first_run is None else account.first_run
+        return (-job.priority_class, started, job.submit_time, job.id)
+
+    def seen(self, member: Member[Account], now: float) -> None:
+        job, account = member.job, member.account
+        if job.run_seconds > 0 and account.first_run is None:
+            account.first_run = job.start_time if job.start_time is not None else now
+        if member.standing is Standing.WAITING and account.waiting_since is None and job.run_seconds > 0:
+            account.waiting_since = now
+        account.seen_gpu_seconds = job.gpu_seconds
+        if job.request.model and job.profile.step_seconds and job.phase is Phase.RUNNING:
+            self._learn_speed(job)
+
+    def began(self, member: Member[Account], now: float) -> None:
+        account = member.account
+        if account.first_run is None:
+            account.first_run = now
+        if account.waiting_since is not None:
+            account.waited_seconds += now - account.waiting_since
+            account.waiting_since = None
+        if self._settings.promote_waiting == "since-last-run":
+            account.waited_seconds = 0.0
+        self._last += 1
+        account.position = self._last
+
+    def stopped(self, member: Member[Account], now: float) -> None:
+        self._first -= 1
+        member.account.position = self._first
+        member.account.fresh = False
+        member.account.waiting_since = now
+
+    def next_time(self, member: Member[Account], now: float) -> float | None:
+        job, account, knob = member.job, member.account, self._settings.promote_knob_ratio
+        if member.standing is Standing.WAITING and account.queue > 0 and knob > 0:
+            ran = job.run_seconds_at(now) - account.forgiven_seconds
+            if account.waiting_since is not None and ran > 0:
+                return account.waiting_since + max(0.0, knob * ran - account.waited_seconds)
+        elif member.standing in (Standing.RUNNING, Standing.FIXED) and account.queue < len(self._limits):
+            rate = 1 if self._settings.service == "seconds" else job.gpus
+            return now + max(0.0, self._limits[account.queue] - self.attained(member, now)) / rate
+        return None
+
+    def due(self, member: Member[Account], now: float) -> bool:
+        account = member.account
+        if member.standing is Standing.WAITING:
+            time = self.next_time(member, now)
+            if time is not None and time <= now + _TINY:
+                # Starved: to queue 1, as if it had never run (its true service is kept in the accounts).
+                account.forgiven_seconds = member.job.run_seconds_at(now)
+                account.forgiven_gpu_seconds = member.job.gpu_seconds_at(now)
+                account.waiting_since, account.waited_seconds = now, 0.0
+                account.queue = 0
+                account.promotions += 1
+                self._last += 1
+                account.position = self._last
+        return True
+
+    def planned(self, now: float) -> None:
+        # Who entered a queue while running stood at its very end; if still selected, it now runs with it.
+        while self._fresh:
+            member = self._fresh.pop(0)
+            if member.account.fresh and self._members.get(member.job.id) is member:
+                self._leave_lane(member)
+                member.account.fresh = False
+                self._last += 1
+                member.account.position = self._last
+                self._enter_lane(member, now)
+
+    def wake_interval(self) -> float | None:
+        return self._settings.interval_seconds if self.dynamic else None
+
+    def waiting_words(self, member: Member[Account]) -> str:
+        queue = f"queue {member.account.queue + 1} of {self.lane_count}"
+        place = " on as few nodes as possible" if member.shape[3:4] == (True,) else ""
+        return f"waits in {queue} for {member.job.gpus} free GPUs{place}"
+
+    # -- placement ------------------------------------------------------------------------------------
+
+    def consolidated(self, member: Member[Account], now: float) -> bool:
+        settings, job = self._settings, member.job
+        if settings.consolidate == "never" or job.gpus == 1:
+            return False
+        if settings.consolidate == "skewed":
+            skew = skew_fraction(job.profile)
+            if skew is None or skew <= self._pack_limit:
+                return False
+        since = member.account.waiting_since
+        since = job.submit_time if since is None else since
+        patience = settings.consolidate_wait_seconds
+        return not patience or now - since < patience
+
+    def _learn_speed(self, job: Job) -> None:
+        """Step time of a model in its widest and its closest placement."""
+        skew, model = skew_fraction(job.profile), job.request.model
+        if skew is None or model is None or job.gpus == 1 or not job.profile.step_seconds:
+            return
+        nodes = len({gpu.node for gpu in job.running_on})
+        values = self._speeds.setdefault(f"{model}/{job.gpus}", [skew, 0.0, 0.0])
+        where = 1 if nodes <= -(-job.gpus // max(1, self._pool.largest)) else 2
+        if values[where] != job.profile.step_seconds:
+            values[where] = job.profile.step_seconds
+            self._refit()
+
+    def _refit(self) -> None:
+        if self._settings.fit_pack_limit:
+            samples = [
+                (s, together / spread) for s, together, spread in self._speeds.values() if together and spread
+            ]
+            self._pack_limit = fit_pack_limit(samples, self._settings.pack_limit_fraction)
+
+
+class TiresiasLas(_Tiresias):
+    """Least attained service, in queues or not."""
+
+    name = "tiresias-las"
+
+    def __init__(self, settings: TiresiasLasSettings | None = None) -> None:
+        settings = settings or TiresiasLasSettings()
+        self._discretised = settings.discretised
+        self.dynamic = not settings.discretised
+        super().__init__(settings, settings.queue_limits if settings.discretised else [])
+
+    def key(self, member: Member[Account], now: float) -> Key:
+        if self._discretised:
+            return super().key(member, now)
+        job = member.job
+        return (-job.priority_class, round(self.attained(member, now), 6), job.submit_time, job.id)
+
+
+class TiresiasGittins(_Tiresias):
+    """Gittins index in each queue."""
+
+    name = "tiresias-gittins"
+    dynamic = True
+
+    def __init__(self, settings: TiresiasGittinsSettings | None = None) -> None:
+        self._gittins = settings or TiresiasGittinsSettings()
+        path = self._gittins.distribution
+        self._given = read_sizes(Path(path)) if path else []
+        self._learned: list[float] = []
+        self._fitted: list[float] = []
+        self._unfitted = 0
+        self._fit()
+        super().__init__(self._gittins, self._gittins.queue_limits)
+
+    def index(self, attained: float, queue: int) -> float | None:
+        """The job's index; None while there are too few samples."""
+        if self._table is not None:
+            return self._table.index(attained)
+        if len(self._distribution) < self._gittins.samples_needed:
+            return None
+        match self._gittins.quantum:
+            case "sup":
+                return self._distribution.supremum(attained)
+            case "queue":
+                quantum = self._limits[queue] if queue < len(self._limits) else math.inf
+                return self._distribution.index(attained, quantum)
+            case "fixed":
+                return self._distribution.index(attained, self._gittins.quantum_gpu_seconds)
+
+    def key(self, member: Member[Account], now: float) -> Key:
+        index = self.index(max(0.0, round(self.attained(member, now), 6)), member.account.queue)
+        if index is None:
+            return super().key(member, now)
+        job = member.job
+        return (-job.priority_class, -index, job.submit_time, job.id)
+
+    # -- learning -------------------------------------------------------------------------------------
+
+    def gone(self, member: Member[Account], now: float) -> None:
+        self._learn(member.job.gpu_seconds_at(now))
+
+    def gone_unseen(self, raw: Any, now: float) -> None:
+        if isinstance(raw, list) and len(raw) == 9:
+            self._learn(float(raw[8]))
+
+    def _learn(self, gpu_seconds: float) -> None:
+        if self._gittins.learn and gpu_seconds > 0:
+            self._learned = [*self._learned, gpu_seconds][-self._gittins.samples_kept :]
+            self._unfitted += 1
+            if self._unfitted * 20 >= len(self._learned):
+                # Not with every job: all keys change.
+                self._fitted, self._unfitted = self._learned, 0
+                self._fit()
+                self.rekey = True
+
+    def _fit(self) -> None:
+        sizes = [*self._given, *self._fitted]
+        if self._gittins.learn:
+            sizes = sizes[-self._gittins.samples_kept :]
+        enough = len(sizes) >= self._gittins.samples_needed
+        self._distribution = Distribution(sizes)
+        simulated = self._gittins.mode == "tiresias-sim" and enough
+        self._table = SimulatorTable(sizes, self._gittins.quantum_gpu_seconds) if simulated else None
+
+    def load_common(self, raw: Mapping[str, Any]) -> None:
+        super().load_common(raw)
+        self._learned = [float(v) for v in raw.get("learned") or ()]
+        self._unfitted = min(int(raw.get("unfitted", 0)), len(self._learned))
+        fitted = [float(v) for v in raw.get("fitted") or ()]
+        if fitted != self._fitted:
+            self._fitted = fitted
+            self._fit()
+
+    def dump_common(self) -> Mapping[str, Any]:
+        return {
+            **super().dump_common(),
+            "learned": self._learned,
+            "fitted": self._fitted,
+            "unfitted": self._unfitted,
+        }
+
+
+def read_sizes(path: Path) -> list[float]:
+    """GPU-seconds of finished jobs from a CSV file. Raises SettingsError naming line and column."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            if "duration" not in (reader.fieldnames or ()):
+                raise SettingsError(f"{path}: line 1: there is no column `duration`")
+            sizes = []
+            for row in reader:
+                try:
+                    size = float(row["duration"])
+                except (TypeError, ValueError):
+                    size = -1.0
+                if not 0 < size < 1e15:
+                    raise SettingsError(
+                        f"{path}: line {reader.line_num}, column `duration`: {row['duration']!r} is not a "
+                        "positive number of GPU-seconds"
+                    )
+                sizes.append(size)
+    except OSError as error:
+        raise SettingsError(f"cannot read the distribution {path}: {error.strerror}") from error
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: not a CSV file: {error}") from error
+    if not sizes:
+        raise SettingsError(f"{path}: no samples")
+    return sizes

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Settings of the Tiresias policies. Docs: docs/tiresias.md."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, Field
+
+from controller.settings.base import Section, setting
+
+
+def _rising(limits: list[float]) -> list[float]:
+    if any(later <= earlier for earlier, later in pairwise(limits)):
+        raise ValueError("must be rising numbers, such as [3600, 36000]")
+    return limits
+
+
+Limits = Annotated[list[Annotated[float, Field(gt=0, le=1e12)]], AfterValidator(_rising)]
+
+
+class QueueSettings(Section):
+    """What both Tiresias policies share: queues, promotion, consolidation."""
+
+    queue_limits: Limits = setting(
+        [3600.0],
+        "Attained service (GPU-seconds) at which a job leaves queue 1, 2, … for the next one. K limits make "
+        "K+1 queues.",
+        max_length=32,
+    )
+    service: Literal["gpu-seconds", "seconds"] = setting(
+        "gpu-seconds",
+        "What attained service is measured in. gpu-seconds: size of the gang times time on GPUs (two-"
+        "dimensional). seconds: time on GPUs alone.",
+    )
+    promote_knob_ratio: float = setting(
+        8.0,
+        "A job that has waited so many times as long as it has run goes back to queue 1 (PROMOTEKNOB). "
+        "0: never.",
+        ge=0,
+        le=1e6,
+    )
+    promote_waiting: Literal["since-last-run", "since-promotion"] = setting(
+        "since-last-run",
+        "Which waiting counts for promotion: that since it last ran, or all since its last promotion.",
+    )
+    order: Literal["start-time", "queue-entry"] = setting(
+        "start-time",
+        "Order inside a queue. start-time: by first start, jobs that never started last. queue-entry: those "
+        "that run first, then by the time they entered the queue (the authors' simulator).",
+    )
+    backfill: bool = setting(True, "Jobs may pass one that does not fit now. false: it blocks all behind it.")
+    interval_seconds: float = setting(
+        60.0,
+        "How often orders that change while jobs run (Gittins index, undiscretised service) are looked at "
+        "again while jobs wait. 0: only when a job comes, ends or changes its queue.",
+        ge=0,
+        le=86400,
+    )
+    consolidate: Literal["skewed", "always", "never"] = setting(
+        "skewed",
+        "Which jobs must be on as few nodes as possible: those whose model is dominated by one tensor, all, "
+        "or none.",
+    )
+    pack_limit_fraction: float = setting(
+        0.38,
+        "Skew (largest tensor / model size) above which a model counts as skewed, until enough jobs ran both "
+        "ways to fit it (PACKLIMIT).",
+        ge=0,
+        le=1,
+    )
+    fit_pack_limit: bool = setting(True, "Fit pack_limit_fraction to the step times seen in both placements.")
+    consolidate_wait_seconds: float = setting(
+        3600.0,
+        "A skewed job that has waited so long for a consolidated place takes any. 0: it waits for ever.",
+        ge=0,
+        le=1e9,
+    )
+
+
+class TiresiasLasSettings(QueueSettings):
+    """Tiresias-L: least attained service, for when nothing is known of how long jobs take."""
+
+    discretised: bool = setting(
+        True, "Queues (few preemptions). false: the job with the least attained service first, at all times."
+    )
+
+
+class TiresiasGittinsSettings(QueueSettings):
+    """Tiresias-G: Gittins index in each queue, from the distribution of the GPU time of finished jobs."""
+
+    mode: Literal["textbook", "tiresias-sim"] = setting(
+        "textbook",
+        "The index as defined, or the table of the authors' simulator (its denominator takes whole sizes of "
+        "jobs instead of what is left of them).",
+    )
+    quantum: Literal["fixed", "sup", "queue"] = setting(
+        "fixed",
+        "Service quantum of the index: quantum_gpu_seconds, the best one (sup), or the limit of the job's "
+        "queue.",
+    )
+    quantum_gpu_seconds: float = setting(3250.0, "The fixed quantum.", gt=0, le=1e12)
+    distribution: str = setting(
+        "",
+        "CSV file with a column `duration`: GPU-seconds of finished jobs to begin with. Empty: learn from "
+        "the first jobs that end; until then the order is that of tiresias-las.",
+    )
+    learn: bool = setting(True, "Take the jobs that end into the distribution, and keep it over restarts.")
+    samples_kept: int = setting(1000, "How many of the last finished jobs count.", ge=10, le=100000)
+    samples_needed: int = setting(20, "From how many samples on the index is used.", ge=1, le=100000)

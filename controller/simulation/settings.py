@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The table [simulation]: what a simulated cluster costs and how idealised it is."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from controller.settings.base import ByteSize, Section, setting
+
+
+class SimulationSettings(Section):
+    """The cluster that `gandiva simulate` makes; the daemon does not read it."""
+
+    placement: Literal["nodes", "count"] = setting(
+        "nodes",
+        "nodes: GPUs are in nodes, gangs need room there. count: GPUs of one type are one pool, without "
+        "fragments or places (as idealised simulators have it).",
+    )
+    round_seconds: float = setting(
+        0.0,
+        "Decisions are made only at multiples of this time, and jobs end there. 0: at every event.",
+        ge=0,
+        le=86400,
+    )
+    coalesce_seconds: float = setting(
+        0.0, "Wait after an event for others that belong to it, before deciding.", ge=0, le=60
+    )
+    rpc_seconds: float = setting(0.005, "One call to Slurm.", ge=0, le=60)
+    start_seconds: float = setting(0.5, "From release in Slurm to running.", ge=0, le=3600)
+    step_seconds: float = setting(
+        0.5, "Wait for the end of a mini-batch when a job is suspended.", ge=0, le=3600
+    )
+    suspend_seconds: float = setting(0.5, "Copy of the GPU state to host memory.", ge=0, le=3600)
+    resume_seconds: float = setting(0.5, "Copy back to the GPUs.", ge=0, le=3600)
+    requeue_seconds: float = setting(1.5, "Slurm's part of a requeue.", ge=0, le=3600)
+    restart_seconds: float = setting(
+        20.0,
+        "Time on its GPUs that a requeued job needs until it trains again (start of the framework, loading).",
+        ge=0,
+        le=86400,
+    )
+    checkpoint_bytes: ByteSize = setting(
+        "2GiB", "Size of a job's checkpoint where the trace does not say; written before a requeue."
+    )
+    checkpoint_bytes_per_second: ByteSize = setting(
+        "1GiB", "Speed of writing and reading checkpoints. 0: free."
+    )
+    drop_unfinishable: bool = setting(
+        False, "Leave out jobs that the cluster can never run, instead of refusing the trace."
+    )
