@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import paramiko
+from paramiko.pkey import UnknownKeyType
 
 from controller.nodes.connection import Patience
 from controller.nodes.remote import RemoteNodes
@@ -46,6 +47,9 @@ class SshTransport:
         client = paramiko.SSHClient()
         try:
             return self._connect(client, node, host, port)
+        except TransportError:
+            client.close()
+            raise
         except paramiko.BadHostKeyException as error:
             client.close()
             raise TransportError(
@@ -68,7 +72,7 @@ class SshTransport:
             host,
             port=port,
             username=settings.user,
-            key_filename=str(settings.key_file),
+            pkey=_load_key(settings.key_file),
             allow_agent=False,
             look_for_keys=False,
             timeout=settings.connect_seconds,
@@ -124,6 +128,15 @@ class _SshChannel:
         if self._channel.exit_status_ready():
             return f"exit status {self._channel.recv_exit_status()}{text}"
         return text.removeprefix(": ")
+
+
+def _load_key(path: Path) -> paramiko.PKey:
+    # Loaded here: given a file name, paramiko tries every type of key in turn, and of several failures
+    # reports the one that matters least.
+    try:
+        return paramiko.PKey.from_path(path)
+    except (paramiko.SSHException, UnknownKeyType, OSError, ValueError) as error:
+        raise TransportError(f"cannot use the key {path}: {error or type(error).__name__}") from error
 
 
 def split_address(address: str, default_port: int) -> tuple[str, int]:

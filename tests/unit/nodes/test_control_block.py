@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The root side of the control block."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from controller.nodes.control_block import ControlBlock, ControlBlocks, JobState
+from controller.nodes.deadline import Deadline
+from controller.nodes.port import NodePhase
+from controller.nodes.protocol import AgentError, ErrorKind
+from gandiva import layout
+from gandiva.layout import Verb
+
+
+@pytest.fixture
+def block(tmp_path: Path) -> ControlBlock:
+    made = ControlBlocks(tmp_path / "run").block(12)
+    made.create(os.getuid())
+    return made
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_a_new_block_has_the_modes_of_the_contract(tmp_path: Path) -> None:
+    old = os.umask(0o077)
+    try:
+        block = ControlBlocks(tmp_path / "run").block(12)
+        block.create(os.getuid())
+        block.write_visible([1], [0, 1])
+        block.save_state(JobState(job_id=12, uid=os.getuid()))
+        with block.locked(Deadline(1.0)):
+            pass
+    finally:
+        os.umask(old)
+    assert mode(block.path) == 0o755
+    assert mode(block.ranks) == 0o700
+    assert mode(block.path / "command") == 0o644
+    assert mode(block.path / "visible") == 0o644
+    assert mode(block.path / "agent.json") == 0o600
+    # A user who could open it could hold the lock for ever.
+    assert mode(block.path / "agent.lock") == 0o600
+    assert (block.path / "command").stat().st_size == layout.RECORD_BYTES
+
+
+def test_a_command_is_changed_in_place_and_numbered(block: ControlBlock) -> None:
+    with (block.path / "command").open("rb") as file:
+        mapped = mmap.mmap(file.fileno(), layout.RECORD_BYTES, prot=mmap.PROT_READ)
+    first = block.write_command(Verb.PAUSE, 7)
+    assert layout.parse_command(mapped[:24]) == (Verb.PAUSE, first, 7)
+    assert block.write_command(Verb.PAUSE, 7) == first
+    second = block.write_command(Verb.PAUSE, 8)
+    assert second == first + 2
+    assert layout.parse_command(mapped[:24]) == (Verb.PAUSE, second, 8)
+    mapped.close()
+
+
+def test_a_command_that_was_left_half_written_is_written_anew(block: ControlBlock) -> None:
+    before = block.write_command(Verb.RUN, 0)
+    with (block.path / "command").open("r+b") as file:
+        file.seek(8)
+        file.write((before + 1).to_bytes(8, "little"))
+    assert block.read_command() is None
+    after = block.write_command(Verb.RUN, 0)
+    assert after == before + 2
+    assert block.read_command() == (Verb.RUN, after, 0)
+
+
+def test_a_block_of_another_user_is_made_anew(block: ControlBlock) -> None:
+    (block.ranks / "0").write_bytes(b"old")
+    if os.getuid() != 0:
+        pytest.skip("only root can give a folder away")
+    block.create(4711)
+    assert block.uid() == 4711
+    assert list(block.ranks.iterdir()) == []
+
+
+def test_ranks_replaced_by_a_link_are_made_anew(block: ControlBlock, tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    target.mkdir()
+    (target / "file").touch()
+    block.ranks.rmdir()
+    block.ranks.symlink_to(target)
+    block.create(os.getuid())
+    assert not block.ranks.is_symlink()
+    assert (target / "file").exists()
+
+
+def test_removing_survives_what_a_user_can_nest(block: ControlBlock) -> None:
+    deep = os.open(block.ranks, os.O_RDONLY)
+    for _ in range(1500):
+        os.mkdir("d", dir_fd=deep)
+        inner = os.open("d", os.O_RDONLY, dir_fd=deep)
+        os.close(deep)
+        deep = inner
+    os.close(deep)
+    block.remove()
+    assert list(block.path.parent.iterdir()) == []
+    block.remove()
+
+
+def test_what_an_agent_put_aside_and_did_not_delete_is_deleted_later(tmp_path: Path) -> None:
+    blocks = ControlBlocks(tmp_path)
+    (tmp_path / ".trash-12-1-0" / "x").mkdir(parents=True)
+    (tmp_path / "13").mkdir()
+    (tmp_path / "lost+found").mkdir()
+    blocks.empty_trash()
+    assert blocks.job_ids() == [13]
+    assert not (tmp_path / ".trash-12-1-0").exists()
+    assert ControlBlocks(tmp_path / "nowhere").job_ids() == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "{",
+        "[]",
+        '{"job_id": 12}',
+        '{"job_id": 13, "uid": 5}',
+        '{"job_id": 12, "uid": 5, "phase": "odd"}',
+        '{"job_id": 12, "uid": 5, "gpus": [0, 0]}',
+        "x" * 100_000,
+    ],
+)
+def test_a_state_that_cannot_be_read_counts_as_none(block: ControlBlock, text: str) -> None:
+    (block.path / "agent.json").write_text(text)
+    assert block.load_state() is None
+
+
+def test_a_state_survives_and_may_say_more_than_we_know(block: ControlBlock) -> None:
+    state = JobState(job_id=12, uid=5, phase=NodePhase.YIELDED, gpus=(2, 0), residual_bytes=7)
+    block.save_state(state)
+    assert block.load_state() == state
+    text = json.loads((block.path / "agent.json").read_text())
+    (block.path / "agent.json").write_text(json.dumps({**text, "from_the_future": 1}))
+    assert block.load_state() == state
+    with pytest.raises(ValueError, match="twice"):
+        state.but(gpus=(1, 1))
+
+
+def test_two_agents_do_not_work_on_one_job(block: ControlBlock) -> None:
+    other = ControlBlocks(block.path.parent).block(12)
+    with block.locked(Deadline(1.0)):
+        with pytest.raises(AgentError) as refused, other.locked(Deadline(0.05)):
+            pass
+        assert refused.value.kind is ErrorKind.DEADLINE
+    with other.locked(Deadline(1.0)):
+        pass
+
+
+def test_a_job_without_a_block_is_unknown(tmp_path: Path) -> None:
+    with pytest.raises(AgentError) as refused, ControlBlock(tmp_path, 12).locked(Deadline(1.0)):
+        pass
+    assert refused.value.kind is ErrorKind.UNKNOWN_JOB
+
+
+@pytest.mark.parametrize(
+    ("gpus", "binding", "text"),
+    [([2], [0, 2, 3], "1\n"), ([3, 0], [3, 0, 2], "0,2\n"), ([1], [1], None), ([0, 1], [1, 0], None)],
+)
+def test_visible_gives_positions_in_slurms_order(
+    block: ControlBlock, gpus: list[int], binding: list[int], text: str | None
+) -> None:
+    block.write_visible([0], [0, 1])
+    block.write_visible(gpus, binding)
+    path = block.path / "visible"
+    assert (path.read_text() if path.exists() else None) == text

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Readings with a deadline, and what counts as busy."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from controller.nodes.deadline import Deadline
+from controller.nodes.gpus import (
+    GpuReader,
+    GpuReading,
+    NvmlUnavailable,
+    ProcessReading,
+    Reading,
+    describe,
+    model_slug,
+)
+from controller.nodes.occupancy import Holder, Occupancy
+
+GPU = GpuReading(0, "GPU-0", "a100", 1000, 0, 0.0, (), healthy=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "slug"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("Tesla V100-SXM2-16GB", "v100"),
+        ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA RTX A6000", "rtxa6000"),
+        ("NVIDIA L40S", "l40s"),
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("Tesla T4", "t4"),
+        ("Quadro 8000", "gpu8000"),
+        ("", "gpu"),
+    ],
+)
+def test_model_slug(name: str, slug: str) -> None:
+    assert model_slug(name) == slug
+
+
+def test_describe() -> None:
+    assert describe([2]) == "GPU 2"
+    assert describe([0, 1, 3]) == "GPUs 0, 1 and 3"
+
+
+class Source:
+    """NVML that can be made to hang or fail."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.go_on = threading.Event()
+        self.go_on.set()
+        self.error: Exception | None = None
+
+    def read(self) -> Reading:
+        self.reads += 1
+        self.go_on.wait(30)
+        if self.error is not None:
+            raise self.error
+        return Reading("580.1", (replace(GPU, memory_used_bytes=self.reads),))
+
+
+def test_a_reading_is_always_a_fresh_one() -> None:
+    source = Source()
+    reader = GpuReader(source)
+    assert reader.last() is None
+    assert [reader.read(Deadline(10)).gpus[0].memory_used_bytes for _ in range(3)] == [1, 2, 3]
+
+
+def test_a_hanging_nvml_costs_a_deadline_and_leaves_the_last_reading_unhealthy() -> None:
+    source = Source()
+    reader = GpuReader(source)
+    reader.read(Deadline(10))
+    source.go_on.clear()
+    for _ in range(2):
+        with pytest.raises(NvmlUnavailable, match=r"not answered within 0\.1 s"):
+            reader.read(Deadline(0.05 + 0.05))
+    assert source.reads == 2  # one hangs, no others pile up behind it
+    last = reader.last()
+    assert last is not None
+    assert [(gpu.memory_used_bytes, gpu.healthy) for gpu in last.gpus] == [(1, False)]
+    source.go_on.set()
+    # The reading that hung was begun before this question: it does not count as its answer.
+    assert reader.read(Deadline(10)).gpus[0].memory_used_bytes == 3
+
+
+def test_an_error_is_told_and_forgotten() -> None:
+    source = Source()
+    reader = GpuReader(source)
+    source.error = RuntimeError("driver mismatch")
+    with pytest.raises(NvmlUnavailable, match="driver mismatch"):
+        reader.read(Deadline(10))
+    source.error = None
+    assert reader.read(Deadline(10)).gpus[0].healthy
+
+
+def occupancy(*holders: Holder, healthy: bool = True) -> Occupancy:
+    reading = Reading("580", tuple(replace(GPU, index=index, healthy=healthy) for index in range(2)))
+    return Occupancy(reading, holders)
+
+
+def holder(job: int | None, size: int, gpu: int = 0, pid: int = 1) -> Holder:
+    return Holder(gpu, pid, job, 1000, size, exists=True)
+
+
+def test_who_is_in_the_way() -> None:
+    allowance = {5: 100}
+    seen = occupancy(holder(5, 60, pid=1), holder(5, 40, pid=2), holder(6, 1, gpu=1, pid=3))
+    assert seen.others([0], 7, lambda job: allowance.get(job, 0)) == []
+    assert [found.pid for found in seen.others([1], 7, lambda job: allowance.get(job, 0))] == [3]
+    assert seen.others([1], 6, lambda _: 0) == []
+    over = occupancy(holder(5, 60, pid=1), holder(5, 41, pid=2))
+    assert len(over.others([0], 7, lambda job: allowance.get(job, 0))) == 2
+    unknown = occupancy(holder(None, 1))
+    assert len(unknown.others([0], 7, lambda _: 1 << 40)) == 1
+
+
+def test_what_cannot_be_read_is_named() -> None:
+    assert occupancy().unreadable([0, 1]) == []
+    assert occupancy(healthy=False).unreadable([1])[0].startswith("GPU 1 cannot be read")
+    assert occupancy().unreadable([4]) == ["there is no GPU 4; this node has 0, 1"]
+
+
+def test_a_size_the_driver_does_not_tell_is_not_nothing() -> None:
+    from controller.nodes.occupancy import _holder
+    from controller.nodes.processes import Processes
+
+    processes = Processes("n1", lambda _: None)
+    reading = replace(GPU, memory_used_bytes=700, processes=(ProcessReading(1, None),))
+    assert _holder(reading, 1, None, processes).memory_bytes == 700
+    assert _holder(replace(reading, memory_used_bytes=0), 1, None, processes).memory_bytes == 1
