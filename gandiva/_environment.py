@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Mapping, NamedTuple, Optional, Sequence
 
 MAX_WORLD_SIZE = 65536
+BATCH_STEP_IDS = ("-5", "4294967291")
 
 
 class Place(NamedTuple):
@@ -36,7 +37,7 @@ def place(environ: Mapping[str, str]) -> Place:
     ):
         if environ.get(rank_name, "") and environ.get(world_name, ""):
             return _from(environ, rank_name, world_name)
-    if not environ.get("SLURM_PROCID", "") or in_batch_step():
+    if not environ.get("SLURM_PROCID", "") or in_batch_step(environ):
         return Place(0, 1)
     for world_name in ("SLURM_STEP_NUM_TASKS", "SLURM_NTASKS"):
         if environ.get(world_name, ""):
@@ -63,8 +64,14 @@ def _from(environ: Mapping[str, str], rank_name: str, world_name: str) -> Place:
     return checked_place(rank, world_size, f"{rank_name} and {world_name}")
 
 
-def in_batch_step(cgroup_file: str = "/proc/self/cgroup") -> bool:
-    """Whether this process runs in the batch script itself rather than in a step made by srun."""
+def in_batch_step(environ: Mapping[str, str], cgroup_file: str = "/proc/self/cgroup") -> bool:
+    """Whether this process runs in the batch script itself rather than in a step made by srun.
+
+    There SLURM_PROCID is 0 and SLURM_NTASKS what `--ntasks` said, as if it were rank 0 of many. The step id
+    tells (-5, printed unsigned by older Slurm), and so does the control group.
+    """
+    if environ.get("SLURM_STEP_ID") in BATCH_STEP_IDS:
+        return True
     try:
         return "/step_batch" in Path(cgroup_file).read_text()
     except OSError:

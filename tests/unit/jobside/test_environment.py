@@ -24,12 +24,12 @@ from gandiva import _environment
     ],
 )
 def test_place(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], expected: tuple[int, int]) -> None:
-    monkeypatch.setattr(_environment, "in_batch_step", lambda: False)
+    monkeypatch.setattr(_environment, "in_batch_step", lambda _: False)
     assert tuple(_environment.place(environ)) == expected
 
 
 def test_a_batch_script_is_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_environment, "in_batch_step", lambda: True)
+    monkeypatch.setattr(_environment, "in_batch_step", lambda _: True)
     assert tuple(_environment.place({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"})) == (0, 1)
     assert tuple(_environment.place({"SLURM_PROCID": "0", "RANK": "1", "WORLD_SIZE": "4"})) == (1, 4)
 
@@ -42,11 +42,12 @@ def test_nonsense_is_refused_by_name(rank: str, world: str) -> None:
 
 def test_the_batch_step_is_seen_in_the_control_group(tmp_path: Path) -> None:
     file = tmp_path / "cgroup"
+    assert _environment.in_batch_step({"SLURM_STEP_ID": "-5"}, str(file))
     file.write_text("4:memory:/slurm/uid_1000/job_12/step_batch/task_0\n")
-    assert _environment.in_batch_step(str(file))
+    assert _environment.in_batch_step({}, str(file))
     file.write_text("0::/system.slice/slurmstepd.scope/job_12/step_0/user/task_0\n")
-    assert not _environment.in_batch_step(str(file))
-    assert not _environment.in_batch_step(str(tmp_path / "none"))
+    assert not _environment.in_batch_step({}, str(file))
+    assert not _environment.in_batch_step({}, str(tmp_path / "none"))
 
 
 @pytest.mark.parametrize(
