@@ -34,6 +34,7 @@ from controller.nodes.node import AgentSettings
 from controller.nodes.protocol import AgentError, Answer, ErrorBody, ErrorKind
 from controller.nodes.verbs import NodeAgent
 
+SYSLOG = Path("/dev/log")
 FINISH_SECONDS = 300.0
 """How long work in flight may go on after the channel has gone."""
 
@@ -199,12 +200,13 @@ def describe_errors(error: ValidationError) -> str:
 
 def _start_logging(node: str) -> None:
     handler: logging.Handler
-    try:
-        handler = logging.handlers.SysLogHandler("/dev/log", logging.handlers.SysLogHandler.LOG_DAEMON)
+    if SYSLOG.is_socket():
+        handler = logging.handlers.SysLogHandler(str(SYSLOG), logging.handlers.SysLogHandler.LOG_DAEMON)
         handler.ident = f"gandiva-agent[{os.getpid()}]: "
-    except OSError:
+    else:
         handler = logging.StreamHandler()
         handler.setLevel(logging.WARNING)  # standard error is the SSH channel's: say little there
+    logging.raiseExceptions = False  # a syslog that restarts is no reason to fill the channel with tracebacks
     handler.setFormatter(logging.Formatter(f"{node}: %(levelname)s %(message)s"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
