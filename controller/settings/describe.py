@@ -140,12 +140,15 @@ def type_text(hint: Any, field: FieldInfo | None = None) -> str:
         return f"table of name = {type_text(get_args(hint)[1])}"
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return " or ".join(json.dumps(member.value) for member in hint)
-    return _limited(_PLAIN[hint], field.metadata if field else [])
+    return _limited(_PLAIN.get(hint, str(hint)), field.metadata if field else [])
 
 
 def _limited(words: str, metadata: list[Any]) -> str:
     low = next((m.ge for m in metadata if isinstance(m, annotated_types.Ge)), None)
     high = next((m.le for m in metadata if isinstance(m, annotated_types.Le)), None)
+    above = next((m.gt for m in metadata if isinstance(m, annotated_types.Gt)), None)
+    if above is not None:
+        return f"{words} above {above:g}" + (f", at most {high:g}" if high is not None else "")
     if low is not None and high is not None:
         return f"{words} from {low:g} to {high:g}"
     if low is not None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Files made from the schema: the sample, the reference page, and the settings in force.
 
-`python -m controller.settings.generate` rewrites configs/gandiva.toml and docs/settings.md; a unit test
-fails where they are out of date.
+`python -m controller.settings.generate` rewrites configs/gandiva.toml, docs/settings.md and the manual
+page gandiva.toml(5); a unit test fails where they are out of date.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from controller.settings.describe import Key, Table, tables, to_toml
+from controller.settings.manual import manual
 from controller.settings.schema import Settings
 
 WIDTH = 100
@@ -44,7 +45,9 @@ _UNSET_EXAMPLES = {"api.url": '"http://ctl:6822"', "log.file": '"/var/log/gandiv
 
 
 def _example(key: Key) -> str:
-    return _UNSET_EXAMPLES[key.path] if key.default is None else to_toml(key.default)
+    if key.default is not None:
+        return to_toml(key.default)
+    return _UNSET_EXAMPLES.get(key.path, '"/path/to/a/file"' if "path" in key.type else '""')
 
 
 _INTRODUCTION = """\
@@ -109,6 +112,7 @@ def main(root: Path | None = None) -> None:
     base = root or Path(__file__).resolve().parents[2]
     (base / "configs" / "gandiva.toml").write_text(sample(), encoding="utf-8")
     (base / "docs" / "settings.md").write_text(reference(), encoding="utf-8")
+    (base / "docs" / "man" / "gandiva.toml.5").write_text(manual(), encoding="utf-8")
 
 
 if __name__ == "__main__":

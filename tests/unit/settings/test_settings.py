@@ -20,6 +20,7 @@ from controller.settings import (
 from controller.settings.base import parse_bytes, split_address
 from controller.settings.describe import tables, to_toml
 from controller.settings.generate import reference, sample, show
+from controller.settings.manual import manual
 
 ROOT = Path(__file__).resolve().parents[3]
 REMEDY = "run python -m controller.settings.generate"
@@ -219,6 +220,10 @@ def test_the_reference_page_is_up_to_date() -> None:
     assert (ROOT / "docs/settings.md").read_text() == reference(), (
         "run python -m controller.settings.generate"
     )
+
+
+def test_the_manual_page_is_up_to_date() -> None:
+    assert (ROOT / "docs/man/gandiva.toml.5").read_text() == manual(), REMEDY
 
 
 def test_the_sample_is_valid_and_so_is_each_of_its_lines() -> None:
