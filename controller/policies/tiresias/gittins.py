@@ -37,15 +37,18 @@ class Distribution:
         # All within the quantum, or p = within / larger over e = spent / larger.
         return within / spent if spent > 0 else float("inf")
 
-    def supremum(self, attained: float) -> float:
-        """The index for the best quantum, which is always the distance to a sample. O(samples)."""
+    def supremum(self, attained: float, *, whole_sizes: bool = False) -> float:
+        """The index for the best quantum, which is always the distance to a sample. O(samples).
+
+        `whole_sizes`: as the authors' simulator counts, whole sizes of the jobs that end, not what is left.
+        """
         sizes = self.sizes
         first = bisect_right(sizes, attained)
         larger = len(sizes) - first
         best, spent = 0.0, 0.0
         for k in range(1, larger + 1):
             left = sizes[first + k - 1] - attained
-            spent += left
+            spent += sizes[first + k - 1] if whole_sizes else left
             # Equal samples count together: later ones of the same size give the larger value.
             best = max(best, k / (spent + (larger - k) * left))
         return best

@@ -284,7 +284,8 @@ class TiresiasGittins(_Tiresias):
             return None
         match self._gittins.quantum:
             case "sup":
-                return self._distribution.supremum(attained)
+                whole = self._gittins.mode == "tiresias-sim"
+                return self._distribution.supremum(attained, whole_sizes=whole)
             case "queue":
                 quantum = self._limits[queue] if queue < len(self._limits) else math.inf
                 return self._distribution.index(attained, quantum)
@@ -323,7 +324,8 @@ class TiresiasGittins(_Tiresias):
             sizes = sizes[-self._gittins.samples_kept :]
         enough = len(sizes) >= self._gittins.samples_needed
         self._distribution = Distribution(sizes)
-        simulated = self._gittins.mode == "tiresias-sim" and enough
+        settings = self._gittins
+        simulated = enough and settings.mode == "tiresias-sim" and settings.quantum != "sup"
         self._table = SimulatorTable(sizes, self._gittins.quantum_gpu_seconds) if simulated else None
 
     def load_common(self, raw: Mapping[str, Any]) -> None:
