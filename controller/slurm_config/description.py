@@ -78,7 +78,7 @@ class Cluster(_Table):
     oversubscription_depth: Annotated[int, Field(ge=2, le=1024)] = 16
     """How many time-sliced jobs may be bound to one GPU at once (shards per GPU)."""
     default_memory_mib_per_cpu: Annotated[int, Field(ge=1)] | None = None
-    """Memory of a job that names none. Left out: what the poorest GPU node has for each CPU. Without any
+    """Memory of a job that names none. Left out: what the poorest node has for each CPU. Without any
     Slurm would give such a job a whole node's memory, and no other job could share its GPUs."""
     suspend_grace_seconds: Annotated[int, Field(ge=1, le=60)] = 2
     """Slurm's time between SIGTSTP and the freezing of a suspended step."""

@@ -83,7 +83,7 @@ def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, st
     ]
     per_cpu = cluster.default_memory_mib_per_cpu
     if per_cpu is None:
-        per_cpu = min(max(1, group.memory_mib // group.cpus) for group in description.nodes if group.gpus)
+        per_cpu = min(max(1, group.memory_mib // group.cpus) for group in description.nodes)
     lines += [
         "# A job that names no memory would get the whole node's, and no other could share its GPUs.",
         f"DefMemPerCPU={per_cpu}",

@@ -22,12 +22,33 @@ from controller.slurm_config import (
 from controller.slurm_config.fragments import render_part
 from controller.slurm_config.lua import literal
 
-SAMPLE = Path(__file__).parents[3] / "configs/slurm/mini.toml"
+CONFIGS = Path(__file__).parents[3] / "configs/slurm"
+SAMPLE = CONFIGS / "mini.toml"
 
 
 @pytest.fixture
 def mini() -> ClusterDescription:
     return load(SAMPLE)
+
+
+def test_the_sample_files_are_what_the_sample_description_gives() -> None:
+    rendered = dict(render(load(CONFIGS / "cluster.toml")))
+    folder = CONFIGS / "sample"
+    there = {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    assert there == rendered, "make them anew: gandiva config slurm --output-dir configs/slurm/sample --force"
+
+
+def test_memory_of_jobs_that_name_none_leaves_room_for_others() -> None:
+    # Else a job gets its node's whole memory, and nobody can share its GPUs.
+    assert "DefMemPerCPU=512" in render(load(SAMPLE))["gandiva/slurm.conf"].splitlines()
+    text = SAMPLE.read_text().replace('name = "mini"', 'name = "mini"\ndefault_memory_mib_per_cpu = 77')
+    assert "DefMemPerCPU=77" in render(parse(text))["gandiva/slurm.conf"].splitlines()
+
+
+def test_the_module_trusts_slurms_user_and_the_controller() -> None:
+    text = SAMPLE.read_text() + '[gandiva]\ncontroller_users = ["me", 997]\n'
+    settings = render(parse(text))["gandiva/gandiva_settings.lua"]
+    assert 'trusted_users = { "slurm", "me", 997 },' in settings
 
 
 def test_one_type_per_gpu_and_its_shards(mini: ClusterDescription) -> None:

@@ -1,0 +1,16 @@
+-- Made by `gandiva config slurm` from the description of cluster hpc: edit that, not this.
+return {
+   version = 1,
+   default = "off",
+   trusted_users = { "slurm", "gandiva" },
+   partitions = { "gpu" },
+   max_weight = 100.0,
+   models = { "a100", "h100" },
+   nodes = {
+      gpu = {
+         { model = "a100", gpus = 4, count = 8 },
+         { model = "h100", gpus = 8, count = 2 },
+      },
+      cpu = { { model = "", gpus = 0, count = 100 } },
+   },
+}
