@@ -288,6 +288,7 @@ def device_chooser(session: Any) -> Callable[[int], list[int]]:
     that only once. So before CUDA starts, all GPUs of the job are made visible again, and the session says
     at each restore which of them to use.
     """
+    local_rank = int(os.environ.get("SLURM_LOCALID", "0")) if in_srun_step() else 0
     positions = session.visible_positions() if session is not None and session.active else None
     if positions is not None:
         narrowed = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
@@ -304,10 +305,17 @@ def device_chooser(session: Any) -> Callable[[int], list[int]]:
             now = session.visible_positions()
             if now is not None:
                 available = [position for position in now if position < len(available)]
-        # With fewer GPUs than shards (the job was shrunk) some GPUs take several.
-        return [available[shard % len(available)] for shard in range(shards)]
+        # Ranks on one node share its GPUs out among them, as LOCAL_RANK does elsewhere. With fewer GPUs than
+        # shards (the job was shrunk) some GPUs take several.
+        first = local_rank * shards
+        return [available[(first + shard) % len(available)] for shard in range(shards)]
 
     return choose
+
+
+def in_srun_step() -> bool:
+    """Whether srun started this process (in the batch script itself there is one rank)."""
+    return "SLURM_PROCID" in os.environ and os.environ.get("SLURM_STEP_ID", "").isdigit()
 
 
 def parse(arguments: list[str]) -> argparse.Namespace:
@@ -333,7 +341,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--state-out", type=Path, help="JSON with the final digest; %%r is the rank")
     parser.add_argument("--log", type=Path, help="one JSON line per step; %%r is the rank")
     options = parser.parse_args(arguments)
-    in_step = "SLURM_PROCID" in os.environ and os.environ.get("SLURM_STEP_ID", "").isdigit()
+    in_step = in_srun_step()
     if options.rank is None:
         options.rank = int(os.environ["SLURM_PROCID"]) if in_step else 0
     if options.ranks is None:
