@@ -429,3 +429,19 @@ def test_something_that_is_not_http() -> None:
 def test_a_proxy_in_the_environment_is_not_used(client: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     assert client.status().ticks == 3600
+
+
+# -- documentation -----------------------------------------------------------------------------
+
+
+def test_every_key_of_every_answer_is_documented(answers: Answers) -> None:
+    from controller.api import messages
+
+    page = (Path(__file__).resolve().parents[3] / "docs" / "reports.md").read_text()
+    for kind in vars(messages).values():
+        if isinstance(kind, type) and issubclass(kind, messages.Message):
+            for key in kind.model_fields:
+                assert f"`{key}`" in page or f'"{key}"' in page, f"{kind.__name__}.{key}"
+    for line in answers.get("/metrics", {}).body.decode().splitlines():
+        if line.startswith("# TYPE gandiva_") and "suspends_total" not in line:
+            assert line.split()[2] in page, line
