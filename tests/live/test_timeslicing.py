@@ -50,9 +50,7 @@ def test_shares_follow_weights_and_gpus_are_shared_fairly(site: Site) -> None:
 
 def test_gangs_stop_at_one_step_and_their_results_are_those_of_an_undisturbed_run(site: Site) -> None:
     """A two-rank job over two nodes and a four-GPU job share both nodes with disturbers."""
-    ranks = (
-        f"srun {TRAIN} --steps 150 --minibatch-ms 50 --memory-mb 512 --meeting /shared/tmp"
-    )
+    ranks = f"srun {TRAIN} --steps 150 --minibatch-ms 50 --memory-mb 512"
     four = f"{TRAIN} --steps 150 --minibatch-ms 50 --memory-mb 512 --gpus 4"
     plain = {
         "ranks": site.submit("alice", ranks, "--no-gandiva", "-N2", "--ntasks-per-node=1", "--gres=gpu:1"),
