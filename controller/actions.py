@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -57,16 +58,26 @@ Action: TypeAlias = Place | Suspend | Resume | Requeue | Withdraw
 
 
 def diff(
-    snapshot: Snapshot, plan: Plan, *, suspend_in_slurm: bool, default_method: SuspendMethod
+    snapshot: Snapshot,
+    plan: Plan,
+    *,
+    suspend_in_slurm: bool,
+    default_method: SuspendMethod,
+    only: Iterable[JobId] | None = None,
 ) -> list[Action]:
     """The actions that lead from the snapshot to the plan, those that free GPUs first.
 
     Pure. Says nothing about jobs in transition, nor about jobs whose state is unknown. Every snapshot is
-    compared afresh, so whatever was interrupted or undone behind our back is simply done again.
+    compared afresh, so whatever was interrupted or undone behind our back is simply done again. `only`: the
+    jobs that can need an action, where snapshot and plan say what changed.
     """
     frees: list[Action] = []
     claims: list[Action] = []
-    for job in snapshot.jobs.values():
+    if only is None:
+        jobs: Iterable[Job] = snapshot.jobs.values()
+    else:
+        jobs = [snapshot.jobs[job_id] for job_id in sorted(only) if job_id in snapshot.jobs]
+    for job in jobs:
         if job.id in snapshot.busy:
             continue
         if job.phase is Phase.STARTING:

@@ -89,6 +89,11 @@ class ExecutorSettings:
 class Recorder(Protocol):
     """Where operations and slices are written down (the journal, or a list in tests)."""
 
+    @property
+    def counters(self) -> Mapping[str, float]:
+        """Totals since the start."""
+        ...
+
     def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:
         """Returns an id for the other calls."""
         ...
@@ -207,6 +212,7 @@ class Executor:
     async def _run(self, operation: _Operation) -> None:
         outcome, error = Outcome.DONE, ""
         job_id = operation.job.id
+        begin = self._clock.now()
         try:
             await self._perform(operation)
         except (UnknownJob, _JobEnded):
@@ -228,8 +234,11 @@ class Executor:
             self._operations.pop(job_id, None)
             operation.ended_at_mark = self._mark
             self._ended[job_id] = operation
-        self._recorder.operation_ends(operation.number, outcome, error, self._clock.now())
-        self._on_change()
+        end = self._clock.now()
+        self._recorder.operation_ends(operation.number, outcome, error, end)
+        if end > begin or outcome is not Outcome.DONE:
+            # (What took no time at all, on an ideal cluster, is as the plan had it: nothing is new.)
+            self._on_change()
 
     async def _perform(self, operation: _Operation) -> None:
         match operation.action:

@@ -19,21 +19,23 @@ class Ledger:
 
     def __init__(self) -> None:
         self._holders: dict[GpuId, set[JobId]] = {}
+        self._held: dict[JobId, set[GpuId]] = {}
         self._leaving: set[JobId] = set()
         self._changed = asyncio.Event()
 
     def sync(self, snapshot: Snapshot) -> None:
         """Take over what was observed of jobs that are not in transition."""
-        kept = {
-            gpu: held
-            for gpu, holders in self._holders.items()
-            if (held := {job_id for job_id in holders if job_id in snapshot.busy})
-        }
-        self._holders = kept
-        for job in snapshot.jobs.values():
-            if job.id not in snapshot.busy and job.phase in ON_GPU:
-                for gpu in job.running_on:
-                    self._holders.setdefault(gpu, set()).add(job.id)
+        if snapshot.changes is None:
+            looked_at: Iterable[JobId] = {*self._held, *snapshot.jobs}
+        else:
+            looked_at = snapshot.changes.jobs
+        for job_id in looked_at:
+            if job_id in snapshot.busy:
+                continue
+            self._drop(job_id)
+            job = snapshot.jobs.get(job_id)
+            if job is not None and job.phase in ON_GPU:
+                self._hold(job_id, job.running_on)
         self._notify()
 
     def holders(self, gpus: Iterable[GpuId]) -> set[JobId]:
@@ -52,8 +54,7 @@ class Ledger:
     def release(self, job_id: JobId) -> None:
         """The job is known to have left all its GPUs."""
         self._leaving.discard(job_id)
-        for holders in self._holders.values():
-            holders.discard(job_id)
+        self._drop(job_id)
         self._notify()
 
     async def claim(self, job_id: JobId, gpus: GpuSet) -> None:
@@ -67,8 +68,17 @@ class Ledger:
                 names = ", ".join(str(j) for j in sorted(blocking))
                 raise ClaimFailed(f"{', '.join(map(str, sorted(gpus)))} still held by job {names}")
             await self._changed.wait()
+        self._hold(job_id, gpus)
+
+    def _hold(self, job_id: JobId, gpus: Iterable[GpuId]) -> None:
+        held = self._held.setdefault(job_id, set())
         for gpu in gpus:
             self._holders.setdefault(gpu, set()).add(job_id)
+            held.add(gpu)
+
+    def _drop(self, job_id: JobId) -> None:
+        for gpu in self._held.pop(job_id, ()):
+            self._holders[gpu].discard(job_id)
 
     def _notify(self) -> None:
         # A fresh event each time: everybody waiting now looks again, nobody misses a change.

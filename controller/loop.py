@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,20 +18,19 @@ from controller.actions import Action, diff
 from controller.clock import Clock
 from controller.cluster.port import ClusterPort, ClusterView, JobState, SlurmJob
 from controller.errors import ClusterError, JournalError, NodeError
-from controller.executor import Executor, ExecutorSettings
+from controller.executor import Executor, ExecutorSettings, Recorder
 from controller.journal import JobRecord, Journal
 from controller.memory import Memory
 from controller.model import Job, JobId, Phase, Plan, Request, Snapshot
 from controller.nodes.port import NodePort, NodeSample
 from controller.observation import build_snapshot
 from controller.policies.base import Policy
-from controller.recording import JournalRecorder
+from controller.recording import JournalRecorder, Records
 from controller.requests import InvalidRequest, parse_request
+from controller.scene import Scene
 
 log = logging.getLogger(__name__)
 
-_COALESCE_SECONDS = 0.02
-"""Ends of operations that come together are planned for together."""
 _STATE_KEY = "policy-state:"
 _OFF_GPU = frozenset({Phase.SUSPENDED, Phase.YIELDED, Phase.QUEUED, Phase.INELIGIBLE})
 
@@ -40,6 +40,9 @@ class LoopSettings:
     """How often to look, and how long the nodes may take to answer. Seconds."""
 
     interval_seconds: float = 1.0
+    """Infinity: only when something is reported (`Controller.poke`) or the policy asks for it."""
+    coalesce_seconds: float = 0.02
+    """Ends of operations that come together are planned for together."""
     observe_deadline_seconds: float = 3.0
     default_weight: float = 1.0
     addresses: Mapping[str, str] = field(default_factory=dict)
@@ -66,13 +69,14 @@ class Controller:
         cluster: ClusterPort,
         nodes: NodePort,
         policy: Policy,
-        journal: Journal,
+        journal: Journal | Records,
         clock: Clock,
         settings: LoopSettings | None = None,
         executor_settings: ExecutorSettings | None = None,
         priority_class: Callable[[str], int] = lambda _qos: 0,
         publish: Callable[[Tick], None] = lambda _tick: None,
         report_trouble: Callable[[tuple[str, ...]], None] = lambda _all: None,
+        recorder: Recorder | None = None,
     ) -> None:
         self._cluster = cluster
         self._nodes = nodes
@@ -81,7 +85,10 @@ class Controller:
         self._publish = publish
         self._report_trouble = report_trouble
         self._memory = Memory()
-        self._recorder = JournalRecorder(journal)
+        if recorder is None:
+            assert isinstance(journal, Journal), "other records need a recorder of their own"
+            recorder = JournalRecorder(journal)
+        self._recorder = recorder
         self._changed = asyncio.Event()
         self._requests: dict[tuple[JobId, str], Request | None] = {}
         self._records: dict[JobId, JobRecord] = {}
@@ -91,6 +98,9 @@ class Controller:
         self.settings = settings or LoopSettings()
         self.priority_class = priority_class
         self.policy = policy
+        self._scene = Scene(self._memory, self._request_of, priority_class)
+        self._addresses: dict[str, str] = {}
+        self._put_off: frozenset[JobId] = frozenset()
         self._policy_state: Mapping[str, Any] = {}
         self.executor = Executor(
             cluster,
@@ -111,16 +121,18 @@ class Controller:
         try:
             while not stop.is_set():
                 wake_at = await self.tick()
-                wait_seconds = self.settings.interval_seconds
+                wait_seconds: float | None = self.settings.interval_seconds
                 if wake_at is not None:
-                    wait_seconds = min(wait_seconds, max(0.0, wake_at - self._clock.now()))
+                    wait_seconds = min(self.settings.interval_seconds, max(0.0, wake_at - self._clock.now()))
+                if wait_seconds == math.inf:
+                    wait_seconds = None
                 changing = asyncio.create_task(self._changed.wait())
                 await asyncio.wait(
                     (stopping, changing), timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED
                 )
                 changing.cancel()
                 if self._changed.is_set() and not stop.is_set():
-                    await asyncio.sleep(_COALESCE_SECONDS)
+                    await asyncio.sleep(self.settings.coalesce_seconds)
                 self._changed.clear()
         finally:
             stopping.cancel()
@@ -140,15 +152,7 @@ class Controller:
             return None
         self._no_more_trouble("slurm")
         observed = self._clock.now()
-        snapshot = build_snapshot(
-            view,
-            samples,
-            self._memory,
-            self.executor.in_flight(),
-            self._request_of,
-            self.priority_class,
-            observed,
-        )
+        snapshot = self._snapshot(view, samples, observed)
         self.executor.sync(snapshot)
         self._keep_time(view, snapshot)
         plan = self.policy.plan(snapshot, self._policy_state)
@@ -158,6 +162,7 @@ class Controller:
             plan,
             suspend_in_slurm=self.executor.settings.suspend_in_slurm,
             default_method=self.executor.settings.default_method,
+            only=self._worth_a_look(snapshot, plan),
         )
         self._remember(view, snapshot, plan)
         # The journal first: a controller that cannot write down what it does must not do it.
@@ -202,10 +207,38 @@ class Controller:
             self._cluster.observe(), self._nodes.observe(self.settings.observe_deadline_seconds)
         )
         addresses = {n.name: self.settings.addresses.get(n.name, n.address or n.name) for n in view.nodes}
-        await self._nodes.set_nodes(addresses)
+        if not view.partial:
+            self._addresses = addresses
+        elif addresses:
+            self._addresses = {**self._addresses, **addresses}
+        if addresses:
+            await self._nodes.set_nodes(self._addresses)
         if any(name not in samples for name in addresses):
             samples = {**samples, **await self._nodes.observe(self.settings.observe_deadline_seconds)}
         return view, samples
+
+    def _snapshot(
+        self, view: ClusterView, samples: Mapping[str, NodeSample | NodeError], now: float
+    ) -> Snapshot:
+        in_flight = self.executor.in_flight()
+        if view.partial:
+            accrued = not getattr(self.policy, "reads_accrual", False)
+            return self._scene.update(view, samples, in_flight, now, accrued=accrued)
+        return build_snapshot(
+            view, samples, self._memory, in_flight, self._request_of, self.priority_class, now
+        )
+
+    def _worth_a_look(self, snapshot: Snapshot, plan: Plan) -> frozenset[JobId] | None:
+        """Jobs that can need an action. None: all of them."""
+        if snapshot.changes is None or plan.changed is None:
+            return None
+        looked_at = snapshot.changes.jobs | plan.changed | self._put_off
+        self._put_off = frozenset(
+            job_id
+            for job_id in looked_at
+            if (job := snapshot.jobs.get(job_id)) is not None and job.not_before is not None
+        )
+        return looked_at
 
     def _request_of(self, job: SlurmJob) -> Request | None:
         key = (job.id, job.request)
@@ -248,8 +281,16 @@ class Controller:
 
     def _keep_time(self, view: ClusterView, snapshot: Snapshot) -> None:
         """Begin and end slices that nobody asked for: jobs found running at start, and jobs that ended."""
-        now = snapshot.time
-        for job in snapshot.jobs.values():
+        now, changes = snapshot.time, snapshot.changes
+        if changes is None:
+            seen: Iterable[Job] = snapshot.jobs.values()
+            present = {j.id for j in view.jobs}
+            known, gone_jobs = self._memory.known(), {i for i in self._memory.known() if i not in present}
+        else:
+            seen = [snapshot.jobs[job_id] for job_id in changes.jobs if job_id in snapshot.jobs]
+            known = [job_id for job_id in changes.jobs if job_id in self._memory]
+            gone_jobs = {job_id for job_id in known if job_id not in self._scene.known}
+        for job in seen:
             if job.id in snapshot.busy:
                 continue
             memory = self._memory[job.id]
@@ -264,11 +305,10 @@ class Controller:
                 memory.profile = job.profile
         self._was_running.clear()
         ended = {j.id: j for j in view.jobs if j.state in (JobState.ENDED, JobState.COMPLETING)}
-        present = {j.id for j in view.jobs}
-        for job_id in self._memory.known():
+        for job_id in known:
             if job_id in snapshot.busy:
                 continue
-            gone = job_id not in present
+            gone = job_id in gone_jobs
             if gone or job_id in ended:
                 end = ended[job_id].end_time if job_id in ended else None
                 if self._memory.stopped(job_id, min(now, end) if end else now):
@@ -278,8 +318,9 @@ class Controller:
 
     def _remember(self, view: ClusterView, snapshot: Snapshot, plan: Plan) -> None:
         """Everything a later controller and the reports need."""
-        self._policy_state = plan.state
-        self._journal.save_state(_STATE_KEY + self.policy.name, dict(plan.state))
+        if plan.state is not self._policy_state:
+            self._policy_state = plan.state
+            self._journal.save_state(_STATE_KEY + self.policy.name, dict(plan.state))
         self._journal.heartbeat(snapshot.time)
         for slurm_job in view.jobs:
             request = self._request_of(slurm_job)
@@ -289,8 +330,13 @@ class Controller:
             if self._records.get(slurm_job.id) != record:
                 self._records[slurm_job.id] = record
                 self._journal.upsert_job(record)
-        present = {job.id for job in view.jobs}
-        for job_id in [j for j in self._records if j not in present]:
+        if view.partial:
+            present: Set[JobId] = self._scene.known
+            forgotten = [job_id for job_id in view.gone if job_id in self._records]
+        else:
+            present = {job.id for job in view.jobs}
+            forgotten = [job_id for job_id in self._records if job_id not in present]
+        for job_id in forgotten:
             record = self._records.pop(job_id)
             if record.end_time is None:
                 # slurmctld forgot it before we saw its end (it was down, or MinJobAge is short).
@@ -348,7 +394,7 @@ class Controller:
             if not isinstance(sample, NodeSample):
                 continue
             for job_id in sample.jobs:
-                if job_id not in alive:
+                if job_id not in alive and not (view.partial and self._scene.alive(job_id)):
                     try:
                         await self._nodes.forget(name, job_id)
                     except NodeError as error:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass, replace
 
 from controller.cluster.port import ClusterView, JobState, SlurmJob, SlurmNode
@@ -38,7 +38,7 @@ def build_snapshot(
     """
     by_name = {node.name: node for node in view.nodes}
     present = {job.id for job in view.jobs}
-    nodes = {name: _node(node, samples.get(name), present) for name, node in by_name.items()}
+    nodes = {name: make_node(node, samples.get(name), present) for name, node in by_name.items()}
     jobs: dict[JobId, Job] = {}
     for slurm_job in view.jobs:
         if slurm_job.state is JobState.ENDED or slurm_job.exclusive_gpus:
@@ -46,13 +46,14 @@ def build_snapshot(
         request = requests(slurm_job)
         if request is None:
             continue
-        job = _job(slurm_job, request, samples, memory[slurm_job.id], priority_class, now)
+        job = make_job(slurm_job, request, samples, memory[slurm_job.id], priority_class, now)
         flight = in_flight.get(slurm_job.id)
-        jobs[job.id] = job if flight is None else _in_transition(job, flight)
+        jobs[job.id] = job if flight is None else in_transition(job, flight)
     return Snapshot(now, nodes, jobs, busy=frozenset(j for j in in_flight if j in jobs))
 
 
-def _in_transition(job: Job, flight: InFlight) -> Job:
+def in_transition(job: Job, flight: InFlight) -> Job:
+    """A job in flight as it is shown: on the GPUs it is getting, or still on those it leaves."""
     if flight.starts_on is None:
         return job
     return replace(
@@ -60,7 +61,8 @@ def _in_transition(job: Job, flight: InFlight) -> Job:
     )
 
 
-def _node(node: SlurmNode, sample: NodeSample | NodeError | None, present: set[JobId]) -> Node:
+def make_node(node: SlurmNode, sample: NodeSample | NodeError | None, present: Set[JobId]) -> Node:
+    """A node from what Slurm and its agent say of it."""
     if isinstance(sample, NodeSample):
         gpu_samples = {gpu.index: gpu for gpu in sample.gpus}
         agent_reason = ""
@@ -94,19 +96,21 @@ def _node(node: SlurmNode, sample: NodeSample | NodeError | None, present: set[J
     )
 
 
-def _foreign(gpu: GpuSample, present: set[JobId]) -> bool:
+def _foreign(gpu: GpuSample, present: Set[JobId]) -> bool:
     """Whether a process that belongs to no job we know holds memory on this GPU."""
     return any(p.memory_bytes > 0 and (p.job_id is None or p.job_id not in present) for p in gpu.processes)
 
 
-def _job(
+def make_job(
     slurm_job: SlurmJob,
     request: Request,
     samples: Mapping[str, NodeSample | NodeError],
     memory: JobMemory,
     priority_class: Callable[[str], int],
     now: float,
+    accrues_since: float | None = None,
 ) -> Job:
+    """A job from what Slurm, its nodes and the controller know of it."""
     on_nodes = [_node_job(samples.get(name), slurm_job.id) for name in slurm_job.nodes]
     seen = [n for n in on_nodes if isinstance(n, NodeJob)]
     running_on = frozenset(
@@ -136,6 +140,8 @@ def _job(
         start_time=memory.first_start,
         run_seconds=memory.run_seconds_at(now),
         gpu_seconds=memory.gpu_seconds_at(now),
+        accrues_since=accrues_since,
+        duration_seconds=slurm_job.duration_seconds,
         memory_per_node_bytes=slurm_job.memory_per_node_bytes,
         cpus_per_node=slurm_job.cpus_per_node,
         excluded_nodes=slurm_job.excluded_nodes,

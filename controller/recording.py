@@ -4,13 +4,39 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any, Protocol
 
 from controller.actions import Action
 from controller.executor import Outcome, Step
-from controller.journal import Journal
+from controller.journal import JobRecord, JobTotals, Journal, OpenOperation
 from controller.model import GpuSet, JobId
+
+
+class Records(Protocol):
+    """What the loop itself keeps beyond one run: the journal, or nothing but the present in a simulation.
+    `Journal` says what each call means."""
+
+    def load_state(self, key: str) -> Any: ...
+
+    def save_state(self, key: str, value: Any) -> None: ...
+
+    def totals(self) -> Mapping[JobId, JobTotals]: ...
+
+    def last_heartbeat(self) -> float | None: ...
+
+    def heartbeat(self, time: float) -> None: ...
+
+    def open_operations(self) -> Sequence[OpenOperation]: ...
+
+    def end_operation(self, op_id: int, outcome: str, time: float, error: str = "") -> None: ...
+
+    def close_open_slices(self, time: float) -> Sequence[JobId]: ...
+
+    def upsert_job(self, job: JobRecord) -> None: ...
+
+    def commit(self) -> None: ...
 
 
 class JournalRecorder:

@@ -97,6 +97,8 @@ class SlurmJob:
     excluded_nodes: frozenset[str]
     required_nodes: frozenset[str]
     exit_code: int = 0
+    duration_seconds: float | None = None
+    """Time on GPUs it needs in all, where the adapter knows (Slurm does not)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +109,11 @@ class ClusterView:
     jobs: tuple[SlurmJob, ...]
     """Gandiva jobs: pending, allocated, and those that ended within slurmctld's MinJobAge."""
     nodes: tuple[SlurmNode, ...]
+    partial: bool = False
+    """Jobs and nodes are only those that changed since the adapter's answer before (and so are the node
+    port's samples)."""
+    gone: frozenset[JobId] = frozenset()
+    """In a partial view: jobs that are not known any more."""
 
 
 class ClusterPort(Protocol):

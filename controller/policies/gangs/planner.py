@@ -59,6 +59,8 @@ class GangPolicy(ABC, Generic[A]):
     """Base of the policies. One object plans for one cluster."""
 
     name: str
+    reads_accrual = True
+    """Reads times by `run_seconds_at`, so that snapshots need not make running jobs anew."""
     preemptive = True
     backfill = True
     lane_count = 1

@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Snapshots made from the one before, for ports that say what changed (`ClusterView.partial`).
+
+The outcome is that of `build_snapshot`, except that jobs which only ran on are not made anew
+(`Job.accrues_since`), and that the snapshot says what changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
+
+from controller.cluster.port import ClusterView, JobState, SlurmJob, SlurmNode
+from controller.errors import NodeError
+from controller.memory import Memory
+from controller.model import Changes, Job, JobId, Node, Request, Snapshot
+from controller.nodes.port import NodeSample
+from controller.observation import InFlight, in_transition, make_job, make_node
+
+
+class Scene:
+    """What was seen last of every job and node."""
+
+    def __init__(
+        self,
+        memory: Memory,
+        requests: Callable[[SlurmJob], Request | None],
+        priority_class: Callable[[str], int],
+    ) -> None:
+        self._memory = memory
+        self._requests = requests
+        self._priority_class = priority_class
+        self._slurm_jobs: dict[JobId, SlurmJob] = {}
+        self._slurm_nodes: dict[str, SlurmNode] = {}
+        self._samples: dict[str, NodeSample | NodeError] = {}
+        self._jobs: dict[JobId, Job] = {}
+        self._nodes: dict[str, Node] = {}
+        self._in_flight: frozenset[JobId] = frozenset()
+        self._serial = 0
+
+    @property
+    def known(self) -> Set[JobId]:
+        """Jobs that Slurm still knows."""
+        return self._slurm_jobs.keys()
+
+    def alive(self, job_id: JobId) -> bool:
+        """Whether it has not ended."""
+        job = self._slurm_jobs.get(job_id)
+        return job is not None and job.state is not JobState.ENDED
+
+    def update(
+        self,
+        view: ClusterView,
+        samples: Mapping[str, NodeSample | NodeError],
+        in_flight: Mapping[JobId, InFlight],
+        now: float,
+        *,
+        accrued: bool,
+    ) -> Snapshot:
+        """The snapshot at `now`. `accrued`: bring the times of all running jobs up to date, for a policy
+        that does not read `accrues_since`."""
+        for job in view.jobs:
+            self._slurm_jobs[job.id] = job
+        for job_id in view.gone:
+            self._slurm_jobs.pop(job_id, None)
+        touched = {job.id for job in view.jobs} | view.gone | self._in_flight | frozenset(in_flight)
+        nodes = self._see_nodes(view, samples)
+        jobs = dict(self._jobs)
+        for job_id in touched:
+            seen = self._slurm_jobs.get(job_id)
+            made = None if seen is None else self._job(seen, in_flight.get(job_id), now)
+            if made is None:
+                jobs.pop(job_id, None)
+            else:
+                jobs[job_id] = made
+        if accrued:
+            for job_id, known in jobs.items():
+                if known.accrues_since is not None:
+                    jobs[job_id] = replace(
+                        known,
+                        run_seconds=known.run_seconds_at(now),
+                        gpu_seconds=known.gpu_seconds_at(now),
+                        accrues_since=now,
+                    )
+        self._jobs = jobs
+        self._in_flight = frozenset(in_flight)
+        self._serial += 1
+        return Snapshot(
+            now,
+            self._nodes,
+            jobs,
+            busy=frozenset(job_id for job_id in in_flight if job_id in jobs),
+            serial=self._serial,
+            changes=Changes(self._serial - 1, frozenset(touched), nodes),
+        )
+
+    def _see_nodes(self, view: ClusterView, samples: Mapping[str, NodeSample | NodeError]) -> frozenset[str]:
+        changed = frozenset({node.name for node in view.nodes} | set(samples))
+        if changed:
+            for node in view.nodes:
+                self._slurm_nodes[node.name] = node
+            self._samples.update(samples)
+            self._nodes = dict(self._nodes)
+            for name in changed & self._slurm_nodes.keys():
+                self._nodes[name] = make_node(
+                    self._slurm_nodes[name], self._samples.get(name), self._slurm_jobs.keys()
+                )
+        return changed
+
+    def _job(self, seen: SlurmJob, flight: InFlight | None, now: float) -> Job | None:
+        if seen.state is JobState.ENDED or seen.exclusive_gpus:
+            return None
+        request = self._requests(seen)
+        if request is None:
+            return None
+        memory = self._memory[seen.id]
+        since = None if memory.running_since is None else now
+        job = make_job(seen, request, self._samples, memory, self._priority_class, now, since)
+        return job if flight is None else in_transition(job, flight)
