@@ -56,8 +56,10 @@ class PyslurmTransport:
 
     async def load(self) -> Load:
         jobs, nodes, whole = await self._call("load", what="reading jobs and nodes")
+        records = tuple(JobRecord._make(job) for job in jobs)
+        self._commands.remember(records, all_jobs=True)
         return Load(
-            jobs=tuple(JobRecord._make(job) for job in jobs),
+            jobs=records,
             nodes=tuple(NodeRecord._make(node) for node in nodes),
             whole_gpu_jobs=await self._which_whole_gpus(whole),
         )
@@ -76,7 +78,9 @@ class PyslurmTransport:
         found = await self._call("job", job_id, what=f"reading job {job_id}", job_id=job_id)
         if found is None:
             raise UnknownJob(f"job {job_id}: Slurm does not know it (any more)")
-        return JobRecord._make(found)
+        record = JobRecord._make(found)
+        self._commands.remember([record])
+        return record
 
     async def bind(self, job_id: JobId, change: BindChange) -> None:
         if change.resize:

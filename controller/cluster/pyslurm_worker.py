@@ -111,6 +111,12 @@ def _memory_per_node_mib(job: Any, node_count: int) -> int:
     return _number(getattr(memory, "count", 0)) // node_count
 
 
+def _exit(job: Any) -> tuple[int, int]:
+    """Exit code and signal. pyslurm takes 128 off codes from 128 on: 128 itself would look like success."""
+    code, signal = _number(job.exit_code), _number(job.exit_code_signal)
+    return (128 if job.state == "FAILED" and not code and not signal else code), signal
+
+
 def _gres(requested: dict[str, Any] | None) -> str:
     return ",".join(f"{name}:{count}" for name, count in (requested or {}).items())
 
@@ -150,8 +156,7 @@ def _job(job: Any) -> tuple[Any, ...]:
         _number(job.cpus),
         _memory_per_node_mib(job, max(min_nodes, 1)),
         _number(job.requeue_count),
-        _number(job.exit_code),
-        _number(job.exit_code_signal),
+        *_exit(job),
         array_job_id,
         task,
         array_tasks,

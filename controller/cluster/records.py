@@ -116,7 +116,6 @@ class Original(BaseModel):
     gpus: int | None = None
     nodes: int | None = None
     nodelist: str | None = None
-    user_hold: bool = False
 
 
 @functools.lru_cache(maxsize=20_000)
@@ -171,10 +170,9 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
         qos=record.qos,
         state=state,
         state_name=state_name(record.state),
-        reason=record.reason,
+        reason="" if record.reason == "None" else record.reason,
         held=held,
-        user_hold=held
-        and held_by_other(record.reason, begin, original is not None and original.user_hold, record.restarts),
+        user_hold=held and held_by_other(record.reason, begin),
         eligible=pending
         and not record.dependency
         and array_room
@@ -182,7 +180,8 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
         and begin_reached(begin, record.submit_time, record.restarts, now),
         request=record.request,
         submit_time=float(record.submit_time),
-        start_time=float(record.start_time) if record.start_time and not pending else None,
+        # A job cancelled while it waits gets a start time too.
+        start_time=float(record.start_time) if record.start_time and nodes else None,
         end_time=float(record.end_time) if record.end_time and state is JobState.ENDED else None,
         binding=_binding(record, nodes) if allocated else frozenset(),
         exclusive_gpus=allocated and _holds_whole_gpus(record),

@@ -54,6 +54,7 @@ class SlurmCluster:
         self._transport = transport
         self._deadline_seconds = deadline_seconds
         self._models: dict[str, str] = {}
+        self._shared: frozenset[int] = frozenset()
 
     async def observe(self) -> ClusterView:
         return await self._within("observing the cluster", self._observe())
@@ -69,7 +70,7 @@ class SlurmCluster:
         await self._within(f"unbinding job {job_id}", self._unbind(job_id))
 
     async def release(self, job_id: JobId) -> None:
-        await self._within(f"releasing job {job_id}", self._transport.release(job_id))
+        await self._within(f"releasing job {job_id}", self._release(job_id))
 
     async def hold(self, job_id: JobId) -> None:
         await self._within(f"holding job {job_id}", self._hold(job_id))
@@ -100,6 +101,7 @@ class SlurmCluster:
             load = await self._transport.load()
         now = time.time()
         rooms = array_rooms(load.jobs)
+        self._shared = frozenset(record.id for record in load.jobs if shares_record(record))
         nodes = tuple(slurm_node(record, load.whole_gpu_jobs) for record in load.nodes)
         self._models = {node.name: node.gpus[0].model for node in nodes if node.gpus}
         jobs = tuple(
@@ -135,6 +137,11 @@ class SlurmCluster:
                 nodes=original.nodes,
             ),
         )
+
+    async def _release(self, job_id: JobId) -> None:
+        if job_id in self._shared:
+            raise ClusterRefused(f"job {job_id} stands for several array tasks: release would start all")
+        await self._transport.release(job_id)
 
     async def _hold(self, job_id: JobId) -> None:
         await self._require_pending(job_id, "held")

@@ -132,21 +132,16 @@ def _plain(word: str) -> str:
     return "NOT_RESPONDING" if word.endswith("*") else word.rstrip("#$@^~!%-+").upper()
 
 
-def held_by_other(reason: str, begin_time: float | None, requested_hold: bool, restarts: int) -> bool:
+def held_by_other(reason: str, begin_time: float | None) -> bool:
     """Whether a held job is held by its user, by an administrator or by Slurm, beyond our own hold.
 
     Args:
         reason: Slurm's pending reason.
         begin_time: seconds since the epoch, as Slurm reports it; None while nobody set one.
-        requested_hold: submitted with `--hold`, as the module wrote into the request. Over as soon as the job
-            has a begin time (the module sets it to now for the owner's release) or ran.
-        restarts: how often the job was requeued.
     """
     if begin_time is not None and begin_time >= USER_HOLD_BEGIN:
         return True
-    if reason.replace("_", " ") in _STRONGER_HOLDS or reason in _STRONGER_HOLDS:
-        return True
-    return requested_hold and begin_time is None and restarts == 0
+    return reason in _STRONGER_HOLDS
 
 
 def begin_reached(begin_time: float | None, submit_time: float, restarts: int, now: float) -> bool:
