@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""PyTorch state off the "GPU" and back; CPU tensors stand in for the GPU's.
+
+A GPU adds pinned memory, streams and the caching allocator; what must not change, the identity of everything
+and every bit of the result, is the same.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from gandiva import _torch
+from gandiva._torch import TorchState, storage_of
+
+from .conftest import Block
+
+torch: Any = pytest.importorskip("torch")
+
+
+class CpuAsGpu(_torch.Accelerator):
+    """Owns the tensors that the test has put on the "GPU"."""
+
+    pinned = False
+
+    def __init__(self) -> None:
+        super().__init__(torch)
+        self.on_gpu: set[int] = set()
+        self.unsupported: str = ""
+
+    def put(self, *tensors: Any) -> None:
+        self.on_gpu |= {storage_of(tensor)._cdata for tensor in tensors}
+
+    def initialized(self) -> bool:
+        return True
+
+    def owns(self, tensor: Any) -> bool:
+        return storage_of(tensor)._cdata in self.on_gpu
+
+    def synchronize(self) -> None: ...
+
+    def release_caches(self) -> None: ...
+
+    def left_bytes(self) -> int:
+        return 17
+
+    def check_supported(self, objects: Iterable[Any]) -> None:
+        if self.unsupported:
+            raise RuntimeError(self.unsupported)
+
+
+@pytest.fixture
+def gpu() -> CpuAsGpu:
+    return CpuAsGpu()
+
+
+def make_net() -> Any:
+    """With a tied weight, buffers, and batch statistics that change in forward()."""
+
+    class Net(torch.nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = torch.nn.Linear(8, 8)
+            self.second = torch.nn.Linear(8, 8)
+            self.second.weight = self.first.weight
+            self.norm = torch.nn.BatchNorm1d(8)
+
+        def forward(self, x: Any) -> Any:
+            return self.second(torch.relu(self.norm(self.first(x))))
+
+    return Net()
+
+
+def build(kind: str) -> tuple[Any, Any]:
+    torch.manual_seed(1)
+    net = make_net()
+    if kind == "sgd":
+        return net, torch.optim.SGD(net.parameters(), lr=0.0005, momentum=0.9)
+    return net, torch.optim.Adam(net.parameters(), lr=0.01, amsgrad=True)
+
+
+def train(net: Any, optimizer: Any, steps: range, accumulate: int = 1) -> None:
+    for number in steps:
+        torch.manual_seed(100 + number)
+        loss = net(torch.randn(16, 8)).pow(2).sum()
+        loss.backward()
+        if number % accumulate == accumulate - 1:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def everything(net: Any, optimizer: Any) -> list[Any]:
+    tensors = [*net.parameters(), *net.buffers()]
+    for state in optimizer.state.values():
+        tensors += [value for value in state.values() if torch.is_tensor(value)]
+    return tensors + [p.grad for p in net.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam"])
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_training_goes_on_bit_for_bit(gpu: CpuAsGpu, kind: str, accumulate: int) -> None:
+    net, optimizer = build(kind)
+    train(net, optimizer, range(20), accumulate)
+    expected = [tensor.clone() for tensor in everything(net, optimizer)]
+
+    net, optimizer = build(kind)
+    state = TorchState(torch, gpu)
+    state.add(net)
+    state.add(optimizer)
+    for begin in range(0, 20, 4):
+        train(net, optimizer, range(begin, begin + 4), accumulate)
+        gpu.put(*everything(net, optimizer))
+        assert state.offload() == 17
+        assert all(storage_of(tensor).nbytes() == 0 for tensor in everything(net, optimizer))
+        state.restore()
+    found = everything(net, optimizer)
+    assert len(found) == len(expected)
+    assert all(torch.equal(left, right) for left, right in zip(found, expected, strict=True))
+    assert all(torch.isfinite(tensor).all() for tensor in found)
+
+
+def test_identity_is_kept(gpu: CpuAsGpu) -> None:
+    net, optimizer = build("sgd")
+    train(net, optimizer, range(2))
+    view = net.first.weight.detach()[2:4]
+    hooks: list[str] = []
+    # What DistributedDataParallel does: it hangs its all-reduce on the gradient accumulators.
+    accumulator = net.first.weight.expand_as(net.first.weight).grad_fn.next_functions[0][0]
+    accumulator.register_hook(lambda *_: hooks.append("reduced"))
+    expected = view.clone()
+    gpu.put(*everything(net, optimizer))
+    state = TorchState(torch, gpu)
+    state.add(net)
+    before = [id(parameter) for parameter in net.parameters()]
+    state.offload()
+    state.restore()
+    assert [id(parameter) for parameter in net.parameters()] == before
+    assert net.second.weight is net.first.weight
+    assert torch.equal(view, expected)
+    net.first.weight.data[2, 0] = 42.0
+    assert view[0, 0] == 42.0
+    net(torch.randn(4, 8)).sum().backward()
+    assert hooks == ["reduced"]
+
+
+def test_what_autograd_has_saved_survives(gpu: CpuAsGpu) -> None:
+    net, optimizer = build("sgd")
+    torch.manual_seed(5)
+    batch = torch.randn(16, 8)
+    loss = net(batch).pow(2).sum()
+    gpu.put(*everything(net, optimizer), batch, loss)
+    state = TorchState(torch, gpu)
+    state.add(net)
+    state.offload()
+    assert storage_of(batch).nbytes() == 0, "an unregistered batch of the loop is moved too"
+    state.restore()
+    loss.backward()
+    other, _ = build("sgd")
+    other(batch).pow(2).sum().backward()
+    assert torch.equal(net.first.weight.grad, other.first.weight.grad)
+
+
+def test_a_storage_is_moved_once_and_may_be_larger_than_a_chunk(
+    gpu: CpuAsGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1000)
+    base = torch.arange(2000, dtype=torch.float32)
+    views = [base[:10], base[500:], base]
+    small = torch.arange(7)
+    expected, expected_small = base.clone(), small.clone()
+    gpu.put(base, small)
+    state = TorchState(torch, gpu)
+    state.add(views)
+    state.add(small)
+    state.offload()
+    assert len(state._arena._chunks) == 9  # 8,056 bytes, each storage once
+    state.restore()
+    assert torch.equal(base, expected)
+    assert torch.equal(small, expected_small)
+    # The host memory is kept for the next time.
+    chunks = [chunk.data_ptr() for chunk in state._arena._chunks]
+    state.offload()
+    state.restore()
+    assert [chunk.data_ptr() for chunk in state._arena._chunks] == chunks
+
+
+def test_nothing_is_freed_when_something_cannot_be_copied(
+    gpu: CpuAsGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensor = torch.arange(10)
+    gpu.put(tensor)
+    state = TorchState(torch, gpu)
+    state.add(tensor)
+
+    def no_memory(nbytes: int) -> None:
+        raise MemoryError(f"{nbytes} bytes")
+
+    monkeypatch.setattr(state._arena, "reserve", no_memory)
+    with pytest.raises(MemoryError):
+        state.offload()
+    assert tensor.sum() == 45
+    state.restore()  # nothing to do
+    assert tensor.sum() == 45
+
+
+def test_cuda_graphs_are_refused(gpu: CpuAsGpu) -> None:
+    gpu.unsupported = "CUDA graphs hold GPU addresses"
+    tensor = torch.arange(10)
+    gpu.put(tensor)
+    state = TorchState(torch, gpu)
+    state.add(tensor)
+    with pytest.raises(RuntimeError, match="CUDA graphs"):
+        state.offload()
+    assert tensor.sum() == 45
+
+    class Graph:
+        pass
+
+    real = _torch.Accelerator(torch)
+    fake = type("torch", (), {"cuda": type("cuda", (), {"CUDAGraph": Graph})})
+    monkey = _torch.Accelerator.__new__(_torch.Accelerator)
+    monkey.torch = fake
+    monkey.check_supported([1, object()])
+    with pytest.raises(RuntimeError, match="transparent"):
+        monkey.check_supported([Graph()])
+    real.check_supported(gc.get_objects())
+
+
+def test_what_counts_as_torch_state() -> None:
+    net, optimizer = build("adam")
+
+    class Scaler:
+        """Like GradScaler: state_dict(), no to(), tensors in attributes."""
+
+        def __init__(self) -> None:
+            self._scale = torch.tensor(2.0)
+
+        def state_dict(self) -> dict[str, Any]:
+            return {}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    for target in (net, optimizer, torch.ones(3), [torch.ones(3)], {"a": (torch.ones(2),)}, Scaler()):
+        assert _torch.is_torch_state(torch, target), target
+    for target in (3, "text", [], {"a": 1}, object()):
+        assert not _torch.is_torch_state(torch, target), target
+
+
+def test_size_counts_storages_once_and_finds_the_largest_tensor(gpu: CpuAsGpu) -> None:
+    net, optimizer = build("sgd")
+    state = TorchState(torch, gpu)
+    state.add(net)
+    parameters = 8 * 8 + 8 + 8 + 8 + 8  # the tied weight once
+    buffers = 8 + 8
+    assert state.size() == ((parameters + buffers) * 4 + 8, 8 * 8 * 4)
+    train(net, optimizer, range(1))
+    state.add(optimizer)
+    momentum = parameters * 4
+    assert state.size().total_bytes >= (parameters + buffers) * 4 + 8 + momentum
+
+
+def test_a_session_registers_modules_directly(block: Block) -> None:
+    import gandiva
+
+    net, optimizer = build("sgd")
+    session = gandiva.attach()
+    session.register(net, optimizer)
+    session.step()
+    assert block.rank().state_bytes > 300
+    assert block.rank().largest_tensor_bytes == 256
