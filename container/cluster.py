@@ -20,7 +20,7 @@ from container.execute import Completed, Content, execute, get_file, put_files
 from container.services import DAEMONS, SCRIPT, Name, Service
 from container.spec import ClusterSpec, Host
 
-LABEL: Final = "org.gandiva.minicluster"
+LABEL: Final = images.LABEL_OF_CLUSTERS
 """On everything of a cluster; its value is the cluster's name."""
 SPEC_LABEL: Final = "org.gandiva.minicluster.spec"
 HOST_LABEL: Final = "org.gandiva.minicluster.host"
@@ -92,6 +92,7 @@ class MiniCluster:
         client = self._client
         if self._containers():
             raise MiniClusterError(f"a mini cluster {self.name!r} is there already: take it down first")
+        self.down()  # A network or volume may be left of one that was cut off.
         image = images.Images(client, self.spec.release, self._report, source).ensure()
         try:
             self._step("starting containers", lambda: self._start_containers(image))
@@ -453,22 +454,11 @@ class MiniCluster:
             starting = [pool.submit(start_node, host) for host in nodes]
             self.exec("db", "install -o slurm -m 600 /etc/minicluster/slurmdbd.conf /etc/slurm/slurmdbd.conf")
             self.service("db", "slurmdbd").start()
-            self._await_accounting()
             self.exec("ctl", render.accounting_script(self.spec))
             for future in starting:
                 future.result()
         self.service("ctl", "slurmctld").start()
         self.wait_nodes_idle()
-
-    def _await_accounting(self) -> None:
-        deadline = time.monotonic() + _READY_SECONDS
-        while True:
-            done = self.exec("ctl", ["sacctmgr", "-n", "show", "cluster"], check=False, timeout_seconds=15)
-            if done.exit_code == 0:
-                return
-            if time.monotonic() > deadline:
-                raise UpError(f"slurmdbd does not answer: {done.stderr.strip()}")
-            time.sleep(_POLL_SECONDS)
 
 
 def clusters(client: Any) -> dict[str, list[Any]]:

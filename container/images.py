@@ -27,6 +27,8 @@ from container.execute import Content, execute, put_files
 
 LABEL: Final = "org.gandiva.minicluster.image"
 """On every image and build container; its value is the layer."""
+LABEL_OF_CLUSTERS: Final = "org.gandiva.minicluster"
+"""On everything of a running cluster; its value is the cluster's name."""
 REPOSITORY: Final = "gandiva-minicluster"
 REPOSITORY_ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE_IN_IMAGE: Final = "/opt/gandiva/src"
@@ -126,12 +128,17 @@ class Images:
         return tag
 
     def _pull(self, tag: str) -> bool:
-        self._report(f"pulling debian:{self._release}-slim")
+        name = f"debian:{self._release}-slim"
+        self._report(f"pulling {name}")
+        known = self._exists(name)
         api = self._client.api
         timeout, api.timeout = api.timeout, _PULL_SECONDS
         try:
             image = self._client.images.pull("debian", tag=f"{self._release}-slim")
-            return bool(image.tag(*tag.split(":")))
+            tagged = bool(image.tag(*tag.split(":")))
+            if not known:
+                try_remove(self._client, name)  # Only the name goes: ours keeps the image.
+            return tagged
         except (docker.errors.APIError, OSError):
             return False  # No registry is reached from here (or the release has no image there yet).
         finally:
@@ -247,16 +254,16 @@ class Images:
 
 
 def remove_all(client: Any) -> int:
-    """Remove every image this module made; returns their number."""
-    images = client.images.list(filters={"label": LABEL}, all=True)
-    removed = 0
-    # Children first: an image cannot go before what was made from it.
-    for _ in range(3):
-        for image in images:
-            tags = [tag for tag in image.tags if tag.startswith(REPOSITORY)]
-            removed += sum(try_remove(client, tag) for tag in tags)
-        images = client.images.list(filters={"label": LABEL}, all=True)
-    return removed
+    """Remove every image this module made, and containers of builds that were cut off; the images' number."""
+    for container in client.containers.list(all=True, filters={"label": LABEL}, ignore_removed=True):
+        if LABEL_OF_CLUSTERS not in container.labels:
+            container.remove(force=True)
+    # By name, since a pulled image has no label of ours; others may have tagged our images, that is theirs.
+    tags = [tag for image in client.images.list() for tag in image.tags]
+    ours = [
+        tag for tag in tags if tag.partition(":")[0] in {REPOSITORY, f"{REPOSITORY}-base", f"{REPOSITORY}-os"}
+    ]
+    return sum(try_remove(client, tag) for tag in ours)
 
 
 def try_remove(client: Any, tag: str) -> bool:

@@ -3,7 +3,7 @@
 #
 # The daemons of a mini cluster's host, without an init system. Names: munge, sshd, mariadb, slurmdbd,
 # slurmctld, slurmd (one per NODE; default: all of this host), gandiva. Each is found by its pid file.
-# `start` returns when the daemon has made it; `stop` and a deadly `kill` when the process is gone.
+# `start` returns when the daemon answers; `stop` and a deadly `kill` when the process is gone.
 set -euo pipefail
 . /etc/minicluster/host.env
 action=$1
@@ -48,7 +48,11 @@ launch() {
         setsid mariadbd --user=mysql > /var/log/mariadb.log 2>&1 < /dev/null &
         ;;
     slurmdbd) slurmdbd ;;
-    slurmctld) slurmctld ;;
+    slurmctld)
+        # Killed in the first minutes of its life it leaves jobs but no file of usage, and refuses to start.
+        local state=/var/spool/slurmctld
+        if [ -e $state/job_state ] && [ ! -e $state/assoc_usage ]; then slurmctld -i; else slurmctld; fi
+        ;;
     slurmd)
         install -d "/var/spool/slurmd.$1"
         slurmd -N "$1"
@@ -63,17 +67,26 @@ launch() {
     esac
 }
 
+# Whether the daemon answers; where nothing can be asked, that it is there must do.
+answers() {
+    case $name in
+    mariadb) mariadb -e 'select 1' ;;
+    slurmdbd) timeout 5 sacctmgr -n show cluster ;;
+    slurmctld) timeout 5 scontrol ping | grep -q 'is UP' ;;
+    esac > /dev/null 2>&1
+}
+
 await() { # await started|gone what...
     local wanted=$1 i
     shift
     for ((i = 0; i < seconds * 50; i++)); do
         case $wanted in
-        started) daemon_pid "$@" > /dev/null && return ;;
+        started) daemon_pid "$@" > /dev/null && answers && return ;;
         gone) [ -e "/proc/$1" ] && [ "$(cut -d' ' -f3 "/proc/$1/stat" 2> /dev/null)" != Z ] || return 0 ;;
         esac
         sleep 0.02
     done
-    echo "service.sh: $name not $wanted after $seconds s" >&2
+    echo "service.sh: $name ${*:-} not $wanted after $seconds s" >&2
     exit 1
 }
 

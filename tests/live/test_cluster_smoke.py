@@ -9,6 +9,9 @@ import time
 import pytest
 
 from container.cluster import MiniCluster
+from container.errors import CommandError, DeadlineError, MiniClusterError
+from container.services import Name
+from container.spec import NodeGroup
 
 SHOW_GPUS = """\
 echo "node=$SLURMD_NODENAME visible=$CUDA_VISIBLE_DEVICES"
@@ -20,6 +23,15 @@ OWN = "No such device or address"
 """ENXIO: the control group let us through, and the mock device has no driver behind it."""
 NOT_OWN = "Operation not permitted"
 """EPERM: the control group did not."""
+
+DAEMONS_OF_A_JOB: tuple[tuple[str, Name], ...] = (
+    ("n1", "slurmd"),
+    ("n1", "munge"),
+    ("n1", "sshd"),
+    ("ctl", "slurmctld"),
+    ("db", "slurmdbd"),
+    ("db", "mariadb"),
+)
 
 
 def submit(cluster: MiniCluster, user: str, script: str, *options: str, wait: bool = False) -> int:
@@ -139,3 +151,58 @@ def test_a_job_sees_the_mock_gpus_through_nvml(cluster: MiniCluster) -> None:
     )
     done = cluster.exec("n1", ["/opt/gandiva/venv/bin/python", "-c", code])
     assert json.loads(done.stdout) == ["NVIDIA A100-SXM4-80GB"] * 4
+
+
+def test_a_command_that_takes_too_long_is_killed(cluster: MiniCluster) -> None:
+    with pytest.raises(DeadlineError, match="sleep 321"):
+        cluster.exec("login", "sleep 321", timeout_seconds=0.5)
+    assert cluster.exec("login", ["pgrep", "-f", "sleep 32[1]"], check=False).stdout == ""
+
+
+def test_a_failed_command_tells_its_output(cluster: MiniCluster) -> None:
+    with pytest.raises(CommandError, match=r"n1: .* status 3: no such thing") as caught:
+        cluster.exec("n1", "echo no such thing >&2; exit 3")
+    assert caught.value.exit_code == 3
+
+
+def test_files_and_input_of_any_content(cluster: MiniCluster) -> None:
+    text = "Ünïcode 'quotes' \"$HOME\" \\ \n" * 20_000
+    cluster.write_file("login", "/home/alice/new/folder/file", text, 0o600, "alice")
+    assert cluster.read_file("n1", "/home/alice/new/folder/file") == text
+    done = cluster.exec("n2", ["stat", "-c", "%U %a", "/shared/home/alice/new/folder/file"])
+    assert done.stdout == "alice 600\n"
+    assert cluster.exec("login", ["cat"], stdin=text).stdout == text
+    with pytest.raises(FileNotFoundError):
+        cluster.read_file("login", "/nowhere")
+
+
+def test_a_job_survives_the_death_of_every_daemon(cluster: MiniCluster) -> None:
+    job = submit(cluster, "bob", "sleep 60", "--gres=gpu:1", "-w", "n1")
+    wait_state(cluster, job, "RUNNING")
+    time.sleep(6)  # slurmctld saves its state at most every 5 s; killed before, it forgets the job
+    for host, name in DAEMONS_OF_A_JOB:
+        service = cluster.service(host, name)
+        service.kill()
+        assert not service.running()
+        service.start()
+        assert service.running()
+    wait_state(cluster, job, "RUNNING")
+
+
+def test_two_clusters_do_not_meet(cluster: MiniCluster) -> None:
+    """Same node names, same job numbers, same engine; what belongs to each is told by its label only."""
+    other = MiniCluster(
+        cluster.spec.model_copy(update={"name": f"{cluster.name}-b", "nodes": (NodeGroup(names="n1"),)})
+    )
+    other.down()
+    other.up()
+    try:
+        assert other.exec("ctl", ["sinfo", "-h", "-N", "-o", "%N"]).stdout == "n1\n"
+        job = submit(other, "alice", SHOW_GPUS, "--gres=gpu:1", wait=True)
+        assert output(other, "alice", job).count(OWN) == 1
+        assert MiniCluster.attach(other.name).spec == other.spec
+    finally:
+        other.down()
+    with pytest.raises(MiniClusterError, match="no mini cluster"):
+        MiniCluster.attach(other.name)
+    cluster.wait_nodes_idle()
