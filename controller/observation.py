@@ -93,6 +93,7 @@ def make_node(node: SlurmNode, sample: NodeSample | NodeError | None, present: S
         cpus=node.cpus,
         memory_bytes=node.memory_bytes,
         memory_free_bytes=max(0, node.memory_bytes - node.memory_allocated_bytes),
+        switch=node.switch,
     )
 
 

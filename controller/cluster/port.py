@@ -56,6 +56,8 @@ class SlurmNode:
     address: str = ""
     """Host name or address where the agent is reached."""
     features: tuple[str, ...] = ()
+    switch: str = ""
+    """The leaf switch it hangs on, where the adapter knows the topology."""
 
 
 @dataclass(frozen=True, slots=True)

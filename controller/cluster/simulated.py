@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -50,6 +51,17 @@ class SimulatedJob:
     start_time: float | None = None
     end_time: float | None = None
     restart_count: int = 0
+    name: str = ""
+    state_bytes: int = 2**30
+    largest_tensor_bytes: int = 2**28
+    checkpoint_seconds: float = 0.0
+    """Writing its checkpoint, before it is requeued."""
+    restart_seconds: float = 0.0
+    """On its GPUs after a requeue, before it makes progress again."""
+    overhead_seconds: float = 0.0
+    """What is left of such time."""
+    rate: float = 1.0
+    """Progress per second on the GPUs it has now."""
     done_seconds: float = 0.0
     working_since: float | None = None
     memory_per_node_bytes: int = 0
@@ -88,9 +100,18 @@ class SimulatedCluster:
     on_end: Callable[[SimulatedJob], None] = lambda _job: None
     keep_ended: bool = True
     """Report ended jobs for ever, rather than once."""
+    rate: Callable[[SimulatedJob], float] = lambda _job: 1.0
+    """How fast a job goes on the GPUs it is bound to, where 1 is the speed its work is measured in."""
+    end_quantum_seconds: float = 0.0
+    """Jobs end, and are off their GPUs, only at multiples of this time. 0: when their work is done."""
+    partial: bool = False
+    """Answer with what changed, after the first time."""
+    tells_durations: bool = False
 
     def __post_init__(self) -> None:
         self.jobs: dict[JobId, SimulatedJob] = {}
+        self._touched: dict[JobId, None] = {}
+        self._touched_nodes: dict[str, None] = dict.fromkeys(self.nodes)
         self.unavailable = False
         """Answer nothing: slurmctld is down."""
         self.lose_answers = 0
@@ -106,8 +127,13 @@ class SimulatedCluster:
         job = SimulatedJob(job_id, user, request, work_seconds, self._now())
         for name, value in changes.items():
             setattr(job, name, value)
-        self.jobs[job_id] = job
+        self.add(job)
         return job_id
+
+    def add(self, job: SimulatedJob) -> None:
+        """The same with everything given; its id must be new."""
+        self.jobs[job.id] = job
+        self.touch(job.id)
 
     def cancel(self, job_id: JobId) -> None:
         """`scancel`."""
@@ -116,11 +142,18 @@ class SimulatedCluster:
     def set_node(self, name: str, **changes: object) -> None:
         """Drain, return, change a node."""
         self.nodes[name] = replace(self.nodes[name], **changes)  # type: ignore[arg-type]
+        self._touched_nodes[name] = None
+
+    def touch(self, job_id: JobId) -> None:
+        """Something about this job changed."""
+        self._touched[job_id] = None
 
     # -- the port -------------------------------------------------------------------------------------
 
     async def observe(self) -> ClusterView:
         await self._rpc()
+        if self.partial:
+            return self._what_changed()
         view = ClusterView(
             self._now(), tuple(self._view(job) for job in self.jobs.values()), tuple(self.nodes.values())
         )
@@ -128,6 +161,16 @@ class SimulatedCluster:
             for job_id in [j.id for j in self.jobs.values() if j.state is JobState.ENDED]:
                 del self.jobs[job_id]
         return view
+
+    def _what_changed(self) -> ClusterView:
+        touched = [self.jobs[job_id] for job_id in self._touched if job_id in self.jobs]
+        gone = frozenset(job.id for job in touched if job.state is JobState.ENDED and not self.keep_ended)
+        jobs = tuple(self._view(job) for job in touched)
+        nodes = tuple(self.nodes[name] for name in self._touched_nodes)
+        for job_id in gone:
+            del self.jobs[job_id]
+        self._touched, self._touched_nodes = {}, {}
+        return ClusterView(self._now(), jobs, nodes, partial=True, gone=gone)
 
     async def job(self, job_id: JobId) -> SlurmJob:
         await self._rpc()
@@ -157,7 +200,8 @@ class SimulatedCluster:
         job = self._find(job_id)
         if job.state is JobState.PENDING and job.held:
             job.held = False
-            asyncio.get_running_loop().call_later(self.costs.start_seconds, self._start, job)
+            self.touch(job_id)
+            self._after(self.costs.start_seconds, self._start, job)
         self._answer()
 
     async def hold(self, job_id: JobId) -> None:
@@ -166,6 +210,7 @@ class SimulatedCluster:
         if job.state is not JobState.PENDING:
             raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending")
         job.held = True
+        self.touch(job_id)
         self._answer()
 
     async def suspend(self, job_id: JobId) -> None:
@@ -193,8 +238,9 @@ class SimulatedCluster:
             raise ClusterRefused(f"job {job_id} is {job.state_name}, not running")
         job.held = True
         job.restart_count += 1
+        job.overhead_seconds = job.restart_seconds
         self._to(job, JobState.COMPLETING)
-        asyncio.get_running_loop().call_later(self.costs.requeue_seconds, self._requeued, job)
+        self._after(self.costs.requeue_seconds + job.checkpoint_seconds, self._requeued, job)
         self._answer()
 
     async def close(self) -> None:
@@ -206,15 +252,33 @@ class SimulatedCluster:
         """Its state or its nodes' leave changed: account for the work done and time its end anew."""
         now = self._now()
         if job.working_since is not None:
-            job.done_seconds += now - job.working_since
+            worked = now - job.working_since
+            if job.overhead_seconds:
+                overhead = min(worked, job.overhead_seconds)
+                job.overhead_seconds -= overhead
+                worked -= overhead
+            job.done_seconds += worked * job.rate
             job.working_since = None
         if job.end_timer is not None:
             job.end_timer.cancel()
             job.end_timer = None
         if job.state is JobState.RUNNING and self.may_work(job):
             job.working_since = now
-            left_seconds = max(0.0, job.work_seconds - job.done_seconds)
-            job.end_timer = asyncio.get_running_loop().call_later(left_seconds, self._end, job, "COMPLETED")
+            job.rate = self.rate(job)
+            if job.rate <= 0:
+                return
+            left_seconds = max(0.0, job.work_seconds - job.done_seconds) / job.rate
+            end = now + job.overhead_seconds + left_seconds
+            if self.end_quantum_seconds:
+                end = math.ceil(end / self.end_quantum_seconds - 1e-9) * self.end_quantum_seconds
+            job.end_timer = asyncio.get_running_loop().call_at(end, self._end, job, "COMPLETED")
+
+    def _after(self, seconds: float, action: Callable[[SimulatedJob], None], job: SimulatedJob) -> None:
+        """Now, where it costs nothing."""
+        if seconds > 0:
+            asyncio.get_running_loop().call_later(seconds, action, job)
+        else:
+            action(job)
 
     def _start(self, job: SimulatedJob) -> None:
         if job.state is not JobState.PENDING or job.held or not job.wanted:
@@ -241,6 +305,7 @@ class SimulatedCluster:
     def _to(self, job: SimulatedJob, state: JobState, state_name: str = "") -> None:
         job.state = state
         job.state_name = state_name or state.value
+        self.touch(job.id)
         self.on_state(job)
         self.work_changed(job)
 
@@ -270,7 +335,7 @@ class SimulatedCluster:
             id=job.id,
             user=job.user,
             uid=job.uid,
-            name=f"job{job.id}",
+            name=job.name or f"job{job.id}",
             account="research",
             partition="gpu",
             qos="normal",
@@ -292,11 +357,17 @@ class SimulatedCluster:
             restart_count=job.restart_count,
             excluded_nodes=frozenset(),
             required_nodes=frozenset(),
+            duration_seconds=job.work_seconds if self.tells_durations else None,
         )
 
 
 def request_text(
-    gpus: int = 1, *, nodes: int | None = 1, weight: float = 1.0, suspend: str | None = None
+    gpus: int = 1,
+    *,
+    nodes: int | None = 1,
+    weight: float = 1.0,
+    suspend: str | None = None,
+    model: str | None = None,
 ) -> str:
     """An `admin_comment` as the job_submit module writes it."""
     fields: Mapping[str, object] = (
@@ -305,4 +376,6 @@ def request_text(
     message: dict[str, object] = {"v": 1, **fields, "weight": weight}
     if suspend:
         message["suspend"] = suspend
+    if model:
+        message["model"] = model
     return "gandiva:" + json.dumps(message, separators=(",", ":"))

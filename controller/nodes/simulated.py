@@ -58,7 +58,8 @@ class SimulatedNodes:
     movable: bool = True
 
     def __post_init__(self) -> None:
-        self._blocks: dict[tuple[str, JobId], _Block] = {}
+        self._blocks: dict[str, dict[JobId, _Block]] = {name: {} for name in self.cluster.nodes}
+        self._touched: dict[str, None] = dict.fromkeys(self.cluster.nodes)
         self.violations: list[str] = []
         """Instants at which two jobs had memory on one GPU. Must stay empty."""
         self.unreachable: set[str] = set()
@@ -78,6 +79,9 @@ class SimulatedNodes:
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
         now = asyncio.get_running_loop().time()
+        if self.cluster.partial:
+            touched, self._touched = self._touched, {}
+            return {name: self._sample(name, now) for name in touched}
         return {name: self._sample(name, now) for name in self.cluster.nodes}
 
     async def prepare(
@@ -92,7 +96,8 @@ class SimulatedNodes:
     ) -> None:
         self._reach(node)
         self._refuse_busy(node, job_id, gpus)
-        self._blocks[node, job_id] = _Block(tuple(gpus))
+        self._blocks[node][job_id] = _Block(tuple(gpus))
+        self._touch(node, job_id)
         self._answer(node)
 
     async def pause(
@@ -102,10 +107,12 @@ class SimulatedNodes:
         if block.phase is NodePhase.YIELDED:
             return Pause(floor_step, True)
         block.phase = NodePhase.PAUSING
+        self._touch(node, job_id)
         if job_id in self.stubborn:
             await asyncio.sleep(wait_seconds)
             if sole:
                 block.phase = NodePhase.RUNNING
+                self._touch(node, job_id)
                 raise NodeError(node, "deadline", f"job {job_id} reached no step boundary")
             return Pause(floor_step, False)
         if self.costs.step_seconds:
@@ -130,6 +137,7 @@ class SimulatedNodes:
                 await asyncio.sleep(self.costs.offload_seconds)
             block = self._block(node, job_id)
             block.phase = NodePhase.YIELDED
+            self._touch(node, job_id)
             self.switches += 1
             self._work_changed(job_id)
         self._answer(node)
@@ -153,6 +161,7 @@ class SimulatedNodes:
         if self.cluster.jobs[job_id].state is not JobState.SUSPENDED:
             raise NodeError(node, "deadline", f"job {job_id} has processes that still run")
         block.phase = NodePhase.YIELDED
+        self._touch(node, job_id)
 
     async def resume(
         self,
@@ -173,13 +182,15 @@ class SimulatedNodes:
                 await asyncio.sleep(self.costs.restore_seconds)
             block = self._block(node, job_id)
         block.phase = NodePhase.RUNNING
+        self._touch(node, job_id)
         self._check(node)
         self._work_changed(job_id)
         self._answer(node)
 
     async def forget(self, node: str, job_id: JobId) -> None:
         self._reach(node)
-        self._blocks.pop((node, job_id), None)
+        self._blocks[node].pop(job_id, None)
+        self._touch(node, job_id)
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -213,22 +224,22 @@ class SimulatedNodes:
                 ranks=(self._rank(job_id),),
                 movable=self.movable,
             )
-            for (name, job_id), block in self._blocks.items()
-            if name == node
+            for job_id, block in self._blocks[node].items()
         }
         return NodeSample(node, now, gpus, jobs)
 
     def _rank(self, job_id: JobId) -> RankSample:
         job = self.cluster.jobs.get(job_id)
         steps = int(job.done_seconds) if job else 0
-        return RankSample(0, RankState.RUNNING, steps, float(steps), 1.0, 1, 2**30, 2**28)
+        state_bytes, largest = (job.state_bytes, job.largest_tensor_bytes) if job else (0, 0)
+        return RankSample(0, RankState.RUNNING, steps, float(steps), 1.0, 1, state_bytes, largest)
 
     def _memory_on(self, node: str) -> dict[int, list[JobId]]:
         """Jobs with memory, by GPU."""
         found: dict[int, list[JobId]] = {}
-        for (name, job_id), block in self._blocks.items():
+        for job_id, block in self._blocks[node].items():
             job = self.cluster.jobs.get(job_id)
-            if name != node or job is None or block.phase is NodePhase.YIELDED:
+            if job is None or block.phase is NodePhase.YIELDED:
                 continue
             if job.state in (JobState.RUNNING, JobState.SUSPENDED):
                 for ordinal in block.gpus:
@@ -242,21 +253,27 @@ class SimulatedNodes:
                 self.violations.append(f"t={now:g}: jobs {jobs} on {GpuId(node, ordinal)}")
 
     def _refuse_busy(self, node: str, job_id: JobId, gpus: Sequence[int]) -> None:
+        held = self._memory_on(node)
         for ordinal in gpus:
-            if others := [j for j in self._memory_on(node).get(ordinal, ()) if j != job_id]:
+            if others := [j for j in held.get(ordinal, ()) if j != job_id]:
                 raise NodeError(node, "gpu_busy", f"job {others[0]} has memory on GPU {ordinal}")
 
     def _may_work(self, job: SimulatedJob) -> bool:
         nodes = by_node(job.binding)
-        blocks = [self._blocks.get((node, job.id)) for node in nodes]
+        blocks = [self._blocks[node].get(job.id) for node in nodes]
         return bool(nodes) and all(b is None or b.phase is not NodePhase.YIELDED for b in blocks)
 
     def _on_state(self, job: SimulatedJob) -> None:
         for node in by_node(job.binding):
+            self._touched[node] = None
             if job.state in (JobState.ENDED, JobState.COMPLETING):
-                self._blocks.pop((node, job.id), None)
+                self._blocks[node].pop(job.id, None)
             elif job.state is JobState.RUNNING:
                 self._check(node)
+
+    def _touch(self, node: str, job_id: JobId) -> None:
+        self._touched[node] = None
+        self.cluster.touch(job_id)
 
     def _work_changed(self, job_id: JobId) -> None:
         job = self.cluster.jobs.get(job_id)
@@ -265,7 +282,7 @@ class SimulatedNodes:
 
     def _block(self, node: str, job_id: JobId) -> _Block:
         self._reach(node)
-        block = self._blocks.get((node, job_id))
+        block = self._blocks[node].get(job_id)
         if block is None:
             raise NodeError(node, "unknown_job", f"no control block for job {job_id}")
         return block
