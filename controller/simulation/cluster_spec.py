@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The simulated cluster: `v100:36,p100:36` with `--gpus-per-node N`, or a TOML file.
+
+[[nodes]]
+count = 4
+gpu_model = "v100"
+gpus = 8
+switch = "s1"
+cpus = 64
+memory = "512GiB"
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, StringConstraints, ValidationError
+
+from controller.cluster.port import SlurmGpu, SlurmNode
+from controller.errors import GandivaError
+from controller.settings.base import ByteSize, Section
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+_SHARDS = 16
+_ENTRY = re.compile(r"([a-z][a-z0-9]{0,31}):([0-9]{1,7})")
+
+
+class ClusterSpecError(GandivaError):
+    """The description of the cluster makes no sense."""
+
+
+class _Nodes(Section):
+    count: Annotated[int, Field(ge=1, le=100_000)] = 1
+    gpu_model: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,31}$")]
+    gpus: Annotated[int, Field(ge=1, le=1024)]
+    switch: Annotated[str, StringConstraints(max_length=64)] = ""
+    cpus: Annotated[int, Field(ge=1, le=100_000)] = 128
+    memory: ByteSize = 2**40
+
+
+class _File(Section):
+    nodes: Annotated[list[_Nodes], Field(min_length=1, max_length=10_000)]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """Nodes in order."""
+
+    nodes: tuple[SlurmNode, ...]
+
+    @property
+    def gpus(self) -> int:
+        """All GPUs."""
+        return sum(len(node.gpus) for node in self.nodes)
+
+    def of_types(self, types: tuple[str, ...]) -> int:
+        """GPUs of these types; of all types when none is named."""
+        if not types:
+            return self.gpus
+        return sum(len(node.gpus) for node in self.nodes if node.gpus[0].model in types)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """GPU types, in order of appearance."""
+        return tuple(dict.fromkeys(gpu.model for node in self.nodes for gpu in node.gpus))
+
+    def counted(self) -> ClusterSpec:
+        """The same GPUs without places: each a node of its own."""
+        nodes: list[SlurmNode] = []
+        for model in self.models:
+            count = self.of_types((model,))
+            width = len(str(count))
+            nodes += [
+                _node(f"{model}-{i + 1:0{width}d}", model, 1, "", 1 << 20, 1 << 60) for i in range(count)
+            ]
+        return ClusterSpec(tuple(nodes))
+
+
+def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
+    """From the command line: entries `model:count`, or the name of a TOML file. Raises ClusterSpecError."""
+    entries = text.split(",")
+    if all(_ENTRY.fullmatch(entry) for entry in entries):
+        nodes: list[SlurmNode] = []
+        for entry in entries:
+            model, count = entry.split(":")
+            nodes += _group(len(nodes), model, int(count), gpus_per_node)
+        if not nodes:
+            raise ClusterSpecError(f"--cluster {text}: no GPUs at all")
+        return ClusterSpec(tuple(nodes))
+    path = Path(text)
+    if path.suffix != ".toml" and not path.exists():
+        raise ClusterSpecError(
+            f"--cluster {text}: neither entries such as v100:36,k80:12 (type in small letters, number of GPUs) "
+            "nor a TOML file"
+        )
+    return _read(path)
+
+
+def _group(first: int, model: str, count: int, gpus_per_node: int) -> list[SlurmNode]:
+    sizes = [gpus_per_node] * (count // gpus_per_node)
+    if count % gpus_per_node:
+        sizes.append(count % gpus_per_node)
+    return [_node(f"n{first + i + 1}", model, size, "", 128, 2**40) for i, size in enumerate(sizes)]
+
+
+def _read(path: Path) -> ClusterSpec:
+    try:
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        described = _File.model_validate(values)
+    except OSError as error:
+        raise ClusterSpecError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise ClusterSpecError(f"{path}: {where}: {first['msg']}") from None
+    nodes: list[SlurmNode] = []
+    for group in described.nodes:
+        for _ in range(group.count):
+            name = f"n{len(nodes) + 1}"
+            nodes.append(_node(name, group.gpu_model, group.gpus, group.switch, group.cpus, group.memory))
+    return ClusterSpec(tuple(nodes))
+
+
+def _node(name: str, model: str, gpus: int, switch: str, cpus: int, memory_bytes: int) -> SlurmNode:
+    return SlurmNode(
+        name=name,
+        gpus=tuple(SlurmGpu(i, model, _SHARDS) for i in range(gpus)),
+        up=True,
+        state="IDLE",
+        reason="",
+        cpus=cpus,
+        memory_bytes=memory_bytes,
+        memory_allocated_bytes=0,
+        ordinary_gpus={},
+        address=name,
+        switch=switch,
+    )

@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How fast jobs really are in a simulation: by GPU type, size of the gang, placement and co-location.
+
+What a policy knows of it is what it measures, as on a real cluster.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controller.errors import GandivaError
+
+MIB = 2**20
+
+# Tensor sizes (MiB: largest, whole model) and speed on scattered GPUs relative to consolidated ones, from
+# Tiresias (NSDI'19), table 6 and figure 3 (read off a bar chart).
+MODELS: Mapping[str, tuple[float, float, float]] = {
+    "vgg19": (392, 548.1, 0.72),
+    "vgg16": (392, 527.8, 0.73),
+    "vgg11": (392, 506.8, 0.77),
+    "alexnet": (144, 235.9, 0.80),
+    "resnet152": (9, 230.2, 1.0),
+    "resnet101": (9, 170.4, 1.0),
+    "resnet50": (9, 97.7, 1.0),
+    "inception4": (5.9, 162.9, 1.0),
+    "inception3": (7.8, 91.0, 1.0),
+    "googlenet": (3.9, 26.7, 1.0),
+}
+
+
+def tensor_bytes(model: str) -> tuple[int, int]:
+    """Largest tensor and whole model of a known model; (0, 0) of others."""
+    largest, whole, _ = MODELS.get(model.lower(), (0.0, 0.0, 1.0))
+    return int(largest * MIB), int(whole * MIB)
+
+
+class ThroughputsError(GandivaError):
+    """The table of throughputs cannot be used."""
+
+
+@dataclass(frozen=True)
+class Throughputs:
+    """Steps per second, in Gavel's format: type -> "('model', gang)" -> "null" -> rate alone, or another
+    "('model', gang)" -> [own rate, the other's rate] when both share the GPUs. A type `x_unconsolidated`
+    holds the rates of gangs on scattered GPUs of type `x`."""
+
+    alone: Mapping[tuple[str, str, int], float] = field(default_factory=dict)
+    shared: Mapping[tuple[str, str, int, str, int], float] = field(default_factory=dict)
+
+    def rate(self, gpu_type: str, model: str, gang: int, *, spread: bool = False) -> float | None:
+        """Steps per second of the whole gang; None: the table does not say."""
+        if spread:
+            scattered = self.alone.get((f"{gpu_type}_unconsolidated", model, gang))
+            if scattered is not None:
+                return scattered
+        return self.alone.get((gpu_type, model, gang))
+
+    def beside(self, gpu_type: str, model: str, gang: int, other: str, other_gang: int) -> float | None:
+        """Steps per second while another job is on the same GPUs."""
+        return self.shared.get((gpu_type, model, gang, other, other_gang))
+
+
+def read_throughputs(path: Path) -> Throughputs:
+    """Raises ThroughputsError."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ThroughputsError(f"cannot read the throughputs {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise ThroughputsError(f"{path}: not JSON: {error}") from error
+    if not isinstance(raw, dict):
+        raise ThroughputsError(f"{path}: an object of GPU types is wanted")
+    alone: dict[tuple[str, str, int], float] = {}
+    shared: dict[tuple[str, str, int, str, int], float] = {}
+    for gpu_type, jobs in raw.items():
+        if not isinstance(jobs, dict):
+            raise ThroughputsError(f"{path}: {gpu_type}: an object of jobs is wanted")
+        for name, rates in jobs.items():
+            model, gang = _job(path, name)
+            if not isinstance(rates, dict):
+                raise ThroughputsError(f"{path}: {gpu_type}: {name}: an object of rates is wanted")
+            for other, value in rates.items():
+                if other == "null":
+                    alone[gpu_type, model, gang] = _rate(path, gpu_type, name, value)
+                    continue
+                other_model, other_gang = _job(path, other)
+                if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
+                    raise ThroughputsError(f"{path}: {gpu_type}: {name}: {other}: two rates are wanted")
+                own = _rate(path, gpu_type, name, value[0])
+                shared[gpu_type, model, gang, other_model, other_gang] = own
+    return Throughputs(alone, shared)
+
+
+def _job(path: Path, name: str) -> tuple[str, int]:
+    try:
+        model, gang = ast.literal_eval(name)
+    except (ValueError, SyntaxError, TypeError):
+        model, gang = None, None
+    if not isinstance(model, str) or not isinstance(gang, int) or gang < 1:
+        raise ThroughputsError(f"{path}: {name[:60]!r} is not of the form \"('model', 2)\"")
+    return model, gang
+
+
+def _rate(path: Path, gpu_type: str, name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
+        raise ThroughputsError(f"{path}: {gpu_type}: {name}: {value!r} is not a rate in steps per second")
+    return float(value)
+
+
+@dataclass(frozen=True)
+class GroundTruth:
+    """Speed relative to the GPUs that durations are measured on."""
+
+    throughputs: Throughputs
+    reference_type: str
+    placement_matters: bool = True
+
+    def duration_seconds(self, model: str, gang: int, steps: float) -> float | None:
+        """Time on the reference type; None: unknown there."""
+        rate = self.throughputs.rate(self.reference_type, model, gang)
+        return steps / rate if rate else None
+
+    def relative_rate(
+        self, model: str, gang: int, gpu_type: str, *, spread: bool, beside: tuple[str, int] | None = None
+    ) -> float:
+        """1 on the reference type, alone, on as few nodes as possible. 0: it makes no progress there.
+
+        `spread`: on more nodes than its size needs. `beside`: the job it shares its GPUs with.
+        """
+        spread = spread and self.placement_matters
+        known = self.throughputs.rate(self.reference_type, model, gang)
+        if known:
+            if beside is not None:
+                here = self.throughputs.beside(gpu_type, model, gang, *beside)
+            else:
+                here = self.throughputs.rate(gpu_type, model, gang, spread=spread)
+            return 0.0 if here is None else here / known
+        # No table, or not in it: types do not differ, two jobs halve each other.
+        factor = MODELS.get(model.lower(), (0, 0, 1.0))[2] if spread else 1.0
+        return factor / 2 if beside is not None else factor

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Reading traces strictly: the first thing that is wrong ends it, with its line and column."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from controller.errors import GandivaError
+
+MAX_LINE_CHARACTERS = 65536
+MAX_GPUS = 1_000_000
+MAX_SECONDS = 1e11
+
+
+class TraceError(GandivaError):
+    """A trace cannot be used. Nothing was written."""
+
+    def __init__(self, path: Path, line: int, column: str, problem: str) -> None:
+        place = f"line {line}" + (f", column `{column}`" if column else "")
+        super().__init__(f"{path}: {place}: {problem}")
+        self.line = line
+        self.column = column
+
+
+@dataclass(frozen=True, slots=True)
+class TraceJob:
+    """One job of a trace."""
+
+    id: str
+    """As the trace names it."""
+    submit_seconds: float
+    """Since the first submission or the trace's own zero."""
+    gpus: int
+    duration_seconds: float | None
+    """On its GPUs, undisturbed. None: it follows from steps and a table of throughputs."""
+    line: int
+    """Of the file, for messages."""
+    model: str = ""
+    user: str = "user"
+    steps: float | None = None
+    weight: float = 1.0
+    nodes: int | None = None
+    gpu_types: tuple[str, ...] = ()
+    gpus_column: str = "gpus"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of a table; all getters raise TraceError."""
+
+    path: Path
+    line: int
+    values: Mapping[str, str]
+
+    def text(self, column: str) -> str:
+        """Not empty."""
+        value = self.values[column].strip()
+        if not value:
+            raise TraceError(self.path, self.line, column, "is empty")
+        return value
+
+    def number(self, column: str, low: float = 0.0, high: float = MAX_SECONDS) -> float:
+        """A finite number from low to high."""
+        text = self.text(column)
+        try:
+            value = float(text)
+        except ValueError:
+            raise TraceError(self.path, self.line, column, f"{_shown(text)} is not a number") from None
+        if not math.isfinite(value) or not low <= value <= high:
+            problem = f"{_shown(text)} is not from {low:g} to {high:g}"
+            raise TraceError(self.path, self.line, column, problem)
+        return value
+
+    def count(self, column: str, high: int = MAX_GPUS) -> int:
+        """A whole number from 1 to high."""
+        value = self.number(column, 1, high)
+        if value != int(value):
+            problem = f"{_shown(self.values[column])} is not a whole number"
+            raise TraceError(self.path, self.line, column, problem)
+        return int(value)
+
+    def positive(self, column: str, high: float = MAX_SECONDS) -> float:
+        """More than 0."""
+        value = self.number(column, 0.0, high)
+        if value <= 0:
+            raise TraceError(self.path, self.line, column, f"{_shown(self.values[column])} is not above 0")
+        return value
+
+
+def _shown(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:39] + "…")
+
+
+def _lines(path: Path, file: IO[str]) -> Iterator[str]:
+    number = 0
+    while True:
+        number += 1
+        try:
+            line = file.readline(MAX_LINE_CHARACTERS + 1)
+        except UnicodeDecodeError as error:
+            raise TraceError(path, number, "", f"not UTF-8 text ({error.reason})") from None
+        except (OSError, EOFError) as error:
+            raise TraceError(path, number, "", f"cannot be read: {error}") from None
+        if not line:
+            return
+        if len(line) > MAX_LINE_CHARACTERS:
+            raise TraceError(path, number, "", f"longer than {MAX_LINE_CHARACTERS} characters")
+        if "\0" in line:
+            raise TraceError(path, number, "", "contains a zero byte: this is not a text file")
+        yield line
+
+
+def open_text(path: Path) -> IO[str]:
+    """The file, unpacked where its name ends in .gz. Raises GandivaError."""
+    try:
+        if path.suffix == ".gz":
+            return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8", newline="")
+        return path.open(encoding="utf-8", newline="")
+    except OSError as error:
+        raise GandivaError(f"cannot read the trace {path}: {error.strerror}") from error
+
+
+def read_table(
+    path: Path,
+    *,
+    delimiter: str,
+    needed: Sequence[str],
+    header: Sequence[str] | None = None,
+    hint: str = "",
+) -> Iterator[Row]:
+    """Rows of a table. `header`: the names of the columns where the file has none. Raises TraceError."""
+    with open_text(path) as file:
+        reader = csv.reader(_lines(path, file), delimiter=delimiter, strict=True)
+        names = list(header) if header else None
+        seen = False
+        while True:
+            try:
+                fields = next(reader)
+            except StopIteration:
+                break
+            except csv.Error as error:
+                raise TraceError(path, reader.line_num, "", str(error)) from None
+            if not any(field.strip() for field in fields):
+                continue
+            line = reader.line_num
+            if names is None:
+                names = [field.strip() for field in fields]
+                _check_header(path, line, names, needed, hint)
+                continue
+            if len(fields) != len(names):
+                missing = names[len(fields)] if len(fields) < len(names) else ""
+                problem = f"{len(fields)} columns instead of {len(names)}" + hint
+                raise TraceError(path, line, missing, problem)
+            seen = True
+            yield Row(path, line, dict(zip(names, fields, strict=True)))
+        if not seen:
+            raise TraceError(
+                path, 1, "", "no jobs: the file is empty" + ("" if names is None else " but for its header")
+            )
+
+
+def _check_header(path: Path, line: int, names: list[str], needed: Sequence[str], hint: str) -> None:
+    for name in needed:
+        if name not in names:
+            found = ", ".join(_shown(n)[1:-1] for n in names[:12])
+            raise TraceError(path, line, name, f"there is no such column; the file has {found}{hint}")
+    doubled = next((name for name in names if names.count(name) > 1), None)
+    if doubled is not None:
+        raise TraceError(path, line, doubled, "there are two columns of this name")
+
+
+def check_unique(path: Path, jobs: Sequence[TraceJob], column: str) -> None:
+    """Raises TraceError at the second job of one id."""
+    lines: dict[str, int] = {}
+    for job in jobs:
+        first = lines.setdefault(job.id, job.line)
+        if first != job.line:
+            raise TraceError(path, job.line, column, f"job {_shown(job.id)} is on line {first} already")
