@@ -102,7 +102,8 @@ class Answers:
         published, gpus = self._live.latest, self._live.gpus()
         if published is None or gpus is None:
             return _starting()
-        return _json(gpus.model_copy(update={"age_seconds": round(published.age_seconds, 3)}))
+        now = {"age_seconds": round(published.age_seconds, 3), "problems": self._trouble(published)}
+        return _json(gpus.model_copy(update=now))
 
     def _status(self) -> Answer:
         published = self._live.latest

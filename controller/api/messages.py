@@ -78,6 +78,8 @@ class GpusMessage(Message):
     """Of the snapshot."""
     age_seconds: float = 0.0
     """How long ago the loop published it, by the controller's clock."""
+    problems: list[str] = Field(default_factory=list)
+    """What is wrong now, one sentence each."""
     nodes: list[NodeMessage] = Field(default_factory=list)
     jobs: list[LiveJobMessage] = Field(default_factory=list)
 

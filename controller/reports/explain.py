@@ -87,7 +87,8 @@ def _facts(answer: ExplainMessage, columns: int) -> Iterator[str]:
         facts.append(("note", "a suspend failed a short while ago: it keeps its GPUs for now"))
     if job is not None:
         row = Row(job, answer.time)
-        facts.append(("waited", f"{units.duration(row.waited)} from submission to the first start"))
+        until = "so far" if job.start_time is None and job.end_time is None else "from submission to start"
+        facts.append(("waited", f"{units.duration(row.waited)} {until}"))
         if row.elapsed is not None:
             share = units.share(job.run_seconds, row.elapsed)
             part = f" ({share})" if share else ""

@@ -13,6 +13,7 @@ from controller.api.messages import JobsMessage
 from controller.journal import JobFilter, JournalReader
 from controller.reports.row import Row
 from controller.reports.sacct import Accounting
+from controller.reports.states import is_final
 from controller.reports.when import parse_time
 
 
@@ -59,7 +60,7 @@ def _values(row: Row) -> dict[str, Any]:
         "state": row.state,
         "end_time": row.end_time,
         "array_job_id": row.job_id if row.job_id != str(row.job.job_id) else None,
-        "exit_status": row.exit_code or None,
+        "exit_status": row.exit_code or None if is_final(row.state) else None,
         "elapsed_seconds": elapsed,
         "suspended_seconds": row.suspended,
         "wait_seconds": row.waited,

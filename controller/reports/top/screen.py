@@ -7,6 +7,7 @@ import contextlib
 import getpass
 import os
 import select
+import signal
 import sys
 import termios
 import threading
@@ -117,6 +118,9 @@ class _Screen:
         self._frame = Frame(None, view)
 
     def run(self) -> int:
+        # So that the terminal is put back; and the picture cannot be left standing there by Ctrl-Z.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+        signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         with (
             _single_keys(sys.stdin.fileno()) if self._keys else contextlib.nullcontext(),
             _Poller(self._client, self._interval_seconds) as poller,

@@ -12,8 +12,18 @@ from controller.api.messages import LiveJobMessage
 PALETTE = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#D55E00", "#CC79A7")
 """The colours of Okabe and Ito, told apart by people with any kind of colour vision (without their dark blue,
 hard to see on dark screens). A colour only leads the eye from a GPU to its job: all is there in text too."""
+BAR = 8
+"""Width of a bar."""
 WARNING = "#D55E00"
 DIM = "bright_black"
+
+
+def bar(fraction: float | None, columns: int, glyphs: Glyphs) -> str:
+    """`███░░`; blanks for what is not known."""
+    if fraction is None:
+        return " " * columns
+    full = round(max(0.0, min(1.0, fraction)) * columns)
+    return glyphs.full * full + glyphs.empty * (columns - full)
 
 
 class Order(enum.Enum):

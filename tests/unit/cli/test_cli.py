@@ -3,11 +3,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import pty
 import pwd
+import select
+import struct
 import subprocess
 import sys
+import termios
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -326,7 +332,7 @@ def test_help_loads_nothing_slow() -> None:
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     scene.write_journal(tmp_path / "journal")
     command = (
-        f"{sys.executable} -m controller.cli.main report -a -S 2000-01-01 --journal {tmp_path}/journal | true"
+        f"{sys.executable} -m controller.cli.main report --no-sacct -a --journal {tmp_path}/journal | true"
     )
     done = subprocess.run(
         ["/bin/sh", "-c", command],
@@ -339,9 +345,74 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert done.stderr == ""
 
 
+class Terminal:
+    """`gandiva top` on a terminal of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.end, terminal = pty.openpty()
+        fcntl.ioctl(self.end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        self.before = termios.tcgetattr(self.end)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "controller.cli.main", "top", "-d", "0.1", "--url", url],
+            env={"PYTHONPATH": str(ROOT), "PATH": "/usr/bin:/bin", "TERM": "xterm", "LANG": "C.UTF-8"},
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+        )
+        self.terminal = terminal
+        self.seen = b""
+
+    def wait_for(self, text: str) -> None:
+        deadline = time.monotonic() + 30
+        while text.encode() not in self.seen:
+            ready, _, _ = select.select([self.end], [], [], max(0, deadline - time.monotonic()))
+            assert ready, f"{text!r} is not in {self.seen[-2000:]!r}"
+            self.seen += os.read(self.end, 65536)
+        self.seen = self.seen[self.seen.rindex(text.encode()) + len(text) :]
+
+    def press(self, keys: bytes) -> None:
+        os.write(self.end, keys)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait(10)
+        os.close(self.end)
+        os.close(self.terminal)
+
+
+def test_top_on_a_terminal_answers_keys_and_puts_the_terminal_back(url: str) -> None:
+    terminal = Terminal(url)
+    try:
+        terminal.wait_for("101 alice train-101")
+        terminal.wait_for("s order (state)")
+        terminal.press(b"ss")
+        terminal.wait_for("s order (user)")
+        terminal.press(b"p")
+        terminal.wait_for("p go on (PAUSED)")
+        terminal.press(b"q")
+        terminal.wait_for("\x1b[?1049l")  # the other screen is left
+        assert terminal.process.wait(30) == 0
+        assert termios.tcgetattr(terminal.end) == terminal.before
+    finally:
+        terminal.close()
+
+
+def test_top_killed_puts_the_terminal_back_too(url: str) -> None:
+    terminal = Terminal(url)
+    try:
+        terminal.wait_for("101 alice train-101")
+        terminal.process.terminate()
+        terminal.wait_for("\x1b[?1049l")
+        assert terminal.process.wait(30) == 143
+        assert termios.tcgetattr(terminal.end) == terminal.before
+    finally:
+        terminal.close()
+
+
 def test_a_terminal_without_unicode(tmp_path: Path) -> None:
     scene.write_journal(tmp_path / "journal")
     ascii_only = {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"}
-    for argv in (["--help"], ["report", "-j", "100", "--journal", str(tmp_path / "journal")]):
+    for argv in (["--help"], ["report", "--no-sacct", "-j", "100", "--journal", f"{tmp_path}/journal"]):
         done = process("-m", "controller.cli.main", *argv, env=ascii_only)
         assert (done.returncode, done.stderr) == (0, "")

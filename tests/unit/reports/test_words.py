@@ -120,7 +120,8 @@ def test_times_in_all_forms_of_sacct(text: str, expected: str) -> None:
     "text",
     [
         *("", "yesterday", "2024-13-01", "2024-02-30", "25:00", "10:60", "13:00PM", "1302", "now-", "nan"),
-        *("-1", "now-1fortnight", "now-999999999weeks", "01/02.23", "99999-01-01", "١٢:٠٠x", "2024-01-01T1:2:3:4"),
+        *("-1", "now-1fortnight", "now-999999999weeks", "01/02.23", "99999-01-01"),
+        *("١٢:٠٠x", "2024-01-01T1:2:3:4"),
     ],
 )  # fmt: skip
 def test_what_is_no_time(text: str) -> None:

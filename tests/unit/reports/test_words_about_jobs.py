@@ -24,9 +24,9 @@ from controller.api.messages import (
 from controller.reports.explain import explain
 from controller.reports.status import status_lines
 from controller.reports.text import width
-from controller.reports.top.frame import Frame, View, bar
+from controller.reports.top.frame import Frame, View
 from controller.reports.top.screen import _keys_in
-from controller.reports.top.view import ASCII, UNICODE, Order, job_share, ordered
+from controller.reports.top.view import ASCII, UNICODE, Order, bar, job_share, ordered
 
 NOW = 10_000.0
 EVIL = "\x1b[2J[bold]evil[/bold]\n"
@@ -159,10 +159,29 @@ def test_a_small_screen_has_one_line_per_node_and_scrolls() -> None:
     )
 
 
+@pytest.mark.parametrize("columns", [80, 140])
+@pytest.mark.parametrize("compact", [True, False])
+def test_scrolling_shows_every_line_where_it_belongs(columns: int, compact: bool) -> None:
+    jobs = [live(n, name="n" * n, user="u" * (n % 12)) for n in range(1, 8)]
+    jobs += [live(100 + n, **(SUSPENDED if n % 2 else QUEUED)) for n in range(6)]
+    answer = message(*jobs, nodes=9)
+    head, whole = 3, [line.rstrip() for line in draw(answer, columns, compact=compact)][:-1]
+    for scroll in range(len(whole) - head):
+        shown = [line.rstrip() for line in draw(answer, columns, compact=compact, height=12, scroll=scroll)]
+        first = min(scroll, len(whole) - head - 8)
+        assert shown[:head] == whole[:head]
+        assert shown[head:-1] == whole[head + first : head + first + 8]
+
+
 def test_trouble_and_old_data_are_said() -> None:
     assert any("cannot reach" in line for line in draw(message(), trouble="cannot reach the controller"))
     old = message().model_copy(update={"age_seconds": 99.0})
     assert any("has not looked at the cluster for 99 s" in line for line in draw(old))
+    ill = message().model_copy(update={"problems": ["Slurm does not answer", EVIL, "c", "d", "e"]})
+    lines = draw(ill)
+    assert "✗ Slurm does not answer" in [line.rstrip() for line in lines]
+    assert any("and 2 more problems: gandiva status" in line for line in lines)
+    assert "\x1b" not in "".join(lines)
     assert any("Waiting for the controller" in line for line in draw(None))
 
 

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The upper part of the live view: the GPUs, one by one or a line per node."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.table import Table
+from rich.text import Text
+
+from controller.api.messages import GpuMessage, LiveJobMessage, NodeMessage
+from controller.reports.text import clean, ranges, width
+from controller.reports.top.grid import Grid, new_table
+from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, bar, phase_words
+
+_MAX_NAME = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What all parts need: jobs by number, their colours, symbols."""
+
+    jobs: Mapping[int, LiveJobMessage]
+    colors: Mapping[int, str]
+    glyphs: Glyphs
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    node: NodeMessage
+    gpu: GpuMessage | None
+    """None: the whole node, in one line."""
+    bracket: str = ""
+
+    @property
+    def name(self) -> str:
+        if self.gpu is not None:
+            return clean(f"{self.node.name}:{self.gpu.ordinal}")
+        return clean(f"{self.node.name}:{ranges(gpu.ordinal for gpu in self.node.gpus)}")
+
+
+def use_of(gpu: GpuMessage, node: NodeMessage) -> str:
+    """`running`, `ordinary`, `idle` or `unavailable`."""
+    if gpu.running:
+        return "running"
+    if gpu.ordinary_job is not None:
+        return "ordinary"
+    return "idle" if node.available and gpu.healthy else "unavailable"
+
+
+def gpus_grid(nodes: Sequence[NodeMessage], scene: Scene) -> Grid[_Row]:
+    """A line per GPU; a node that is not available and has nothing on it is one line."""
+    rows: list[_Row] = []
+    for node in nodes:
+        if not node.available and not any(gpu.running or gpu.ordinary_job is not None for gpu in node.gpus):
+            rows.append(_Row(node, None))
+            continue
+        brackets = _brackets(node.gpus, scene.glyphs)
+        rows += [_Row(node, gpu, bracket) for gpu, bracket in zip(node.gpus, brackets, strict=True)]
+    name_width = min(_MAX_NAME, max((width(row.name) for row in rows), default=3))
+    model_width = min(8, max((len(gpu.model) for node in nodes for gpu in node.gpus), default=5))
+
+    def table(shown: Sequence[_Row]) -> Table:
+        table = new_table(
+            ("GPU", {"width": max(3, name_width)}),
+            ("Model", {"width": max(5, model_width)}),
+            ("Busy", {"width": BAR + 5}),
+            ("Memory", {"justify": "right", "width": 9}),
+            ("Job", {"ratio": 3}),
+            ("Waits for it", {"ratio": 2}),
+        )
+        for row in shown:
+            if row.gpu is None:
+                why = clean(row.node.reason) or "node not available"
+                held = Text(f"{scene.glyphs.broken} {why}", style=WARNING)
+                table.add_row(Text(row.name), Text(), Text(), Text(), held, Text())
+                continue
+            table.add_row(
+                Text(row.name),
+                Text(clean(row.gpu.model), style=DIM),
+                _busy(row.gpu, scene.glyphs),
+                _memory(row.gpu),
+                _holder(row.gpu, row.node, scene),
+                _waiters(row.gpu.waiting, row.bracket, scene),
+            )
+        return table
+
+    return Grid(rows, table)
+
+
+def _busy(gpu: GpuMessage, glyphs: Glyphs) -> Text:
+    if gpu.utilization_fraction is None:
+        return Text("?", style=DIM)
+    return Text(f"{bar(gpu.utilization_fraction, BAR, glyphs)} {100 * gpu.utilization_fraction:3.0f}%")
+
+
+def _memory(gpu: GpuMessage) -> Text:
+    if gpu.memory_used_bytes is None or not gpu.memory_bytes:
+        return Text("?", style=DIM)
+    gib = 1 << 30
+    return Text(f"{gpu.memory_used_bytes / gib:.1f}/{gpu.memory_bytes / gib:.0f}G")
+
+
+def _holder(gpu: GpuMessage, node: NodeMessage, scene: Scene) -> Text:
+    glyphs = scene.glyphs
+    if gpu.running:
+        text = Text()
+        for index, job_id in enumerate(gpu.running):
+            job = scene.jobs.get(job_id)
+            symbol = phase_words(job.phase, glyphs)[0] if job else glyphs.running
+            words = f"{symbol} {job_id}"
+            if job is not None and len(gpu.running) == 1:
+                words += f" {clean(job.user)} {clean(job.name)}"
+            text.append(("  " if index else "") + words, style=scene.colors.get(job_id, ""))
+        return text
+    if gpu.ordinary_job is not None:
+        name = f"job {gpu.ordinary_job}" if gpu.ordinary_job else "a job"
+        return Text(f"{glyphs.ordinary} {name} (ordinary)", style=DIM)
+    if not node.available:
+        return Text(f"{glyphs.broken} {clean(node.reason) or 'node not available'}", style=WARNING)
+    if not gpu.healthy:
+        return Text(f"{glyphs.broken} not usable", style=WARNING)
+    return Text(f"{glyphs.idle} idle", style=DIM)
+
+
+def _brackets(gpus: Sequence[GpuMessage], glyphs: Glyphs) -> list[str]:
+    """Neighbours that the same jobs wait for share one list of them."""
+    first, between, last = glyphs.brackets
+    brackets: list[str] = []
+    for index, gpu in enumerate(gpus):
+        above = index > 0 and gpus[index - 1].waiting == gpu.waiting
+        below = index + 1 < len(gpus) and gpus[index + 1].waiting == gpu.waiting
+        if not gpu.waiting:
+            brackets.append("")
+        elif above:
+            brackets.append(between if below else last)
+        else:
+            brackets.append(first if below else "")
+    return brackets
+
+
+def _waiters(waiting: Sequence[int], bracket: str, scene: Scene) -> Text:
+    glyphs = scene.glyphs
+    if bracket in glyphs.brackets[1:]:
+        return Text(f"  {bracket}")
+    text = Text()
+    for index, job_id in enumerate(waiting[:8]):
+        text.append(" " if index else f"{glyphs.arrow} {bracket or ' '} ")
+        text.append(str(job_id), style=scene.colors.get(job_id, ""))
+    if len(waiting) > 8:
+        text.append(f" +{len(waiting) - 8}")
+    return text
+
+
+def nodes_grid(nodes: Sequence[NodeMessage], scene: Scene) -> Grid[NodeMessage]:
+    """A line per node: the job on each of its GPUs, and how many wait."""
+    most = max((len(node.gpus) for node in nodes), default=0)
+    cell_width = max([1] + [len(_cell(gpu, scene.glyphs)) for node in nodes for gpu in node.gpus])
+    name_width = min(_MAX_NAME, max((width(clean(node.name)) for node in nodes), default=4))
+
+    def table(shown: Sequence[NodeMessage]) -> Table:
+        table = new_table(
+            ("Node", {"width": max(4, name_width)}),
+            ("Busy", {"width": 5, "justify": "right"}),
+            (f"Job on GPU 0-{most - 1}" if most > 1 else "Job", {"ratio": 1}),
+            ("Waiting", {"justify": "right", "width": 7}),
+        )
+        for node in shown:
+            known = [g.utilization_fraction for g in node.gpus if g.utilization_fraction is not None]
+            busy = f"{100 * sum(known) / len(known):3.0f}%" if known else "?"
+            waiting = {job for gpu in node.gpus for job in gpu.waiting}
+            table.add_row(
+                Text(clean(node.name)),
+                Text(busy),
+                _cells(node, cell_width, scene),
+                Text(str(len(waiting)) if waiting else ""),
+            )
+        return table
+
+    return Grid(nodes, table)
+
+
+def _cells(node: NodeMessage, cell_width: int, scene: Scene) -> Text:
+    if not node.available and not any(gpu.running for gpu in node.gpus):
+        return Text(f"{scene.glyphs.broken} {clean(node.reason) or 'not available'}", style=WARNING)
+    cells = Text()
+    for gpu in node.gpus:
+        color = scene.colors.get(gpu.running[0], "") if gpu.running else DIM
+        cells.append(_cell(gpu, scene.glyphs).ljust(cell_width) + " ", style=color)
+    return cells
+
+
+def _cell(gpu: GpuMessage, glyphs: Glyphs) -> str:
+    if gpu.running:
+        return f"{gpu.running[0]}{'+' if len(gpu.running) > 1 else ''}"
+    if gpu.ordinary_job is not None:
+        return glyphs.ordinary
+    return glyphs.idle if gpu.healthy else glyphs.broken

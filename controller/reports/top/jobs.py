@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The lower part of the live view: the jobs, their share of time on GPUs, and why they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from controller.api.messages import LiveJobMessage
+from controller.reports import units
+from controller.reports.text import clean, gpu_list, ranges, split_gpu, width
+from controller.reports.top.gpus import Scene
+from controller.reports.top.grid import Grid, new_table
+from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, bar, job_share, phase_words
+
+WIDE = 120
+"""From this width on reasons have room in the table; below it they get a line of their own."""
+
+
+def jobs_grid(jobs: Sequence[LiveJobMessage], now: float, columns: int, scene: Scene) -> Grid[LiveJobMessage]:
+    """A line per job, in the order given."""
+    wide = columns >= WIDE
+    id_width = max([5] + [len(str(job.job_id)) for job in jobs])
+    user_width = min(9, max([4] + [width(clean(job.user)) for job in jobs]))
+    weight_width = min(5, max([2] + [len(units.number(job.weight)) for job in jobs]))
+
+    def table(shown: Sequence[LiveJobMessage]) -> Table:
+        table = new_table(
+            ("JobID", {"width": id_width}),
+            ("Name", {"ratio": 3}),
+            ("User", {"width": user_width}),
+            ("GPUs", {"justify": "right", "width": 4}),
+            ("Wt", {"justify": "right", "width": weight_width}),
+            ("State", {"width": 11}),
+            ("Time on GPUs", {"width": BAR + 5}),
+            ("Where, or why not" if wide else "Where", {"ratio": 6 if wide else 2}),
+        )
+        for job in shown:
+            color = scene.colors.get(job.job_id, "")
+            state = phase_words(job.phase, scene.glyphs)
+            table.add_row(
+                Text(str(job.job_id), style=color),
+                Text(clean(job.name), style=color),
+                Text(clean(job.user)),
+                Text(str(job.gpus)),
+                Text(units.number(job.weight)),
+                Text(state, style=WARNING if job.phase in ("stuck", "unknown") else ""),
+                _time_on_gpus(job, now, scene.glyphs),
+                Text(_where_or_why(job, wide)),
+            )
+        return table
+
+    def below(job: LiveJobMessage) -> Text | None:
+        if wide or job.running_on or not job.reason:
+            return None
+        words = f"  {scene.glyphs.because} {clean(job.reason)}"
+        return Text(words, style=DIM, no_wrap=True, overflow="ellipsis")
+
+    return Grid(jobs, table, below)
+
+
+def _time_on_gpus(job: LiveJobMessage, now: float, glyphs: Glyphs) -> Text:
+    share = job_share(job, now)
+    if share is None:
+        return Text(f"waits {_short(now - job.submit_time)}", style=DIM)
+    return Text(f"{bar(share, BAR, glyphs)} {100 * share:3.0f}%")
+
+
+def _short(seconds: float) -> str:
+    """`42s`, `12m`, `3h`, `2d`: fits its column."""
+    seconds = max(0.0, seconds)
+    for size, letter in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= 2 * size:
+            return f"{seconds // size:.0f}{letter}"
+    return f"{seconds:.0f}s"
+
+
+def _where_or_why(job: LiveJobMessage, wide: bool) -> str:
+    if job.running_on:
+        return _short_gpus(job.running_on) + (" (switching)" if job.busy and wide else "")
+    if job.reason and wide:
+        return clean(job.reason)
+    return f"next {_short_gpus(job.binding)}" if job.binding else ""
+
+
+def _short_gpus(names: Sequence[str]) -> str:
+    """`n1:0-3 n2:0-3`; for a gang over more nodes `n1:0-3 +7 nodes`."""
+    nodes = list(dict.fromkeys(split_gpu(name).node for name in names))
+    if len(nodes) <= 2:
+        return clean(gpu_list(names))
+    first = ranges(gpu.ordinal for gpu in map(split_gpu, names) if gpu.node == nodes[0])
+    return clean(f"{nodes[0]}:{first} +{len(nodes) - 1} nodes")
