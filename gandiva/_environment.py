@@ -17,9 +17,16 @@ class Place(NamedTuple):
 
 
 def control_dir(environ: Mapping[str, str]) -> Optional[Path]:
-    """GANDIVA_CONTROL_DIR: the job's control block, set by the SPANK plugin in Gandiva jobs only."""
+    """GANDIVA_CONTROL_DIR: the job's control block, set by the SPANK plugin in Gandiva jobs only.
+
+    None too where it names another job's: a job submitted from within a Gandiva job inherits the variable.
+    """
     value = environ.get("GANDIVA_CONTROL_DIR", "")
-    return Path(value) if value.startswith("/") else None
+    if not value.startswith("/"):
+        return None
+    path = Path(value)
+    foreign = path.name.isdecimal() and environ.get("SLURM_JOB_ID", path.name) != path.name
+    return None if foreign else path
 
 
 def place(environ: Mapping[str, str]) -> Place:

@@ -347,6 +347,7 @@ class LiveSession(Session):
         self.forked = self._pid != os.getpid()
         self._open = False
         self._run = 0
+        self._publish_at = float("inf")
         self._command = memoryview(bytes(layout.RECORD_BYTES)).cast("Q")
         self._words = memoryview(bytearray(layout.RECORD_BYTES)).cast("Q")
         self._doubles = memoryview(bytearray(layout.RECORD_BYTES)).cast("d")

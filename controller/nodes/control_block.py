@@ -11,7 +11,6 @@ import contextlib
 import fcntl
 import mmap
 import os
-import pwd
 import re
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -139,7 +138,7 @@ class ControlBlock:
         if not self.ranks.is_dir() or self.ranks.is_symlink() or self.uid() != uid:
             self.put_aside(self.ranks)
             self.ranks.mkdir(mode=0o700)
-            os.chown(self.ranks, uid, _group_of(uid))
+            os.chown(self.ranks, uid, -1)  # no look-up of the group: a name service may hang
         self.write_command(layout.Verb.RUN, 0)
 
     def clear_ranks(self) -> None:
@@ -148,7 +147,7 @@ class ControlBlock:
         self.put_aside(self.ranks)
         self.ranks.mkdir(mode=0o700)
         if uid is not None:
-            os.chown(self.ranks, uid, _group_of(uid))
+            os.chown(self.ranks, uid, -1)
 
     def remove(self) -> None:
         """Take the block away; sessions that wait are told to go on first. Raises OSError."""
@@ -289,13 +288,6 @@ def _write_atomically(path: Path, text: str, mode: int) -> None:
     finally:
         os.close(file)
     temporary.replace(path)
-
-
-def _group_of(uid: int) -> int:
-    try:
-        return pwd.getpwuid(uid).pw_gid
-    except KeyError:
-        return 0
 
 
 def _remove_tree(path: Path) -> None:

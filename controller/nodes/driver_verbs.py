@@ -44,10 +44,11 @@ class DriverVerbs:
                 raise AgentError(ErrorKind.INTERNAL, "; ".join(unreadable), args.job_id)
             holders = occupancy.of_job(args.job_id)
             if not holders:
-                left_bytes = self._node.verify_gone(state, args.residual_limit_bytes)
+                # It has nothing there yet, so nothing of it may stay: a process that starts CUDA before Slurm
+                # has stopped it is found by verify_empty.
+                left_bytes = self._node.verify_gone(state, 0)
                 state = state.but(empty=True, movable=False, stopped_step=None)
-                seconds = time.monotonic() - begin
-                return self._node.yielded(block, state, left_bytes, args.residual_limit_bytes, seconds)
+                return self._node.yielded(block, state, left_bytes, 0, time.monotonic() - begin)
             process = self._only_process(holders, args.job_id)
             transparent.wait_until_runnable(
                 [process.pid],

@@ -37,7 +37,7 @@ class Returning:
                 self._check_movable(state, args)
             off = [process for process in state.checkpointed if self._alive(process)]
             # A job that has not finished leaving still has its GPUs: to undo that nothing need be free.
-            if state.phase is NodePhase.YIELDED or off:
+            if state.phase is NodePhase.YIELDED or off or moved:
                 needed = _memory_needed([process for process in off if self._is_off(process)], args.gpus)
                 self._node.require_free(args.gpus, args.job_id, deadline, needed)
             # From here on the GPUs are this job's, whatever happens: say so before anything is restored.

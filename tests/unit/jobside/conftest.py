@@ -66,7 +66,14 @@ class Block:
 def block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Block]:
     """A control block that `gandiva.attach()` in this process would find."""
     made = Block(tmp_path / "12")
-    for name in ("RANK", "WORLD_SIZE", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_STEP_NUM_TASKS"):
+    for name in (
+        "RANK",
+        "WORLD_SIZE",
+        "SLURM_PROCID",
+        "SLURM_NTASKS",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_JOB_ID",
+    ):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("GANDIVA_CONTROL_DIR", str(made.directory))
     monkeypatch.setattr(gandiva, "_current", None)

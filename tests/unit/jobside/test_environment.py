@@ -50,6 +50,15 @@ def test_the_batch_step_is_seen_in_the_control_group(tmp_path: Path) -> None:
     assert not _environment.in_batch_step({}, str(tmp_path / "none"))
 
 
+def test_the_control_block_of_another_job_is_not_ours() -> None:
+    directory = {"GANDIVA_CONTROL_DIR": "/run/gandiva/12"}
+    assert _environment.control_dir(directory) == Path("/run/gandiva/12")
+    assert _environment.control_dir({**directory, "SLURM_JOB_ID": "12"}) == Path("/run/gandiva/12")
+    assert _environment.control_dir({**directory, "SLURM_JOB_ID": "13"}) is None
+    assert _environment.control_dir({"GANDIVA_CONTROL_DIR": "relative/12"}) is None
+    assert _environment.control_dir({}) is None
+
+
 @pytest.mark.parametrize(
     ("text", "expected"), [("0,2\n", (0, 2)), ("3\n", (3,)), ("", None), ("a,b", None), (None, None)]
 )

@@ -171,6 +171,21 @@ def test_a_gpu_in_use_is_given_to_nobody(rig: Rig) -> None:
     rig.run(scenario)
 
 
+def test_a_job_that_has_not_started_may_be_moved_to_a_free_gpu_only(rig: Rig) -> None:
+    async def scenario(nodes: RemoteNodes) -> None:
+        await prepare(nodes, 2, [0], [0])
+        job = rig.start(2, *QUICK, "--steps", "100000", gpus="0")
+        rig.wait_for_steps(job, 2)
+        await prepare(nodes, 3, [1], [0, 1, 2])
+        with pytest.raises(NodeError) as refused:
+            await resume(nodes, 3, [0], [0, 1, 2])
+        assert refused.value.kind == ErrorKind.GPU_BUSY.value
+        await resume(nodes, 3, [2], [0, 1, 2])
+        assert (rig.run_dir / "3" / "visible").read_text() == "2\n"
+
+    rig.run(scenario)
+
+
 def test_a_gpu_that_cannot_be_read_is_busy(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
         await sample(nodes)
