@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -80,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.set_defaults(run=run)
         if name not in {"build", "clean"}:
-            command.add_argument("--name", default="dev", help="name of the mini cluster (default: dev)")
+            # A specification may have a name of its own.
+            default = None if name == "up" else "dev"
+            command.add_argument("--name", default=default, help="name of the mini cluster (default: dev)")
         return command
 
     up = add("up", _up, "make the images where needed, start a cluster and wait until it is healthy")
@@ -126,9 +129,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_build_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--release", default="forky", help="Debian release (forky: Slurm 26.05; trixie: 24.11)"
-    )
+    parser.add_argument("--release", help="Debian release (forky, the default: Slurm 26.05; trixie: 24.11)")
     parser.add_argument(
         "--source",
         type=Path,
@@ -174,8 +175,13 @@ def _up(args: argparse.Namespace) -> int:
         )
     elif args.nodes or args.gpus or args.per_container:
         raise MiniClusterError("--nodes, --gpus and --per-container belong into the file that --spec names")
-    nodes = spec.nodes if args.spec else (group,)
-    spec = spec.model_copy(update={"name": args.name, "release": args.release, "nodes": nodes})
+    spec = spec.model_copy(
+        update={
+            "name": args.name or spec.name,
+            "release": args.release or spec.release,
+            "nodes": spec.nodes if args.spec else (group,),
+        }
+    )
     cluster = MiniCluster(spec, _say)
     began = time.monotonic()
     with _progress():
@@ -235,6 +241,8 @@ def _shell(args: argparse.Namespace) -> int:
 
 
 def _docker(cluster: MiniCluster, args: argparse.Namespace, options: list[str], command: list[str]) -> int:
+    if shutil.which("docker") is None:
+        raise MiniClusterError("a shell needs the command docker: install docker-cli (or docker.io)")
     host = cluster.spec.host_of(args.host)
     ordinary = args.user in {user.name for user in cluster.spec.users}
     place = ["-w", f"/home/{args.user}"] if ordinary else []
@@ -307,7 +315,7 @@ def _logs(args: argparse.Namespace) -> int:
 def _build(args: argparse.Namespace) -> int:
     with _progress():
         client = engine.connect(report=_say)
-        tag = images.Images(client, args.release, _say, args.source).ensure()
+        tag = images.Images(client, args.release or "forky", _say, args.source).ensure()
     print(tag)
     return 0
 

@@ -87,12 +87,14 @@ class MiniCluster:
             EngineError: no Docker engine.
             ImageError: the sources do not build.
             UpError: a part did not become healthy; the message has the tails of its logs.
-            MiniClusterError: a cluster of this name is there already.
+            MiniClusterError: a cluster of this name runs already.
         """
         client = self._client
-        if self._containers():
-            raise MiniClusterError(f"a mini cluster {self.name!r} is there already: take it down first")
-        self.down()  # A network or volume may be left of one that was cut off.
+        if self._containers(every=False):
+            raise MiniClusterError(
+                f"a mini cluster {self.name!r} runs already: take it down first, or use --replace"
+            )
+        self.down()  # Something may be left of one that was cut off.
         image = images.Images(client, self.spec.release, self._report, source).ensure()
         try:
             self._step("starting containers", lambda: self._start_containers(image))
@@ -120,7 +122,9 @@ class MiniCluster:
         files = {f"{prefix}/{name}": content for name, content in images.source_files(source).items()}
 
         def renew(host: Host) -> None:
-            self.exec(host.name, f"find {prefix} -mindepth 1 -not -path '*/*.egg-info*' -delete", check=False)
+            # What make has built stays: it knows by the times what has to be built again.
+            stale = f"find {prefix} -type f -not -path '*/build/*' -not -path '*.egg-info/*' -delete"
+            self.exec(host.name, stale)
             put_files(self._client, self._container_name(host.name), files)
             self.exec(host.name, ["bash", f"{images.SCRIPTS_IN_IMAGE}/project.sh"], timeout_seconds=300)
 

@@ -148,6 +148,7 @@ def _run(command: list[str]) -> None:
 
 def _start(report: Report) -> None:
     report("starting dockerd")
+    _remove_stale_pid_file()
     command = ["dockerd"]
     if not Path("/etc/docker/daemon.json").exists():  # dockerd refuses a setting that is given twice.
         command += ["--storage-driver", "overlay2"]
@@ -165,6 +166,17 @@ def _start(report: Report) -> None:
         if time.monotonic() > deadline:
             raise EngineError(f"dockerd did not answer within {_START_SECONDS} s: {_log_tail()}")
         time.sleep(0.1)
+
+
+def _remove_stale_pid_file() -> None:
+    """A machine that was cut off keeps it, and dockerd refuses to start once any process has that number."""
+    file = Path("/var/run/docker.pid")
+    try:
+        name = Path("/proc", file.read_text().strip(), "comm").read_text().strip()
+    except OSError:
+        return  # No such file, or no such process: dockerd sorts that out itself.
+    if name != "dockerd":
+        file.unlink(missing_ok=True)
 
 
 def _log_tail() -> str:

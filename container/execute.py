@@ -43,6 +43,7 @@ class Content:
     mode: int = 0o644
     uid: int = 0
     gid: int = 0
+    mtime_seconds: int = 0
 
 
 def execute(
@@ -145,6 +146,7 @@ def pack(files: Mapping[str, Content]) -> bytes:
             member.size = len(content.data)
             member.mode = content.mode
             member.uid, member.gid = content.uid, content.gid
+            member.mtime = content.mtime_seconds
             tar.addfile(member, io.BytesIO(content.data))
     return buffer.getvalue()
 

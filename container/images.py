@@ -277,13 +277,14 @@ def try_remove(client: Any, tag: str) -> bool:
 
 def source_files(root: Path) -> dict[str, Content]:
     """What of this repository goes into the image, by path relative to its root."""
-    return {
-        path.relative_to(root).as_posix(): Content(
-            path.read_bytes(), 0o755 if path.stat().st_mode & 0o100 else 0o644
-        )
-        for name in _SOURCES
-        for path in _walk(root / name)
-    }
+    files = {}
+    for name in _SOURCES:
+        for path in _walk(root / name):
+            status = path.stat()
+            mode = 0o755 if status.st_mode & 0o100 else 0o644
+            content = Content(path.read_bytes(), mode, mtime_seconds=int(status.st_mtime))
+            files[path.relative_to(root).as_posix()] = content
+    return files
 
 
 def _walk(path: Path) -> Iterator[Path]:

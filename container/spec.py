@@ -37,7 +37,7 @@ def expand(names: str) -> tuple[str, ...]:
     prefix, single, first, last = match.groups()
     if single is not None:
         return (names,)
-    return tuple(f"{prefix}{number}" for number in range(int(first), int(last) + 1))
+    return tuple(f"{prefix}{number:0{len(first)}}" for number in range(int(first), int(last) + 1))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,9 @@ run_dir=/run/gandiva
 [ "${SHARED_HOSTS:-no}" = no ] || run_dir=/run/gandiva/%n
 gandiva config slurm --cluster /etc/minicluster/cluster.toml --output-dir /etc/slurm --run-dir "$run_dir" \
     --force >&2
-# Without systemd, slurmd makes its control groups itself (version 2 only).
-echo IgnoreSystemd=yes >> /etc/slurm/cgroup.conf
+# Without systemd, slurmd makes its control groups itself.
+if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
+    printf 'CgroupPlugin=cgroup/v2\nIgnoreSystemd=yes\nEnableControllers=yes\n' >> /etc/slurm/cgroup.conf
+fi
 cp /etc/slurm/gandiva/job_submit.lua.example /etc/slurm/job_submit.lua
 cat /etc/gandiva/agent_key.pub

@@ -42,7 +42,8 @@ daemon_pid() {
 launch() {
     case $name in
     munge) runuser -u munge -- munged ;;
-    sshd) install -d -m 0755 /run/sshd && /usr/sbin/sshd ;;
+    # Many nodes may share this host, and the controller connects to all of them at once.
+    sshd) install -d -m 0755 /run/sshd && /usr/sbin/sshd -o MaxStartups=200 ;;
     mariadb)
         install -d -o mysql -g mysql /run/mysqld
         setsid mariadbd --user=mysql > /var/log/mariadb.log 2>&1 < /dev/null &
