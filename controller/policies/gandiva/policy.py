@@ -145,7 +145,9 @@ class Gandiva:
         if None not in refusals:
             words = sorted(reason for reason in refusals if reason)
             return f"no server can take {share} of its {job.gpus} GPUs: " + "; ".join(words[:3])
-        return f"no server has {share} free GPUs, and those shared by {job.gpus}-GPU jobs are full"
+        if job.gpus in planning.state.affinity.values():
+            return f"no server has {share} free GPUs, and those shared by {job.gpus}-GPU jobs are full"
+        return f"no server has {share} free GPUs, and no {job.gpus}-GPU job is there to take turns with"
 
     # -- turns ---------------------------------------------------------------------------------------
 

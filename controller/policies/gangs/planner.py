@@ -117,6 +117,13 @@ class GangPolicy(ABC, Generic[A]):
         """When it will be due, as it stands now."""
         return None
 
+    def look(self, now: float) -> None:
+        """Everything is taken over; deciding comes next."""
+
+    def next_look(self, now: float) -> float | None:
+        """When to plan again, beyond the members' own times."""
+        return None
+
     def planned(self, now: float) -> None:
         """The decisions are made."""
 
@@ -160,6 +167,7 @@ class GangPolicy(ABC, Generic[A]):
             self.gone_unseen(raw, now)
         self._unseen.clear()
         self._run_timers(now)
+        self.look(now)
         if self.dynamic:
             self._reorder(now)
         changed = self._decide(now)
@@ -427,7 +435,8 @@ class GangPolicy(ABC, Generic[A]):
         assert self._state is not None
         while self._timers and self._void(self._timers[0]):
             heappop(self._timers)
-        wake_at = self._timers[0][0] if self._timers else None
+        times = [self.next_look(now), self._timers[0][0] if self._timers else None]
+        wake_at = min((time for time in times if time is not None), default=None)
         interval = self.wake_interval()
         if (
             interval

@@ -58,6 +58,7 @@ class _Tiresias(GangPolicy[Account]):
         self.backfill = settings.backfill
         self.lane_count = len(limits) + 1
         self._by_entry = settings.order == "queue-entry"
+        self._exact = settings.demotion == "exact"
         self._first = 0
         self._last = 0
         self._pack_limit = settings.pack_limit_fraction
@@ -116,15 +117,48 @@ class _Tiresias(GangPolicy[Account]):
     def lane(self, member: Member[Account], now: float) -> int:
         account = member.account
         account.queue = min(account.queue, self.lane_count - 1)
-        attained = self.attained(member, now)
-        while account.queue < len(self._limits) and attained >= self._limits[account.queue] - _TINY:
-            account.queue += 1
-            self._last += 1
-            account.position = self._last
-            if self._by_entry and member.standing is Standing.RUNNING:
-                account.fresh = True
-                self._fresh.append(member)
+        if self._exact:
+            while self._outgrown(member, now):
+                self._demote(member)
         return account.queue
+
+    def _outgrown(self, member: Member[Account], now: float) -> bool:
+        queue = member.account.queue
+        return queue < len(self._limits) and self.attained(member, now) >= self._limits[queue] - _TINY
+
+    def _demote(self, member: Member[Account]) -> None:
+        account = member.account
+        account.queue += 1
+        self._last += 1
+        account.position = self._last
+        if self._by_entry and member.standing is Standing.RUNNING:
+            account.fresh = True
+            self._fresh.append(member)
+
+    def look(self, now: float) -> None:
+        if self._exact:
+            return
+        for member in [m for m in self._above_last() if self._outgrown(m, now)]:
+            self._leave_lane(member)
+            self._demote(member)
+            member.lane = member.account.queue
+            self._enter_lane(member, now)
+
+    def next_look(self, now: float) -> float | None:
+        if self._exact:
+            return None
+        per_second = self._settings.service == "seconds"
+        times = []
+        for member in self._above_last():
+            job, account = member.job, member.account
+            left = self._limits[account.queue] - (job.run_seconds_at(now) - account.forgiven_seconds)
+            times.append(now + max(0.0, left if per_second else math.floor(left / job.gpus + _TINY)))
+        return min(times, default=None)
+
+    def _above_last(self) -> list[Member[Account]]:
+        """Running jobs that can be demoted, by submission."""
+        found = [self._members[i] for lane in self._lanes[:-1] for _, i, _ in lane.running]
+        return sorted(found, key=lambda m: (m.job.submit_time, m.job.id))
 
     def key(self, member: Member[Account], now: float) -> Key:
         job, account = member.job, member.account
@@ -157,10 +191,13 @@ class _Tiresias(GangPolicy[Account]):
         account.position = self._last
 
     def stopped(self, member: Member[Account], now: float) -> None:
-        self._first -= 1
-        member.account.position = self._first
-        member.account.fresh = False
-        member.account.waiting_since = now
+        account = member.account
+        if not account.fresh:
+            # Before those that wait already. (Who entered the queue just now stays at its end.)
+            self._first -= 1
+            account.position = self._first
+        account.fresh = False
+        account.waiting_since = now
 
     def next_time(self, member: Member[Account], now: float) -> float | None:
         job, account, knob = member.job, member.account, self._settings.promote_knob_ratio
@@ -168,7 +205,11 @@ class _Tiresias(GangPolicy[Account]):
             ran = job.run_seconds_at(now) - account.forgiven_seconds
             if account.waiting_since is not None and ran > 0:
                 return account.waiting_since + max(0.0, knob * ran - account.waited_seconds)
-        elif member.standing in (Standing.RUNNING, Standing.FIXED) and account.queue < len(self._limits):
+        elif (
+            self._exact
+            and member.standing in (Standing.RUNNING, Standing.FIXED)
+            and account.queue < len(self._limits)
+        ):
             rate = 1 if self._settings.service == "seconds" else job.gpus
             return now + max(0.0, self._limits[account.queue] - self.attained(member, now)) / rate
         return None

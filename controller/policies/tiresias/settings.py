@@ -50,6 +50,12 @@ class QueueSettings(Section):
         "Order inside a queue. start-time: by first start, jobs that never started last. queue-entry: those "
         "that run first, then by the time they entered the queue (the authors' simulator).",
     )
+    demotion: Literal["exact", "at-events"] = setting(
+        "exact",
+        "When a job is moved to the next queue. exact: when its service reaches the limit. at-events: one queue "
+        "at most with each event, the next look being planned as (limit - seconds on GPUs) / GPUs, which is late "
+        "for gangs (the authors' simulator).",
+    )
     backfill: bool = setting(True, "Jobs may pass one that does not fit now. false: it blocks all behind it.")
     interval_seconds: float = setting(
         60.0,
