@@ -91,7 +91,11 @@ class Daemon:
         """Until a signal ends it. Raises GandivaError when it cannot start."""
         settings = self._settings
         self._stop = asyncio.Event()
-        with Journal(settings.journal.path, retention_days=settings.journal.retention_days) as journal:
+        with Journal(
+            settings.journal.path,
+            retention_days=settings.journal.retention_days,
+            detail_days=settings.journal.detail_days,
+        ) as journal:
             cluster = open_cluster(
                 settings.cluster.adapter, deadline_seconds=settings.cluster.rpc_deadline_seconds
             )

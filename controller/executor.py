@@ -407,7 +407,10 @@ class Executor:
                 for node in nodes
             )
             target = max(answer.target_step for answer in answers)
-            if all(answer.all_blocked and answer.target_step == target for answer in answers):
+            # An agent sees the ranks of its own node: some may not have attached yet elsewhere.
+            ranks = [rank for answer in answers for rank in answer.ranks]
+            complete = len(ranks) >= max((rank.world_size for rank in ranks), default=0)
+            if complete and all(a.all_blocked and a.target_step == target for a in answers):
                 return
             if self._clock.now() >= deadline:
                 late = ", ".join(

@@ -257,12 +257,6 @@ class Controller:
     def _recall(self) -> None:
         """What an earlier controller left in the journal."""
         self._policy_state = self._journal.load_state(_STATE_KEY + self.policy.name) or {}
-        for job_id, totals in self._journal.totals().items():
-            memory = self._memory[job_id]
-            memory.run_seconds = totals.run_seconds
-            memory.gpu_seconds = totals.gpu_seconds
-            memory.moves = totals.moves
-            memory.suspends = totals.suspends
         last_seen = self._journal.last_heartbeat()
         now = self._clock.now()
         for operation in self._journal.open_operations():
@@ -276,8 +270,12 @@ class Controller:
         if last_seen is not None:
             for job_id in self._journal.close_open_slices(last_seen):
                 self._was_running[job_id] = last_seen
-                self._memory[job_id].run_seconds = self._journal.totals()[job_id].run_seconds
-                self._memory[job_id].gpu_seconds = self._journal.totals()[job_id].gpu_seconds
+        for job_id, totals in self._journal.totals().items():
+            memory = self._memory[job_id]
+            memory.run_seconds = totals.run_seconds
+            memory.gpu_seconds = totals.gpu_seconds
+            memory.moves = totals.moves
+            memory.suspends = totals.suspends
 
     def _keep_time(self, view: ClusterView, snapshot: Snapshot) -> None:
         """Begin and end slices that nobody asked for: jobs found running at start, and jobs that ended."""
@@ -301,8 +299,7 @@ class Controller:
                 self._recorder.slice_begins(job.id, job.running_on, since)
             elif job.phase in _OFF_GPU and self._memory.stopped(job.id, now):
                 self._recorder.slice_ends(job.id, "found off its GPUs", now)
-            if job.profile.steps_done:
-                memory.profile = job.profile
+            memory.profile = job.profile
         self._was_running.clear()
         ended = {j.id: j for j in view.jobs if j.state in (JobState.ENDED, JobState.COMPLETING)}
         for job_id in known:
@@ -326,7 +323,7 @@ class Controller:
             request = self._request_of(slurm_job)
             if request is None:
                 continue
-            record = self._record(slurm_job, request, snapshot.jobs.get(slurm_job.id))
+            record = self._record(slurm_job, request)
             if self._records.get(slurm_job.id) != record:
                 self._records[slurm_job.id] = record
                 self._journal.upsert_job(record)
@@ -344,7 +341,7 @@ class Controller:
         if len(self._requests) > 4 * len(present) + 1000:
             self._requests = {key: r for key, r in self._requests.items() if key[0] in present}
 
-    def _record(self, job: SlurmJob, request: Request, known: Job | None) -> JobRecord:
+    def _record(self, job: SlurmJob, request: Request) -> JobRecord:
         memory = self._memory[job.id]
         ended = job.state is JobState.ENDED
         return JobRecord(
@@ -362,7 +359,8 @@ class Controller:
             request=_request_json(request),
             moves=memory.moves,
             suspends=memory.suspends,
-            step_seconds=known.profile.step_seconds if known else None,
+            step_seconds=memory.profile.step_seconds,
+            peak_memory_bytes=memory.profile.peak_memory_bytes or None,
             exit_code=job.exit_code if ended else None,
         )
 

@@ -149,8 +149,21 @@ def make_job(
         # Not Slurm's own list: a binding of ours stands there once the job was placed.
         required_nodes=frozenset(request.nodelist),
         not_before=memory.not_before,
-        profile=_profile(memory.profile, seen),
+        profile=_profile(memory.profile, seen, _memory_bytes(slurm_job.id, samples, slurm_job.nodes)),
     )
+
+
+def _memory_bytes(
+    job_id: JobId, samples: Mapping[str, NodeSample | NodeError], nodes: tuple[str, ...]
+) -> int:
+    """The most memory that the job's processes hold on one GPU just now."""
+    held = [0]
+    for name in nodes:
+        sample = samples.get(name)
+        if isinstance(sample, NodeSample):
+            for gpu in sample.gpus:
+                held.append(sum(p.memory_bytes for p in gpu.processes if p.job_id == job_id))
+    return max(held)
 
 
 def _node_job(sample: NodeSample | NodeError | None, job_id: JobId) -> NodeJob | NodeError | None:
@@ -179,17 +192,19 @@ def _phase(job: SlurmJob, on_nodes: list[NodeJob | NodeError | None]) -> Phase:
     return Phase.STUCK
 
 
-def _profile(known: Profile, seen: list[NodeJob]) -> Profile:
+def _profile(known: Profile, seen: list[NodeJob], memory_bytes: int) -> Profile:
+    """What is known of the job, brought up to date."""
+    peak_memory_bytes = max(known.peak_memory_bytes, memory_bytes)
     ranks = [rank for node_job in seen for rank in node_job.ranks]
     if not ranks:
-        return known
-    step_seconds = max((r.step_seconds for r in ranks), default=0.0)
+        return replace(known, peak_memory_bytes=peak_memory_bytes)
+    step_seconds = max(rank.step_seconds for rank in ranks)
     return Profile(
         step_seconds=step_seconds or known.step_seconds,
-        steps_done=max(r.steps_done for r in ranks),
-        samples_done=sum(r.samples_done for r in ranks),
-        peak_memory_bytes=known.peak_memory_bytes,
+        steps_done=max(rank.steps_done for rank in ranks),
+        samples_done=sum(rank.samples_done for rank in ranks),
+        peak_memory_bytes=peak_memory_bytes,
         utilization_fraction=known.utilization_fraction,
-        state_bytes=max(r.state_bytes for r in ranks),
-        largest_tensor_bytes=max(r.largest_tensor_bytes for r in ranks),
+        state_bytes=max(rank.state_bytes for rank in ranks),
+        largest_tensor_bytes=max(rank.largest_tensor_bytes for rank in ranks),
     )

@@ -20,7 +20,7 @@ from container.errors import MiniClusterError
 from container.spec import ClusterSpec
 
 NAME = "demo"
-SLICE_SECONDS = 4.0
+SLICE_SECONDS = 3.0
 TRAIN = "python3 /opt/gandiva/src/examples/train_mock.py --minibatch-ms 100 --memory-mb 8192"
 
 
@@ -50,17 +50,18 @@ class Submission:
         ]
 
 
-# Affinity gives each size servers of its own: the four one-GPU jobs beyond a server's GPUs take turns there.
+# Jobs of one size share servers: four one-GPU jobs fill the first node, two two-GPU jobs the second. Two more
+# one-GPU jobs then take turns with the first four, and the four-GPU job waits until a node is free.
 SUBMISSIONS = [
-    Submission("alice", "resnet-a", 1, 2, 260),
+    Submission("alice", "resnet-a", 1, 2, 300),
     Submission("alice", "resnet-b", 1, 1, 200),
     Submission("bob", "bert-tune", 1, 1, 200),
+    Submission("carol", "wav2vec-s", 1, 1, 200),
+    Submission("bob", "bert-large", 2, 1, 220),
+    Submission("carol", "conformer", 2, 2, 250),
     Submission("bob", "bert-eval", 1, 1, 150),
-    Submission("carol", "wav2vec-s", 1, 1, 150),
-    Submission("carol", "wav2vec-t", 1, 1, 150),
-    Submission("bob", "bert-large", 2, 1, 150),
-    Submission("carol", "conformer", 2, 2, 150),
-    Submission("alice", "gpt-small", 4, 1, 120),
+    Submission("carol", "wav2vec-t", 1, 2, 150),
+    Submission("alice", "gpt-small", 4, 1, 100),
 ]
 
 
@@ -95,7 +96,8 @@ def main() -> int:
             "JobID%6,JobName%12,User%6,State%10,GPUs%4,Weight%6,"
             "RunTime%9,SuspTime%9,WaitTime%9,Slices%6,Share%6"
         )
-        print(cluster.exec("login", ["gandiva", "report", f"--format={columns}"], user="alice").stdout)
+        which = "--jobs=" + ",".join(map(str, jobs))
+        print(cluster.exec("login", ["gandiva", "report", which, f"--format={columns}"], user="alice").stdout)
     except MiniClusterError as error:
         console.print(f"[red]error:[/red] {error}", highlight=False)
         return 1
@@ -109,12 +111,12 @@ def main() -> int:
 
 
 def bring_up(console: Console) -> MiniCluster:
-    """The cluster, from an earlier demo where there is one; without jobs of that."""
+    """A fresh cluster; that of an earlier demo makes way for it. (Its images stay, so this takes seconds.)"""
     cluster = MiniCluster(
         ClusterSpec(name=NAME), report=lambda line: console.print(f"  {line}", highlight=False)
     )
+    cluster.down()
     cluster.up()
-    cluster.exec("ctl", "scancel --ctld -u alice,bob,carol || true", check=False)
     return cluster
 
 
