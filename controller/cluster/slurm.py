@@ -16,7 +16,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from controller.cluster.gres import bound_request
-from controller.cluster.port import ClusterView, JobState, SlurmJob
+from controller.cluster.port import ClusterView, JobState, SlurmJob, SlurmNode
 from controller.cluster.records import (
     JobRecord,
     array_rooms,
@@ -27,7 +27,7 @@ from controller.cluster.records import (
     slurm_node,
 )
 from controller.cluster.states import REQUEUED_HELD, job_state
-from controller.cluster.transport import BindChange, Transport, UnbindChange
+from controller.cluster.transport import BindChange, Load, Transport, UnbindChange
 from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from controller.model import GpuSet, JobId
 
@@ -102,16 +102,20 @@ class SlurmCluster:
         now = time.time()
         rooms = array_rooms(load.jobs)
         self._shared = frozenset(record.id for record in load.jobs if shares_record(record))
-        nodes = tuple(slurm_node(record, load.whole_gpu_jobs) for record in load.nodes)
-        self._models = {node.name: node.gpus[0].model for node in nodes if node.gpus}
+        nodes = self._nodes(load)
         jobs = tuple(
             slurm_job(record, now=now, array_room=rooms.get(record.id, True)) for record in load.jobs
         )
         return ClusterView(time=now, jobs=jobs, nodes=nodes)
 
+    def _nodes(self, load: Load) -> tuple[SlurmNode, ...]:
+        nodes = tuple(slurm_node(record, load.whole_gpu_jobs) for record in load.nodes)
+        self._models = {node.name: node.gpus[0].model for node in nodes if node.gpus}
+        return nodes
+
     async def _bind(self, job_id: JobId, binding: GpuSet) -> None:
         if not {gpu.node for gpu in binding} <= self._models.keys():
-            await self._observe()
+            self._nodes(await self._transport.load())
         request = bound_request(binding, self._models)
         record = await self._settled(job_id)
         if record.priority != 0:
@@ -187,7 +191,7 @@ class SlurmCluster:
                 raise ClusterRefused(f"job {job_id} is {record.state[0]}, not pending: too late to change it")
             if time.monotonic() >= give_up_at:
                 raise ClusterUnavailable(f"job {job_id} is still not through with its last run")
-            await asyncio.sleep(_POLL_SECONDS)
+            await asyncio.sleep(min(_POLL_SECONDS, max(0.0, give_up_at - time.monotonic())))
 
     async def _require_pending(self, job_id: JobId, done: str) -> None:
         record = await self._transport.job(job_id)

@@ -1,0 +1,228 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The pyslurm adapter: real worker processes, with a stand-in for pyslurm in them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.cluster.factory import open_cluster
+from controller.cluster.gres import BoundRequest
+from controller.cluster.pyslurm import PyslurmTransport
+from controller.cluster.slurm import SlurmCluster
+from controller.cluster.transport import BindChange
+from controller.errors import ClusterRefused, ClusterUnavailable, SettingsError, UnknownJob
+from controller.model import GpuId, JobId
+from tests.unit.cluster.factories import REQUEST
+
+JOB = JobId(7)
+NODE = {
+    "name": "n1",
+    "address": "10.0.0.1",
+    "hostname": "n1",
+    "state": "MIXED+DRAIN",
+    "reason": None,
+    "configured_gres": {"gpu:a100_0": 1, "shard:a100_0": 16},
+    "effective_cpus": 16,
+    "real_memory": 8192,
+    "allocated_memory": 100,
+    "active_features": ["gandiva_a100"],
+}
+Plan = Callable[..., None]
+
+
+@pytest.fixture
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+    """Set what pyslurm does from now on."""
+    source = Path(__file__).with_name("fake_pyslurm.py").read_text()
+    (tmp_path / "pyslurm.py").write_text(source)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("FAKE_PYSLURM", str(tmp_path / "plan"))
+    monkeypatch.chdir(tmp_path)
+
+    def set_plan(**steps: Any) -> None:
+        steps = {name.replace("_", "."): step for name, step in steps.items()}
+        (tmp_path / "plan").write_text(json.dumps(steps))
+
+    set_plan()
+    return set_plan
+
+
+@pytest.fixture
+async def transport(plan: Plan) -> AsyncIterator[PyslurmTransport]:
+    plan()
+    made = PyslurmTransport()
+    yield made
+    await made.close()
+
+
+def calls() -> list[str]:
+    return Path("calls").read_text().splitlines()
+
+
+async def test_jobs_and_nodes(plan: Plan, transport: PyslurmTransport) -> None:
+    ours = {
+        "id": 7,
+        "state": "RUNNING",
+        "priority": 5,
+        "admin_comment": REQUEST,
+        "gres_per_node": {"gres/shard:a100_0": 1},
+        "allocated_nodes": "n1",
+        "start_time": 1000,
+        "name": "train",
+        "time_limit": "UNLIMITED",
+        "max_nodes": "UNLIMITED",
+    }
+    plan(Jobs_load={"jobs": [ours, {"id": 8, "state": "RUNNING"}]}, Nodes_load={"nodes": [NODE]})
+    load = await transport.load()
+    (job,) = load.jobs
+    assert (job.id, job.user, job.state, job.gres) == (7, "root", ("RUNNING",), "gres/shard:a100_0:1")
+    assert job.max_nodes == 0
+    assert job.memory_per_node_mib == 100
+    (node,) = load.nodes
+    assert node.state == ("MIXED", "DRAIN")
+    assert node.gres == "gpu:a100_0:1,shard:a100_0:16"
+    assert load.whole_gpu_jobs == {}
+
+
+async def test_which_gpus_an_ordinary_job_holds_is_asked_once(
+    plan: Plan, transport: PyslurmTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ordinary = {"id": 8, "state": "RUNNING", "start_time": 1000, "allocated_tres": {"gpu": 2}}
+    plan(Jobs_load={"jobs": [ordinary]})
+    answer = {"job_id": 8, "user_id": 0, "job_state": ["RUNNING"], "nodes": "n1"}
+    detail = {**answer, "gres_detail": ["gpu:a100_1:1(IDX:1)"]}
+    script = f"#!/bin/sh\necho \"$@\" >> {tmp_path}/squeues\ncat <<'E'\n{json.dumps({'jobs': [detail]})}\nE\n"
+    (tmp_path / "squeue").write_text(script)
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for _ in range(3):
+        assert (await transport.load()).whole_gpu_jobs == {GpuId("n1", 1): JobId(8)}
+    assert (tmp_path / "squeues").read_text().splitlines() == ["--json --states=all --jobs=8"]
+    plan(Jobs_load={"jobs": []})
+    assert (await transport.load()).whole_gpu_jobs == {}
+
+
+async def test_task_zero_of_an_array_is_a_task(plan: Plan, transport: PyslurmTransport) -> None:
+    plan(Job_load={"job": {"id": 7, "array_id": 6, "array_task_id": None}})
+    assert (await transport.job(JOB)).array_task_id == 0
+    plan(Job_load={"job": {"id": 7, "array_id": 7, "array_tasks_waiting": "0-3"}})
+    assert (await transport.job(JOB)).array_task_id == -1
+
+
+async def test_the_id_of_an_array_is_looked_for_among_all_jobs(
+    plan: Plan, transport: PyslurmTransport
+) -> None:
+    plan(Job_load={"job": {"id": 8}}, Jobs_load={"jobs": [{"id": 8}, {"id": 7, "name": "wanted"}]})
+    assert (await transport.job(JOB)).name == "wanted"
+    plan(Job_load={"job": {"id": 8}}, Jobs_load={"jobs": [{"id": 8}]})
+    with pytest.raises(UnknownJob):
+        await transport.job(JOB)
+
+
+@pytest.mark.parametrize(("code", "shown"), [(3, 3), (0, 128)])
+async def test_exit_codes(plan: Plan, transport: PyslurmTransport, code: int, shown: int) -> None:
+    """pyslurm says 0 for 128."""
+    plan(Job_load={"job": {"id": 7, "state": "FAILED", "exit_code": code}})
+    assert (await transport.job(JOB)).exit_code == shown
+
+
+async def test_binding(transport: PyslurmTransport) -> None:
+    request = BoundRequest((("a100_2", 1), ("a100_3", 1)), ("n1", "n2"))
+    await transport.bind(JOB, BindChange(request, resize=False))
+    (call,) = calls()
+    assert call.startswith("modify(7, ")
+    assert json.loads(call.removeprefix("modify(7, ").removesuffix(")")) == {
+        "gres_per_node": {"shard:a100_2": 1, "shard:a100_3": 1},
+        "required_nodes": ["n1", "n2"],
+        "begin_time": 1,
+    }
+
+
+async def test_suspend_resume_release(transport: PyslurmTransport) -> None:
+    await transport.suspend(JOB)
+    await transport.resume(JOB)
+    await transport.release(JOB)
+    assert calls() == ["suspend(7)", "unsuspend(7)", "release(7)"]
+
+
+@pytest.mark.parametrize(
+    ("errno", "message", "expected"),
+    [
+        (2017, "Invalid job id specified", UnknownJob),
+        (2024, "Job is pending execution", ClusterRefused),
+        (2072, "Invalid generic resource (gres) specification", ClusterRefused),
+        (2020, "Job is in transition state", ClusterUnavailable),
+        (1800, "Unable to contact slurm controller (connect failure)", ClusterUnavailable),
+        (5004, "Socket timed out on send/recv operation", ClusterUnavailable),
+        (1007, "Protocol authentication error", ClusterUnavailable),
+        (111, "Connection refused", ClusterUnavailable),
+        (0, "Success", ClusterUnavailable),
+    ],
+)
+async def test_slurms_errors(
+    plan: Plan, transport: PyslurmTransport, errno: int, message: str, expected: type[Exception]
+) -> None:
+    plan(suspend={"errno": errno, "message": message})
+    with pytest.raises(expected) as caught:
+        await transport.suspend(JOB)
+    assert type(caught.value) is expected
+    assert message in str(caught.value) and "job 7" in str(caught.value)
+
+
+async def test_a_bug_in_pyslurm_does_not_end_the_worker(plan: Plan, transport: PyslurmTransport) -> None:
+    plan(suspend={"bug": "surprise"})
+    with pytest.raises(ClusterUnavailable, match="ValueError: surprise"):
+        await transport.suspend(JOB)
+    plan()
+    await transport.suspend(JOB)
+
+
+async def test_a_crash_costs_one_call(plan: Plan, transport: PyslurmTransport) -> None:
+    plan(suspend={"exit": True})
+    with pytest.raises(ClusterUnavailable, match=r"worker died.*invalid pointer"):
+        await transport.suspend(JOB)
+    plan()
+    await transport.suspend(JOB)
+
+
+async def test_a_call_that_hangs_ends_at_the_deadline_and_the_next_one_works(plan: Plan) -> None:
+    port = SlurmCluster(PyslurmTransport(), deadline_seconds=1.0)
+    plan(Jobs_load={"jobs": [], "sleep": 60}, Job_load={"job": {"id": 7}})
+    observing = asyncio.ensure_future(port.observe())
+    assert (await port.job(JOB)).id == 7, "another worker answers meanwhile"
+    with pytest.raises(ClusterUnavailable, match="not done within 1 s"):
+        await observing
+    plan(Jobs_load={"jobs": []})
+    assert (await port.observe()).jobs == ()
+    await port.close()
+
+
+async def test_more_calls_than_workers_wait_for_their_turn(transport: PyslurmTransport) -> None:
+    await asyncio.gather(*(transport.suspend(JobId(i)) for i in range(20)))
+    assert sorted(calls()) == sorted(f"suspend({i})" for i in range(20))
+
+
+@pytest.mark.parametrize(
+    ("start", "problem"), [("exit", "configuration source"), ("raise", r"libslurm\.so\.45")]
+)
+async def test_a_pyslurm_that_does_not_start(
+    plan: Plan, transport: PyslurmTransport, start: str, problem: str
+) -> None:
+    plan(start=start)
+    with pytest.raises(ClusterUnavailable, match=problem):
+        await transport.load()
+    plan(Jobs_load={"jobs": []})
+    assert (await transport.load()).jobs == ()
+
+
+def test_a_host_without_pyslurm_is_told_the_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(SettingsError, match="'command'"):
+        open_cluster("pyslurm", deadline_seconds=1)

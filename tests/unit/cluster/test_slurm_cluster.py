@@ -1,0 +1,327 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The port's rules, on a transport that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from controller.cluster.port import ClusterPort, JobState
+from controller.cluster.records import JobRecord
+from controller.cluster.slurm import MAX_WAITING_TASKS, SlurmCluster
+from controller.cluster.states import REQUEUED_HELD
+from controller.cluster.transport import BindChange, Load, UnbindChange
+from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
+from controller.model import GpuId, JobId
+from tests.unit.cluster.factories import REQUEST, job_record, node_record, running_record
+
+JOB = JobId(7)
+N1 = frozenset({GpuId("n1", 0), GpuId("n1", 1)})
+BOTH = frozenset({GpuId("n1", 0), GpuId("n2", 0)})
+
+
+class FakeTransport:
+    """Answers with the records it was given, and writes down what it is asked to change."""
+
+    def __init__(self, *records: JobRecord) -> None:
+        self.records = {record.id: record for record in records}
+        self.calls: list[tuple[Any, ...]] = []
+        self.failures: dict[str, Exception] = {}
+        self.later: list[JobRecord] = []
+        """Records that replace the first one, one at each further reading."""
+        self.hangs = False
+
+    async def load(self) -> Load:
+        await self._maybe_hang()
+        nodes = (node_record("n1"), node_record("n2"))
+        return Load(tuple(self.records.values()), nodes, {})
+
+    async def job(self, job_id: JobId) -> JobRecord:
+        await self._maybe_hang()
+        if job_id not in self.records:
+            raise UnknownJob(f"job {job_id}")
+        record = self.records[job_id]
+        if self.later:
+            self.records[job_id] = self.later.pop(0)
+        return record
+
+    async def bind(self, job_id: JobId, change: BindChange) -> None:
+        await self._did("bind", job_id, str(change.request), change.request.nodes, change.resize)
+
+    async def unbind(self, job_id: JobId, change: UnbindChange) -> None:
+        await self._did("unbind", job_id, change)
+
+    async def release(self, job_id: JobId) -> None:
+        await self._did("release", job_id)
+
+    async def hold(self, job_id: JobId) -> None:
+        await self._did("hold", job_id)
+
+    async def split(self, array_id: JobId, tasks: Sequence[int]) -> None:
+        await self._did("split", array_id, tuple(tasks))
+
+    async def suspend(self, job_id: JobId) -> None:
+        await self._did("suspend", job_id)
+
+    async def resume(self, job_id: JobId) -> None:
+        await self._did("resume", job_id)
+
+    async def requeue_hold(self, job_id: JobId) -> None:
+        await self._did("requeue_hold", job_id)
+
+    async def close(self) -> None:
+        await self._did("close")
+
+    async def _did(self, *call: Any) -> None:
+        await self._maybe_hang()
+        self.calls.append(call)
+        if call[0] in self.failures:
+            raise self.failures[call[0]]
+
+    async def _maybe_hang(self) -> None:
+        if self.hangs:
+            await asyncio.Event().wait()
+
+
+def port(transport: FakeTransport, deadline_seconds: float = 5.0) -> ClusterPort:
+    return SlurmCluster(transport, deadline_seconds=deadline_seconds)
+
+
+async def test_binding_within_one_node() -> None:
+    transport = FakeTransport(job_record())
+    await port(transport).bind(JOB, N1)
+    assert transport.calls == [("bind", JOB, "shard:a100_0:1,shard:a100_1:1", ("n1",), False)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"min_nodes": 1, "max_nodes": 1},
+        {"min_nodes": 1, "max_nodes": 2},
+        {"min_nodes": 2, "max_nodes": 0},
+        {"min_nodes": 2, "max_nodes": 2, "gres": ""},
+    ],
+)
+async def test_binding_fixes_the_number_of_nodes_where_it_must(changes: dict[str, Any]) -> None:
+    transport = FakeTransport(job_record(**changes))
+    await port(transport).bind(JOB, BOTH)
+    assert transport.calls == [("bind", JOB, "shard:a100_0:1", ("n1", "n2"), True)]
+
+
+async def test_binding_waits_for_the_end_of_the_last_run() -> None:
+    transport = FakeTransport(job_record(state=("PENDING", "COMPLETING")))
+    transport.later = [job_record(state=("PENDING", "COMPLETING")), job_record(restarts=1)]
+    await port(transport).bind(JOB, N1)
+    assert [call[0] for call in transport.calls] == ["bind"]
+
+
+async def test_binding_gives_up_on_a_last_run_that_does_not_end() -> None:
+    transport = FakeTransport(job_record(state=("PENDING", "COMPLETING")))
+    with pytest.raises(ClusterUnavailable, match="last run"):
+        await port(transport, deadline_seconds=0.2).bind(JOB, N1)
+    assert transport.calls == []
+
+
+@pytest.mark.parametrize(
+    ("record", "problem"),
+    [
+        (running_record("gres/shard:a100_0:1", "n1"), "RUNNING, not pending"),
+        (job_record(priority=5), "not held"),
+        (job_record(array_job_id=7, array_tasks="0-3"), "array tasks 0-3"),
+        (job_record(state=("CANCELLED",)), "CANCELLED, not pending"),
+    ],
+)
+async def test_jobs_that_cannot_be_bound(record: JobRecord, problem: str) -> None:
+    transport = FakeTransport(record)
+    with pytest.raises(ClusterRefused, match=problem):
+        await port(transport).bind(JOB, N1)
+    assert transport.calls == []
+
+
+async def test_bindings_that_cannot_be() -> None:
+    transport = FakeTransport(job_record())
+    for binding in (frozenset(), N1 | BOTH, frozenset({GpuId("n9", 0)})):
+        with pytest.raises(ValueError):
+            await port(transport).bind(JOB, binding)
+    assert transport.calls == []
+
+
+async def test_unbinding_restores_what_the_user_asked_for() -> None:
+    request = REQUEST.replace('"site"', '"nodelist":"n[1-2]","site"')
+    transport = FakeTransport(job_record(gres="gres/shard:a100_0:1", request=request))
+    await port(transport).unbind(JOB)
+    assert transport.calls == [("unbind", JOB, UnbindChange("gpu:2", None, "n[1-2]", 1))]
+
+
+async def test_unbinding_gpus_per_job() -> None:
+    request = 'gandiva:{"v":1,"gpus":4,"gpus_per_node":null,"nodes":null}'
+    transport = FakeTransport(job_record(request=request))
+    await port(transport).unbind(JOB)
+    assert transport.calls == [("unbind", JOB, UnbindChange("", 4, "", None))]
+
+
+@pytest.mark.parametrize("request_", ["gandiva:", "gandiva:{}", 'gandiva:{"gpus":"many"}'])
+async def test_unbinding_without_a_request_changes_nothing(request_: str) -> None:
+    transport = FakeTransport(job_record(request=request_))
+    with pytest.raises(ClusterRefused, match="admin_comment"):
+        await port(transport).unbind(JOB)
+    assert transport.calls == []
+
+
+async def test_only_pending_jobs_are_held() -> None:
+    transport = FakeTransport(running_record("gres/shard:a100_0:1", "n1"))
+    with pytest.raises(ClusterRefused, match="RUNNING"):
+        await port(transport).hold(JOB)
+    assert transport.calls == []
+
+
+async def test_a_job_that_starts_while_it_is_held_is_reported() -> None:
+    transport = FakeTransport(job_record(priority=5))
+    transport.later = [running_record("gres/shard:a100_0:1", "n1")]
+    with pytest.raises(ClusterRefused, match="RUNNING"):
+        await port(transport).hold(JOB)
+    assert transport.calls == [("hold", JOB)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        running_record("gres/shard:a100_0:1", "n1"),
+        running_record("gres/shard:a100_0:1", "n1", state=("SUSPENDED",), priority=0),
+        running_record("gres/shard:a100_0:1", "n1", state=("RUNNING", "CONFIGURING")),
+    ],
+)
+async def test_allocated_jobs_are_requeued(record: JobRecord) -> None:
+    transport = FakeTransport(record)
+    await port(transport).requeue(JOB)
+    assert transport.calls == [("requeue_hold", JOB)]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        job_record(restarts=1),
+        job_record(state=("PENDING", "COMPLETING"), reason=REQUEUED_HELD, restarts=1),
+        job_record(state=("COMPLETING",), reason=REQUEUED_HELD, restarts=1),
+    ],
+)
+async def test_a_requeue_may_be_repeated(record: JobRecord) -> None:
+    transport = FakeTransport(record)
+    await port(transport).requeue(JOB)
+    assert transport.calls == []
+
+
+async def test_a_pending_job_that_is_not_held_is_held_instead() -> None:
+    transport = FakeTransport(job_record(priority=5))
+    await port(transport).requeue(JOB)
+    assert transport.calls == [("hold", JOB)]
+
+
+@pytest.mark.parametrize("state", [("COMPLETED",), ("COMPLETED", "COMPLETING"), ("FAILED",)])
+async def test_what_is_over_is_not_run_again(state: tuple[str, ...]) -> None:
+    transport = FakeTransport(running_record("gres/shard:a100_0:1", "n1", state=state))
+    with pytest.raises(ClusterRefused, match="run it again"):
+        await port(transport).requeue(JOB)
+    assert transport.calls == []
+
+
+async def test_resuming_what_runs_already() -> None:
+    transport = FakeTransport(running_record("gres/shard:a100_0:1", "n1"))
+    transport.failures["resume"] = ClusterRefused("Job is not suspended")
+    await port(transport).resume(JOB)
+
+
+async def test_a_suspend_that_got_no_answer_but_took_effect() -> None:
+    transport = FakeTransport(running_record("gres/shard:a100_0:1", "n1", state=("SUSPENDED",)))
+    transport.failures["suspend"] = ClusterUnavailable("zero bytes")
+    await port(transport).suspend(JOB)
+
+
+async def test_a_suspend_that_got_no_answer_and_no_effect() -> None:
+    transport = FakeTransport(running_record("gres/shard:a100_0:1", "n1"))
+    transport.failures["suspend"] = ClusterUnavailable("zero bytes")
+    with pytest.raises(ClusterUnavailable, match="zero bytes"):
+        await port(transport).suspend(JOB)
+
+
+async def test_slurmctld_does_not_answer_for_jobs_it_does_not_know() -> None:
+    transport = FakeTransport()
+    transport.failures["suspend"] = ClusterUnavailable("zero bytes")
+    with pytest.raises(UnknownJob):
+        await port(transport).suspend(JOB)
+
+
+@pytest.mark.parametrize(
+    "call", ["observe", "job", "bind", "unbind", "release", "hold", "suspend", "resume", "requeue"]
+)
+async def test_every_call_has_a_deadline(call: str) -> None:
+    transport = FakeTransport(job_record())
+    transport.hangs = True
+    arguments = {"observe": (), "bind": (JOB, N1)}.get(call, (JOB,))
+    with pytest.raises(ClusterUnavailable, match=r"not done within 0\.05 s"):
+        await getattr(port(transport, deadline_seconds=0.05), call)(*arguments)
+
+
+async def test_arrays_are_split_ahead_but_for_one_task() -> None:
+    transport = FakeTransport(job_record(array_job_id=7, array_tasks="0-3"))
+    await port(transport).observe()
+    assert transport.calls == [("split", JOB, (0, 1, 2))]
+
+
+async def test_large_arrays_are_split_some_tasks_at_a_time() -> None:
+    tasks = [job_record(id=100 + i, array_job_id=7, array_task_id=i) for i in range(MAX_WAITING_TASKS - 3)]
+    transport = FakeTransport(job_record(array_job_id=7, array_tasks="100-999"), *tasks)
+    await port(transport).observe()
+    assert transport.calls == [("split", JOB, (100, 101, 102))]
+
+
+async def test_no_more_tasks_are_split_than_the_array_may_run() -> None:
+    transport = FakeTransport(
+        job_record(array_job_id=7, array_tasks="1-9%2", array_limit=2),
+        job_record(id=8, array_job_id=7, array_task_id=0, array_limit=2),
+    )
+    await port(transport).observe()
+    assert transport.calls == [("split", JOB, (1,))]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"array_tasks": "5"},
+        {"dependency": "afterok:3"},
+        {"reason": "JobHeldAdmin"},
+        {"priority": 5},
+        {"begin_time": 4_102_444_800},
+    ],
+)
+async def test_arrays_that_cannot_run_yet_are_left_alone(changes: dict[str, Any]) -> None:
+    transport = FakeTransport(job_record(**{"array_job_id": 7, "array_tasks": "0-3", **changes}))
+    await port(transport).observe()
+    assert transport.calls == []
+
+
+async def test_an_array_that_changed_meanwhile_does_not_stop_the_view() -> None:
+    transport = FakeTransport(job_record(array_job_id=7, array_tasks="0-3"), job_record(id=9))
+    transport.failures["split"] = ClusterRefused("it was cancelled")
+    view = await port(transport).observe()
+    assert {job.id for job in view.jobs} == {7, 9}
+
+
+async def test_a_record_of_several_tasks_is_not_released() -> None:
+    transport = FakeTransport(job_record(array_job_id=7, array_tasks="0-3", dependency="afterok:3"))
+    cluster = port(transport)
+    await cluster.observe()
+    with pytest.raises(ClusterRefused, match="several array tasks"):
+        await cluster.release(JOB)
+    assert transport.calls == []
+
+
+async def test_a_view() -> None:
+    transport = FakeTransport(job_record(), running_record("gres/shard:a100_1:1", "n2", id=8))
+    view = await port(transport).observe()
+    assert [node.name for node in view.nodes] == ["n1", "n2"]
+    states = {job.id: job.state for job in view.jobs}
+    assert states == {7: JobState.PENDING, 8: JobState.RUNNING}
