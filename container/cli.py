@@ -21,7 +21,8 @@ from rich.status import Status
 from rich.table import Table
 
 from container import engine, images
-from container.cluster import HOST_LABEL, MiniCluster, clusters, spec_of
+from container.cluster import MiniCluster, clusters
+from container.containers import HOST_LABEL, spec_of
 from container.errors import MiniClusterError
 from container.services import DAEMONS, SCRIPT, Name
 from container.spec import ClusterSpec, Host, NodeGroup, load

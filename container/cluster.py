@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,23 +12,15 @@ from typing import Any, Final
 
 import docker.errors
 
-from container import engine, images, render
+from container import containers, engine, images, render
+from container.containers import LABEL, everywhere
 from container.errors import CommandError, DeadlineError, MiniClusterError, UpError
-from container.execute import Completed, Content, execute, get_file, put_files
+from container.execute import Completed, Content, execute, put_files
 from container.services import DAEMONS, SCRIPT, Name, Service
 from container.spec import ClusterSpec, Host
 
-LABEL: Final = images.LABEL_OF_CLUSTERS
-"""On everything of a cluster; its value is the cluster's name."""
-SPEC_LABEL: Final = "org.gandiva.minicluster.spec"
-HOST_LABEL: Final = "org.gandiva.minicluster.host"
 CONTROLLER_LOG: Final = "/var/log/gandiva/controller.log"
 
-_MOUNT_CONF: Final = "/etc/slurm"
-_MOUNT_SHARED: Final = "/shared"
-_NVIDIA_MAJOR: Final = 195
-_NVIDIACTL_MINOR: Final = 255
-_BOOT_SECONDS: Final = 60
 _READY_SECONDS: Final = 60
 _POLL_SECONDS: Final = 0.1
 _CONTROLLER_SECONDS: Final = 20
@@ -62,11 +52,10 @@ class MiniCluster:
             EngineError: no Docker engine answers (none is started for this).
         """
         client = engine.connect(install=False)
-        containers = client.containers.list(filters={"label": f"{LABEL}={name}"})
-        if not containers:
+        running = containers.find(client, name, every=False)
+        if not running:
             raise MiniClusterError(f"no mini cluster {name!r} runs: start one with `gandiva-cluster up`")
-        spec = ClusterSpec.model_validate_json(containers[0].labels[SPEC_LABEL])
-        cluster = cls(spec, report)
+        cluster = cls(containers.spec_of(running[0]), report)
         cluster._connection = client
         return cluster
 
@@ -90,14 +79,14 @@ class MiniCluster:
             MiniClusterError: a cluster of this name runs already.
         """
         client = self._client
-        if self._containers(every=False):
+        if containers.find(client, self.name, every=False):
             raise MiniClusterError(
                 f"a mini cluster {self.name!r} runs already: take it down first, or use --replace"
             )
         self.down()  # Something may be left of one that was cut off.
         image = images.Images(client, self.spec.release, self._report, source).ensure()
         try:
-            self._step("starting containers", lambda: self._start_containers(image))
+            self._step("starting containers", lambda: containers.start(client, self.spec, image))
             self._step("configuring Slurm", self._configure)
             self._step("starting Slurm", self._start_slurm)
         except (CommandError, DeadlineError, UpError, docker.errors.APIError) as error:
@@ -105,13 +94,7 @@ class MiniCluster:
 
     def down(self) -> None:
         """Remove all containers, networks and volumes of this cluster, and nothing else."""
-        client = self._client
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(_remove_container, self._containers(every=True)))
-        label = {"label": f"{LABEL}={self.name}"}
-        for thing in (*client.networks.list(filters=label), *client.volumes.list(filters=label)):
-            with suppress(docker.errors.NotFound):
-                thing.remove()
+        containers.remove(self._client, self.name)
 
     def sync(self, source: Path = images.REPOSITORY_ROOT) -> None:
         """Put the sources as they are now into the running containers, build and install them there.
@@ -131,7 +114,7 @@ class MiniCluster:
         # One first: all of them install into the one shared /etc/slurm.
         first, *others = self.spec.hosts
         renew(first)
-        self._everywhere(renew, others)
+        everywhere(renew, others)
 
     # Commands and files
 
@@ -207,7 +190,7 @@ class MiniCluster:
             names = ("munge", *DAEMONS[host.role])
             self.exec(host.name, " && ".join(f"{SCRIPT} start {name}" for name in names), timeout_seconds=120)
 
-        self._everywhere(start, self.spec.hosts)
+        everywhere(start, self.spec.hosts)
 
     def start_controller(self, settings_overrides: Mapping[str, Any] | None = None) -> None:
         """Write gandiva.toml, start the Gandiva controller on ctl and wait until its API answers.
@@ -290,7 +273,7 @@ class MiniCluster:
                 container = self._client.containers.get(self._container_name(host.name))
                 (place / "container.log").write_bytes(container.logs())
 
-        self._everywhere(gather, self.spec.hosts)
+        everywhere(gather, self.spec.hosts)
         with suppress(MiniClusterError, docker.errors.APIError):
             configuration = self.exec("ctl", "cd /etc/slurm; tail -n +1 *.conf gandiva/*.conf", check=False)
             (folder / "slurm-configuration.txt").write_text(configuration.stdout)
@@ -307,7 +290,7 @@ class MiniCluster:
                 return f"--- {host.name}\n{container.logs(tail=lines).decode(errors='replace')}"
             return f"--- {host.name}: no container"
 
-        return "\n".join(self._everywhere(tail, self.spec.hosts))
+        return "\n".join(everywhere(tail, self.spec.hosts))
 
     # How it is made
 
@@ -323,96 +306,8 @@ class MiniCluster:
         action()
         self._report(f"{title}: {time.monotonic() - began:.1f} s")
 
-    def _everywhere(self, action: Callable[[Host], Any], hosts: Sequence[Host]) -> list[Any]:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            return list(pool.map(action, hosts))
-
     def _container_name(self, host: str) -> str:
-        return f"gandiva-{self.name}-{host}"
-
-    def _containers(self, *, every: bool = True) -> list[Any]:
-        found: list[Any] = self._client.containers.list(
-            all=every, filters={"label": f"{LABEL}={self.name}"}, ignore_removed=True
-        )
-        return found
-
-    def _start_containers(self, image: str) -> None:
-        labels = {LABEL: self.name}
-        network = f"gandiva-{self.name}"
-        self._client.networks.create(network, driver="bridge", labels=labels, check_duplicate=True)
-        for kind in ("conf", "shared"):
-            self._client.volumes.create(f"gandiva-{self.name}-{kind}", labels=labels)
-        munge_key = secrets.token_bytes(128)
-
-        def start(host: Host) -> None:
-            self._create_container(host, image, network)
-            put_files(self._client, self._container_name(host.name), self._host_files(host, munge_key))
-            self._client.api.start(self._container_name(host.name))
-
-        # The first one fills the volume /etc/slurm from the image: alone, or they would get into a tangle.
-        hosts = sorted(self.spec.hosts, key=lambda host: host.role != "ctl")
-        start(hosts[0])
-        self._everywhere(start, hosts[1:])
-        self._everywhere(self._await_boot, hosts)
-
-    def _create_container(self, host: Host, image: str, network: str) -> None:
-        api = self._client.api
-        node = host.role == "node"
-        minors = [*range(host.group.gpus), _NVIDIACTL_MINOR] if host.group else []
-        host_config = api.create_host_config(
-            binds={
-                f"gandiva-{self.name}-conf": {"bind": _MOUNT_CONF, "mode": "rw"},
-                f"gandiva-{self.name}-shared": {"bind": _MOUNT_SHARED, "mode": "rw"},
-            },
-            network_mode=network,
-            cap_add=["SYS_ADMIN", "SYS_NICE", "SYS_PTRACE"] if node else None,
-            security_opt=["seccomp=unconfined", "apparmor=unconfined"] if node else None,
-            # Own control groups: two clusters may have the same node names and job numbers.
-            cgroupns="private" if node else None,
-            # One rule for each device: with a wildcard, Slurm could not take a single one away (version 1).
-            device_cgroup_rules=[f"c {_NVIDIA_MAJOR}:{minor} rwm" for minor in minors] or None,
-            tmpfs={"/run/gandiva": "size=64m,mode=755"} if node else None,
-            shm_size="256m",
-        )
-        api.create_container(
-            image,
-            ["/usr/bin/tini", "-s", "--", f"{images.SCRIPTS_IN_IMAGE}/boot.sh"],
-            name=self._container_name(host.name),
-            hostname=host.name,
-            labels={LABEL: self.name, HOST_LABEL: host.name, SPEC_LABEL: self.spec.model_dump_json()},
-            host_config=host_config,
-            networking_config=api.create_networking_config(
-                {network: api.create_endpoint_config(aliases=[host.name, *host.nodes])}
-            ),
-        )
-
-    def _host_files(self, host: Host, munge_key: bytes) -> dict[str, Content]:
-        files = {
-            "/etc/munge/munge.key": Content(munge_key, 0o400),
-            "/etc/minicluster/host.env": Content(render.host_env(host).encode()),
-        }
-        for name, text in render.accounts(self.spec).items():
-            files[f"/etc/minicluster/{name}"] = Content(text.encode(), 0o600)
-        if host.role == "ctl":
-            files["/etc/minicluster/cluster.toml"] = Content(render.description_toml(self.spec).encode())
-            files[f"{_MOUNT_CONF}/slurm.conf"] = Content(render.slurm_conf(self.spec).encode())
-        if host.role == "db":
-            files["/etc/minicluster/slurmdbd.conf"] = Content(render.slurmdbd_conf().encode(), 0o600)
-        return files
-
-    def _await_boot(self, host: Host) -> None:
-        """Wait until boot.sh has done its part; an early end of it is told with its output."""
-        name = self._container_name(host.name)
-        deadline = time.monotonic() + _BOOT_SECONDS
-        while True:
-            with suppress(FileNotFoundError):
-                get_file(self._client, name, "/run/minicluster-ready")
-                return
-            container = self._client.containers.get(name)
-            if container.status not in {"running", "created"} or time.monotonic() > deadline:
-                output = container.logs(tail=30).decode(errors="replace")
-                raise UpError(f"host {host.name} did not boot ({container.status}): {output}")
-            time.sleep(_POLL_SECONDS)
+        return containers.container_name(self.spec, host)
 
     def _configure(self) -> None:
         shared = any(host.shared for host in self.spec.hosts)
@@ -432,7 +327,7 @@ class MiniCluster:
             kind, key, *_ = self.exec(host.name, script, stdin=authorized).stdout.split()
             return f"{','.join(dict.fromkeys([host.name, *host.nodes]))} {kind} {key}\n"
 
-        known_hosts = "".join(self._everywhere(exchange_keys, nodes))
+        known_hosts = "".join(everywhere(exchange_keys, nodes))
         settings = render.controller_toml(self.spec)
         ctl = self._container_name("ctl")
         put_files(
@@ -471,13 +366,3 @@ def clusters(client: Any) -> dict[str, list[Any]]:
     for container in client.containers.list(all=True, filters={"label": LABEL}, ignore_removed=True):
         found.setdefault(container.labels[LABEL], []).append(container)
     return found
-
-
-def _remove_container(container: Any) -> None:
-    with suppress(docker.errors.NotFound):
-        container.remove(force=True, v=True)
-
-
-def spec_of(container: Any) -> ClusterSpec:
-    """The specification that a container carries."""
-    return ClusterSpec.model_validate(json.loads(container.labels[SPEC_LABEL]))

@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 
 from container import engine
-from container.cluster import MiniCluster, clusters, spec_of
+from container.cluster import MiniCluster, clusters
+from container.containers import spec_of
 from container.errors import EngineError, MiniClusterError
 from container.spec import ClusterSpec
 from tests.live.support import Site
