@@ -325,3 +325,26 @@ async def test_a_view() -> None:
     assert [node.name for node in view.nodes] == ["n1", "n2"]
     states = {job.id: job.state for job in view.jobs}
     assert states == {7: JobState.PENDING, 8: JobState.RUNNING}
+
+
+async def test_a_begin_time_that_passes_makes_a_job_eligible(monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = FakeTransport(job_record(begin_time=2000))
+    cluster = port(transport)
+    for now, eligible in ((1000.0, False), (1999.0, False), (2000.0, True), (2001.0, True)):
+        monkeypatch.setattr("time.time", lambda now=now: now)
+        (job,) = (await cluster.observe()).jobs
+        assert job.eligible is eligible, now
+
+
+async def test_what_changed_shows_in_the_next_view() -> None:
+    transport = FakeTransport(
+        job_record(array_job_id=6, array_task_id=0, array_limit=1),
+        job_record(id=8, array_job_id=6, array_task_id=1, array_limit=1),
+    )
+    cluster = port(transport)
+    eligible = {job.id for job in (await cluster.observe()).jobs if job.eligible}
+    assert eligible == {7}
+    transport.records[7] = transport.records[7]._replace(state=("COMPLETED",))
+    first, second = (await cluster.observe()).jobs
+    assert first.state is JobState.ENDED
+    assert second.eligible
