@@ -62,7 +62,9 @@ class Looking:
             reading = self._node.reader.last() or Reading("", ())
         can = Capabilities.of_version(reading.driver_version)
         jobs = []
-        for job_id in self._node.blocks.job_ids()[: protocol.MAX_JOBS]:
+        present = self._node.blocks.job_ids()
+        self._node.owners.sweep(present)
+        for job_id in present[: protocol.MAX_JOBS]:
             # A job that ends meanwhile takes its block with it.
             with contextlib.suppress(AgentError):
                 jobs.append(self._job_info(job_id, occupancy, can))

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 
 import pytest
 
@@ -43,6 +44,18 @@ def submit(cluster: MiniCluster, user: str, script: str, *options: str, wait: bo
 
 def output(cluster: MiniCluster, user: str, job: int) -> str:
     return cluster.read_file("login", f"/home/{user}/out-{job}")
+
+
+def wait_output(cluster: MiniCluster, user: str, job: int, wanted: str, seconds: float = 20) -> str:
+    """The output once it has `wanted`; a job is RUNNING some time before its file is there."""
+    deadline = time.monotonic() + seconds
+    text = ""
+    while wanted not in text:
+        assert time.monotonic() < deadline, f"no {wanted!r} in the output of job {job}: {text}"
+        time.sleep(0.1)
+        with suppress(FileNotFoundError):
+            text = output(cluster, user, job)
+    return text
 
 
 def state(cluster: MiniCluster, job: int) -> str:
@@ -84,10 +97,7 @@ def test_a_held_job_runs_on_exactly_the_gpus_it_is_bound_to(cluster: MiniCluster
     )
     cluster.exec("ctl", ["scontrol", "release", str(job)])
     wait_state(cluster, job, "RUNNING")
-    deadline = time.monotonic() + 10
-    while "gpu3" not in (text := output(cluster, "alice", job)):
-        assert time.monotonic() < deadline, text
-        time.sleep(0.1)
+    text = wait_output(cluster, "alice", job, "gpu3")
     # Slurm numbers the GPUs of a job from 0 when it can open no others.
     assert text.splitlines()[0] == "node=n2 visible=0,1"
     allowed = [line.split(":")[0] for line in text.splitlines() if OWN in line]
@@ -123,6 +133,8 @@ def test_the_controllers_user_suspends_and_resumes_another_users_job(cluster: Mi
         time.sleep(0.3)
         return cluster.read_file("login", "/home/alice/beat") != before
 
+    while cluster.exec("login", ["test", "-s", "/home/alice/beat"], check=False).exit_code != 0:
+        time.sleep(0.1)
     call("suspend")
     wait_state(cluster, job, "SUSPENDED")
     time.sleep(0.2)

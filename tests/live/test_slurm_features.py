@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What Slurm users are used to, with Gandiva jobs: arrays, dependencies, srun, salloc, scancel, …"""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from tests.live.support import TRAIN, Site
+
+pytestmark = pytest.mark.live
+
+
+def leave_one_gpu(site: Site) -> None:
+    """Ordinary jobs on all GPUs but one, so that Gandiva jobs must share it."""
+    for count, node in ((4, "n1"), (3, "n2")):
+        job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{count}", "-w", node)
+        site.wait_state(job, "RUNNING")
+
+
+def test_array_tasks_are_jobs_of_their_own_and_the_limit_holds(site: Site) -> None:
+    command = f"{TRAIN} --steps 40 --minibatch-ms 50 --memory-mb 512"
+    array = site.submit("alice", command, "--gandiva", "--gres=gpu:1", "--array=0-5%2")
+    most = 0
+    tasks: set[str] = set()
+
+    def ended() -> bool:
+        nonlocal most
+        lines = site.cluster.exec("ctl", ["squeue", "-h", "-r", "-t", "all", "-o", "%F %K %T"]).stdout
+        states = {
+            task: state
+            for job, task, state in (line.split() for line in lines.splitlines())
+            if job == str(array)
+        }
+        tasks.update(states)
+        most = max(most, sum(state in ("RUNNING", "SUSPENDED") for state in states.values()))
+        return len(states) == 6 and set(states.values()) == {"COMPLETED"}
+
+    site.wait("six completed tasks", ended, 90)
+    assert tasks == {"0", "1", "2", "3", "4", "5"}
+    assert most == 2, "the array's limit is two at a time, and two fit"
+
+
+def test_dependency_and_begin_time_are_kept(site: Site) -> None:
+    first = site.train("alice", "--gandiva", "--gres=gpu:1", steps=60)
+    second = site.train("alice", "--gandiva", "--gres=gpu:1", f"--dependency=afterok:{first}", steps=10)
+    later = site.train("bob", "--gandiva", "--gres=gpu:1", "--begin=now+8", steps=10)
+    never = site.train("bob", "--gandiva", "--gres=gpu:1", f"--dependency=afternotok:{first}", steps=10)
+    states = site.wait_ended([first, second, later], 90)
+    assert set(states.values()) == {"COMPLETED"}, states
+    jobs = {job: site.job(job) for job in (first, second, later)}
+    assert jobs[second]["StartTime"] >= jobs[first]["EndTime"]
+    assert jobs[later]["StartTime"] >= jobs[later]["EligibleTime"] > jobs[later]["SubmitTime"]
+    assert site.state(never) == "PENDING"
+
+
+def test_suspended_time_does_not_count_as_run_time(site: Site) -> None:
+    leave_one_gpu(site)
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", "--time=10", steps=120) for _ in range(2)]
+    site.wait_on_gpu(*jobs)
+    assert set(site.wait_ended(jobs, 120).values()) == {"COMPLETED"}
+    rows = {row["job_id"]: row for row in site.report()}
+    for job in jobs:
+        shown = site.job(job)
+        hours, minutes, seconds = map(int, shown["RunTime"].split(":"))
+        slurm_seconds = hours * 3600 + minutes * 60 + seconds
+        assert slurm_seconds == pytest.approx(rows[job]["run_seconds"], abs=4)
+        assert rows[job]["suspended_seconds"] > 2
+
+
+def test_srun_and_salloc_take_turns_like_batch_jobs(site: Site) -> None:
+    done = site.cluster.exec(
+        "login",
+        [
+            "srun",
+            "--gandiva",
+            "--gres=gpu:1",
+            "--mem=100M",
+            "bash",
+            "-c",
+            "echo $GANDIVA_JOB $CUDA_VISIBLE_DEVICES",
+        ],
+        user="alice",
+        timeout_seconds=60,
+    )
+    assert done.stdout.split() == ["1", "0"]
+    done = site.cluster.exec(
+        "login",
+        [
+            "salloc",
+            "--gandiva",
+            "--gres=gpu:2",
+            "--mem=100M",
+            "srun",
+            "bash",
+            "-c",
+            "echo $CUDA_VISIBLE_DEVICES",
+        ],
+        user="alice",
+        timeout_seconds=60,
+    )
+    assert done.stdout.split() == ["0,1"]
+
+
+def test_steps_one_after_the_other_survive_being_suspended_between_them(site: Site) -> None:
+    leave_one_gpu(site)
+    step = f"srun {TRAIN} --steps 50 --minibatch-ms 50 --memory-mb 512"
+    jobs = [
+        site.submit(user, f"{step} && {step} && echo both", "--gandiva", "--gres=gpu:1")
+        for user in ("alice", "bob")
+    ]
+    assert set(site.wait_ended(jobs, 120).values()) == {"COMPLETED"}
+    for user, job in zip(("alice", "bob"), jobs, strict=True):
+        assert "both" in site.output(user, job)
+
+
+def test_cancelled_while_suspended_or_queued_it_is_gone(site: Site) -> None:
+    leave_one_gpu(site)
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1") for _ in range(3)]
+    site.wait_on_gpu(*jobs[:2])
+    site.wait("one suspended", lambda: "SUSPENDED" in site.states(jobs).values())
+    states = site.states(jobs)
+    suspended = [job for job, state in states.items() if state == "SUSPENDED"]
+    site.cluster.exec("login", ["scancel", *map(str, suspended)], user="alice")
+    site.wait_ended(suspended, 40)
+    left = [job for job in jobs if job not in suspended]
+    before = {job: sum(h.seconds for h in site.holds() if h.job_id == job) for job in left}
+    time.sleep(6)
+    after = {job: sum(h.seconds for h in site.holds() if h.job_id == job) for job in left}
+    assert sum(after.values()) > sum(before.values()) + 4, "the others go on"
+    for node in site.nodes:
+        listed = site.cluster.exec(node, ["ls", "/run/gandiva"], check=False).stdout.split()
+        assert not {str(job) for job in suspended} & set(listed), "its control block is gone"
+
+
+def test_owner_cannot_jump_the_queue(site: Site) -> None:
+    leave_one_gpu(site)
+    first = site.train("alice", "--gandiva", "--gres=gpu:1")
+    site.wait_on_gpu(first)
+    site.cluster.stop_controller()
+    waiting = site.train("bob", "--gandiva", "--gres=gpu:1")
+    # It drops a hold of their own, never that of Gandiva (docs/plugin.md).
+    for change in (["release", str(waiting)], ["update", f"jobid={waiting}", "gres=gpu:1", "nodelist=n1"]):
+        site.cluster.exec("login", ["scontrol", *change], user="bob", check=False)
+    top = site.cluster.exec("login", ["scontrol", "top", str(waiting)], user="bob", check=False)
+    assert top.exit_code != 0 or site.state(waiting) == "PENDING"
+    time.sleep(2)
+    assert site.state(waiting) == "PENDING"
+
+
+def test_owner_files_tell_whose_gpu_it_is(site: Site) -> None:
+    """/run/gpustat/<uuid>, which dashboards read to map a GPU to its job."""
+    job = site.train("alice", "--gandiva", "--gres=gpu:2", "-w", "n1", gpus=2)
+    site.wait_on_gpu(job)
+    listing = site.cluster.exec("n1", "cd /run/gpustat && grep -H . * || true").stdout
+    owners = [line for line in listing.splitlines() if f":{job} " in line]
+    assert len(owners) == 2, listing
+    site.cluster.exec("login", ["scancel", str(job)], user="alice")
+    site.wait_ended([job])
+    site.wait(
+        "empty owner files",
+        lambda: f":{job} " not in site.cluster.exec("n1", "cd /run/gpustat && grep -H . * || true").stdout,
+        20,
+    )
