@@ -24,6 +24,7 @@ from container.cluster import MiniCluster, clusters
 from container.containers import spec_of
 from container.errors import EngineError, MiniClusterError
 from container.spec import ClusterSpec
+from tests.live.gpu_history import overlaps
 from tests.live.support import Site
 
 LOGS = Path(__file__).resolve().parents[2] / "build" / "logs"
@@ -84,14 +85,19 @@ def quiet(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.fixture
-def site(cluster: MiniCluster) -> Site:
-    """The cluster with a fresh Gandiva controller (quick settings) and an empty history of the mock GPUs."""
+def site(cluster: MiniCluster) -> Iterator[Site]:
+    """The cluster with a fresh Gandiva controller (quick settings) and an empty history of the mock GPUs.
+
+    Whatever the test was about: at no instant may two jobs have held memory on one GPU.
+    """
     site = Site(cluster, nodes=cluster.spec.node_names)
     for node in site.nodes:
         cluster.exec(node, ["mockgpu", "clear-history"])
     cluster.stop_controller()
     site.start_controller()
-    return site
+    yield site
+    found = overlaps(site.holds())
+    assert found == [], f"two jobs held memory on one GPU at the same instant: {found[:4]}"
 
 
 def restore(mini: MiniCluster) -> None:
