@@ -133,8 +133,7 @@ def test_the_controllers_user_suspends_and_resumes_another_users_job(cluster: Mi
         time.sleep(0.3)
         return cluster.read_file("login", "/home/alice/beat") != before
 
-    while cluster.exec("login", ["test", "-s", "/home/alice/beat"], check=False).exit_code != 0:
-        time.sleep(0.1)
+    cluster.exec("login", "until [ -s beat ]; do sleep 0.1; done", user="alice", timeout_seconds=20)
     call("suspend")
     wait_state(cluster, job, "SUSPENDED")
     time.sleep(0.2)
