@@ -54,6 +54,11 @@ def settings_path(named: Path | None = None) -> Path:
 
 def load_settings(path: Path) -> Settings:
     """Read and check a settings file. Raises SettingsError with a message that names file, key and value."""
+    return parse_settings(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a settings file, unchecked. Raises SettingsError."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
@@ -67,10 +72,9 @@ def load_settings(path: Path) -> Settings:
     if len(raw) > MAX_FILE_BYTES:
         raise SettingsError(f"{path} is larger than {MAX_FILE_BYTES} bytes: is it the settings file?")
     try:
-        text = raw.decode("utf-8")
+        return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path}: not UTF-8 text (byte {error.start}): TOML files must be") from error
-    return parse_settings(text, str(path))
 
 
 def client_settings(named: Path | None = None) -> Settings:
@@ -90,6 +94,11 @@ def parse_settings(text: str, source: str = "settings") -> Settings:
         values = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise SettingsError(f"{source}: not valid TOML: {error}") from error
+    return check_values(values, source)
+
+
+def check_values(values: Mapping[str, Any], source: str) -> Settings:
+    """Settings from what a TOML file says. Raises SettingsError."""
     try:
         # strict: for the policies' sections too, whatever base they have
         return Settings.model_validate(values, strict=True)

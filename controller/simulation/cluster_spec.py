@@ -98,8 +98,7 @@ def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
     path = Path(text)
     if path.suffix != ".toml" and not path.exists():
         raise ClusterSpecError(
-            f"--cluster {text}: neither entries such as v100:36,k80:12 (type in small letters, number of GPUs) "
-            "nor a TOML file"
+            f"--cluster {text}: neither entries such as v100:36,k80:12 (type, number of GPUs) nor a TOML file"
         )
     return _read(path)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A trace under a policy: the live loop, executor and policy on a simulated cluster and virtual time.
 
-Event driven: the loop looks when a job comes or ends, when an operation ends, and when the policy asks for it.
+Event driven: the loop looks when a job comes or ends, when an operation ends, and when the policy asks.
 """
 
 from __future__ import annotations

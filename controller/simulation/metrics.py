@@ -54,13 +54,23 @@ def write_jobs(outcome: Outcome, path: Path) -> None:
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(
-            ("job_id", "gpus", "submit_seconds", "start_seconds", "end_seconds", "jct_seconds")
-            + ("queueing_seconds", "run_seconds", "preemptions", "migrations")
+            (
+                "job_id",
+                "gpus",
+                "submit_seconds",
+                "start_seconds",
+                "end_seconds",
+                "jct_seconds",
+                "queueing_seconds",
+                "run_seconds",
+                "preemptions",
+                "migrations",
+            )
         )
         for job in outcome.jobs:
             times = (job.submit_seconds, job.start_seconds, job.end_seconds, job.jct_seconds)
-            times += (job.queueing_seconds, job.run_seconds)
-            numbers = [f"{value:.3f}".rstrip("0").rstrip(".") for value in times]
+            more = (job.queueing_seconds, job.run_seconds)
+            numbers = [f"{value:.3f}".rstrip("0").rstrip(".") for value in (*times, *more)]
             writer.writerow((job.id, job.gpus, *numbers, job.preemptions, job.migrations))
 
 

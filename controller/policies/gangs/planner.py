@@ -24,6 +24,11 @@ _ROUNDS = 64
 """How often a plan is begun anew because a shape could not be placed."""
 
 
+def gpus_words(count: int) -> str:
+    """For reasons."""
+    return "a free GPU" if count == 1 else f"{count} free GPUs"
+
+
 class Standing(enum.Enum):
     """What a plan can do with a job."""
 
@@ -140,7 +145,7 @@ class GangPolicy(ABC, Generic[A]):
 
     def waiting_words(self, member: Member[A]) -> str:
         """Why it waits, for people."""
-        return f"waits for {member.job.gpus} free GPUs"
+        return f"waits for {gpus_words(member.job.gpus)}"
 
     # -- the plan -------------------------------------------------------------------------------------
 

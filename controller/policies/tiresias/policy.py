@@ -18,7 +18,7 @@ from typing import Any
 from controller.errors import SettingsError
 from controller.model import Job, Phase
 from controller.policies.gangs.lanes import Key
-from controller.policies.gangs.planner import GangPolicy, Member, Standing
+from controller.policies.gangs.planner import GangPolicy, Member, Standing, gpus_words
 from controller.policies.tiresias.gittins import Distribution, SimulatorTable
 from controller.policies.tiresias.settings import QueueSettings, TiresiasGittinsSettings, TiresiasLasSettings
 from controller.policies.tiresias.skew import fit_pack_limit, skew_fraction
@@ -172,7 +172,8 @@ class _Tiresias(GangPolicy[Account]):
         job, account = member.job, member.account
         if job.run_seconds > 0 and account.first_run is None:
             account.first_run = job.start_time if job.start_time is not None else now
-        if member.standing is Standing.WAITING and account.waiting_since is None and job.run_seconds > 0:
+        waits = member.standing is Standing.WAITING and account.waiting_since is None
+        if waits and job.run_seconds > account.forgiven_seconds:
             account.waiting_since = now
         account.seen_gpu_seconds = job.gpu_seconds
         if job.request.model and job.profile.step_seconds and job.phase is Phase.RUNNING:
@@ -222,7 +223,7 @@ class _Tiresias(GangPolicy[Account]):
                 # Starved: to queue 1, as if it had never run (its true service is kept in the accounts).
                 account.forgiven_seconds = member.job.run_seconds_at(now)
                 account.forgiven_gpu_seconds = member.job.gpu_seconds_at(now)
-                account.waiting_since, account.waited_seconds = now, 0.0
+                account.waiting_since, account.waited_seconds = None, 0.0
                 account.queue = 0
                 account.promotions += 1
                 self._last += 1
@@ -246,7 +247,7 @@ class _Tiresias(GangPolicy[Account]):
     def waiting_words(self, member: Member[Account]) -> str:
         queue = f"queue {member.account.queue + 1} of {self.lane_count}"
         place = " on as few nodes as possible" if member.shape[3:4] == (True,) else ""
-        return f"waits in {queue} for {member.job.gpus} free GPUs{place}"
+        return f"waits in {queue} for {gpus_words(member.job.gpus)}{place}"
 
     # -- placement ------------------------------------------------------------------------------------
 
@@ -259,7 +260,8 @@ class _Tiresias(GangPolicy[Account]):
             if skew is None or skew <= self._pack_limit:
                 return False
         since = member.account.waiting_since
-        since = job.submit_time if since is None else since
+        if since is None:
+            since = job.submit_time
         patience = settings.consolidate_wait_seconds
         return not patience or now - since < patience
 

@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva replay`: one recorded decision, made again and explained."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controller.cli.common import Subparsers, job_number, new_parser
+
+if TYPE_CHECKING:
+    from controller.simulation.replay import Verdict
+    from controller.simulation.snapshot_file import RecordedDecision
+
+_DESCRIPTION = """\
+Makes a recorded decision of the controller again, from the snapshot and the policy's memory in the file
+alone, and says what it means for each job and why. A file attached to a bug report is enough to see the bug."""
+
+_EXAMPLES = """\
+  gandiva replay snapshots/tiresias-las/3600.json
+  gandiva replay --job 17 decision.json
+  gandiva replay --policy fifo decision.json      the same situation under another policy"""
+
+
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+    """Add it to the commands."""
+    parser = new_parser(subparsers, "replay", "make a recorded decision again", _DESCRIPTION, _EXAMPLES)
+    parser.add_argument("file", metavar="SNAPSHOT", type=Path, help="the recorded decision (JSON)")
+    parser.add_argument(
+        "-j", "--job", metavar="JOBID", type=job_number, action="append", help="only this job (repeatable)"
+    )
+    parser.add_argument("--policy", metavar="NAME", help="decide by another policy, with its defaults")
+    parser.add_argument("--json", action="store_true", help="one JSON object per job and line")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the decision. Exit status 0 also where it differs from the recorded one (it says so)."""
+    from controller.simulation.replay import counts, differing, replay
+    from controller.simulation.snapshot_file import read_decision
+
+    recorded = read_decision(args.file)
+    if args.policy is not None:
+        recorded = _other_policy(recorded, args.policy)
+    _, verdicts = replay(recorded)
+    shown = [v for v in verdicts if args.job is None or v.job.id in args.job]
+    if args.json:
+        import json
+
+        for verdict in shown:
+            print(json.dumps(_as_json(verdict)))
+        return 0
+    snapshot = recorded.snapshot
+    gpus = sum(len(node.gpus) for node in snapshot.nodes.values())
+    print(
+        f"Policy {recorded.policy.name} at {snapshot.time:.3f} s: {len(verdicts)} jobs, {gpus} GPUs on "
+        f"{len(snapshot.nodes)} nodes"
+    )
+    print("  " + ", ".join(f"{count} {words}" for words, count in counts(verdicts).items()))
+    print()
+    width = max([len(v.decision) for v in shown], default=0)
+    for verdict in shown:
+        where = " on " + _gpus(verdict) if verdict.gpus else ""
+        mark = "" if verdict.as_recorded else "   (recorded otherwise)"
+        why = f": {verdict.reason}" if verdict.reason else ""
+        size = f"{verdict.job.gpus} GPU{'s' if verdict.job.gpus > 1 else ''}"
+        print(f"  job {verdict.job.id} ({size}) {verdict.decision:<{width}}{where}{why}{mark}")
+    if args.policy is None:
+        others = differing(verdicts)
+        print()
+        if others:
+            print(
+                f"{len(others)} jobs are decided otherwise than recorded: {', '.join(map(str, others[:10]))}"
+            )
+        else:
+            print("The same decision as recorded.")
+    return 0
+
+
+def _other_policy(recorded: RecordedDecision, name: str) -> RecordedDecision:
+    from dataclasses import replace
+
+    from controller.simulation.configure import configure
+
+    return replace(recorded, policy=configure(None, name, ()).policy, state={})
+
+
+def _gpus(verdict: Verdict) -> str:
+    names = [str(gpu) for gpu in sorted(verdict.gpus)]
+    return ",".join(names[:8]) + ("…" if len(names) > 8 else "")
+
+
+def _as_json(verdict: Verdict) -> dict[str, object]:
+    return {
+        "job_id": verdict.job.id,
+        "gpus": verdict.job.gpus,
+        "decision": verdict.decision,
+        "on": [str(gpu) for gpu in sorted(verdict.gpus)],
+        "reason": verdict.reason,
+        "as_recorded": verdict.as_recorded,
+    }

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva simulate`: a trace under one or several policies, before the cluster is touched."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controller.cli.common import Subparsers, new_parser, terminal_columns
+
+if TYPE_CHECKING:
+    from controller.loop import Tick
+    from controller.settings.schema import Settings
+    from controller.simulation.driver import Outcome
+
+_DESCRIPTION = """\
+Runs a trace of jobs under a policy on a simulated cluster: the controller's own loop, policies and executor
+on virtual time. Prints what would have become of the jobs. Equal input and seed give equal output."""
+
+_EXAMPLES = """\
+  gandiva simulate --trace jobs.csv --trace-format native --cluster a100:64 --policy tiresias-las
+  gandiva simulate --trace jobs.csv --trace-format native --cluster site.toml \\
+      --compare fifo,gandiva,tiresias-las --html compare.html
+  gandiva simulate --trace jobs.csv --trace-format native --cluster a100:64 --policy tiresias-las \\
+      --set queue_limits=[3600,36000] --set simulation.restart_seconds=60 --json"""
+
+FORMATS = ("gavel", "tiresias", "philly", "sacct", "native")
+
+
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+    """Add it to the commands."""
+    parser = new_parser(subparsers, "simulate", "a trace of jobs under a policy", _DESCRIPTION, _EXAMPLES)
+    parser.add_argument(
+        "--trace", metavar="FILE", type=Path, required=True, help="the jobs (.gz is unpacked)"
+    )
+    parser.add_argument("--trace-format", choices=FORMATS, required=True, help="how they are written down")
+    parser.add_argument(
+        "--cluster",
+        metavar="SPEC",
+        required=True,
+        help="GPUs by type, such as v100:36,k80:36, or a TOML file with nodes and switches",
+    )
+    parser.add_argument(
+        "--gpus-per-node", metavar="N", type=_gpus, default=8, help="with v100:36 (default: 8)"
+    )
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--policy", metavar="NAME", help="default: the one of the settings")
+    which.add_argument("--compare", metavar="NAME,NAME,…", help="several, in one table and one plot")
+    parser.add_argument(
+        "--settings", metavar="FILE", type=Path, help="the controller's TOML file; default: the defaults"
+    )
+    parser.add_argument(
+        "--set",
+        metavar="KEY=VALUE",
+        action="append",
+        default=[],
+        dest="changes",
+        help="a setting of the policy, or any other by its whole name (table.key)",
+    )
+    parser.add_argument(
+        "--throughputs", metavar="FILE", type=Path, help="steps per second by GPU type, model, gang (JSON)"
+    )
+    parser.add_argument("--seed", metavar="N", type=int, default=0, help="for policies that draw lots")
+    parser.add_argument("--json", action="store_true", help="numbers as JSON, one object per policy and line")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with table and plots")
+    parser.add_argument("--jobs-out", metavar="FILE", type=Path, help="write one line per job as CSV")
+    parser.add_argument(
+        "--snapshot-every",
+        metavar="S",
+        type=_seconds,
+        help="write a decision every S seconds of virtual time, for `gandiva replay`",
+    )
+    parser.add_argument(
+        "--snapshot-dir",
+        metavar="DIR",
+        type=Path,
+        default=Path("snapshots"),
+        help="where (default: snapshots)",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Simulate, print, write."""
+    from controller.errors import GandivaError
+    from controller.simulation.cluster_spec import parse_cluster
+    from controller.simulation.configure import configure
+    from controller.simulation.driver import Simulation
+    from controller.simulation.ground_truth import Throughputs, read_throughputs
+    from controller.simulation.traces import read_trace
+
+    names = args.compare.split(",") if args.compare else [args.policy]
+    if args.jobs_out is not None and len(names) > 1:
+        raise GandivaError("--jobs-out takes the jobs of one policy: use it with --policy")
+    chosen = [configure(args.settings, name, args.changes) for name in names]
+    cluster = parse_cluster(args.cluster, args.gpus_per_node)
+    throughputs = read_throughputs(args.throughputs) if args.throughputs else Throughputs()
+    jobs = read_trace(args.trace, args.trace_format)
+    simulations = [
+        Simulation(
+            args.trace,
+            jobs,
+            cluster,
+            settings,
+            throughputs,
+            args.seed,
+            on_progress=_progress(settings.policy.name),
+            on_tick=_snapshots(args, settings),
+        )
+        for settings in chosen
+    ]
+    outcomes = [simulation.run() for simulation in simulations]
+    _write(args, outcomes)
+    _print(args, outcomes)
+    return 0
+
+
+def _write(args: argparse.Namespace, outcomes: list[Outcome]) -> None:
+    from controller.errors import GandivaError
+    from controller.simulation.metrics import write_jobs
+
+    try:
+        if args.jobs_out is not None:
+            write_jobs(outcomes[0], args.jobs_out)
+        if args.html is not None:
+            from controller.simulation.plots import page
+
+            args.html.write_text(page(outcomes, f"{args.trace.name} on {args.cluster}"), encoding="utf-8")
+    except OSError as error:
+        raise GandivaError(f"cannot write {error.filename}: {error.strerror}") from error
+
+
+def _print(args: argparse.Namespace, outcomes: list[Outcome]) -> None:
+    from controller.simulation.metrics import summary, table
+
+    if args.json:
+        import json
+
+        for outcome in outcomes:
+            print(json.dumps(summary(outcome)))
+    elif len(outcomes) > 1:
+        from controller.simulation.plots import text_report
+
+        print("\n".join(text_report(outcomes, terminal_columns())))
+    else:
+        print("\n".join(table(outcomes)))
+
+
+def _progress(name: str) -> Callable[[int, int, float], None]:
+    """A bar with the time left, on a terminal only."""
+    if not sys.stderr.isatty():
+        return lambda _done, _all, _time: None
+    begin = time.monotonic()
+    shown = 0.0
+
+    def show(done: int, total: int, _time: float) -> None:
+        nonlocal shown
+        now = time.monotonic()
+        if done < total and now - shown < 0.1:
+            return
+        shown = now
+        left = (now - begin) / done * (total - done)
+        filled = round(24 * done / total)
+        bar = "#" * filled + "." * (24 - filled)
+        end = "\r\x1b[K" if done == total else ""
+        text = f"\r{name} [{bar}] {done}/{total} jobs, {left:.0f} s left \x1b[K{end}"
+        print(text, end="", file=sys.stderr, flush=True)
+
+    return show
+
+
+def _snapshots(args: argparse.Namespace, settings: Settings) -> Callable[[Tick], None] | None:
+    if args.snapshot_every is None:
+        return None
+    from controller.simulation.snapshot_file import SnapshotWriter
+
+    folder = args.snapshot_dir / settings.policy.name
+    return SnapshotWriter(folder, settings.policy, args.snapshot_every).see
+
+
+def _gpus(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1024")
+    return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < 1e12:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds above 0")
+    return value

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva trace`: traces for `gandiva simulate` from what a site already has."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+from controller.cli.common import Subparsers, new_parser
+from controller.errors import GandivaError
+
+FIELDS = "JobID,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State,User,Account,Partition"
+
+_DESCRIPTION = """\
+Writes the site's own jobs between two times as a trace: `sacct --allusers --parsable2 --allocations` with the
+fields that `gandiva simulate --trace-format sacct` reads. Needs no controller."""
+
+_EXAMPLES = """\
+  gandiva trace sacct -S 2026-10-01 -E 2026-11-01 > october.txt
+  gandiva simulate --trace october.txt --trace-format sacct --cluster a100:64 --policy tiresias-las"""
+
+
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+    """Add it to the commands."""
+    parser = new_parser(subparsers, "trace", "traces from the site's records", _DESCRIPTION, _EXAMPLES)
+    kinds = parser.add_subparsers(title="sources", metavar="SOURCE", dest="source", required=True)
+    sacct = new_parser(kinds, "sacct", "from Slurm's accounting", _DESCRIPTION, _EXAMPLES)
+    sacct.add_argument("-S", "--starttime", metavar="TIME", required=True, help="as sacct takes it")
+    sacct.add_argument("-E", "--endtime", metavar="TIME", default="now", help="default: now")
+    sacct.add_argument("-r", "--partition", metavar="NAMES", help="only these partitions")
+    sacct.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
+    sacct.add_argument("--sacct", metavar="PATH", default="sacct", help=argparse.SUPPRESS)
+    sacct.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Ask sacct, check that the answer is a trace, and write it."""
+    import tempfile
+
+    from controller.simulation.traces import read_trace
+
+    command = [args.sacct, "--allusers", "--allocations", "--parsable2", f"--format={FIELDS}"]
+    command += [f"--starttime={args.starttime}", f"--endtime={args.endtime}"]
+    if args.partition:
+        command.append(f"--partition={args.partition}")
+    try:
+        answer = subprocess.run(command, capture_output=True, timeout=600, check=False)
+    except FileNotFoundError:
+        raise GandivaError(f"{args.sacct}: no such command; run this where Slurm's commands are") from None
+    except subprocess.TimeoutExpired:
+        raise GandivaError("sacct gave no answer within 600 s; ask for a shorter time") from None
+    if answer.returncode:
+        words = answer.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
+        raise GandivaError(f"sacct failed (exit status {answer.returncode}): {words[0]}")
+    # A trace that cannot be read back must not be written.
+    with tempfile.NamedTemporaryFile(suffix=".txt") as checked:
+        checked.write(answer.stdout)
+        checked.flush()
+        jobs = read_trace(Path(checked.name), "sacct")
+    if args.output is None:
+        sys.stdout.write(answer.stdout.decode())
+    else:
+        try:
+            args.output.write_bytes(answer.stdout)
+        except OSError as error:
+            raise GandivaError(f"cannot write {args.output}: {error.strerror}") from error
+    print(f"gandiva: {len(jobs)} jobs with GPUs", file=sys.stderr)
+    return 0

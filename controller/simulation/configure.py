@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Settings of a simulation: a settings file, then what the command line changes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from controller.errors import SettingsError
+from controller.settings.loading import check_values, read_text
+from controller.settings.schema import Settings
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
+
+
+def configure(path: Path | None, policy: str | None, changes: Sequence[str]) -> Settings:
+    """`changes`: KEY=VALUE with a whole key (`simulation.round_seconds=300`) or one of the policy's own
+    (`queue_limits=[3250.0]`). Values are TOML; what is not valid TOML is a string. Raises SettingsError."""
+    values: dict[str, Any] = {}
+    source = "command line"
+    if path is not None:
+        source = str(path)
+        try:
+            values = tomllib.loads(read_text(path))
+        except tomllib.TOMLDecodeError as error:
+            raise SettingsError(f"{path}: not valid TOML: {error}") from error
+    table = values.setdefault("policy", {})
+    if not isinstance(table, dict):
+        raise SettingsError(f"{source}: policy: must be a table")
+    if policy is not None:
+        table["name"] = policy
+    name = str(table.get("name", "gandiva"))
+    for change in changes:
+        key, equals, text = change.partition("=")
+        key = key.strip()
+        if not equals or not key:
+            raise SettingsError(f"--set {change}: must be KEY=VALUE, such as queue_limits=[3250.0]")
+        parts = key.split(".") if "." in key else ["policy", name, key]
+        _set(values, parts, _value(text.strip()), change)
+    return check_values(values, source)
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+
+
+def _set(values: dict[str, Any], parts: Sequence[str], value: Any, change: str) -> None:
+    table = values
+    for i, part in enumerate(parts[:-1]):
+        # A policy's table may be written with dashes or underscores.
+        written = part
+        if i == 1 and parts[0] == "policy":
+            written = next((key for key in table if key.replace("_", "-") == part.replace("_", "-")), part)
+        table = table.setdefault(written, {})
+        if not isinstance(table, dict):
+            raise SettingsError(f"--set {change}: {'.'.join(parts[: i + 1])} is not a table")
+    table[parts[-1]] = value
