@@ -62,7 +62,14 @@ def remove(client: Any, name: str) -> None:
             thing.remove()
 
 
+# A job that Slurm has suspended sits in a frozen control group, where (cgroup v1) no signal reaches it, not
+# even the engine's SIGKILL: thawed first, or the container cannot be removed.
+_THAW = "find /sys/fs/cgroup/freezer -mindepth 2 -name freezer.state -exec sh -c 'echo THAWED > {}' \\;"
+
+
 def _remove_container(container: Any) -> None:
+    with suppress(docker.errors.APIError):
+        container.exec_run(["sh", "-c", _THAW])
     with suppress(docker.errors.NotFound):
         container.remove(force=True, v=True)
 
