@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -84,6 +84,8 @@ class ExecutorSettings:
     retry_after_seconds: float = 300.0
     place_retry_seconds: float = 10.0
     node_call_deadline_seconds: float = 15.0
+    concurrent: bool = True
+    """Speak to all nodes of a gang at the same time. False saves the tasks for it where no call waits."""
 
 
 class Recorder(Protocol):
@@ -285,7 +287,7 @@ class Executor:
 
     async def _prepare(self, job: Job, action: Place) -> None:
         wanted, bound = by_node(action.gpus), by_node(action.binding)
-        await _all(
+        await self._all(
             self._nodes.prepare(
                 node,
                 job.id,
@@ -402,7 +404,7 @@ class Executor:
         deadline = self._clock.now() + deadline_seconds
         floor_step = 0
         while True:
-            answers = await _all(
+            answers = await self._all(
                 self._nodes.pause(node, job.id, floor_step=floor_step, wait_seconds=0.2, sole=False)
                 for node in nodes
             )
@@ -489,7 +491,7 @@ class Executor:
     async def _resume_on_nodes(self, job: Job, gpus: GpuSet) -> None:
         wanted = by_node(gpus)
         bound = by_node(job.binding)
-        await _all(
+        await self._all(
             self._nodes.resume(
                 node,
                 job.id,
@@ -559,22 +561,37 @@ class Executor:
             return False
         return job.state in (JobState.ENDED, JobState.COMPLETING)
 
+    async def _all(self, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        return await _all(list(calls), concurrent=self.settings.concurrent)
+
     async def _on_nodes(self, job: Job, call: Callable[[str], Coroutine[Any, Any, T]]) -> list[T]:
-        return await _all(call(node) for node in sorted(by_node(job.binding)))
+        return await self._all(call(node) for node in sorted(by_node(job.binding)))
 
 
 class _JobEnded(GandivaError):
     """The job ended by itself meanwhile; nothing is wrong."""
 
 
-async def _all(calls: Any) -> list[Any]:
+async def _all(calls: Sequence[Coroutine[Any, Any, T]], *, concurrent: bool) -> list[T]:
     """All of them to their end, then the first error if there was one: an undo must not overtake a call
     that is still going on at another node."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
+    if len(calls) == 1:
+        return [await calls[0]]
+    results: list[T | BaseException] = []
+    if concurrent:
+        results = await asyncio.gather(*calls, return_exceptions=True)
+    else:
+        for call in calls:
+            try:
+                results.append(await call)
+            except GandivaError as error:
+                results.append(error)
+    done: list[T] = []
     for result in results:
         if isinstance(result, BaseException):
             raise result
-    return list(results)
+        done.append(result)
+    return done
 
 
 def _names(gpus: GpuSet) -> str:

@@ -28,6 +28,7 @@ from controller.policies.base import Policy
 from controller.recording import JournalRecorder, Records
 from controller.requests import InvalidRequest, parse_request
 from controller.scene import Scene
+from controller.signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,9 @@ class LoopSettings:
     """Infinity: only when something is reported (`Controller.poke`) or the policy asks for it."""
     coalesce_seconds: float = 0.02
     """Ends of operations that come together are planned for together."""
+    concurrent: bool = True
+    """Ask Slurm and the nodes at the same time. False saves the tasks for it where nothing has to be waited
+    for."""
     observe_deadline_seconds: float = 3.0
     default_weight: float = 1.0
     addresses: Mapping[str, str] = field(default_factory=dict)
@@ -89,7 +93,7 @@ class Controller:
             assert isinstance(journal, Journal), "other records need a recorder of their own"
             recorder = JournalRecorder(journal)
         self._recorder = recorder
-        self._changed = asyncio.Event()
+        self._changed = Signal()
         self._requests: dict[tuple[JobId, str], Request | None] = {}
         self._records: dict[JobId, JobRecord] = {}
         self._was_running: dict[JobId, float] = {}
@@ -118,6 +122,7 @@ class Controller:
     async def run(self, stop: asyncio.Event) -> None:
         """Tick until `stop` is set. What is under way then is waited for by the caller (`executor.drain`)."""
         stopping = asyncio.create_task(stop.wait())
+        stopping.add_done_callback(lambda _task: self._changed.wake())
         try:
             while not stop.is_set():
                 wake_at = await self.tick()
@@ -126,11 +131,8 @@ class Controller:
                     wait_seconds = min(self.settings.interval_seconds, max(0.0, wake_at - self._clock.now()))
                 if wait_seconds == math.inf:
                     wait_seconds = None
-                changing = asyncio.create_task(self._changed.wait())
-                await asyncio.wait(
-                    (stopping, changing), timeout=wait_seconds, return_when=asyncio.FIRST_COMPLETED
-                )
-                changing.cancel()
+                if not stop.is_set():
+                    await self._changed.wait(wait_seconds)
                 if self._changed.is_set() and not stop.is_set():
                     await asyncio.sleep(self.settings.coalesce_seconds)
                 self._changed.clear()
@@ -203,9 +205,13 @@ class Controller:
 
     async def _observe(self) -> tuple[ClusterView, Mapping[str, NodeSample | NodeError]]:
         """Slurm and the nodes at the same time; nodes that Slurm names for the first time are asked after."""
-        view, samples = await asyncio.gather(
-            self._cluster.observe(), self._nodes.observe(self.settings.observe_deadline_seconds)
-        )
+        deadline_seconds = self.settings.observe_deadline_seconds
+        if self.settings.concurrent:
+            view, samples = await asyncio.gather(
+                self._cluster.observe(), self._nodes.observe(deadline_seconds)
+            )
+        else:
+            view, samples = await self._cluster.observe(), await self._nodes.observe(deadline_seconds)
         addresses = {n.name: self.settings.addresses.get(n.name, n.address or n.name) for n in view.nodes}
         if not view.partial:
             self._addresses = addresses
@@ -214,7 +220,7 @@ class Controller:
         if addresses:
             await self._nodes.set_nodes(self._addresses)
         if any(name not in samples for name in addresses):
-            samples = {**samples, **await self._nodes.observe(self.settings.observe_deadline_seconds)}
+            samples = {**samples, **await self._nodes.observe(deadline_seconds)}
         return view, samples
 
     def _snapshot(
@@ -315,6 +321,9 @@ class Controller:
 
     def _remember(self, view: ClusterView, snapshot: Snapshot, plan: Plan) -> None:
         """Everything a later controller and the reports need."""
+        if not getattr(self._journal, "keeps_jobs", True):
+            self._policy_state = plan.state
+            return
         if plan.state is not self._policy_state:
             self._policy_state = plan.state
             self._journal.save_state(_STATE_KEY + self.policy.name, dict(plan.state))

@@ -35,6 +35,7 @@ class Scene:
         self._samples: dict[str, NodeSample | NodeError] = {}
         self._jobs: dict[JobId, Job] = {}
         self._nodes: dict[str, Node] = {}
+        self._idle_nodes: dict[str, tuple[SlurmNode, NodeSample, Node]] = {}
         self._in_flight: frozenset[JobId] = frozenset()
         self._serial = 0
 
@@ -102,10 +103,19 @@ class Scene:
             self._samples.update(samples)
             self._nodes = dict(self._nodes)
             for name in changed & self._slurm_nodes.keys():
-                self._nodes[name] = make_node(
-                    self._slurm_nodes[name], self._samples.get(name), self._slurm_jobs.keys()
-                )
+                self._nodes[name] = self._node(name)
         return changed
+
+    def _node(self, name: str) -> Node:
+        """Made anew, unless its agent gave the very sample it gave when nothing was on it before."""
+        described, sample = self._slurm_nodes[name], self._samples.get(name)
+        idle = self._idle_nodes.get(name)
+        if idle is not None and idle[0] is described and idle[1] is sample:
+            return idle[2]
+        node = make_node(described, sample, self._slurm_jobs.keys())
+        if isinstance(sample, NodeSample) and not sample.jobs:
+            self._idle_nodes[name] = (described, sample, node)
+        return node
 
     def _job(self, seen: SlurmJob, flight: InFlight | None, now: float) -> Job | None:
         if seen.state is JobState.ENDED or seen.exclusive_gpus:

@@ -60,6 +60,8 @@ class SimulatedNodes:
     def __post_init__(self) -> None:
         self._blocks: dict[str, dict[JobId, _Block]] = {name: {} for name in self.cluster.nodes}
         self._touched: dict[str, None] = dict.fromkeys(self.cluster.nodes)
+        self._idle: dict[str, NodeSample] = {}
+        """The sample of a node that nothing is on."""
         self.violations: list[str] = []
         """Instants at which two jobs had memory on one GPU. Must stay empty."""
         self.unreachable: set[str] = set()
@@ -200,6 +202,10 @@ class SimulatedNodes:
     def _sample(self, node: str, now: float) -> NodeSample | NodeError:
         if node in self.unreachable:
             return NodeUnreachable(node, "no answer from its agent")
+        if not self._blocks[node]:
+            idle = self._idle.get(node)
+            if idle is not None:
+                return idle
         on_gpu = self._memory_on(node)
         gpus = tuple(
             GpuSample(
@@ -226,7 +232,10 @@ class SimulatedNodes:
             )
             for job_id, block in self._blocks[node].items()
         }
-        return NodeSample(node, now, gpus, jobs)
+        sample = NodeSample(node, now, gpus, jobs)
+        if not jobs and self.cluster.partial:
+            self._idle[node] = sample
+        return sample
 
     def _rank(self, job_id: JobId) -> RankSample:
         job = self.cluster.jobs.get(job_id)

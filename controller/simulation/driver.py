@@ -226,6 +226,7 @@ class Simulation:
             LoopSettings(
                 interval_seconds=math.inf,
                 coalesce_seconds=costs.coalesce_seconds,
+                concurrent=not self._ideal,
                 default_weight=self.settings.requests.weight,
             ),
             self._executor_settings(),
@@ -256,12 +257,20 @@ class Simulation:
             raise SimulationError(f"two jobs on one GPU: {nodes.violations[0]}")
         return records, timed, ends
 
+    @property
+    def _ideal(self) -> bool:
+        """Nothing takes time, so nothing is gained by doing it at the same time."""
+        costs = self.settings.simulation
+        waits = (costs.rpc_seconds, costs.step_seconds, costs.suspend_seconds, costs.resume_seconds)
+        return not any(waits)
+
     def _executor_settings(self) -> ExecutorSettings:
         suspend = self.settings.suspend
         return ExecutorSettings(
             suspend_in_slurm=suspend.mode == "slurm",
             default_method=self.settings.requests.suspend,
             step_deadline_seconds=suspend.step_deadline_seconds,
+            concurrent=not self._ideal,
             start_deadline_seconds=max(60.0, 2 * self.settings.simulation.start_seconds),
         )
 

@@ -30,6 +30,9 @@ class History:
 class SimulationRecords:
     """Implements `Recorder` and `Records`. Times are virtual seconds."""
 
+    keeps_jobs = False
+    """The loop need not describe jobs for us."""
+
     histories: dict[JobId, History] = field(default_factory=dict)
     usage: list[tuple[float, int]] = field(default_factory=list)
     """(time, GPUs in use from then on), in order."""
