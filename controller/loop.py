@@ -174,9 +174,10 @@ class Controller:
         node_errors = {n: str(s) for n, s in samples.items() if isinstance(s, NodeError)}
         for name, text in node_errors.items():
             self._say_trouble(f"node {name}", text)
-        for name in samples:
-            if name not in node_errors:
-                self._no_more_trouble(f"node {name}")
+        if self._trouble:
+            for name in samples:
+                if name not in node_errors:
+                    self._no_more_trouble(f"node {name}")
         self._publish(Tick(snapshot, plan, tuple(actions), node_errors, observed - begin, planned - observed))
         return plan.wake_at
 

@@ -213,6 +213,7 @@ class Changes:
     jobs: frozenset[JobId]
     """Jobs that are new, gone, or not as they were (passing of time aside)."""
     nodes: frozenset[str]
+    """Nodes whose GPUs, health or availability may differ (what is in use on them aside)."""
 
 
 @dataclass(frozen=True, slots=True)

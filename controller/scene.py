@@ -7,7 +7,7 @@ The outcome is that of `build_snapshot`, except that jobs which only ran on are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import replace
 
 from controller.cluster.port import ClusterView, JobState, SlurmJob, SlurmNode
@@ -34,8 +34,7 @@ class Scene:
         self._slurm_nodes: dict[str, SlurmNode] = {}
         self._samples: dict[str, NodeSample | NodeError] = {}
         self._jobs: dict[JobId, Job] = {}
-        self._nodes: dict[str, Node] = {}
-        self._idle_nodes: dict[str, tuple[SlurmNode, NodeSample, Node]] = {}
+        self._nodes: Mapping[str, Node] = {}
         self._in_flight: frozenset[JobId] = frozenset()
         self._serial = 0
 
@@ -96,26 +95,20 @@ class Scene:
         )
 
     def _see_nodes(self, view: ClusterView, samples: Mapping[str, NodeSample | NodeError]) -> frozenset[str]:
-        changed = frozenset({node.name for node in view.nodes} | set(samples))
-        if changed:
-            for node in view.nodes:
-                self._slurm_nodes[node.name] = node
-            self._samples.update(samples)
-            self._nodes = dict(self._nodes)
-            for name in changed & self._slurm_nodes.keys():
-                self._nodes[name] = self._node(name)
-        return changed
-
-    def _node(self, name: str) -> Node:
-        """Made anew, unless its agent gave the very sample it gave when nothing was on it before."""
-        described, sample = self._slurm_nodes[name], self._samples.get(name)
-        idle = self._idle_nodes.get(name)
-        if idle is not None and idle[0] is described and idle[1] is sample:
-            return idle[2]
-        node = make_node(described, sample, self._slurm_jobs.keys())
-        if isinstance(sample, NodeSample) and not sample.jobs:
-            self._idle_nodes[name] = (described, sample, node)
-        return node
+        """Take over nodes and samples; returns those whose offer of GPUs may have changed."""
+        changed = {node.name for node in view.nodes}
+        changed.update(
+            name
+            for name, sample in samples.items()
+            if type(sample) is not type(self._samples.get(name)) and name in self._slurm_nodes
+        )
+        if view.nodes:
+            self._slurm_nodes = {**self._slurm_nodes, **{node.name: node for node in view.nodes}}
+        if samples:
+            self._samples = {**self._samples, **samples}
+        if view.nodes or samples:
+            self._nodes = _Nodes(self._slurm_nodes, self._samples, self._slurm_jobs.keys())
+        return frozenset(changed)
 
     def _job(self, seen: SlurmJob, flight: InFlight | None, now: float) -> Job | None:
         if seen.state is JobState.ENDED or seen.exclusive_gpus:
@@ -127,3 +120,35 @@ class Scene:
         since = None if memory.running_since is None else now
         job = make_job(seen, request, self._samples, memory, self._priority_class, now, since)
         return job if flight is None else in_transition(job, flight)
+
+
+class _Nodes(Mapping[str, Node]):
+    """Nodes of one snapshot, made when somebody looks at them: most snapshots' are looked at by nobody.
+    The parts are never changed after."""
+
+    def __init__(
+        self,
+        described: Mapping[str, SlurmNode],
+        samples: Mapping[str, NodeSample | NodeError],
+        present: Set[JobId],
+    ) -> None:
+        self._described = described
+        self._samples = samples
+        self._present = present
+        self._made: dict[str, Node] = {}
+
+    def __getitem__(self, name: str) -> Node:
+        node = self._made.get(name)
+        if node is None:
+            node = make_node(self._described[name], self._samples.get(name), self._present)
+            self._made[name] = node
+        return node
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._described)
+
+    def __len__(self) -> int:
+        return len(self._described)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._described

@@ -113,7 +113,7 @@ class ClusterView:
     nodes: tuple[SlurmNode, ...]
     partial: bool = False
     """Jobs and nodes are only those that changed since the adapter's answer before (and so are the node
-    port's samples)."""
+    port's samples). A node whose GPUs come, go, or change their health is among the nodes."""
     gone: frozenset[JobId] = frozenset()
     """In a partial view: jobs that are not known any more."""
 

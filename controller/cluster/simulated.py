@@ -46,6 +46,8 @@ class SimulatedJob:
     eligible: bool = True
     binding: GpuSet = frozenset()
     """What Slurm gave it."""
+    nodes: tuple[str, ...] = ()
+    """Those of the binding."""
     wanted: GpuSet = frozenset()
     """What it is bound to ask for."""
     start_time: float | None = None
@@ -285,14 +287,14 @@ class SimulatedCluster:
             return
         if any(not self.nodes[name].up for name in by_node(job.wanted)):
             return
-        job.binding = job.wanted
+        job.binding, job.nodes = job.wanted, tuple(by_node(job.wanted))
         if job.start_time is None:
             job.start_time = self._now()
         self._to(job, JobState.RUNNING)
 
     def _requeued(self, job: SimulatedJob) -> None:
         if job.state is JobState.COMPLETING:
-            job.binding = frozenset()
+            job.binding, job.nodes = frozenset(), ()
             self._to(job, JobState.PENDING)
 
     def _end(self, job: SimulatedJob, state_name: str) -> None:
@@ -351,7 +353,7 @@ class SimulatedCluster:
             end_time=job.end_time,
             binding=job.binding if job.state is not JobState.PENDING else frozenset(),
             exclusive_gpus=False,
-            nodes=tuple(sorted(by_node(job.binding))),
+            nodes=job.nodes,
             cpus_per_node=1,
             memory_per_node_bytes=job.memory_per_node_bytes,
             restart_count=job.restart_count,

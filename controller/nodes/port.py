@@ -96,7 +96,7 @@ class NodeSample:
 
     node: str
     time: float
-    gpus: tuple[GpuSample, ...]
+    gpus: Sequence[GpuSample]
     jobs: Mapping[JobId, NodeJob]
 
 

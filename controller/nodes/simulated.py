@@ -10,8 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import overload
 
-from controller.cluster.port import JobState
+from controller.cluster.port import JobState, SlurmGpu
 from controller.cluster.simulated import SimulatedCluster, SimulatedJob
 from controller.errors import NodeError, NodeUnreachable
 from controller.model import GpuId, JobId
@@ -26,7 +27,6 @@ from controller.nodes.port import (
     RankSample,
     RankState,
 )
-from controller.policies.servers import by_node
 
 _MEMORY_BYTES = 80 * 2**30
 
@@ -207,21 +207,7 @@ class SimulatedNodes:
             if idle is not None:
                 return idle
         on_gpu = self._memory_on(node)
-        gpus = tuple(
-            GpuSample(
-                index=card.index,
-                uuid=f"GPU-{node}-{card.index}",
-                model=card.model,
-                memory_bytes=_MEMORY_BYTES,
-                memory_used_bytes=2**30 * len(on_gpu.get(card.index, ())),
-                utilization_fraction=1.0 if card.index in on_gpu else 0.0,
-                healthy=True,
-                processes=tuple(
-                    GpuProcess(1000 + job_id, job_id, 2001, 2**30) for job_id in on_gpu.get(card.index, ())
-                ),
-            )
-            for card in self.cluster.nodes[node].gpus
-        )
+        gpus = _Gpus(node, self.cluster.nodes[node].gpus, on_gpu)
         jobs = {
             job_id: NodeJob(
                 job_id,
@@ -268,12 +254,11 @@ class SimulatedNodes:
                 raise NodeError(node, "gpu_busy", f"job {others[0]} has memory on GPU {ordinal}")
 
     def _may_work(self, job: SimulatedJob) -> bool:
-        nodes = by_node(job.binding)
-        blocks = [self._blocks[node].get(job.id) for node in nodes]
-        return bool(nodes) and all(b is None or b.phase is not NodePhase.YIELDED for b in blocks)
+        blocks = [self._blocks[node].get(job.id) for node in job.nodes]
+        return bool(job.nodes) and all(b is None or b.phase is not NodePhase.YIELDED for b in blocks)
 
     def _on_state(self, job: SimulatedJob) -> None:
-        for node in by_node(job.binding):
+        for node in job.nodes:
             self._touched[node] = None
             if job.state in (JobState.ENDED, JobState.COMPLETING):
                 self._blocks[node].pop(job.id, None)
@@ -305,3 +290,37 @@ class SimulatedNodes:
         if self.lose_answers > 0:
             self.lose_answers -= 1
             raise NodeUnreachable(node, "the connection broke before the answer came")
+
+
+class _Gpus(Sequence[GpuSample]):
+    """The GPUs of a sample, described when somebody looks."""
+
+    def __init__(self, node: str, cards: Sequence[SlurmGpu], on_gpu: Mapping[int, Sequence[JobId]]) -> None:
+        self._node = node
+        self._cards = cards
+        self._on_gpu = on_gpu
+
+    @overload
+    def __getitem__(self, place: int) -> GpuSample: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[GpuSample]: ...
+
+    def __getitem__(self, place: int | slice) -> GpuSample | Sequence[GpuSample]:
+        if isinstance(place, slice):
+            return [self[i] for i in range(*place.indices(len(self)))]
+        card = self._cards[place]
+        holders = self._on_gpu.get(card.index, ())
+        return GpuSample(
+            index=card.index,
+            uuid=f"GPU-{self._node}-{card.index}",
+            model=card.model,
+            memory_bytes=_MEMORY_BYTES,
+            memory_used_bytes=2**30 * len(holders),
+            utilization_fraction=1.0 if holders else 0.0,
+            healthy=True,
+            processes=tuple(GpuProcess(1000 + job_id, job_id, 2001, 2**30) for job_id in holders),
+        )
+
+    def __len__(self) -> int:
+        return len(self._cards)

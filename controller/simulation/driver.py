@@ -7,6 +7,7 @@ Event driven: the loop looks when a job comes or ends, when an operation ends, a
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import random
 import time
@@ -162,6 +163,17 @@ class Simulation:
         """Raises SimulationError when jobs are left that nothing will ever start."""
         begin = time.perf_counter()
         random.seed(self.seed)
+        # Most objects of a simulation live to its end: looking for garbage among them is waste.
+        thresholds = gc.get_threshold()
+        gc.freeze()
+        gc.set_threshold(100_000, 20, 100)
+        try:
+            return self._run(begin)
+        finally:
+            gc.set_threshold(*thresholds)
+            gc.unfreeze()
+
+    def _run(self, begin: float) -> Outcome:
         first = min(job.submit_seconds for job in self._by_id.values())
         try:
             records, timed, ended = run_virtual(self._main(), start=min(0.0, first))

@@ -230,11 +230,17 @@ class GangPolicy(ABC, Generic[A]):
                 job, self.load_account(job, self._unseen.pop(job_id, None))
             )
         else:
-            self._leave(member)
+            self._leave_lane(member)
+            member.epoch += 1
             member.job = job
         member.standing = standing
-        if standing in (Standing.RUNNING, Standing.FIXED):
-            member.held = job.running_on or job.binding
+        held: GpuSet = frozenset()
+        if standing is Standing.RUNNING or standing is Standing.FIXED:
+            held = job.running_on or job.binding
+        if held != member.held:
+            self._pool.give(member.held)
+            self._pool.take(held)
+            member.held = held
         self.seen(member, now)
         self._enter(member, now)
 
@@ -253,9 +259,8 @@ class GangPolicy(ABC, Generic[A]):
             self._lanes[member.lane].remove_running(member.key, job.id, job.gpus)
 
     def _enter(self, member: Member[A], now: float) -> None:
-        """Put it where its standing, lane and key say."""
+        """Put it where its standing, lane and key say. (The pool counts its GPUs already.)"""
         member.lane = self.lane(member, now)
-        self._pool.take(member.held)
         if member.standing is Standing.WAITING:
             member.shape = self._shape(member, now)
         self._enter_lane(member, now)
@@ -292,15 +297,14 @@ class GangPolicy(ABC, Generic[A]):
             if member is not None and member.epoch == epoch:
                 due.append(member)
         for member in sorted(due, key=lambda m: (m.job.submit_time, m.job.id)):
-            held = member.held
             job = member.job
             again = (
                 member.standing is Standing.ASIDE
                 and job.not_before is not None
                 and job.not_before <= now + 1e-6
             )
-            self._leave(member)
-            member.held = held
+            self._leave_lane(member)
+            member.epoch += 1
             if again:
                 member.standing = Standing.WAITING
             self.due(member, now)
@@ -409,17 +413,17 @@ class GangPolicy(ABC, Generic[A]):
             member = self._members[job_id]
             # Its GPUs are given back to the pool already.
             member.held = frozenset()
-            self._leave(member)
+            self._leave_lane(member)
+            member.epoch += 1
             member.standing = Standing.WAITING
             self.stopped(member, now)
             self._enter(member, now)
             changed.add(job_id)
         for member, gpus in placed:
-            self._leave(member)
+            self._leave_lane(member)
+            member.epoch += 1
             member.standing = Standing.RUNNING if self.preemptive else Standing.FIXED
             self.began(member, now)
-            # The pool counts them already.
-            self._pool.give(gpus)
             member.held = gpus
             self._enter(member, now)
             changed.add(member.job.id)
