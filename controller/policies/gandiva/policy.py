@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,7 +46,7 @@ class Gandiva:
         self._settle(planning)
         self._place_queue(planning)
         self._take_turns(planning)
-        return Plan(planning.assignments, planning.reasons, planning.state.dump(), planning.wake_at)
+        return Plan(planning.assignments, planning.reasons, planning.state, planning.wake_at)
 
     # -- what changed since the last plan ----------------------------------------------------------
 
@@ -55,12 +55,14 @@ class Gandiva:
         snapshot, state = planning.snapshot, planning.state
         for job_id in [j for j in state.service if JobId(j) not in snapshot.jobs]:
             del state.service[job_id]
+        slice_seconds = self._settings.slice_seconds
         for job_id, service in state.service.items():
             job = snapshot.jobs[JobId(job_id)]
             # Measured time, so that the delay of a suspend is charged to the job that caused it.
-            ran = max(0.0, job.run_seconds - service.seen_run_seconds)
-            service.slices += ran / (self._settings.slice_seconds * job.request.weight)
-            service.seen_run_seconds = job.run_seconds
+            ran = job.run_seconds - service.seen_run_seconds
+            if ran > 0.0:
+                slices = service.slices + ran / (slice_seconds * job.request.weight)
+                state.service[job_id] = Service(slices, job.run_seconds)
         seats, state.seats = state.seats, {}
         for job_id, seat in seats.items():
             seated = snapshot.jobs.get(JobId(job_id))
@@ -92,12 +94,19 @@ class Gandiva:
             (j for j in snapshot.jobs.values() if j.phase is Phase.QUEUED and j.id not in snapshot.busy),
             key=lambda j: (-j.priority_class, j.submit_time, j.id),
         )
+        # While this plan is made, room only shrinks: what found none will not find any for its likes either.
+        # So a queue of thousands costs one search per kind of job.
+        hopeless: dict[Hashable, str] = {}
         for job in queue:
             if job.not_before is not None and job.not_before > snapshot.time:
                 planning.reasons[job.id] = "could not be started a moment ago; tries again shortly"
                 planning.wake(job.not_before)
                 continue
             seat = state.seats.pop(job.id, None)
+            kind = _kind(job)
+            if seat is None and kind in hopeless:
+                planning.reasons[job.id] = hopeless[kind]
+                continue
             if seat is not None:
                 self._leave(planning, job, seat)
             choice = get_nodes(job, planning.servers, state.affinity, self._settings.max_jobs_per_gpu)
@@ -105,7 +114,7 @@ class Gandiva:
                 # Nothing better has come up: keep the turn it has been waiting for.
                 choice = Choice(Stage.OVERSUBSCRIBE, seat.nodes, seat.gpus())
             if choice is None:
-                planning.reasons[job.id] = self._why_queued(planning, job)
+                planning.reasons[job.id] = hopeless[kind] = self._why_queued(planning, job)
                 continue
             self._enter(planning, job, choice)
 
@@ -210,7 +219,7 @@ class Gandiva:
         level = min(known, default=0.0)
         for job in jobs:
             if job.id not in state.service:
-                state.service[job.id] = Service(slices=level, seen_run_seconds=job.run_seconds)
+                state.service[job.id] = Service(level, job.run_seconds)
 
     def _member(self, planning: _Planning, job: Job) -> Member:
         busy = job.id in planning.snapshot.busy
@@ -278,3 +287,17 @@ class Gandiva:
 
     def _turn_words(self, member: Member, words: str) -> str:
         return f"{words} ({member.service_slices:.2f} slices per weight received)"
+
+
+def _kind(job: Job) -> Hashable:
+    """Equal for jobs that fit in the same places."""
+    request = job.request
+    return (
+        request.gpus,
+        request.nodes,
+        request.gpu_types,
+        job.required_nodes,
+        job.excluded_nodes,
+        job.cpus_per_node,
+        job.memory_per_node_bytes,
+    )

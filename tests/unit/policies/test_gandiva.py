@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.model import JobId, Phase
-from controller.policies.gandiva import Gandiva, GandivaSettings
+from controller.policies.gandiva import Gandiva, GandivaSettings, algorithm1
 from controller.policies.servers import build_servers
 from tests.unit.policies.harness import IdealCluster, gpu_set, make_job, make_node
 
@@ -77,15 +77,15 @@ def where(c: IdealCluster, number: int) -> str:
     job = c.jobs[JobId(number)]
     if job.binding:
         return next(iter(job.binding)).node
-    seat = c.state["seats"].get(str(number)) or c.state["seats"].get(number)
-    return str(seat["nodes"][0]) if seat else "QUEUE"
+    seat = c.state["seats"].get(str(number))
+    return str(seat[0][0]) if seat else "QUEUE"
 
 
 def allocated(c: IdealCluster) -> dict[str, int]:
     totals = {name: server.allocated for name, server in build_servers(c.snapshot()).items()}
     for number, seat in c.state["seats"].items():
-        for node in seat["nodes"]:
-            totals[node] += c.jobs[JobId(int(number))].gpus // len(seat["nodes"])
+        for node in seat[0]:
+            totals[node] += c.jobs[JobId(int(number))].gpus // len(seat[0])
     return totals
 
 
@@ -209,8 +209,9 @@ def test_state_is_json_and_foreign_state_is_ignored() -> None:
     c = cluster(1)
     c.submit(make_job(1), make_job(2))
     c.step()
-    assert json.loads(json.dumps(c.state)) == c.state
-    again = c.policy.plan(c.snapshot(), json.loads(json.dumps(c.state)))
+    saved = json.loads(json.dumps(dict(c.state)))
+    assert saved == dict(c.state) and saved["seats"]
+    again = c.policy.plan(c.snapshot(), saved)
     assert again.assignments == c.policy.plan(c.snapshot(), c.state).assignments
     c.policy.plan(c.snapshot(), {"other": 1})
 
@@ -258,3 +259,30 @@ def test_equal_jobs_differ_by_at_most_one_slice(jobs: int, gpus: int) -> None:
     ran = [job.run_seconds / 60 for job in c.jobs.values()]
     assert max(ran) - min(ran) <= 1 + 1e-9
     assert sum(ran) == pytest.approx(5 * jobs * min(jobs, gpus))
+
+
+def test_a_plan_leaves_its_input_as_it_was() -> None:
+    c = cluster(2)
+    c.submit(*(make_job(n) for n in range(1, 5)))
+    c.step()
+    c.advance(61)
+    before = json.dumps(dict(c.state))
+    c.policy.plan(c.snapshot(), c.state)
+    assert json.dumps(dict(c.state)) == before
+
+
+def test_a_long_queue_costs_one_search_per_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    searches = 0
+    original = algorithm1.get_nodes
+
+    def counting(*args: object) -> object:
+        nonlocal searches
+        searches += 1
+        return original(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("controller.policies.gandiva.policy.get_nodes", counting)
+    c = cluster(1, max_jobs_per_gpu=1)
+    c.submit(*(make_job(n) for n in range(1, 500)))
+    plan = c.step()
+    assert searches <= 3
+    assert len(plan.reasons) == 499
