@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Makes a recorded decision of the controller again, from the snapshot and the policy's memory in the file
-alone, and says what it means for each job and why. A file attached to a bug report is enough to see the bug."""
+alone, and says what it means for each job and why. A file attached to a bug report is enough to see it."""
 
 _EXAMPLES = """\
   gandiva replay snapshots/tiresias-las/3600.json

@@ -47,6 +47,8 @@ class _Block:
 
     gpus: tuple[int, ...]
     phase: NodePhase = NodePhase.RUNNING
+    stopped: bool = False
+    """At a step boundary, its state on the way to host memory."""
 
 
 @dataclass
@@ -136,6 +138,8 @@ class SimulatedNodes:
             return Offload(0, 0.0, empty=True)
         if block.phase is not NodePhase.YIELDED:
             if self.costs.offload_seconds:
+                block.stopped = True
+                self._work_changed(job_id)
                 await asyncio.sleep(self.costs.offload_seconds)
             block = self._block(node, job_id)
             block.phase = NodePhase.YIELDED
@@ -183,7 +187,7 @@ class SimulatedNodes:
             if self.costs.restore_seconds:
                 await asyncio.sleep(self.costs.restore_seconds)
             block = self._block(node, job_id)
-        block.phase = NodePhase.RUNNING
+        block.phase, block.stopped = NodePhase.RUNNING, False
         self._touch(node, job_id)
         self._check(node)
         self._work_changed(job_id)
@@ -255,7 +259,9 @@ class SimulatedNodes:
 
     def _may_work(self, job: SimulatedJob) -> bool:
         blocks = [self._blocks[node].get(job.id) for node in job.nodes]
-        return bool(job.nodes) and all(b is None or b.phase is not NodePhase.YIELDED for b in blocks)
+        return bool(job.nodes) and all(
+            b is None or not (b.stopped or b.phase is NodePhase.YIELDED) for b in blocks
+        )
 
     def _on_state(self, job: SimulatedJob) -> None:
         for node in job.nodes:

@@ -340,20 +340,21 @@ class GangPolicy(ABC, Generic[A]):
     def _decide(self, now: float) -> set[JobId]:
         """Select and place; returns the jobs whose part of the plan changed."""
         members, pool = self._members, self._pool
+        changed: set[JobId] = set()
         skip: set[Shape] = set()
-        kept_gpus = sum(lane.running_gpus for lane in self._lanes)
         for attempt in range(_ROUNDS):
+            kept_gpus = sum(lane.running_gpus for lane in self._lanes)
             selection = select(self._lanes, pool.free_count + kept_gpus, skip, backfill=self.backfill)
-            for job_id in selection.stops:
+            stops = selection.stops
+            for job_id in stops:
                 pool.give(members[job_id].held)
             placed: list[tuple[Member[A], GpuSet]] = []
-            evicted: list[JobId] = []
             failed: Shape | None = None
             for job_id in selection.starts:
                 member = members[job_id]
                 gpus = self._find(member)
                 if gpus is None and self.preemptive:
-                    gpus = self._make_room(member, {*selection.stops, *evicted}, evicted)
+                    gpus = self._make_room(member, stops)
                 if gpus is None:
                     failed = member.shape
                     break
@@ -361,11 +362,14 @@ class GangPolicy(ABC, Generic[A]):
                 placed.append((member, gpus))
             if failed is None or not self.backfill or attempt == _ROUNDS - 1:
                 # (Without backfill, the one that cannot be placed blocks all behind it.)
-                return self._commit(placed, [*selection.stops, *evicted], now)
-            for _, gpus in placed:
-                pool.give(gpus)
-            for job_id in [*selection.stops, *evicted]:
-                pool.take(members[job_id].held)
+                return changed | self._commit(placed, stops, now)
+            # Those before it have their places; whether others must stop is decided anew without it.
+            taken = {gpu for _, gpus in placed for gpu in gpus}
+            in_the_way = [job_id for job_id in stops if not taken.isdisjoint(members[job_id].held)]
+            for job_id in stops:
+                if job_id not in in_the_way:
+                    pool.take(members[job_id].held)
+            changed |= self._commit(placed, in_the_way, now)
             skip.add(failed)
         raise AssertionError("the last round returns")
 
@@ -382,9 +386,10 @@ class GangPolicy(ABC, Generic[A]):
             return None
         return self._pool.find(job, consolidated=bool(member.shape[3]))
 
-    def _make_room(self, member: Member[A], gone: set[JobId], evicted: list[JobId]) -> GpuSet | None:
-        """There are GPUs enough, but not where it can use them: stop jobs behind it, the last first."""
-        pool = self._pool
+    def _make_room(self, member: Member[A], stops: list[JobId]) -> GpuSet | None:
+        """There are GPUs enough, but not where it can use them: stop jobs behind it, the last first. Adds
+        them to `stops`."""
+        pool, gone = self._pool, set(stops)
         behind = [
             job_id
             for number in range(member.lane, self.lane_count)
@@ -402,7 +407,7 @@ class GangPolicy(ABC, Generic[A]):
                     break
         for job_id in released:
             if found is not None and not found.isdisjoint(self._members[job_id].held):
-                evicted.append(job_id)
+                stops.append(job_id)
             else:
                 pool.take(self._members[job_id].held)
         return found

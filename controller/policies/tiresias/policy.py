@@ -63,6 +63,7 @@ class _Tiresias(GangPolicy[Account]):
         self._last = 0
         self._pack_limit = settings.pack_limit_fraction
         self._speeds: dict[str, list[float]] = {}
+        self._skews: dict[str, float] = {}
         self._fresh: list[Member[Account]] = []
         super().__init__()
 
@@ -96,6 +97,7 @@ class _Tiresias(GangPolicy[Account]):
         self._last = int(raw.get("last", 0))
         speeds = raw.get("speeds") or {}
         self._speeds = {str(model): [float(v) for v in values] for model, values in speeds.items()}
+        self._skews = {str(model): float(skew) for model, skew in (raw.get("skews") or {}).items()}
         self._refit()
 
     def dump_common(self) -> Mapping[str, Any]:
@@ -103,6 +105,7 @@ class _Tiresias(GangPolicy[Account]):
             "first": self._first,
             "last": self._last,
             "speeds": {model: list(values) for model, values in self._speeds.items()},
+            "skews": dict(self._skews),
         }
 
     # -- queues ---------------------------------------------------------------------------------------
@@ -176,6 +179,9 @@ class _Tiresias(GangPolicy[Account]):
         if waits and job.run_seconds > account.forgiven_seconds:
             account.waiting_since = now
         account.seen_gpu_seconds = job.gpu_seconds
+        skew = skew_fraction(job.profile)
+        if skew is not None and job.request.model:
+            self._skews[job.request.model] = skew
         if job.request.model and job.profile.step_seconds and job.phase is Phase.RUNNING:
             self._learn_speed(job)
 
@@ -256,7 +262,10 @@ class _Tiresias(GangPolicy[Account]):
         if settings.consolidate == "never" or job.gpus == 1:
             return False
         if settings.consolidate == "skewed":
+            # Of a job that never ran, what is known of others with its model (if its user named one).
             skew = skew_fraction(job.profile)
+            if skew is None:
+                skew = self._skews.get(job.request.model or "")
             if skew is None or skew <= self._pack_limit:
                 return False
         since = member.account.waiting_since

@@ -148,7 +148,9 @@ def test_t11_promotion_in_order_of_start() -> None:
         (3.9, 26.7, 14.6, False),
     ],
 )
-def test_t13_skew_of_the_papers_models(largest: float, size: float, percent: float, consolidate: bool) -> None:
+def test_t13_skew_of_the_papers_models(
+    largest: float, size: float, percent: float, consolidate: bool
+) -> None:
     skew = skew_fraction(Profile(state_bytes=int(size * MIB), largest_tensor_bytes=int(largest * MIB)))
     assert skew is not None and skew * 100 == pytest.approx(percent, abs=0.06)
     assert (skew > TiresiasLasSettings().pack_limit_fraction) is consolidate

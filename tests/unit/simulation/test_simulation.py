@@ -1,0 +1,292 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whole simulations: the live loop and executor, several policies, costs, rounds, files that come out."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controller.cli.main import main
+from controller.settings import parse_settings
+from controller.settings.schema import Settings
+from controller.simulation.cluster_spec import parse_cluster
+from controller.simulation.driver import Outcome, Simulation, SimulationError
+from controller.simulation.ground_truth import GroundTruth, Throughputs, read_throughputs
+from controller.simulation.metrics import summary
+from controller.simulation.traces import TraceJob
+
+IDEAL = """
+[requests]
+suspend = "requeue"
+[simulation]
+rpc_seconds = 0.0
+start_seconds = 0.0
+step_seconds = 0.0
+suspend_seconds = 0.0
+resume_seconds = 0.0
+requeue_seconds = 0.0
+restart_seconds = 0.0
+checkpoint_bytes_per_second = 0
+"""
+POLICIES = ["fifo", "fifo-skip", "sjf", "srtf", "srsf", "tiresias-las", "tiresias-gittins"]
+
+
+def trace(count: int, seed: int = 1, sizes: tuple[int, ...] = (1, 1, 1, 2, 4, 8)) -> list[TraceJob]:
+    rng = random.Random(seed)
+    jobs, now = [], 0.0
+    for number in range(count):
+        jobs.append(TraceJob(str(number), now, rng.choice(sizes), float(rng.randint(1, 900)), number + 2))
+        now += rng.randint(0, 120)
+    return jobs
+
+
+def run(jobs: list[TraceJob], text: str, policy: str, cluster: str = "v100:16", gpus: int = 4) -> Outcome:
+    made = parse_settings(text)
+    chosen = made.policy.model_copy(update={"name": policy})
+    made = made.model_copy(update={"policy": chosen})
+    return Simulation(Path("t"), jobs, parse_cluster(cluster, gpus), made).run()
+
+
+def check(outcome: Outcome, jobs: list[TraceJob]) -> None:
+    """What holds whatever the policy and the costs."""
+    assert len(outcome.jobs) == len(jobs)
+    for job, given_job in zip(outcome.jobs, jobs, strict=True):
+        assert job.id == given_job.id
+        assert given_job.duration_seconds is not None
+        assert job.start_seconds >= job.submit_seconds - 1e-6
+        # The controller sees a start with the delay of its own look at Slurm, at most a second.
+        late = 1.1 * (1 + job.preemptions)
+        assert job.run_seconds >= given_job.duration_seconds - late
+        assert job.jct_seconds >= given_job.duration_seconds - 1e-3
+    assert all(0 <= used <= outcome.gpus for _, used in outcome.usage)
+    assert outcome.usage[-1][1] == 0
+    span = outcome.usage[-1][0] - outcome.usage[0][0]
+    assert outcome.gpu_seconds <= outcome.gpus * span + 1e-3
+
+
+@pytest.mark.parametrize("policy", [*POLICIES, "gandiva"])
+@pytest.mark.parametrize("text", [IDEAL, "", '[requests]\nsuspend = "requeue"'])
+def test_every_policy_finishes_every_job(policy: str, text: str) -> None:
+    sizes = (1, 1, 2, 4) if policy == "gandiva" else (1, 1, 1, 2, 4, 8)
+    jobs = trace(40, sizes=sizes)
+    check(run(jobs, text, policy), jobs)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_equal_input_gives_equal_output(policy: str) -> None:
+    jobs = trace(30)
+    first, second = run(jobs, "", policy), run(jobs, "", policy)
+    assert first.jobs == second.jobs and first.usage == second.usage
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 10**6), policy=st.sampled_from(POLICIES), counting=st.booleans())
+def test_ideal_runs_lose_no_second(seed: int, policy: str, counting: bool) -> None:
+    jobs = trace(25, seed)
+    text = IDEAL + ('placement = "count"\n' if counting else "")
+    outcome = run(jobs, text, policy)
+    check(outcome, jobs)
+    for job, given_job in zip(outcome.jobs, jobs, strict=True):
+        assert job.run_seconds == pytest.approx(given_job.duration_seconds, abs=1e-3)
+    # With nothing to wait for, every policy starts the first job at once.
+    assert outcome.jobs[0].start_seconds == outcome.jobs[0].submit_seconds
+
+
+def test_restarts_cost_what_the_settings_say() -> None:
+    jobs = [TraceJob("long", 0, 1, 100, 2), TraceJob("short", 10, 1, 5, 3)]
+    text = IDEAL.replace("restart_seconds = 0.0", "restart_seconds = 30.0")
+    outcome = run(jobs, text, "srtf", "v100:1", 1)
+    long, short = outcome.jobs
+    assert (short.start_seconds, short.end_seconds) == (10, 15)
+    assert long.preemptions == 1
+    assert long.end_seconds == pytest.approx(100 + 5 + 30)
+
+
+def test_suspend_and_resume_cost_what_the_settings_say() -> None:
+    jobs = [TraceJob("long", 0, 1, 100, 2), TraceJob("short", 10, 1, 5, 3)]
+    text = "[simulation]\n" + "".join(
+        f"{key}_seconds = {value}\n"
+        for key, value in {"rpc": 0.0, "start": 0.0, "step": 1.0, "suspend": 2.0, "resume": 3.0}.items()
+    )
+    long, short = run(jobs, text, "srtf", "v100:1", 1).jobs
+    # One mini-batch is still done while it is asked to stop; then 2 s off, and 3 s back.
+    assert short.start_seconds == pytest.approx(13)
+    assert long.end_seconds == pytest.approx(18 + 3 + 100 - 11, abs=0.1)
+
+
+def test_rounds_start_and_end_jobs_on_their_boundaries() -> None:
+    jobs = [TraceJob("a", 5, 1, 130, 2), TraceJob("b", 61, 1, 10, 3)]
+    a, b = run(jobs, IDEAL + "round_seconds = 60.0\n", "fifo", "v100:1", 1).jobs
+    assert (a.start_seconds, a.end_seconds) == (60, 240)
+    assert (b.start_seconds, b.end_seconds) == (240, 300)
+
+
+def test_jobs_that_nothing_starts_are_an_error_not_a_hang() -> None:
+    jobs = [TraceJob("a", 0, 6, 10, 2, nodes=1)]
+    with pytest.raises(SimulationError, match="1 of 1 jobs are left that policy fifo never starts"):
+        run(jobs, "", "fifo")
+
+
+def test_skewed_models_are_kept_together_and_others_are_not() -> None:
+    jobs = [
+        TraceJob("first", 0, 1, 10, 2, model="vgg19"),
+        TraceJob("a", 20, 3, 100, 3),
+        TraceJob("b", 20, 3, 100, 4),
+        TraceJob("skewed", 21, 2, 50, 5, model="vgg19"),
+        TraceJob("even", 22, 2, 50, 6, model="resnet50"),
+    ]
+    outcome = run(jobs, "", "tiresias-las", "v100:8", 4)
+    by_id = {job.id: job for job in outcome.jobs}
+    # The first job showed the model's skew. Now one GPU is free on each node: the model without skew takes
+    # both, the skewed one waits for a whole pair.
+    assert by_id["even"].start_seconds == pytest.approx(22, abs=2)
+    assert by_id["skewed"].start_seconds == pytest.approx(120, abs=3)
+
+
+def test_a_skewed_model_that_must_be_spread_is_slower() -> None:
+    truth = GroundTruth(Throughputs(), "v100")
+    assert truth.relative_rate("vgg19", 8, "v100", spread=True) == 0.72
+    assert truth.relative_rate("resnet50", 8, "v100", spread=True) == 1.0
+
+
+def test_throughputs_by_type_gang_placement_and_company(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(
+        json.dumps(
+            {
+                "v100": {"('m', 2)": {"null": 10.0, "('n', 2)": [6.0, 3.0]}},
+                "v100_unconsolidated": {"('m', 2)": {"null": 4.0}},
+                "k80": {"('m', 2)": {"null": 2.5}},
+            }
+        )
+    )
+    truth = GroundTruth(read_throughputs(path), "v100")
+    assert truth.duration_seconds("m", 2, 100) == 10
+    assert truth.relative_rate("m", 2, "v100", spread=False) == 1
+    assert truth.relative_rate("m", 2, "v100", spread=True) == 0.4
+    assert truth.relative_rate("m", 2, "k80", spread=False) == 0.25
+    assert truth.relative_rate("m", 2, "v100", spread=False, beside=("n", 2)) == 0.6
+    assert truth.relative_rate("m", 2, "k80", spread=False, beside=("n", 2)) == 0
+
+
+def test_gavel_jobs_run_at_the_speed_of_their_gpus(tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(json.dumps({"v100": {"('m', 1)": {"null": 10.0}}, "k80": {"('m', 1)": {"null": 2.0}}}))
+    jobs = [TraceJob(str(i), 0, 1, None, i + 1, model="m", steps=100.0) for i in range(2)]
+    chosen = Settings().policy.model_copy(update={"name": "fifo"})
+    made = parse_settings(IDEAL).model_copy(update={"policy": chosen})
+    cluster = parse_cluster("v100:1,k80:1", 1)
+    first, second = Simulation(Path("t"), jobs, cluster, made, read_throughputs(path)).run().jobs
+    assert (first.end_seconds, second.end_seconds) == (10, 50)
+
+
+NATIVE = "job_id,submit_seconds,duration_seconds,gpus\na,0,100,2\nb,5,50,1\nc,6,300,4\nd,7,20,1\n"
+KEYS = {
+    *("policy", "jobs", "completed", "makespan_seconds", "avg_jct_seconds", "median_jct_seconds"),
+    *("p95_jct_seconds", "p99_jct_seconds", "avg_queueing_seconds", "gpu_utilization_fraction"),
+    *("preemptions", "migrations", "decisions", "mean_decision_seconds", "wall_seconds"),
+}
+
+
+def test_the_command_prints_json_and_writes_jobs_and_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(NATIVE)
+    out, page = tmp_path / "jobs.csv", tmp_path / "page.html"
+    arguments = ["simulate", "--trace", str(path), "--trace-format", "native", "--cluster", "v100:4"]
+    arguments += ["--gpus-per-node", "4", "--seed", "3", "--json"]
+    arguments += ["--policy", "tiresias-las", "--set", "queue_limits=[50, 500]"]
+    assert main([*arguments, "--jobs-out", str(out), "--html", str(page)]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer.keys() >= KEYS
+    assert (answer["policy"], answer["jobs"], answer["completed"]) == ("tiresias-las", 4, 4)
+    with out.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["job_id"] for row in rows] == ["a", "b", "c", "d"]
+    jct = sum(float(row["jct_seconds"]) for row in rows) / 4
+    assert answer["avg_jct_seconds"] == pytest.approx(jct, abs=1e-3)
+    text = page.read_text()
+    assert text.count("<svg") == 2 and "<script" not in text and "http" not in text
+
+
+def test_compare_prints_one_table_and_plots(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(NATIVE)
+    arguments = ["simulate", "--trace", str(path), "--trace-format", "native", "--cluster", "v100:4"]
+    assert main([*arguments, "--compare", "fifo,srtf"]) == 0
+    shown = capsys.readouterr().out
+    assert "Policy" in shown and "● fifo  ■ srtf" in shown and "GPUs in use over time" in shown
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("queue_limits", "must be KEY=VALUE"),
+        ("queue_limits=[9, 3]", "must be rising numbers"),
+        ("nonsense=1", "policy.tiresias-las.nonsense: no such key"),
+        ("simulation.round_seconds=-1", "simulation.round_seconds"),
+    ],
+)
+def test_bad_settings_on_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: str, message: str
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(NATIVE)
+    arguments = ["simulate", "--trace", str(path), "--trace-format", "native", "--cluster", "v100:4"]
+    assert main([*arguments, "--policy", "tiresias-las", "--set", change]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_recorded_decisions_replay_to_the_same_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.csv"
+    rows = [f"{j.id},{j.submit_seconds},{j.duration_seconds},{j.gpus}" for j in trace(40, sizes=(1, 2, 4))]
+    path.write_text(NATIVE.splitlines()[0] + "\n" + "\n".join(rows) + "\n")
+    arguments = ["simulate", "--trace", str(path), "--trace-format", "native", "--cluster", "v100:8"]
+    for policy in ("tiresias-las", "gandiva", "fifo"):
+        folder = tmp_path / "snapshots"
+        options = ["--policy", policy, "--snapshot-every", "200", "--snapshot-dir", str(folder)]
+        assert main([*arguments, *options]) == 0
+        files = sorted((folder / policy).iterdir())
+        assert len(files) > 3
+        for file in files:
+            capsys.readouterr()
+            assert main(["replay", str(file)]) == 0
+            assert capsys.readouterr().out.endswith("The same decision as recorded.\n"), file
+
+
+def test_replay_says_when_the_decision_is_another_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(NATIVE)
+    arguments = ["simulate", "--trace", str(path), "--trace-format", "native", "--cluster", "v100:4"]
+    folder = tmp_path / "s"
+    options = ["--policy", "fifo", "--snapshot-every", "1", "--snapshot-dir", str(folder)]
+    assert main([*arguments, *options]) == 0
+    file = sorted((folder / "fifo").iterdir())[0]
+    content = json.loads(file.read_text())
+    content["assignments"] = {}
+    file.write_text(json.dumps(content))
+    capsys.readouterr()
+    assert main(["replay", str(file)]) == 0
+    assert "decided otherwise than recorded" in capsys.readouterr().out
+    file.write_text("{}")
+    assert main(["replay", str(file)]) == 1
+    assert "not a recorded decision" in capsys.readouterr().err
+
+
+def test_summary_of_known_jobs() -> None:
+    jobs = [TraceJob("a", 0, 2, 10, 2), TraceJob("b", 0, 1, 20, 3)]
+    values = summary(run(jobs, IDEAL, "fifo", "v100:2", 2))
+    assert values["avg_jct_seconds"] == 20 and values["median_jct_seconds"] == 20
+    assert values["makespan_seconds"] == 30 and values["avg_queueing_seconds"] == 5
+    assert values["gpu_utilization_fraction"] == pytest.approx((20 + 20) / 60)

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Good traces are read, bad ones give one error naming line and column, and write nothing."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.cli.main import main
+from controller.errors import GandivaError
+from controller.simulation.traces import FORMATS, TraceError, read_trace
+
+TIRESIAS = "job_id,num_gpu,submit_time,iterations,model_name,duration,interval\n"
+NATIVE = "job_id,submit_seconds,duration_seconds,gpus\n"
+GAVEL = "ResNet-18 (batch size 64)\tpython3 main.py\timage\t--num_steps\t1\t1646\t2\t1\t-1.0\t12.5\n"
+SACCT = "JobID|Submit|ElapsedRaw|AllocTRES|User\n"
+
+
+def write(tmp_path: Path, text: str, name: str = "t.csv") -> Path:
+    path = tmp_path / name
+    path.write_text(text)
+    return path
+
+
+def test_all_formats_read_what_they_should(tmp_path: Path) -> None:
+    (job,) = read_trace(write(tmp_path, TIRESIAS + "7,2,30,5,vgg19,100,3\n"), "tiresias")
+    assert (job.id, job.gpus, job.submit_seconds, job.duration_seconds, job.model) == (
+        "7",
+        2,
+        30,
+        100,
+        "vgg19",
+    )
+    (job,) = read_trace(write(tmp_path, GAVEL), "gavel")
+    assert (job.gpus, job.steps, job.submit_seconds, job.duration_seconds) == (2, 1646, 12.5, None)
+    philly = "timestamp,duration,num_gpus\n2017-10-09 07:01:55,66.5,1\n2017-10-09 07:00:55,0,4\n"
+    first, second = read_trace(write(tmp_path, philly), "philly")
+    assert (first.gpus, first.submit_seconds, first.duration_seconds) == (4, 0, 1)
+    assert (second.submit_seconds, second.duration_seconds) == (60, 66)
+    text = SACCT + (
+        "8|2026-10-01T10:00:00|60|billing=4,cpu=4,gres/gpu:a100=2,gres/gpu=2|alice\n"
+        "8.batch|2026-10-01T10:00:00|60|cpu=4,gres/gpu=2|\n"
+        "9|2026-10-01T10:01:00|50|cpu=4|bob\n"
+        "10|2026-10-01T09:59:00|5|gres/gpu:a100=4|bob\n"
+    )
+    jobs = read_trace(write(tmp_path, text), "sacct")
+    assert [(j.id, j.gpus, j.submit_seconds, j.user) for j in jobs] == [
+        ("10", 4, 0, "bob"),
+        ("8", 2, 60, "alice"),
+    ]
+    text = "job_id,submit_seconds,duration_seconds,gpus,nodes,gpu_types,weight\na,1,2,4,2,v100+k80,2\nb,0,2,1,,,\n"
+    jobs = read_trace(write(tmp_path, text), "native")
+    assert [(j.id, j.nodes, j.gpu_types, j.weight) for j in jobs] == [
+        ("b", None, (), 1.0),
+        ("a", 2, ("v100", "k80"), 2.0),
+    ]
+
+
+def test_gzip_is_unpacked(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(gzip.compress((NATIVE + "a,0,1,1\n").encode()))
+    assert len(read_trace(path, "native")) == 1
+    path.write_bytes(gzip.compress(b"x" * 1000)[:20])
+    with pytest.raises(TraceError, match="line 1: cannot be read"):
+        read_trace(path, "native")
+
+
+@pytest.mark.parametrize(
+    ("trace_format", "text", "message"),
+    [
+        (
+            "tiresias",
+            "job_id,num_gpu,submit_time\n1,1,0\n",
+            "line 1, column `duration`: there is no such column",
+        ),
+        ("tiresias", TIRESIAS + "1,1,0,5,vgg19,-100,3\n", "line 2, column `duration`: '-100' is not from 0"),
+        ("tiresias", TIRESIAS + "1,1,0,5,vgg19,0,3\n", "line 2, column `duration`: '0' is not above 0"),
+        (
+            "tiresias",
+            TIRESIAS + "1,1.5,0,5,vgg19,1,3\n",
+            "line 2, column `num_gpu`: '1.5' is not a whole number",
+        ),
+        ("tiresias", TIRESIAS + "1,0,0,5,vgg19,1,3\n", "line 2, column `num_gpu`: '0' is not from 1"),
+        ("tiresias", TIRESIAS + "1,1,nan,5,vgg19,1,3\n", "line 2, column `submit_time`: 'nan' is not from"),
+        ("tiresias", TIRESIAS + "1,1,x,5,vgg19,1,3\n", "line 2, column `submit_time`: 'x' is not a number"),
+        ("tiresias", TIRESIAS + "1,1,,5,vgg19,1,3\n", "line 2, column `submit_time`: is empty"),
+        (
+            "tiresias",
+            TIRESIAS + "1,1,0,5,v,1,3\n2,1,0,5,v,1,3\n1,1,0,5,v,1,3\n",
+            "line 4, column `job_id`: job '1' is on line 2 already",
+        ),
+        ("tiresias", TIRESIAS + "1,1,0\n", "line 2, column `iterations`: 3 columns instead of 7"),
+        ("tiresias", "", "line 1: no jobs: the file is empty"),
+        ("tiresias", TIRESIAS, "line 1: no jobs: the file is empty but for its header"),
+        ("native", "a" * (10 * 2**20), "line 1: longer than 65536 characters"),
+        ("native", NATIVE + "a,0,1,1\n" + "b" * 70000 + ",0,1,1\n", "line 3: longer than 65536 characters"),
+        ("native", NATIVE + 'a,0,1,1\n"b,0,1,1\n', "line 3: "),
+        ("native", NATIVE + "a\0,0,1,1\n", "line 2: contains a zero byte"),
+        ("native", GAVEL, "it looks like --trace-format gavel"),
+        ("gavel", TIRESIAS + "1,1,0,5,v,1,3\n", "it looks like --trace-format tiresias"),
+        ("philly", NATIVE + "a,0,1,1\n", "column `timestamp`: there is no such column"),
+        (
+            "philly",
+            "timestamp,duration,num_gpus\nnoon,1,1\n",
+            "line 2, column `timestamp`: 'noon' is not a time",
+        ),
+        ("sacct", SACCT + "1|2026-10-01T10:00:00|60|cpu=1|a\n", "no job in it ran on GPUs"),
+        (
+            "native",
+            NATIVE.strip() + ",nodes\na,0,1,3,2\n",
+            "line 2, column `nodes`: 3 GPUs cannot be spread evenly",
+        ),
+        (
+            "native",
+            NATIVE.strip() + ",gpus\na,0,1,3,2\n",
+            "column `gpus`: there are two columns of this name",
+        ),
+    ],
+)
+def test_a_bad_trace_gives_one_error(tmp_path: Path, trace_format: str, text: str, message: str) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(TraceError) as caught:
+        read_trace(path, trace_format)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(f"{path}: line ")
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
+
+
+def test_not_text_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"\xff\xfe" * 100)
+    with pytest.raises(TraceError, match="line 1: not UTF-8"):
+        read_trace(path, "native")
+
+
+@given(text=st.text(max_size=400), trace_format=st.sampled_from(sorted(FORMATS)))
+def test_garbage_never_gives_another_exception(
+    tmp_path_factory: pytest.TempPathFactory, text: str, trace_format: str
+) -> None:
+    path = tmp_path_factory.mktemp("t") / "t.csv"
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
+    with pytest.raises(GandivaError):
+        read_trace(path, trace_format)
+
+
+def test_the_command_writes_nothing_for_a_bad_trace(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, NATIVE + "a,0,1,64\n")
+    out, page = tmp_path / "jobs.csv", tmp_path / "page.html"
+    arguments = ["simulate", "--trace", str(path), "--trace-format", "native", "--cluster", "v100:32"]
+    arguments += ["--policy", "fifo", "--jobs-out", str(out), "--html", str(page)]
+    assert main(arguments) == 1
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == f"gandiva: {path}: line 2, column `gpus`: job a wants 64 GPUs, the cluster has 32\n"
+    assert not out.exists() and not page.exists()
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("v100", "neither entries such as"),
+        ("V100:3", "neither entries such as"),
+        ("v100:0", "no GPUs at all"),
+        ("/nonexistent.toml", "cannot read"),
+    ],
+)
+def test_bad_clusters(tmp_path: Path, capsys: pytest.CaptureFixture[str], spec: str, message: str) -> None:
+    path = write(tmp_path, NATIVE + "a,0,1,1\n")
+    assert main(["simulate", "--trace", str(path), "--trace-format", "native", "--cluster", spec]) == 1
+    assert message in capsys.readouterr().err
