@@ -52,9 +52,9 @@ class QueueSettings(Section):
     )
     demotion: Literal["exact", "at-events"] = setting(
         "exact",
-        "When a job is moved to the next queue. exact: when its service reaches the limit. at-events: one queue "
-        "at most with each event, the next look being planned as (limit - seconds on GPUs) / GPUs, which is late "
-        "for gangs (the authors' simulator).",
+        "When a job is moved to the next queue. exact: when its service reaches the limit. at-events: by one "
+        "queue at most with each event, the next look being planned as (limit - seconds on GPUs) / GPUs, which "
+        "is late for gangs (the authors' simulator).",
     )
     backfill: bool = setting(True, "Jobs may pass one that does not fit now. false: it blocks all behind it.")
     interval_seconds: float = setting(

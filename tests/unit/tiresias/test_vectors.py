@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,7 +39,7 @@ def units(timeline: Timeline) -> list[int]:
     return found
 
 
-def gittins(tmp_path: Path, sizes: list[float], **settings: object) -> Callable[[], Policy]:
+def gittins(tmp_path: Path, sizes: Sequence[float], **settings: object) -> Callable[[], Policy]:
     path = tmp_path / "sizes.csv"
     path.write_text("duration\n" + "".join(f"{size}\n" for size in sizes))
     made = TiresiasGittinsSettings(
@@ -126,7 +126,7 @@ def test_t11_promotion_in_order_of_start() -> None:
             if entry[7] > count:
                 promoted.append((snapshot.time, int(number)))  # type: ignore[attr-defined]
 
-    ideal.on_plan = watch  # type: ignore[assignment]
+    ideal.on_plan = watch
     timeline = ideal.run()
     assert timeline.jct([a, b, c]) == [9, 6, 9]
     assert promoted == [(4, 1), (8, 1)]
