@@ -56,6 +56,9 @@ return function(parts)
             end
          elseif item and (item.name == "shard" or item.name == "mps") then
             found.shards = found.shards or item.count > 0
+         elseif malformed and word:find("shard", 1, true) then
+            -- What Slurm makes of it, we do not wait to see.
+            found.shards = true
          elseif malformed and word:find("gpu", 1, true) then
             check.refuse(string.format("%s: %s: expected gpu:N or gpu:MODEL:N", M.WRITTEN[name], check.shown(word)),
                "ESLURM_INVALID_GRES")
