@@ -23,7 +23,7 @@ test: lint unit live ## Everything that CI runs: lint, unit tests, and the live 
 
 unit: env ## Unit tests: no Docker, under a minute
 	@printf '==> Unit tests\n'
-	@$(PYTHON) -m pytest tests -m 'not live' -q
+	@$(PYTHON) -m pytest tests -m 'not live' -q -n auto
 
 lint: env ## ruff and mypy --strict
 	@printf '==> Lint: ruff, mypy --strict\n'
