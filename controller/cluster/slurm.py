@@ -37,6 +37,13 @@ MAX_WAITING_TASKS = 64
 """So many held tasks of one array get records of their own ahead of time. The rest of a large array stays in
 one record, as Slurm keeps it."""
 
+SETTLE_SECONDS = 0.5
+"""slurmctld passes suspend, resume and kill on to the nodes after it has answered, and may do so in the wrong
+order when they follow each other within milliseconds: a job was then RUNNING for Slurm and frozen for good on
+its node in half of the tries (docs/slurm-facts.md, Suspend and resume; none in 110 tries with 0.05 s between
+them). So two such calls for one job are kept this far apart. Slices are much longer: only a call that undoes
+another one waits."""
+
 _POLL_SECONDS = 0.05
 
 T = TypeVar("T")
@@ -56,6 +63,7 @@ class SlurmCluster:
         self._models: dict[str, str] = {}
         self._shared: frozenset[int] = frozenset()
         self._known: dict[int, tuple[JobRecord, SlurmJob]] = {}
+        self._passed_on_at: dict[JobId, float] = {}
 
     async def observe(self) -> ClusterView:
         return await self._within("observing the cluster", self._observe())
@@ -172,6 +180,7 @@ class SlurmCluster:
             if record.priority != 0:
                 await self._hold(job_id)
         elif state in (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING):
+            await self._settle(job_id)
             await self._transport.requeue_hold(job_id)
         elif record.reason != REQUEUED_HELD:
             raise ClusterRefused(f"job {job_id} is {record.state[0]}: requeueing it would run it again")
@@ -179,6 +188,7 @@ class SlurmCluster:
     async def _switch(self, job_id: JobId, wanted: JobState) -> None:
         """Suspend or resume. Slurm refuses to resume what runs, and does not even answer for a job that it
         does not know: so an error is followed by a look."""
+        await self._settle(job_id)
         try:
             if wanted is JobState.SUSPENDED:
                 await self._transport.suspend(job_id)
@@ -189,6 +199,17 @@ class SlurmCluster:
             if job_state(record.state) is not wanted:
                 raise
             log.debug("job %d: %s; it is %s already", job_id, error, wanted.value)
+        finally:
+            self._passed_on_at[job_id] = time.monotonic()
+
+    async def _settle(self, job_id: JobId) -> None:
+        """Wait until the nodes have got what was last asked of this job."""
+        now = time.monotonic()
+        for job, then in list(self._passed_on_at.items()):
+            if then + SETTLE_SECONDS <= now:
+                del self._passed_on_at[job]
+        if job_id in self._passed_on_at:
+            await asyncio.sleep(self._passed_on_at[job_id] + SETTLE_SECONDS - now)
 
     async def _settled(self, job_id: JobId) -> JobRecord:
         """The job's record once it is pending and over with its last run. Raises ClusterRefused when it is

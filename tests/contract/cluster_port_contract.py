@@ -68,6 +68,10 @@ class SlurmWorld(World, Protocol):
         """The same as root."""
         ...
 
+    async def frozen(self, job_id: JobId) -> bool:
+        """Whether processes of a job on the first node are stopped or frozen there."""
+        ...
+
 
 def gpus(node: str, *ordinals: int) -> GpuSet:
     """GPUs of one node."""
@@ -484,6 +488,21 @@ class RealSlurmContract(ClusterPortContract):
         await world.user("scancel", str(job_id))
         job = await in_state(world, job_id, JobState.ENDED)
         assert (job.start_time, job.nodes, job.binding) == (None, (), frozenset())
+
+    async def test_a_suspend_that_is_undone_at_once(self, world: SlurmWorld) -> None:
+        """slurmctld may pass a resume on to the node before the suspend that it follows."""
+        job_id = await running(world, gpus(world.nodes[0], 0))
+        await world.port.suspend(job_id)
+        await until("frozen processes", lambda: world.frozen(job_id))
+        for _ in range(3):
+            await world.port.resume(job_id)
+            await world.port.suspend(job_id)
+        await world.port.resume(job_id)
+
+        async def look() -> bool:
+            return not await world.frozen(job_id)
+
+        await until("processes that go on", look, timeout_seconds=5)
 
     async def test_many_calls_at_once(self, world: SlurmWorld) -> None:
         jobs = [await world.submit() for _ in range(8)]

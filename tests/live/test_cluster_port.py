@@ -71,6 +71,19 @@ class LiveWorld:
     async def operator(self, *command: str) -> str:
         return await self._run(list(command), "root")
 
+    async def frozen(self, job_id: JobId) -> bool:
+        # Both versions of control groups; SIGSTOP shows as T in the process state.
+        script = (
+            "for p in /proc/[0-9]*; do grep -qs job_$1/ $p/cgroup || continue; "
+            "c=$(grep -s -o '/slurm.*job_.*' $p/cgroup | head -1); "
+            "cat /sys/fs/cgroup/freezer$c/freezer.state 2>/dev/null; "
+            "grep -s -h frozen.1 /sys/fs/cgroup$c/cgroup.events; grep -s -h '^State' $p/status; done; true"
+        )
+        command = ["bash", "-c", script, "frozen", str(job_id)]
+        done = await asyncio.to_thread(self.cluster.exec, self.nodes[0], command)
+        assert "State" in done.stdout, f"job {job_id} has no process on {self.nodes[0]}"
+        return re.search(r"FROZEN|FREEZING|frozen 1|State:\s+T", done.stdout) is not None
+
     async def hang(self) -> None:
         await self._signal(signal.SIGSTOP)
 

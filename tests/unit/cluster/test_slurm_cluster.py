@@ -228,6 +228,28 @@ async def test_what_is_over_is_not_run_again(state: tuple[str, ...]) -> None:
     assert transport.calls == []
 
 
+async def test_a_call_that_undoes_another_one_does_not_overtake_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.cluster.slurm.SETTLE_SECONDS", 0.05)
+    transport = FakeTransport(running_record("gres/shard:a100_0:1", "n1"))
+    cluster = port(transport)
+    times: list[float] = []
+    for call in (cluster.suspend, cluster.resume, cluster.requeue):
+        await call(JOB)
+        times.append(asyncio.get_running_loop().time())
+    assert times[1] - times[0] >= 0.05
+    assert times[2] - times[1] >= 0.05
+    assert [call[0] for call in transport.calls] == ["suspend", "resume", "requeue_hold"]
+
+
+async def test_other_jobs_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.cluster.slurm.SETTLE_SECONDS", 60.0)
+    transport = FakeTransport()
+    cluster = port(transport)
+    for number in range(50):
+        await cluster.suspend(JobId(number))
+    assert len(transport.calls) == 50
+
+
 async def test_resuming_what_runs_already() -> None:
     transport = FakeTransport(running_record("gres/shard:a100_0:1", "n1"))
     transport.failures["resume"] = ClusterRefused("Job is not suspended")
