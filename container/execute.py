@@ -158,10 +158,18 @@ def _talk(
     connection: socket.socket = getattr(stream, "_sock", stream)
     connection.setblocking(False)
     outputs = {1: bytearray(), _STDERR: bytearray()}
-    received = bytearray()
+    received = bytearray(_early(stream))
     unsent = memoryview(data or b"")
     writing = data is not None
+
+    def sort_out() -> None:
+        for kind, payload in _frames(received):
+            outputs[_STDERR if kind == _STDERR else 1] += payload
+            if on_output is not None:
+                on_output(payload.decode(errors="replace"))
+
     while True:
+        sort_out()
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError
@@ -177,10 +185,16 @@ def _talk(
         if not piece:
             return bytes(outputs[1]), bytes(outputs[_STDERR])
         received += piece
-        for kind, payload in _frames(received):
-            outputs[_STDERR if kind == _STDERR else 1] += payload
-            if on_output is not None:
-                on_output(payload.decode(errors="replace"))
+
+
+def _early(stream: Any) -> bytes:
+    """Output that came in one packet with the engine's HTTP headers: it sits in the buffer from which these
+    were read, and the bare socket, which is all the SDK gives us, would never show it."""
+    response = getattr(stream, "_response", None)
+    buffer = getattr(getattr(getattr(response, "raw", None), "_fp", None), "fp", None)
+    if buffer is None or buffer.closed:
+        return b""
+    return bytes(buffer.peek())
 
 
 def _send(connection: socket.socket, unsent: memoryview) -> tuple[bool, memoryview]:
