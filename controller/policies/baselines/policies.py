@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from controller.model import Job
@@ -59,15 +60,28 @@ class _Remaining(_Plain):
         self.backfill = settings.backfill
         super().__init__()
 
-    def weight(self, job: Job) -> int:
-        """What the remaining time is multiplied by."""
-        return 1
+    weighted = False
+    """The remaining time is multiplied by the size of the gang."""
 
     def key(self, member: Member[None], now: float) -> Key:
-        job = member.job
-        known = job.duration_seconds
-        left = math.inf if known is None else max(0.0, known - job.run_seconds_at(now)) * self.weight(job)
-        return (-job.priority_class, round(left, 6), job.submit_time, job.id)
+        return self.keys((member,), now)[0]
+
+    def keys(self, members: Sequence[Member[None]], now: float) -> list[Key]:
+        # Written out: it is done for every running job in every plan.
+        found: list[Key] = []
+        weighted = self.weighted
+        for member in members:
+            job = member.job
+            left = job.duration_seconds
+            if left is None:
+                left = math.inf
+            else:
+                left -= job.run_seconds
+                if job.accrues_since is not None:
+                    left -= now - job.accrues_since
+                left = round(left * job.request.gpus if weighted else left, 6) if left > 0 else 0.0
+            found.append((-job.priority_class, left, job.submit_time, job.id))
+        return found
 
 
 class Srtf(_Remaining):
@@ -83,9 +97,7 @@ class Srsf(_Remaining):
     """Shortest remaining service first (`shortest-gpu`)."""
 
     name = "srsf"
+    weighted = True
 
     def __init__(self, settings: SrsfSettings | None = None) -> None:
         super().__init__(settings or SrsfSettings())
-
-    def weight(self, job: Job) -> int:
-        return job.gpus

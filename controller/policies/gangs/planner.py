@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
@@ -90,6 +90,10 @@ class GangPolicy(ABC, Generic[A]):
     @abstractmethod
     def key(self, member: Member[A], now: float) -> Key:
         """Its place in its lane: the smaller the earlier. Unique."""
+
+    def keys(self, members: Sequence[Member[A]], now: float) -> Iterable[Key]:
+        """Keys of many running jobs (for policies whose keys change as jobs run)."""
+        return [self.key(member, now) for member in members]
 
     def lane(self, member: Member[A], now: float) -> int:
         """The lane it stands in."""
@@ -326,12 +330,15 @@ class GangPolicy(ABC, Generic[A]):
                 if member.standing is Standing.WAITING:
                     self._leave_lane(member)
                     self._enter_lane(member, now)
+        members = self._members
         for lane in self._lanes:
+            running = [members[job_id] for _, job_id, _ in lane.running]
             fresh = []
-            for _, job_id, gpus in lane.running:
-                member = self._members[job_id]
-                member.key = self.key(member, now)
-                fresh.append((member.key, job_id, gpus))
+            for member, key, (_, job_id, gpus) in zip(
+                running, self.keys(running, now), lane.running, strict=True
+            ):
+                member.key = key
+                fresh.append((key, job_id, gpus))
             fresh.sort()
             lane.running = fresh
 

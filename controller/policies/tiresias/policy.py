@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -350,6 +350,35 @@ class TiresiasGittins(_Tiresias):
             return super().key(member, now)
         job = member.job
         return (-job.priority_class, -index, job.submit_time, job.id)
+
+    def keys(self, members: Sequence[Member[Account]], now: float) -> list[Key]:
+        settings = self._gittins
+        by_sup = settings.quantum == "sup"
+        if not members or by_sup or len(self._distribution) < settings.samples_needed:
+            return [self.key(member, now) for member in members]
+        # Written out: it is done for every running job in every plan. Jobs of one lane have one quantum.
+        attained: list[float] = []
+        in_seconds = settings.service == "seconds"
+        for member in members:
+            job, account = member.job, member.account
+            ran = 0.0 if job.accrues_since is None else now - job.accrues_since
+            if in_seconds:
+                value = job.run_seconds + ran - account.forgiven_seconds
+            else:
+                value = job.gpu_seconds + ran * len(job.running_on) - account.forgiven_gpu_seconds
+            attained.append(round(value, 6) if value > 0 else 0.0)
+        if self._table is not None:
+            table = self._table.index
+            indices = [table(value) for value in attained]
+        else:
+            quantum, queue = settings.quantum_gpu_seconds, members[0].account.queue
+            if settings.quantum == "queue":
+                quantum = self._limits[queue] if queue < len(self._limits) else math.inf
+            indices = self._distribution.indices(attained, quantum)
+        return [
+            (-m.job.priority_class, -index, m.job.submit_time, m.job.id)
+            for m, index in zip(members, indices, strict=True)
+        ]
 
     # -- learning -------------------------------------------------------------------------------------
 

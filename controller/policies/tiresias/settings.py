@@ -53,8 +53,8 @@ class QueueSettings(Section):
     demotion: Literal["exact", "at-events"] = setting(
         "exact",
         "When a job is moved to the next queue. exact: when its service reaches the limit. at-events: by one "
-        "queue at most with each event, the next look being planned as (limit - seconds on GPUs) / GPUs, which "
-        "is late for gangs (the authors' simulator).",
+        "queue at most with each event, the next look being planned as (limit - seconds on GPUs) / GPUs, "
+        "which is late for gangs (the authors' simulator).",
     )
     backfill: bool = setting(True, "Jobs may pass one that does not fit now. false: it blocks all behind it.")
     interval_seconds: float = setting(

@@ -52,7 +52,8 @@ def test_all_formats_read_what_they_should(tmp_path: Path) -> None:
         ("10", 4, 0, "bob"),
         ("8", 2, 60, "alice"),
     ]
-    text = "job_id,submit_seconds,duration_seconds,gpus,nodes,gpu_types,weight\na,1,2,4,2,v100+k80,2\nb,0,2,1,,,\n"
+    text = "job_id,submit_seconds,duration_seconds,gpus,nodes,gpu_types,weight\n"
+    text += "a,1,2,4,2,v100+k80,2\nb,0,2,1,,,\n"
     jobs = read_trace(write(tmp_path, text), "native")
     assert [(j.id, j.nodes, j.gpu_types, j.weight) for j in jobs] == [
         ("b", None, (), 1.0),

@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How fast the simulator is: alone at the size of a large site, as it grows, and beside its peers.
+
+    python benchmarks/simulator.py decisions            one decision for 10,000 GPUs and 20,000 jobs
+    python benchmarks/simulator.py scale                100,000 jobs on 10,000 GPUs
+    python benchmarks/simulator.py growth --svg FILE    jobs and GPUs from small to large, with a plot
+    python benchmarks/simulator.py peers --tiresias DIR --python2 PYTHON [--blox DIR]
+
+Peers are clones of public repositories somewhere else; nothing of them is part of this one. Their time and
+ours are taken in one run, alternating, as CPU time of the whole process, which other load disturbs less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+sys.path.insert(0, str(ROOT))
+
+from controller.settings.schema import Settings  # noqa: E402
+from controller.simulation.cluster_spec import parse_cluster  # noqa: E402
+from controller.simulation.configure import configure  # noqa: E402
+from controller.simulation.driver import Outcome, Simulation  # noqa: E402
+from controller.simulation.metrics import percentile  # noqa: E402
+from controller.simulation.traces import TraceJob  # noqa: E402
+
+FIDELITY = HERE / "fidelity"
+IDEAL = (
+    "requests.suspend=requeue",
+    *(f"simulation.{key}_seconds=0.0" for key in ("rpc", "start", "step", "suspend", "resume", "requeue")),
+    "simulation.restart_seconds=0.0",
+    "simulation.checkpoint_bytes_per_second=0",
+)
+SIZES, SHARES = (1, 2, 4, 8), (0.70, 0.10, 0.15, 0.05)
+"""GPUs per job and how often (the mix of the Philly trace as Gavel uses it)."""
+
+
+def made_trace(count: int, gpus: int, load: float, seed: int = 1) -> list[TraceJob]:
+    """Poisson arrivals, log-normal durations (median 30 min), so that `load` of the GPUs are asked for."""
+    rng = random.Random(seed)
+    sigma, median_seconds = 1.6, 1800.0
+    mean_seconds = median_seconds * math.exp(sigma**2 / 2)
+    mean_gpus = sum(size * share for size, share in zip(SIZES, SHARES, strict=True))
+    gap_seconds = mean_seconds * mean_gpus / (gpus * load)
+    jobs, now = [], 0.0
+    for number in range(count):
+        size = rng.choices(SIZES, SHARES)[0]
+        duration = min(30 * 86400.0, max(1.0, rng.lognormvariate(math.log(median_seconds), sigma)))
+        jobs.append(TraceJob(str(number), round(now, 3), size, round(duration, 3), number + 2))
+        now += rng.expovariate(1 / gap_seconds)
+    return jobs
+
+
+def run(jobs: list[TraceJob], gpus: int, policy: str, settings: Path | None = None) -> Outcome:
+    """One simulation on nodes of 8 GPUs."""
+    chosen: Settings = configure(settings, policy, ())
+    return Simulation(
+        Path("made"), jobs, parse_cluster(f"a100:{gpus}", 8), chosen, on_progress=progress
+    ).run()
+
+
+def progress(done: int, total: int, _time: float) -> None:
+    """Where there is somebody to see it."""
+    if sys.stderr.isatty() and (done % 500 == 0 or done == total):
+        print(f"\r{done}/{total} jobs ", end="" if done < total else "\n", file=sys.stderr)
+
+
+def decisions(args: argparse.Namespace) -> None:
+    """Decisions while 20,000 jobs are there, from a backlog on a full cluster."""
+    waiting = made_trace(args.jobs, args.gpus, load=1.0)
+    jobs = [TraceJob(j.id, 0.0, j.gpus, 1e6 + (j.duration_seconds or 0), j.line) for j in waiting]
+    late = [
+        TraceJob(f"late{i}", 10.0 + i * 5, 1 + i % 2, 400.0 + 37 * (i % 50), i + 2)
+        for i in range(args.decisions)
+    ]
+    for policy in args.policies.split(","):
+        settings = configure(None, policy, IDEAL)
+        seen: list[int] = []
+        simulation = Simulation(
+            Path("made"),
+            [*jobs, *late],
+            parse_cluster(f"a100:{args.gpus}", 8),
+            settings,
+            on_tick=lambda tick, seen=seen: seen.append(len(tick.snapshot.jobs)),  # type: ignore[misc]
+        )
+        seconds = stop_after(simulation, args.decisions)
+        ordered = sorted(seconds[1:])
+        print(
+            f"{policy:17} {args.gpus} GPUs, {max(seen)} jobs at once: first plan (all jobs new) "
+            f"{seconds[0] * 1e3:.1f} ms; then {len(ordered)} decisions, median "
+            f"{percentile(ordered, 0.5) * 1e3:.2f} ms, p99 {percentile(ordered, 0.99) * 1e3:.2f} ms, "
+            f"max {ordered[-1] * 1e3:.2f} ms",
+            flush=True,
+        )
+
+
+class _Enough(Exception):
+    """So many decisions are enough."""
+
+
+def stop_after(simulation: Simulation, count: int) -> list[float]:
+    """CPU time of the first `count` decisions (on a busy machine wall time says little)."""
+    from controller.simulation import driver
+
+    taken: list[float] = []
+    original = driver._Timed.plan
+
+    def plan(self, snapshot, state):  # type: ignore[no-untyped-def]
+        begin = time.process_time()
+        made = original(self, snapshot, state)
+        taken.append(time.process_time() - begin)
+        if len(taken) >= count:
+            raise _Enough
+        return made
+
+    driver._Timed.plan = plan  # type: ignore[method-assign]
+    try:
+        simulation.run()
+    except _Enough:
+        pass
+    finally:
+        driver._Timed.plan = original  # type: ignore[method-assign]
+    return taken
+
+
+def report(outcome: Outcome, policy: str, cpu_seconds: float) -> str:
+    """One line."""
+    ordered = sorted(outcome.decision_seconds)
+    return (
+        f"{policy:17} {len(outcome.jobs):7} jobs {outcome.gpus:6} GPUs: {outcome.wall_seconds:8.2f} s "
+        f"({cpu_seconds:.2f} s CPU), {len(ordered)} decisions, median {percentile(ordered, 0.5) * 1e3:.3f} ms, "
+        f"p99 {percentile(ordered, 0.99) * 1e3:.3f} ms, max {ordered[-1] * 1e3:.1f} ms, "
+        f"{sum(job.preemptions for job in outcome.jobs)} preemptions"
+    )
+
+
+def scale(args: argparse.Namespace) -> None:
+    """One large simulation for each policy."""
+    jobs = made_trace(args.jobs, args.gpus, args.load)
+    for policy in args.policies.split(","):
+        begin = time.process_time()
+        outcome = run(jobs, args.gpus, policy, args.settings)
+        print(report(outcome, policy, time.process_time() - begin), flush=True)
+
+
+def growth(args: argparse.Namespace) -> None:
+    """CPU time against the number of jobs, the cluster growing with it; and the exponent of its growth."""
+    points: list[tuple[int, float]] = []
+    for count in args.counts:
+        gpus = max(80, count // 10)
+        begin = time.process_time()
+        outcome = run(made_trace(count, gpus, args.load), gpus, args.policies.split(",")[0], args.settings)
+        seconds = time.process_time() - begin
+        points.append((count, seconds))
+        print(report(outcome, args.policies.split(",")[0], seconds), flush=True)
+    for (n, t), (m, u) in pairwise(points):
+        bound = m * math.log(m) / (n * math.log(n))
+        print(f"{n} -> {m} jobs: {u / t:.2f} times the time; n log n allows {bound:.2f}")
+    if args.svg is not None:
+        args.svg.write_text(growth_svg(points), encoding="utf-8")
+
+
+def growth_svg(points: list[tuple[int, float]]) -> str:
+    """Measured time and n log n through the first point, both axes logarithmic."""
+    from controller.simulation.plots import svg
+
+    first, seconds = points[0]
+    unit = seconds / (first * math.log(first))
+    bound = [(math.log10(n), math.log10(1e3 * unit * n * math.log(n))) for n, _ in points]
+    taken = [(math.log10(n), math.log10(1e3 * t)) for n, t in points]
+    drawn = svg(
+        "CPU time of a simulation (blue) against n log n from its first point (red); cluster of n/10 GPUs",
+        [("measured", taken), ("n log n", bound)],
+        lambda x: f"{10**x:,.0f} jobs",
+        lambda y: f"{10**y / 1e3:.3g} s",
+    )
+    style = (
+        "<style>polyline{fill:none;stroke-width:2}text{font:12px sans-serif}.r{text-anchor:end;"
+        "dominant-baseline:middle}.m{text-anchor:middle}.g{stroke:#ccc}.t{font-weight:bold}</style>"
+    )
+    return (
+        drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", ">" + style, 1)
+        + "\n"
+    )
+
+
+# -- peers ------------------------------------------------------------------------------------------------
+
+
+def child_cpu(command: list[str], **options: Any) -> float:
+    """CPU seconds of a command, its children included. Raises when it fails."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(command, check=True, **quiet, **options)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def ours(
+    trace: Path, cluster: str, gpus_per_node: int, policy: str, settings: Path, *extra: str
+) -> tuple[float, float]:
+    """CPU seconds of the whole command, and of the simulation alone as the command itself says (wall)."""
+    import json
+
+    command = [sys.executable, "-m", "controller.cli.main", "simulate", "--trace", str(trace)]
+    command += ["--trace-format", "tiresias", "--cluster", cluster, "--gpus-per-node", str(gpus_per_node)]
+    command += ["--policy", policy, "--settings", str(settings), "--json", *extra]
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    answer = subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return cpu, json.loads(answer.stdout)["wall_seconds"]
+
+
+_STUBS = {
+    # What their simulator imports and never calls with these options.
+    "numpy.py": "def mean(values):\n    return float(sum(values)) / len(values)\n",
+    "cplex/__init__.py": "class Cplex(object):\n    pass\n",
+    "cplex/six/__init__.py": "",
+    "cplex/six/moves/__init__.py": "range = range\n",
+    "cplex/exceptions.py": "class CplexError(Exception):\n    pass\n",
+}
+
+
+def tiresias_pairs() -> Iterator[tuple[str, str]]:
+    """Their schedule, our policy."""
+    yield from (("fifo", "fifo"), ("fjf", "fifo-skip"), ("sjf", "sjf"), ("shortest", "srtf"))
+    yield from (
+        ("shortest-gpu", "srsf"),
+        ("dlas-gpu", "tiresias-las"),
+        ("dlas-gpu-gittins", "tiresias-gittins"),
+    )
+
+
+def peers(args: argparse.Namespace) -> None:
+    """Alternating runs; the smallest of `--repeat` counts."""
+    shipped = args.refs / "inputs/tiresias"
+    cases = [
+        ("60_job.csv, 8 GPUs", shipped / "shipped/60_job.csv", shipped / "cluster_specs/c1x2x4.csv", 8, 4),
+        ("xs, 32 GPUs", shipped / "converted/xs_job.csv", shipped / "cluster_specs/c1x8x4.csv", 32, 4),
+        (
+            "Philly ee9e8c, 144 GPUs",
+            shipped / "converted/philly_ee9e8c_job.csv",
+            shipped / "cluster_specs/c1x18x8.csv",
+            144,
+            8,
+        ),
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in _STUBS.items():
+            path = Path(folder, "stubs", name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        for title, trace, spec, gpus, per_node in cases:
+            for schedule, policy in tiresias_pairs():
+                theirs_best, ours_best, wall_best = math.inf, math.inf, math.inf
+                for _ in range(args.repeat):
+                    command = [args.python2, "run_sim.py", f"--cluster_spec={spec}", f"--trace_file={trace}"]
+                    command += ["--scheme=count", f"--schedule={schedule}", f"--log_path={folder}/log"]
+                    environment = {**os.environ, "PYTHONPATH": f"{folder}/stubs"}
+                    theirs = child_cpu(command, cwd=args.tiresias / "simulator", env=environment)
+                    extra: tuple[str, ...] = ()
+                    if policy == "tiresias-gittins":
+                        extra = ("--set", f'distribution="{shipped / "shipped/yarn-gput1000.csv"}"')
+                    cpu, wall = ours(
+                        trace, f"v100:{gpus}", per_node, policy, FIDELITY / "tiresias.toml", *extra
+                    )
+                    theirs_best, ours_best = min(theirs_best, theirs), min(ours_best, cpu)
+                    wall_best = min(wall_best, wall)
+                print(
+                    f"{title:24} {schedule:17} theirs {theirs_best:7.2f} s, ours {ours_best:7.2f} s "
+                    f"(simulation alone {wall_best:.2f} s): {theirs_best / ours_best:6.2f} times as fast, "
+                    f"without start-up {theirs_best / wall_best:6.2f}",
+                    flush=True,
+                )
+
+
+def main() -> int:
+    """Run the benchmark that is named."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    kinds = parser.add_subparsers(dest="kind", required=True)
+    one = kinds.add_parser("decisions")
+    one.add_argument("--gpus", type=int, default=10_000)
+    one.add_argument("--jobs", type=int, default=20_000)
+    one.add_argument("--decisions", type=int, default=1000)
+    one.add_argument("--policies", default="fifo,tiresias-las,tiresias-gittins,srtf")
+    one.set_defaults(run=decisions)
+    two = kinds.add_parser("scale")
+    two.add_argument("--gpus", type=int, default=10_000)
+    two.add_argument("--jobs", type=int, default=100_000)
+    two.set_defaults(run=scale)
+    three = kinds.add_parser("growth")
+    three.add_argument("--counts", type=int, nargs="+", default=[1000, 3000, 10_000, 30_000, 100_000])
+    three.add_argument("--svg", type=Path)
+    three.set_defaults(run=growth)
+    for parser_ in (two, three):
+        parser_.add_argument("--load", type=float, default=0.9)
+        parser_.add_argument("--policies", default="tiresias-las")
+        parser_.add_argument("--settings", type=Path)
+    four = kinds.add_parser("peers")
+    four.add_argument("--tiresias", type=Path, required=True, help="clone of SymbioticLab/Tiresias")
+    four.add_argument("--python2", default="python2", help="a Python 2.7, which it needs")
+    default = os.environ.get("GANDIVA_REFS", str(ROOT.parent / "shared" / "refs"))
+    four.add_argument("--refs", type=Path, default=Path(default))
+    four.add_argument("--repeat", type=int, default=3)
+    four.set_defaults(run=peers)
+    args = parser.parse_args()
+    args.run(args)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
