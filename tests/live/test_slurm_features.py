@@ -163,3 +163,15 @@ def test_owner_files_tell_whose_gpu_it_is(site: Site) -> None:
         lambda: f":{job} " not in site.cluster.exec("n1", "cd /run/gpustat && grep -H . * || true").stdout,
         20,
     )
+
+
+def test_requeued_by_its_owner_it_waits_for_its_turn_again(site: Site) -> None:
+    """An owner's requeue passes by job_submit: what Slurm would start again out of turn is held first."""
+    leave_one_gpu(site)
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", "--requeue", steps=60) for _ in range(2)]
+    site.wait_on_gpu(*jobs)
+    running = [job for job, state in site.states(jobs).items() if state == "RUNNING"]
+    site.cluster.exec("login", ["scontrol", "requeue", str(running[0])], user="alice")
+    states = site.wait_ended(jobs, 120)
+    assert set(states.values()) == {"COMPLETED"}, states
+    assert int(site.job(running[0])["Restarts"]) == 1
