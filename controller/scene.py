@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from controller.cluster.port import ClusterView, JobState, SlurmJob, SlurmNode
 from controller.errors import NodeError
+from controller.layered import Layered
 from controller.memory import Memory
 from controller.model import Changes, Job, JobId, Node, Request, Snapshot
 from controller.nodes.port import NodeSample
@@ -32,8 +33,8 @@ class Scene:
         self._priority_class = priority_class
         self._slurm_jobs: dict[JobId, SlurmJob] = {}
         self._slurm_nodes: dict[str, SlurmNode] = {}
-        self._samples: dict[str, NodeSample | NodeError] = {}
-        self._jobs: dict[JobId, Job] = {}
+        self._samples: Layered[str, NodeSample | NodeError] = Layered()
+        self._jobs: Layered[JobId, Job] = Layered()
         self._nodes: Mapping[str, Node] = {}
         self._in_flight: frozenset[JobId] = frozenset()
         self._serial = 0
@@ -65,24 +66,25 @@ class Scene:
             self._slurm_jobs.pop(job_id, None)
         touched = {job.id for job in view.jobs} | view.gone | self._in_flight | frozenset(in_flight)
         nodes = self._see_nodes(view, samples)
-        jobs = dict(self._jobs)
+        made: dict[JobId, Job] = {}
+        over: set[JobId] = set()
         for job_id in touched:
             seen = self._slurm_jobs.get(job_id)
-            made = None if seen is None else self._job(seen, in_flight.get(job_id), now)
-            if made is None:
-                jobs.pop(job_id, None)
+            job_now = None if seen is None else self._job(seen, in_flight.get(job_id), now)
+            if job_now is None:
+                over.add(job_id)
             else:
-                jobs[job_id] = made
+                made[job_id] = job_now
         if accrued:
-            for job_id, known in jobs.items():
-                if known.accrues_since is not None:
-                    jobs[job_id] = replace(
+            for job_id, known in self._jobs.items():
+                if known.accrues_since is not None and job_id not in touched:
+                    made[job_id] = replace(
                         known,
                         run_seconds=known.run_seconds_at(now),
                         gpu_seconds=known.gpu_seconds_at(now),
                         accrues_since=now,
                     )
-        self._jobs = jobs
+        jobs = self._jobs = self._jobs.with_changes(made, over)
         self._in_flight = frozenset(in_flight)
         self._serial += 1
         return Snapshot(
@@ -105,7 +107,7 @@ class Scene:
         if view.nodes:
             self._slurm_nodes = {**self._slurm_nodes, **{node.name: node for node in view.nodes}}
         if samples:
-            self._samples = {**self._samples, **samples}
+            self._samples = self._samples.with_changes(samples)
         if view.nodes or samples:
             self._nodes = _Nodes(self._slurm_nodes, self._samples, self._slurm_jobs.keys())
         return frozenset(changed)

@@ -127,6 +127,7 @@ class Simulation:
         )
         self._largest_node = max(len(node.gpus) for node in self.cluster.nodes)
         self._type_of = {node.name: node.gpus[0].model for node in self.cluster.nodes}
+        self._available: dict[tuple[str, ...], int] = {}
         self._by_id: dict[JobId, TraceJob] = {}
         self._work: dict[JobId, float] = {}
         for number, job in enumerate(self.jobs, start=1):
@@ -140,7 +141,9 @@ class Simulation:
     def _check(self, job: TraceJob) -> float | None:
         """Seconds of work on the reference type; None: left out. Raises TraceError."""
         drop = self.settings.simulation.drop_unfinishable
-        available = self.cluster.of_types(job.gpu_types)
+        available = self._available.get(job.gpu_types)
+        if available is None:
+            available = self._available[job.gpu_types] = self.cluster.of_types(job.gpu_types)
         if job.gpus > available:
             if drop:
                 return None

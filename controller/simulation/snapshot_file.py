@@ -75,7 +75,7 @@ def dump_decision(decision: RecordedDecision) -> bytes:
     file = _File(
         policy=decision.policy.name,
         settings=decision.policy.chosen.model_dump(mode="json"),
-        state=dict(decision.state),
+        state={key: dict(v) if isinstance(v, Mapping) else v for key, v in decision.state.items()},
         time=snapshot.time,
         nodes=dict(snapshot.nodes),
         jobs=jobs,

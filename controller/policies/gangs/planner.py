@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from heapq import heappop, heappush
 from typing import Any, Generic, TypeVar
 
+from controller.layered import Layered
 from controller.model import Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot
 from controller.policies.gangs.lanes import Key, Lane, Shape, select
 from controller.policies.gangs.pool import GpuPool
@@ -191,10 +192,10 @@ class GangPolicy(ABC, Generic[A]):
         self._pool = GpuPool(snapshot.nodes)
         self._timers: list[tuple[float, int, JobId, int]] = []
         self._timer_count = 0
-        self._entries: dict[str, Any] = {}
+        self._entries: Layered[str, Any] = Layered()
         self._unseen: dict[JobId, Any] = {}
-        self._assignments: dict[JobId, Assignment] = {}
-        self._reasons: dict[JobId, str] = {}
+        self._assignments: Layered[JobId, Assignment] = Layered()
+        self._reasons: Layered[JobId, str] = Layered()
         self._incremental = False
         self.rekey = False
 
@@ -446,13 +447,23 @@ class GangPolicy(ABC, Generic[A]):
     def _write(self, snapshot: Snapshot, changed: set[JobId], incremental: bool) -> Plan:
         now = snapshot.time
         if changed or not incremental:
-            # Plans are frozen: what is handed out is never changed again.
-            self._assignments = dict(self._assignments)
-            self._reasons = dict(self._reasons)
-            self._entries = dict(self._entries)
+            assignments: dict[JobId, Assignment] = {}
+            reasons: dict[JobId, str] = {}
+            entries: dict[str, Any] = {}
             for job_id in changed:
-                self._write_job(job_id, now)
-            self._state = {"v": 1, "jobs": self._entries, **self.dump_common()}
+                self._write_job(job_id, now, assignments, reasons, entries)
+            if incremental:
+                # Plans are frozen: what is handed out is never changed again.
+                names = {str(job_id) for job_id in changed}
+                self._assignments = self._assignments.with_changes(assignments, changed)
+                self._reasons = self._reasons.with_changes(reasons, changed)
+                if entries or self._entries:
+                    self._entries = self._entries.with_changes(entries, names)
+            else:
+                self._assignments, self._reasons = Layered(assignments), Layered(reasons)
+                self._entries = Layered(entries)
+            jobs: Mapping[str, Any] = self._entries if incremental else entries
+            self._state = {"v": 1, "jobs": jobs, **self.dump_common()}
         assert self._state is not None
         while self._timers and self._void(self._timers[0]):
             heappop(self._timers)
@@ -477,30 +488,34 @@ class GangPolicy(ABC, Generic[A]):
         member = self._members.get(timer[2])
         return member is None or member.epoch != timer[3]
 
-    def _write_job(self, job_id: JobId, now: float) -> None:
+    def _write_job(
+        self,
+        job_id: JobId,
+        now: float,
+        assignments: dict[JobId, Assignment],
+        reasons: dict[JobId, str],
+        entries: dict[str, Any],
+    ) -> None:
         member = self._members.get(job_id)
-        self._assignments.pop(job_id, None)
-        self._reasons.pop(job_id, None)
-        self._entries.pop(str(job_id), None)
         if member is None:
             return
         entry = self.dump_account(member, now)
         if entry is not None:
-            self._entries[str(job_id)] = entry
+            entries[str(job_id)] = entry
         job = member.job
         if member.standing in (Standing.RUNNING, Standing.FIXED):
-            self._assignments[job_id] = Assignment(True, member.held, job.binding or member.held)
+            assignments[job_id] = Assignment(True, member.held, job.binding or member.held)
             if job.phase is not Phase.RUNNING:
-                self._reasons[job_id] = "its turn, and the GPUs are free"
+                reasons[job_id] = "its turn, and the GPUs are free"
         elif member.standing is Standing.WAITING:
             words = self.waiting_words(member)
             if job.phase is Phase.RUNNING:
                 words = f"stops for jobs before it: {words}"
             if job.binding:
-                self._assignments[job_id] = Assignment(False, job.running_on, job.binding)
-            self._reasons[job_id] = words
+                assignments[job_id] = Assignment(False, job.running_on, job.binding)
+            reasons[job_id] = words
         elif job.phase is Phase.RUNNING:
             # On its way off its GPUs.
-            self._assignments[job_id] = Assignment(False, job.running_on, job.binding)
+            assignments[job_id] = Assignment(False, job.running_on, job.binding)
         elif job.not_before is not None and job.not_before > now:
-            self._reasons[job_id] = "could not be started a moment ago; tries again shortly"
+            reasons[job_id] = "could not be started a moment ago; tries again shortly"
