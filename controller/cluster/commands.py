@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import Mapping
 
@@ -13,6 +14,8 @@ from controller.model import JobId
 
 _KEPT = ("HOME", "LD_LIBRARY_PATH", "PATH", "SLURM_CONF", "TZ")
 """Anything else (SQUEUE_STATES, SLURM_JOB_ID, …) would change what the commands do or print."""
+
+_REAP_SECONDS = 1.0
 
 
 def clean_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -52,6 +55,8 @@ async def run(*argv: str, what: str, job_id: JobId | None = None) -> str:
     except BaseException:
         if process.returncode is None:
             process.kill()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(process.wait(), _REAP_SECONDS)
         raise
     if process.returncode != 0:
         raise error_of_text((errors or output).decode(errors="replace"), what, job_id)

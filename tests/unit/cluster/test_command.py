@@ -48,8 +48,10 @@ def words() -> list[str]:
 
 def still_sleeps() -> bool:
     """Whether the process that wrote down its number is there."""
-    process = Path("/proc", Path("pid").read_text().strip(), "cmdline")
-    return process.exists() and "sleep" in process.read_text()
+    try:
+        return "sleep" in Path("/proc", Path("pid").read_text().strip(), "cmdline").read_text()
+    except OSError:  # it goes while we look
+        return False
 
 
 def known(*job_ids: int) -> CommandTransport:
