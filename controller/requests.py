@@ -45,7 +45,6 @@ class _Message(BaseModel):
     )
     model: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+-]{1,64}$")] | None = None
     nodelist: Annotated[str, StringConstraints(max_length=256)] | None = None
-    user_hold: bool = False
     site: dict[str, Any] = Field(default_factory=dict)
 
     @model_validator(mode="after")

@@ -2,7 +2,7 @@
 """The cluster port: all that the controller asks of Slurm, and nothing more.
 
 Adapters: `pyslurm`, `command`, `simulated`. They pass one contract suite
-(`tests/contract/test_cluster_port.py`). Every method has a deadline of its own inside the adapter and
+(`tests/contract/cluster_port_contract.py`; live in `tests/live/test_cluster_port.py`). Every method has a deadline of its own inside the adapter and
 raises `ClusterUnavailable`, `ClusterRefused` or `UnknownJob`; after `ClusterUnavailable` the call may
 have taken effect.
 """

@@ -25,7 +25,6 @@ FULL = {
     "gpu_types": ["a100", "v100"],
     "model": "resnet50",
     "nodelist": "n[1-2]",
-    "user_hold": False,
     "site": {"x": 1},
 }
 
