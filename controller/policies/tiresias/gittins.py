@@ -82,7 +82,9 @@ class SimulatorTable:
     not what is left of it, and values hold up to the next sample.
     """
 
-    def __init__(self, sizes: Iterable[float], quantum: float) -> None:
+    def __init__(self, sizes: Iterable[float], quantum: float, *, integer: bool = False) -> None:
+        """`integer`: the mean in the denominator is a whole number, as Python 2 divides integers."""
+        self._integer = integer
         self.sizes = sorted(int(size) for size in sizes)
         self._sums = [0, *accumulate(self.sizes)]
         self._quantum = quantum
@@ -98,7 +100,7 @@ class SimulatorTable:
         last = n - 1 if reach > sizes[-1] - 1 else bisect_right(sizes, reach)
         p = round((last - first) / (n - first), 5)
         spent = self._sums[last] - self._sums[first] + self._quantum * (n - last)
-        e = round(spent / (n - first), 5)
+        e = float(spent // (n - first)) if self._integer else round(spent / (n - first), 5)
         return round(p * 1_000_000 / e, 4) if e else 0.0
 
     def index(self, attained: float) -> float:

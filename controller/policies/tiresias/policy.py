@@ -336,7 +336,7 @@ class TiresiasGittins(_Tiresias):
             return None
         match self._gittins.quantum:
             case "sup":
-                whole = self._gittins.mode == "tiresias-sim"
+                whole = self._gittins.mode != "textbook"
                 return self._distribution.supremum(attained, whole_sizes=whole)
             case "queue":
                 quantum = self._limits[queue] if queue < len(self._limits) else math.inf
@@ -406,8 +406,10 @@ class TiresiasGittins(_Tiresias):
         enough = len(sizes) >= self._gittins.samples_needed
         self._distribution = Distribution(sizes)
         settings = self._gittins
-        simulated = enough and settings.mode == "tiresias-sim" and settings.quantum != "sup"
-        self._table = SimulatorTable(sizes, self._gittins.quantum_gpu_seconds) if simulated else None
+        self._table: SimulatorTable | None = None
+        if enough and settings.mode != "textbook" and settings.quantum != "sup":
+            integer = settings.mode == "tiresias-sim-integer"
+            self._table = SimulatorTable(sizes, settings.quantum_gpu_seconds, integer=integer)
 
     def load_common(self, raw: Mapping[str, Any]) -> None:
         super().load_common(raw)

@@ -96,10 +96,10 @@ class TiresiasLasSettings(QueueSettings):
 class TiresiasGittinsSettings(QueueSettings):
     """Tiresias-G: Gittins index in each queue, from the distribution of the GPU time of finished jobs."""
 
-    mode: Literal["textbook", "tiresias-sim"] = setting(
+    mode: Literal["textbook", "tiresias-sim", "tiresias-sim-integer"] = setting(
         "textbook",
         "The index as defined, or the table of the authors' simulator (its denominator takes whole sizes of "
-        "jobs instead of what is left of them).",
+        "jobs instead of what is left of them), or that table with the integer division it is run with.",
     )
     quantum: Literal["fixed", "sup", "queue"] = setting(
         "fixed",
