@@ -80,7 +80,7 @@ class Cluster(_Table):
     default_memory_mib_per_cpu: Annotated[int, Field(ge=1)] | None = None
     """Memory of a job that names none. Left out: what the poorest node has for each CPU. Without any
     Slurm would give such a job a whole node's memory, and no other job could share its GPUs."""
-    suspend_grace_seconds: Annotated[int, Field(ge=1, le=60)] = 2
+    suspend_grace_seconds: Annotated[int, Field(ge=0, le=60)] = 2
     """Slurm's time between SIGTSTP and the freezing of a suspended step."""
 
 

@@ -105,6 +105,9 @@ def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, st
         "TaskPlugin=task/affinity,task/cgroup",
         "# A suspended job's state has left the GPU before Slurm suspends it: no reason to wait long.",
         f"PreemptParameters=suspend_grace_time={cluster.suspend_grace_seconds}",
+        "# With these a released job starts within milliseconds, without them within three seconds. They",
+        "# are the whole cluster's, so they are left to you: add them to your own SchedulerParameters.",
+        "#SchedulerParameters=batch_sched_delay=0,sched_min_interval=0",
         *(_node_line(group, cluster.oversubscription_depth) for group in description.nodes),
         *(_partition_line(partition) for partition in description.partitions),
     ]
