@@ -173,8 +173,8 @@ class GangPolicy(ABC, Generic[A]):
         self._incremental = known
         for job_id in touched:
             self._sync(job_id, snapshot, now)
-        for raw in self._unseen.values():
-            self.gone_unseen(raw, now)
+        for job_id in sorted(self._unseen):
+            self.gone_unseen(self._unseen[job_id], now)
         self._unseen.clear()
         self._run_timers(now)
         self.look(now)
@@ -182,7 +182,8 @@ class GangPolicy(ABC, Generic[A]):
             self._reorder(now)
         changed = self._decide(now)
         self.planned(now)
-        changed.update(touched)
+        changed.update(touched, self.moved)
+        self.moved.clear()
         self._serial = snapshot.serial
         return self._write(snapshot, changed, known)
 
@@ -198,6 +199,8 @@ class GangPolicy(ABC, Generic[A]):
         self._reasons: Layered[JobId, str] = Layered()
         self._incremental = False
         self.rekey = False
+        self.moved: set[JobId] = set()
+        """Jobs whose place or account the policy changed by itself."""
 
     def _load(self, state: Mapping[str, Any]) -> None:
         self.load_common(state)
@@ -310,6 +313,7 @@ class GangPolicy(ABC, Generic[A]):
             )
             self._leave_lane(member)
             member.epoch += 1
+            self.moved.add(job.id)
             if again:
                 member.standing = Standing.WAITING
             self.due(member, now)

@@ -45,8 +45,6 @@ class Account:
     waited_seconds: float = 0.0
     """Waiting that counts for promotion, up to waiting_since."""
     promotions: int = 0
-    seen_gpu_seconds: float = 0.0
-    """Service when last looked at, in case it is gone the next time."""
 
 
 class _Tiresias(GangPolicy[Account]):
@@ -71,15 +69,13 @@ class _Tiresias(GangPolicy[Account]):
 
     def load_account(self, job: Job, raw: Any) -> Account:
         if isinstance(raw, list) and len(raw) == 9:
-            queue, position, first_run, seconds, gpu_seconds, since, waited, promotions, seen = raw
-            return Account(
-                queue, position, False, first_run, seconds, gpu_seconds, since, waited, promotions, seen
-            )
+            queue, position, first_run, seconds, gpu_seconds, since, waited, promotions, _ = raw
+            return Account(queue, position, False, first_run, seconds, gpu_seconds, since, waited, promotions)
         self._last += 1
         return Account(position=self._last)
 
     def dump_account(self, member: Member[Account], now: float) -> Any:
-        a = member.account
+        a, job = member.account, member.job
         return [
             min(a.queue, self.lane_count - 1),
             a.position,
@@ -89,7 +85,8 @@ class _Tiresias(GangPolicy[Account]):
             a.waiting_since,
             a.waited_seconds,
             a.promotions,
-            member.job.gpu_seconds_at(now) if not self._incremental else a.seen_gpu_seconds,
+            # In case it is gone the next time: service, since when it grows beyond that, and how fast.
+            [job.gpu_seconds, job.accrues_since, len(job.running_on)],
         ]
 
     def load_common(self, raw: Mapping[str, Any]) -> None:
@@ -144,6 +141,7 @@ class _Tiresias(GangPolicy[Account]):
         for member in [m for m in self._above_last() if self._outgrown(m, now)]:
             self._leave_lane(member)
             self._demote(member)
+            self.moved.add(member.job.id)
             member.lane = member.account.queue
             self._enter_lane(member, now)
 
@@ -178,7 +176,6 @@ class _Tiresias(GangPolicy[Account]):
         waits = member.standing is Standing.WAITING and account.waiting_since is None
         if waits and job.run_seconds > account.forgiven_seconds:
             account.waiting_since = now
-        account.seen_gpu_seconds = job.gpu_seconds
         skew = skew_fraction(job.profile)
         if skew is not None and job.request.model:
             self._skews[job.request.model] = skew
@@ -245,6 +242,7 @@ class _Tiresias(GangPolicy[Account]):
                 member.account.fresh = False
                 self._last += 1
                 member.account.position = self._last
+                self.moved.add(member.job.id)
                 self._enter_lane(member, now)
 
     def wake_interval(self) -> float | None:
@@ -387,7 +385,8 @@ class TiresiasGittins(_Tiresias):
 
     def gone_unseen(self, raw: Any, now: float) -> None:
         if isinstance(raw, list) and len(raw) == 9:
-            self._learn(float(raw[8]))
+            gpu_seconds, since, gpus = raw[8]
+            self._learn(gpu_seconds + (0.0 if since is None else (now - since) * gpus))
 
     def _learn(self, gpu_seconds: float) -> None:
         if self._gittins.learn and gpu_seconds > 0:
