@@ -138,7 +138,8 @@ class _Tiresias(GangPolicy[Account]):
     def look(self, now: float) -> None:
         if self._exact:
             return
-        for member in [m for m in self._above_last() if self._outgrown(m, now)]:
+        outgrown = [m for m in self._above_last() if self._outgrown(m, now)]
+        for member in sorted(outgrown, key=lambda m: (m.job.submit_time, m.job.id)):
             self._leave_lane(member)
             self._demote(member)
             self.moved.add(member.job.id)
@@ -157,9 +158,8 @@ class _Tiresias(GangPolicy[Account]):
         return min(times, default=None)
 
     def _above_last(self) -> list[Member[Account]]:
-        """Running jobs that can be demoted, by submission."""
-        found = [self._members[i] for lane in self._lanes[:-1] for _, i, _ in lane.running]
-        return sorted(found, key=lambda m: (m.job.submit_time, m.job.id))
+        """Running jobs that can be demoted."""
+        return [self._members[i] for lane in self._lanes[:-1] for _, i, _ in lane.running]
 
     def key(self, member: Member[Account], now: float) -> Key:
         job, account = member.job, member.account

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Tiresias on a real Slurm: long jobs make room for short ones, finish later, and do not starve."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.live.gpu_history import Hold
+from tests.live.support import Site
+
+pytestmark = pytest.mark.live
+
+LIMIT_GPU_SECONDS = 8.0
+WHOLE_NODE = ("--gandiva", "--gres=gpu:4", "-w", "n2")
+
+
+def start(site: Site, **settings: object) -> None:
+    """The controller with Tiresias-L; a job on four GPUs leaves queue 1 after two seconds."""
+    site.cluster.stop_controller()
+    policy = {"queue_limits": [LIMIT_GPU_SECONDS], **settings}
+    site.start_controller(policy={"name": "tiresias-las", "tiresias-las": policy})
+
+
+def times(site: Site, job_id: int) -> list[Hold]:
+    """Its times on GPU 0 of n2, in order (all four GPUs of the gang go together)."""
+    return sorted(
+        (h for h in site.holds() if h.job_id == job_id and h.node == "n2" and h.gpu == 0),
+        key=lambda h: h.start,
+    )
+
+
+@pytest.mark.parametrize("method", ["cooperative", "requeue"])
+def test_a_long_job_is_preempted_by_short_ones_and_finishes_later(site: Site, method: str) -> None:
+    start(site, promote_knob_ratio=0.0)
+    extra: dict[str, object] = {"checkpoint_dir": f"long-{method}", "checkpoint_every": 10}
+    long = site.train(
+        "alice", *WHOLE_NODE, f"--gandiva-suspend={method}", steps=240, gpus=4, memory_mb=512, **extra
+    )
+    site.wait_on_gpu(long)
+    site.wait("the long job's demotion", lambda: run_seconds(site, long) > 4.0)
+    shorts = [site.train("bob", *WHOLE_NODE, steps=20, gpus=4, memory_mb=512) for _ in range(2)]
+
+    assert set(site.wait_ended(shorts, 90).values()) == {"COMPLETED"}
+    assert site.state(long) != "COMPLETED", "the short jobs came after the long one"
+    assert site.wait_ended([long], 120) == {long: "COMPLETED"}
+
+    before, *_, after = times(site, long)
+    for short in shorts:
+        (held,) = times(site, short)
+        assert before.end <= held.start and held.end <= after.start
+
+
+def test_a_starving_job_is_promoted(site: Site) -> None:
+    start(site, promote_knob_ratio=1.0)
+    long = site.train("alice", *WHOLE_NODE, steps=400, gpus=4, memory_mb=512)
+    site.wait_on_gpu(long)
+    site.wait("the long job's demotion", lambda: run_seconds(site, long) > 4.0)
+    # Half a minute of short jobs, each of them before the long one as long as it is in queue 2.
+    shorts = [site.train("bob", *WHOLE_NODE, steps=20, gpus=4, memory_mb=512) for _ in range(14)]
+
+    site.wait("the long job's second turn", lambda: len(times(site, long)) > 1, timeout_seconds=120)
+    second = times(site, long)[1]
+    begins = [held[0].start for short in shorts if (held := times(site, short))]
+    assert any(begin < second.start for begin in begins), "no short job ran before it"
+    assert len([b for b in begins if b < second.start]) < len(shorts), "it waited for all short jobs"
+    assert set(site.wait_ended([long, *shorts], 240).values()) == {"COMPLETED"}
+
+
+def run_seconds(site: Site, job_id: int) -> float:
+    """Time on GPUs so far, as the report says it."""
+    return next((float(row["run_seconds"]) for row in site.report() if row["job_id"] == job_id), 0.0)
