@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = {
     "step": ("benchmarks.step_overhead", "cost of session.step() when nothing is asked"),
     "plan": ("benchmarks.plan_time", "time of one decision, by cluster size"),
+    "decisions": ("benchmarks.simulator", "one decision for 10,000 GPUs and 20,000 jobs, by policy"),
     "gap": ("benchmarks.switch_gap", "GPU idle time at a switch, on a live mini cluster"),
 }
 LIMIT_SECONDS = 1800

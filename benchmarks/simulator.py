@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How fast the simulator is: alone at the size of a large site, as it grows, and beside its peers.
 
-    python benchmarks/simulator.py decisions            one decision for 10,000 GPUs and 20,000 jobs
+    python benchmarks/simulator.py [decisions]          one decision for 10,000 GPUs and 20,000 jobs
     python benchmarks/simulator.py scale                100,000 jobs on 10,000 GPUs
     python benchmarks/simulator.py growth --svg FILE    jobs and GPUs from small to large, with a plot
     python benchmarks/simulator.py peers --tiresias DIR --python2 PYTHON [--blox DIR]
@@ -65,8 +65,8 @@ def made_trace(count: int, gpus: int, load: float, seed: int = 1) -> list[TraceJ
 
 
 def run(jobs: list[TraceJob], gpus: int, policy: str, settings: Path | None = None) -> Outcome:
-    """One simulation on nodes of 8 GPUs."""
-    chosen: Settings = configure(settings, policy, ())
+    """One simulation on nodes of 8 GPUs; by default nothing costs time and jobs are preempted by requeue."""
+    chosen: Settings = configure(settings, policy, IDEAL if settings is None else ())
     return Simulation(
         Path("made"), jobs, parse_cluster(f"a100:{gpus}", 8), chosen, on_progress=progress
     ).run()
@@ -293,7 +293,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    kinds = parser.add_subparsers(dest="kind", required=True)
+    kinds = parser.add_subparsers(dest="kind")
     one = kinds.add_parser("decisions")
     one.add_argument("--gpus", type=int, default=10_000)
     one.add_argument("--jobs", type=int, default=20_000)
@@ -319,7 +319,7 @@ def main() -> int:
     four.add_argument("--refs", type=Path, default=Path(default))
     four.add_argument("--repeat", type=int, default=3)
     four.set_defaults(run=peers)
-    args = parser.parse_args()
+    args = parser.parse_args(sys.argv[1:] or ["decisions"])
     args.run(args)
     return 0
 

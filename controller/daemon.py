@@ -13,8 +13,10 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from controller import __version__, logs, notify
 from controller.api.answers import Answers
@@ -86,6 +88,9 @@ class Daemon:
         self._last: Tick | None = None
         self._controller: Controller | None = None
         self._stop: asyncio.Event | None = None
+        self._policy_state: Mapping[str, Any] | None = None
+        """What the policy remembered before the next decision."""
+        self._record_next = False
 
     async def run(self) -> None:
         """Until a signal ends it. Raises GandivaError when it cannot start."""
@@ -139,6 +144,10 @@ class Daemon:
     # -- what the loop tells ----------------------------------------------------------------------------
 
     def _publish(self, tick: Tick) -> None:
+        state, self._policy_state = self._policy_state, tick.plan.state
+        if self._record_next and state is not None:
+            self._record_next = False
+            self._record(tick, state)
         self._ticks += 1
         self._last = tick
         self._republish()
@@ -166,6 +175,28 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGUSR1, self._ask_for_record)
+
+    def _ask_for_record(self) -> None:
+        """SIGUSR1: the next decision goes into a file beside the journal, for `gandiva replay`."""
+        self._record_next = True
+
+    def _record(self, tick: Tick, state: Mapping[str, Any]) -> None:
+        from controller.simulation.snapshot_file import RecordedDecision, dump_decision
+
+        path = self._settings.journal.path.parent / f"decision-{tick.snapshot.time:.0f}.json"
+        try:
+            # Users' job names are in it: for the controller and root only.
+            with open(
+                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb"
+            ) as file:
+                file.write(
+                    dump_decision(RecordedDecision(self._settings.policy, tick.snapshot, state, tick.plan))
+                )
+        except OSError as error:
+            log.error("the decision cannot be recorded in %s: %s", path, error.strerror)
+            return
+        log.info("decision recorded; replay it with: gandiva replay %s", path)
 
     def _reload(self) -> None:
         """SIGHUP. Bad settings change nothing."""
