@@ -142,7 +142,8 @@ def report(outcome: Outcome, policy: str, cpu_seconds: float) -> str:
     return (
         f"{policy:17} {len(outcome.jobs):7} jobs {outcome.gpus:6} GPUs: {outcome.wall_seconds:8.2f} s "
         f"({cpu_seconds:.2f} s CPU), {len(ordered)} decisions, "
-        f"median {percentile(ordered, 0.5) * 1e3:.3f} ms, p99 {percentile(ordered, 0.99) * 1e3:.3f} ms, max {ordered[-1] * 1e3:.1f} ms, "
+        f"median {percentile(ordered, 0.5) * 1e3:.3f} ms, p99 {percentile(ordered, 0.99) * 1e3:.3f} ms, "
+        f"max {ordered[-1] * 1e3:.1f} ms, "
         f"{sum(job.preemptions for job in outcome.jobs)} preemptions"
     )
 

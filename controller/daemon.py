@@ -187,9 +187,8 @@ class Daemon:
         path = self._settings.journal.path.parent / f"decision-{tick.snapshot.time:.0f}.json"
         try:
             # Users' job names are in it: for the controller and root only.
-            with open(
-                os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600), "wb"
-            ) as file:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
                 file.write(
                     dump_decision(RecordedDecision(self._settings.policy, tick.snapshot, state, tick.plan))
                 )
