@@ -32,8 +32,11 @@ def test_shares_follow_weights_and_gpus_are_shared_fairly(site: Site) -> None:
     found = site.holds()
 
     assert overlaps(found) == []
-    heavy_seconds, light_seconds = (held_seconds(found, job, begin, end) for job in (heavy, light))
-    # Slices are whole: a window of 20 slices may cut one off at each side.
+    # Whole rotations only: from one turn of the light job to its last, so that no slice is cut off.
+    turns = sorted(h.start for h in found if h.job_id == light)
+    slices = sum(h.job_id in (heavy, light) and h.seconds > 1 for h in found)
+    assert slices >= 12
+    heavy_seconds, light_seconds = (held_seconds(found, job, turns[0], turns[-1]) for job in (heavy, light))
     assert heavy_seconds / light_seconds == pytest.approx(2.0, rel=0.1)
     shares = [held_seconds(found, job, begin, end) for job in six]
     each = sum(shares) / len(six)
