@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from controller import __version__
-from controller.api.convert import event_message, job_message
+from controller.api.convert import event_message, job_message, timeline_message
 from controller.api.live import LiveState, Published, jobs_on_gpus, live_job, uses
 from controller.api.messages import (
     DecisionMessage,
@@ -27,7 +27,7 @@ from controller.api.messages import (
 from controller.api.metrics import exposition
 from controller.errors import JournalError
 from controller.journal import Event, JobFilter, JobRow, JournalReader
-from controller.journal.reader import MAX_JOBS
+from controller.journal.reader import MAX_JOBS, MAX_SLICES
 from controller.model import ON_GPU, JobId
 
 MAX_NAMES = 1000
@@ -78,10 +78,14 @@ class Answers:
             return self._gpus()
         if path == "/v1/jobs":
             return self._jobs(query)
+        if path == "/v1/timeline":
+            return self._timeline(query)
         if path.startswith("/v1/explain/"):
             return self._explain(path.removeprefix("/v1/explain/"))
         return _error(
-            404, "no such page; there are /v1/status, /v1/gpus, /v1/jobs, /v1/explain/<jobid>, /metrics"
+            404,
+            "no such page; there are /v1/status, /v1/gpus, /v1/jobs, /v1/timeline, /v1/explain/<jobid> and "
+            "/metrics",
         )
 
     def _trouble(self, published: Published) -> list[str]:
@@ -137,10 +141,7 @@ class Answers:
         )
 
     def _jobs(self, query: Mapping[str, Sequence[str]]) -> Answer:
-        known = {"jobs", "user", "account", "partition", "state", "start", "end", "limit"}
-        unknown = sorted(set(query) - known)
-        if unknown:
-            raise BadQuery(f"no such parameter: {unknown[0][:40]}; there are {', '.join(sorted(known))}")
+        _only(query, {"jobs", "user", "account", "partition", "state", "start", "end", "limit"})
         limit = _whole(query, "limit", MAX_JOBS, MAX_JOBS)
         which = JobFilter(
             job_ids=tuple(_job_id(word) for word in _names(query, "jobs")),
@@ -157,6 +158,14 @@ class Answers:
         published = self._live.latest
         jobs = [_job(row, published) for row in rows]
         return _json(JobsMessage(time=now, jobs=jobs, truncated=len(jobs) == limit))
+
+    def _timeline(self, query: Mapping[str, Sequence[str]]) -> Answer:
+        _only(query, {"start", "end", "limit"})
+        now = clock.time()
+        start, end = _time(query, "start"), _time(query, "end")
+        limit = _whole(query, "limit", MAX_SLICES, MAX_SLICES)
+        slices = self._journal.timeline(start or 0.0, now if end is None else end, limit)
+        return _json(timeline_message(slices, now, limit))
 
     def _explain(self, word: str) -> Answer:
         job_id = JobId(_job_id(word))
@@ -225,6 +234,12 @@ def _error(status: int, text: str) -> Answer:
 
 def _starting() -> Answer:
     return _error(503, "the controller has just started and has not looked at the cluster yet: try again")
+
+
+def _only(query: Mapping[str, Sequence[str]], known: set[str]) -> None:
+    unknown = sorted(set(query) - known)
+    if unknown:
+        raise BadQuery(f"no such parameter: {unknown[0][:40]}; there are {', '.join(sorted(known))}")
 
 
 def _names(query: Mapping[str, Sequence[str]], key: str) -> tuple[str, ...]:

@@ -13,7 +13,14 @@ from urllib.parse import urlencode, urlsplit
 
 from pydantic import ValidationError
 
-from controller.api.messages import ExplainMessage, GpusMessage, JobsMessage, Message, StatusMessage
+from controller.api.messages import (
+    ExplainMessage,
+    GpusMessage,
+    JobsMessage,
+    Message,
+    StatusMessage,
+    TimelineMessage,
+)
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
@@ -62,6 +69,11 @@ class ApiClient:
             query["end"] = f"{which.end:.3f}"
         query["limit"] = str(which.limit)
         return self._get("/v1/jobs", query, JobsMessage)
+
+    def timeline(self, start: float, end: float, limit: int) -> TimelineMessage:
+        """Times on GPUs of all jobs that touch a span of time (seconds since the epoch)."""
+        query = {"start": f"{start:.3f}", "end": f"{end:.3f}", "limit": str(limit)}
+        return self._get("/v1/timeline", query, TimelineMessage)
 
     def explain(self, job_id: int) -> ExplainMessage:
         """Why a job is where it is."""

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from controller.api.messages import EventMessage, JobMessage
-from controller.journal import Event, JobRow
+from collections.abc import Sequence
+
+from controller.api.messages import EventMessage, JobMessage, TimelineMessage, TimelineSliceMessage
+from controller.journal import Event, JobRow, Slice
 
 
 def job_message(row: JobRow) -> JobMessage:
@@ -42,3 +44,14 @@ def event_message(event: Event) -> EventMessage:
     return EventMessage(
         time=event.time, kind=event.kind, message=event.message, node=event.node, job_id=event.job_id
     )
+
+
+def timeline_message(slices: Sequence[Slice], time: float, limit: int) -> TimelineMessage:
+    """Slices of the journal as the API shows them."""
+    messages = [
+        TimelineSliceMessage(
+            job_id=s.job_id, start=s.start, end=s.end, gpus=[str(gpu) for gpu in s.gpus], reason=s.reason
+        )
+        for s in slices
+    ]
+    return TimelineMessage(time=time, slices=messages, truncated=len(messages) == limit)

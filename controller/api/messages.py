@@ -143,6 +143,21 @@ class SliceMessage(Message):
     reason: str = ""
 
 
+class TimelineSliceMessage(SliceMessage):
+    """A slice with its job."""
+
+    job_id: int
+
+
+class TimelineMessage(Message):
+    """`/v1/timeline`: the slices of many jobs, oldest first."""
+
+    time: float
+    slices: list[TimelineSliceMessage] = Field(default_factory=list)
+    truncated: bool = False
+    """There are more; these are the newest."""
+
+
 class EventMessage(Message):
     """Something that happened."""
 

@@ -18,6 +18,7 @@ from controller.journal.records import Decision, Event, JobRecord, JobRow, Slice
 from controller.model import JobId
 
 MAX_JOBS = 10_000
+MAX_SLICES = 200_000
 _BUSY_SECONDS = 1.0
 
 
@@ -108,14 +109,15 @@ class JournalReader:
         )
         return [Slice(job_id, parse_gpus(gpus), start, end, reason) for gpus, start, end, reason in rows]
 
-    def timeline(self, start: float, end: float, limit: int = 10_000) -> list[Slice]:
-        """All slices that touch a span of time, oldest first."""
-        with self._connection() as connection:
-            rows = connection.execute(
-                "SELECT job_id, gpus, start, end, reason FROM slices "
-                "WHERE start <= ? AND (end IS NULL OR end >= ?) ORDER BY start LIMIT ?",
-                (end, start, max(0, limit)),
-            ).fetchall()
+    def timeline(self, start: float, end: float, limit: int = MAX_SLICES) -> list[Slice]:
+        """Slices that touch a span of time, oldest first; the newest where there are more than `limit`."""
+        rows = self._last(
+            "SELECT job_id, gpus, start, end, reason FROM slices "
+            "WHERE start <= ? AND (end IS NULL OR end >= ?) ORDER BY start DESC, id DESC LIMIT ?",
+            end,
+            start,
+            max(0, min(limit, MAX_SLICES)),
+        )
         return [Slice(JobId(job), parse_gpus(gpus), begin, stop, why) for job, gpus, begin, stop, why in rows]
 
     def _last(self, statement: str, *values: object) -> list[Any]:

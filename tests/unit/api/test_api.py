@@ -64,6 +64,14 @@ def test_gpus_tell_who_is_on_them_and_who_waits(client: ApiClient) -> None:
     assert next(job for job in answer.jobs if job.job_id == 104).busy
 
 
+def test_the_timeline_has_the_slices_of_a_span_of_time(client: ApiClient) -> None:
+    (piece,) = client.timeline(scene.NOW - 7000, scene.NOW, 10).slices
+    assert (piece.job_id, piece.gpus, piece.reason) == (100, ["n1:0", "n1:1"], "its slice is over")
+    assert (piece.start, piece.end) == (scene.NOW - 8000, scene.NOW - 6200)
+    assert client.timeline(scene.NOW - 6000, scene.NOW, 10).slices == []
+    assert client.timeline(scene.NOW - 7000, scene.NOW, 1).truncated
+
+
 def test_jobs_come_from_the_journal_with_what_is_known_now(client: ApiClient) -> None:
     answer = client.jobs(JobFilter())
     assert [job.job_id for job in answer.jobs] == [100, 101, 102, 103, 104, 105]
