@@ -53,6 +53,8 @@ class SimulatedJob:
     start_time: float | None = None
     end_time: float | None = None
     restart_count: int = 0
+    exit_code: int = 0
+    """What its script returns when its work is done."""
     name: str = ""
     state_bytes: int = 2**30
     largest_tensor_bytes: int = 2**28
@@ -137,6 +139,15 @@ class SimulatedCluster:
         self.jobs[job.id] = job
         self.touch(job.id)
 
+    def submit_ordinary(self, node: str, gpus: int) -> JobId:
+        """A job without Gandiva, on the first free whole GPUs of a node: it is not reported, its GPUs are."""
+        job_id = JobId(self._next_id)
+        self._next_id += 1
+        held = dict(self.nodes[node].ordinary_gpus)
+        free = [card.index for card in self.nodes[node].gpus if card.index not in held]
+        self.set_node(node, ordinary_gpus={**held, **dict.fromkeys(free[:gpus], job_id)})
+        return job_id
+
     def cancel(self, job_id: JobId) -> None:
         """`scancel`."""
         self._end(self.jobs[job_id], "CANCELLED")
@@ -184,6 +195,10 @@ class SimulatedCluster:
             raise ValueError("a binding needs the same GPU indices on each node")
         await self._rpc()
         job = self._find(job_id)
+        while job.state is JobState.COMPLETING and not self.unavailable:
+            # As the other adapters do: a requeued job is bound once it is through with its last run.
+            await asyncio.sleep(0.05)
+            job = self._find(job_id)
         if job.state is not JobState.PENDING or not job.held:
             raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending and held")
         job.wanted = binding
@@ -236,6 +251,11 @@ class SimulatedCluster:
     async def requeue(self, job_id: JobId) -> None:
         await self._rpc()
         job = self._find(job_id)
+        if job.state in (JobState.PENDING, JobState.COMPLETING):
+            # On its way or there: an answer got lost, and the call is repeated.
+            job.held = True
+            self._answer()
+            return
         if job.state not in (JobState.RUNNING, JobState.SUSPENDED):
             raise ClusterRefused(f"job {job_id} is {job.state_name}, not running")
         job.held = True
@@ -273,7 +293,8 @@ class SimulatedCluster:
             end = now + job.overhead_seconds + left_seconds
             if self.end_quantum_seconds:
                 end = math.ceil(end / self.end_quantum_seconds - 1e-9) * self.end_quantum_seconds
-            job.end_timer = asyncio.get_running_loop().call_at(end, self._end, job, "COMPLETED")
+            said = "FAILED" if job.exit_code else "COMPLETED"
+            job.end_timer = asyncio.get_running_loop().call_at(end, self._end, job, said)
 
     def _after(self, seconds: float, action: Callable[[SimulatedJob], None], job: SimulatedJob) -> None:
         """Now, where it costs nothing."""
@@ -359,6 +380,7 @@ class SimulatedCluster:
             restart_count=job.restart_count,
             excluded_nodes=frozenset(),
             required_nodes=frozenset(),
+            exit_code=job.exit_code if job.state is JobState.ENDED else 0,
             duration_seconds=job.work_seconds if self.tells_durations else None,
         )
 
