@@ -2,10 +2,10 @@
 """The cluster port: all that the controller asks of Slurm, and nothing more.
 
 Adapters: `pyslurm`, `command`, `simulated`. All three pass one contract suite, in
-`tests/contract/cluster_port_contract.py`: the first two on a real Slurm (`tests/live/test_cluster_port.py`), the
-third in the unit tests (`tests/contract/test_simulated_port.py`). Every method has a deadline of its own inside
-the adapter and raises `ClusterUnavailable`, `ClusterRefused` or `UnknownJob`; after `ClusterUnavailable` the call
-may have taken effect.
+`tests/contract/cluster_port_contract.py`: the first two on a real Slurm (`tests/live/test_cluster_port.py`),
+the third in the unit tests (`tests/contract/test_simulated_port.py`). Every method has a deadline of its own
+inside the adapter and raises `ClusterUnavailable`, `ClusterRefused` or `UnknownJob`; after
+`ClusterUnavailable` the call may have taken effect.
 """
 
 from __future__ import annotations
