@@ -343,7 +343,7 @@ class Executor:
                 raise
             if not empty:
                 self._end_slice(job.id, action.reason)
-        if self.settings.suspend_in_slurm or empty:
+        if self.settings.suspend_in_slurm:
             self._step(operation, Step.SLURM_SUSPEND)
             await self._patiently(self._cluster.suspend, job.id)
         if empty:
@@ -352,7 +352,10 @@ class Executor:
                 await self._on_nodes(
                     job,
                     lambda node: self._nodes.verify_empty(
-                        node, job.id, deadline_seconds=self.settings.node_call_deadline_seconds
+                        node,
+                        job.id,
+                        stop=not self.settings.suspend_in_slurm,
+                        deadline_seconds=self.settings.node_call_deadline_seconds,
                     ),
                 )
             except GandivaError as failure:
@@ -462,8 +465,9 @@ class Executor:
         self._step(operation, Step.CLAIM)
         await self._ledger.claim(job.id, action.gpus)
         try:
-            self._step(operation, Step.SLURM_RESUME)
-            await self._patiently(self._cluster.resume, job.id)
+            if self.settings.suspend_in_slurm or job.phase is not Phase.YIELDED:
+                self._step(operation, Step.SLURM_RESUME)
+                await self._patiently(self._cluster.resume, job.id)
             self._step(operation, Step.NODE_RESUME)
             await self._resume_on_nodes(job, action.gpus)
         except GandivaError as failure:

@@ -69,6 +69,9 @@ class JobState(BaseModel):
     """What the job may keep on each GPU while it is off them."""
     offload_seconds: float = 0.0
     empty: bool = False
+    """It had nothing on any GPU when it was asked to leave."""
+    stopped: bool = False
+    """The agent itself has stopped its processes (suspend mode `node`)."""
     movable: bool = False
     checkpointed: tuple[CheckpointedProcess, ...] = ()
     error: str = ""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Sequence
 
@@ -44,11 +45,18 @@ class DriverVerbs:
                 raise AgentError(ErrorKind.INTERNAL, "; ".join(unreadable), args.job_id)
             holders = occupancy.of_job(args.job_id)
             if not holders:
-                # It has nothing there yet, so nothing of it may stay: a process that starts CUDA before Slurm
-                # has stopped it is found by verify_empty.
-                left_bytes = self._node.verify_gone(state, 0)
-                state = state.but(empty=True, movable=False, stopped_step=None)
-                return self._node.yielded(block, state, left_bytes, 0, time.monotonic() - begin)
+                # Nothing of it may stay, and a process may start CUDA any moment until it is stopped: it has
+                # not left before verify_empty says so.
+                self._node.verify_gone(state, 0)
+                state = state.but(
+                    phase=NodePhase.PAUSING,
+                    empty=True,
+                    movable=False,
+                    stopped_step=None,
+                    residual_bytes=0,
+                    offload_seconds=time.monotonic() - begin,
+                )
+                return self._node.already_yielded(block.save_state(state))
             process = self._only_process(holders, args.job_id)
             transparent.wait_until_runnable(
                 [process.pid],
@@ -131,16 +139,20 @@ class DriverVerbs:
         return state
 
     def verify_empty(self, args: protocol.VerifyEmptyArgs, deadline: Deadline) -> protocol.EmptyResult:
-        """A job that yielded as empty was suspended by Slurm: wait until its processes have really stopped,
-        and make sure that none got onto a GPU before it did."""
+        """An empty job was suspended by Slurm, or is to be stopped here (`stop`): wait until its processes
+        have really stopped, and make sure that none got onto a GPU before it did."""
         deadline = deadline.at_most(args.wait_seconds)
         with self._node.job(args.job_id, deadline) as (block, state):
-            if state.phase is not NodePhase.YIELDED:
+            if state.phase is not NodePhase.YIELDED and not (
+                state.phase is NodePhase.PAUSING and state.empty
+            ):
                 raise AgentError(
                     ErrorKind.BAD_REQUEST,
                     f"job {args.job_id} is {state.phase.value}; only a job that yielded can be verified",
                     args.job_id,
                 )
+            if args.stop:
+                state = block.save_state(state.but(stopped=True))
             poll = Poll(deadline, longest_seconds=0.05)
             while True:
                 running = [
@@ -148,6 +160,9 @@ class DriverVerbs:
                     for process in self._node.processes.of_job(args.job_id)
                     if self._node.processes.halted(process.pid) is None
                 ]
+                if args.stop:
+                    # Again in each round: they may have started others meanwhile.
+                    self._node.processes.send(running, signal.SIGSTOP)
                 if not running:
                     break
                 if not poll.wait():
@@ -161,5 +176,8 @@ class DriverVerbs:
                 self._node.verify_gone(state, state.residual_bytes)
             except AgentError as error:
                 block.save_state(state.but(phase=NodePhase.RUNNING, empty=False, error=error.message))
+                self._returning.let_run(state)
                 raise
+            if state.phase is not NodePhase.YIELDED:
+                self._node.yielded(block, state, 0, 0, state.offload_seconds)
             return protocol.EmptyResult()

@@ -170,8 +170,9 @@ class NodePort(Protocol):
         """Transparent suspend by the CUDA driver (one process on one GPU)."""
         ...
 
-    async def verify_empty(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
-        """After Slurm suspended an `empty` job: its processes are stopped and hold no GPU memory."""
+    async def verify_empty(self, node: str, job_id: JobId, *, stop: bool, deadline_seconds: float) -> None:
+        """Of an `empty` job: its processes are stopped (by Slurm, or now by the agent) and hold no GPU memory.
+        Only then it counts as off its GPUs."""
         ...
 
     async def resume(

@@ -15,8 +15,11 @@ a job of the same user.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
-from collections.abc import Callable, Iterator
+import signal
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -127,6 +130,12 @@ class Processes:
         if fields[0] in ("T", "t"):
             return "stopped"
         return "frozen" if self._frozen(pid) else None
+
+    def send(self, pids: Sequence[int], number: signal.Signals) -> None:
+        """Send a signal; a process that has ended meanwhile needs none."""
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
 
     # -- inside --------------------------------------------------------------------------------------------
 

@@ -155,6 +155,8 @@ class VerifyEmptyArgs(JobArgs):
     """`verify_empty`."""
 
     wait_seconds: Seconds
+    stop: bool = False
+    """Stop the processes instead of waiting for Slurm to do it."""
 
 
 VERBS: dict[str, type[_Strict]] = {

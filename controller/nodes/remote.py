@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from controller.errors import NodeError, NodeUnreachable
+from controller.measures import Measures
 from controller.model import JobId
 from controller.nodes import protocol
 from controller.nodes.connection import Connection, Patience
 from controller.nodes.port import GpuProcess, GpuSample, NodeJob, NodeSample, Offload, Pause, RankSample
 from controller.nodes.transport import Transport
 
+log = logging.getLogger(__name__)
 Result = TypeVar("Result", bound=BaseModel)
 
 FORGET_SECONDS = 30.0
@@ -28,9 +32,12 @@ LOCK_SHARE = 0.5
 class RemoteNodes:
     """A NodePort: agents elsewhere, one connection per node, all nodes independent of each other."""
 
-    def __init__(self, transport: Transport, patience: Patience | None = None) -> None:
+    def __init__(
+        self, transport: Transport, patience: Patience | None = None, measures: Measures | None = None
+    ) -> None:
         self._transport = transport
         self._patience = Patience() if patience is None else patience
+        self._measures = measures
         self._connections: dict[str, Connection] = {}
 
     async def set_nodes(self, addresses: Mapping[str, str]) -> None:
@@ -109,9 +116,9 @@ class RemoteNodes:
         }
         return _offload(await self._ask(node, "checkpoint", args, deadline_seconds, protocol.OffloadResult))
 
-    async def verify_empty(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
+    async def verify_empty(self, node: str, job_id: JobId, *, stop: bool, deadline_seconds: float) -> None:
         """See NodePort."""
-        args = {"job_id": job_id, "wait_seconds": deadline_seconds}
+        args = {"job_id": job_id, "wait_seconds": deadline_seconds, "stop": stop}
         await self._ask(node, "verify_empty", args, deadline_seconds, protocol.EmptyResult)
 
     async def resume(
@@ -143,7 +150,7 @@ class RemoteNodes:
         self._connections = {}
 
     async def hello(self, node: str, deadline_seconds: float) -> protocol.HelloResult:
-        """What the node's agent says about itself (`gandiva doctor`). Raises NodeError."""
+        """What the node's agent says about itself (`gandiva check`). Raises NodeError."""
         return await self._ask(node, "hello", {}, deadline_seconds, protocol.HelloResult)
 
     async def _ask(
@@ -152,13 +159,28 @@ class RemoteNodes:
         connection = self._connections.get(node)
         if connection is None:
             raise NodeUnreachable(node, "not one of the nodes given to set_nodes()")
-        answer = await connection.request(verb, args, deadline_seconds)
+        began, outcome = time.perf_counter(), "cut_off"
         try:
-            return kind.model_validate(answer)
+            answer = kind.model_validate(await connection.request(verb, args, deadline_seconds))
+            outcome = "ok"
+            return answer
         except ValidationError as error:
+            outcome = "internal"
             raise NodeError(
-                node, "internal", f"the agent's answer to {verb} is no {kind.__name__}: {error}"
+                node, outcome, f"the agent's answer to {verb} is no {kind.__name__}: {error}"
             ) from None
+        except NodeError as error:
+            outcome = error.kind
+            raise
+        finally:
+            seconds = time.perf_counter() - began
+            if self._measures is not None:
+                self._measures.agent_call(verb, outcome, seconds)
+            if log.isEnabledFor(logging.DEBUG):
+                job_id = args.get("job_id")
+                what = f"{verb} of job {job_id}" if job_id is not None else verb
+                text = "node %s: %s: %s after %.1f ms"
+                log.debug(text, node, what, outcome, seconds * 1000, extra={"job": job_id, "node": node})
 
 
 def _sample(node: str, found: protocol.ObserveResult) -> NodeSample:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 from collections.abc import Sequence
 
 from checkpointing.cuda_driver import CudaError, ProcessState
@@ -41,6 +42,7 @@ class Returning:
                 needed = _memory_needed([process for process in off if self._is_off(process)], args.gpus)
                 self._node.require_free(args.gpus, args.job_id, deadline, needed)
             # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
+            self.let_run(state)
             if state.phase is NodePhase.YIELDED:
                 state = block.save_state(
                     state.but(phase=NodePhase.PAUSING, gpus=args.gpus, binding=binding, error="")
@@ -60,6 +62,7 @@ class Returning:
                     binding=binding,
                     checkpointed=(),
                     empty=False,
+                    stopped=False,
                     left_bytes=0,
                     target_step=0,
                     error="",
@@ -68,6 +71,12 @@ class Returning:
             self._node.owners.claim(self._node.uuids(args.gpus), args.job_id, state.uid)
             self._wait_running(block, state, sequence, deadline)
             return protocol.EmptyResult()
+
+    def let_run(self, state: JobState) -> None:
+        """Undo a stop of our own; one by the user or by Slurm is theirs to undo."""
+        if state.stopped:
+            pids = [process.pid for process in self._node.processes.of_job(state.job_id)]
+            self._node.processes.send(pids, signal.SIGCONT)
 
     def _check_movable(self, state: JobState, args: protocol.ResumeArgs) -> None:
         problem = ""

@@ -16,6 +16,7 @@ from pathlib import Path
 import paramiko
 from paramiko.pkey import UnknownKeyType
 
+from controller.measures import Measures
 from controller.nodes.connection import Patience
 from controller.nodes.remote import RemoteNodes
 from controller.nodes.transport import Channel, TransportError
@@ -150,8 +151,10 @@ def split_address(address: str, default_port: int) -> tuple[str, int]:
     return match.group(1) or match.group(2), port
 
 
-def ssh_nodes(settings: SshSettings, patience: Patience | None = None) -> RemoteNodes:
+def ssh_nodes(
+    settings: SshSettings, patience: Patience | None = None, measures: Measures | None = None
+) -> RemoteNodes:
     """The node port over SSH."""
     if patience is None:
         patience = Patience(connect_seconds=settings.connect_seconds + 5.0)
-    return RemoteNodes(SshTransport(settings), patience)
+    return RemoteNodes(SshTransport(settings), patience, measures)

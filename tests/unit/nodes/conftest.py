@@ -207,6 +207,13 @@ class Rig:
         self.jobs.append(job)
         return job
 
+    def start_other(self, job_id: int, *command: str) -> Job:
+        """Start a program of a job that uses no GPU (yet)."""
+        environ = {**self.environ, "SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": NODE}
+        job = Job(job_id, [subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)], self.folder)
+        self.jobs.append(job)
+        return job
+
     def wait_for_steps(self, job: Job, count: int) -> None:
         eventually(f"{count} steps of job {job.job_id}", lambda: len(job.steps()) >= count)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -259,7 +260,7 @@ def test_a_suspended_job_survives_being_stopped_in_between(rig: Rig) -> None:
         rig.wait_for_steps(job, 3)
         await offload(nodes, 2)
         os.kill(job.pid, signal.SIGSTOP)
-        await nodes.verify_empty(NODE, job.job_id, deadline_seconds=10.0)
+        await nodes.verify_empty(NODE, job.job_id, stop=False, deadline_seconds=10.0)
         os.kill(job.pid, signal.SIGCONT)
         await resume(nodes, 2, [0], [0])
         assert digests(job.wait()) == digests(undisturbed.wait())
@@ -274,15 +275,38 @@ def test_a_job_that_is_on_no_gpu_yet_yields_as_empty(rig: Rig) -> None:
         assert done.empty
         job = rig.start(2, *QUICK, "--no-step", gpus="0")
         with pytest.raises(NodeError) as refused:
-            await nodes.verify_empty(NODE, JobId(2), deadline_seconds=0.2)
+            await nodes.verify_empty(NODE, JobId(2), stop=False, deadline_seconds=0.2)
         assert refused.value.kind in (ErrorKind.DEADLINE.value, ErrorKind.LEFT_ON_GPU.value)
         rig.wait_for_steps(job, 1)
         os.kill(job.pid, signal.SIGSTOP)
         with pytest.raises(NodeError) as refused:
-            await nodes.verify_empty(NODE, JobId(2), deadline_seconds=10.0)
+            await nodes.verify_empty(NODE, JobId(2), stop=False, deadline_seconds=10.0)
         assert refused.value.kind == ErrorKind.LEFT_ON_GPU.value
         assert (await job_sample(nodes, job)).phase is NodePhase.RUNNING
         os.kill(job.pid, signal.SIGCONT)
+
+    rig.run(scenario)
+
+
+def test_an_empty_job_has_left_only_when_its_processes_are_stopped(rig: Rig) -> None:
+    """In suspend mode `node` the agent stops them itself, and lets them run again."""
+
+    def state(pid: int) -> str:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+    async def scenario(nodes: RemoteNodes) -> None:
+        await prepare(nodes, 2, [0], [0])
+        job = rig.start_other(2, "sh", "-c", "sleep 60 & wait")
+        done = await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
+        assert done.empty
+        # A controller that dies now must not find it off its GPU: it may start CUDA any moment.
+        assert (await job_sample(nodes, job)).phase is NodePhase.PAUSING
+        await nodes.verify_empty(NODE, job.job_id, stop=True, deadline_seconds=10.0)
+        assert (await job_sample(nodes, job)).phase is NodePhase.YIELDED
+        assert state(job.pid) == "T"
+        await resume(nodes, 2, [0], [0])
+        assert (await job_sample(nodes, job)).phase is NodePhase.RUNNING
+        assert state(job.pid) == "S"
 
     rig.run(scenario)
 
