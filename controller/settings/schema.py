@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from controller import places
 from controller.model import SuspendMethod
 from controller.settings.base import (
     AbsolutePath,
@@ -35,7 +36,7 @@ class ClusterSettings(Section):
     """How the controller speaks to Slurm."""
 
     adapter: Literal["pyslurm", "command"] = setting(
-        "pyslurm",
+        places.ADAPTER,
         "pyslurm uses Slurm's C library (fast); command runs squeue, scontrol and sacct, for sites whose "
         "Slurm has no matching pyslurm.",
         restart=True,

@@ -53,7 +53,7 @@ def _replace(path: Path, text: str) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fchmod(file.fileno(), 0o644)
+            os.fchmod(file.fileno(), 0o755 if text.startswith("#!") else 0o644)
             os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:

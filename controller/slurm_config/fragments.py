@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from controller import places
 from controller.slurm_config import lua
 from controller.slurm_config.description import ClusterDescription, Nodes, Partition
 
@@ -18,12 +19,14 @@ class Options:
 
     sysconfdir: str = "/etc/slurm"
     """Slurm's configuration folder."""
-    jobside: str = "/opt/gandiva/jobside"
+    jobside: str = places.JOBSIDE
     """Folder that holds the Python package `gandiva`; prepended to PYTHONPATH of Gandiva jobs."""
     run_dir: str = "/run/gandiva"
     """Root of the control blocks; %n becomes the Slurm node name."""
     spank_plugin: str = "spank_gandiva.so"
     """The SPANK plugin: a path, or a name that Slurm looks for in its PluginDir."""
+    slurm_files: str | None = places.SLURM_FILES
+    """Folder with Lua modules, prolog and epilog; None: they are in `sysconfdir`."""
 
 
 def render(description: ClusterDescription, options: Options | None = None) -> Mapping[str, str]:
@@ -34,10 +37,17 @@ def render(description: ClusterDescription, options: Options | None = None) -> M
     options = options or Options()
     header = _HEADER.format(name=description.cluster.name)
     return {
-        name: (header.replace("#", "--", 1) if ".lua" in name else header) + text
+        name: _with_header(name, text, header)
         for part in PARTS.values()
         for name, text in part(description, options).items()
     }
+
+
+def _with_header(name: str, text: str, header: str) -> str:
+    if text.startswith("#!"):
+        first, rest = text.split("\n", 1)
+        return f"{first}\n{header}{rest}"
+    return (header.replace("#", "--", 1) if ".lua" in name else header) + text
 
 
 def render_part(
@@ -175,6 +185,25 @@ def _plugstack(description: ClusterDescription, options: Options) -> Mapping[str
                 "GANDIVA_PARTITIONS=" + ",".join(description.gandiva.partitions),
             ]
         ),
+        **_hooks(options),
+    }
+
+
+def _hooks(options: Options) -> Mapping[str, str]:
+    """Prolog and epilog where the scripts themselves are elsewhere, so that yours may stand beside them."""
+    if options.slurm_files is None:
+        return {}
+    return {
+        f"{hook}.d/50-gandiva.sh": _text(
+            [
+                "#!/bin/sh",
+                "# Slurm drains a node whose prolog or epilog fails: a missing package must not do that.",
+                f"script={options.slurm_files}/{hook}.d/50-gandiva.sh",
+                '[ -x "$script" ] || exit 0',
+                'exec "$script"',
+            ]
+        )
+        for hook in ("prolog", "epilog")
     }
 
 
@@ -193,9 +222,10 @@ def _cgroup(description: ClusterDescription, options: Options) -> Mapping[str, s
 
 
 def _lua(description: ClusterDescription, options: Options) -> Mapping[str, str]:
+    slurm_files = options.slurm_files or options.sysconfdir
     return {
         "gandiva/gandiva_settings.lua": lua.settings(description),
-        "gandiva/job_submit.lua.example": lua.example(options.sysconfdir),
+        "gandiva/job_submit.lua.example": lua.example(options.sysconfdir, slurm_files),
     }
 
 

@@ -18,7 +18,7 @@ LuaValue = str | int | float | bool | Sequence["LuaValue"] | Mapping[str, "LuaVa
 
 _EXAMPLE = """\
 -- These lines belong in your own {sysconfdir}/job_submit.lua (the whole file serves where there is none).
-local gandiva = dofile("{sysconfdir}/gandiva/gandiva.lua")
+local gandiva = dofile("{slurm_files}/gandiva/gandiva.lua")
 
 function slurm_job_submit(job_desc, part_list, submit_uid)
    local rc = gandiva.job_submit(job_desc, part_list, submit_uid)
@@ -61,9 +61,9 @@ def settings(description: ClusterDescription) -> str:
     return f"return {literal(table)}\n"
 
 
-def example(sysconfdir: str) -> str:
-    """A job_submit.lua for a site that has none."""
-    return _EXAMPLE.format(sysconfdir=sysconfdir)
+def example(sysconfdir: str, slurm_files: str) -> str:
+    """A job_submit.lua for a site that has none; the modules are in `gandiva/` below `slurm_files`."""
+    return _EXAMPLE.format(sysconfdir=sysconfdir, slurm_files=slurm_files)
 
 
 def literal(value: LuaValue, indent: str = "") -> str:

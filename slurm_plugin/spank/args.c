@@ -6,6 +6,11 @@
 
 #include "gandiva.h"
 
+/* Packages have it elsewhere, and say so with -D. */
+#ifndef GANDIVA_JOBSIDE
+#define GANDIVA_JOBSIDE "/opt/gandiva/jobside"
+#endif
+
 static int copy_path(const char *key, const char *value, char *out, size_t size)
 {
 	if (value[0] != '/' || strchr(value, ':')) {
@@ -23,7 +28,7 @@ static int copy_path(const char *key, const char *value, char *out, size_t size)
 
 int gandiva_args_parse(int argc, char **argv, struct gandiva_args *args)
 {
-	strcpy(args->jobside, "/opt/gandiva/jobside");
+	strcpy(args->jobside, GANDIVA_JOBSIDE);
 	strcpy(args->run_dir, "/run/gandiva");
 	args->default_on = false;
 
