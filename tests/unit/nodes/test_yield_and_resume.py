@@ -19,6 +19,8 @@ from controller.nodes.remote import RemoteNodes
 from .conftest import CONTEXT_BYTES, MIB, NODE, Rig, job_sample, sample
 
 QUICK = ("--minibatch-ms", "10", "--memory-mb", "64", "--steps", "60")
+LONGER = ("--steps", "200")
+"""For what must not end meanwhile on a busy machine."""
 
 
 def digests(results: list[dict[str, object]]) -> list[object]:
@@ -86,7 +88,8 @@ def test_a_job_that_lets_go_of_its_context_comes_back_on_another_gpu(rig: Rig) -
         rig.wait_for_steps(job, at + 5)
         seen = await sample(nodes)
         assert seen.jobs[job.job_id].gpus == (2,)
-        assert [gpu.memory_used_bytes > 0 for gpu in seen.gpus] == [False, False, True, True]
+        # (The undisturbed job on the fourth may have ended.)
+        assert [gpu.memory_used_bytes > 0 for gpu in seen.gpus[:3]] == [False, False, True]
         assert [process.job_id for process in seen.gpus[2].processes] == [2]
         assert {seen.gpus[2].uuid} == set(job.steps()[-1]["gpus"])
         assert digests(job.wait()) == digests(undisturbed.wait())
@@ -95,11 +98,11 @@ def test_a_job_that_lets_go_of_its_context_comes_back_on_another_gpu(rig: Rig) -
 
 
 def test_an_unmodified_job_is_suspended_by_the_driver_and_moved(rig: Rig) -> None:
-    undisturbed = rig.start(1, *QUICK, gpus="3", managed=False)
+    undisturbed = rig.start(1, *QUICK, *LONGER, gpus="3", managed=False)
 
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [1], [1, 2])
-        job = rig.start(2, *QUICK, "--no-step", gpus="1")
+        job = rig.start(2, *QUICK, *LONGER, "--no-step", gpus="1")
         rig.wait_for_steps(job, 5)
         with pytest.raises(NodeError) as refused:
             await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=1.0, sole=True)
