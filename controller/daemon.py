@@ -21,6 +21,7 @@ from typing import Any
 from controller import __version__, logs, notify
 from controller.api.answers import Answers
 from controller.api.live import Health, LiveState
+from controller.api.metrics import Metrics
 from controller.api.server import ApiServer
 from controller.clock import SystemClock
 from controller.cluster.factory import open_cluster
@@ -28,8 +29,10 @@ from controller.errors import GandivaError, SettingsError
 from controller.executor import ExecutorSettings
 from controller.journal import Journal, JournalReader
 from controller.loop import Controller, LoopSettings, Tick
+from controller.measuring import MeasuringRecorder, TurnMeter
 from controller.nodes.ssh import SshSettings, ssh_nodes
 from controller.policies.registry import make_policy, priority_classes
+from controller.recording import JournalRecorder
 from controller.settings import Settings, load_settings, needs_restart
 
 log = logging.getLogger(__name__)
@@ -83,6 +86,9 @@ class Daemon:
         self._path = path
         self._settings = settings
         self._live = LiveState()
+        self._metrics = Metrics(self._live, settings.journal.path)
+        self._turns = TurnMeter(self._metrics)
+        self._turned = 0.0
         self._started = time.time()
         self._ticks = 0
         self._last: Tick | None = None
@@ -102,10 +108,13 @@ class Daemon:
             detail_days=settings.journal.detail_days,
         ) as journal:
             cluster = open_cluster(
-                settings.cluster.adapter, deadline_seconds=settings.cluster.rpc_deadline_seconds
+                settings.cluster.adapter,
+                deadline_seconds=settings.cluster.rpc_deadline_seconds,
+                measures=self._metrics,
             )
-            nodes = ssh_nodes(_ssh_settings(settings))
-            api = ApiServer(settings.api.listen, Answers(self._live, JournalReader(settings.journal.path)))
+            nodes = ssh_nodes(_ssh_settings(settings), measures=self._metrics)
+            answers = Answers(self._live, JournalReader(settings.journal.path), metrics=self._metrics)
+            api = ApiServer(settings.api.listen, answers)
             self._controller = controller = Controller(
                 cluster,
                 nodes,
@@ -117,6 +126,7 @@ class Daemon:
                 priority_class=priority_classes(settings.policy),
                 publish=self._publish,
                 report_trouble=lambda _all: self._republish(),
+                recorder=MeasuringRecorder(JournalRecorder(journal), self._metrics),
             )
             self._handle_signals()
             api.start()
@@ -150,6 +160,8 @@ class Daemon:
             self._record(tick, state)
         self._ticks += 1
         self._last = tick
+        self._turned = time.monotonic()
+        self._turns.turned(tick)
         self._republish()
         notify.alive(f"{len(tick.snapshot.jobs)} jobs, {len(tick.snapshot.nodes)} nodes")
 
@@ -163,9 +175,8 @@ class Daemon:
             ticks=self._ticks,
             tick_seconds=tick.observe_seconds + tick.plan_seconds,
             problems=controller.troubles,
-            counters=controller.counters,
         )
-        self._live.publish(tick.snapshot, tick.plan.reasons, health)
+        self._live.publish(tick.snapshot, tick.plan.reasons, health, turned=self._turned)
 
     # -- signals --------------------------------------------------------------------------------------
 

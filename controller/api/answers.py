@@ -24,7 +24,7 @@ from controller.api.messages import (
     SliceMessage,
     StatusMessage,
 )
-from controller.api.metrics import exposition
+from controller.api.metrics import CONTENT_TYPE, Metrics
 from controller.errors import JournalError
 from controller.journal import Event, JobFilter, JobRow, JournalReader
 from controller.journal.reader import MAX_JOBS, MAX_SLICES
@@ -51,9 +51,23 @@ class BadQuery(Exception):
 class Answers:
     """Answers from the journal and the live state; safe to use from many threads."""
 
-    def __init__(self, live: LiveState, journal: JournalReader, *, stale_seconds: float = 60.0) -> None:
-        """`stale_seconds`: when the loop has published nothing for so long, the controller is not healthy."""
+    def __init__(
+        self,
+        live: LiveState,
+        journal: JournalReader,
+        *,
+        metrics: Metrics | None = None,
+        stale_seconds: float = 60.0,
+    ) -> None:
+        """
+        Args:
+            live: what the loop publishes.
+            journal: what it has written down.
+            metrics: the figures for Prometheus; none given: only those that `live` has.
+            stale_seconds: when the loop has completed no turn for so long, the controller is not healthy.
+        """
         self._live = live
+        self._metrics = metrics or Metrics(live, journal.path)
         self._journal = journal
         self._stale_seconds = stale_seconds
 
@@ -70,8 +84,7 @@ class Answers:
         if path == "/healthz":
             return self._healthz()
         if path == "/metrics":
-            body = exposition(self._live.latest).encode()
-            return Answer(200, body, "text/plain; version=0.0.4; charset=utf-8")
+            return Answer(200, self._metrics.exposition(), CONTENT_TYPE)
         if path == "/v1/status":
             return self._status()
         if path == "/v1/gpus":
@@ -97,10 +110,11 @@ class Answers:
     def _healthz(self) -> Answer:
         published = self._live.latest
         if published is None:
-            return Answer(503, b"starting\n", "text/plain; charset=utf-8")
+            return _plain(503, "starting: the cluster has not been looked at yet")
         if published.age_seconds > self._stale_seconds:
-            return Answer(503, b"the loop does not turn\n", "text/plain; charset=utf-8")
-        return Answer(200, b"ok\n", "text/plain; charset=utf-8")
+            why = "; ".join(published.health.problems) or "see the log"
+            return _plain(503, f"the loop has not completed a turn for {published.age_seconds:.0f} s: {why}")
+        return _plain(200, "ok")
 
     def _gpus(self) -> Answer:
         published, gpus = self._live.latest, self._live.gpus()
@@ -226,6 +240,10 @@ def _job(row: JobRow, published: Published | None) -> JobMessage:
 
 def _json(message: Message) -> Answer:
     return Answer(200, message.model_dump_json().encode() + b"\n")
+
+
+def _plain(status: int, text: str) -> Answer:
+    return Answer(status, text.replace("\n", " ").encode() + b"\n", "text/plain; charset=utf-8")
 
 
 def _error(status: int, text: str) -> Answer:

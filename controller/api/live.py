@@ -11,8 +11,7 @@ import threading
 import time as clock
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 
 from controller.api.messages import GpuMessage, GpusMessage, LiveJobMessage, NodeMessage
 from controller.model import ALLOCATED, ON_GPU, Gpu, GpuId, Job, JobId, Node, Snapshot
@@ -30,8 +29,6 @@ class Health:
     """Time the last turn took, without its pause."""
     problems: tuple[str, ...] = ()
     """What is wrong now, one sentence each; empty: nothing."""
-    counters: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    """Totals since the start, for /metrics: `suspends`, `resumes`, `suspend_failures`, …"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +38,13 @@ class Published:
     snapshot: Snapshot
     reasons: Mapping[JobId, str]
     health: Health
-    monotonic: float
-    """When, by the monotonic clock."""
+    turned: float
+    """When the turn that it shows was complete, by the monotonic clock."""
 
     @property
     def age_seconds(self) -> float:
-        return clock.monotonic() - self.monotonic
+        """Time since the last complete turn of the loop."""
+        return clock.monotonic() - self.turned
 
 
 class LiveState:
@@ -57,9 +55,19 @@ class LiveState:
         self._lock = threading.Lock()
         self._built: tuple[Published, GpusMessage] | None = None
 
-    def publish(self, snapshot: Snapshot, reasons: Mapping[JobId, str], health: Health) -> None:
-        """Show this from now on. Nothing that is passed may change later."""
-        self._published = Published(snapshot, reasons, health, clock.monotonic())
+    def publish(
+        self,
+        snapshot: Snapshot,
+        reasons: Mapping[JobId, str],
+        health: Health,
+        *,
+        turned: float | None = None,
+    ) -> None:
+        """Show this from now on. Nothing that is passed may change later. `turned`: when this turn of the
+        loop was complete, by the monotonic clock (default: now)."""
+        self._published = Published(
+            snapshot, reasons, health, clock.monotonic() if turned is None else turned
+        )
 
     @property
     def latest(self) -> Published | None:

@@ -1,84 +1,280 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`/metrics` in the Prometheus text format: prefix `gandiva_`, base units, counters end in `_total`."""
+"""`/metrics` for Prometheus: prefix `gandiva_`, base units, counters end in `_total`.
+
+What is so now is made from the published snapshot when somebody asks; what happened is counted as it happens,
+by `Metrics`, which is the daemon's `Measures`. No label has jobs or users in it: their number has no bound.
+"""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+import os
+from collections import Counter as Tally
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from controller import __version__
-from controller.api.live import Published, uses
-from controller.model import Phase
+from controller.api.live import LiveState, Published, uses
+from controller.cluster.measured import CALLS
+from controller.cluster.measured import OUTCOMES as CALL_OUTCOMES
+from controller.executor import Outcome, Step
+from controller.model import ON_GPU, Gpu, Phase
 
-Sample = tuple[Mapping[str, str], float]
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+USES = ("running", "ordinary", "idle", "unavailable")
+OPERATIONS = ("place", "suspend", "resume", "requeue", "withdraw")
+
+SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+"""From one call to a Slurm at ease to the longest deadlines."""
+WAITING_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 7 * 24 * 3600)
 
 
-def exposition(published: Published | None) -> str:
-    """All metrics. Before the first turn of the loop only `gandiva_up 0`."""
-    return "".join(_lines(published))
+class Metrics:
+    """The figures of one controller. Implements `Measures`; safe to read from any thread."""
 
-
-def _lines(published: Published | None) -> Iterator[str]:
-    yield from _metric(
-        "up", "gauge", "1 once the loop has looked at the cluster.", [({}, float(published is not None))]
-    )
-    yield from _metric(
-        "build_info", "gauge", "The version of the controller.", [({"version": __version__}, 1.0)]
-    )
-    if published is None:
-        return
-    snapshot, health = published.snapshot, published.health
-    yield from _metric(
-        "start_time_seconds", "gauge", "When the controller started, since the epoch.", [({}, health.started)]
-    )
-    yield from _metric("ticks_total", "counter", "Turns of the loop.", [({}, float(health.ticks))])
-    yield from _metric("tick_seconds", "gauge", "Time the last turn took.", [({}, health.tick_seconds)])
-    yield from _metric(
-        "published_age_seconds", "gauge", "Time since the last turn.", [({}, published.age_seconds)]
-    )
-    yield from _metric(
-        "problems",
-        "gauge",
-        "Things that are wrong now; see gandiva status.",
-        [({}, float(len(health.problems)))],
-    )
-    phases = Counter(job.phase for job in snapshot.jobs.values())
-    yield from _metric(
-        "jobs", "gauge", "Gandiva jobs by phase.", [({"phase": p.value}, float(phases[p])) for p in Phase]
-    )
-    by_use = uses(snapshot)
-    kinds = ("running", "ordinary", "idle", "unavailable")
-    yield from _metric("gpus", "gauge", "GPUs by use.", [({"use": k}, float(by_use[k])) for k in kinds])
-    yield from _metric(
-        "node_up", "gauge", "Whether jobs can start on a node.",
-        [({"node": n.name}, float(n.available)) for n in snapshot.nodes.values()],
-    )  # fmt: skip
-    cards = [gpu for node in snapshot.nodes.values() for gpu in node.gpus]
-    labels = [{"node": gpu.id.node, "gpu": str(gpu.id.ordinal), "model": gpu.model} for gpu in cards]
-    yield from _metric(
-        "gpu_utilization_ratio", "gauge", "Utilisation of a GPU as NVML says it.",
-        [(label, g.utilization_fraction) for label, g in zip(labels, cards, strict=True)
-         if g.utilization_fraction is not None],
-    )  # fmt: skip
-    yield from _metric(
-        "gpu_memory_used_bytes", "gauge", "Memory in use on a GPU.",
-        [(label, float(g.memory_used_bytes)) for label, g in zip(labels, cards, strict=True)
-         if g.memory_used_bytes is not None],
-    )  # fmt: skip
-    for name, value in sorted(health.counters.items()):
-        clean = re.sub(r"[^a-z0-9_]", "_", name.lower())
-        yield from _metric(
-            f"{clean}_total", "counter", f"{name.replace('_', ' ')} since the start.", [({}, value)]
+    def __init__(self, live: LiveState, journal: Path | None = None) -> None:
+        """`journal`: the file whose size and free space are told."""
+        # The time at which a series began says nothing here: it is that of the process.
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        self.registry = registry = CollectorRegistry()
+        registry.register(_Now(live, journal))
+        ProcessCollector(registry=registry)
+        self._operations = Counter(
+            "gandiva_operations", "Operations that are over.", ["kind", "outcome"], registry=registry
+        )
+        for kind in OPERATIONS:
+            for outcome in Outcome:
+                # A series that is there from the start: else the first failure is no increase.
+                self._operations.labels(kind, outcome.value)
+        self._operation_seconds = Histogram(
+            "gandiva_operation_duration_seconds",
+            "Time of operations that were carried out, waiting for their GPUs included.",
+            ["kind"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._steps = Histogram(
+            "gandiva_step_duration_seconds",
+            "Time of the steps that operations consist of.",
+            ["step"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._step_failures = Counter(
+            "gandiva_step_failures", "Operations that failed, by the step.", ["step"], registry=registry
+        )
+        for step in Step:
+            self._step_failures.labels(step.value)
+        self._gap = Histogram(
+            "gandiva_switch_gap_seconds",
+            "Time a GPU was without a job between two that take turns on it.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._waits = Histogram(
+            "gandiva_queue_wait_seconds",
+            "Time from a job's submission to its first start.",
+            buckets=WAITING_SECONDS,
+            registry=registry,
+        )
+        self._observe = Histogram(
+            "gandiva_observe_duration_seconds",
+            "Time a turn of the loop took to look at Slurm and all nodes.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._plan = Histogram(
+            "gandiva_plan_duration_seconds",
+            "Time a turn of the loop took to decide.",
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._slurm_calls = Counter(
+            "gandiva_slurm_calls", "Calls to Slurm.", ["call", "outcome"], registry=registry
+        )
+        for call in CALLS:
+            for call_outcome in CALL_OUTCOMES:
+                self._slurm_calls.labels(call, call_outcome)
+        self._slurm_seconds = Histogram(
+            "gandiva_slurm_call_duration_seconds",
+            "Time of calls to Slurm, however they ended.",
+            ["call"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._agent_calls = Counter(
+            "gandiva_agent_calls", "Requests to node agents.", ["verb", "outcome"], registry=registry
+        )
+        self._agent_seconds = Histogram(
+            "gandiva_agent_call_duration_seconds",
+            "Time of requests to node agents, however they ended.",
+            ["verb"],
+            buckets=SECONDS,
+            registry=registry,
         )
 
+    # -- Measures -------------------------------------------------------------------------------------
 
-def _metric(name: str, kind: str, text: str, samples: Iterable[Sample]) -> Iterator[str]:
-    yield f"# HELP gandiva_{name} {text}\n# TYPE gandiva_{name} {kind}\n"
-    for labels, value in samples:
-        inside = ",".join(f'{key}="{_escape(word)}"' for key, word in labels.items())
-        yield f"gandiva_{name}{'{' + inside + '}' if inside else ''} {value:.17g}\n"
+    def slurm_call(self, call: str, outcome: str, duration_seconds: float) -> None:
+        self._slurm_calls.labels(call, outcome).inc()
+        self._slurm_seconds.labels(call).observe(duration_seconds)
+
+    def agent_call(self, verb: str, outcome: str, duration_seconds: float) -> None:
+        self._agent_calls.labels(verb, outcome).inc()
+        self._agent_seconds.labels(verb).observe(duration_seconds)
+
+    def step(self, step: str, duration_seconds: float) -> None:
+        self._steps.labels(step).observe(duration_seconds)
+
+    def step_failed(self, step: str) -> None:
+        self._step_failures.labels(step).inc()
+
+    def operation(self, kind: str, outcome: str, duration_seconds: float) -> None:
+        self._operations.labels(kind, outcome).inc()
+        if outcome == Outcome.DONE.value:
+            self._operation_seconds.labels(kind).observe(duration_seconds)
+
+    def switch_gap(self, duration_seconds: float) -> None:
+        self._gap.observe(duration_seconds)
+
+    def queue_wait(self, duration_seconds: float) -> None:
+        self._waits.observe(duration_seconds)
+
+    def turn(self, observe_seconds: float, plan_seconds: float) -> None:
+        self._observe.observe(observe_seconds)
+        self._plan.observe(plan_seconds)
+
+    # -- reading --------------------------------------------------------------------------------------
+
+    def exposition(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        return generate_latest(self.registry)
 
 
-def _escape(word: str) -> str:
-    return word.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+class _Now(Collector):
+    """What the last turn of the loop saw. Before the first one `gandiva_up` is 0 and most is not there."""
+
+    def __init__(self, live: LiveState, journal: Path | None) -> None:
+        self._live = live
+        self._journal = journal
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: the registry need not ask for everything once to learn the names."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        published = self._live.latest
+        yield _gauge("up", "1 once the loop has looked at the cluster.", float(published is not None))
+        yield InfoMetricFamily("gandiva_build", "The controller.", {"version": __version__})
+        yield from self._journal_metrics()
+        if published is not None:
+            yield from _loop(published)
+            yield from _counts(published)
+            yield from _nodes(published)
+
+    def _journal_metrics(self) -> Iterator[Metric]:
+        if self._journal is None:
+            return
+        size = GaugeMetricFamily(
+            "gandiva_journal_size_bytes", "Size of the journal's files.", labels=["file"]
+        )
+        for name, path in (("main", self._journal), ("wal", Path(f"{self._journal}-wal"))):
+            size.add_metric([name], float(_size(path)))
+        yield size
+        try:
+            disk = os.statvfs(self._journal.parent)
+        except OSError:
+            return
+        free = float(disk.f_bavail * disk.f_frsize)
+        yield _gauge("journal_disk_free_bytes", "Free space where the journal is.", free)
+
+
+def _loop(published: Published) -> Iterator[Metric]:
+    health = published.health
+    yield _gauge("start_time_seconds", "When the controller started, since the epoch.", health.started)
+    ticks = Metric("gandiva_ticks", "Turns of the loop that were completed.", "counter")
+    ticks.add_sample("gandiva_ticks_total", {}, float(health.ticks))
+    yield ticks
+    yield _gauge("last_turn_age_seconds", "Time since the last complete turn.", published.age_seconds)
+    yield _gauge("problems", "Things that are wrong now; see gandiva status.", float(len(health.problems)))
+    yield InfoMetricFamily("gandiva_policy", "The policy in force.", {"policy": health.policy})
+
+
+def _counts(published: Published) -> Iterator[Metric]:
+    snapshot = published.snapshot
+    jobs: Tally[Phase] = Tally()
+    asked: Tally[Phase] = Tally()
+    for job in snapshot.jobs.values():
+        jobs[job.phase] += 1
+        asked[job.phase] += job.gpus
+    yield _by("jobs", "Gandiva jobs by phase.", "phase", ((p.value, jobs[p]) for p in Phase))
+    yield _by("job_gpus", "GPUs that these jobs ask for.", "phase", ((p.value, asked[p]) for p in Phase))
+    queued = [job.submit_time for job in snapshot.jobs.values() if job.phase is Phase.QUEUED]
+    oldest = max(0.0, snapshot.time - min(queued)) if queued else 0.0
+    yield _gauge("oldest_queued_job_age_seconds", "Age of the job that waits longest; 0: none waits.", oldest)
+    in_use = uses(snapshot)
+    yield _by("gpus", "GPUs by use.", "use", ((use, in_use[use]) for use in USES))
+    yield _gauge("jobs_in_transition", "Jobs in the middle of an operation.", float(len(snapshot.busy)))
+
+
+def _nodes(published: Published) -> Iterator[Metric]:
+    snapshot = published.snapshot
+    up = GaugeMetricFamily("gandiva_node_up", "Whether jobs can start on a node.", labels=["node"])
+    labels = ["node", "gpu", "model"]
+    utilization = GaugeMetricFamily(
+        "gandiva_gpu_utilization_ratio", "Utilisation of a GPU as NVML says it.", labels=labels
+    )
+    used = GaugeMetricFamily("gandiva_gpu_memory_used_bytes", "Memory in use on a GPU.", labels=labels)
+    size = GaugeMetricFamily("gandiva_gpu_memory_bytes", "Memory of a GPU.", labels=labels)
+    healthy = GaugeMetricFamily("gandiva_gpu_healthy", "Whether a GPU can be read.", labels=labels)
+    bound = GaugeMetricFamily(
+        "gandiva_gpu_jobs", "Gandiva jobs that a GPU is bound to, on it or off it.", labels=labels
+    )
+    bindings: Tally[tuple[str, int]] = Tally()
+    for job in snapshot.jobs.values():
+        for gpu_id in job.binding or (job.running_on if job.phase in ON_GPU else ()):
+            bindings[gpu_id.node, gpu_id.ordinal] += 1
+    for node in snapshot.nodes.values():
+        up.add_metric([node.name], float(node.available))
+        for gpu in node.gpus:
+            where = _where(gpu)
+            if gpu.utilization_fraction is not None:
+                utilization.add_metric(where, gpu.utilization_fraction)
+            if gpu.memory_used_bytes is not None:
+                used.add_metric(where, float(gpu.memory_used_bytes))
+            size.add_metric(where, float(gpu.memory_bytes))
+            healthy.add_metric(where, float(gpu.healthy))
+            bound.add_metric(where, float(bindings[gpu.id.node, gpu.id.ordinal]))
+    yield from (up, utilization, used, size, healthy, bound)
+
+
+def _where(gpu: Gpu) -> list[str]:
+    return [gpu.id.node, str(gpu.id.ordinal), gpu.model]
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"gandiva_{name}", text, value=value)
+
+
+def _by(name: str, text: str, label: str, values: Iterable[tuple[str, int]]) -> Metric:
+    family = GaugeMetricFamily(f"gandiva_{name}", text, labels=[label])
+    for word, value in values:
+        family.add_metric([word], float(value))
+    return family
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0

@@ -6,22 +6,33 @@ from __future__ import annotations
 from typing import Literal
 
 from controller.cluster.command import CommandTransport
+from controller.cluster.measured import MeasuredTransport
 from controller.cluster.port import ClusterPort
 from controller.cluster.pyslurm import PyslurmTransport, require_pyslurm
 from controller.cluster.slurm import SlurmCluster
+from controller.cluster.transport import Transport
+from controller.measures import Measures
 
 
-def open_cluster(adapter: Literal["pyslurm", "command"], *, deadline_seconds: float) -> ClusterPort:
+def open_cluster(
+    adapter: Literal["pyslurm", "command"], *, deadline_seconds: float, measures: Measures | None = None
+) -> ClusterPort:
     """The cluster port of the Slurm that this host belongs to. Talks to nobody before its first call.
 
     Args:
         adapter: how to talk to Slurm.
         deadline_seconds: how long one call may take.
+        measures: told how long each call took and how it ended.
 
     Raises:
         SettingsError: pyslurm is asked for and not installed.
     """
+    transport: Transport
     if adapter == "pyslurm":
         require_pyslurm()
-        return SlurmCluster(PyslurmTransport(), deadline_seconds=deadline_seconds)
-    return SlurmCluster(CommandTransport(), deadline_seconds=deadline_seconds)
+        transport = PyslurmTransport()
+    else:
+        transport = CommandTransport()
+    if measures is not None:
+        transport = MeasuredTransport(transport, measures)
+    return SlurmCluster(transport, deadline_seconds=deadline_seconds)

@@ -98,7 +98,7 @@ def live_state() -> LiveState:
     live.publish(
         snapshot(),
         MappingProxyType(REASONS),
-        Health("gandiva", NOW - 3600, ticks=3600, tick_seconds=0.012, counters={"suspends": 41.0}),
+        Health("gandiva", NOW - 3600, ticks=3600, tick_seconds=0.012),
     )
     return live
 

@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the parts of the controller tell about their work, for `/metrics`. Durations are in seconds.
+
+The daemon hands one `Measures` to the parts it puts together. The executor, the loop and the adapters know
+nothing of it: it listens where they write and where they ask (`measuring`, `cluster.measured`,
+`nodes.remote`), so that simulation pays nothing for it.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+
+class Measures(Protocol):
+    """Takes down what happened; called from the event loop, so it must cost microseconds."""
+
+    def slurm_call(self, call: str, outcome: str, duration_seconds: float) -> None:
+        """A call to Slurm. `outcome`: one of `cluster.measured.OUTCOMES`."""
+        ...
+
+    def agent_call(self, verb: str, outcome: str, duration_seconds: float) -> None:
+        """A request to one agent. `outcome`: `ok` or the kind of the NodeError."""
+        ...
+
+    def step(self, step: str, duration_seconds: float) -> None:
+        """A step of an operation was completed."""
+        ...
+
+    def step_failed(self, step: str) -> None:
+        """An operation failed in this step."""
+        ...
+
+    def operation(self, kind: str, outcome: str, duration_seconds: float) -> None:
+        """An operation (`place`, `suspend`, …) is over."""
+        ...
+
+    def switch_gap(self, duration_seconds: float) -> None:
+        """So long a GPU had no job although the next one was waiting for it."""
+        ...
+
+    def queue_wait(self, duration_seconds: float) -> None:
+        """A job is on GPUs for the first time, so long after its submission."""
+        ...
+
+    def turn(self, observe_seconds: float, plan_seconds: float) -> None:
+        """A turn of the loop was completed."""
+        ...
