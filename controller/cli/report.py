@@ -14,6 +14,8 @@ from controller.cli.common import Subparsers, add_client, client, count, job_num
 
 if TYPE_CHECKING:
     from controller.journal import JobFilter
+    from controller.reports.report import Source
+    from controller.reports.row import Row
     from controller.reports.sacct import Accounting
     from controller.reports.table import Layout
 
@@ -31,6 +33,7 @@ _EXAMPLES = """\
   gandiva report -j 1234,1240 -l            two jobs, all columns
   gandiva report -u alice -o JobID,GPUTime,Share,Reason%-60
   gandiva report -a -S 2024-05-01 -E 2024-06-01 -P > may.txt
+  gandiva report -a -S now-1days --html day.html
   gandiva report --json | jq '.jobs[] | {job_id, share_fraction}'"""
 
 
@@ -85,6 +88,12 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     )
     how.add_argument("--json", action="store_true", help="as JSON: all values, in seconds and bytes")
     how.add_argument(
+        "--html",
+        metavar="FILE",
+        type=Path,
+        help="write a page for browsers instead: who was on which GPU when and why, waiting times",
+    )
+    how.add_argument(
         "-X", "--allocations", action="store_true", help="accepted for habit: there are no steps here"
     )
 
@@ -112,7 +121,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report."""
-    from controller.reports.report import JournalSource, Source, as_json, join
+    from controller.reports.report import JournalSource, as_json, join
     from controller.reports.table import help_format, render
 
     if args.helpformat:
@@ -123,11 +132,44 @@ def run(args: argparse.Namespace) -> int:
     source: Source = JournalSource(args.journal, now) if args.journal else client(args)
     jobs = source.jobs(which)
     rows = join(jobs, {} if args.no_sacct else _accounting([job.job_id for job in jobs.jobs]))
+    if args.html is not None:
+        return _write_page(args.html, source, which, rows, now, truncated=jobs.truncated)
     lines = as_json(rows, truncated=jobs.truncated) if args.json else render(rows, layout)
     for line in lines:
         print(line)
     if jobs.truncated:
         print(f"gandiva: there are more; these are the newest {len(rows)} (--limit)", file=sys.stderr)
+    return 0
+
+
+def _write_page(
+    path: Path, source: Source, which: JobFilter, rows: list[Row], now: float, *, truncated: bool
+) -> int:
+    from controller.journal.reader import MAX_SLICES
+    from controller.reports.html.data import Contents
+    from controller.reports.html.page import write
+    from controller.reports.when import InvalidTime
+
+    end = now if which.end is None else min(now, which.end)
+    # With -j there is no start: the page begins with the first submission.
+    start = (
+        which.start if which.start is not None else min([r.job.submit_time for r in rows], default=end - 1)
+    )
+    if start >= end:
+        raise InvalidTime("--starttime is not before now: there is nothing to draw yet")
+    timeline = source.timeline(start, end, MAX_SLICES)
+    notices = []
+    if truncated:
+        notices.append(f"There were more jobs: these are the newest {len(rows)} (--limit).")
+    if timeline.truncated:
+        notices.append(
+            f"There were more times on GPUs: these are the newest {len(timeline.slices)}, and what was "
+            "before them looks idle here. Ask for a shorter time (-S, -E)."
+        )
+    size = write(Contents(rows, timeline.slices, source.gpus(), start, end, now, notices), path)
+    for notice in notices:
+        print(f"gandiva: {notice}", file=sys.stderr)
+    print(f"{path}: {len(rows)} jobs, {len(timeline.slices)} times on GPUs, {size / 1e6:.1f} MB")
     return 0
 
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from controller.api.convert import job_message
-from controller.api.messages import JobsMessage
+from controller.api.convert import job_message, timeline_message
+from controller.api.messages import GpusMessage, JobsMessage, TimelineMessage
 from controller.journal import JobFilter, JournalReader
 from controller.reports.row import Row
 from controller.reports.sacct import Accounting
@@ -22,6 +22,14 @@ class Source(Protocol):
 
     def jobs(self, which: JobFilter) -> JobsMessage:
         """The jobs that match."""
+        ...
+
+    def timeline(self, start: float, end: float, limit: int) -> TimelineMessage:
+        """Times on GPUs of all jobs that touch a span of time."""
+        ...
+
+    def gpus(self) -> GpusMessage | None:
+        """What is known of the GPUs now."""
         ...
 
 
@@ -37,6 +45,13 @@ class JournalSource:
         return JobsMessage(
             time=self._now, jobs=[job_message(row) for row in rows], truncated=len(rows) == which.limit
         )
+
+    def timeline(self, start: float, end: float, limit: int) -> TimelineMessage:
+        return timeline_message(self._reader.timeline(start, end, limit), self._now, limit)
+
+    def gpus(self) -> GpusMessage | None:
+        """The journal knows no GPU that no job has used."""
+        return None
 
 
 def join(jobs: JobsMessage, accounting: Mapping[int, Accounting]) -> list[Row]:
