@@ -4,6 +4,9 @@
     pytest tests/live -m live          make images where needed, bring the cluster up, test, take it down
     KEEP=1 …                           leave it running for a look (gandiva-cluster status tells its name)
     GANDIVA_CLUSTER=dev …              use a cluster that runs already, and leave it running
+    RELEASE=trixie …                   Slurm of another Debian release (forky, the default: 26.05; trixie: 24.11)
+    ADAPTER=command …                  the controller speaks to Slurm with that adapter
+    … -m "live and smoke"              a few of them that touch every part
 
 Without `-m live` these tests are skipped. With it, a missing Docker engine is an error, not a skip: nobody
 should believe that they ran. Logs of every host are in build/logs/ after a failure.
@@ -54,7 +57,13 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[MiniCluster]:
         _remove_leftovers(engine.connect(report=print))
     except EngineError as error:
         pytest.fail(f"live tests need Docker: {error}", pytrace=False)
-    mini = MiniCluster(ClusterSpec(name=f"{_PREFIX}{os.getpid()}"), report=print)
+    adapter = os.environ.get("ADAPTER")
+    spec = ClusterSpec(
+        name=f"{_PREFIX}{os.getpid()}",
+        release=os.environ.get("RELEASE") or "forky",
+        controller={"cluster": {"adapter": adapter}} if adapter else {},
+    )
+    mini = MiniCluster(spec, report=print)
     try:
         mini.up()
     except MiniClusterError as error:

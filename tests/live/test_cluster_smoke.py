@@ -88,6 +88,7 @@ def test_an_unbound_job_gets_no_gpu(cluster: MiniCluster) -> None:
     assert text.count(NOT_OWN) == 4
 
 
+@pytest.mark.smoke
 def test_a_held_job_runs_on_exactly_the_gpus_it_is_bound_to(cluster: MiniCluster) -> None:
     job = submit(cluster, "alice", SHOW_GPUS + "sleep 60", "--hold", "--gres=gpu:2", "--nodes=1")
     # The module holds what Gandiva holds; this is a user's own hold of an ordinary job.
@@ -187,6 +188,7 @@ def test_files_and_input_of_any_content(cluster: MiniCluster) -> None:
         cluster.read_file("login", "/nowhere")
 
 
+@pytest.mark.smoke
 def test_a_job_survives_the_death_of_every_daemon(cluster: MiniCluster) -> None:
     job = submit(cluster, "bob", "sleep 60", "--gres=gpu:1", "-w", "n1")
     wait_state(cluster, job, "RUNNING")

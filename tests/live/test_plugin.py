@@ -90,6 +90,26 @@ def variables(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
+def test_a_site_that_shares_gpus_by_default(slurm: Slurm) -> None:
+    conf = "/etc/slurm/plugstack.conf.d/gandiva.conf"
+    good = slurm.cluster.read_file("login", conf)
+    assert "default=off" in good
+    try:
+        slurm.cluster.write_file("login", conf, good.replace("default=off", "default=on"))
+        plain = slurm.submit("--gres=gpu:2")
+        without = slurm.submit("--gres=gpu:2", "--no-gandiva", "--nodelist=n2", script="true")
+        no_gpu = slurm.submit(script="true")
+        job = slurm.show(plain)
+        assert job["JobState"] == "PENDING" and job["Priority"] == "0"
+        request = parse_request(job["AdminComment"])
+        assert request is not None and request.gpus_per_node == 2
+        for other in (without, no_gpu):
+            assert slurm.wait_end(other) == "COMPLETED"
+            assert "gandiva:" not in slurm.show(other).get("AdminComment", "")
+    finally:
+        slurm.cluster.write_file("login", conf, good)
+
+
 # --- submission -----------------------------------------------------------------
 
 
@@ -218,6 +238,7 @@ def test_a_client_without_our_checks_is_refused_by_slurmctld(
     assert slurm.pending() == []
 
 
+@pytest.mark.smoke
 def test_a_request_cannot_be_forged(slurm: Slurm) -> None:
     job = slurm.submit("--gandiva", "--gres=gpu:1")
     before = slurm.show(job)["AdminComment"]
@@ -275,6 +296,7 @@ def test_ordinary_srun_with_a_model(slurm: Slurm) -> None:
 # --- tasks ---------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_batch_script_and_its_steps_see_the_jobs_turn(slurm: Slurm) -> None:
     """The positions in `visible` count Slurm's own list, which is there already when task_init runs."""
     script = f'{SHOW}\necho ---\nsrun bash -c "{SHOW}"\necho ---\nsrun --export=NONE /usr/bin/env'
@@ -356,6 +378,7 @@ def test_a_step_cannot_change_its_jobs_flags(slurm: Slurm) -> None:
 # --- owners ---------------------------------------------------------------------------
 
 
+@pytest.mark.smoke
 def test_owners_cannot_break_the_hold(slurm: Slurm) -> None:
     job = slurm.submit("--gandiva", "--gres=gpu:1")
     before = slurm.show(job)

@@ -14,6 +14,7 @@ from tests.live.support import Site
 pytestmark = pytest.mark.live
 
 
+@pytest.mark.smoke
 def test_killed_in_mid_switch_every_job_goes_on(site: Site) -> None:
     rng = random.Random(20261121)
     for n, node in ((4, "n1"), (2, "n2")):
@@ -35,6 +36,7 @@ def test_killed_in_mid_switch_every_job_goes_on(site: Site) -> None:
     assert overlaps(site.holds()) == []
 
 
+@pytest.mark.smoke
 def test_jobs_keep_running_without_a_controller_and_none_stays_suspended(site: Site) -> None:
     for n, node in ((4, "n1"), (3, "n2")):
         job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", node)

@@ -19,6 +19,7 @@ def leave_one_gpu(site: Site) -> None:
         site.wait_state(job, "RUNNING")
 
 
+@pytest.mark.smoke
 def test_array_tasks_are_jobs_of_their_own_and_the_limit_holds(site: Site) -> None:
     command = f"{TRAIN} --steps 40 --minibatch-ms 50 --memory-mb 512"
     array = site.submit("alice", command, "--gandiva", "--gres=gpu:1", "--array=0-5%2")
@@ -69,6 +70,7 @@ def test_suspended_time_does_not_count_as_run_time(site: Site) -> None:
         assert rows[job]["suspended_seconds"] > 2
 
 
+@pytest.mark.smoke
 def test_srun_and_salloc_take_turns_like_batch_jobs(site: Site) -> None:
     done = site.cluster.exec(
         "login",
@@ -115,6 +117,7 @@ def test_steps_one_after_the_other_survive_being_suspended_between_them(site: Si
         assert "both" in site.output(user, job)
 
 
+@pytest.mark.smoke
 def test_cancelled_while_suspended_or_queued_it_is_gone(site: Site) -> None:
     leave_one_gpu(site)
     jobs = [site.train("alice", "--gandiva", "--gres=gpu:1") for _ in range(3)]

@@ -80,6 +80,7 @@ def test_gangs_stop_at_one_step_and_their_results_are_those_of_an_undisturbed_ru
     assert overlaps(site.holds()) == []
 
 
+@pytest.mark.smoke
 def test_unmodified_job_is_suspended_by_the_driver(site: Site) -> None:
     """It never calls step(); its state must survive being taken off the GPU all the same."""
     command = f"{TRAIN} --no-step --steps 160 --minibatch-ms 50 --memory-mb 1024"
@@ -127,6 +128,7 @@ def test_job_that_nothing_can_suspend_keeps_its_gpu_and_is_named(site: Site) -> 
     assert overlaps(site.holds()) == []
 
 
+@pytest.mark.smoke
 def test_ordinary_and_gandiva_jobs_never_share_a_gpu(site: Site) -> None:
     gandiva = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=60) for _ in range(10)]
     ordinary = [
@@ -155,6 +157,7 @@ def test_a_job_can_open_its_own_gpu_only(site: Site) -> None:
     assert sorted(words.values()) == ["ENXIO", "EPERM", "EPERM", "EPERM"], words
 
 
+@pytest.mark.smoke
 def test_requeue_as_the_way_to_suspend(site: Site) -> None:
     """`--gandiva-suspend=requeue`: stopped with SIGTERM, saved by itself, continued from its checkpoint."""
     for n, node in ((4, "n1"), (3, "n2")):
