@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`python -m tests.faults`: faults on a real Slurm in containers (docs/reliability.md)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from container.cluster import MiniCluster
+from container.errors import MiniClusterError
+from tests.faults import catalogue
+from tests.faults.fault import Fault, Result
+from tests.faults.runner import run
+from tests.faults.stage import Stage
+from tests.faults.workload import SPEC
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("words", nargs="*", help="only faults whose name contains all of these")
+    parser.add_argument("--quick", action="store_true", help="one fault of each kind")
+    parser.add_argument("--list", action="store_true", help="print the names and end")
+    parser.add_argument("--keep", action="store_true", help="leave the cluster running")
+    parser.add_argument(
+        "--cluster",
+        default="faults",
+        metavar="NAME",
+        help="name of the mini cluster; used as it is where it runs",
+    )
+    parser.add_argument("--write", action="store_true", help="put the results into docs/reliability.md")
+    args = parser.parse_args()
+    faults = catalogue.matching(catalogue.quick() if args.quick else catalogue.every(), args.words)
+    if args.list:
+        print("\n".join(fault.name for fault in faults))
+        return 0
+    console = Console()
+    cluster, ours = _cluster(args.cluster, console)
+    began = time.monotonic()
+    try:
+        results = _run(cluster, faults, console)
+    finally:
+        if ours and not args.keep:
+            cluster.down()
+    failed = [r for r in results if not r.passed]
+    for result in failed:
+        console.print(
+            f"FAILED {result.fault.name}\n       {result.evidence}",
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+        )
+    console.print(f"faults: {time.monotonic() - began:.0f} s", highlight=False)
+    print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
+    return 1 if failed or not results else 0
+
+
+def _cluster(name: str, console: Console) -> tuple[MiniCluster, bool]:
+    """The running cluster of this name, or a new one; whether it is ours to take down."""
+    try:
+        cluster = MiniCluster.attach(name)
+    except MiniClusterError:
+        cluster = MiniCluster(SPEC.model_copy(update={"name": name}), report=console.print)
+        cluster.up()
+        return cluster, True
+    cluster.sync()
+    return cluster, False
+
+
+def _run(cluster: MiniCluster, faults: list[Fault], console: Console) -> list[Result]:
+    columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console) as progress:
+        task = progress.add_task("preparing", total=len(faults))
+        stage = Stage(cluster, say=lambda text: progress.update(task, description=text))
+        stage.prepare()
+
+        def report(result: Result) -> None:
+            progress.advance(task, result.fault.times)
+            word = "passed" if result.passed else "FAILED"
+            progress.console.print(
+                f"{word} {result.fault.name} ({result.seconds:.1f} s): {result.evidence}",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
+            )
+
+        return run(stage, faults, report)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What must hold after any fault, once all jobs have ended."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+
+from container.errors import MiniClusterError
+from tests.faults.stage import Stage
+from tests.live.gpu_history import Hold, overlaps
+
+SWITCH_SECONDS = 0.5
+"""By so much a slice of ours and the same time in another book may differ: we count from the end of the
+restore to the acknowledgement that the GPU is empty, Slurm from call to call, a GPU from its first byte to
+its last."""
+ROUNDING_SECONDS = 0.41
+"""Standard deviation of a difference of two times that are each cut to whole seconds, as Slurm's are."""
+ENDED_SECONDS = 180.0
+TIDY_SECONDS = 20.0
+
+CHECKS = (
+    "jobs completed",
+    "results those of an undisturbed run",
+    "none suspended",
+    "one owner per GPU at every instant",
+    "GPU time as the GPUs saw it",
+    "GPU time as Slurm accounts it",
+    "slices closed",
+    "nodes idle",
+    "no control block left",
+)
+
+
+def check_round(stage: Stage) -> list[str]:
+    """Wait for the end of all jobs, look at everything; what is wrong, in sentences."""
+    jobs = stage.round.jobs
+    wrong: list[str] = []
+    try:
+        states = stage.site.wait_ended([j.id for j in jobs], ENDED_SECONDS) if jobs else {}
+    except AssertionError as error:
+        return [f"not all jobs ended: {error}"]
+    for job in jobs:
+        if job.may_fail:
+            continue
+        if states[job.id] != "COMPLETED":
+            wrong.append(f"job {job.id} ({job.workload.name}) is {states[job.id]}")
+        else:
+            found, expected = stage.digest(job.user, job.id), stage.expected_digest(job)
+            if found != expected:
+                wrong.append(f"job {job.id} ({job.workload.name}) computed {found}, undisturbed {expected}")
+    found_holds = stage.holds()
+    wrong += [f"two owners of one GPU: {a} and {b}" for a, b in overlaps(found_holds)[:3]]
+    wrong += _tidy(stage)
+    wrong += _accounting(stage, found_holds)
+    return wrong
+
+
+def _tidy(stage: Stage) -> Iterator[str]:
+    """Nodes idle, control blocks and owner files gone, soon."""
+    try:
+        stage.cluster.wait_nodes_idle(TIDY_SECONDS)
+    except MiniClusterError as error:
+        yield str(error)
+    for node in stage.site.nodes:
+        # (A folder of the agent's own, with a leading dot, is no control block.)
+        script = "ls /run/gandiva; cat /run/gpustat/* 2> /dev/null; true"
+        if not _soon(lambda node=node, script=script: not stage.cluster.exec(node, script).stdout.strip()):  # type: ignore[misc]
+            yield f"left on {node}: {stage.cluster.exec(node, script).stdout.split()}"
+
+
+def _soon(condition: Callable[[], bool]) -> bool:
+    deadline = time.monotonic() + TIDY_SECONDS
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.5)
+    return True
+
+
+def _accounting(stage: Stage, found_holds: list[Hold]) -> Iterator[str]:
+    """Our seconds on GPUs against those that the GPUs saw, job by job, and against Slurm's, in sum."""
+    jobs = stage.round.jobs
+    wanted = {j.id for j in jobs}
+    if not wanted:
+        return
+
+    def reported() -> bool:
+        rows.clear()
+        rows.update({row["job_id"]: row for row in stage.site.report() if row["job_id"] in wanted})
+        return len(rows) == len(wanted) and not any(
+            r["state"] in ("RUNNING", "SUSPENDED") for r in rows.values()
+        )
+
+    rows: dict[int, dict[str, object]] = {}
+    if not _soon(reported):
+        missing = sorted(wanted - set(rows))
+        states = {job_id: row["state"] for job_id, row in rows.items()}
+        yield f"the report lacks jobs {missing} or has them at work: {states}"
+        return
+    on_gpu: dict[int, float] = defaultdict(float)
+    slices: dict[int, int] = defaultdict(int)
+    for hold in found_holds:
+        on_gpu[hold.job_id] += hold.seconds
+        slices[hold.job_id] += 1
+    ours_in_all = 0.0
+    for job in jobs:
+        ours = float(rows[job.id]["run_seconds"])  # type: ignore[arg-type]
+        ours_in_all += ours
+        if job.workload.name == "without GPU memory":
+            continue
+        seen = on_gpu[job.id] / len(job.workload.nodes)
+        allowed = (
+            SWITCH_SECONDS * (2 + slices[job.id] / len(job.workload.nodes)) + stage.round.trouble_seconds
+        )
+        if abs(ours - seen) > allowed:
+            yield f"job {job.id} ({job.workload.name}): {ours:.1f} s in the report, {seen:.1f} s on the GPU"
+    slurm = _slurm_seconds(stage, wanted)
+    switches = sum(int(r.get("suspends", 0) or 0) for r in rows.values()) + len(rows)  # type: ignore[call-overload]
+    allowed = (
+        SWITCH_SECONDS * switches + 4 * ROUNDING_SECONDS * math.sqrt(switches) + stage.round.trouble_seconds
+    )
+    if abs(slurm - ours_in_all) > allowed:
+        yield f"{ours_in_all:.1f} s in the report, {slurm:.0f} s in Slurm's accounting (±{allowed:.0f} s)"
+
+
+def _slurm_seconds(stage: Stage, wanted: set[int]) -> float:
+    """Elapsed time minus suspended time, over all runs of each job."""
+    command = [
+        "sacct",
+        "-D",
+        "-X",
+        "-n",
+        "-P",
+        "-o",
+        "JobIDRaw,ElapsedRaw,Suspended",
+        "-j",
+        ",".join(map(str, wanted)),
+    ]
+    total = 0.0
+    for line in stage.cluster.exec("ctl", command).stdout.splitlines():
+        _, elapsed, suspended = line.split("|")
+        total += int(elapsed)
+        # Elapsed time is without the suspended time in sacct (checked by a test in tests/live).
+        del suspended
+    return total

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Every part killed at every step of every operation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller.executor import Step
+from tests.faults.fault import Fault
+from tests.faults.parts import AGENT, CONTROLLER, DISK, PARTS, Part, Target
+from tests.faults.stage import FaultFailed, Moment, NotReached, Order, Stage
+from tests.faults.workload import COOPERATIVE, EMPTY, GANG, REQUEUED, TRANSPARENT, Workload
+
+ATTEMPTS = 3
+REACHED_SECONDS = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A step of an operation, as a kind of job goes through it."""
+
+    operation: str
+    step: Step
+    workload: Workload
+    refuse: str = ""
+    """A node call that is refused first, so that the step is reached."""
+    requeue_first: bool = False
+    """An operator requeues a running job first, so that the step is reached."""
+
+    @property
+    def operation_in_words(self) -> str:
+        plain = self.operation in ("place", "requeue", "withdraw")
+        return self.operation if plain else f"{self.operation}, {self.workload.name}"
+
+
+POINTS = (
+    *(
+        Point("place", step, REQUEUED)
+        for step in (Step.CLAIM, Step.PREPARE, Step.BIND, Step.RELEASE, Step.AWAIT_START)
+    ),
+    Point("place", Step.UNDO, REQUEUED, refuse="prepare"),
+    Point("requeue", Step.REQUEUE, REQUEUED),
+    Point("withdraw", Step.UNDO, REQUEUED, requeue_first=True),
+    *(Point("suspend", step, COOPERATIVE) for step in (Step.PAUSE, Step.OFFLOAD, Step.SLURM_SUSPEND)),
+    Point("suspend", Step.UNDO, COOPERATIVE, refuse="pause"),
+    *(Point("resume", step, COOPERATIVE) for step in (Step.CLAIM, Step.SLURM_RESUME, Step.NODE_RESUME)),
+    Point("resume", Step.UNDO, COOPERATIVE, refuse="resume"),
+    *(Point("suspend", step, TRANSPARENT) for step in (Step.CHECKPOINT, Step.SLURM_SUSPEND)),
+    *(Point("resume", step, TRANSPARENT) for step in (Step.SLURM_RESUME, Step.NODE_RESUME)),
+    *(
+        Point("suspend", step, EMPTY)
+        for step in (Step.PAUSE, Step.CHECKPOINT, Step.SLURM_SUSPEND, Step.VERIFY_EMPTY)
+    ),
+    Point("resume", Step.NODE_RESUME, EMPTY),
+    *(Point("suspend", step, GANG) for step in (Step.PAUSE, Step.OFFLOAD, Step.SLURM_SUSPEND)),
+    *(Point("resume", step, GANG) for step in (Step.SLURM_RESUME, Step.NODE_RESUME)),
+)
+NODE_STEPS = frozenset(
+    {Step.PREPARE, Step.PAUSE, Step.OFFLOAD, Step.CHECKPOINT, Step.VERIFY_EMPTY, Step.NODE_RESUME}
+)
+
+
+def moments(part: Part, point: Point) -> tuple[Moment, ...]:
+    """When this part breaks: the controller on both sides of each step; an agent also while it is at it."""
+    if part is CONTROLLER:
+        return ("before", "after")
+    if part is AGENT and point.step in NODE_STEPS:
+        return ("before", "during")
+    return ("before",)
+
+
+def enumerated(parts: tuple[Part, ...] = PARTS, points: tuple[Point, ...] = POINTS) -> Iterator[Fault]:
+    for part in parts:
+        for point in points:
+            for moment in moments(part, point):
+                yield make(part, point, moment)
+
+
+def make(part: Part, point: Point, moment: Moment) -> Fault:
+    return Fault(
+        group=part.name,
+        what=f"{part.name}: {part.how}",
+        where=point.operation_in_words,
+        detail=f"{moment} {point.step.value}",
+        run=lambda stage: strike(stage, part, point, moment),
+    )
+
+
+def strike(stage: Stage, part: Part, point: Point, moment: Moment) -> str:
+    """Bring a job to that step, break the part there, repair it, and wait until all is right again."""
+    for _ in range(ATTEMPTS):
+        try:
+            job_id = _reach(stage, part, point, moment)
+            break
+        except NotReached:
+            stage.withdraw_order()
+    else:
+        raise FaultFailed(
+            f"{point.operation} of a job ({point.workload.name}) never came to {point.step.value}"
+        )
+    struck = time.time()
+    target = Target(point.workload, job_id)
+    part.strike(stage, target)
+    if part is not CONTROLLER:
+        stage.go()
+    part.repair(stage, target)
+    repaired = time.time()
+    if part.kills_job:
+        next(j for j in stage.round.jobs if j.id == job_id).may_fail = True
+    seconds = stage.await_converged(repaired, part.converged_seconds)
+    if part.tidy is not None:
+        part.tidy(stage, target)
+    stage.count_trouble(struck)
+    noticed = ""
+    if part is DISK:
+        noticed = (
+            "; the controller stood still meanwhile"
+            if "can be written" in stage.log_since()
+            else "; not noticed"
+        )
+    return f"job {job_id}, right again {seconds:.1f} s after the repair{noticed}"
+
+
+def _reach(stage: Stage, part: Part, point: Point, moment: Moment) -> int:
+    jobs = stage.populate(point.workload)
+    if part.needs_saved_jobs:
+        stage.await_saved()
+    order = Order(
+        kind=point.operation,
+        step=point.step.value,
+        moment=moment,
+        deed="kill" if part is CONTROLLER else "meet",
+        jobs=tuple(j.id for j in jobs),
+        refuse=point.refuse,
+    )
+    stage.order(order)
+    if point.requeue_first:
+        stage.requeue_running(jobs)
+    return int(stage.await_met(REACHED_SECONDS)["job"])

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What a fault is, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tests.faults.stage import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault at one place."""
+
+    group: str
+    """Faults of one group share a round: one set of jobs, one look at the books at its end."""
+    what: str
+    where: str
+    """The operation or situation; one line of the table."""
+    detail: str
+    """The exact place in it."""
+    run: Callable[[Stage], str]
+    """Returns the evidence; raises FaultFailed."""
+    times: int = 1
+    """How often it happens in one run."""
+    checked: str = ""
+    """Beyond what is checked after every round."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.group}: {self.where}: {self.detail}"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a fault ended."""
+
+    fault: Fault
+    passed: bool
+    evidence: str
+    seconds: float

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The product's own daemon, with a place for faults between any two steps of the executor.
+
+Runs in the container of the controller instead of `gandiva daemon -D`; nothing of the product is changed. It
+wraps the recorder, which the executor tells of each step before it is taken, and the two ports. An order
+(`ORDER`, one JSON object, see `Order` in tests/faults/stage.py) says where to stop and what to do there:
+
+* `kill`: this process ends by SIGKILL.
+* `meet`: write `MET` and wait for `GO`; meanwhile somebody kills something else.
+* `lose`: the call named as the step is made, and then fails as if its answer had been lost; `times` calls in
+  a row.
+* `twice`: from now on every line of an agent counts as if it had come twice.
+
+Moments: `before` a step (it is in the journal and not taken), `during` it (its call is on its way), `after`
+it (the next one is not in the journal yet). An order is carried out once. With `refuse` in it, the node
+call of that name is first refused once, so that an undo is needed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from controller import daemon
+from controller.errors import ClusterUnavailable, NodeError
+from controller.nodes.connection import Connection
+from controller.recording import JournalRecorder
+
+FOLDER = Path("/run/gandiva-faults")
+ORDER, MET, GO = FOLDER / "order", FOLDER / "met", FOLDER / "go"
+MEETING_SECONDS = 120.0
+UNDER_WAY_SECONDS = 0.02
+"""How long a call has been on its way when the fault comes `during` it."""
+
+_orders: dict[str, Any] = {"stamp": 0, "order": None}
+_operations: dict[int, tuple[str, int, str]] = {}
+"""Operation -> its kind, its job, the step that it is in."""
+_under_way: dict[int, dict[str, Any]] = {}
+"""Job -> the order to carry out during its next call."""
+
+
+def current() -> dict[str, Any] | None:
+    """The order that waits, if any; the file is read when it has changed."""
+    try:
+        stamp = ORDER.stat().st_mtime_ns
+    except FileNotFoundError:
+        _orders.update(stamp=0, order=None)
+        return None
+    if stamp != _orders["stamp"]:
+        _orders.update(stamp=stamp, order=json.loads(ORDER.read_text()))
+    return _orders["order"]  # type: ignore[no-any-return]
+
+
+def taken() -> None:
+    """It is being carried out: nobody else shall."""
+    ORDER.unlink(missing_ok=True)
+    _orders.update(stamp=0, order=None)
+
+
+def matches(order: dict[str, Any], kind: str, job_id: int, step: str, moment: str) -> bool:
+    return (
+        order["moment"] == moment
+        and order["kind"] == kind
+        and order["step"] == step
+        and (not order["jobs"] or job_id in order["jobs"])
+    )
+
+
+def announce(order: dict[str, Any], job_id: int) -> None:
+    """The other side may go ahead."""
+    draft = MET.with_suffix(".new")
+    draft.write_text(json.dumps({**order, "job": job_id, "time": time.time()}))
+    draft.rename(MET)
+
+
+def act(order: dict[str, Any], job_id: int) -> None:
+    """Between two steps: the whole controller stands still meanwhile."""
+    taken()
+    announce(order, job_id)
+    if order["deed"] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    deadline = time.monotonic() + MEETING_SECONDS
+    while not GO.exists() and time.monotonic() < deadline:
+        time.sleep(0.005)
+    GO.unlink(missing_ok=True)
+
+
+async def act_under_way(order: dict[str, Any], job_id: int) -> None:
+    """During a call: everything else goes on."""
+    announce(order, job_id)
+    if order["deed"] == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    deadline = time.monotonic() + MEETING_SECONDS
+    while not GO.exists() and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+    GO.unlink(missing_ok=True)
+
+
+def look(operation: int, moment: str) -> None:
+    order = current()
+    if order is None or operation not in _operations:
+        return
+    kind, job_id, step = _operations[operation]
+    if not matches(order, kind, job_id, step, moment):
+        if moment == "before" and matches(order, kind, job_id, step, "during"):
+            taken()
+            _under_way[job_id] = order
+        return
+    act(order, job_id)
+
+
+def wrap_recorder() -> None:
+    begins = JournalRecorder.operation_begins
+    step_taken = JournalRecorder.operation_step
+    ends = JournalRecorder.operation_ends
+
+    def operation_begins(self: Any, action: Any, gpus: Any, now: float) -> int:
+        number = begins(self, action, gpus, now)
+        _operations[number] = (type(action).__name__.lower(), int(action.job_id), "")
+        return number
+
+    def operation_step(self: Any, operation: int, step: Any, now: float) -> None:
+        look(operation, "after")
+        step_taken(self, operation, step, now)
+        kind, job_id, _ = _operations[operation]
+        _operations[operation] = (kind, job_id, step.value)
+        look(operation, "before")
+
+    def operation_ends(self: Any, operation: int, outcome: Any, error: str, now: float) -> None:
+        look(operation, "after")
+        _under_way.pop(_operations.pop(operation)[1], None)
+        ends(self, operation, outcome, error, now)
+
+    JournalRecorder.operation_begins = operation_begins  # type: ignore[method-assign]
+    JournalRecorder.operation_step = operation_step  # type: ignore[method-assign]
+    JournalRecorder.operation_ends = operation_ends  # type: ignore[method-assign]
+
+
+class Port:
+    """A port whose calls can be interrupted, and whose answers can get lost."""
+
+    def __init__(self, port: Any) -> None:
+        self._port = port
+
+    def __getattr__(self, name: str) -> Any:
+        inner = getattr(self._port, name)
+        if not asyncio.iscoroutinefunction(inner):
+            return inner
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            job_id = next((int(a) for a in arguments if isinstance(a, int)), 0)
+            self._refuse(name, job_id)
+            order = _under_way.pop(job_id, None)
+            if order is None:
+                result = await inner(*arguments, **options)
+            else:
+                task = asyncio.ensure_future(inner(*arguments, **options))
+                await asyncio.sleep(UNDER_WAY_SECONDS)
+                await act_under_way(order, job_id)
+                result = await task
+            self._lose(name, job_id)
+            return result
+
+        return call
+
+    def _refuse(self, call: str, job_id: int) -> None:
+        order = current()
+        if order is None or order["refuse"] != call or (order["jobs"] and job_id not in order["jobs"]):
+            return
+        order["refuse"] = ""
+        raise NodeError("node", "gpu_busy", f"{call} of job {job_id}: refused, to see it undone")
+
+    def _lose(self, call: str, job_id: int) -> None:
+        order = current()
+        if order is None or order["deed"] != "lose" or order["step"] != call:
+            return
+        if order["jobs"] and job_id not in order["jobs"]:
+            return
+        order["times"] -= 1
+        if order["times"] <= 0:
+            taken()
+            announce(order, job_id)
+        raise ClusterUnavailable(f"{call} of job {job_id}: its answer was lost")
+
+
+def wrap_ports() -> None:
+    for name in ("open_cluster", "ssh_nodes"):
+        opened = getattr(daemon, name)
+        setattr(daemon, name, lambda *a, opened=opened, **k: Port(opened(*a, **k)))
+    on_line = Connection.on_line
+
+    def twice(self: Any, link: Any, line: bytes) -> None:
+        on_line(self, link, line)
+        order = current()
+        if order is not None and order["deed"] == "twice":
+            on_line(self, link, line)
+
+    Connection.on_line = twice  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    wrap_recorder()
+    wrap_ports()
+    sys.exit(daemon.run(Path(sys.argv[1]), foreground=True))

@@ -1,0 +1,274 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The parts of a site that can break: how each is broken, and started again as its host would."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from container.containers import container_name
+from tests.faults.stage import CONVERGED_SECONDS, JOURNAL, RESTART_SECONDS, Stage
+from tests.faults.workload import Workload
+
+_AGENTS = """\
+for p in $(pgrep -f '[g]andiva-agent'); do
+  case $(cat /proc/$p/comm) in python3*|gandiva-agent) kill -%s $p;; esac
+done; true"""
+_EMPTY_WAL = f"""\
+import sqlite3
+sqlite3.connect("{JOURNAL}", timeout=5).execute("PRAGMA wal_checkpoint(TRUNCATE)")"""
+# As at a power cut nobody gets to do anything any more, not even those that Slurm has frozen: with the signal
+# already pending they do not run one instruction when they are thawed (which they must be, or their container
+# could not end).
+_POWER_CUT = """\
+self=$$
+for p in $(cd /proc && echo [0-9]*); do
+  case $p in 1|$self) ;; *) kill -9 "$p" 2> /dev/null;; esac
+done
+find /sys/fs/cgroup/freezer -mindepth 1 -name freezer.state -exec sh -c 'echo THAWED > {}' \\; 2> /dev/null
+find /sys/fs/cgroup -mindepth 1 -name cgroup.freeze -exec sh -c 'echo 0 > {}' \\; 2> /dev/null
+true"""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Whom it hits."""
+
+    workload: Workload
+    job_id: int
+
+    @property
+    def node(self) -> str:
+        """The (first) node of the job."""
+        return self.workload.nodes[0]
+
+
+Act = Callable[[Stage, Target], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Something that breaks."""
+
+    name: str
+    how: str
+    """In words, for the table."""
+    strike: Act
+    repair: Act
+    converged_seconds: float = CONVERGED_SECONDS
+    needs_saved_jobs: bool = False
+    tidy: Act | None = None
+    """For the test's own sake, when all has been seen to be right."""
+    kills_job: bool = False
+    """On purpose: it need not complete."""
+
+
+def _service(host: str | None, name: str, signal: int = 9) -> tuple[Act, Act]:
+    def strike(stage: Stage, target: Target) -> None:
+        stage.cluster.service(host or target.node, name).kill(signal)  # type: ignore[arg-type]
+
+    def repair(stage: Stage, target: Target) -> None:
+        time.sleep(RESTART_SECONDS)
+        stage.cluster.service(host or target.node, name).start()  # type: ignore[arg-type]
+
+    return strike, repair
+
+
+def _end_agent(stage: Stage, target: Target) -> None:
+    stage.cluster.exec(target.node, _AGENTS % "KILL")
+
+
+def _cut_channel(stage: Stage, target: Target) -> None:
+    stage.cluster.exec(target.node, "pkill -9 -f '[s]shd-session: root'; true")
+
+
+def _nothing(_stage: Stage, _: Target) -> None:
+    """The product itself is to put it right."""
+
+
+def _power_cut(stage: Stage, target: Target) -> None:
+    node = target.node
+    # What the mock GPUs have seen is lost with the node: keep it.
+    stage.cluster.exec(node, _POWER_CUT, timeout_seconds=20)
+    stage.round.events.setdefault(node, []).extend(stage.history(node))
+    name = container_name(stage.cluster.spec, node)
+    container = stage.cluster._client.containers.get(name)
+    container.kill()
+    container.wait(timeout=30)
+    stage.round.node_deaths += 1
+
+
+def _power_on(stage: Stage, target: Target) -> None:
+    time.sleep(RESTART_SECONDS)
+    node = target.node
+    container = stage.cluster._client.containers.get(container_name(stage.cluster.spec, node))
+    container.start()
+    stage.cluster.exec(
+        node,
+        "for i in $(seq 300); do [ /run/minicluster-ready -nt /proc/1 ] && exit; sleep 0.1; done; exit 1",
+    )
+    stage.cluster.exec(node, ["mockgpu", "clear-history"])
+    stage.cluster.service(node, "sshd").start()
+    stage.cluster.service(node, "slurmd").start()
+
+
+def _fill_disk(stage: Stage, _: Target) -> None:
+    folder = JOURNAL.rpartition("/")[0]
+    stage.cluster.exec("ctl", ["/opt/gandiva/venv/bin/python", "-c", _EMPTY_WAL], user="gandiva")
+    stage.cluster.exec("ctl", f"cat /dev/zero > {folder}/filler 2> /dev/null; [ -s {folder}/filler ]")
+
+
+def _empty_disk(stage: Stage, _: Target) -> None:
+    # Longer than a slice: at least one decision falls into it.
+    time.sleep(RESTART_SECONDS * 3)
+    stage.cluster.exec("ctl", ["rm", JOURNAL.rpartition("/")[0] + "/filler"])
+
+
+def _start_controller(stage: Stage, _: Target) -> None:
+    time.sleep(RESTART_SECONDS)
+    stage.start_controller()
+
+
+CONTROLLER = Part("controller", "SIGKILL by itself, started again 1 s later", _nothing, _start_controller)
+AGENT = Part("node agent", "SIGKILL of the agent on the node", _end_agent, _nothing)
+CHANNEL = Part("agent channel", "SIGKILL of the node's sshd session", _cut_channel, _nothing)
+SLURMCTLD = Part(
+    "slurmctld", "SIGKILL, started again 1 s later", *_service("ctl", "slurmctld"), needs_saved_jobs=True
+)
+SLURMD = Part("slurmd", "SIGKILL on the job's node, started again 1 s later", *_service(None, "slurmd"))
+SLURMDBD = Part("slurmdbd", "SIGKILL, started again 1 s later", *_service("db", "slurmdbd"))
+MUNGE = Part(
+    "munge", "SIGKILL of munged on the controllers' host, started again 1 s later", *_service("ctl", "munge")
+)
+NODE = Part(
+    "node",
+    "power cut (all processes killed, memory lost), started again 1 s later",
+    _power_cut,
+    _power_on,
+    converged_seconds=120.0,
+)
+DISK = Part("journal disk", "file system filled to the last byte for 3 s", _fill_disk, _empty_disk)
+PARTS = (CONTROLLER, AGENT, CHANNEL, SLURMCTLD, SLURMD, SLURMDBD, MUNGE, NODE, DISK)
+
+
+# -- slow parts ----------------------------------------------------------------------------------------------
+
+LATE_SECONDS = 3.0
+"""Shorter than any deadline."""
+SILENT_SECONDS = 30.0
+"""Longer than any deadline of a call to Slurm."""
+
+
+def _stop_agent(stage: Stage, target: Target) -> None:
+    stage.cluster.exec(target.node, _AGENTS % "STOP")
+
+
+def _continue_agent(stage: Stage, target: Target) -> None:
+    time.sleep(LATE_SECONDS)
+    stage.cluster.exec(target.node, _AGENTS % "CONT")
+
+
+def _clear_agents(stage: Stage, target: Target) -> None:
+    """Those that still stand still; sshd cannot tell them from those that are slow."""
+    script = (
+        "for p in $(pgrep -f '[g]andiva-agent'); do "
+        "grep -q '^State:.T' /proc/$p/status && kill -9 $p; done; true"
+    )
+    stage.cluster.exec(target.node, script)
+
+
+def _stop_slurmctld(stage: Stage, _: Target) -> None:
+    stage.cluster.service("ctl", "slurmctld").kill(signal.SIGSTOP)
+
+
+def _continue_slurmctld(seconds: float) -> Act:
+    def act(stage: Stage, _: Target) -> None:
+        time.sleep(seconds)
+        stage.cluster.service("ctl", "slurmctld").kill(signal.SIGCONT)
+
+    return act
+
+
+LATE_AGENT = Part("agent late", f"stopped, goes on after {LATE_SECONDS:g} s", _stop_agent, _continue_agent)
+SILENT_AGENT = Part(
+    "agent silent", "stopped for good", _stop_agent, _nothing, converged_seconds=90.0, tidy=_clear_agents
+)
+LATE_SLURMCTLD = Part(
+    "slurmctld late",
+    f"stopped, goes on after {LATE_SECONDS:g} s",
+    _stop_slurmctld,
+    _continue_slurmctld(LATE_SECONDS),
+)
+SILENT_SLURMCTLD = Part(
+    "slurmctld silent",
+    f"stopped, answers after {SILENT_SECONDS:g} s",
+    _stop_slurmctld,
+    _continue_slurmctld(SILENT_SECONDS),
+)
+SLOW = (LATE_AGENT, SILENT_AGENT, LATE_SLURMCTLD, SILENT_SLURMCTLD)
+
+# -- people -----------------------------------------------------------------------------------
+
+
+def _owner(*words: str) -> Act:
+    """The job's owner runs `scontrol` (or `scancel`) on it."""
+
+    def act(stage: Stage, target: Target) -> None:
+        stage.as_owner(target.job_id, *words)
+
+    return act
+
+
+def _operator(*words: str) -> Act:
+    def act(stage: Stage, target: Target) -> None:
+        filled = [word.format(job=target.job_id, node=target.node) for word in words]
+        stage.cluster.exec("ctl", filled, user="gandiva", check=False)
+
+    return act
+
+
+def _later(act: Act) -> Act:
+    def later(stage: Stage, target: Target) -> None:
+        time.sleep(LATE_SECONDS)
+        act(stage, target)
+
+    return later
+
+
+PEOPLE = (
+    Part("user resumes", "scontrol resume by the owner", _owner("scontrol", "resume", "{job}"), _nothing),
+    Part("user cancels", "scancel by the owner", _owner("scancel", "{job}"), _nothing, kills_job=True),
+    Part(
+        "user holds",
+        f"scontrol hold by the owner, release {LATE_SECONDS:g} s later",
+        _owner("scontrol", "hold", "{job}"),
+        _later(_owner("scontrol", "release", "{job}")),
+    ),
+    Part(
+        "user updates",
+        "scontrol update of name, time limit and comment by the owner",
+        _owner("scontrol", "update", "jobid={job}", "name=other", "timelimit=9", "comment=x"),
+        _nothing,
+    ),
+    Part("user requeues", "scontrol requeue by the owner", _owner("scontrol", "requeue", "{job}"), _nothing),
+    Part(
+        "operator suspends",
+        "scontrol suspend by an operator",
+        _operator("scontrol", "suspend", "{job}"),
+        _nothing,
+    ),
+    Part(
+        "operator resumes",
+        "scontrol resume by an operator",
+        _operator("scontrol", "resume", "{job}"),
+        _nothing,
+    ),
+    Part(
+        "administrator drains",
+        f"the job's node drained, resumed {LATE_SECONDS:g} s later",
+        _operator("scontrol", "update", "nodename={node}", "state=drain", "reason=maintenance"),
+        _later(_operator("scontrol", "update", "nodename={node}", "state=resume")),
+    ),
+)

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Faults that are not one part breaking at one step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from functools import partial
+
+from controller.executor import Step
+from tests.faults.enumerated import POINTS, Point, make
+from tests.faults.fault import Fault
+from tests.faults.parts import LATE_AGENT, LATE_SLURMCTLD, PEOPLE, SILENT_AGENT, SILENT_SLURMCTLD
+from tests.faults.stage import FaultFailed, NotReached, Order, Stage
+from tests.faults.workload import COOPERATIVE, EMPTY, GANG, REQUEUED, TRANSPARENT, Workload
+
+LOST_SECONDS = 25.0
+SEED = 20261121
+KILLS_GPU_SECONDS = 4.0
+
+
+def points(*wanted: tuple[str, Step, Workload]) -> list[Point]:
+    """Those of the enumeration; ValueError for one that is not there."""
+    plain = {(p.operation, p.step, p.workload.name): p for p in POINTS}
+    try:
+        return [plain[operation, step, workload.name] for operation, step, workload in wanted]
+    except KeyError as error:
+        raise ValueError(f"no such point: {error}") from None
+
+
+AGENT_CALLS = points(
+    ("place", Step.PREPARE, REQUEUED),
+    ("suspend", Step.PAUSE, COOPERATIVE),
+    ("suspend", Step.OFFLOAD, COOPERATIVE),
+    ("resume", Step.NODE_RESUME, COOPERATIVE),
+    ("suspend", Step.CHECKPOINT, TRANSPARENT),
+    ("resume", Step.NODE_RESUME, TRANSPARENT),
+    ("suspend", Step.VERIFY_EMPTY, EMPTY),
+    ("suspend", Step.OFFLOAD, GANG),
+)
+SLURM_CALLS = points(
+    ("place", Step.BIND, REQUEUED),
+    ("place", Step.RELEASE, REQUEUED),
+    ("requeue", Step.REQUEUE, REQUEUED),
+    ("suspend", Step.SLURM_SUSPEND, COOPERATIVE),
+    ("resume", Step.SLURM_RESUME, COOPERATIVE),
+)
+STAGES_OF_A_JOB = points(
+    ("place", Step.BIND, REQUEUED),
+    ("place", Step.RELEASE, REQUEUED),
+    ("place", Step.AWAIT_START, REQUEUED),
+    ("suspend", Step.PAUSE, COOPERATIVE),
+    ("suspend", Step.SLURM_SUSPEND, COOPERATIVE),
+    ("resume", Step.CLAIM, COOPERATIVE),
+    ("resume", Step.SLURM_RESUME, COOPERATIVE),
+    ("resume", Step.NODE_RESUME, COOPERATIVE),
+)
+
+
+def slow() -> Iterator[Fault]:
+    for part in (LATE_AGENT, SILENT_AGENT):
+        for point in AGENT_CALLS:
+            yield make(part, point, "during")
+    for part in (LATE_SLURMCTLD, SILENT_SLURMCTLD):
+        for point in SLURM_CALLS:
+            yield make(part, point, "before")
+
+
+def people() -> Iterator[Fault]:
+    for part in PEOPLE:
+        for point in STAGES_OF_A_JOB:
+            yield make(part, point, "before")
+
+
+def lost_answers() -> Iterator[Fault]:
+    """Calls to Slurm that take effect and look as if they had not."""
+    calls = {
+        "bind": REQUEUED,
+        "release": REQUEUED,
+        "requeue": REQUEUED,
+        "hold": REQUEUED,
+        "unbind": REQUEUED,
+        "suspend": COOPERATIVE,
+        "resume": COOPERATIVE,
+    }
+    for call, workload in calls.items():
+        for times in (1, 5):
+            yield Fault(
+                group="answer lost",
+                what="a call to Slurm takes effect, its answer is lost, once or five times in a row",
+                where=f"{call}, {workload.name}",
+                detail=f"{times} in a row",
+                run=partial(_lose, call=call, workload=workload, times=times),
+                times=times,
+            )
+
+
+def _lose(stage: Stage, call: str, workload: Workload, times: int) -> str:
+    undo = call in ("hold", "unbind")
+    for _ in range(3):
+        jobs = stage.populate(workload)
+        ids = tuple(j.id for j in jobs)
+        # A place that is refused on the node is taken back by these two.
+        stage.order(Order(step=call, deed="lose", jobs=ids, times=times, refuse="prepare" if undo else ""))
+        try:
+            job_id = stage.await_met(LOST_SECONDS)["job"]
+            break
+        except NotReached:
+            stage.withdraw_order()
+    else:
+        raise FaultFailed(f"no {call} of a job ({workload.name}) was seen {times} times")
+    now = time.time()
+    seconds = stage.await_converged(now)
+    stage.count_trouble(now)
+    return f"job {job_id}, right again {seconds:.1f} s after the last lost answer"
+
+
+def twice() -> Fault:
+    return Fault(
+        group="agent answers twice",
+        what="every line of every agent counts as if it had come twice",
+        where="all operations of all kinds of jobs",
+        detail="for the life of eight jobs",
+        run=_twice,
+    )
+
+
+def _twice(stage: Stage) -> str:
+    stage.order(Order(deed="twice"))
+    for workload in (COOPERATIVE, TRANSPARENT, EMPTY, REQUEUED):
+        stage.populate(workload)
+    began = time.time()
+    time.sleep(2.0)
+    stage.await_converged(began + 2.0)
+    stage.site.wait_ended([j.id for j in stage.round.jobs], 180)
+    stage.withdraw_order()
+    return f"{len(stage.round.jobs)} jobs to their end"
+
+
+_KILL = """\
+RANDOM=$2
+for i in $(seq "$1"); do
+  {start}
+  pid=$(cat /run/slurm/gandiva.pid)
+  # Every other time from its first turn on, else from the birth of the process.
+  if [ $((i % 2)) = 0 ]; then
+    for j in $(seq 100); do
+      status=none
+      exec 3<> /dev/tcp/localhost/6822 && printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3
+      read -r _ status _ <&3
+      exec 3>&-
+      [ "$status" = 200 ] && break
+      sleep 0.05
+    done
+  fi 2> /dev/null
+  sleep "$((RANDOM % 15 / 10)).$((RANDOM % 9 + 1))"
+  kill -9 "$pid" || exit 1
+  while [ -e /proc/"$pid" ]; do sleep 0.01; done
+done"""
+
+
+def random_kills(number: int) -> Fault:
+    return Fault(
+        group=f"{number} random kills",
+        what="controller: SIGKILL 0.1 to 1.9 s after its start or its first turn, started again at once",
+        where="all operations of all kinds of jobs",
+        detail="at random moments",
+        run=lambda stage: _random_kills(stage, number),
+        times=number,
+    )
+
+
+BATCH = 10
+
+
+def _random_kills(stage: Stage, number: int) -> str:
+    script = _KILL.replace("{start}", stage.START)
+    stage.cluster.stop_controller()
+    done = 0
+    while done < number:
+        for workload in (COOPERATIVE, TRANSPARENT, EMPTY, REQUEUED, GANG):
+            stage.populate(workload)
+        batch = min(BATCH, number - done)
+        stage.cluster.exec(
+            "ctl", ["bash", "-c", script, "kill", str(batch), str(SEED + done)], timeout_seconds=50 * batch
+        )
+        done += batch
+        stage.say(f"{done} of {number} random kills, {len(stage.round.jobs)} jobs so far")
+    stage.start_controller()
+    began = time.time()
+    seconds = stage.await_converged(began)
+    stage.round.trouble_seconds += number * 2.0
+    in_flight = stage.interrupted_operations()
+    if in_flight < number / 10:
+        raise FaultFailed(f"only {in_flight} of {number} kills came while an operation was under way")
+    return (
+        f"{number} kills, {in_flight} operations cut off by them, {len(stage.round.jobs)} jobs; "
+        f"right again {seconds:.1f} s after the last"
+    )

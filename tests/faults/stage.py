@@ -1,0 +1,373 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The cluster that faults happen to: its jobs, the daemon with a place for faults, waiting until it is right
+again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from container import render
+from container.cluster import CONTROLLER_LOG, MiniCluster
+from container.errors import MiniClusterError
+from tests.faults.workload import EMPTY_SCRIPT, EMPTY_SOURCE, GPU_SECONDS, Workload
+from tests.live.conftest import restore
+from tests.live.gpu_history import EVENTS, Event, Hold, holds
+from tests.live.support import ENDED, Site
+
+SLICE_SECONDS = 1.5
+RESTART_SECONDS = 1.0
+"""What was killed is started again so long after, as systemd would."""
+CONVERGED_SECONDS = 60.0
+"""Every job that is there must be at work again, or have had its turn, this long after the repair. Nothing in
+the settings below waits longer than 20 s; twice that, and a margin for a busy machine."""
+
+JOURNAL = "/dev/shm/gandiva/journal.sqlite"
+"""On a file system of its own (256 MiB), to be filled."""
+SETTINGS: Mapping[str, Any] = {
+    "cluster": {"rpc_deadline_seconds": 8.0},
+    "loop": {"interval_seconds": 0.25},
+    "policy": {"name": "gandiva", "gandiva": {"slice_seconds": SLICE_SECONDS, "max_jobs_per_gpu": 8}},
+    "suspend": {
+        "step_deadline_seconds": 8.0,
+        "offload_deadline_seconds": 8.0,
+        "resume_deadline_seconds": 15.0,
+        "start_deadline_seconds": 20.0,
+        "retry_after_seconds": 3.0,
+    },
+    "journal": {"path": JOURNAL},
+}
+
+DAEMON = "/opt/gandiva/faults/gandiva-daemon.py"
+FOLDER = "/run/gandiva-faults"
+START_DAEMON = f"""\
+setsid setpriv --reuid=gandiva --regid=gandiva --init-groups env HOME=/var/lib/gandiva \
+/opt/gandiva/venv/bin/python {DAEMON} /etc/gandiva/gandiva.toml >> {CONTROLLER_LOG} 2>&1 < /dev/null &
+echo $! > /run/slurm/gandiva.pid"""
+_AWAIT_MET = f"""\
+for i in $(seq $(($1 * 50))); do
+  if [ -e {FOLDER}/met ]; then cat {FOLDER}/met; rm {FOLDER}/met; exit; fi; sleep 0.02
+done; exit 9"""
+_LOOK = """\
+squeue -h -t all -o '%A %T' || exit 7
+exec 3<> /dev/tcp/localhost/6822 && printf 'GET /healthz HTTP/1.0\\r\\n\\r\\n' >&3 && read -r _ status _ <&3
+echo "health ${status:-none}"
+for job in "$@"; do
+  for f in /shared/home/*/"$job".beat; do echo "beat $job $(tail -qn2 "$f" | head -n1)"; done
+done
+"""
+
+Moment = Literal["before", "during", "after"]
+
+
+class FaultFailed(AssertionError):
+    """A fault did what it must not; the message is the evidence."""
+
+
+class NotReached(Exception):
+    """The step where the fault should come was not reached in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Where the daemon stops, and what it does there; read by tests/faults/injected.py."""
+
+    kind: str = ""
+    """Of the operation: place, suspend, resume, requeue, withdraw."""
+    step: str = ""
+    moment: Moment = "before"
+    deed: Literal["kill", "meet", "lose", "twice"] = "meet"
+    jobs: tuple[int, ...] = ()
+    """Any of these; none: any job."""
+    times: int = 1
+    refuse: str = ""
+    """A node call to refuse first."""
+
+
+@dataclass(slots=True)
+class LiveJob:
+    """A job under test."""
+
+    id: int
+    user: str
+    workload: Workload
+    gpu_seconds: float
+    submitted: float
+    may_fail: bool = False
+    """It was cancelled on purpose."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the jobs are doing, at one moment."""
+
+    states: Mapping[int, str]
+    beats: Mapping[int, float]
+    """When each made its last step."""
+    healthy: bool
+    """The controller's loop turns."""
+
+
+@dataclass(slots=True)
+class Round:
+    """Some faults with the jobs that lived through them."""
+
+    jobs: list[LiveJob] = field(default_factory=list)
+    faults: int = 0
+    trouble_seconds: float = 0.0
+    """From each fault to the time when all was right again."""
+    node_deaths: int = 0
+    events: dict[str, list[Event]] = field(default_factory=dict)
+    """History of mock GPUs that is not on the nodes any more."""
+
+
+class Stage:
+    """A mini cluster with `tests.faults.injected` as its controller."""
+
+    START = START_DAEMON
+
+    def __init__(self, cluster: MiniCluster, say: Callable[[str], None] = lambda _: None) -> None:
+        self.cluster = cluster
+        self.site = Site(cluster, nodes=cluster.spec.node_names)
+        self.say = say
+        self.round = Round()
+        self._digests: dict[tuple[str, float], str] = {}
+
+    # -- setting up -------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Put the scripts there and learn what each kind of job computes when nothing disturbs it."""
+        folders = f"{FOLDER} {Path(JOURNAL).parent} {Path(CONTROLLER_LOG).parent}"
+        self.cluster.exec("ctl", f"install -d -o gandiva -g gandiva {folders}")
+        source = Path(__file__).with_name("injected.py").read_text()
+        self.cluster.write_file("ctl", DAEMON, source)
+        self.cluster.write_file("login", EMPTY_SCRIPT, EMPTY_SOURCE)
+        self.cluster.stop_controller()
+        restore(self.cluster)
+        text = render.controller_toml(self.cluster.spec, SETTINGS)
+        for host in ("ctl", "login"):
+            self.cluster.write_file(host, "/etc/gandiva/gandiva.toml", text)
+
+    def learn_digests(self, workloads: Iterable[Workload], gpu_seconds: float = GPU_SECONDS) -> None:
+        """Run one ordinary job of each kind, undisturbed."""
+        wanted = [w for w in workloads if (w.name, gpu_seconds) not in self._digests]
+        jobs = {}
+        for workload in wanted:
+            options = [o for o in workload.options if not o.startswith("--gandiva")]
+            jobs[workload.name] = self.site.submit(
+                "carol", workload.command(gpu_seconds), "--no-gandiva", *options
+            )
+        states = self.site.wait_ended(jobs.values(), 60 + 4 * gpu_seconds)
+        if set(states.values()) - {"COMPLETED"}:
+            raise FaultFailed(f"undisturbed jobs did not complete: {states}")
+        for name, job_id in jobs.items():
+            self._digests[name, gpu_seconds] = self.digest("carol", job_id)
+
+    def expected_digest(self, job: LiveJob) -> str:
+        return self._digests[job.workload.name, job.gpu_seconds]
+
+    def digest(self, user: str, job_id: int) -> str:
+        """The digests of all ranks, without their names."""
+        return " ".join(line.split()[-1] for line in self.site.digest(user, job_id).splitlines())
+
+    # -- the controller -----------------------------------------------------------------------------------
+
+    def start_controller(self) -> None:
+        """As systemd does: start it, and not wait for more."""
+        self.cluster.exec("ctl", ["bash", "-c", self.START])
+
+    def controller_running(self) -> bool:
+        return self.cluster.controller_running()
+
+    def order(self, order: Order) -> None:
+        """To be carried out when the daemon gets there."""
+        text = json.dumps(asdict(order))
+        new = f"{FOLDER}/order.new"
+        script = f"cat > {new}; chown gandiva: {new}; mv {new} {FOLDER}/order"
+        self.cluster.exec("ctl", f"rm -f {FOLDER}/met {FOLDER}/go; {script}", stdin=text)
+
+    def withdraw_order(self) -> None:
+        self.cluster.exec(
+            "ctl", f"rm -f {FOLDER}/order {FOLDER}/met; touch {FOLDER}/go; sleep 0.1; rm -f {FOLDER}/go"
+        )
+
+    def await_met(self, seconds: float = 15.0) -> dict[str, Any]:
+        """Until the order is being carried out. Raises NotReached."""
+        done = self.cluster.exec(
+            "ctl",
+            ["bash", "-c", _AWAIT_MET, "met", str(round(seconds))],
+            check=False,
+            timeout_seconds=seconds * 2 + 20,
+        )
+        if done.exit_code != 0:
+            raise NotReached
+        answer: dict[str, Any] = json.loads(done.stdout)
+        return answer
+
+    def go(self) -> None:
+        """End of the meeting."""
+        self.cluster.exec("ctl", ["touch", f"{FOLDER}/go"])
+
+    # -- jobs -----------------------------------------------------------------------------------------------
+
+    def submit(
+        self, workload: Workload, gpu_seconds: float = GPU_SECONDS, *options: str, user: str | None = None
+    ) -> LiveJob:
+        self.learn_digests([workload], gpu_seconds)
+        who = user or ("alice", "bob")[len(self.round.jobs) % 2]
+        job_id = self.site.submit(
+            who, workload.command(gpu_seconds), "--gandiva", *workload.options, *options
+        )
+        job = LiveJob(job_id, who, workload, gpu_seconds, time.time())
+        self.round.jobs.append(job)
+        return job
+
+    def populate(self, workload: Workload, number: int = 2, *, fresh: int = 0) -> list[LiveJob]:
+        """See to it that so many jobs of this kind are there; at least `fresh` of them new."""
+        alive = [j for j in self.alive() if j.workload is workload]
+        for _ in range(max(number - len(alive), fresh)):
+            alive.append(self.submit(workload))
+        return alive
+
+    def alive(self) -> list[LiveJob]:
+        """Jobs of this round that have not ended."""
+        states = self.look([]).states
+        return [j for j in self.round.jobs if states.get(j.id, "COMPLETED") not in ENDED]
+
+    def await_saved(self) -> None:
+        """Until slurmctld has written its jobs down: killed, it forgets what came later."""
+        last = max((j.submitted for j in self.round.jobs), default=0.0)
+        script = (
+            f"for i in $(seq 100); do [ $(stat -c %Y /var/spool/slurmctld/job_state) -gt {int(last) + 1} ] "
+            "&& exit 0; sleep 0.1; done; exit 9"
+        )
+        self.cluster.exec("ctl", script, check=False)
+
+    def requeue_running(self, jobs: Sequence[LiveJob]) -> None:
+        """As an operator, behind the controller's back."""
+        ids = {j.id for j in jobs}
+        for _ in range(50):
+            states = self.look([]).states
+            for job_id in sorted(ids):
+                if states.get(job_id) == "RUNNING":
+                    self.cluster.exec("ctl", ["scontrol", "requeue", str(job_id)], check=False)
+                    return
+            time.sleep(0.1)
+        raise NotReached
+
+    def as_owner(self, job_id: int, *words: str) -> None:
+        """The owner of the job runs this command, in which `{job}` is its number. It may be refused."""
+        user = next(j.user for j in self.round.jobs if j.id == job_id)
+        filled = [word.format(job=job_id) for word in words]
+        self.cluster.exec("login", filled, user=user, check=False)
+
+    # -- looking ------------------------------------------------------------------------------------------
+
+    def look(self, jobs: Sequence[LiveJob]) -> Look:
+        """Raises MiniClusterError while Slurm does not answer."""
+        done = self.cluster.exec(
+            "ctl",
+            ["bash", "-c", f"{{ {_LOOK} }} 2> /dev/null", "look", *(str(j.id) for j in jobs)],
+            timeout_seconds=30,
+        )
+        states, beats, healthy = {}, {}, False
+        for line in done.stdout.splitlines():
+            first, _, rest = line.partition(" ")
+            if first == "health":
+                healthy = rest == "200"
+            elif first == "beat":
+                job_id, _, text = rest.partition(" ")
+                try:
+                    beats[int(job_id)] = float(json.loads(text)["time"])
+                except (ValueError, KeyError, TypeError):
+                    continue
+            elif first.isdigit():
+                states[int(first)] = rest
+        return Look(states, beats, healthy)
+
+    def await_converged(
+        self, since: float, seconds: float = CONVERGED_SECONDS, *, without: Iterable[int] = ()
+    ) -> float:
+        """Until the controller works and every job has made a step since then or ended. Returns how many
+        seconds that took. Raises FaultFailed."""
+        left_out = set(without)
+        waiting = [j for j in self.round.jobs if j.id not in left_out]
+        deadline = since + seconds
+        seen: Look | None = None
+        while True:
+            try:
+                seen = self.look(waiting)
+            except MiniClusterError:
+                pass
+            else:
+                now = time.time()
+                waiting = [
+                    j
+                    for j in waiting
+                    if seen.states.get(j.id, "COMPLETED") not in ENDED and seen.beats.get(j.id, 0.0) <= since
+                ]
+                if not waiting and seen.healthy:
+                    return now - since
+            if time.time() > deadline:
+                self._not_converged(waiting, seen, seconds)
+            time.sleep(0.3)
+
+    def _not_converged(self, waiting: Sequence[LiveJob], seen: Look | None, seconds: float) -> None:
+        what = ", ".join(
+            f"job {j.id} ({j.workload.name}) {seen.states.get(j.id, 'unknown') if seen else 'unknown'}"
+            for j in waiting
+        )
+        if seen is None:
+            what = "Slurm does not answer"
+        elif not seen.healthy:
+            what = f"the controller's loop does not turn; {what}"
+        raise FaultFailed(f"not right again after {seconds:g} s: {what}")
+
+    def interrupted_operations(self) -> int:
+        """Operations of this round that a controller did not live to end."""
+        script = (
+            f"import sqlite3; print(sqlite3.connect('{JOURNAL}').execute("
+            "\"SELECT count(*) FROM operations WHERE outcome = 'interrupted'\").fetchone()[0])"
+        )
+        done = self.cluster.exec("ctl", ["/opt/gandiva/venv/bin/python", "-c", script], user="gandiva")
+        return int(done.stdout)
+
+    def count_trouble(self, since: float) -> None:
+        """A fault that began then is over."""
+        self.round.faults += 1
+        self.round.trouble_seconds += time.time() - since
+
+    def log_since(self) -> str:
+        """The controller's log of this round."""
+        return self.cluster.controller_log()
+
+    def gather_logs(self, folder: Path) -> None:
+        self.cluster.gather_logs(folder)
+        (folder / "queue.txt").write_text(self.site.queue())
+
+    def holds(self) -> list[Hold]:
+        """Who held memory on which GPU in this round, lost history included."""
+        found: list[Hold] = []
+        for node in self.site.nodes:
+            events = [*self.round.events.get(node, []), *self.history(node)]
+            now = float(self.cluster.exec(node, ["date", "+%s.%N"]).stdout)
+            found += holds(node, events, now)
+        return found
+
+    def history(self, node: str) -> list[Event]:
+        done = self.cluster.exec(node, ["mockgpu", "history", "--json"], timeout_seconds=60)
+        return EVENTS.validate_json(done.stdout)
+
+    def begin_round(self) -> None:
+        """A fresh controller with an empty journal, idle nodes, GPUs without a past."""
+        self.cluster.stop_controller()
+        restore(self.cluster)
+        self.cluster.exec("ctl", f"rm -rf {JOURNAL}* {FOLDER}/*; truncate -s 0 {CONTROLLER_LOG}", check=False)
+        for node in self.site.nodes:
+            self.cluster.exec(node, ["mockgpu", "clear-history"])
+        self.round = Round()
+        self.start_controller()

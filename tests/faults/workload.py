@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The jobs that live through the faults: one kind for each way of taking a job off its GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from container.spec import ClusterSpec, NodeGroup
+from tests.live.support import TRAIN
+
+NODES = 6
+SPEC = ClusterSpec(name="faults", nodes=(NodeGroup(names=f"n[1-{NODES}]", gpus=1),))
+"""One GPU a node: two jobs on a node take turns, and each kind of job has nodes of its own."""
+
+GPU_SECONDS = 4.0
+_STEP_MS = 50
+_TRAIN = f"{TRAIN} --minibatch-ms {_STEP_MS} --memory-mb 512 --log $HOME/$SLURM_JOB_ID.beat"
+
+EMPTY_SCRIPT = "/shared/tmp/no-gpu-memory.py"
+EMPTY_SOURCE = """\
+import hashlib, json, os, pathlib, sys, time
+beat = pathlib.Path.home() / f"{os.environ['SLURM_JOB_ID']}.beat"
+state = b""
+for _ in range(int(sys.argv[1])):
+    time.sleep(0.1)
+    state = hashlib.sha256(state).digest()
+    with beat.open("a") as file:
+        print(json.dumps({"time": time.time()}), file=file)
+print("digest", state.hex(), flush=True)
+"""
+"""A job that asked for a GPU and never touches it (still loading its data, say)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A kind of job; every job of it computes the same digest. It writes the time of each step into
+    `$HOME/JOBID.beat`."""
+
+    name: str
+    nodes: tuple[str, ...]
+    options: tuple[str, ...]
+    _command: str
+
+    def command(self, gpu_seconds: float = GPU_SECONDS) -> str:
+        """For `sbatch --wrap`: work for so long when undisturbed."""
+        steps = round(gpu_seconds * 1000 / _STEP_MS)
+        return self._command.format(steps=steps, tenths=round(gpu_seconds * 10))
+
+
+COOPERATIVE = Workload(
+    "cooperative", ("n1",), ("--gres=gpu:1", "-w", "n1"), f"exec {_TRAIN} --steps {{steps}}"
+)
+TRANSPARENT = Workload(
+    "transparent",
+    ("n2",),
+    ("--gres=gpu:1", "-w", "n2", "--gandiva-suspend=transparent"),
+    f"exec {_TRAIN} --no-step --steps {{steps}}",
+)
+EMPTY = Workload(
+    "without GPU memory",
+    ("n3",),
+    ("--gres=gpu:1", "-w", "n3"),
+    f"exec python3 {EMPTY_SCRIPT} {{tenths}}",
+)
+REQUEUED = Workload(
+    "requeue",
+    ("n4",),
+    ("--gres=gpu:1", "-w", "n4", "--gandiva-suspend=requeue", "--requeue"),
+    f"exec {_TRAIN} --steps {{steps}} --checkpoint-dir $HOME/ck-$SLURM_JOB_ID --checkpoint-every 10",
+)
+GANG = Workload(
+    "gang on two nodes",
+    ("n5", "n6"),
+    ("--gres=gpu:1", "-N2", "--ntasks-per-node=1", "-w", "n5,n6"),
+    f"exec srun {_TRAIN} --steps {{steps}}",
+)
+WORKLOADS = (COOPERATIVE, TRANSPARENT, EMPTY, REQUEUED, GANG)
