@@ -4,7 +4,7 @@
     pytest tests/live -m live          make images where needed, bring the cluster up, test, take it down
     KEEP=1 …                           leave it running for a look (gandiva-cluster status tells its name)
     GANDIVA_CLUSTER=dev …              use a cluster that runs already, and leave it running
-    RELEASE=trixie …                   Slurm of another Debian release (forky, the default: 26.05; trixie: 24.11)
+    RELEASE=trixie …                   Slurm of another release of Debian (forky has 26.05, trixie 24.11)
     ADAPTER=command …                  the controller speaks to Slurm with that adapter
     … -m "live and smoke"              a few of them that touch every part
 
