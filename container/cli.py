@@ -20,7 +20,7 @@ from rich.console import Console
 from rich.status import Status
 from rich.table import Table
 
-from container import engine, images
+from container import engine, images, packages
 from container.cluster import MiniCluster, clusters
 from container.containers import HOST_LABEL, spec_of
 from container.errors import MiniClusterError
@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     def add(name: str, run: Callable[[argparse.Namespace], int], text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
         command.set_defaults(run=run)
-        if name not in {"build", "clean"}:
+        if name not in {"build", "deb", "clean"}:
             # A specification may have a name of its own.
             default = None if name == "up" else "dev"
             command.add_argument("--name", default=default, help="name of the mini cluster (default: dev)")
@@ -95,6 +95,9 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--per-container", type=int, metavar="N", help="slurmd in one container (default: 1)")
     up.add_argument("--replace", action="store_true", help="take a cluster of this name down first")
     up.add_argument("--controller", action="store_true", help="start the Gandiva controller too")
+    up.add_argument(
+        "--from-packages", action="store_true", help="build Debian packages and install these on the hosts"
+    )
 
     add("down", _down, "remove a cluster: its containers, network and volumes")
     add("status", _status, "show the clusters, their hosts, and what runs there")
@@ -125,6 +128,9 @@ def _parser() -> argparse.ArgumentParser:
     logs.add_argument("--lines", type=int, default=20, metavar="N", help="lines of each log (default: 20)")
 
     _add_build_arguments(add("build", _build, "make the images (and a Docker engine) where they are missing"))
+    deb = add("deb", _deb, "build the Debian packages (build/deb/RELEASE) where they are out of date")
+    _add_build_arguments(deb)
+    deb.add_argument("--again", action="store_true", help="build them also where they are up to date")
     add("clean", _clean, "remove all clusters, all images, and end the dockerd that we started, if any")
     return parser
 
@@ -180,6 +186,7 @@ def _up(args: argparse.Namespace) -> int:
         update={
             "name": args.name or spec.name,
             "release": args.release or spec.release,
+            "install": "packages" if args.from_packages else spec.install,
             "nodes": spec.nodes if args.spec else (group,),
         }
     )
@@ -318,6 +325,14 @@ def _build(args: argparse.Namespace) -> int:
         client = engine.connect(report=_say)
         tag = images.Images(client, args.release or "forky", _say, args.source).ensure()
     print(tag)
+    return 0
+
+
+def _deb(args: argparse.Namespace) -> int:
+    with _progress():
+        client = engine.connect(report=_say)
+        for release in [args.release] if args.release else packages.RELEASES:
+            packages.Packages(client, release, _say, args.source).ensure(again=args.again)
     return 0
 
 

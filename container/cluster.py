@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import docker.errors
 
-from container import containers, engine, images, render
+from container import containers, engine, images, packages, render
 from container.containers import LABEL, everywhere
 from container.errors import CommandError, DeadlineError, MiniClusterError, UpError
 from container.execute import Completed, Content, execute, put_files
@@ -84,9 +84,15 @@ class MiniCluster:
                 f"a mini cluster {self.name!r} runs already: take it down first, or use --replace"
             )
         self.down()  # Something may be left of one that was cut off.
-        image = images.Images(client, self.spec.release, self._report, source).ensure()
+        made = images.Images(client, self.spec.release, self._report, source)
+        folder: Path | None = None
+        if self.spec.install == "packages":
+            folder = packages.Packages(client, self.spec.release, self._report, source).ensure()
+        image = made.ensure() if folder is None else made.ensure_site()
         try:
             self._step("starting containers", lambda: containers.start(client, self.spec, image))
+            if folder is not None:
+                self._step("installing packages", lambda: self.install_packages(folder))
             self._step("configuring Slurm", self._configure)
             self._step("starting Slurm", self._start_slurm)
         except (CommandError, DeadlineError, UpError, docker.errors.APIError) as error:
@@ -101,6 +107,8 @@ class MiniCluster:
 
         Daemons that run keep what they have loaded: restart those that matter.
         """
+        if self.spec.install == "packages":
+            raise MiniClusterError(f"{self.name!r} has packages: build new ones, then install_packages()")
         prefix = images.SOURCE_IN_IMAGE
         files = {f"{prefix}/{name}": content for name, content in images.source_files(source).items()}
 
@@ -115,6 +123,27 @@ class MiniCluster:
         first, *others = self.spec.hosts
         renew(first)
         everywhere(renew, others)
+
+    def install_packages(self, folder: Path) -> None:
+        """Install (or upgrade to) the packages in a folder, on each host those of its role.
+
+        dpkg, not apt: what they depend on must be on the host already.
+        """
+
+        def install(host: Host) -> None:
+            chosen = packages.of_role(folder, host.role)
+            if not chosen:
+                return
+            place = "/var/cache/gandiva-packages"
+            put_files(
+                self._client,
+                self._container_name(host.name),
+                {f"{place}/{path.name}": Content(path.read_bytes()) for path in chosen.values()},
+            )
+            script = f"DEBIAN_FRONTEND=noninteractive dpkg --force-confold -i {place}/*.deb && rm -rf {place}"
+            self.exec(host.name, ["bash", "-c", f"{{ {script}; }} 2>&1"], timeout_seconds=300)
+
+        everywhere(install, self.spec.hosts)
 
     # Commands and files
 

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The image of the mini cluster, in three layers, each named by a hash of what it was made from.
+"""The image of the mini cluster, in layers, each named by a hash of what it was made from.
 
     os        a bare Debian: pulled, else made by debootstrap where no registry is reached
     base      Slurm, MariaDB, munge, sshd, Python with pyslurm              minutes, seldom
     project   this repository, built and installed                          seconds, at each change
+    deb       base, and what Debian packages are built and checked with     minutes, seldom
+    site      base without any of Gandiva: packages are installed into it   a minute, seldom
 
 Layers are made by running a script in a container and committing it. That works with any engine, needs no
 registry and no build plugin, and has a deadline.
@@ -15,7 +17,7 @@ import hashlib
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -34,9 +36,10 @@ REPOSITORY_ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCE_IN_IMAGE: Final = "/opt/gandiva/src"
 SCRIPTS_IN_IMAGE: Final = "/usr/lib/gandiva-minicluster"
 
-_LOGS: Final = REPOSITORY_ROOT / "build" / "logs"
+LOGS: Final = REPOSITORY_ROOT / "build" / "logs"
 _HERE: Final = Path(__file__).resolve().parent
 _SCRIPTS: Final = ("boot.sh", "service.sh", "prepare.sh", "project.sh")
+_SITE_SCRIPTS: Final = ("boot.sh", "service.sh", "prepare.sh")
 _SOURCES: Final = (
     "controller",
     "checkpointing",
@@ -58,6 +61,8 @@ _PULL_SECONDS: Final = 120
 _DEBOOTSTRAP_SECONDS: Final = 900
 _BASE_SECONDS: Final = 1800
 _PROJECT_SECONDS: Final = 300
+_DEB_SECONDS: Final = 1200
+_SITE_SECONDS: Final = 600
 
 Report = Callable[[str], None]
 
@@ -86,9 +91,9 @@ class Images:
         with engine.exclusive("build"):
             sources = source_files(self._source)
             base = self._ensure_base()
-            scripts = {f"{SCRIPTS_IN_IMAGE}/{name}": _script(name) for name in _SCRIPTS}
+            scripts = {f"{SCRIPTS_IN_IMAGE}/{name}": script(name) for name in _SCRIPTS}
             content = {f"{SOURCE_IN_IMAGE}/{name}": file for name, file in sources.items()} | scripts
-            tag = f"{REPOSITORY}:{self._release}-{_digest(base, content)}"
+            tag = f"{REPOSITORY}:{self._release}-{digest(base, content)}"
             if self._exists(tag):
                 return tag
             self._report("installing the project into the image")
@@ -103,22 +108,56 @@ class Images:
             self._remove_outdated("project")
             return tag
 
-    def _ensure_base(self) -> str:
+    def ensure_deb(self) -> str:
+        """Name of the image that packages are built in. Raises ImageError as :meth:`ensure`."""
         inputs = {
-            "/build/base.sh": _script("base.sh"),
+            "/build/deb.sh": script("deb.sh"),
             "/build/constraints.txt": Content((_HERE / "constraints.txt").read_bytes()),
         }
-        tag = f"{REPOSITORY}-base:{self._release}-{_digest(self._release, inputs)}"
+        message = "installing debhelper and its company into an image (once, a minute or two)"
+        return self._ensure_on_base("deb", inputs, _DEB_SECONDS, message)
+
+    def ensure_site(self) -> str:
+        """Name of the image of hosts that packages are installed on. Raises ImageError as :meth:`ensure`."""
+        inputs = {"/build/site.sh": script("site.sh")}
+        inputs |= {f"{SCRIPTS_IN_IMAGE}/{name}": script(name) for name in _SITE_SCRIPTS}
+        mock_gpu = _HERE / "mock_gpu"
+        for path in _walk(mock_gpu):
+            inputs[f"/build/mock_gpu/{path.relative_to(mock_gpu).as_posix()}"] = _content(path)
+        message = "making the image of hosts that packages are installed on (once)"
+        return self._ensure_on_base("site", inputs, _SITE_SECONDS, message)
+
+    def _ensure_on_base(self, layer: str, inputs: Mapping[str, Content], seconds: float, message: str) -> str:
+        with engine.exclusive("build"):
+            base = self._ensure_base()
+        # A lock of its own: whoever only wants a cluster need not wait for these.
+        with engine.exclusive(f"build-{layer}"):
+            return self._ensure_layer(layer, base, inputs, seconds, message)
+
+    def _ensure_base(self) -> str:
+        inputs = {
+            "/build/base.sh": script("base.sh"),
+            "/build/constraints.txt": Content((_HERE / "constraints.txt").read_bytes()),
+        }
+        message = "installing Slurm and its company into the base image (once, a few minutes)"
+        return self._ensure_layer("base", None, inputs, _BASE_SECONDS, message)
+
+    def _ensure_layer(
+        self, layer: str, parent: str | None, inputs: Mapping[str, Content], seconds: float, message: str
+    ) -> str:
+        """A layer that the script of its name makes, with the mirrors in reach. No parent: a bare system."""
+        tag = f"{REPOSITORY}-{layer}:{self._release}-{digest(parent or self._release, inputs)}"
         if self._exists(tag):
             return tag
-        system = self._ensure_system()
+        parent = parent or self._ensure_system()
+        files = dict(inputs)
         authorities = host_settings.ca_bundle()
         if authorities is not None:
-            inputs[_CA_PATH] = Content(authorities)
-        self._report("installing Slurm and its company into the base image (once, a few minutes)")
+            files[_CA_PATH] = Content(authorities)
+        self._report(message)
         environment = host_settings.build_environment(_CA_PATH if authorities else None)
-        self._run_step(system, tag, "base", inputs, "bash /build/base.sh", _BASE_SECONDS, environment)
-        self._remove_outdated("base")
+        self._run_step(parent, tag, layer, files, f"bash /build/{layer}.sh", seconds, environment)
+        self._remove_outdated(layer)
         return tag
 
     def _ensure_system(self) -> str:
@@ -222,8 +261,8 @@ class Images:
             raise ImageError(f"image layer {layer} failed: {''.join(output)[-4000:] or error}") from error
         finally:
             container.remove(force=True)
-            _LOGS.mkdir(parents=True, exist_ok=True)
-            (_LOGS / f"image-{self._release}-{layer}.log").write_text("".join(output))
+            LOGS.mkdir(parents=True, exist_ok=True)
+            (LOGS / f"image-{self._release}-{layer}.log").write_text("".join(output))
         self._report(f"image layer {layer} made in {time.monotonic() - began:.0f} s")
 
     def _exists(self, tag: str) -> bool:
@@ -260,9 +299,9 @@ def remove_all(client: Any) -> int:
             container.remove(force=True)
     # By name, since a pulled image has no label of ours; others may have tagged our images, that is theirs.
     tags = [tag for image in client.images.list() for tag in image.tags]
-    ours = [
-        tag for tag in tags if tag.partition(":")[0] in {REPOSITORY, f"{REPOSITORY}-base", f"{REPOSITORY}-os"}
-    ]
+    layers = ("base", "os", "deb", "site")
+    names = {REPOSITORY, *(f"{REPOSITORY}-{layer}" for layer in layers)}
+    ours = [tag for tag in tags if tag.partition(":")[0] in names]
     return sum(try_remove(client, tag) for tag in ours)
 
 
@@ -275,16 +314,19 @@ def try_remove(client: Any, tag: str) -> bool:
     return True
 
 
-def source_files(root: Path) -> dict[str, Content]:
+def source_files(root: Path, names: Iterable[str] = _SOURCES) -> dict[str, Content]:
     """What of this repository goes into the image, by path relative to its root."""
     files = {}
-    for name in _SOURCES:
+    for name in names:
         for path in _walk(root / name):
-            status = path.stat()
-            mode = 0o755 if status.st_mode & 0o100 else 0o644
-            content = Content(path.read_bytes(), mode, mtime_seconds=int(status.st_mtime))
-            files[path.relative_to(root).as_posix()] = content
+            files[path.relative_to(root).as_posix()] = _content(path)
     return files
+
+
+def _content(path: Path) -> Content:
+    status = path.stat()
+    mode = 0o755 if status.st_mode & 0o100 else 0o644
+    return Content(path.read_bytes(), mode, mtime_seconds=int(status.st_mtime))
 
 
 def _walk(path: Path) -> Iterator[Path]:
@@ -298,11 +340,13 @@ def _walk(path: Path) -> Iterator[Path]:
         yield path
 
 
-def _script(name: str) -> Content:
+def script(name: str) -> Content:
+    """A file of container/image/."""
     return Content((_HERE / "image" / name).read_bytes(), 0o755)
 
 
-def _digest(parent: str, files: Mapping[str, Content]) -> str:
+def digest(parent: str, files: Mapping[str, Content]) -> str:
+    """A short name of what something is made from."""
     digest = hashlib.sha256(parent.encode())
     for name in sorted(files):
         content = files[name]

@@ -117,6 +117,8 @@ class ClusterSpec(_Part):
     slurm_name: Slug = "mini"
     release: Slug = "forky"
     """Debian release of the image: forky has Slurm 26.05, trixie 24.11."""
+    install: Literal["sources", "packages"] = "sources"
+    """How Gandiva gets onto the hosts: from this checkout, or as a site would, from its Debian packages."""
     nodes: tuple[NodeGroup, ...] = (NodeGroup(),)
     partitions: tuple[Partition, ...] = ()
     """None given: one, `gpu`, with all nodes."""
