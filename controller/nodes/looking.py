@@ -9,9 +9,11 @@ import time
 from pathlib import Path
 
 from checkpointing.cuda_driver import Capabilities
+from controller import __version__
 from controller.nodes import protocol
 from controller.nodes.deadline import Deadline
 from controller.nodes.gpus import NvmlUnavailable, Reading
+from controller.nodes.installed import built_for, filesystem_of, find_plugin
 from controller.nodes.node import NVML_SECONDS, Node
 from controller.nodes.occupancy import Occupancy
 from controller.nodes.port import NodePhase
@@ -49,6 +51,11 @@ class Looking:
                 )
                 for gpu in reading.gpus
             ),
+            software_version=__version__,
+            time=time.time(),
+            run_dir=str(self._node.settings.run_dir)[:400],
+            run_dir_filesystem=filesystem_of(self._node.settings.run_dir)[:40],
+            plugin_built_for=_plugin_built_for(),
         )
 
     def observe(self, _args: protocol.NoArgs, deadline: Deadline) -> protocol.ObserveResult:
@@ -121,6 +128,16 @@ class Looking:
             return True
         pids = {holder.pid for holder in occupancy.of_job(job_id)} if occupancy is not None else set()
         return can.device_map and len(pids) == 1 and len(ranks.live) <= 1
+
+
+def _plugin_built_for() -> str:
+    plugin = find_plugin()
+    if plugin is None:
+        return "none"
+    try:
+        return built_for(plugin)
+    except (OSError, ValueError) as error:
+        return str(error)[:200]
 
 
 def _boot_id() -> str:

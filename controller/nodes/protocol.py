@@ -195,6 +195,14 @@ class HelloResult(_Open):
     checkpoint_supported: bool
     device_map_supported: bool
     gpus: tuple[GpuInfo, ...] = Field(max_length=MAX_GPUS)
+    software_version: str = Field(default="", max_length=40)
+    """Of this package on the node. This and what follows is for `gandiva check`; empty or None: not told."""
+    time: float | None = None
+    """Seconds since the epoch on the node's clock."""
+    run_dir: str = Field(default="", max_length=400)
+    run_dir_filesystem: str = Field(default="", max_length=40)
+    plugin_built_for: str = Field(default="", max_length=200)
+    """The Slurm release of the node's SPANK plugin, `none` where there is no plugin, or what is wrong."""
 
 
 class GpuProcessInfo(_Open):

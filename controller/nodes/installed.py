@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is installed on this host: for which Slurm the SPANK plugin was built, and on what kind of file system
+a folder is. Standard library only; answers with nothing where nothing can be found."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+PLUGIN = "spank_gandiva.so"
+MAX_PLUGIN_BYTES = 16 << 20
+PLUGIN_PATTERNS = (
+    "lib/*/slurm-wlm", "lib/*/slurm", "lib64/slurm", "lib/slurm",
+    "local/lib/slurm", "local/lib64/slurm", "local/lib/*/slurm",
+)  # fmt: skip
+"""Below /usr: where Debian, RHEL and a build by hand have Slurm's plugins."""
+
+
+def find_plugin(folders: tuple[Path, ...] = ()) -> Path | None:
+    """The SPANK plugin in one of these folders, or in those where Slurm usually has its plugins."""
+    candidates = [folder / PLUGIN for folder in folders]
+    for pattern in PLUGIN_PATTERNS:
+        candidates += sorted(Path("/usr").glob(f"{pattern}/{PLUGIN}"))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def built_for(plugin: Path) -> str:
+    """The Slurm release that a SPANK plugin was built for, such as `26.05.5`.
+
+    From its symbol `plugin_version`, which Slurm itself compares; reading it needs no loading. Raises
+    OSError, or ValueError where it is no such plugin.
+    """
+    with plugin.open("rb") as file:
+        data = file.read(MAX_PLUGIN_BYTES)
+    try:
+        number = _number(data, b"plugin_version")
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"{plugin} is no shared library") from error
+    if number is None:
+        raise ValueError(f"{plugin} has no plugin_version: it is no SPANK plugin")
+    # 0x1a0505: year, month, patch level (SLURM_VERSION_NUM in slurm.h).
+    return f"{number >> 16 & 0xFF:02d}.{number >> 8 & 0xFF:02d}.{number & 0xFF}"
+
+
+def _number(data: bytes, name: bytes) -> int | None:
+    """The value of an exported 32-bit constant in a 64-bit little-endian ELF file."""
+    if data[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("no 64-bit little-endian ELF file")
+    (sections_at,) = struct.unpack_from("<Q", data, 40)
+    size, count = struct.unpack_from("<HH", data, 58)
+    # Of each section: type, address, offset, size, linked section.
+    sections = [struct.unpack_from("<4xI8xQQQI", data, sections_at + size * i) for i in range(count)]
+    for kind, _, offset, length, link in sections:
+        if kind != 11:  # SHT_DYNSYM
+            continue
+        names_at = sections[link][2]
+        for at in range(offset, offset + length, 24):
+            name_at, section, value = struct.unpack_from("<I2xHQ", data, at)
+            start = names_at + name_at
+            if data[start : start + len(name) + 1] != name + b"\0" or not 0 < section < count:
+                continue
+            _, address, where, _, _ = sections[section]
+            (number,) = struct.unpack_from("<I", data, where + value - address)
+            return int(number)
+    return None
+
+
+def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+    """The type of the file system that a path is on (`tmpfs`, `ext4`, `nfs4`, …); empty: cannot be told."""
+    try:
+        target = path.resolve()
+        best, kind = -1, ""
+        for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
+            before, _, after = line.partition(" - ")
+            point = Path(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), before.split(" ")[4]))
+            # Of two on one point the later one is on top.
+            if (target == point or point in target.parents) and len(point.parts) >= best:
+                best, kind = len(point.parts), after.split(" ")[0]
+        return kind
+    except (OSError, IndexError, RuntimeError):
+        return ""
