@@ -32,6 +32,9 @@ from controller.signal import Signal
 
 log = logging.getLogger(__name__)
 
+LEFTOVER_SECONDS = 5.0
+"""A control block is removed when its job was seen to be over, or elsewhere, for so long."""
+
 _STATE_KEY = "policy-state:"
 _OFF_GPU = frozenset({Phase.SUSPENDED, Phase.YIELDED, Phase.QUEUED, Phase.INELIGIBLE})
 
@@ -105,6 +108,8 @@ class Controller:
         self._scene = Scene(self._memory, self._request_of, priority_class)
         self._addresses: dict[str, str] = {}
         self._put_off: frozenset[JobId] = frozenset()
+        self._leftovers: dict[tuple[str, JobId], float] = {}
+        """Control blocks that nobody seems to need, and since when."""
         self._policy_state: Mapping[str, Any] = {}
         self.executor = Executor(
             cluster,
@@ -396,17 +401,30 @@ class Controller:
             )
 
     async def _clean_up(self, view: ClusterView, samples: Mapping[str, NodeSample | NodeError]) -> None:
-        """Control blocks of jobs that are over. (Those of jobs in transition are of jobs Slurm knows.)"""
-        alive = {j.id for j in view.jobs if j.state is not JobState.ENDED} | set(self.executor.in_flight())
+        """Control blocks of jobs that are over, or were prepared on nodes that they did not get. (Those of
+        jobs in transition are left alone.) Usually the epilog was here first; and since a running job needs
+        its block, one look does not count: slurmctld may have lost its memory, or answer with an old one."""
+        homes = {j.id: j.nodes for j in view.jobs if j.state is not JobState.ENDED}
+        in_flight = self.executor.in_flight()
+        leftovers: dict[tuple[str, JobId], float] = {}
+        now = self._clock.now()
         for name, sample in samples.items():
             if not isinstance(sample, NodeSample):
                 continue
             for job_id in sample.jobs:
-                if job_id not in alive and not (view.partial and self._scene.alive(job_id)):
-                    try:
-                        await self._nodes.forget(name, job_id)
-                    except NodeError as error:
-                        log.info("job %s: control block not removed: %s", job_id, error)
+                if job_id in in_flight or (view.partial and self._scene.alive(job_id)):
+                    continue
+                home = homes.get(job_id)
+                if home is not None and (not home or name in home):
+                    continue
+                since = leftovers[name, job_id] = self._leftovers.get((name, job_id), now)
+                if not view.partial and now - since < LEFTOVER_SECONDS:
+                    continue
+                try:
+                    await self._nodes.forget(name, job_id)
+                except NodeError as error:
+                    log.info("job %s: control block not removed: %s", job_id, error)
+        self._leftovers = leftovers
 
     # -- trouble --------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from controller.nodes.port import (
     RankSample,
     RankState,
 )
+from controller.policies.servers import by_node
 
 _MEMORY_BYTES = 80 * 2**30
 
@@ -238,8 +239,8 @@ class SimulatedNodes:
         found: dict[int, list[JobId]] = {}
         for job_id, block in self._blocks[node].items():
             job = self.cluster.jobs.get(job_id)
-            if job is None or block.phase is NodePhase.YIELDED:
-                continue
+            if job is None or block.phase is NodePhase.YIELDED or node not in job.nodes:
+                continue  # (prepared here once, but it runs elsewhere: no process of it is here)
             if job.state in (JobState.RUNNING, JobState.SUSPENDED):
                 for ordinal in block.gpus:
                     found.setdefault(ordinal, []).append(job_id)
@@ -269,6 +270,10 @@ class SimulatedNodes:
             if job.state in (JobState.ENDED, JobState.COMPLETING):
                 self._blocks[node].pop(job.id, None)
             elif job.state is JobState.RUNNING:
+                if job.id not in self._blocks[node]:
+                    # Slurm started it by itself, after a requeue: the prolog makes the block.
+                    ordinals = by_node(job.binding)[node]
+                    self._blocks[node][job.id] = _Block(tuple(ordinals))
                 self._check(node)
 
     def _touch(self, node: str, job_id: JobId) -> None:
