@@ -14,6 +14,7 @@ from container.cluster import MiniCluster
 from container.errors import MiniClusterError
 from tests.faults import catalogue
 from tests.faults.fault import Fault, Result
+from tests.faults.report import write
 from tests.faults.runner import run
 from tests.faults.stage import Stage
 from tests.faults.workload import SPEC
@@ -45,6 +46,9 @@ def main() -> int:
     finally:
         if ours and not args.keep:
             cluster.down()
+    seconds = time.monotonic() - began
+    if args.write:
+        write(results, seconds)
     failed = [r for r in results if not r.passed]
     for result in failed:
         console.print(
@@ -53,7 +57,7 @@ def main() -> int:
             highlight=False,
             soft_wrap=True,
         )
-    console.print(f"faults: {time.monotonic() - began:.0f} s", highlight=False)
+    console.print(f"faults: {seconds:.0f} s", highlight=False)
     print(f"{len(results) - len(failed)} passed, {len(failed)} failed")
     return 1 if failed or not results else 0
 
@@ -73,19 +77,21 @@ def _cluster(name: str, console: Console) -> tuple[MiniCluster, bool]:
 def _run(cluster: MiniCluster, faults: list[Fault], console: Console) -> list[Result]:
     columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console) as progress:
-        task = progress.add_task("preparing", total=len(faults))
-        stage = Stage(cluster, say=lambda text: progress.update(task, description=text))
+        task = progress.add_task("preparing", total=sum(fault.times for fault in faults))
+
+        def say(text: str) -> None:
+            progress.update(task, description=text.splitlines()[0][:100])
+            if not console.is_terminal:
+                print(text, flush=True)
+
+        stage = Stage(cluster, say)
         stage.prepare()
 
         def report(result: Result) -> None:
             progress.advance(task, result.fault.times)
-            word = "passed" if result.passed else "FAILED"
-            progress.console.print(
-                f"{word} {result.fault.name} ({result.seconds:.1f} s): {result.evidence}",
-                markup=False,
-                highlight=False,
-                soft_wrap=True,
-            )
+            if not result.passed:
+                text = f"FAILED {result.fault.name}: {result.evidence}"
+                progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
         return run(stage, faults, report)
 

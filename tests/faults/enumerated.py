@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from controller.executor import Step
-from tests.faults.fault import Fault
+from tests.faults.fault import Evidence, Fault
 from tests.faults.parts import AGENT, CONTROLLER, DISK, PARTS, Part, Target
 from tests.faults.stage import FaultFailed, Moment, NotReached, Order, Stage
 from tests.faults.workload import COOPERATIVE, EMPTY, GANG, REQUEUED, TRANSPARENT, Workload
@@ -88,7 +88,7 @@ def make(part: Part, point: Point, moment: Moment) -> Fault:
     )
 
 
-def strike(stage: Stage, part: Part, point: Point, moment: Moment) -> str:
+def strike(stage: Stage, part: Part, point: Point, moment: Moment) -> Evidence:
     """Bring a job to that step, break the part there, repair it, and wait until all is right again."""
     for _ in range(ATTEMPTS):
         try:
@@ -120,7 +120,7 @@ def strike(stage: Stage, part: Part, point: Point, moment: Moment) -> str:
             if "can be written" in stage.log_since()
             else "; not noticed"
         )
-    return f"job {job_id}, right again {seconds:.1f} s after the repair{noticed}"
+    return Evidence(f"job {job_id}, right again {seconds:.1f} s after the repair{noticed}", seconds)
 
 
 def _reach(stage: Stage, part: Part, point: Point, moment: Moment) -> int:

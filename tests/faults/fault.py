@@ -10,6 +10,15 @@ from tests.faults.stage import Stage
 
 
 @dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was seen of a fault that ended well."""
+
+    text: str
+    converged_seconds: float | None = None
+    """From the repair to the moment when every job was at work again or had ended."""
+
+
+@dataclass(frozen=True, slots=True)
 class Fault:
     """One fault at one place."""
 
@@ -20,12 +29,10 @@ class Fault:
     """The operation or situation; one line of the table."""
     detail: str
     """The exact place in it."""
-    run: Callable[[Stage], str]
-    """Returns the evidence; raises FaultFailed."""
+    run: Callable[[Stage], Evidence]
+    """Raises FaultFailed, NotReached."""
     times: int = 1
     """How often it happens in one run."""
-    checked: str = ""
-    """Beyond what is checked after every round."""
 
     @property
     def name(self) -> str:
@@ -40,3 +47,4 @@ class Result:
     passed: bool
     evidence: str
     seconds: float
+    converged_seconds: float | None = None

@@ -19,6 +19,7 @@ call of that name is first refused once, so that an undo is needed.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import json
 import os
 import signal
@@ -150,7 +151,7 @@ class Port:
 
     def __getattr__(self, name: str) -> Any:
         inner = getattr(self._port, name)
-        if not asyncio.iscoroutinefunction(inner):
+        if not inspect.iscoroutinefunction(inner):
             return inner
 
         async def call(*arguments: Any, **options: Any) -> Any:

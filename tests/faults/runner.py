@@ -12,7 +12,7 @@ from pathlib import Path
 
 from container.errors import MiniClusterError
 from tests.faults.checks import check_round
-from tests.faults.fault import Fault, Result
+from tests.faults.fault import Evidence, Fault, Result
 from tests.faults.stage import FaultFailed, NotReached, Stage
 
 LOGS = Path(__file__).resolve().parents[2] / "build" / "faults"
@@ -36,7 +36,9 @@ def run_group(stage: Stage, group: str, faults: Sequence[Fault]) -> list[Result]
         stage.say(fault.name)
         began = time.monotonic()
         passed, evidence = _attempt(stage, fault)
-        results.append(Result(fault, passed, evidence, time.monotonic() - began))
+        seconds = time.monotonic() - began
+        results.append(Result(fault, passed, evidence.text, seconds, evidence.converged_seconds))
+        stage.say(f"{'passed' if passed else 'FAILED'} ({seconds:.1f} s): {evidence.text}")
         if not passed:
             stage.gather_logs(LOGS / f"{group}-{number}".replace(" ", "-"))
             _make_whole(stage)
@@ -52,15 +54,15 @@ def run_group(stage: Stage, group: str, faults: Sequence[Fault]) -> list[Result]
     return results
 
 
-def _attempt(stage: Stage, fault: Fault) -> tuple[bool, str]:
+def _attempt(stage: Stage, fault: Fault) -> tuple[bool, Evidence]:
     try:
         return True, fault.run(stage)
     except NotReached:
-        return False, "the place of the fault was not reached"
+        return False, Evidence("the place of the fault was not reached")
     except (FaultFailed, AssertionError, MiniClusterError) as error:
-        return False, str(error)
+        return False, Evidence(str(error))
     except Exception:
-        return False, f"the test itself failed: {traceback.format_exc(limit=3)}"
+        return False, Evidence(f"the test itself failed: {traceback.format_exc(limit=3)}")
 
 
 def _make_whole(stage: Stage) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 
 from controller.executor import Step
 from tests.faults.enumerated import POINTS, Point, make
-from tests.faults.fault import Fault
+from tests.faults.fault import Evidence, Fault
 from tests.faults.parts import LATE_AGENT, LATE_SLURMCTLD, PEOPLE, SILENT_AGENT, SILENT_SLURMCTLD
 from tests.faults.stage import FaultFailed, NotReached, Order, Stage
 from tests.faults.workload import COOPERATIVE, EMPTY, GANG, REQUEUED, TRANSPARENT, Workload
@@ -95,7 +95,7 @@ def lost_answers() -> Iterator[Fault]:
             )
 
 
-def _lose(stage: Stage, call: str, workload: Workload, times: int) -> str:
+def _lose(stage: Stage, call: str, workload: Workload, times: int) -> Evidence:
     undo = call in ("hold", "unbind")
     for _ in range(3):
         jobs = stage.populate(workload)
@@ -112,7 +112,7 @@ def _lose(stage: Stage, call: str, workload: Workload, times: int) -> str:
     now = time.time()
     seconds = stage.await_converged(now)
     stage.count_trouble(now)
-    return f"job {job_id}, right again {seconds:.1f} s after the last lost answer"
+    return Evidence(f"job {job_id}, right again {seconds:.1f} s after the last lost answer", seconds)
 
 
 def twice() -> Fault:
@@ -125,7 +125,7 @@ def twice() -> Fault:
     )
 
 
-def _twice(stage: Stage) -> str:
+def _twice(stage: Stage) -> Evidence:
     stage.order(Order(deed="twice"))
     for workload in (COOPERATIVE, TRANSPARENT, EMPTY, REQUEUED):
         stage.populate(workload)
@@ -134,7 +134,7 @@ def _twice(stage: Stage) -> str:
     stage.await_converged(began + 2.0)
     stage.site.wait_ended([j.id for j in stage.round.jobs], 180)
     stage.withdraw_order()
-    return f"{len(stage.round.jobs)} jobs to their end"
+    return Evidence(f"{len(stage.round.jobs)} jobs to their end")
 
 
 _KILL = """\
@@ -173,7 +173,7 @@ def random_kills(number: int) -> Fault:
 BATCH = 10
 
 
-def _random_kills(stage: Stage, number: int) -> str:
+def _random_kills(stage: Stage, number: int) -> Evidence:
     script = _KILL.replace("{start}", stage.START)
     stage.cluster.stop_controller()
     done = 0
@@ -193,7 +193,5 @@ def _random_kills(stage: Stage, number: int) -> str:
     in_flight = stage.interrupted_operations()
     if in_flight < number / 10:
         raise FaultFailed(f"only {in_flight} of {number} kills came while an operation was under way")
-    return (
-        f"{number} kills, {in_flight} operations cut off by them, {len(stage.round.jobs)} jobs; "
-        f"right again {seconds:.1f} s after the last"
-    )
+    text = f"{number} kills, {in_flight} operations cut off by them, {len(stage.round.jobs)} jobs"
+    return Evidence(f"{text}; right again {seconds:.1f} s after the last", seconds)
