@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A headless Chromium that opens pages of ours, driven over its debugging pipe: nothing to install but itself."""
+"""A headless Chromium that opens pages of ours, driven over its debugging pipe. Nothing else to install."""
 
 from __future__ import annotations
 
