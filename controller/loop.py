@@ -11,6 +11,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -99,9 +100,11 @@ class Controller:
         self._changed = Signal()
         self._requests: dict[tuple[JobId, str], Request | None] = {}
         self._records: dict[JobId, JobRecord] = {}
+        self._submissions: dict[JobId, tuple[str, float]] = {}
+        self._strangers: set[JobId] = set()
         self._was_running: dict[JobId, float] = {}
         self._trouble: dict[str, str] = {}
-        self._journal_failed = False
+        self._generation = journal.generation if isinstance(journal, Journal) else 0
         self.settings = settings or LoopSettings()
         self.priority_class = priority_class
         self.policy = policy
@@ -158,6 +161,7 @@ class Controller:
             self._commit()
             return None
         self._no_more_trouble("slurm")
+        view = self._without_strangers(view)
         observed = self._clock.now()
         snapshot = self._snapshot(view, samples, observed)
         self.executor.sync(snapshot)
@@ -172,9 +176,9 @@ class Controller:
             only=self._worth_a_look(snapshot, plan),
         )
         self._remember(view, snapshot, plan)
-        # The journal first: a controller that cannot write down what it does must not do it.
-        if self._commit():
-            self._apply(actions, snapshot)
+        # The journal first, where it can be written. Where not, jobs must not wait for its disk.
+        self._commit()
+        self._apply(actions, snapshot)
         await self._clean_up(view, samples)
         node_errors = {n: str(s) for n, s in samples.items() if isinstance(s, NodeError)}
         for name, text in node_errors.items():
@@ -228,6 +232,36 @@ class Controller:
         if any(name not in samples for name in addresses):
             samples = {**samples, **await self._nodes.observe(deadline_seconds)}
         return view, samples
+
+    def _without_strangers(self, view: ClusterView) -> ClusterView:
+        """The view without jobs that have the number of an earlier, different job.
+
+        A slurmctld that lost its last moments gives numbers out again. Such a job is left out once, so that
+        everybody takes the earlier one for gone; from the next look on it is a new job.
+        """
+        if view.partial:
+            return view
+        unknown = [job.id for job in view.jobs if job.id not in self._submissions]
+        if unknown and isinstance(self._journal, Journal):
+            with suppress(JournalError):  # told by `_commit`
+                self._submissions.update(self._journal.submissions(unknown))
+        strangers = set()
+        for job in view.jobs:
+            known = self._submissions.setdefault(job.id, (job.user, job.submit_time))
+            if not _same_job(known, job):
+                strangers.add(job.id)
+                self._submissions[job.id] = (job.user, job.submit_time)
+                self.executor.abandon(job.id)
+                message = f"is another job than the one with this number before (of user {known[0]})"
+                log.warning("job %s (user %s): %s", job.id, job.user, message)
+                self._recorder.event("number-reused", message, self._clock.now(), job.id)
+        if len(self._submissions) > 4 * len(view.jobs) + 1000:
+            present = {job.id for job in view.jobs}
+            self._submissions = {i: known for i, known in self._submissions.items() if i in present}
+        if not strangers:
+            return view
+        self._strangers |= strangers
+        return replace(view, jobs=tuple(job for job in view.jobs if job.id not in strangers))
 
     def _snapshot(
         self, view: ClusterView, samples: Mapping[str, NodeSample | NodeError], now: float
@@ -330,6 +364,9 @@ class Controller:
         if not getattr(self._journal, "keeps_jobs", True):
             self._policy_state = plan.state
             return
+        if isinstance(self._journal, Journal) and self._journal.generation != self._generation:
+            self._generation = self._journal.generation
+            self._write_anew(self._journal, snapshot.time)
         if plan.state is not self._policy_state:
             self._policy_state = plan.state
             self._journal.save_state(_STATE_KEY + self.policy.name, dict(plan.state))
@@ -340,6 +377,9 @@ class Controller:
                 continue
             record = self._record(slurm_job, request)
             if self._records.get(slurm_job.id) != record:
+                if slurm_job.id in self._strangers and isinstance(self._journal, Journal):
+                    self._strangers.discard(slurm_job.id)
+                    self._journal.begin_again(slurm_job.id)
                 self._records[slurm_job.id] = record
                 self._journal.upsert_job(record)
         if view.partial:
@@ -355,6 +395,16 @@ class Controller:
                 self._journal.upsert_job(_ended_unseen(record, snapshot.time))
         if len(self._requests) > 4 * len(present) + 1000:
             self._requests = {key: r for key, r in self._requests.items() if key[0] in present}
+
+    def _write_anew(self, journal: Journal, now: float) -> None:
+        """The file was damaged or removed: what is known of living jobs goes into the new one."""
+        self._records.clear()
+        journal.save_state(_STATE_KEY + self.policy.name, dict(self._policy_state))
+        for job_id in self._memory.known():
+            memory = self._memory[job_id]
+            journal.carry_over(job_id, memory.run_seconds_at(now), memory.gpu_seconds_at(now))
+            if memory.running_since is not None:
+                journal.open_slice(job_id, memory.running_on, now)
 
     def _record(self, job: SlurmJob, request: Request) -> JobRecord:
         memory = self._memory[job.id]
@@ -379,16 +429,15 @@ class Controller:
             exit_code=job.exit_code if ended else None,
         )
 
-    def _commit(self) -> bool:
+    def _commit(self) -> None:
         try:
             self._journal.commit()
         except JournalError as error:
             self._say_trouble(
-                "journal", f"{error}; nothing is changed on the cluster until it can be written"
+                "journal", f"{error}; the cluster is led on, and what should be written is kept in memory"
             )
-            return False
-        self._no_more_trouble("journal")
-        return True
+        else:
+            self._no_more_trouble("journal")
 
     # -- acting ---------------------------------------------------------------------------------------
 
@@ -396,9 +445,7 @@ class Controller:
         try:
             self.executor.apply(actions, snapshot)
         except JournalError as error:
-            self._say_trouble(
-                "journal", f"{error}; nothing is changed on the cluster until it can be written"
-            )
+            self._say_trouble("journal", f"{error}; some actions have to wait for the next turn")
 
     async def _clean_up(self, view: ClusterView, samples: Mapping[str, NodeSample | NodeError]) -> None:
         """Control blocks of jobs that are over, or were prepared on nodes that they did not get. (Those of
@@ -444,6 +491,13 @@ class Controller:
             log.warning("%s", message)
             self._report_trouble(self.troubles)
             self._recorder.event("recovered", message, self._clock.now())
+
+
+def _same_job(known: tuple[str, float], job: SlurmJob) -> bool:
+    """Whether this is the job that was known by its user and its submit time. (A requeue changes the submit
+    time, and is counted.)"""
+    user, submit_time = known
+    return job.user == user and (job.restart_count > 0 or abs(job.submit_time - submit_time) < 1.0)
 
 
 def _request_json(request: Request) -> dict[str, Any]:

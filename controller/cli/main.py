@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from controller import __version__
-from controller.cli import config, daemon, explain, replay, report, simulate, status, top, trace
+from controller.cli import config, daemon, explain, journal, replay, report, simulate, status, top, trace
 from controller.errors import GandivaError
 
 _DESCRIPTION = """\
@@ -48,6 +48,7 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     status.add_parser(subparsers)
     config.add_parser(subparsers, with_slurm="slurm" in arguments)
     daemon.add_parser(subparsers)
+    journal.add_parser(subparsers)
     simulate.add_parser(subparsers)
     replay.add_parser(subparsers)
     trace.add_parser(subparsers)

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import quote
 
 from controller.errors import JournalError
+from controller.journal.damage import forgiving
 from controller.journal.records import Decision, Event, JobRecord, JobRow, Slice, parse_gpus
 from controller.model import JobId
 
@@ -135,6 +136,7 @@ class JournalReader:
                 f"file:{quote(str(self.path))}?mode=ro", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
             )
             try:
+                connection.text_factory = forgiving
                 deadline = clock.monotonic() + self.deadline_seconds
                 connection.set_progress_handler(lambda: clock.monotonic() > deadline, 10_000)
                 yield connection
@@ -149,6 +151,8 @@ class JournalReader:
             raise JournalError(f"cannot read the journal {self.path}: {error}") from error
         except sqlite3.Error as error:
             raise JournalError(f"cannot read the journal {self.path}: {error}") from error
+        except ValueError as error:
+            raise JournalError(f"the journal {self.path} holds what makes no sense: {error}") from error
 
 
 def _where(which: JobFilter) -> tuple[list[str], list[object]]:

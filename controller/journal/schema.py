@@ -6,6 +6,7 @@ from __future__ import annotations
 import sqlite3
 
 from controller.errors import JournalError
+from controller.journal.damage import Damaged
 
 MIGRATIONS: tuple[str, ...] = (
     """
@@ -96,17 +97,58 @@ MIGRATIONS: tuple[str, ...] = (
 def migrate(connection: sqlite3.Connection, path: str) -> None:
     """Bring the file to the newest schema, each step in a transaction of its own.
 
-    Raises JournalError where the file was written by a newer controller: it is left as it is.
+    Raises JournalError where the file was written by a newer controller: it is left as it is. Raises Damaged
+    where it is not what its version says.
     """
     connection.execute("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER NOT NULL)")
-    row = connection.execute("SELECT max(version) FROM schema_version").fetchone()
-    version = row[0] or 0
+    version = version_of(connection)
     if version > len(MIGRATIONS):
         raise JournalError(
             f"the journal {path} was written by a newer controller (its schema is {version}, this one knows "
             f"{len(MIGRATIONS)}): install that version again, or move the file away to begin a new journal"
         )
     for number, script in enumerate(MIGRATIONS[version:], version + 1):
-        connection.executescript(
-            f"BEGIN IMMEDIATE;\n{script};\nINSERT INTO schema_version VALUES ({number});\nCOMMIT;"
-        )
+        try:
+            connection.executescript(
+                f"BEGIN IMMEDIATE;\n{script};\nINSERT INTO schema_version VALUES ({number});\nCOMMIT;"
+            )
+        except sqlite3.Error:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+    if missing := missing_columns(connection):
+        raise Damaged(f"it has no {missing[0]}")
+
+
+def version_of(connection: sqlite3.Connection) -> int:
+    """The schema's version in this file; 0: nothing is in it yet. Raises Damaged, sqlite3.Error."""
+    (version,) = connection.execute("SELECT max(version) FROM schema_version").fetchone()
+    if version is None:
+        return 0
+    if not isinstance(version, int) or version < 1:
+        raise Damaged(f"its schema version is {version!r}")
+    return version
+
+
+def missing_columns(connection: sqlite3.Connection) -> list[str]:
+    """What the newest schema has and this file has not, as `table.column`."""
+    model = sqlite3.connect(":memory:")
+    try:
+        for script in MIGRATIONS:
+            model.executescript(script)
+        return sorted(_columns(model) - _columns(connection))
+    finally:
+        model.close()
+
+
+def _columns(connection: sqlite3.Connection) -> set[str]:
+    tables = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+    return {
+        f"{table}.{row[1]}"
+        for (table,) in tables
+        for row in connection.execute(f"PRAGMA table_info({_quoted(table)})")
+    }
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

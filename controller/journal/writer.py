@@ -7,12 +7,15 @@ controller acts, so that a controller killed in mid-switch finds out what it was
 
 Durability: WAL with synchronous=NORMAL. What is committed survives the death of the process; the last
 moments before a power failure may be lost, which does no harm, since Slurm and the nodes are asked anyway.
+
+Nothing that is done to jobs depends on the journal, so nothing that happens to it may keep them from their
+GPUs (docs/journal.md): while its disk is full rows are kept in memory, and a file that is damaged or gone is
+replaced by a new one.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -20,13 +23,15 @@ import sqlite3
 import threading
 import time as clock
 from collections import deque
-from collections.abc import Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby, islice
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any
+from typing import Any
 
 from controller.errors import JournalError
+from controller.journal.damage import Damaged, forgiving, garbled, is_damage, is_no_room, set_aside
+from controller.journal.lock import JournalLock
 from controller.journal.records import JobRecord, JobTotals, OpenOperation, gpu_names
 from controller.journal.schema import migrate
 from controller.model import GpuSet, JobId
@@ -36,12 +41,15 @@ _log = logging.getLogger(__name__)
 MAX_TEXT = 2000
 """Longest name, reason or message that is kept, in characters."""
 MAX_QUEUED = 200_000
-"""Rows kept in memory while the disk refuses them; beyond that the oldest decisions and events go first."""
+"""Rows kept in memory while the disk refuses them; beyond that the oldest decisions, events and operations
+go first, and beyond twice as many the oldest of everything."""
 PRUNE_ROWS = 4000
 """Old rows deleted at once per table at most, so that no tick is long."""
 PRUNE_INTERVAL_SECONDS = 60.0
-CHECKED_BYTES = 512 << 20
-"""Files up to this size are checked for damage when they are opened (about a second)."""
+CHECK_SECONDS = 3.0
+"""Longest check for damage when the file is opened; half a GB takes one second."""
+ROWS_AT_ONCE = 5000
+"""Most rows of one transaction: what piled up while the disk was full is written in parts."""
 BUSY_SECONDS = 2.0
 
 # Upserts, not UPDATE FROM: Python on RHEL 8 comes with SQLite 3.26.
@@ -78,14 +86,15 @@ _JOB = """
 _BEGIN = "INSERT OR REPLACE INTO operations (op_id, job_id, kind, begin, detail) VALUES (?, ?, ?, ?, ?)"
 _STEP = "UPDATE operations SET step = ?, step_time = ? WHERE op_id = ?"
 _END = "UPDATE operations SET end = ?, outcome = ?, error = ? WHERE op_id = ? AND end IS NULL"
-_PRUNE_DETAIL = (
+_WORDS = frozenset({_DECISION, _EVENT, _BEGIN, _STEP, _END})
+PRUNE_DETAIL = (
     "DELETE FROM slices WHERE id IN (SELECT id FROM slices WHERE end < ? LIMIT ?)",
     "DELETE FROM decisions WHERE id IN (SELECT id FROM decisions WHERE time < ? LIMIT ?)",
     "DELETE FROM events WHERE id IN (SELECT id FROM events WHERE time < ? LIMIT ?)",
     "DELETE FROM operations WHERE op_id IN (SELECT op_id FROM operations WHERE end < ? LIMIT ?)",
 )
 _OLD_JOBS = "(SELECT job_id FROM jobs WHERE end < ? ORDER BY end, job_id LIMIT ?)"
-_PRUNE_JOBS = (
+PRUNE_JOBS = (
     f"DELETE FROM usage WHERE job_id IN {_OLD_JOBS}",
     f"DELETE FROM jobs WHERE job_id IN {_OLD_JOBS}",
 )
@@ -94,25 +103,40 @@ _PRUNE_JOBS = (
 class Journal:
     """The one writer of a journal file. Raises JournalError from every method that touches the disk.
 
-    Safe to call from several threads. `messages` holds what the opening found worth telling (also logged).
+    Safe to call from several threads. `messages` holds what became of the file and is worth telling (also
+    logged); `generation` grows when a new file takes the place of one that was damaged or gone.
     Ended jobs are kept for `retention_days`, the details (slices, decisions, events) for `detail_days`.
+    `lock`: taken already; given back by `close`. Without it another process that writes is an error.
     """
 
-    def __init__(self, path: Path, *, retention_days: float = 90.0, detail_days: float = 14.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        retention_days: float = 90.0,
+        detail_days: float = 14.0,
+        lock: JournalLock | None = None,
+    ) -> None:
         self.path = path
         self.retention_days = retention_days
         self.detail_days = detail_days
         self.messages: list[str] = []
+        self.generation = 0
         self._lock = threading.RLock()
         self._queue: deque[tuple[str, tuple[object, ...]]] = deque()
         self._last_decision: dict[JobId, tuple[str, str, str]] = {}
         self._next_prune = 0.0
         self._last_operation: int | None = None
-        self._lock_file = self._take_lock()
+        self._makeshift = ""
+        """How the journal is read while there is no room to open it properly; empty: it is open."""
+        self._file: os.stat_result | None = None
+        self._writable = True
+        self._shed_at = MAX_QUEUED
+        self._leading = lock or _taken(path)
         try:
-            self._connection = self._open_or_begin_anew()
+            self._connection = self._open()
         except BaseException:
-            self._lock_file.close()
+            self._leading.release()
             raise
 
     def __enter__(self) -> Journal:
@@ -154,6 +178,14 @@ class Journal:
         with self._lock:
             self._add(_COUNT_SLICE, (time, time, job_id))
             self._add(_CLOSE_SLICE, (time, _cut(reason), job_id))
+
+    def carry_over(self, job_id: JobId, run_seconds: float, gpu_seconds: float) -> None:
+        """Into a new file: what a living job has used so far. (It counts as a slice of which no details are
+        known.)"""
+        self._add(
+            "INSERT INTO usage VALUES (?, ?, ?, 1, '') ON CONFLICT DO NOTHING",
+            (job_id, run_seconds, gpu_seconds),
+        )
 
     def upsert_job(self, job: JobRecord) -> None:
         """A job is new or has changed."""
@@ -203,18 +235,19 @@ class Journal:
         with self._lock:
             if self._last_operation is None:
                 (row,) = self._read("SELECT coalesce(max(op_id), 0) FROM operations")
-                self._last_operation = int(row[0])
+                # What cannot be read now may have any number up to some millions.
+                self._last_operation = int(clock.time() * 1000 if self._makeshift == "memory" else row[0])
             self._last_operation += 1
             return self._last_operation
 
     def begin_operation(
         self, op_id: int, job_id: JobId, kind: str, time: float, detail: Mapping[str, Any]
     ) -> None:
-        """On disk when this returns: the controller is about to do this."""
+        """On disk when this returns (unless the disk takes nothing): the controller is about to do this."""
         self._write_through(_BEGIN, (op_id, job_id, kind, time, json.dumps(dict(detail), default=str)))
 
     def step_operation(self, op_id: int, step: str, time: float) -> None:
-        """On disk when this returns: this step of the operation is done."""
+        """On disk when this returns (unless the disk takes nothing): this step is about to be taken."""
         self._write_through(_STEP, (step, time, op_id))
 
     def end_operation(self, op_id: int, outcome: str, time: float, error: str = "") -> None:
@@ -229,19 +262,19 @@ class Journal:
             "SELECT op_id, job_id, kind, begin, detail, step FROM operations WHERE end IS NULL ORDER BY begin"
         )
         return [
-            OpenOperation(op_id, JobId(job_id), kind, begin, json.loads(detail), step)
+            OpenOperation(op_id, JobId(job_id), kind, begin, self._json(detail, "operations") or {}, step)
             for op_id, job_id, kind, begin, detail, step in rows
         ]
 
     def load_state(self, key: str) -> Any:
         """The value saved under this name, or None."""
         rows = self._read("SELECT value FROM state WHERE key = ?", (key,))
-        return json.loads(rows[0][0]) if rows else None
+        return self._json(rows[0][0], f"state {key}") if rows else None
 
     def last_heartbeat(self) -> float | None:
         """When a controller was last known to be alive; None in a new journal."""
         value = self.load_state("heartbeat")
-        return float(value) if value is not None else None
+        return float(value) if isinstance(value, int | float) else None
 
     def close_open_slices(self, time: float) -> list[JobId]:
         """At start: end the slices that a killed controller left open, with its last heartbeat as their end,
@@ -261,6 +294,22 @@ class Journal:
         )
         return {JobId(job_id): JobTotals(*values) for job_id, *values in rows}
 
+    def submissions(self, job_ids: Iterable[JobId]) -> dict[JobId, tuple[str, float]]:
+        """User and submit time of those of these jobs that are recorded."""
+        rows = self._read(
+            "SELECT job_id, user, submit FROM jobs WHERE job_id IN (SELECT value FROM json_each(?))",
+            (json.dumps(list(job_ids)),),
+        )
+        return {JobId(job_id): (user, submit) for job_id, user, submit in rows}
+
+    def begin_again(self, job_id: JobId) -> None:
+        """The next record of this number is of another job: Slurm gave the number out again. What is recorded
+        of the earlier job is dropped, as `sacct` shows the newest job of a number alone."""
+        with self._lock:
+            self._last_decision.pop(job_id, None)
+            for table in ("usage", "jobs", "decisions"):
+                self._add(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))
+
     def unfinished_jobs(self) -> list[JobId]:
         """Jobs whose end was never recorded."""
         return [JobId(row[0]) for row in self._read("SELECT job_id FROM jobs WHERE end IS NULL")]
@@ -268,43 +317,54 @@ class Journal:
     # -- the file ----------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Write what is queued, in one transaction. After a JournalError the rows stay queued: call again
-        at the next tick."""
+        """Write what is queued. After a JournalError the rows stay queued: call again at the next tick."""
         with self._lock:
-            if not self._queue:
-                return
+            self._writable = False
             try:
-                self._transact()
+                with garbled():
+                    self._write_queue()
             except sqlite3.Error as error:
-                if not _is_damage(error):
+                if not is_damage(error):
                     raise self._failed("write", error) from error
-                self._set_aside(error)
+                self._replace(error)
                 try:
-                    self._connection = self._connect()
-                    self._transact()
+                    self._write_queue()
                 except sqlite3.Error as again:
                     raise self._failed("write", again) from again
+            self._writable = True
+            self._shed_at = MAX_QUEUED
 
     def close(self) -> None:
-        """Write what is queued and let go of the file."""
+        """Write what is queued and let go of the file. What cannot be written is lost; the log says so."""
         with self._lock:
             try:
                 self.commit()
+            except JournalError as error:
+                _log.error("%s; %d rows are lost", error, len(self._queue))
             finally:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.close()
-                self._lock_file.close()
+                self._leading.release()
 
-    def _transact(self) -> None:
-        rows = list(self._queue)
-        try:
-            with self._transaction():
-                for statement, group in groupby(rows, key=lambda row: row[0]):
-                    self._connection.executemany(statement, [parameters for _, parameters in group])
-        except _BAD_ROW as error:
-            _log.error("journal %s: a row cannot be stored (%s); storing the others", self.path, error)
-            self._store_singly(rows)
-        self._queue.clear()
+    def _write_queue(self) -> None:
+        if self._makeshift:
+            self._open_properly()
+        elif not self._is_there():
+            self._begin_anew(
+                f"the journal {self.path} was removed: a new one was begun; jobs go on, but what they used "
+                "before now is missing from reports"
+            )
+        while self._queue:
+            rows = list(islice(self._queue, ROWS_AT_ONCE))
+            try:
+                with self._transaction():
+                    for statement, group in groupby(rows, key=lambda row: row[0]):
+                        self._connection.executemany(statement, [parameters for _, parameters in group])
+            except _BAD_ROW as error:
+                _log.error("journal %s: a row cannot be stored (%s); storing the others", self.path, error)
+                self._store_singly(rows)
+            for _ in rows:
+                self._queue.popleft()
 
     def _store_singly(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
         """A row that no disk will ever take must not hold up the others for ever."""
@@ -331,20 +391,26 @@ class Journal:
     def _add(self, statement: str, parameters: tuple[object, ...]) -> None:
         with self._lock:
             self._queue.append((statement, parameters))
-            if len(self._queue) > MAX_QUEUED:
+            if len(self._queue) > self._shed_at:
                 self._shed()
 
     def _shed(self) -> None:
         """The disk has been refusing for long: let go of words and repeated values, keep the accounting."""
         before = len(self._queue)
         newest_state = {str(row[1][0]): index for index, row in enumerate(self._queue) if row[0] == _STATE}
+        newest_job = {row[1][0]: index for index, row in enumerate(self._queue) if row[0] == _JOB}
         keep_from = before // 2
         self._queue = deque(
             row
             for index, row in enumerate(self._queue)
-            if not (row[0] in (_DECISION, _EVENT) and index < keep_from)
+            if not (row[0] in _WORDS and index < keep_from)
             and not (row[0] == _STATE and newest_state[str(row[1][0])] != index)
+            and not (row[0] == _JOB and newest_job[row[1][0]] != index)
         )
+        while len(self._queue) > 2 * MAX_QUEUED:
+            self._queue.popleft()
+        # Not again for every row.
+        self._shed_at = max(MAX_QUEUED, len(self._queue) + MAX_QUEUED // 4)
         _log.warning(
             "journal %s: dropped %d rows that could not be written", self.path, before - len(self._queue)
         )
@@ -352,109 +418,166 @@ class Journal:
     def _write_through(self, statement: str, parameters: tuple[object, ...]) -> None:
         with self._lock:
             self._add(statement, parameters)
-            try:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Commit where that works. Where it does not, the loop hears of it once per tick; what it has begun
+        it must be able to finish."""
+        if self._writable:
+            with contextlib.suppress(JournalError):
                 self.commit()
-            except JournalError:
-                # The caller will not act, so this must not appear later as begun.
-                self._queue.pop()
-                raise
 
     def _read(self, statement: str, parameters: tuple[object, ...] = ()) -> list[Any]:
         with self._lock:
-            self.commit()
+            self._flush()
             try:
-                return self._connection.execute(statement, parameters).fetchall()
+                with garbled():
+                    return self._connection.execute(statement, parameters).fetchall()
             except sqlite3.Error as error:
-                raise self._failed("read", error) from error
+                if not is_damage(error):
+                    raise self._failed("read", error) from error
+                self._replace(error)
+                return self._connection.execute(statement, parameters).fetchall()
+
+    def _json(self, text: str, what: str) -> Any:
+        """What is no JSON any more counts as not there: a controller that does not start helps nobody."""
+        try:
+            return json.loads(text)
+        except (ValueError, TypeError) as error:
+            _log.error("journal %s: %s: %s; going on without it", self.path, what, error)
+            return None
 
     def _prune(self, now: float) -> None:
-        for statement in _PRUNE_DETAIL:
+        for statement in PRUNE_DETAIL:
             self._add(statement, (now - self.detail_days * 86400, PRUNE_ROWS))
-        for statement in _PRUNE_JOBS:
+        for statement in PRUNE_JOBS:
             self._add(statement, (now - self.retention_days * 86400, PRUNE_ROWS))
 
-    def _take_lock(self) -> IO[str]:
-        """Two controllers on one cluster would undo each other's work: the second is refused here."""
-        lock_path = self.path.with_name(self.path.name + ".lock")
-        try:
-            descriptor = os.open(lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        except OSError as error:
-            raise JournalError(
-                f"cannot open the journal {self.path}: {error.strerror}: its folder must exist and belong to "
-                "the user of the controller (journal.path in the settings)"
-            ) from error
-        lock_file = os.fdopen(descriptor, "r+")
-        try:
-            fcntl.flock(lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = lock_file.read(20).strip() or "unknown"
-            lock_file.close()
-            raise JournalError(
-                f"another controller (pid {holder}) uses the journal {self.path}: stop it first"
-            ) from error
-        lock_file.truncate()
-        lock_file.write(f"{os.getpid()}\n")
-        lock_file.flush()
-        return lock_file
+    # -- opening it --------------------------------------------------------------------------------
 
-    def _open_or_begin_anew(self) -> sqlite3.Connection:
+    def _open(self) -> sqlite3.Connection:
+        """The file; a new one in place of a damaged one; a makeshift while there is no room for either.
+
+        Raises JournalError: written by a newer controller, no folder, no permission.
+        """
         try:
             return self._connect()
         except sqlite3.Error as error:
-            if not _is_damage(error):
-                raise self._failed("open", error) from error
-            self._set_aside(error)
+            if not is_damage(error):
+                return self._make_do(error)
+            damage = error
+        self._tell(set_aside(self.path, damage))
         try:
             return self._connect()
         except sqlite3.Error as error:
+            return self._make_do(error)
+
+    def _make_do(self, error: sqlite3.Error) -> sqlite3.Connection:
+        """Where it is only room that is missing: read the old file without the shared memory that other
+        connections need; or read nothing."""
+        if not is_no_room(error, self.path):
             raise self._failed("open", error) from error
+        _log.error(
+            "%s; going on without it: what it should hold is kept in memory", self._failed("open", error)
+        )
+        self._writable = False
+        self._makeshift = "exclusive"
+        return self._makeshift_connection()
 
-    def _connect(self) -> sqlite3.Connection:
+    def _makeshift_connection(self) -> sqlite3.Connection:
+        if self._makeshift == "exclusive":
+            with contextlib.suppress(sqlite3.Error):
+                return self._connect(exclusive=True)
+        self._makeshift = "memory"
+        connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        migrate(connection, ":memory:")
+        return connection
+
+    def _open_properly(self) -> None:
+        """There may be room again. Raises sqlite3.Error while there is none."""
+        self._connection.close()
+        try:
+            self._connection = self._connect()
+        except sqlite3.Error:
+            self._connection = self._makeshift_connection()
+            raise
+        was, self._makeshift = self._makeshift, ""
+        _log.warning("journal %s: open again", self.path)
+        if was == "memory":
+            self._end_what_was_open()
+
+    def _end_what_was_open(self) -> None:
+        """End, before anything else is written, slices and operations of a controller whose journal could
+        not be read when this one began."""
+        rows = self._connection.execute("SELECT value FROM state WHERE key = 'heartbeat'").fetchall()
+        seen = self._json(rows[0][0], "heartbeat") if rows else None
+        if isinstance(seen, int | float):
+            jobs = self._connection.execute("SELECT job_id FROM slices WHERE end IS NULL").fetchall()
+            for (job_id,) in jobs:
+                self._queue.appendleft((_CLOSE_SLICE, (seen, "the controller stopped", job_id)))
+                self._queue.appendleft((_COUNT_SLICE, (seen, seen, job_id)))
+        for (number,) in self._connection.execute(
+            "SELECT op_id FROM operations WHERE end IS NULL"
+        ).fetchall():
+            self._queue.appendleft((_END, (clock.time(), "interrupted", "", number)))
+
+    def _connect(self, *, exclusive: bool = False) -> sqlite3.Connection:
         connection = sqlite3.connect(
             self.path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
+        connection.text_factory = forgiving
         try:
-            connection.execute("PRAGMA journal_mode = WAL")
-            connection.execute("PRAGMA synchronous = NORMAL")
-            connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
-            if self.path.stat().st_size <= CHECKED_BYTES:
-                answer = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-                if answer != "ok":
-                    raise _Damaged(answer)
-            migrate(connection, str(self.path))
+            with garbled():
+                if exclusive:
+                    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+                connection.execute("PRAGMA journal_mode = WAL")
+                connection.execute("PRAGMA synchronous = NORMAL")
+                connection.execute(f"PRAGMA journal_size_limit = {64 << 20}")
+                _check(connection, self.path)
+                migrate(connection, str(self.path))
+            self._file = self.path.stat()
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _set_aside(self, error: sqlite3.Error) -> None:
-        """Move a damaged file out of the way. Raises JournalError where that fails too."""
-        connection = getattr(self, "_connection", None)
-        if connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
-        suffix = f".damaged-{clock.strftime('%Y%m%dT%H%M%S')}"
+    def _is_there(self) -> bool:
         try:
-            for part in ("", "-wal", "-shm"):
-                file = self.path.with_name(self.path.name + part)
-                if file.exists():
-                    file.rename(self.path.with_name(self.path.name + suffix + part))
-        except OSError as failure:
-            raise JournalError(
-                f"the journal {self.path} is damaged ({error}) and cannot be moved away: {failure.strerror}"
-            ) from failure
-        message = (
-            f"the journal {self.path} is damaged ({error}): it was set aside as {self.path.name}{suffix} and "
-            "a new one begun; use of GPUs before now is missing from reports"
-        )
+            return self._file is None or os.path.samestat(self._file, self.path.stat())
+        except OSError:
+            return False
+
+    def _replace(self, error: sqlite3.Error) -> None:
+        """The file turned out to be damaged while it was in use. Raises JournalError."""
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+        self._begin_anew(set_aside(self.path, error))
+
+    def _begin_anew(self, message: str) -> None:
+        with contextlib.suppress(sqlite3.Error):
+            self._connection.close()
+        self.generation += 1
+        self._last_decision.clear()
+        self._tell(message)
+        try:
+            self._connection = self._open()
+        except JournalError:
+            self._makeshift = "memory"
+            self._connection = self._makeshift_connection()
+            raise
+
+    def _tell(self, message: str) -> None:
         self.messages.append(message)
         _log.error("%s", message)
+        self.record_event(clock.time(), None, None, "journal", message)
 
     def _failed(self, what: str, error: sqlite3.Error) -> JournalError:
         code = getattr(error, "sqlite_errorname", "")  # Python 3.11
         hint = ""
         if "FULL" in code or "full" in str(error):
             hint = ": free space on its file system"
+        elif "I/O error" in str(error):
+            hint = ": look at its disk, and whether that is full"
         elif "locked" in str(error):
             hint = ": another process holds it; look with `fuser`"
         elif "readonly" in str(error) or "unable to open" in str(error):
@@ -471,12 +594,29 @@ _BAD_ROW = (
 )
 
 
-class _Damaged(sqlite3.DatabaseError):
-    """The integrity check found something."""
+def _taken(path: Path) -> JournalLock:
+    """Two controllers on one cluster would undo each other's work: the second is refused here."""
+    lock = JournalLock(path)
+    if not lock.take():
+        raise JournalError(f"another controller (pid {lock.holder}) uses the journal {path}: stop it first")
+    return lock
 
 
-def _is_damage(error: sqlite3.Error) -> bool:
-    return isinstance(error, _Damaged) or "not a database" in str(error) or "malformed" in str(error)
+def _check(connection: sqlite3.Connection, path: Path) -> None:
+    """Look for damage, for a bounded time. Raises Damaged, sqlite3.Error."""
+    deadline = clock.monotonic() + CHECK_SECONDS
+    connection.set_progress_handler(lambda: clock.monotonic() > deadline, 100_000)
+    try:
+        (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError as error:
+        if "interrupted" not in str(error):
+            raise
+        _log.info("journal %s: no damage seen in %g s; see `gandiva journal verify`", path, CHECK_SECONDS)
+        return
+    finally:
+        connection.set_progress_handler(None, 0)
+    if answer != "ok":
+        raise Damaged(answer)
 
 
 def _cut(text: str) -> str:

@@ -29,6 +29,7 @@ PAGE_OF = {
     "trace": "gandiva-trace.1",
     "status": "gandiva.1",
     "daemon": "gandivad.8",
+    "journal": "gandiva-journal.8",
 }
 
 

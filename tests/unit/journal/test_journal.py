@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.errors import JournalError
@@ -107,6 +107,7 @@ def test_after_a_crash_open_slices_end_at_the_last_heartbeat(path: Path) -> None
         assert journal.close_open_slices(999) == []
 
 
+@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["open", "close"]), st.integers(1, 3), st.integers(0, 50)), max_size=40
@@ -332,15 +333,6 @@ def test_a_full_disk_is_named_and_nothing_is_lost_once_there_is_room(path: Path)
     assert only(path).record.id == ONE
 
 
-def test_an_operation_that_could_not_be_recorded_never_appears(path: Path) -> None:
-    with Journal(path) as journal:
-        fill_up(journal)
-        with pytest.raises(JournalError):
-            journal.begin_operation(1, ONE, "suspend", 1, {"detail": "x" * 100_000})
-        journal._connection.execute("PRAGMA max_page_count = 100000")
-        assert journal.open_operations() == []
-
-
 def test_a_locked_file_is_reported_and_written_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.journal.writer.BUSY_SECONDS", 0.01)
     with Journal(path) as journal:
@@ -377,16 +369,6 @@ def test_memory_stays_bounded_while_the_disk_refuses(path: Path, monkeypatch: py
         journal.close_slice(ONE, 11, "ended")
         assert journal.totals()[ONE].run_seconds == 10, "accounting is never shed"
         assert journal.last_heartbeat() == 999
-
-
-def test_a_newer_schema_is_left_alone(path: Path) -> None:
-    Journal(path).close()
-    with sqlite3.connect(path) as connection:
-        connection.execute("INSERT INTO schema_version VALUES (999)")
-    connection.close()
-    with pytest.raises(JournalError, match="newer controller"):
-        Journal(path)
-    assert list(path.parent.glob("*.damaged*")) == []
 
 
 def test_migrations_are_applied_one_by_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

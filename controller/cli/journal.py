@@ -1,0 +1,100 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva journal`: look after the controller's journal."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from controller.cli.common import Subparsers, add_config, new_parser
+
+_DESCRIPTION = """\
+Look after the controller's journal, as root or as the user of the controller.
+It needs no care: what is old is deleted, a damaged file is replaced."""
+
+_VERIFY = """\
+Check a journal: the file itself, its schema, and what must hold between its
+rows (no job in two slices at once, totals equal to the sums of slices).
+Changes nothing and may be used while the controller runs. Exit status 0: all
+is well; 1: something is not, or it cannot be read."""
+
+_VACUUM = """\
+Delete what is older than journal.retention_days and journal.detail_days, and
+give the space back to the file system. Needs about as much free space as the
+file is large. Refused while a controller leads: stop it first."""
+
+_EXAMPLES = """\
+  gandiva journal verify
+  gandiva journal verify /var/lib/gandiva/journal.sqlite.damaged-20260101T120000
+  systemctl stop gandiva; gandiva journal vacuum; systemctl start gandiva"""
+
+
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+    """Add it to the commands."""
+    parser = new_parser(subparsers, "journal", "look after the controller's journal", _DESCRIPTION, _EXAMPLES)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    for name, summary, text, run in (
+        ("verify", "check it", _VERIFY, run_verify),
+        ("vacuum", "give space back", _VACUUM, run_vacuum),
+    ):
+        action = new_parser(actions, name, summary, text, "")
+        action.add_argument(
+            "file",
+            nargs="?",
+            type=Path,
+            metavar="FILE",
+            help="the journal (default: journal.path in the settings)",
+        )
+        if name == "verify":
+            action.add_argument("--json", action="store_true", help="as JSON")
+        add_config(action)
+        action.set_defaults(run=run)
+
+
+def run_verify(args: argparse.Namespace) -> int:
+    """Print what was found."""
+    from controller.journal.verify import verify
+
+    found = verify(_path(args))
+    if args.json:
+        print(
+            json.dumps(
+                {
+                    "path": str(found.path),
+                    "size_bytes": found.size_bytes,
+                    "schema": found.schema,
+                    "rows": dict(found.rows),
+                    "problems": list(found.problems),
+                }
+            )
+        )
+    else:
+        rows = ", ".join(f"{count} {table}" for table, count in found.rows) or "nothing that can be read"
+        print(f"{found.path}: schema {found.schema}, {found.size_bytes / 2**20:.1f} MiB, {rows}")
+        for problem in found.problems:
+            print(f"  problem  {problem}")
+        print("It is damaged or wrong." if found.problems else "It is in order.")
+    return 1 if found.problems else 0
+
+
+def run_vacuum(args: argparse.Namespace) -> int:
+    """Do it and print what it brought."""
+    from controller.journal.vacuum import vacuum
+    from controller.settings import load_settings, settings_path
+
+    settings = load_settings(settings_path(args.config)).journal
+    done = vacuum(_path(args), retention_days=settings.retention_days, detail_days=settings.detail_days)
+    print(
+        f"{done.rows_deleted} rows deleted; "
+        f"{done.bytes_before / 2**20:.1f} MiB before, {done.bytes_after / 2**20:.1f} MiB now"
+    )
+    return 0
+
+
+def _path(args: argparse.Namespace) -> Path:
+    if args.file is not None:
+        return Path(args.file)
+    from controller.settings import load_settings, settings_path
+
+    return load_settings(settings_path(args.config)).journal.path

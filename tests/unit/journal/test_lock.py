@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One leader at a time, and none too few."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controller.errors import JournalError
+from controller.journal import Journal
+from controller.journal.lock import JournalLock
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from controller.journal.lock import JournalLock
+lock = JournalLock(Path(sys.argv[1]))
+assert lock.take()
+print("has it", flush=True)
+time.sleep(60)
+"""
+
+
+def test_the_second_waits_until_the_first_lets_go(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    first, second = JournalLock(path), JournalLock(path)
+    assert first.take() and first.take(), "taking it twice changes nothing"
+    assert not second.take()
+    assert second.holder == str(os.getpid())
+    first.release()
+    assert second.take() and second.is_ours() and not first.is_ours()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_it_is_free_the_moment_its_holder_is_gone_and_not_while_it_is_stopped(
+    tmp_path: Path, how: signal.Signals
+) -> None:
+    path = tmp_path / "journal.sqlite"
+    process = subprocess.Popen([sys.executable, "-c", HOLDER, str(path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None and process.stdout.readline() == b"has it\n"
+    mine = JournalLock(path)
+    os.kill(process.pid, signal.SIGSTOP)
+    assert not mine.take() and mine.holder == str(process.pid)
+    os.kill(process.pid, signal.SIGCONT)
+    process.send_signal(how)
+    process.wait(timeout=30)
+    assert mine.take()
+    process.stdout.close()
+
+
+def test_a_lock_file_that_was_removed_is_no_lock_any_more(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    first, second = JournalLock(path), JournalLock(path)
+    assert first.take()
+    first.path.unlink()
+    assert not first.is_ours()
+    assert second.take() and second.is_ours() and not first.is_ours()
+
+
+def test_a_link_in_its_place_is_not_followed(tmp_path: Path) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    (tmp_path / "journal.sqlite.lock").symlink_to(victim)
+    with pytest.raises(JournalError, match="cannot open the journal"):
+        JournalLock(tmp_path / "journal.sqlite").take()
+    assert victim.read_text() == "precious"
+
+
+def test_a_journal_takes_over_a_lock_and_gives_it_back(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    lock = JournalLock(path)
+    assert lock.take()
+    with Journal(path, lock=lock):
+        assert not JournalLock(path).take()
+    assert JournalLock(path).take()
