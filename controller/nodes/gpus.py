@@ -80,6 +80,8 @@ class NvmlSource:
 
     def __init__(self) -> None:
         self._initialized = False
+        self._known: dict[int, tuple[Any, str, str]] = {}
+        """Handle, UUID and model by index: they stay as long as the library is initialised."""
         self._last: dict[int, GpuReading] = {}
 
     def read(self) -> Reading:
@@ -87,6 +89,7 @@ class NvmlSource:
         import pynvml
 
         if not self._initialized:
+            self._known = {}
             pynvml.nvmlInit()
             self._initialized = True
         try:
@@ -101,6 +104,7 @@ class NvmlSource:
         try:
             found = self._ask(pynvml, index)
         except pynvml.NVMLError:
+            self._known.pop(index, None)
             last = self._last.get(index)
             if last is None:
                 return GpuReading(index, "", "", 0, 0, 0.0, (), healthy=False)
@@ -109,7 +113,11 @@ class NvmlSource:
         return found
 
     def _ask(self, pynvml: Any, index: int) -> GpuReading:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        if index not in self._known:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            name = model_slug(_text(pynvml.nvmlDeviceGetName(handle)))
+            self._known[index] = (handle, _text(pynvml.nvmlDeviceGetUUID(handle)), name)
+        handle, uuid, model = self._known[index]
         memory = self._memory(pynvml, handle)
         try:
             utilization = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
@@ -130,8 +138,8 @@ class NvmlSource:
                 used[int(process.pid)] = None if size is None or before is None else before + int(size)
         return GpuReading(
             index=index,
-            uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
-            model=model_slug(_text(pynvml.nvmlDeviceGetName(handle))),
+            uuid=uuid,
+            model=model,
             memory_bytes=int(memory.total),
             memory_used_bytes=int(memory.used),
             utilization_fraction=min(1.0, max(0.0, utilization)),

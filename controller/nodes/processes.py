@@ -19,11 +19,12 @@ import contextlib
 import os
 import re
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 MAX_READ_BYTES = 1 << 20
+READ_BYTES = 1 << 16
 
 _V1 = re.compile(r"/slurm(?:_(?P<node>[^/]+))?/uid_(?P<uid>\d{1,10})/job_(?P<job>\d{1,10})(?:/|$)")
 _V2 = re.compile(
@@ -78,7 +79,7 @@ class Processes:
         """`uid_of_job` says whose a job is, or None when it is not known on this node."""
         self._node = node
         self._uid_of_job = uid_of_job
-        self._proc = proc
+        self._proc = str(proc)
         self._cgroup_mount = cgroup_mount
         self._job_of_sluid: dict[str, int] = {}
 
@@ -139,17 +140,25 @@ class Processes:
 
     # -- inside --------------------------------------------------------------------------------------------
 
-    def _pids(self) -> Iterator[int]:
-        for entry in self._proc.iterdir():
-            if entry.name.isdecimal():
-                yield int(entry.name)
+    def _pids(self) -> list[int]:
+        with os.scandir(self._proc) as entries:
+            return [int(entry.name) for entry in entries if entry.name.isdecimal()]
 
     def _read(self, pid: int, name: str) -> str | None:
+        # Read a thousand times at a switch: without a file object and a Path it takes a third of the time.
         try:
-            with (self._proc / str(pid) / name).open("rb") as file:
-                return file.read(MAX_READ_BYTES).decode("utf-8", "replace")
+            file = os.open(f"{self._proc}/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
             return None
+        try:
+            data = os.read(file, READ_BYTES)
+            while len(data) < MAX_READ_BYTES and (more := os.read(file, READ_BYTES)):
+                data += more
+        except OSError:
+            return None
+        finally:
+            os.close(file)
+        return data.decode("utf-8", "replace")
 
     def _stat(self, pid: int) -> list[str] | None:
         """The fields of /proc/PID/stat from the third on (the second, the name, may contain anything)."""
