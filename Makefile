@@ -6,11 +6,11 @@ CLUSTER := $(PYTHON) -m container
 CODE := controller checkpointing gandiva container examples tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit lint live cluster bench fidelity clean
+.PHONY: help env demo test unit lint live cluster deb deb-test bench fidelity clean
 
 help: ## Show this list
 	@printf 'Gandiva for Slurm: what make can do\n\n'
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
 
 env: ## Make the Python environment (.venv); the other targets do it as needed
 	@scripts/environment.sh
@@ -38,6 +38,15 @@ live: env ## Live tests: real Slurm in containers, mock GPUs (set KEEP=1 to keep
 cluster: env ## Bring a mini cluster named dev up and leave it running (gandiva-cluster --help)
 	@$(CLUSTER) up
 	@printf 'Running. Try: %s sh login --user alice. Remove it with: make clean\n' '.venv/bin/gandiva-cluster'
+
+deb: env ## Debian packages for forky (Slurm 26.05) and trixie (24.11), in build/deb
+	@$(CLUSTER) deb
+
+deb-test: env ## Everything about the packages, on both releases: a cluster from packages, upgrade, purge (10 minutes)
+	@for release in forky trixie; do \
+	    printf '==> Packages on %s\n' $$release; \
+	    RELEASE=$$release GANDIVA_DEB_AGAIN=1 $(PYTHON) -m pytest tests/live/test_packages.py -m live -q || exit 1; \
+	done
 
 bench: env ## Benchmarks: step() overhead, GPU idle gap at a switch, loop time
 	@$(PYTHON) benchmarks/run.py

@@ -1,0 +1,398 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The Debian packages: what is in them, how they come and go, and a cluster that runs from nothing else.
+
+    make deb-test                                             both releases of Debian, everything
+    RELEASE=trixie pytest tests/live/test_packages.py -m live
+
+These tests make a cluster and containers of their own; the run's common cluster is left alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container import engine, images, packages
+from container.cluster import MiniCluster, clusters
+from container.containers import spec_of
+from container.execute import Completed, Content, execute, put_files
+from container.spec import ClusterSpec
+from tests.live.gpu_history import overlaps
+from tests.live.support import Site
+
+pytestmark = pytest.mark.live
+
+RELEASE = os.environ.get("RELEASE") or "forky"
+SLURM = {"forky": "26.05", "trixie": "24.11"}[RELEASE]
+ADAPTER = {"forky": "pyslurm", "trixie": "command"}[RELEASE]
+TRAIN = "python3 examples/train_mock.py --minibatch-ms 50 --memory-mb 1024"
+EXPOSURE = 15
+"""Tenths; what `systemd-analyze security` may say at most of the daemon (0 none, 100 all)."""
+_PREFIX = "packages-"
+
+
+@pytest.fixture(scope="module")
+def client() -> Any:
+    return engine.connect(report=print)
+
+
+@pytest.fixture(scope="module")
+def folder(client: Any) -> Path:
+    """The packages of this release, built where they are out of date."""
+    return packages.Packages(client, RELEASE, print).ensure()
+
+
+@dataclass
+class Machine:
+    """A container without Slurm running, that packages come to and go from."""
+
+    client: Any
+    container: Any
+
+    def __call__(self, script: str, *, check: bool = True, timeout_seconds: float = 120) -> Completed:
+        return execute(
+            self.client,
+            self.container.id,
+            ["bash", "-c", script],
+            host="machine",
+            check=check,
+            timeout_seconds=timeout_seconds,
+        )
+
+    def files(self) -> set[str]:
+        """Everything on its disk that a package could leave behind."""
+        return set(self("find /boot /etc /home /opt /root /srv /usr /var -xdev").stdout.splitlines())
+
+    def put(self, files: list[Path]) -> None:
+        put_files(
+            self.client, self.container.id, {f"/pk/{path.name}": Content(path.read_bytes()) for path in files}
+        )
+
+
+def new_machine(client: Any, image: str) -> Iterator[Machine]:
+    container = client.containers.create(
+        image, ["sleep", "infinity"], labels={images.LABEL: "packages"}, hostname="machine"
+    )
+    try:
+        container.start()
+        yield Machine(client, container)
+    finally:
+        container.remove(force=True)
+
+
+@pytest.fixture
+def machine(client: Any, folder: Path) -> Iterator[Machine]:
+    """As a site's machine before Gandiva, with all packages at hand in /pk."""
+    for machine in new_machine(client, images.Images(client, RELEASE, print).ensure_site()):
+        machine.put(list(folder.glob("*.deb")))
+        yield machine
+
+
+@pytest.fixture
+def workshop(client: Any, folder: Path) -> Iterator[Machine]:
+    """Where packages are built: readelf, and shells whose completion is tried."""
+    for machine in new_machine(client, images.Images(client, RELEASE, print).ensure_deb()):
+        machine.put(list(folder.glob("*.deb")))
+        yield machine
+
+
+# -- in the packages ---------------------------------------------------------------------------
+
+
+def test_lintian_finds_no_error(folder: Path) -> None:
+    """The build fails on errors; warnings are few enough to be looked at one by one."""
+    found = (folder / "lintian.txt").read_text()
+    assert not re.search(r"^E:", found, re.MULTILINE), found
+    assert not re.search(r"^W:", found, re.MULTILINE), found
+
+
+def test_the_plugin_fits_one_slurm_only(machine: Machine) -> None:
+    depends = machine("dpkg-deb -f /pk/gandiva-slurm-plugin_*.deb Depends").stdout
+    year, month = SLURM.split(".")
+    assert f"slurm-wlm-basic-plugins (>= {SLURM})" in depends
+    assert f"slurm-wlm-basic-plugins (<< {year}.{int(month) + 1:02d}~)" in depends
+
+
+def test_configuration_is_marked_as_such_and_nothing_is_where_it_must_not_be(machine: Machine) -> None:
+    for path in machine("ls /pk/*.deb").stdout.split():
+        listing = machine(f"dpkg-deb -c {path}").stdout.splitlines()
+        names = [line.split()[5].removeprefix(".") for line in listing if not line.startswith("d")]
+        conffiles = machine(
+            f"dpkg-deb --ctrl-tarfile {path} | tar xO ./conffiles", check=False
+        ).stdout.split()
+        assert {name for name in names if name.startswith("/etc/")} == set(conffiles)
+        assert not [n for n in names if not n.startswith(("/usr/", "/etc/gandiva/", "/etc/logrotate.d/"))]
+        assert not [n for n in names if "/local/" in n or "__pycache__" in n or n.endswith((".c", ".pyx"))]
+        assert all(line.split()[1] == "root/root" for line in listing)
+        # A set-id bit or a file that others may write would be a hole.
+        assert not [line for line in listing if not line.startswith("l") and re.match(r".{3,6}s|.{8}w", line)]
+
+
+def test_libraries_are_hardened(workshop: Machine) -> None:
+    workshop("for p in /pk/*.deb; do dpkg-deb -x $p /x; done")
+    found = workshop("find /x -name '*.so' -printf '%p\\n'").stdout.split()
+    assert any(path.endswith("spank_gandiva.so") for path in found)
+    for path in found:
+        dynamic = workshop(f"readelf -Wd {path}").stdout
+        assert "BIND_NOW" in dynamic or ("(FLAGS_1)" in dynamic and "NOW" in dynamic), path
+        assert "GNU_RELRO" in workshop(f"readelf -Wl {path}").stdout, path
+        assert re.search(r"GNU_STACK.* RW ", workshop(f"readelf -Wl {path}").stdout), path
+        if path.endswith("spank_gandiva.so"):
+            symbols = workshop(f"readelf -Ws --dyn-syms {path}").stdout
+            assert "__stack_chk_fail" in symbols and "_chk@" in symbols
+            # Only what Slurm looks for may be seen from outside.
+            exported = re.findall(r" (?:GLOBAL|WEAK) +DEFAULT +\d+ (\w+)", symbols)
+            assert exported and all(
+                name.startswith(("plugin_", "slurm_spank_", "spank_")) for name in exported
+            )
+
+
+def test_completion_in_real_shells(workshop: Machine) -> None:
+    workshop("dpkg-deb -x /pk/gandiva-client_*.deb /x")
+    workshop("bash -n /x/usr/share/bash-completion/completions/gandiva")
+    workshop("zsh -n /x/usr/share/zsh/vendor-completions/_gandiva")
+    place = "/x/usr/share/fish/vendor_completions.d/gandiva.fish"
+    offered = workshop(f"fish -c 'source {place}; complete -C \"gandiva report --\"'").stdout
+    assert {"--starttime", "--allusers"} <= {line.split("\t")[0] for line in offered.splitlines()}
+    offered = workshop(f"fish -c 'source {place}; complete -C \"gandiva config \"'").stdout
+    assert {"show", "check", "sample", "slurm"} <= {line.split("\t")[0] for line in offered.splitlines()}
+
+
+# -- units and the rest of the system ----------------------------------------------------------
+
+
+def test_units_are_right_and_little_exposed(machine: Machine) -> None:
+    machine("dpkg -i /pk/*.deb 2>&1")
+    done = machine("systemd-analyze verify gandiva.service run-gandiva.mount 2>&1", check=False)
+    mine = [line for line in done.stdout.splitlines() if "gandiva" in line]
+    assert mine == [], done.stdout
+    done = machine(
+        f"systemd-analyze security --offline=true --no-pager --threshold={EXPOSURE} gandiva.service 2>&1",
+        check=False,
+    )
+    assert done.exit_code == 0, done.stdout
+    assert "Overall exposure level" in done.stdout
+
+
+def test_log_rotation(machine: Machine) -> None:
+    machine("dpkg -i /pk/*.deb 2>&1")
+    machine("runuser -u gandiva -- sh -c 'echo line > /var/log/gandiva/gandiva.log'")
+    done = machine("logrotate --force --verbose /etc/logrotate.d/gandiva 2>&1")
+    assert "error" not in done.stdout, done.stdout
+    owners = machine("stat -c '%U %a %n' /var/log/gandiva/*").stdout.splitlines()
+    assert set(owners) == {
+        "gandiva 640 /var/log/gandiva/gandiva.log",
+        "gandiva 644 /var/log/gandiva/gandiva.log.1",
+    } or set(owners) == {
+        "gandiva 640 /var/log/gandiva/gandiva.log",
+        "gandiva 640 /var/log/gandiva/gandiva.log.1",
+    }
+
+
+def test_install_remove_install_purge(machine: Machine) -> None:
+    """What comes goes again; scripts may run twice; nothing starts."""
+    before = machine.files()
+    installed = machine("dpkg -i /pk/*.deb 2>&1").stdout
+    assert "installed, not started" in installed
+    version = machine("dpkg-query -W -f '${Version}' gandiva-common").stdout
+    assert machine("gandiva --version").stdout.split() == ["gandiva", re.split(r"[~+-]", version)[0]]
+    assert machine("dpkg --verify gandiva-common gandiva-client gandiva-controller gandiva-node").stdout == ""
+    user = machine("getent passwd gandiva").stdout.strip().split(":")
+    assert int(user[2]) < 1000 and user[5:] == ["/var/lib/gandiva", "/usr/sbin/nologin"]
+    assert machine("stat -c '%U %a' /var/lib/gandiva /var/log/gandiva").stdout == "gandiva 750\n" * 2
+    # Enabled units would start at the next boot: the daemon only when its administrator says so.
+    enabled = machine("ls -R /etc/systemd/system").stdout
+    assert "gandiva.service" not in enabled and "run-gandiva.mount" in enabled
+    for script in ("postinst", "prerm"):
+        assert (
+            "try-restart"
+            in machine(
+                f"cat /usr/bin/deb-systemd-invoke /var/lib/dpkg/info/gandiva-controller.{script}"
+            ).stdout
+            or script == "prerm"
+        )
+
+    # What its use leaves behind: a journal, logs, the key, compiled code.
+    machine("touch /var/lib/gandiva/journal.sqlite /var/log/gandiva/gandiva.log /etc/gandiva/agent_key")
+    machine("gandiva config show; gandiva report --help; gandiva-agent --help", check=False)
+    for name in ("gandiva-controller", "gandiva-node", "gandiva-slurm-plugin"):
+        script = f"/var/lib/dpkg/info/{name}.postinst"
+        machine(f"[ ! -e {script} ] || {{ {script} configure && {script} configure {version}; }} 2>&1")
+
+    machine("dpkg --remove $(dpkg-query -W -f '${Package}\\n' 'gandiva-*') 2>&1")
+    kept = {name for name in machine.files() - before if "/systemd/" not in name}
+    assert {"/etc/gandiva/gandiva.toml", "/var/lib/gandiva/journal.sqlite", "/etc/gandiva/agent_key"} <= kept
+    assert not [name for name in kept if name.startswith("/usr/")]
+
+    machine("dpkg -i /pk/*.deb 2>&1")
+    machine("dpkg --purge $(dpkg-query -W -f '${Package}\\n' 'gandiva-*') 2>&1")
+    left = machine.files() - before
+    assert left == set()
+    assert before - machine.files() == set()
+
+
+def test_a_second_build_is_the_same(client: Any, folder: Path) -> None:
+    if not os.environ.get("GANDIVA_DEB_AGAIN"):
+        pytest.skip("takes a second build: set GANDIVA_DEB_AGAIN=1 (make deb-test does)")
+
+    def digests() -> dict[str, str]:
+        return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.glob("*.deb")}
+
+    first = digests()
+    packages.Packages(client, RELEASE, print).ensure(again=True)
+    assert digests() == first
+
+
+# -- a cluster from packages -------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def packaged(client: Any, folder: Path) -> Iterator[Site]:
+    """A cluster whose hosts have the packages and nothing else of Gandiva."""
+    for name, found in clusters(client).items():
+        pid = name.removeprefix(_PREFIX)
+        if name.startswith(_PREFIX) and pid.isdigit() and not Path("/proc", pid).exists():
+            MiniCluster(spec_of(found[0])).down()
+    assert list(folder.glob("*.deb"))
+    spec = ClusterSpec(name=f"{_PREFIX}{os.getpid()}", release=RELEASE, install="packages")
+    mini = MiniCluster(spec, print)
+    try:
+        mini.up()
+        site = Site(mini, nodes=spec.node_names)
+        for user in ("alice", "bob"):
+            mini.exec("login", "cp -r /usr/share/doc/gandiva-client/examples .", user=user)
+        site.start_controller()
+        yield site
+    except BaseException:
+        mini.gather_logs(images.LOGS / "packages")
+        raise
+    finally:
+        if not os.environ.get("KEEP"):
+            mini.down()
+
+
+def test_every_host_has_its_packages_only(packaged: Site) -> None:
+    def installed(host: str) -> set[str]:
+        command = "dpkg-query -W -f '${db:Status-Abbrev} ${Package}\\n' 'gandiva*' | sed -n 's/^ii *//p'"
+        return set(packaged.cluster.exec(host, command, check=False).stdout.split())
+
+    built = {
+        path.name.partition("_")[0] for path in (images.REPOSITORY_ROOT / "build/deb" / RELEASE).glob("*.deb")
+    }
+    for host in packaged.cluster.spec.hosts:
+        assert installed(host.name) == set(packages.PACKAGES_OF[host.role]) & built
+        assert packaged.cluster.exec(host.name, "ls -d /opt/gandiva", check=False).exit_code != 0
+    assert packaged.cluster.exec("n1", "command -v gandiva", check=False).exit_code != 0
+    assert packaged.cluster.exec("login", "id gandiva", check=False).exit_code != 0
+
+
+def test_the_controller_runs_as_its_user_with_little_right(packaged: Site) -> None:
+    process = packaged.cluster.exec(
+        "ctl", "ps -o user=,args= -p $(cat /run/slurm/gandiva.pid)"
+    ).stdout.split()
+    assert process[0] == "gandiva" and "/usr/bin/gandiva" in process
+    level = packaged.cluster.exec("ctl", "sacctmgr -nP show user gandiva format=AdminLevel").stdout.strip()
+    assert level == "Operator"
+    assert f"adapter {ADAPTER}" in packaged.cluster.controller_log()
+    # The shipped settings say it, too: nobody has to know which releases have pyslurm.
+    assert f'#adapter = "{ADAPTER}"' in packaged.cluster.exec("login", "gandiva config sample").stdout
+
+
+def test_two_jobs_take_turns(packaged: Site) -> None:
+    """Time-slicing, the job side, the agent, report and explain, all from packages."""
+    where = ("--gandiva", "--gres=gpu:4", "-w", "n1")
+    alice = packaged.submit("alice", f"{TRAIN} --gpus 4 --steps 160", *where)
+    packaged.wait_on_gpu(alice)
+    script = f"python3 -c 'import gandiva; print(gandiva.__file__)'; {TRAIN} --gpus 4 --steps 160"
+    bob = packaged.submit("bob", script, *where)
+    states = packaged.wait_ended([alice, bob], 180)
+    assert set(states.values()) == {"COMPLETED"}, packaged.log_tail()
+    rows = {row["job_id"]: row for row in packaged.report()}
+    assert rows[alice]["suspends"] >= 1, "it was never suspended: the test shows nothing"
+    assert overlaps(packaged.holds()) == []
+    assert "/usr/share/gandiva/jobside/gandiva/__init__.py" in packaged.output("bob", bob)
+    told = packaged.cluster.exec("login", ["gandiva", "explain", str(alice)], user="alice").stdout
+    assert "suspend" in told, told
+    status = packaged.cluster.exec("login", ["gandiva", "status", "--json"], user="alice").stdout
+    assert json.loads(status)
+    assert packaged.cluster.exec("n1", "ls /run/gandiva").stdout == ""
+
+
+def test_the_key_opens_the_agent_and_nothing_else(packaged: Site) -> None:
+    options = "-i /etc/gandiva/agent_key -o UserKnownHostsFile=/etc/gandiva/known_hosts -o BatchMode=yes"
+    command = f"runuser -u gandiva -- ssh {options} root@n1"
+    done = packaged.cluster.exec("ctl", f"{command} id < /dev/null", check=False)
+    assert done.exit_code != 0 and "uid=" not in done.stdout
+    done = packaged.cluster.exec("ctl", f'echo \'{{"id":1,"verb":"hello"}}\' | {command} gandiva-agent n1')
+    hello = json.loads(done.stdout)
+    assert hello["ok"] and len(hello["result"]["gpus"]) == 4
+
+
+NEWER = """
+    set -e
+    mkdir -p /tmp/newer; cd /tmp/newer
+    for package in /pk/*.deb; do
+        dpkg-deb -R "$package" tree
+        sed -i 's/0\\.1\\.0~/0.1.0+next~/' tree/DEBIAN/control
+        dpkg-deb --root-owner-group -b tree "${package##*/}"
+        rm -rf tree
+    done
+"""
+
+
+def test_an_upgrade_keeps_jobs_and_settings(packaged: Site, machine: Machine, tmp_path: Path) -> None:
+    """Packages of a higher version come in while one job runs and one is suspended."""
+    machine(textwrap.dedent(NEWER))
+    for name in machine("ls /tmp/newer").stdout.split():
+        content = b"".join(machine.client.api.get_archive(machine.container.id, f"/tmp/newer/{name}")[0])
+        (tmp_path / name).write_bytes(_only_file(content))
+    where = ("--gandiva", "--gres=gpu:4", "-w", "n2")
+    jobs = [packaged.submit(user, f"{TRAIN} --gpus 4 --steps 400", *where) for user in ("alice", "bob")]
+    packaged.wait_on_gpu(*jobs)
+    packaged.wait("one of two suspended", lambda: "SUSPENDED" in packaged.states(jobs).values())
+    settings = packaged.cluster.read_file("ctl", "/etc/gandiva/gandiva.toml")
+
+    packaged.cluster.install_packages(tmp_path)
+    versions = packaged.cluster.exec("ctl", "dpkg-query -W -f '${Version}\\n' 'gandiva-*'").stdout.split()
+    assert all("+next" in version for version in versions)
+    # What the package's script does where systemd runs.
+    packaged.cluster.service("ctl", "gandiva").restart()
+    assert packaged.cluster.read_file("ctl", "/etc/gandiva/gandiva.toml") == settings
+    assert set(packaged.wait_ended(jobs, 240).values()) == {"COMPLETED"}
+    assert overlaps(packaged.holds()) == []
+
+
+def _only_file(archive: bytes) -> bytes:
+    import io
+    import tarfile
+
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+        content = tar.extractfile(tar.getmembers()[0])
+        assert content is not None
+        return content.read()
+
+
+def test_purge_on_the_cluster(packaged: Site) -> None:
+    """Last of all: the hosts forget Gandiva, but for what the site has written itself."""
+    packaged.cluster.stop_controller()
+    for host in packaged.cluster.spec.hosts:
+        script = "dpkg --purge $(dpkg-query -W -f '${Package}\\n' 'gandiva*') 2>&1"
+        if packages.PACKAGES_OF[host.role]:
+            told = packaged.cluster.exec(host.name, script).stdout
+            # Slurm's configuration is the site's: it is told that it still names the plugin.
+            assert "plugstack.conf.d/gandiva.conf still names" in told
+        find = (
+            "find / -xdev \\( -path /proc -o -path /sys -o -path /etc/slurm -o -path /shared \\) -prune -o "
+            "-iname '*gandiva*' -print | grep -v minicluster"
+        )
+        left = packaged.cluster.exec(host.name, find, check=False).stdout.split()
+        assert left == [], host.name
