@@ -497,7 +497,8 @@ def _same_job(known: tuple[str, float], job: SlurmJob) -> bool:
     """Whether this is the job that was known by its user and its submit time. (A requeue changes the submit
     time, and is counted.)"""
     user, submit_time = known
-    return job.user == user and (job.restart_count > 0 or abs(job.submit_time - submit_time) < 1.0)
+    requeued = job.restart_count > 0 or job.state is JobState.COMPLETING
+    return job.user == user and (requeued or abs(job.submit_time - submit_time) < 1.0)
 
 
 def _request_json(request: Request) -> dict[str, Any]:

@@ -283,7 +283,7 @@ class Journal:
             jobs = [JobId(row[0]) for row in self._read("SELECT job_id FROM slices WHERE end IS NULL")]
             for job_id in jobs:
                 self.close_slice(job_id, time, "the controller stopped")
-            self.commit()
+            self._flush()
             return jobs
 
     def totals(self) -> dict[JobId, JobTotals]:
@@ -307,7 +307,7 @@ class Journal:
         of the earlier job is dropped, as `sacct` shows the newest job of a number alone."""
         with self._lock:
             self._last_decision.pop(job_id, None)
-            for table in ("usage", "jobs", "decisions"):
+            for table in ("usage", "jobs", "decisions", "slices"):
                 self._add(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))
 
     def unfinished_jobs(self) -> list[JobId]:
