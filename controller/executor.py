@@ -131,6 +131,7 @@ class _Operation:
     flight: InFlight = field(default_factory=lambda: InFlight(None, frozenset()))
     task: asyncio.Task[None] | None = None
     ended_at_mark: int | None = None
+    abandoned: bool = False
 
 
 class Executor:
@@ -203,6 +204,13 @@ class Executor:
         _, pending = await asyncio.wait(tasks, timeout=deadline_seconds)
         return not pending
 
+    def abandon(self, job_id: JobId) -> None:
+        """The job is gone, and its number is another job's now: do nothing more under this number."""
+        operation = self._operations.get(job_id)
+        if operation is not None and operation.task is not None:
+            operation.abandoned = True
+            operation.task.cancel()
+
     def cancel(self) -> None:
         """Drop what is under way, as a crash would; the next controller picks it up."""
         for operation in self._operations.values():
@@ -225,7 +233,10 @@ class Executor:
                 kind = type(operation.action).__name__.lower()
                 log.warning("job %s: %s failed: %s", job_id, kind, failure)
         except asyncio.CancelledError:
-            raise
+            if not operation.abandoned:
+                raise
+            outcome = Outcome.JOB_ENDED
+            self._ledger.release(job_id)
         except Exception:
             # A bug must cost one operation, not the controller.
             log.exception("job %s: internal error in %s", job_id, operation.action)
