@@ -6,7 +6,7 @@ CLUSTER := $(PYTHON) -m container
 CODE := controller checkpointing gandiva container examples tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit lint live cluster deb deb-test bench fidelity clean
+.PHONY: help env demo test unit lint live smoke cluster deb deb-test bench fidelity clean
 
 help: ## Show this list
 	@printf 'Gandiva for Slurm: what make can do\n\n'
@@ -18,7 +18,7 @@ env: ## Make the Python environment (.venv); the other targets do it as needed
 demo: env ## Bring a mini cluster up, run jobs of three users on shared GPUs, show them live, print the report
 	@$(PYTHON) scripts/demo.py
 
-test: lint unit live ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
+test: lint unit live smoke ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
 	@printf '==> All tests passed\n'
 
 unit: env ## Unit tests: no Docker, under a minute
@@ -30,6 +30,10 @@ lint: env ## ruff and mypy --strict
 	@.venv/bin/ruff check $(CODE)
 	@.venv/bin/ruff format --check --quiet $(CODE) || { printf 'error: run .venv/bin/ruff format\n' >&2; exit 1; }
 	@.venv/bin/mypy --no-error-summary $(CODE)
+
+smoke: env ## A few live tests on Slurm 24.11 with the command adapter (RELEASE=, ADAPTER= choose others)
+	@printf '==> Smoke tests on another Slurm release\n'
+	@RELEASE=$${RELEASE:-trixie} $(PYTHON) -m pytest tests/live -m 'live and smoke' -q
 
 live: env ## Live tests: real Slurm in containers, mock GPUs (set KEEP=1 to keep the cluster)
 	@printf '==> Live tests on a mini cluster\n'
