@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon: puts the parts together, and answers signals.
+"""The daemon: waits until it may lead, puts the parts together, and answers signals.
 
-SIGTERM and SIGINT end it in order (what is under way is finished, jobs stay as they are); SIGHUP reads the
-settings again. kill -9 does no harm either: the next start goes on from what Slurm and the nodes say.
+SIGTERM and SIGINT end it in order (`controller.stopping`); SIGHUP reads the settings again. kill -9 does no
+harm either: the next controller goes on from what Slurm and the nodes say.
 """
 
 from __future__ import annotations
@@ -28,17 +28,22 @@ from controller.cluster.factory import open_cluster
 from controller.errors import GandivaError, SettingsError
 from controller.executor import ExecutorSettings
 from controller.journal import Journal, JournalReader
+from controller.journal.lock import JournalLock
+from controller.leadership import wait_to_lead
 from controller.loop import Controller, LoopSettings, Tick
 from controller.measuring import MeasuringRecorder, TurnMeter
 from controller.nodes.ssh import SshSettings, ssh_nodes
 from controller.policies.registry import make_policy, priority_classes
 from controller.recording import JournalRecorder
 from controller.settings import Settings, load_settings, needs_restart
+from controller.stopping import stop_in_order
 
 log = logging.getLogger(__name__)
 
-DRAIN_SECONDS = 30.0
-"""How long an orderly stop waits for operations that are under way."""
+REST_FACTOR = 3.0
+"""A quarter of the time at most goes into turns of the loop that were asked for early."""
+TOLD_SECONDS = 3600.0
+"""How long `gandiva status` says that the journal had to be replaced."""
 
 
 def executor_settings(settings: Settings) -> ExecutorSettings:
@@ -62,6 +67,7 @@ def loop_settings(settings: Settings) -> LoopSettings:
     """The loop's part of the settings."""
     return LoopSettings(
         interval_seconds=settings.loop.interval_seconds,
+        rest_factor=REST_FACTOR,
         observe_deadline_seconds=settings.nodes.observe_deadline_seconds,
         default_weight=settings.requests.weight,
         addresses=dict(settings.nodes.addresses),
@@ -97,59 +103,81 @@ class Daemon:
         self._policy_state: Mapping[str, Any] | None = None
         """What the policy remembered before the next decision."""
         self._record_next = False
+        self._may_release = True
+        """The signal that ends the daemon lets daemon.at_stop count."""
+        self._journal: Journal | None = None
+        self._told: dict[str, float] = {}
 
     async def run(self) -> None:
         """Until a signal ends it. Raises GandivaError when it cannot start."""
-        settings = self._settings
         self._stop = asyncio.Event()
+        self._handle_signals()
+        lock = JournalLock(self._settings.journal.path)
+        standby = self._settings.daemon.standby
+        if not await wait_to_lead(lock, self._stop, standby=standby, waiting=self._wait):
+            log.info("stopped without having led")
+            return
+        settings = self._settings.journal
         with Journal(
-            settings.journal.path,
-            retention_days=settings.journal.retention_days,
-            detail_days=settings.journal.detail_days,
+            lock.journal, retention_days=settings.retention_days, detail_days=settings.detail_days, lock=lock
         ) as journal:
-            cluster = open_cluster(
-                settings.cluster.adapter,
-                deadline_seconds=settings.cluster.rpc_deadline_seconds,
-                measures=self._metrics,
-            )
-            nodes = ssh_nodes(_ssh_settings(settings), measures=self._metrics)
-            answers = Answers(self._live, JournalReader(settings.journal.path), metrics=self._metrics)
-            api = ApiServer(settings.api.listen, answers)
-            self._controller = controller = Controller(
+            await self._lead(journal)
+
+    def _wait(self, why: str) -> None:
+        log.info("%s", why)
+        notify.ready(why)
+
+    async def _lead(self, journal: Journal) -> None:
+        """Until a signal ends it. Raises GandivaError when it cannot start."""
+        assert self._stop is not None
+        settings = self._settings
+        self._journal = journal
+        cluster = open_cluster(
+            settings.cluster.adapter,
+            deadline_seconds=settings.cluster.rpc_deadline_seconds,
+            measures=self._metrics,
+        )
+        nodes = ssh_nodes(_ssh_settings(settings), measures=self._metrics)
+        answers = Answers(self._live, JournalReader(journal.path), metrics=self._metrics)
+        api = ApiServer(settings.api.listen, answers)
+        self._controller = controller = Controller(
+            cluster,
+            nodes,
+            make_policy(settings.policy),
+            journal,
+            SystemClock(),
+            loop_settings(settings),
+            executor_settings(settings),
+            priority_class=priority_classes(settings.policy),
+            publish=self._publish,
+            report_trouble=lambda _all: self._republish(),
+            recorder=MeasuringRecorder(JournalRecorder(journal), self._metrics),
+        )
+        api.start()
+        log.info(
+            "gandiva %s leads: policy %s, adapter %s, API on %s",
+            __version__,
+            settings.policy.name,
+            settings.cluster.adapter,
+            settings.api.listen,
+        )
+        notify.ready(f"policy {settings.policy.name}")
+        try:
+            await controller.run(self._stop)
+            notify.stopping()
+            daemon = self._settings.daemon
+            await stop_in_order(
+                controller,
                 cluster,
-                nodes,
-                make_policy(settings.policy),
-                journal,
-                SystemClock(),
-                loop_settings(settings),
-                executor_settings(settings),
-                priority_class=priority_classes(settings.policy),
-                publish=self._publish,
-                report_trouble=lambda _all: self._republish(),
-                recorder=MeasuringRecorder(JournalRecorder(journal), self._metrics),
+                release=daemon.at_stop == "release" and self._may_release,
+                deadline_seconds=daemon.stop_deadline_seconds,
             )
-            self._handle_signals()
-            api.start()
-            log.info(
-                "gandiva %s: policy %s, adapter %s, API on %s",
-                __version__,
-                settings.policy.name,
-                settings.cluster.adapter,
-                settings.api.listen,
-            )
-            notify.ready(f"policy {settings.policy.name}")
-            try:
-                await controller.run(self._stop)
-                notify.stopping()
-                log.info("stopping: jobs stay as they are, and the next start goes on from there")
-                if not await controller.executor.drain(DRAIN_SECONDS):
-                    log.warning("some operations were still under way; the next start completes them")
-            finally:
-                controller.executor.cancel()
-                api.stop()
-                with suppress(GandivaError):
-                    await nodes.close()
-                    await cluster.close()
+        finally:
+            controller.executor.cancel()
+            api.stop()
+            with suppress(GandivaError):
+                await nodes.close()
+                await cluster.close()
 
     # -- what the loop tells ----------------------------------------------------------------------------
 
@@ -174,19 +202,30 @@ class Daemon:
             started=self._started,
             ticks=self._ticks,
             tick_seconds=tick.observe_seconds + tick.plan_seconds,
-            problems=controller.troubles,
+            problems=(*controller.troubles, *self._told_of_journal()),
         )
         self._live.publish(tick.snapshot, tick.plan.reasons, health, turned=self._turned)
+
+    def _told_of_journal(self) -> list[str]:
+        """What became of the journal lately."""
+        now = time.monotonic()
+        messages = self._journal.messages if self._journal is not None else []
+        return [text for text in messages if now - self._told.setdefault(text, now) < TOLD_SECONDS]
 
     # -- signals --------------------------------------------------------------------------------------
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         assert self._stop is not None
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGTERM, self._end, True)
+        loop.add_signal_handler(signal.SIGINT, self._end, False)
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         loop.add_signal_handler(signal.SIGUSR1, self._ask_for_record)
+
+    def _end(self, may_release: bool) -> None:
+        assert self._stop is not None
+        self._may_release = may_release
+        self._stop.set()
 
     def _ask_for_record(self) -> None:
         """SIGUSR1: the next decision goes into a file beside the journal, for `gandiva replay`."""
@@ -210,7 +249,6 @@ class Daemon:
 
     def _reload(self) -> None:
         """SIGHUP. Bad settings change nothing."""
-        assert self._controller is not None
         notify.reloading()
         try:
             new = load_settings(self._path)
@@ -222,6 +260,10 @@ class Daemon:
         for key in needs_restart(self._settings, new):
             log.warning("%s has changed, which takes effect at the next start only", key)
         self._settings = new
+        if self._controller is None:
+            log.info("settings reloaded; this controller does not lead")
+            notify.ready()
+            return
         self._controller.settings = loop_settings(new)
         self._controller.executor.settings = executor_settings(new)
         self._controller.priority_class = priority_classes(new.policy)

@@ -22,7 +22,7 @@ from controller.errors import ClusterError, JournalError, NodeError
 from controller.executor import Executor, ExecutorSettings, Recorder
 from controller.journal import JobRecord, Journal
 from controller.memory import Memory
-from controller.model import Job, JobId, Phase, Plan, Request, Snapshot
+from controller.model import GpuSet, Job, JobId, Phase, Plan, Request, Snapshot
 from controller.nodes.port import NodePort, NodeSample
 from controller.observation import build_snapshot
 from controller.policies.base import Policy
@@ -48,6 +48,10 @@ class LoopSettings:
     """Infinity: only when something is reported (`Controller.poke`) or the policy asks for it."""
     coalesce_seconds: float = 0.02
     """Ends of operations that come together are planned for together."""
+    rest_factor: float = 0.0
+    """An early turn comes no sooner after the last one than this many times what that took (at most
+    `interval_seconds`): on a large site operations end all the time, and looking at everything at each end
+    would be all the controller does."""
     concurrent: bool = True
     """Ask Slurm and the nodes at the same time. False saves the tasks for it where nothing has to be waited
     for."""
@@ -102,7 +106,10 @@ class Controller:
         self._records: dict[JobId, JobRecord] = {}
         self._submissions: dict[JobId, tuple[str, float]] = {}
         self._strangers: set[JobId] = set()
-        self._was_running: dict[JobId, float] = {}
+        self._was_running: dict[JobId, tuple[float, GpuSet]] = {}
+        """Jobs that an earlier controller left on GPUs: until when it saw them, and where."""
+        self._looked_at: float | None = None
+        """When jobs were last seen, by this controller or an earlier one."""
         self._trouble: dict[str, str] = {}
         self._generation = journal.generation if isinstance(journal, Journal) else 0
         self.settings = settings or LoopSettings()
@@ -133,7 +140,9 @@ class Controller:
         stopping.add_done_callback(lambda _task: self._changed.wake())
         try:
             while not stop.is_set():
+                began = self._clock.now()
                 wake_at = await self.tick()
+                ended = self._clock.now()
                 wait_seconds: float | None = self.settings.interval_seconds
                 if wake_at is not None:
                     wait_seconds = min(self.settings.interval_seconds, max(0.0, wake_at - self._clock.now()))
@@ -142,7 +151,9 @@ class Controller:
                 if not stop.is_set():
                     await self._changed.wait(wait_seconds)
                 if self._changed.is_set() and not stop.is_set():
-                    await asyncio.sleep(self.settings.coalesce_seconds)
+                    rest_seconds = self.settings.rest_factor * (ended - began) - (self._clock.now() - ended)
+                    longest = self.settings.interval_seconds
+                    await asyncio.sleep(max(self.settings.coalesce_seconds, min(rest_seconds, longest)))
                 self._changed.clear()
         finally:
             stopping.cancel()
@@ -314,8 +325,10 @@ class Controller:
             )
             self._journal.end_operation(operation.op_id, "interrupted", now)
         if last_seen is not None:
+            self._looked_at = seen_until = min(last_seen, now)
+            places = self._journal.open_places() if isinstance(self._journal, Journal) else {}
             for job_id in self._journal.close_open_slices(last_seen):
-                self._was_running[job_id] = last_seen
+                self._was_running[job_id] = (seen_until, places.get(job_id, frozenset()))
         for job_id, totals in self._journal.totals().items():
             memory = self._memory[job_id]
             memory.run_seconds = totals.run_seconds
@@ -334,30 +347,46 @@ class Controller:
             seen = [snapshot.jobs[job_id] for job_id in changes.jobs if job_id in snapshot.jobs]
             known = [job_id for job_id in changes.jobs if job_id in self._memory]
             gone_jobs = {job_id for job_id in known if job_id not in self._scene.known}
+        started = {j.id: j.start_time for j in view.jobs}
         for job in seen:
             if job.id in snapshot.busy:
                 continue
             memory = self._memory[job.id]
             if job.phase is Phase.RUNNING and memory.running_since is None:
-                # Running jobs went on while no controller was there: nobody else stops them.
-                since = self._was_running.pop(job.id, now)
+                since = self._ran_since(job.id, started.get(job.id), now)
                 self._memory.started(job.id, job.running_on, since)
                 self._recorder.slice_begins(job.id, job.running_on, since)
             elif job.phase in _OFF_GPU and self._memory.stopped(job.id, now):
                 self._recorder.slice_ends(job.id, "found off its GPUs", now)
             memory.profile = job.profile
-        self._was_running.clear()
         ended = {j.id: j for j in view.jobs if j.state in (JobState.ENDED, JobState.COMPLETING)}
         for job_id in known:
             if job_id in snapshot.busy:
                 continue
             gone = job_id in gone_jobs
             if gone or job_id in ended:
-                end = ended[job_id].end_time if job_id in ended else None
-                if self._memory.stopped(job_id, min(now, end) if end else now):
-                    self._recorder.slice_ends(job_id, "job ended", min(now, end) if end else now)
+                end = _end_of(ended.get(job_id), self._memory[job_id].running_since, now)
+                if job_id in self._was_running and self._memory[job_id].running_since is None:
+                    # It went on while no controller was there, and ended.
+                    since, gpus = self._was_running[job_id]
+                    end = _end_of(ended.get(job_id), since, now if job_id in ended else since)
+                    self._memory.started(job_id, gpus, since)
+                    self._recorder.slice_begins(job_id, gpus, since)
+                if self._memory.stopped(job_id, end):
+                    self._recorder.slice_ends(job_id, "job ended", end)
             if gone:
                 self._memory.forget(job_id)
+        self._was_running.clear()
+        self._looked_at = now
+
+    def _ran_since(self, job_id: JobId, started: float | None, now: float) -> float:
+        """Since when a job is on its GPUs that is found there: a running job goes on when no controller is
+        there (nobody else stops it), and Slurm may have started it between two looks."""
+        if job_id in self._was_running:
+            return self._was_running[job_id][0]
+        if started is not None and self._looked_at is not None and self._looked_at <= started <= now:
+            return started
+        return now
 
     def _remember(self, view: ClusterView, snapshot: Snapshot, plan: Plan) -> None:
         """Everything a later controller and the reports need."""
@@ -491,6 +520,12 @@ class Controller:
             log.warning("%s", message)
             self._report_trouble(self.troubles)
             self._recorder.event("recovered", message, self._clock.now())
+
+
+def _end_of(job: SlurmJob | None, since: float | None, now: float) -> float:
+    """When a job that is over left its GPUs: Slurm's word, unless its clock was set meanwhile."""
+    end = job.end_time if job is not None else None
+    return end if end is not None and (since or 0.0) <= end <= now else now
 
 
 def _same_job(known: tuple[str, float], job: SlurmJob) -> bool:
