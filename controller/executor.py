@@ -280,6 +280,7 @@ class Executor:
             self._step(operation, Step.RELEASE)
             await self._cluster.release(job.id)
             self._step(operation, Step.AWAIT_START)
+            released = self._clock.now()
             started = await self._await_start(job.id)
         except GandivaError as failure:
             self._memory[job.id].not_before = self._clock.now() + self.settings.place_retry_seconds
@@ -294,7 +295,10 @@ class Executor:
             message = f"started on {_names(started.binding)} instead of {_names(action.binding)}"
             self._recorder.event("binding-differs", message, self._clock.now(), job.id)
             log.error("job %s: %s", job.id, message)
-        self._begin_slice(job.id, action.gpus)
+        # Slurm may have been away when it started; its own word counts where it can be true.
+        since = started.start_time
+        believable = since is not None and released <= since <= self._clock.now()
+        self._begin_slice(job.id, action.gpus, since if believable else None)
 
     async def _prepare(self, job: Job, action: Place) -> None:
         wanted, bound = by_node(action.gpus), by_node(action.binding)
@@ -504,6 +508,21 @@ class Executor:
         await self._resume_on_nodes(job, gpus)
 
     async def _resume_on_nodes(self, job: Job, gpus: GpuSet) -> None:
+        try:
+            await self._put_back(job, gpus)
+        except NodeError as failure:
+            if failure.kind != "halted" or not self.settings.suspend_in_slurm:
+                raise
+            # Slurm takes it for running and would not resume it, yet it is frozen: a slurmctld that was killed
+            # forgets the suspends of its last seconds. Suspended once more, it can be resumed.
+            message = f"{failure}; suspending and resuming it in Slurm once more"
+            log.warning("job %s: %s", job.id, message)
+            self._recorder.event("thawed", message, self._clock.now(), job.id)
+            await self._patiently(self._cluster.suspend, job.id)
+            await self._patiently(self._cluster.resume, job.id)
+            await self._put_back(job, gpus)
+
+    async def _put_back(self, job: Job, gpus: GpuSet) -> None:
         wanted = by_node(gpus)
         bound = by_node(job.binding)
         await self._all(
@@ -542,8 +561,8 @@ class Executor:
     def _step(self, operation: _Operation, step: Step) -> None:
         self._recorder.operation_step(operation.number, step, self._clock.now())
 
-    def _begin_slice(self, job_id: JobId, gpus: GpuSet) -> None:
-        now = self._clock.now()
+    def _begin_slice(self, job_id: JobId, gpus: GpuSet, since: float | None = None) -> None:
+        now = self._clock.now() if since is None else since
         memory = self._memory[job_id]
         if memory.running_on and memory.running_on != gpus:
             memory.moves += 1

@@ -32,7 +32,7 @@ from typing import Any
 from controller.errors import JournalError
 from controller.journal.damage import Damaged, forgiving, garbled, is_damage, is_no_room, set_aside
 from controller.journal.lock import JournalLock
-from controller.journal.records import JobRecord, JobTotals, OpenOperation, gpu_names
+from controller.journal.records import JobRecord, JobTotals, OpenOperation, gpu_names, gpu_set
 from controller.journal.schema import migrate
 from controller.model import GpuSet, JobId
 
@@ -275,6 +275,11 @@ class Journal:
         """When a controller was last known to be alive; None in a new journal."""
         value = self.load_state("heartbeat")
         return float(value) if isinstance(value, int | float) else None
+
+    def open_places(self) -> dict[JobId, GpuSet]:
+        """The GPUs of all jobs that are on some, as far as is recorded."""
+        rows = self._read("SELECT job_id, gpus FROM slices WHERE end IS NULL")
+        return {JobId(job_id): gpu_set(gpus) for job_id, gpus in rows}
 
     def close_open_slices(self, time: float) -> list[JobId]:
         """At start: end the slices that a killed controller left open, with its last heartbeat as their end,
