@@ -309,13 +309,12 @@ class SimulatedCluster:
         if any(not self.nodes[name].up for name in by_node(job.wanted)):
             return
         job.binding, job.nodes = job.wanted, tuple(by_node(job.wanted))
-        if job.start_time is None:
-            job.start_time = self._now()
+        job.start_time = self._now()
         self._to(job, JobState.RUNNING)
 
     def _requeued(self, job: SimulatedJob) -> None:
         if job.state is JobState.COMPLETING:
-            job.binding, job.nodes = frozenset(), ()
+            job.binding, job.nodes, job.start_time = frozenset(), (), None
             self._to(job, JobState.PENDING)
 
     def _end(self, job: SimulatedJob, state_name: str) -> None:
