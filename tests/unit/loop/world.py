@@ -4,16 +4,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from controller.clock import LoopClock
-from controller.cluster.port import JobState
+from controller.clock import Clock, LoopClock
+from controller.cluster.port import ClusterPort, JobState
 from controller.cluster.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
 from controller.executor import ExecutorSettings
 from controller.journal import Journal
 from controller.loop import Controller, LoopSettings, Tick
 from controller.model import JobId
+from controller.nodes.port import NodePort
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
 from controller.policies.base import Policy
 from controller.policies.gandiva import Gandiva, GandivaSettings
@@ -32,6 +34,7 @@ class World:
         policy: Policy | None = None,
         slurm_costs: SlurmCosts | None = None,
         node_costs: NodeCosts | None = None,
+        clock: Callable[[], Clock] = LoopClock,
         **executor: object,
     ) -> None:
         names = [f"n{i + 1}" for i in range(nodes)]
@@ -42,6 +45,11 @@ class World:
         self.policy = policy or Gandiva(GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8))
         self.journal_path = folder / "journal.sqlite"
         self.executor_settings = replace(ExecutorSettings(), **executor)  # type: ignore[arg-type]
+        self.cluster_port: ClusterPort = self.cluster
+        self.node_port: NodePort = self.nodes
+        """What the controller talks to; tests of faults put ports that fail in front."""
+        self.clock = clock
+        """Made anew with each controller."""
         self.ticks: list[Tick] = []
         self.controller: Controller | None = None
         self._journal: Journal | None = None
@@ -59,11 +67,11 @@ class World:
         """Start a controller."""
         self._journal = Journal(self.journal_path)
         self.controller = Controller(
-            self.cluster,
-            self.nodes,
+            self.cluster_port,
+            self.node_port,
             self.policy,
             self._journal,
-            LoopClock(),
+            self.clock(),
             LoopSettings(interval_seconds=1.0),
             self.executor_settings,
             publish=self.ticks.append,
@@ -111,4 +119,4 @@ class World:
 
     def check(self) -> None:
         """What must hold at any time."""
-        assert self.nodes.violations == []
+        assert self.nodes.violations == [], self.nodes.violations[:3]

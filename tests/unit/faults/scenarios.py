@@ -1,0 +1,396 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Every simulated fault: what happens, at which step, and what must hold after it.
+
+`rows(quick)` runs them and yields what the table of docs/reliability.md is made of. A scenario that fails is
+a row with its reason as outcome; nothing is raised.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import tempfile
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from controller.executor import Step
+from controller.model import JobId
+from controller.simulation.virtual_time import run_virtual
+from tests.unit.faults.faulty import Trouble
+from tests.unit.faults.stage import Stage, policies
+
+EPOCH = 1_800_000_000.0
+CHECKS = "no job lost or left; no GPU shared; journal = truth; settled"
+BOUND_SECONDS = 900.0
+"""The usual jobs need about 150 s undisturbed."""
+
+IN_MEMORY = "/dev/shm" if Path("/dev/shm").is_dir() else None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table."""
+
+    fault: str
+    where: str
+    times: int
+    """How often it was injected."""
+    checks: str
+    outcome: str
+    passed: bool
+
+
+def run(scenario: Callable[[Path], Awaitable[int]]) -> int:
+    """Run it on virtual time in a folder of its own."""
+
+    async def main() -> int:
+        with tempfile.TemporaryDirectory(dir=IN_MEMORY) as folder:
+            return await scenario(Path(folder))
+
+    return run_virtual(main(), start=EPOCH)
+
+
+# -- something happens before a step ---------------------------------------------------------------------
+
+Event = Callable[[Stage, JobId], None]
+
+
+def _node_of(stage: Stage, job_id: JobId) -> str:
+    job = stage.cluster.jobs.get(job_id)
+    places = sorted(job.nodes or {gpu.node for gpu in job.wanted}) if job is not None else []
+    return places[0] if places else "n1"
+
+
+EVENTS: dict[str, Event] = {
+    "agent channel lost for 9 s": lambda s, j: s.agent_lost(_node_of(s, j), 9.0),
+    "node reboots, back after 12 s": lambda s, j: s.node_reboots(_node_of(s, j), 12.0),
+    "slurmctld away for 20 s": lambda s, _: s.slurmctld_away(20.0),
+    "user resumes the job": lambda s, j: s.user_resumes(j),
+    "user cancels the job": lambda s, j: s.user_cancels(j),
+    "user holds the job": lambda s, j: s.user_holds(j),
+    "user updates the job": lambda s, j: s.user_updates(j),
+    "user requeues the job": lambda s, j: s.user_requeues(j),
+    "operator suspends the job": lambda s, j: s.operator_suspends(j),
+    "administrator drains the node for 30 s": lambda s, j: s.administrator_drains(_node_of(s, j), 30.0),
+    "administrator drains the node for good": lambda s, j: s.administrator_drains(_node_of(s, j), 1e7),
+    "an old view of Slurm (2 s) once more": lambda s, _: setattr(s.faults, "stale_view_seconds", 2.0),
+    "an old view of the nodes (2 s) once more": lambda s, _: setattr(s.faults, "stale_sample_seconds", 2.0),
+    "old views of both (5 s) once more": lambda s, _: s.old_views(5.0),
+}
+"""What others do, while an operation is about to take a step. The argument is the operation's job."""
+
+
+async def _at_step(
+    event: Event, step: Step, occurrence: int, policy: str, folder: Path, stage_check: bool = True
+) -> int:
+    stage = Stage(folder, policy=policies()[policy]())
+    stage.usual_jobs()
+    stage.start()
+    count = 0
+
+    def act(taken: Step, job_id: JobId) -> None:
+        nonlocal count
+        if taken is step:
+            count += 1
+            if count == occurrence:
+                event(stage, job_id)
+
+    stage.before_step(act)
+    # Whatever was drained for good holds the others back: its own jobs must end all the same.
+    await stage.all_end(BOUND_SECONDS)
+    await stage.finish()
+    if stage_check:
+        stage.check_all(slack_seconds=12.0)
+    return int(count >= occurrence)
+
+
+def at_steps(name: str, steps: list[Step], occurrences: list[int], policy: str) -> Row:
+    """One event at all these steps."""
+    return _gather(
+        name,
+        f"before {_names(steps)} ({policy})",
+        [partial(_at_step, EVENTS[name], s, n, policy) for s in steps for n in occurrences],
+        [f"{s.value} #{n}" for s in steps for n in occurrences],
+    )
+
+
+async def _forgotten(step: Step, occurrence: int, killed: bool, folder: Path) -> int:
+    """Jobs keep coming; slurmctld loses its last 5 s, and other people's jobs get the lost jobs' numbers."""
+    stage = Stage(folder)
+    stage.usual_jobs()
+    stage.start()
+    reused: set[JobId] = set()
+    count = 0
+
+    def forget() -> None:
+        lost = stage.slurmctld_forgets(5.0)
+        again = {stage.submit(2, work_seconds=15, user="bob", uid=2002) for _ in lost}
+        reused.update(again & set(lost))
+
+    def act(taken: Step, _job_id: JobId) -> None:
+        nonlocal count
+        count += taken is step
+        if taken is step and count == occurrence:
+            asyncio.get_running_loop().call_soon(forget)
+
+    stage.before_step(act)
+    for _ in range(12):
+        await asyncio.sleep(2.0)
+        stage.submit(work_seconds=20)
+    if killed:
+        await stage.kill()
+        forget()
+        stage.start()
+    await stage.all_end(BOUND_SECONDS)
+    await stage.finish()
+    stage.check_all(slack_seconds=8.0, exact=reused)
+    return len(reused)
+
+
+def forgotten(steps: list[Step], occurrences: list[int]) -> Row:
+    """At each step, and while the controller is dead."""
+    cases = [(s, n, False) for s in steps for n in occurrences] + [(Step.UNDO, 99, True)]
+    return _gather(
+        "slurmctld loses its last 5 s and gives the numbers to other jobs",
+        f"before {_names(steps)}; and while no controller is there",
+        [partial(_forgotten, *case) for case in cases],
+        [f"{step.value} #{n}" for step, n, _ in cases],
+    )
+
+
+# -- the controller is killed ------------------------------------------------------------------------------
+
+
+async def _killed_at(step: Step, occurrence: int, policy: str, away_seconds: float, folder: Path) -> int:
+    stage = Stage(folder, policy=policies()[policy]())
+    stage.usual_jobs()
+    stage.start()
+    died = asyncio.Event()
+    count = 0
+
+    def act(taken: Step, _job_id: JobId) -> None:
+        nonlocal count
+        if taken is step and not died.is_set():
+            count += 1
+            if count == occurrence:
+                died.set()
+                raise asyncio.CancelledError
+
+    stage.before_step(act)
+    ended = asyncio.ensure_future(stage.all_end(BOUND_SECONDS))
+    killed = asyncio.ensure_future(died.wait())
+    await asyncio.wait({ended, killed}, return_when=asyncio.FIRST_COMPLETED)
+    if died.is_set():
+        await stage.kill_and_wait(away_seconds)
+        stage.start()
+    await ended
+    killed.cancel()
+    await stage.finish()
+    stage.check_all(slack_seconds=away_seconds + 2.0)
+    return int(died.is_set())
+
+
+def killed_at_steps(steps: list[Step], occurrences: list[int], policy: str) -> Row:
+    """kill -9 before each step."""
+    return _gather(
+        "controller killed, a new one after 3 s",
+        f"before {_names(steps)} ({policy})",
+        [partial(_killed_at, s, n, policy, 3.0) for s in steps for n in occurrences],
+        [f"{s.value} #{n}" for s in steps for n in occurrences],
+    )
+
+
+async def _random_kills(kills: int, seed: int, folder: Path) -> int:
+    """Policies change from one controller to the next; jobs keep coming."""
+    dice = random.Random(seed)
+    stage = Stage(folder)
+    makers = list(policies().values())
+    for number in range(kills):
+        if number % 12 == 0:
+            stage.usual_jobs()
+        stage.policy = dice.choice(makers)()
+        stage.start()
+        died = asyncio.Event()
+        left = dice.randint(1, 12)
+
+        def act(_taken: Step, _job_id: JobId, died: asyncio.Event = died) -> None:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                died.set()
+                raise asyncio.CancelledError
+
+        if dice.random() < 0.6:
+            stage.before_step(act)
+        with suppress(asyncio.TimeoutError):  # in the middle of whatever it is doing
+            await asyncio.wait_for(died.wait(), dice.uniform(0.0, 14.0))
+        await stage.kill_and_wait(dice.choice((0.0, 0.05, 0.5, 2.0)))
+    stage.policy = policies()["gandiva"]()
+    stage.start()
+    stage.nodes.stubborn.clear()
+    await stage.all_end(100.0 * kills + BOUND_SECONDS)
+    await stage.finish()
+    # A switch under way at a kill is time that nobody saw: at most a heartbeat's worth, and the call's.
+    stage.check_all(slack_seconds=0.02 * stage.kills + 6.0)
+    return stage.kills
+
+
+def random_kills(kills: int, seed: int = 4) -> Row:
+    """Many kills in one run."""
+    return _gather(
+        "controller killed at random, again and again",
+        f"seed {seed}: before a random step or at a random time; policy changes at each start",
+        [partial(_random_kills, kills, seed)],
+        [f"{kills} kills"],
+    )
+
+
+# -- calls go wrong -----------------------------------------------------------------------------------------
+
+CALLS = {
+    "slurm": ("bind", "unbind", "release", "hold", "suspend", "resume", "requeue", "job", "observe-slurm"),
+    "node": (
+        "prepare",
+        "pause",
+        "offload",
+        "checkpoint",
+        "verify_empty",
+        "resume",
+        "forget",
+        "observe-nodes",
+    ),
+}
+
+
+async def _troubled_call(method: str, trouble: Trouble, skip: int, repeat: int, folder: Path) -> int:
+    stage = Stage(folder)
+    stage.usual_jobs()
+    stage.start()
+    armed = False
+    taken_calls = 0
+    original = stage.faults.take
+
+    def take(called: str) -> Trouble | None:
+        nonlocal armed, taken_calls
+        if called == method and not armed:
+            taken_calls += 1
+            if taken_calls > skip:
+                armed = True
+                stage.faults.arm(method, *[trouble] * repeat)
+        return original(called)
+
+    stage.faults.take = take  # type: ignore[method-assign, assignment]
+    if method in ("unbind", "hold"):
+        # Only undoing needs them: Slurm does not start what is released, for a while.
+        stage.cluster.set_node("n1", up=False, state="IDLE", reason="")
+        stage.later(25.0, lambda: stage.cluster.set_node("n1", up=True))
+    await stage.all_end(BOUND_SECONDS)
+    await stage.finish()
+    stage.check_all(slack_seconds=40.0)
+    return stage.faults.injected
+
+
+def troubled_calls(method: str, skips: list[int], repeat: int = 1) -> Iterator[Row]:
+    """Each way a call can go wrong, for one method of a port."""
+    for trouble in Trouble:
+        if trouble is Trouble.TWICE and method.startswith("observe"):
+            continue
+        yield _gather(
+            f"{method}: {trouble.value}",
+            f"call number {', '.join(str(s + 1) for s in skips)}"
+            + (f", {repeat} in a row" if repeat > 1 else ""),
+            [partial(_troubled_call, method, trouble, skip, repeat) for skip in skips],
+            [f"call {skip + 1}" for skip in skips],
+        )
+
+
+async def _random_trouble(seed: int, probability: float, kills: int, folder: Path) -> int:
+    dice = random.Random(seed)
+    stage = Stage(folder, policy=policies()[dice.choice(("gandiva", "tiresias-las", "fifo"))]())
+    stage.usual_jobs()
+    stage.faults.random, stage.faults.probability = random.Random(seed), probability
+    for _ in range(kills):
+        stage.start()
+        await asyncio.sleep(dice.uniform(5.0, 60.0))
+        await stage.kill_and_wait(dice.uniform(0.0, 3.0))
+    stage.start()
+    await asyncio.sleep(200.0)
+    stage.faults.probability = 0.0
+    stage.nodes.stubborn.clear()
+    await stage.all_end(BOUND_SECONDS)
+    await stage.finish()
+    stage.check_all(slack_seconds=60.0)
+    return stage.faults.injected
+
+
+def random_trouble(seeds: list[int]) -> Row:
+    """Everything above at random, and kills among it."""
+    return _gather(
+        "any call goes wrong in any way, 10 % of all calls, and two kills",
+        f"seeds {seeds[0]} to {seeds[-1]}",
+        [partial(_random_trouble, seed, 0.1, 2) for seed in seeds],
+        [f"seed {seed}" for seed in seeds],
+    )
+
+
+# -- helpers ---------------------------------------------------------------------------------------------
+
+
+def _gather(
+    fault: str, where: str, scenarios: list[Callable[[Path], Awaitable[int]]], labels: list[str]
+) -> Row:
+    """Run them all; the row says how many went wrong, and how the first one did."""
+    times, failures = 0, []
+    for scenario, label in zip(scenarios, labels, strict=True):
+        try:
+            times += run(scenario)
+        except Exception as error:  # whatever it is, it is this row's outcome
+            failures.append(f"{label}: {type(error).__name__}: {error}")
+    if failures:
+        return Row(fault, where, times, CHECKS, f"{len(failures)} failed; {failures[0]}", False)
+    if not times:
+        return Row(fault, where, 0, CHECKS, "never injected", False)
+    return Row(fault, where, times, CHECKS, "as it must", True)
+
+
+def _names(steps: list[Step]) -> str:
+    return "every step" if len(steps) == len(Step) else ", ".join(step.value for step in steps)
+
+
+def rows(quick: bool = False) -> Iterator[Row]:
+    """All simulated faults; `quick`: one of each kind, in a few seconds."""
+    steps = list(Step)
+    occurrences = [1, 2, 4]
+    for policy in policies():
+        if not quick or policy == "gandiva":
+            yield killed_at_steps(steps, [1] if quick else occurrences, policy)
+    yield random_kills(40 if quick else 1000)
+    for number, name in enumerate(EVENTS):
+        some = [steps[(3 * number + k) % len(steps)] for k in range(2)]
+        yield at_steps(name, some if quick else steps, [1] if quick else occurrences, "gandiva")
+        if not quick:
+            yield at_steps(name, steps, [1], "tiresias-las")
+    yield forgotten([Step.SLURM_SUSPEND] if quick else steps, [1] if quick else [1, 3])
+    for methods in CALLS.values():
+        for method in methods:
+            if not quick or method in ("suspend", "offload"):
+                yield from troubled_calls(method, [0] if quick else [0, 3, 7])
+    if not quick:
+        yield from troubled_calls("suspend", [1], repeat=5)
+        yield from troubled_calls("offload", [1], repeat=5)
+    yield random_trouble(list(range(2 if quick else 60)))
+
+
+def main(quick: bool = False) -> int:
+    """Print the rows and, last, how many passed."""
+    counts: Counter[bool] = Counter()
+    for row in rows(quick):
+        counts[row.passed] += 1
+        mark = "ok  " if row.passed else "FAIL"
+        print(f"{mark} {row.fault} | {row.where} | {row.times} | {row.outcome}", flush=True)
+    print(f"{counts[True]} passed, {counts[False]} failed")
+    return 1 if counts[False] else 0
