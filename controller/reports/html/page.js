@@ -29,7 +29,7 @@
     return days ? `${days}-${clock}` : clock;
   }
   // The clock of the cluster, wherever the page is read.
-  const date = tenths => new Date((data.start + tenths / 10 + data.zone_seconds) * 1000);
+  const date = tenths => new Date(Math.round((data.start + tenths / 10 + data.zone_seconds) * 1000));
   const day = tenths => date(tenths).toISOString().slice(0, 10);
   const time = tenths => date(tenths).toISOString().slice(11, 19);
   const moment = tenths => `${day(tenths)} ${time(tenths)}`;
@@ -236,7 +236,7 @@
   function drawUse(drag) {
     const pen = use.getContext("2d"), width = use.cssWidth, height = use.cssHeight, base = height - 16;
     const series = data.in_use[Math.max(0, data.colourings.indexOf(colouring))], bins = series[0] ? series[0].length : 0;
-    const most = Math.max(1, gpus.length), x = bin => gutter + bin / bins * plotWidth();
+    const most = Math.max(1, gpus.length), x = bin => Math.round(gutter + bin / bins * plotWidth());
     const dim = css("--dim"), line = css("--line");
     pen.fillStyle = css("--card");
     pen.fillRect(0, 0, width, height);
@@ -245,7 +245,7 @@
       pen.fillStyle = colouring ? labelColour(label, colouring) : css("--accent");
       for (let bin = 0; bin < bins; bin++) {
         const tall = values[bin] / most * (base - 4);
-        if (tall > 0) pen.fillRect(x(bin), base - below[bin] - tall, x(bin + 1) - x(bin) + .3, tall);
+        if (tall > 0) pen.fillRect(x(bin), base - below[bin] - tall, x(bin + 1) - x(bin), tall);
         below[bin] += tall;
       }
     });
@@ -452,12 +452,12 @@
     const svg = shape("svg", { viewBox: `0 0 ${WIDE} ${HIGH}`, role: "img", "aria-label": label });
     const digits = most < 10 && most % 1 ? 1 : 0;
     for (const part of [0, .5, 1]) {
-      const y = BASE - part * (BASE - 10);
+      const y = BASE - part * (BASE - 16);
       svg.append(shape("line", { x1: LEFT, x2: WIDE, y1: y, y2: y, class: "axis" }));
       if (part !== .5 || most >= 2) svg.append(words((part * most).toFixed(digits), LEFT - 6, y + 4, "end"));
     }
     parent.replaceChildren(svg);
-    return { svg, y: value => BASE - value / most * (BASE - 10) };
+    return { svg, y: value => BASE - value / most * (BASE - 16) };
   }
   function drawWaiting() {
     const { queue, turn } = data.waiting, bins = queue.length;
@@ -507,7 +507,7 @@
     ["State", job => job[STATE], null, "left"],
     ["GPUs", job => job[GPUS]],
     ["Weight", job => job[WEIGHT]],
-    ["Submitted", job => job[SUBMIT], job => moment(job[SUBMIT])],
+    ["Submitted", job => job[SUBMIT], job => moment(job[SUBMIT]).slice(5)],
     ["Waited", job => job[WAITED], job => duration(job[WAITED])],
     ["On GPUs", job => job[RUN], job => duration(job[RUN])],
     ["Share", job => job[SHARE] ?? -1, job => job[SHARE] === null ? "" : `${(100 * job[SHARE]).toFixed(1)} %`],

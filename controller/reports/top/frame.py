@@ -6,9 +6,11 @@ Text that users chose never reaches the terminal as it is: it is cleaned, and ri
 
 from __future__ import annotations
 
+import enum
 import time as clock
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
@@ -16,14 +18,49 @@ from rich.text import Text
 
 from controller.api.messages import GpusMessage
 from controller.reports.text import clean
+from controller.reports.top.detail import Detail
+from controller.reports.top.detail import lines as detail_lines
 from controller.reports.top.gpus import Scene, gpus_grid, nodes_grid, use_of
 from controller.reports.top.grid import Block, Line, TextBlock, draw
 from controller.reports.top.jobs import jobs_grid
-from controller.reports.top.view import DIM, UNICODE, WARNING, Glyphs, Order, job_colors, ordered
+from controller.reports.top.view import DIM, UNICODE, WARNING, Glyphs, Order, job_colors, matches, ordered
 
 STALE_SECONDS = 15.0
 MAX_PROBLEMS = 3
 _MIN_BODY_ROWS = 3
+
+
+HELP = """\
+Keys
+
+  up down  j k          choose a job; above the first one, scroll
+  PgUp PgDn  Home End   the same, faster
+  Enter                 all about the job: why it waits, its output
+  /                     jobs with this text only; Enter keeps it, Esc drops it
+  s  .  ,               sort by the next column, by the one before
+  r                     reverse the order
+  t                     jobs user by user
+  u                     your own jobs only (or those of -u), or all
+  c                     GPUs one by one, or a line per node
+  p  space              pause, go on
+  + -                   look less often, more often
+  ?  h                  this page
+  q  Ctrl-C             quit; back from this page and from a job
+
+Signs
+
+  {running} on its GPUs   {waiting} off them, waits for its turn   {queued} not started
+  {idle} idle          {ordinary} an ordinary job              {broken} trouble
+
+Nothing here changes a job: cancel with scancel, hold with scontrol hold."""
+
+
+class Page(enum.Enum):
+    """What fills the screen."""
+
+    JOBS = "jobs"
+    DETAIL = "detail"
+    HELP = "help"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,17 +68,33 @@ class View:
     """What the person at the screen has chosen, and what the screen is like."""
 
     order: Order = Order.STATE
+    reverse: bool = False
+    by_user: bool = False
     user: str | None = None
+    filter: str = ""
+    """Only jobs with this text."""
+    typing: bool = False
+    """The filter is being typed."""
+    selected: int | None = None
+    """The job that Enter is about."""
+    page: Page = Page.JOBS
     compact: bool | None = None
     """One line per node; None: where the GPUs one by one would fill more than half of the screen."""
     glyphs: Glyphs = UNICODE
     scroll: int = 0
+    scroll_before: int = 0
+    """Where the jobs were scrolled to before another page came."""
     height: int | None = None
     """Rows of the screen; None: no screen, everything is printed."""
     paused: bool = False
+    interval_seconds: float = 2.0
     trouble: str = ""
     """Why there is no fresh answer."""
     keys: bool = False
+    history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Utilisation of each GPU at the last looks."""
+    detail: Detail | None = None
+    """What is known of the selected job."""
 
 
 class Frame:
@@ -53,7 +106,9 @@ class Frame:
         self.body_rows = 0
         self.shown_rows = 0
         self.compact = False
-        self._start = 0
+        self.start = 0
+        self.job_lines: list[tuple[int, int]] = []
+        """The jobs in their order, each with its line in the body."""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         view = self._view
@@ -62,12 +117,12 @@ class Frame:
         self.body_rows = room = sum(block.height for block in blocks)
         if view.height is not None:
             room = max(_MIN_BODY_ROWS, view.height - len(head) - 1)
-            self._start = max(0, min(view.scroll, self.body_rows - room))
+            self.start = max(0, min(self._following(room), self.body_rows - room))
         self.shown_rows = room
         body: list[Line] = []
         top = 0
         for block in blocks:
-            start, stop = self._start - top, self._start + room - top
+            start, stop = self.start - top, self.start + room - top
             if start < block.height and stop > 0:
                 body += block.lines(console, options, max(0, start), min(block.height, stop))
             top += block.height
@@ -80,6 +135,14 @@ class Frame:
             yield from row
             if index < len(rows) - 1 or view.height is None:
                 yield Segment.line()
+
+    def _following(self, room: int) -> int:
+        """The first line to show, so that the chosen job is seen."""
+        start = self._view.scroll
+        line = dict(self.job_lines).get(self._view.selected) if self._view.selected is not None else None
+        if self._view.page is not Page.JOBS or line is None:
+            return start
+        return max(line - room + 2, min(start, line - 1))
 
     def _head(self) -> RenderableType:
         view, answer = self._view, self._answer
@@ -102,24 +165,40 @@ class Frame:
     def _foot(self) -> RenderableType:
         view = self._view
         parts = ["Ctrl-C quits"]
-        if view.keys:
+        if view.typing:
+            parts = [f"/{clean(view.filter)}_", "Enter keeps it", "Esc drops it"]
+        elif view.keys and view.page is not Page.JOBS:
+            parts = ["q back", "arrows scroll"]
+        elif view.keys:
             parts = [
                 "q quit",
-                f"s order ({view.order.value})",
+                "? help",
+                f"s sort ({view.order.value}{', reversed' if view.reverse else ''})",
+                f"/ {clean(view.filter)}" if view.filter else "/ find",
+                "Enter explain" if view.selected is not None else "arrows choose",
                 f"u jobs of ({clean(view.user) if view.user else 'all'})",
-                "c one by one" if self.compact else "c compact",
-                "p go on (PAUSED)" if view.paused else "p pause",
+                "p go on (PAUSED)" if view.paused else f"every {view.interval_seconds:g} s",
             ]
         if self.body_rows > self.shown_rows:
-            last = min(self.body_rows, self._start + self.shown_rows)
-            parts.append(f"{self._start + 1}-{last} of {self.body_rows}")
+            last = min(self.body_rows, self.start + self.shown_rows)
+            parts.append(f"{self.start + 1}-{last} of {self.body_rows}")
         return Text("  ".join(parts), style="reverse", no_wrap=True, overflow="ellipsis")
 
     def _blocks(self, columns: int) -> list[Block]:
         answer, view = self._answer, self._view
+        if view.page is Page.HELP:
+            return [TextBlock(Text(HELP.format(**asdict(view.glyphs)), no_wrap=True, overflow="ellipsis"))]
+        if view.page is Page.DETAIL:
+            detail = view.detail
+            if detail is None or detail.job_id != view.selected:
+                detail = Detail(view.selected or 0)
+            text = "\n".join(detail_lines(detail, columns))
+            return [TextBlock(Text(text, no_wrap=True, overflow="ellipsis"))]
         if answer is None:
             return [TextBlock(Text("" if view.trouble else "Waiting for the controller"))]
-        scene = Scene({job.job_id: job for job in answer.jobs}, job_colors(answer.jobs), view.glyphs)
+        scene = Scene(
+            {job.job_id: job for job in answer.jobs}, job_colors(answer.jobs), view.glyphs, view.history
+        )
         compact = view.compact
         if compact is None:
             gpus = sum(len(node.gpus) for node in answer.nodes)
@@ -130,15 +209,26 @@ class Frame:
             words = "Slurm has no GPU nodes for Gandiva (feature gandiva_<model>)."
             blocks.append(TextBlock(Text(words, style=DIM)))
         else:
-            blocks.append(nodes_grid(answer.nodes, scene) if compact else gpus_grid(answer.nodes, scene))
+            grid = nodes_grid(answer.nodes, scene) if compact else gpus_grid(answer.nodes, scene, columns)
+            blocks.append(grid)
         blocks.append(TextBlock(Text()))
         jobs = [job for job in answer.jobs if view.user is None or job.user == view.user]
+        jobs = [job for job in jobs if matches(job, view.filter)]
         if jobs:
-            in_order = ordered(jobs, view.order, answer.time)
-            blocks.append(jobs_grid(in_order, answer.time, columns, scene))
+            jobs = ordered(jobs, view.order, answer.time, reverse=view.reverse, by_user=view.by_user)
+            above = sum(block.height for block in blocks)
+            listed = jobs_grid(
+                jobs, answer.time, columns, scene,
+                order=view.order if view.keys else None, selected=view.selected, by_user=view.by_user,
+            )  # fmt: skip
+            blocks.append(listed)
+            self.job_lines = [
+                (job.job_id, above + line) for job, line in zip(jobs, listed.line_of, strict=True)
+            ]
         else:
             whose = f" of {clean(view.user)}" if view.user else ""
-            blocks.append(TextBlock(Text(f"No Gandiva jobs{whose}.", style=DIM)))
+            which = f" with {clean(view.filter)!r}" if view.filter else ""
+            blocks.append(TextBlock(Text(f"No Gandiva jobs{whose}{which}.", style=DIM)))
         return blocks
 
 

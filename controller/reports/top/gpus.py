@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.table import Table
 from rich.text import Text
@@ -12,9 +12,13 @@ from rich.text import Text
 from controller.api.messages import GpuMessage, LiveJobMessage, NodeMessage
 from controller.reports.text import clean, ranges, width
 from controller.reports.top.grid import Grid, new_table
-from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, bar, phase_words
+from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, bar, phase_words, spark
 
 _MAX_NAME = 20
+HISTORY = 16
+"""Looks that the history of a GPU shows."""
+HISTORY_COLUMNS = 100
+"""From this width on there is room for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,8 @@ class Scene:
     jobs: Mapping[int, LiveJobMessage]
     colors: Mapping[int, str]
     glyphs: Glyphs
+    history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Utilisation of each GPU (`node:ordinal`) at the last looks, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +55,9 @@ def use_of(gpu: GpuMessage, node: NodeMessage) -> str:
     return "idle" if node.available and gpu.healthy else "unavailable"
 
 
-def gpus_grid(nodes: Sequence[NodeMessage], scene: Scene) -> Grid[_Row]:
+def gpus_grid(nodes: Sequence[NodeMessage], scene: Scene, columns: int = 80) -> Grid[_Row]:
     """A line per GPU; a node that is not available and has nothing on it is one line."""
+    history = HISTORY if scene.history and columns >= HISTORY_COLUMNS else 0
     rows: list[_Row] = []
     for node in nodes:
         if not node.available and not any(gpu.running or gpu.ordinary_job is not None for gpu in node.gpus):
@@ -66,6 +73,7 @@ def gpus_grid(nodes: Sequence[NodeMessage], scene: Scene) -> Grid[_Row]:
             ("GPU", {"width": max(3, name_width)}),
             ("Model", {"width": max(5, model_width)}),
             ("Busy", {"width": BAR + 5}),
+            *([("Lately", {"width": history})] if history else ()),
             ("Memory", {"justify": "right", "width": 9}),
             ("Job", {"ratio": 3}),
             ("Waits for it", {"ratio": 2}),
@@ -74,12 +82,14 @@ def gpus_grid(nodes: Sequence[NodeMessage], scene: Scene) -> Grid[_Row]:
             if row.gpu is None:
                 why = clean(row.node.reason) or "node not available"
                 held = Text(f"{scene.glyphs.broken} {why}", style=WARNING)
-                table.add_row(Text(row.name), Text(), Text(), Text(), held, Text())
+                table.add_row(Text(row.name), *[Text()] * (4 if history else 3), held, Text())
                 continue
+            lately = scene.history.get(row.name, ())[-history:]
             table.add_row(
                 Text(row.name),
                 Text(clean(row.gpu.model), style=DIM),
                 _busy(row.gpu, scene.glyphs),
+                *([Text(spark(lately, scene.glyphs).rjust(history), style=DIM)] if history else ()),
                 _memory(row.gpu),
                 _holder(row.gpu, row.node, scene),
                 _waiters(row.gpu.waiting, row.bracket, scene),

@@ -43,19 +43,25 @@ class Block(Protocol):
 
 
 class Grid(Generic[T]):
-    """A header, one line per item, and for some items a second line below."""
+    """A header, one line per item, and for some items a line above or below it."""
 
     def __init__(
         self,
         items: Sequence[T],
         table: Callable[[Sequence[T]], Table],
         below: Callable[[T], Text | None] = lambda _item: None,
+        above: Callable[[T], Text | None] = lambda _item: None,
     ) -> None:
-        """`table` makes the table of the items it is given; `below` the second line of an item."""
+        """`table` makes the table of the items it is given; `above` and `below` other lines of an item."""
         self._table = table
         self._owners: list[tuple[T, Text | None]] = []
+        self.line_of: list[int] = []
+        """The line of each item; line 0 is the header."""
         for item in items:
-            second = below(item)
+            first, second = above(item), below(item)
+            if first is not None:
+                self._owners.append((item, first))
+            self.line_of.append(len(self._owners) + 1)
             self._owners.append((item, None))
             if second is not None:
                 self._owners.append((item, second))
@@ -68,12 +74,12 @@ class Grid(Generic[T]):
     def lines(self, console: Console, options: ConsoleOptions, start: int, stop: int) -> list[Line]:
         """The lines from `start` up to `stop`; line 0 is the header."""
         shown = self._owners[max(0, start - 1) : max(0, stop - 1)]
-        firsts = [item for item, second in shown if second is None]
-        header, *rows = draw(console, options, self._table(firsts))
+        own = [item for item, extra in shown if extra is None]
+        header, *rows = draw(console, options, self._table(own))
         lines = [header] if start <= 0 < stop else []
         remaining = iter(rows)
-        for _, second in shown:
-            lines.append(next(remaining) if second is None else draw(console, options, second)[0])
+        for _, extra in shown:
+            lines.append(next(remaining) if extra is None else draw(console, options, extra)[0])
         return lines
 
 

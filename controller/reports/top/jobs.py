@@ -13,14 +13,27 @@ from controller.reports import units
 from controller.reports.text import clean, gpu_list, ranges, split_gpu, width
 from controller.reports.top.gpus import Scene
 from controller.reports.top.grid import Grid, new_table
-from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, bar, job_share, phase_words
+from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, Order, bar, job_share, phase_words
 
 WIDE = 120
 """From this width on reasons have room in the table; below it they get a line of their own."""
+_COLUMN = {
+    Order.NUMBER: 0, Order.NAME: 1, Order.USER: 2, Order.GPUS: 3,
+    Order.WEIGHT: 4, Order.STATE: 5, Order.SHARE: 6,
+}  # fmt: skip
 
 
-def jobs_grid(jobs: Sequence[LiveJobMessage], now: float, columns: int, scene: Scene) -> Grid[LiveJobMessage]:
-    """A line per job, in the order given."""
+def jobs_grid(
+    jobs: Sequence[LiveJobMessage],
+    now: float,
+    columns: int,
+    scene: Scene,
+    *,
+    order: Order | None = None,
+    selected: int | None = None,
+    by_user: bool = False,
+) -> Grid[LiveJobMessage]:
+    """A line per job, in the order given, which `order` names. `by_user`: a line above those of each user."""
     wide = columns >= WIDE
     id_width = max([5] + [len(str(job.job_id)) for job in jobs])
     user_width = min(9, max([4] + [width(clean(job.user)) for job in jobs]))
@@ -37,6 +50,9 @@ def jobs_grid(jobs: Sequence[LiveJobMessage], now: float, columns: int, scene: S
             ("Time on GPUs", {"width": BAR + 5}),
             ("Where, or why not" if wide else "Where", {"ratio": 6 if wide else 2}),
         )
+        if order is not None:
+            # Text, not an arrow: the narrow columns have no room for one.
+            table.columns[_COLUMN[order]].header_style = "bold underline"
         for job in shown:
             color = scene.colors.get(job.job_id, "")
             state = phase_words(job.phase, scene.glyphs)
@@ -49,8 +65,20 @@ def jobs_grid(jobs: Sequence[LiveJobMessage], now: float, columns: int, scene: S
                 Text(state, style=WARNING if job.phase in ("stuck", "unknown") else ""),
                 _time_on_gpus(job, now, scene.glyphs),
                 Text(_where_or_why(job, wide)),
+                style="reverse" if job.job_id == selected else None,
             )
         return table
+
+    firsts = {job.user: job.job_id for job in reversed(jobs)} if by_user else {}
+
+    def above(job: LiveJobMessage) -> Text | None:
+        if firsts.get(job.user) != job.job_id:
+            return None
+        own = [one for one in jobs if one.user == job.user]
+        gpus = sum(len(one.running_on) for one in own)
+        hours = sum(one.gpu_seconds for one in own) / 3600
+        words = f"{clean(job.user)}: {len(own)} jobs, {gpus} GPUs in use, {hours:.1f} GPU hours so far"
+        return Text(words, style="bold", no_wrap=True, overflow="ellipsis")
 
     def below(job: LiveJobMessage) -> Text | None:
         if wide or job.running_on or not job.reason:
@@ -58,7 +86,7 @@ def jobs_grid(jobs: Sequence[LiveJobMessage], now: float, columns: int, scene: S
         words = f"  {scene.glyphs.because} {clean(job.reason)}"
         return Text(words, style=DIM, no_wrap=True, overflow="ellipsis")
 
-    return Grid(jobs, table, below)
+    return Grid(jobs, table, below, above)
 
 
 def _time_on_gpus(job: LiveJobMessage, now: float, glyphs: Glyphs) -> Text:

@@ -13,6 +13,7 @@ import termios
 import threading
 import time as clock
 import tty
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -22,12 +23,18 @@ from rich.live import Live
 from controller.api.client import ApiClient
 from controller.api.messages import GpusMessage
 from controller.errors import GandivaError
-from controller.reports.top.frame import Frame, View
+from controller.reports.top.control import press
+from controller.reports.top.detail import Detail, ask
+from controller.reports.top.frame import Frame, Page, View
+from controller.reports.top.gpus import HISTORY
 from controller.reports.top.view import ASCII, UNICODE
 
 _RESIZE_SECONDS = 0.5
 """How soon a changed size of the window is noticed."""
-_ARROWS = {b"[A": "up", b"[B": "down", b"[5~": "page up", b"[6~": "page down", b"[H": "home", b"[1~": "home"}
+_ARROWS = {
+    b"[A": "up", b"[B": "down", b"[C": "right", b"[D": "left", b"[5~": "page up", b"[6~": "page down",
+    b"[H": "home", b"[1~": "home", b"[F": "end", b"[4~": "end",
+}  # fmt: skip
 
 
 def run_top(
@@ -49,11 +56,12 @@ def run_top(
         markup=False,
         emoji=False,
     )
-    view = View(user=user, glyphs=UNICODE if _speaks_unicode(console) else ASCII)
+    glyphs = UNICODE if _speaks_unicode(console) else ASCII
+    view = View(user=user, glyphs=glyphs, interval_seconds=interval_seconds)
     if once or not sys.stdout.isatty():
         _print(console, Frame(client.gpus(), view))
         return 0
-    return _Screen(client, console, view, interval_seconds).run()
+    return _Screen(client, console, view).run()
 
 
 def _print(console: Console, frame: Frame) -> None:
@@ -76,8 +84,12 @@ class _Poller:
     def __init__(self, client: ApiClient, interval_seconds: float) -> None:
         self._client = client
         self._interval_seconds = interval_seconds
-        self._stop = threading.Event()
+        self._about: int | None = None
+        self._hurry = threading.Event()
+        self._over = False
         self._latest: tuple[GpusMessage | None, str] = (None, "")
+        self.detail: Detail | None = None
+        """The last answer about the job that was asked for."""
         self.wake, self._wake_end = os.pipe()
         self._thread = threading.Thread(target=self._poll, name="poller", daemon=True)
 
@@ -87,34 +99,45 @@ class _Poller:
 
     def __exit__(self, *_: object) -> None:
         # The thread may be waiting for an answer; it ends with the process.
-        self._stop.set()
+        self._over = True
+        self._hurry.set()
 
     def latest(self) -> tuple[GpusMessage | None, str]:
         """The last answer there was, and why there is no newer one."""
         return self._latest
 
+    def want(self, about: int | None, interval_seconds: float) -> None:
+        """Ask about this job too from now on, and this often."""
+        if about != self._about or interval_seconds < self._interval_seconds:
+            self._hurry.set()
+        self._about, self._interval_seconds = about, interval_seconds
+
     def _poll(self) -> None:
-        while not self._stop.is_set():
+        while not self._over:
+            self._hurry.clear()
             begin = clock.monotonic()
             try:
                 self._latest = (self._client.gpus(), "")
             except GandivaError as error:
                 self._latest = (self._latest[0], f"{error}; trying again")
+            about = self._about
+            if about is not None:
+                self.detail = ask(self._client, about)
             with contextlib.suppress(OSError):
                 os.write(self._wake_end, b".")
-            self._stop.wait(max(0.05, self._interval_seconds - (clock.monotonic() - begin)))
+            self._hurry.wait(max(0.05, self._interval_seconds - (clock.monotonic() - begin)))
 
 
 class _Screen:
-    def __init__(self, client: ApiClient, console: Console, view: View, interval_seconds: float) -> None:
+    def __init__(self, client: ApiClient, console: Console, view: View) -> None:
         self._client = client
         self._console = console
         self._keys = sys.stdin.isatty()
         self._view = replace(view, keys=self._keys)
-        self._interval_seconds = interval_seconds
         self._own = view.user or _own_name()
         self._answer: GpusMessage | None = None
         self._trouble = ""
+        self._history: dict[str, deque[float | None]] = {}
         self._frame = Frame(None, view)
 
     def run(self) -> int:
@@ -123,7 +146,7 @@ class _Screen:
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
         with (
             _single_keys(sys.stdin.fileno()) if self._keys else contextlib.nullcontext(),
-            _Poller(self._client, self._interval_seconds) as poller,
+            _Poller(self._client, self._view.interval_seconds) as poller,
             Live(console=self._console, screen=True, auto_refresh=False) as live,
         ):
             self._draw(live)
@@ -133,48 +156,50 @@ class _Screen:
                 if poller.wake in ready:
                     os.read(poller.wake, 4096)
                     if not self._view.paused:
-                        self._answer, self._trouble = poller.latest()
+                        self._take(poller)
                 if sys.stdin.fileno() in ready and self._keys:
                     pressed = os.read(sys.stdin.fileno(), 64)
-                    if not pressed or any(self._key(key) for key in _keys_in(pressed)):
-                        return 0
+                    for key in _keys_in(pressed) if pressed else ("\x03",):
+                        view = press(self._view, key, self._frame, self._own)
+                        if view is None:
+                            return 0
+                        self._view = view
+                        self._draw(live)
+                    about = self._view.selected if self._view.page is Page.DETAIL else None
+                    poller.want(about, self._view.interval_seconds)
                 self._draw(live)
+
+    def _take(self, poller: _Poller) -> None:
+        """What the poller has found, and the history of each GPU with it."""
+        answer, self._trouble = poller.latest()
+        if answer is not None and (self._answer is None or answer.time != self._answer.time):
+            for node in answer.nodes:
+                for gpu in node.gpus:
+                    seen = self._history.setdefault(f"{node.name}:{gpu.ordinal}", deque(maxlen=HISTORY))
+                    seen.append(gpu.utilization_fraction)
+        self._answer = answer
+        history = {name: tuple(seen) for name, seen in self._history.items()}
+        self._view = replace(self._view, history=history, detail=poller.detail)
 
     def _draw(self, live: Live) -> None:
         self._view = replace(self._view, height=self._console.size.height, trouble=self._trouble)
         self._frame = Frame(self._answer, self._view)
         live.update(self._frame, refresh=True)
-
-    def _key(self, key: str) -> bool:
-        """What a key does; True: quit."""
-        view = self._view
-        page = max(1, self._frame.shown_rows - 1)
-        deepest = max(0, self._frame.body_rows - self._frame.shown_rows)
-        steps = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -page, "page down": page, "home": -(10**9)}
-        if key in ("q", "Q", "\x03"):
-            return True
-        if key in steps:
-            self._view = replace(view, scroll=max(0, min(deepest, view.scroll + steps[key])))
-        elif key in ("p", " "):
-            self._view = replace(view, paused=not view.paused)
-        elif key == "s":
-            self._view = replace(view, order=view.order.following())
-        elif key == "c":
-            self._view = replace(view, compact=not self._frame.compact)
-        elif key == "u":
-            self._view = replace(view, user=None if view.user else self._own)
-        return False
+        # The frame has moved what it shows so that the chosen job is seen; the next keys go on from there.
+        self._view = replace(self._view, scroll=self._frame.start)
 
 
 def _keys_in(pressed: bytes) -> Iterator[str]:
-    """Single keys; escape sequences of the arrow keys by name, others left out."""
+    """Single keys; those that send escape sequences by name, unknown ones left out."""
     pieces = pressed.split(b"\x1b")
-    yield from pieces[0].decode("ascii", "ignore")
-    for piece in pieces[1:]:
+    yield from pieces[0].decode("utf-8", "ignore")
+    for index, piece in enumerate(pieces[1:], start=1):
+        if not piece and index == len(pieces) - 1:
+            yield "escape"
         for sequence, name in _ARROWS.items():
             if piece.replace(b"O", b"[", 1).startswith(sequence):
                 yield name
-                yield from piece[len(sequence) :].decode("ascii", "ignore")
+                yield from piece[len(sequence) :].decode("utf-8", "ignore")
                 break
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from controller.api.messages import LiveJobMessage
@@ -27,17 +27,20 @@ def bar(fraction: float | None, columns: int, glyphs: Glyphs) -> str:
 
 
 class Order(enum.Enum):
-    """Order of the list of jobs."""
+    """Order of the list of jobs; the value is what the foot of the screen calls it."""
 
     STATE = "state"
     SHARE = "share"
     USER = "user"
     NUMBER = "number"
+    NAME = "name"
+    GPUS = "GPUs"
+    WEIGHT = "weight"
 
-    def following(self) -> Order:
-        """The next one, for the key `s`."""
+    def following(self, by: int = 1) -> Order:
+        """The next one, for the keys `s` and `.`; with `by=-1` the one before."""
         members = list(Order)
-        return members[(members.index(self) + 1) % len(members)]
+        return members[(members.index(self) + by) % len(members)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,12 @@ class Glyphs:
     because: str
     brackets: tuple[str, str, str]
     """Joins GPUs that the same jobs wait for: first, between, last."""
+    levels: str
+    """Ever higher, for the history of a GPU."""
 
 
-UNICODE = Glyphs("█", "░", "▶", "‖", "…", "·", "■", "✗", "◀", "└", ("┐", "│", "┘"))
-ASCII = Glyphs("#", ".", ">", "=", ".", "-", "x", "!", "<", "`-", ("\\", "|", "/"))
+UNICODE = Glyphs("█", "░", "▶", "‖", "…", "·", "■", "✗", "◀", "└", ("┐", "│", "┘"), " ▁▂▃▄▅▆▇█")
+ASCII = Glyphs("#", ".", ">", "=", ".", "-", "x", "!", "<", "`-", ("\\", "|", "/"), " ._-=+*%#")
 
 _SYMBOLS = {
     "running": ("running", "running"),
@@ -104,13 +109,36 @@ def job_share(job: LiveJobMessage, now: float) -> float | None:
     return min(1.0, max(0.0, job.run_seconds / (now - job.start_time)))
 
 
-def ordered(jobs: Iterable[LiveJobMessage], order: Order, now: float) -> list[LiveJobMessage]:
-    """The list of jobs in the order asked for; by number among equals."""
-    by_number = sorted(jobs, key=lambda job: job.job_id)
-    if order is Order.STATE:
-        return sorted(by_number, key=lambda job: _RANK.index(job.phase) if job.phase in _RANK else len(_RANK))
-    if order is Order.SHARE:
-        return sorted(by_number, key=lambda job: -(job_share(job, now) or 0.0))
-    if order is Order.USER:
-        return sorted(by_number, key=lambda job: job.user)
-    return by_number
+def spark(fractions: Iterable[float | None], glyphs: Glyphs) -> str:
+    """A history as a line of ever higher blocks; `?` where it was not known."""
+    top = len(glyphs.levels) - 1
+    return "".join(
+        "?" if f is None else glyphs.levels[max(f > 0, round(max(0.0, min(1.0, f)) * top))] for f in fractions
+    )
+
+
+def matches(job: LiveJobMessage, text: str) -> bool:
+    """Whether a job is meant by what was typed after `/`."""
+    word = text.strip().lower()
+    fields = (str(job.job_id), job.user, job.name, job.phase, job.partition, job.account)
+    return any(word in field.lower() for field in fields)
+
+
+def ordered(
+    jobs: Iterable[LiveJobMessage], order: Order, now: float, *, reverse: bool = False, by_user: bool = False
+) -> list[LiveJobMessage]:
+    """The list of jobs in the order asked for; by number among equals. `by_user`: user after user."""
+    keys: dict[Order, Callable[[LiveJobMessage], float | str]] = {
+        Order.STATE: lambda job: _RANK.index(job.phase) if job.phase in _RANK else len(_RANK),
+        Order.SHARE: lambda job: -(job_share(job, now) or 0.0),
+        Order.USER: lambda job: job.user,
+        Order.NUMBER: lambda job: job.job_id,
+        Order.NAME: lambda job: job.name,
+        Order.GPUS: lambda job: -job.gpus,
+        Order.WEIGHT: lambda job: -job.weight,
+    }
+    found = sorted(jobs, key=lambda job: job.job_id)
+    found.sort(key=keys[order], reverse=reverse)
+    if by_user:
+        found.sort(key=lambda job: job.user)
+    return found

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is known of one job: why it is where it is, where its output goes, and the end of that.
+
+Slow parts (the controller, slurmctld, a home folder on a network) are asked by the poller's thread only.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller.api.client import ApiClient
+from controller.api.messages import ExplainMessage
+from controller.errors import GandivaError
+from controller.reports.explain import explain
+from controller.reports.text import clean
+
+TAIL_LINES = 12
+_TAIL_BYTES = 16 << 10
+_SCONTROL_SECONDS = 5.0
+_ROWS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """One job, as it was when it was asked about."""
+
+    job_id: int
+    answer: ExplainMessage | None = None
+    trouble: str = ""
+    """Why there is no answer."""
+    output_path: str = ""
+    output: tuple[str, ...] = ()
+    """Its last lines, or why they cannot be shown."""
+
+
+def ask(client: ApiClient, job_id: int) -> Detail:
+    """Ask the controller, Slurm, and the job's output file. Never raises for what they answer."""
+    try:
+        answer = client.explain(job_id)
+    except GandivaError as error:
+        return Detail(job_id, trouble=str(error))
+    path = _output_path(job_id)
+    return Detail(job_id, answer, "", path, _tail(path) if path else ())
+
+
+def lines(detail: Detail, columns: int) -> Iterator[str]:
+    """As text."""
+    if detail.answer is None:
+        yield detail.trouble or f"Asking about job {detail.job_id}"
+        return
+    yield from explain(detail.answer, rows=_ROWS, columns=columns)
+    live = detail.answer.live
+    if live is not None:
+        yield ""
+        yield f"To cancel it (you, or an operator): scancel {detail.job_id}"
+    if detail.output_path:
+        yield ""
+        yield f"Output, {clean(detail.output_path)}"
+        yield from (f"  {clean(line)}" for line in detail.output)
+
+
+def _output_path(job_id: int) -> str:
+    """Where Slurm writes the job's output; empty where it does not say: it forgets jobs soon."""
+    command = ["scontrol", "--oneliner", "show", "job", str(job_id)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=_SCONTROL_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    # Users choose the path, blanks and all: it ends where Slurm's next name or the line begins.
+    found = re.search(r" StdOut=(/.*?)(?= [A-Z][A-Za-z/:]*=|\s*$)", done.stdout.decode(errors="replace"))
+    return found[1] if found else ""
+
+
+def _tail(path: str) -> tuple[str, ...]:
+    try:
+        # Not a pipe that somebody has put there, which would never end.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                return ("(not a file)",)
+            file.seek(max(0, status.st_size - _TAIL_BYTES))
+            text = file.read(_TAIL_BYTES).decode(errors="replace")
+    except OSError as error:
+        return (f"(cannot be read here: {error.strerror})",)
+    return tuple(line.rsplit("\r", 1)[-1].expandtabs() for line in text.splitlines()[-TAIL_LINES:]) or (
+        "(empty)",
+    )
