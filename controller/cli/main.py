@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from controller import __version__
-from controller.cli import config, daemon, explain, journal, replay, report, simulate, status, top, trace
+from controller.cli import check, config, daemon, explain, journal, replay, report, simulate, status, top, trace
 from controller.errors import GandivaError
 
 _DESCRIPTION = """\
@@ -28,7 +28,7 @@ examples:
 
 Each command has a --help of its own. Manual pages: gandiva-report(1),
 gandiva-top(1), gandiva-explain(1), gandiva-config(1), gandiva.toml(5),
-gandivad(8), gandiva-agent(8)."""
+gandivad(8), gandiva-check(8), gandiva-agent(8)."""
 
 
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -47,6 +47,7 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     explain.add_parser(subparsers)
     status.add_parser(subparsers)
     config.add_parser(subparsers, with_slurm="slurm" in arguments)
+    check.add_parser(subparsers)
     daemon.add_parser(subparsers)
     journal.add_parser(subparsers)
     simulate.add_parser(subparsers)

@@ -24,6 +24,9 @@ hostile: sbatch's own checks of the flags are no protection, since nobody has to
 
 local M = {}
 
+-- Of this package; `gandiva check` compares it with the controller's.
+M.version = "0.1.0"
+
 local folder = (debug.getinfo(1, "S").source:match("^@(.*/)")) or "./"
 
 -- The other files are loaded here, once; what they need of each other is handed to them.

@@ -24,6 +24,7 @@ PAGE_OF = {
     "top": "gandiva-top.1",
     "explain": "gandiva-explain.1",
     "config": "gandiva-config.1",
+    "check": "gandiva-check.8",
     "simulate": "gandiva-simulate.1",
     "replay": "gandiva-replay.1",
     "trace": "gandiva-trace.1",

@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The node agents, as the controller reaches them. Pure: `gather` asks them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller import __version__
+from controller.checks.finding import Finding, error, ok, warning
+from controller.checks.gpus import KnownNode, gres_line
+from controller.checks.slurm_files import judge_plugin
+from controller.checks.slurm_options import RESTART
+from controller.nodes.protocol import HelloResult
+from controller.settings.schema import NodesSettings
+
+MAX_CLOCK_SECONDS = 1.0
+
+
+@dataclass(frozen=True)
+class AgentAnswer:
+    """What came of asking one agent."""
+
+    address: str
+    hello: HelloResult | None = None
+    error: str = ""
+    """Why there is no answer."""
+    ahead_seconds: float = 0.0
+    """The node's clock less ours."""
+    doubt_seconds: float = 0.0
+    """Half of the time the answer took: the difference is known no better."""
+
+
+def judge_agent(
+    node: KnownNode, answer: AgentAnswer, settings: NodesSettings, slurm_conf: str
+) -> Iterator[Finding]:
+    """Everything about one agent."""
+    hello = answer.hello
+    if hello is None:
+        change = _remedy(node.name, answer, settings)
+        yield error(node.name, "agent", f"cannot be reached: {answer.error}", change)
+        return
+    yield _version(node.name, hello)
+    yield _gpus(node, hello, slurm_conf)
+    yield _driver(node.name, hello)
+    yield _clock(node.name, answer)
+    yield _run_dir(node.name, hello)
+    if hello.plugin_built_for:
+        yield judge_plugin(node.name, hello.plugin_built_for, node.release)
+
+
+def _remedy(name: str, answer: AgentAnswer, settings: NodesSettings) -> str:
+    """By what SSH says."""
+    text = answer.error.lower()
+    host = answer.address
+    scan = f"ssh-keyscan -t ed25519 {host} >> {settings.known_hosts}"
+    if "not found in known_hosts" in text:
+        return f"{scan}, after comparing the key with the node's"
+    if "host key differs" in text:
+        return (
+            f"if {name} was installed anew: ssh-keygen -R {host} -f {settings.known_hosts}, then {scan}; "
+            "if not, somebody answers in its place"
+        )
+    if "is not let in" in text:
+        return (
+            f"in ~{settings.ssh_user}/.ssh/authorized_keys on {name}: "
+            f'restrict,command="/usr/bin/gandiva-agent" and the line of {settings.ssh_key}.pub'
+        )
+    if "cannot use the key" in text or "known_hosts" in text or str(settings.known_hosts) in text:
+        return f"see the findings about {settings.ssh_key} and {settings.known_hosts}"
+    if "refused" in text or "unable to connect" in text:
+        return f"systemctl start sshd on {name}, or name its port: [nodes] ssh_port, addresses"
+    if "name or service not known" in text or "name resolution" in text:
+        return f'make {host} resolvable here, or: [nodes.addresses] {name} = "ADDRESS"'
+    if "exit status 127" in text or "agent has ended" in text or "agent refuses" in text:
+        attempt = f"ssh -i {settings.ssh_key} {host} gandiva-agent {name}"
+        return f"install gandiva {__version__} on {name}; try: {attempt}"
+    reach = f"may this host reach port {settings.ssh_port} of {host}"
+    return f"is {name} up, and {reach}? sshd's log on {name} says more"
+
+
+def _version(name: str, hello: HelloResult) -> Finding:
+    if hello.software_version == __version__:
+        return ok(name, "agent", f"answers, version {hello.software_version}")
+    there = hello.software_version or "an older one"
+    return warning(
+        name,
+        "agent",
+        f"version {there}, this is {__version__}",
+        f"install gandiva {__version__} on {name}; running agents end when the controller restarts",
+    )
+
+
+def _gpus(node: KnownNode, hello: HelloResult, slurm_conf: str) -> Finding:
+    seen = [gpu.index for gpu in hello.gpus]
+    known = [gpu.index for gpu in node.gpus]
+    models = sorted({gpu.model for gpu in hello.gpus})
+    if not seen:
+        return error(
+            node.name, "GPUs", "the driver shows none", f"on {node.name}: nvidia-smi; is the driver loaded?"
+        )
+    if seen != known:
+        model = node.gpus[0].model if node.gpus else "MODEL"
+        shards = max((gpu.shards for gpu in node.gpus), default=16)
+        return error(
+            node.name,
+            "GPUs",
+            f"the driver shows {len(seen)} ({models[0]}), Slurm {len(known)}",
+            f"NodeName={node.name} in {slurm_conf}: Gres={gres_line(model, max(seen) + 1, shards)}, "
+            f"gres.conf likewise, {RESTART}",
+        )
+    slug = node.gpus[0].model
+    if any(slug not in "".join(c for c in model.lower() if c.isalnum()) for model in models):
+        return warning(
+            node.name,
+            "GPUs",
+            f"Slurm calls them {slug}, the driver {', '.join(models)}",
+            f"if that is the wrong model: gpu_model of {node.name} in the cluster description",
+        )
+    return ok(node.name, "GPUs", f"{len(seen)} x {models[0]}, as Slurm has them")
+
+
+def _driver(name: str, hello: HelloResult) -> Finding:
+    if not hello.driver_version:
+        return error(name, "driver", "NVML does not answer", f"on {name}: nvidia-smi")
+    if not hello.checkpoint_supported:
+        return warning(
+            name,
+            "driver",
+            f"{hello.driver_version} cannot checkpoint: jobs that do not use gandiva.attach() cannot "
+            "be suspended there",
+            f"driver 570 or newer on {name} (580 to change GPUs while suspended)",
+        )
+    return ok(name, "driver", hello.driver_version)
+
+
+def _clock(name: str, answer: AgentAnswer) -> Finding:
+    ahead, doubt = answer.ahead_seconds, answer.doubt_seconds
+    text = f"{abs(ahead):.2f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
+    if abs(ahead) > MAX_CLOCK_SECONDS + doubt:
+        return error(
+            name,
+            "clock",
+            text,
+            f"start chronyd (or another NTP client) on {name} and on this host; munge needs it too",
+        )
+    return ok(
+        name, "clock", text if abs(ahead) > doubt else f"as this host's, within {max(doubt, 0.01):.2f} s"
+    )
+
+
+def _run_dir(name: str, hello: HelloResult) -> Finding:
+    kind, path = hello.run_dir_filesystem, hello.run_dir or "/run/gandiva"
+    if kind in ("tmpfs", "ramfs"):
+        return ok(name, "run folder", f"{path} is on {kind}")
+    if not kind:
+        return warning(
+            name, "run folder", f"cannot tell what {path} is on", f"install gandiva {__version__} on {name}"
+        )
+    return warning(
+        name,
+        "run folder",
+        f"{path} is on {kind}: each step of each job looks into it",
+        f"on {name}: systemctl enable --now run-gandiva.mount",
+    )

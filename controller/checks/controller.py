@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The controller's API and its journal."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from controller import __version__
+from controller.api.client import ApiClient, ApiRefused, ApiUnavailable
+from controller.checks.finding import Finding, error, ok, warning
+from controller.errors import JournalError
+from controller.journal import JournalReader
+
+VERIFIED_BYTES = 100 << 20
+"""Larger journals are only opened: reading all of one takes longer than anybody waits for a check."""
+
+
+def judge_api(url: str, deadline_seconds: float) -> Iterator[Finding]:
+    """Asks the controller how it is."""
+    try:
+        status = ApiClient(url, deadline_seconds=deadline_seconds).status()
+    except ApiUnavailable as failure:
+        refused = "refused" in str(failure)
+        text = "nobody listens: the controller does not run" if refused else str(failure)
+        yield (warning if refused else error)(
+            url,
+            "API",
+            text,
+            "systemctl start gandiva on the controller's host"
+            if refused
+            else "is its host up and its port open to this host? is [cluster] controller_host right?",
+        )
+        return
+    except ApiRefused as failure:
+        yield error(url, "API", str(failure), "journalctl -u gandiva on the controller's host")
+        return
+    if status.version != __version__:
+        yield warning(
+            url,
+            "API",
+            f"the controller is of version {status.version}, this command of {__version__}",
+            "install the same version everywhere, and systemctl restart gandiva",
+        )
+    else:
+        yield ok(url, "API", f"answers, version {status.version}, policy {status.policy}")
+    for problem in status.problems:
+        yield warning(url, "controller", problem, "gandiva status shows whether it is still so")
+    behind = time.time() - status.time
+    if abs(behind) > 1.0 + deadline_seconds:
+        yield warning(
+            url,
+            "clock",
+            f"the controller's clock differs from this host's by {abs(behind):.0f} s",
+            "start an NTP client on both",
+        )
+
+
+def judge_journal(path: Path) -> Iterator[Finding]:
+    """Whether it can be read and is whole. Nothing there is well: the first start makes it."""
+    try:
+        there = path.exists()
+        damaged = sorted(path.parent.glob(f"{path.name}.damaged-*"))
+    except OSError as failure:
+        yield warning(
+            str(path), "journal", f"cannot be looked at: {failure.strerror}", "run this check as root"
+        )
+        return
+    if damaged:
+        yield warning(
+            str(path),
+            "journal",
+            f"{len(damaged)} damaged ones were set aside, the last as {damaged[-1].name}",
+            "look at the disk (dmesg, smartctl), then remove them; reports lack what was in them",
+        )
+    if not there:
+        yield ok(str(path), "journal", "is not there yet; the first start of the controller makes it")
+        return
+    try:
+        size_bytes = path.stat().st_size
+        if size_bytes <= VERIFIED_BYTES:
+            from controller.journal.verify import verify
+
+            problems = verify(path).problems
+        else:
+            JournalReader(path).events(limit=1)
+            problems = ()
+    except PermissionError:
+        yield warning(str(path), "journal", "may not be read by you", "run this check as root")
+        return
+    except JournalError as failure:
+        yield error(str(path), "journal", str(failure), f"gandiva journal verify {path} says more")
+        return
+    except OSError as failure:
+        yield error(str(path), "journal", f"cannot be read: {failure.strerror}", "look at the disk")
+        return
+    for problem in problems[:5]:
+        yield error(
+            str(path), "journal", problem, "stop the controller and move the file away: it makes a new one"
+        )
+    if not problems:
+        checked = "whole" if size_bytes <= VERIFIED_BYTES else "can be read (large: gandiva journal verify)"
+        yield ok(str(path), "journal", f"{checked}, {size_bytes / 1e6:.1f} MB")

@@ -1,0 +1,217 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Files and folders of the controller: may its user use them, and nobody else what is secret? Only looks."""
+
+from __future__ import annotations
+
+import contextlib
+import grp
+import os
+import pwd
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from controller.checks.finding import Finding, error, ok, warning
+from controller.nodes.installed import filesystem_of
+from controller.settings.schema import Settings
+
+NETWORK = ("nfs", "nfs4", "gpfs", "lustre", "beegfs", "cifs", "fuse.sshfs", "ceph", "9p")
+MIN_FREE_BYTES = 500_000_000
+
+
+@dataclass(frozen=True)
+class Account:
+    """The daemon's user."""
+
+    name: str
+    uid: int
+    gids: frozenset[int]
+
+    @classmethod
+    def find(cls, name: str) -> Account | None:
+        """None: this host does not know the user."""
+        try:
+            entry = pwd.getpwnam(name)
+        except KeyError:
+            return None
+        groups = {entry.pw_gid}
+        with contextlib.suppress(OSError):
+            groups.update(os.getgrouplist(name, entry.pw_gid))
+        return cls(name, entry.pw_uid, frozenset(groups))
+
+    def may(self, status: os.stat_result, what: int) -> bool:
+        """Whether the mode lets it read (4), write (2), enter (1)."""
+        if self.uid == 0:
+            return True
+        shift = 6 if status.st_uid == self.uid else 3 if status.st_gid in self.gids else 0
+        return status.st_mode >> shift & what == what
+
+
+def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> Iterator[Finding]:
+    """`path`: the settings file. `user`: the daemon's."""
+    account = Account.find(user)
+    if account is None:
+        yield error(
+            host,
+            "user",
+            f"there is no user {user} on this host",
+            "systemd-sysusers (with configs/sysusers.d/gandiva.conf), or --user NAME if it has another",
+        )
+        return
+    yield ok(host, "user", f"{user}, uid {account.uid}")
+    yield _settings_file(path, account)
+    yield _key(settings.nodes.ssh_key, account)
+    yield _readable(settings.nodes.known_hosts, account, "known_hosts", "ssh-keyscan NODE… > {path}")
+    yield from _journal_folder(settings.journal.path, account)
+    if settings.log.file is not None:
+        yield _folder(settings.log.file.parent, account, "log folder")
+
+
+def _status(path: Path, account: Account, check: str, make: str) -> os.stat_result | Finding:
+    """The status of a path that the user must be able to get at."""
+    for folder in [*reversed(path.parents)]:
+        try:
+            status = folder.stat()
+        except FileNotFoundError:
+            break
+        except OSError as failure:
+            return _unseen(path, check, failure)
+        if not account.may(status, 1):
+            change = f"chmod o+x {folder}, or give it to {account.name}"
+            return error(str(path), check, f"{account.name} may not enter {folder} ({_mode(status)})", change)
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return error(str(path), check, "is not there", make)
+    except OSError as failure:
+        return _unseen(path, check, failure)
+
+
+def _unseen(path: Path, check: str, failure: OSError) -> Finding:
+    return warning(
+        str(path),
+        check,
+        f"cannot be looked at: {failure.strerror}",
+        "run this check as root on the controller's host",
+    )
+
+
+def _settings_file(path: Path, account: Account) -> Finding:
+    found = _status(path, account, "settings", f"gandiva config sample > {path}")
+    if isinstance(found, Finding):
+        return found
+    if not account.may(found, 4):
+        return error(
+            str(path), "settings", f"{account.name} may not read it ({_mode(found)})", f"chmod 644 {path}"
+        )
+    if not found.st_mode & stat.S_IROTH:
+        return warning(
+            str(path),
+            "settings",
+            f"users may not read it ({_mode(found)}): gandiva top and report find no controller",
+            f"chmod 644 {path}; there is no secret in it",
+        )
+    if found.st_mode & stat.S_IWOTH:
+        return error(str(path), "settings", f"everybody may write it ({_mode(found)})", f"chmod 644 {path}")
+    return ok(str(path), "settings", "readable by all")
+
+
+def _key(path: Path, account: Account) -> Finding:
+    found = _status(path, account, "SSH key", f"as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}")
+    if isinstance(found, Finding):
+        return found
+    right = f"chown {account.name} {path}; chmod 600 {path}"
+    if found.st_mode & 0o077:
+        return error(
+            str(path),
+            "SSH key",
+            f"others may use it ({_mode(found)}); it opens the agents on all nodes",
+            f"{right}; if strangers could read it: a new one, and new authorized_keys on the nodes",
+        )
+    if not account.may(found, 4):
+        return error(str(path), "SSH key", f"{account.name} may not read it ({_mode(found)})", right)
+    return ok(str(path), "SSH key", f"for {account.name} only")
+
+
+def _readable(path: Path, account: Account, check: str, make: str) -> Finding:
+    found = _status(path, account, check, make.format(path=path))
+    if isinstance(found, Finding):
+        return found
+    if not account.may(found, 4):
+        return error(
+            str(path), check, f"{account.name} may not read it ({_mode(found)})", f"chmod 644 {path}"
+        )
+    if found.st_mode & stat.S_IWOTH:
+        return error(
+            str(path),
+            check,
+            f"everybody may write it ({_mode(found)}) and name false nodes",
+            f"chmod 644 {path}",
+        )
+    if not found.st_size:
+        return error(str(path), check, "is empty", make.format(path=path))
+    return ok(str(path), check, "readable")
+
+
+def _journal_folder(journal: Path, account: Account) -> Iterator[Finding]:
+    folder = journal.parent
+    finding = _folder(folder, account, "journal folder")
+    yield finding
+    if finding.change:
+        return
+    kind = filesystem_of(folder)
+    if kind in NETWORK:
+        yield error(
+            str(folder),
+            "journal folder",
+            f"is on {kind}: SQLite's WAL mode does not work on network file systems",
+            "[journal] path = a file on a local disk",
+        )
+    with contextlib.suppress(OSError):
+        disk = os.statvfs(folder)
+        free = disk.f_bavail * disk.f_frsize
+        if free < MIN_FREE_BYTES:
+            yield error(
+                str(folder),
+                "journal folder",
+                f"{free / 1e6:.0f} MB are free",
+                "make room, or lower [journal] detail_days; a controller that cannot write loses what it did",
+            )
+    if journal.exists():
+        with contextlib.suppress(OSError):
+            status = journal.stat()
+            if not account.may(status, 6):
+                yield error(
+                    str(journal),
+                    "journal",
+                    f"{account.name} may not write it ({_mode(status)})",
+                    f"chown {account.name}: {journal}*",
+                )
+
+
+def _folder(path: Path, account: Account, check: str) -> Finding:
+    right = f"install -d -o {account.name} -m 750 {path}"
+    found = _status(path, account, check, right)
+    if isinstance(found, Finding):
+        return found
+    if not stat.S_ISDIR(found.st_mode):
+        return error(str(path), check, "is no folder", right)
+    if not account.may(found, 7):
+        return error(str(path), check, f"{account.name} may not write it ({_mode(found)})", right)
+    if found.st_mode & stat.S_IWOTH:
+        return error(str(path), check, f"everybody may write it ({_mode(found)})", f"chmod o-w {path}")
+    return ok(str(path), check, f"{account.name} may write it")
+
+
+def _mode(status: os.stat_result) -> str:
+    """`-rw-r----- root:slurm`."""
+    try:
+        owner = pwd.getpwuid(status.st_uid).pw_name
+    except KeyError:
+        owner = str(status.st_uid)
+    try:
+        group = grp.getgrgid(status.st_gid).gr_name
+    except KeyError:
+        group = str(status.st_gid)
+    return f"{stat.filemode(status.st_mode)} {owner}:{group}"

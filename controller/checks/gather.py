@@ -1,0 +1,273 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Getting the facts: from Slurm's commands, agents, files and the API; all at once, each with a deadline.
+
+What cannot be had becomes a finding too, and never keeps the rest from being looked at.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from controller.checks import agents, controller, files, gpus, slurm_files, slurm_options
+from controller.checks.finding import Finding, error, ok, warning
+from controller.checks.slurm_options import SlurmOptions
+from controller.cluster.commands import run
+from controller.errors import ClusterError, GandivaError, NodeError
+from controller.nodes.remote import RemoteNodes
+from controller.nodes.ssh import SshSettings, ssh_nodes
+from controller.settings import Settings, load_settings
+from controller.settings.schema import NodesSettings
+
+T = TypeVar("T")
+PARALLEL_AGENTS = 64
+"""So many nodes are asked at once."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to examine."""
+
+    settings_path: Path
+    user: str = "gandiva"
+    """The user that the daemon runs as."""
+    deadline_seconds: float = 20.0
+    """For each part; the parts run at the same time, the agents after Slurm has named the nodes."""
+    nodes: tuple[str, ...] = ()
+    """Only these; empty: all with GPUs."""
+    description: Path | None = None
+    """The cluster description that Slurm's files were made from."""
+
+
+async def examine(request: Request) -> list[Finding]:
+    """Everything, in the order: this host, Slurm, nodes. Raises nothing that is expected."""
+    host = socket.gethostname().split(".")[0]
+    findings: list[Finding] = []
+    try:
+        settings = await _in_thread(lambda: load_settings(request.settings_path), request.deadline_seconds)
+        findings.append(ok(host, "settings", f"{request.settings_path} is valid"))
+    except (GandivaError, TimeoutError) as failure:
+        findings.append(
+            error(host, "settings", str(failure) or "cannot be read in time", f"edit {request.settings_path}")
+        )
+        settings = Settings()
+    here, journal, api, slurm = await asyncio.gather(
+        _part(
+            host,
+            "files",
+            request,
+            lambda: files.judge_permissions(settings, request.settings_path, request.user, host),
+        ),
+        _part(host, "journal", request, lambda: controller.judge_journal(settings.journal.path)),
+        _part(
+            host,
+            "API",
+            request,
+            lambda: controller.judge_api(settings.api_url, request.deadline_seconds * 0.8),
+        ),
+        _slurm(request, settings, host),
+    )
+    return [*findings, *here, *journal, *api, *slurm]
+
+
+async def _slurm(request: Request, settings: Settings, host: str) -> list[Finding]:
+    """Options and files of Slurm, then the nodes it names."""
+    try:
+        text = await _command(request, "scontrol", "show", "config", what="reading Slurm's configuration")
+    except ClusterError as failure:
+        change = (
+            "scontrol ping; this host needs Slurm's commands, slurm.conf and munge, and slurmctld must run"
+        )
+        return [error("slurm", "slurmctld", str(failure), change)]
+    options = SlurmOptions.parse(text)
+    on_disk, level, nodes = await asyncio.gather(
+        _part(host, "Slurm's files", request, lambda: _files(options, host, request)),
+        _admin_level(request),
+        _nodes(request, settings, options),
+    )
+    return [*slurm_options.judge_options(options), level, *on_disk, *nodes]
+
+
+def _files(options: SlurmOptions, host: str, request: Request) -> Iterable[Finding]:
+    yield from slurm_files.judge_files(options, host, request.user)
+    if request.description is not None:
+        yield from slurm_files.judge_description(request.description, options, host)
+
+
+async def _admin_level(request: Request) -> Finding:
+    try:
+        reply = await _command(
+            request,
+            "sacctmgr",
+            "-nP",
+            "show",
+            "user",
+            f"name={request.user}",
+            "format=user,adminlevel",
+            what="reading the AdminLevel",
+        )
+    except ClusterError as failure:
+        return error("slurm", "AdminLevel", str(failure), "is slurmdbd up? sacctmgr show cluster")
+    return slurm_options.judge_admin_level(reply, request.user)
+
+
+async def _nodes(request: Request, settings: Settings, options: SlurmOptions) -> list[Finding]:
+    try:
+        reply = await _command(request, "scontrol", "show", "nodes", "--json", what="reading the nodes")
+        known = gpus.gpu_nodes(reply)
+    except ClusterError as failure:
+        return [error("slurm", "nodes", str(failure), "scontrol show nodes")]
+    findings: list[Finding] = []
+    if request.nodes:
+        names = {node.name for node in known}
+        for name in request.nodes:
+            if name not in names:
+                findings.append(
+                    error(name, "node", "Slurm has no such node with GPUs", "sinfo -N -o '%N %G'")
+                )
+        known = tuple(node for node in known if node.name in request.nodes)
+    elif not known:
+        line = f"in {options.file}: include gandiva/slurm.conf (see gandiva config slurm)"
+        return [error("slurm", "nodes", "Slurm has no node with GPUs", line)]
+    unreadable = await _in_thread(lambda: _unreadable(settings.nodes), request.deadline_seconds)
+    answers: dict[str, agents.AgentAnswer] = {}
+    if unreadable:
+        findings.append(
+            warning(
+                "nodes",
+                "agents",
+                f"not asked: {unreadable}",
+                f"run this check as root or as {request.user} on the controller's host",
+            )
+        )
+    else:
+        answers = await ask_agents(known, settings.nodes, request.deadline_seconds)
+    for node in known:
+        findings += gpus.judge_node(node, options.file, options.release)
+        if node.name in answers:
+            findings += agents.judge_agent(node, answers[node.name], settings.nodes, str(options.file))
+    return findings
+
+
+def _unreadable(settings: NodesSettings) -> str:
+    """Why this user cannot use the key; empty: can (or it is not there, which is told elsewhere)."""
+    for path in (settings.ssh_key, settings.known_hosts):
+        try:
+            with path.open("rb"):
+                pass
+        except PermissionError:
+            return f"you may not read {path}"
+        except OSError:
+            continue
+    return ""
+
+
+async def ask_agents(
+    known: Sequence[gpus.KnownNode], settings: NodesSettings, deadline_seconds: float
+) -> dict[str, agents.AgentAnswer]:
+    """Says hello to all agents at once, by connections of its own. The controller's are not touched."""
+    remote = ssh_nodes(
+        SshSettings(
+            key_file=settings.ssh_key,
+            known_hosts_file=settings.known_hosts,
+            user=settings.ssh_user,
+            port=settings.ssh_port,
+            connect_seconds=min(settings.connect_deadline_seconds, deadline_seconds * 0.6),
+        )
+    )
+    addresses = {n.name: settings.addresses.get(n.name, n.record.address or n.name) for n in known}
+    await remote.set_nodes(addresses)
+    turn = asyncio.Semaphore(PARALLEL_AGENTS)
+
+    async def one(name: str) -> agents.AgentAnswer:
+        async with turn:
+            return await _ask(remote, name, addresses[name], deadline_seconds)
+
+    try:
+        found = await asyncio.gather(*(one(node.name) for node in known))
+    finally:
+        await remote.close()
+    return {node.name: answer for node, answer in zip(known, found, strict=True)}
+
+
+async def _ask(remote: RemoteNodes, name: str, address: str, deadline_seconds: float) -> agents.AgentAnswer:
+    try:
+        # The first one connects; the second one's time on the way tells how well the clocks can be compared.
+        await remote.hello(name, deadline_seconds)
+        began_wall, began = time.time(), time.monotonic()
+        hello = await remote.hello(name, min(deadline_seconds, 5.0))
+        took = time.monotonic() - began
+    except NodeError as failure:
+        return agents.AgentAnswer(address, error=failure.message)
+    ahead = 0.0 if hello.time is None else hello.time - (began_wall + took / 2)
+    return agents.AgentAnswer(address, hello, "", ahead, took / 2)
+
+
+async def _command(request: Request, *argv: str, what: str) -> str:
+    """A command of Slurm's. Raises ClusterError, at the deadline too."""
+    try:
+        return await asyncio.wait_for(run(*argv, what=what), request.deadline_seconds)
+    except asyncio.TimeoutError:
+        raise ClusterError(
+            f"{what}: {argv[0]} did not answer within {request.deadline_seconds:g} s"
+        ) from None
+
+
+async def _part(
+    where: str, check: str, request: Request, judge: Callable[[], Iterable[Finding]]
+) -> list[Finding]:
+    """Run what may block (a file system that hangs) beside the others, and not beyond the deadline."""
+    try:
+        return await _in_thread(lambda: list(judge()), request.deadline_seconds)
+    except TimeoutError:
+        return [
+            error(
+                where,
+                check,
+                f"nothing known after {request.deadline_seconds:g} s",
+                "does a file system hang?",
+            )
+        ]
+    except OSError as failure:
+        return [error(where, check, str(failure), "see the message")]
+
+
+def _in_thread(work: Callable[[], T], deadline_seconds: float) -> Awaitable[T]:
+    """In a thread that nobody waits for at the end of the program. Raises TimeoutError."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def settle(value: T | None, failure: BaseException | None) -> None:
+        if not future.done():
+            if failure is not None:
+                future.set_exception(failure)
+            else:
+                future.set_result(value)  # type: ignore[arg-type]
+
+    def body() -> None:
+        value: T | None = None
+        failure: BaseException | None = None
+        try:
+            value = work()
+        except BaseException as error:
+            failure = error
+        try:
+            loop.call_soon_threadsafe(settle, value, failure)
+        except RuntimeError:
+            return  # it took too long, and the loop is closed
+
+    threading.Thread(target=body, name="check", daemon=True).start()
+
+    async def wait() -> T:
+        try:
+            return await asyncio.wait_for(future, deadline_seconds)
+        except asyncio.TimeoutError:
+            raise TimeoutError from None
+
+    return wait()

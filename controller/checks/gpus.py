@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The nodes as Slurm has them: GRES types of one GPU each, shards, features, state. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controller.checks.finding import Finding, error, ok, warning
+from controller.checks.slurm_files import release_of
+from controller.checks.slurm_options import RESTART
+from controller.cluster import replies
+from controller.cluster.gres import node_gpus, parse_gres
+from controller.cluster.port import SlurmGpu
+from controller.cluster.records import NodeRecord
+from controller.cluster.states import node_up
+
+
+@dataclass(frozen=True)
+class KnownNode:
+    """A node with GPUs, in Slurm's words."""
+
+    record: NodeRecord
+    gpus: tuple[SlurmGpu, ...]
+    release: str
+    """Of its slurmd."""
+
+    @property
+    def name(self) -> str:
+        return self.record.name
+
+
+def gpu_nodes(reply: str) -> tuple[KnownNode, ...]:
+    """The nodes with GPUs in a reply of `scontrol show nodes --json`. Raises ClusterUnavailable."""
+    records = replies.nodes(reply, "reading the nodes")
+    releases = {str(node.get("name")): str(node.get("version") or "") for node in _raw(reply)}
+    found = []
+    for record in records:
+        try:
+            names = {item.name for item in parse_gres(record.gres)}
+            gpus = node_gpus(record.gres)
+        except ValueError:
+            names, gpus = {"gpu"}, ()
+        if "gpu" in names or any(feature.startswith("gandiva_") for feature in record.features):
+            found.append(KnownNode(record, gpus, releases.get(record.name, "")))
+    return tuple(found)
+
+
+def _raw(reply: str) -> list[dict[str, Any]]:
+    nodes = json.loads(reply).get("nodes", [])
+    return [node for node in nodes if isinstance(node, dict)]
+
+
+def judge_node(node: KnownNode, slurm_conf: Path, slurm_release: str) -> Iterator[Finding]:
+    """State, release and GRES of one node."""
+    yield from _state(node, slurm_conf)
+    if node.release and release_of(node.release) != release_of(slurm_release):
+        yield warning(
+            node.name,
+            "slurmd",
+            f"slurmd is {node.release}, slurmctld {slurm_release}",
+            "finish the upgrade; the SPANK plugin must be the one for the node's Slurm",
+        )
+    yield from _gres(node, slurm_conf)
+
+
+def _state(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
+    record = node.record
+    state = "+".join(record.state)
+    if node_up(record.state):
+        yield ok(node.name, "state", state)
+    elif "gres/" in record.reason:
+        yield error(
+            node.name,
+            "state",
+            f"{state}: {record.reason}",
+            f"make Gres= of NodeName={node.name} in {slurm_conf} and {slurm_conf.parent}/gres.conf agree (gandiva "
+            f"config slurm writes both), {RESTART}, then scontrol update nodename={node.name} state=resume",
+        )
+    else:
+        yield warning(
+            node.name,
+            "state",
+            f"{state}: {record.reason or 'no reason given'}",
+            f"scontrol update nodename={node.name} state=resume, when it is in order",
+        )
+
+
+def gres_line(model: str, count: int, shards: int) -> str:
+    """What `Gres=` in slurm.conf should say."""
+    names = [f"{model}_{index}" for index in range(count)]
+    return ",".join([f"gpu:{name}:1" for name in names] + [f"shard:{name}:{shards}" for name in names])
+
+
+def _gres(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
+    record, gpus = node.record, node.gpus
+    model = (
+        gpus[0].model
+        if gpus
+        else next((f.removeprefix("gandiva_") for f in record.features if f.startswith("gandiva_")), "MODEL")
+    )
+    depth = max((gpu.shards for gpu in gpus), default=0) or 16
+    try:
+        configured = sum(item.count for item in parse_gres(record.gres) if item.name == "gpu")
+    except ValueError:
+        configured = 0
+    count = max([configured, *(gpu.index + 1 for gpu in gpus)])
+    here = f"NodeName={node.name} in {slurm_conf}"
+    remedy = f"{here}: Gres={gres_line(model, count, depth)}, gres.conf likewise, {RESTART}"
+    if len(gpus) != configured or not gpus:
+        yield error(
+            node.name,
+            "GRES",
+            f"{record.gres or 'none'}: a GPU without a type of its own (MODEL_INDEX) cannot be shared",
+            remedy,
+        )
+    elif [gpu.index for gpu in gpus] != list(range(len(gpus))):
+        indices = ", ".join(str(gpu.index) for gpu in gpus)
+        yield error(
+            node.name,
+            "GRES",
+            f"the types name the GPUs {indices}: the indices must be NVML's, from 0 on",
+            remedy,
+        )
+    elif len({gpu.model for gpu in gpus}) > 1:
+        models = ", ".join(sorted({gpu.model for gpu in gpus}))
+        yield error(node.name, "GRES", f"GPUs of several models: {models}; a node must have one", remedy)
+    elif bad := [gpu for gpu in gpus if gpu.shards < 2]:
+        yield error(
+            node.name,
+            "GRES",
+            f"GPU {bad[0].index} ({model}_{bad[0].index}) has {bad[0].shards} shards: nothing can "
+            "take turns on it",
+            remedy,
+        )
+    elif len({gpu.shards for gpu in gpus}) > 1:
+        counts = ", ".join(f"{model}_{gpu.index}: {gpu.shards}" for gpu in gpus)
+        yield warning(node.name, "GRES", f"the GPUs have different numbers of shards ({counts})", remedy)
+    else:
+        yield ok(
+            node.name, "GRES", f"{len(gpus)} GPUs {model}_0 to {model}_{len(gpus) - 1}, {depth} shards each"
+        )
+    feature = f"gandiva_{model}"
+    if gpus and feature not in record.features:
+        yield error(
+            node.name,
+            "feature",
+            f"{feature} is missing: --gres=gpu:{model}:N of ordinary jobs finds no node",
+            f"{here}: Feature={','.join([*record.features, feature])}, then scontrol reconfigure",
+        )

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The findings as a table for people, or as JSON."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from controller.checks.finding import Finding, Level, exit_status
+from controller.reports.text import clean, fit, width
+
+HEADER = ("RESULT", "WHERE", "CHECK", "FOUND")
+_ARROW = "-> "
+_MIN_FOUND = 24
+
+
+def table(findings: Sequence[Finding], columns: int) -> Iterator[str]:
+    """Lines that fit the terminal; what to change stands below what was found."""
+    rows = [(f.level.value, clean(f.where), clean(f.check)) for f in findings]
+    widths = [max(width(row[i]) for row in [*rows, HEADER[:3]]) for i in range(3)]
+    indent = sum(widths) + 3
+    room = max(_MIN_FOUND, columns - indent)
+    yield " ".join(fit(word, size, left=True) for word, size in zip(HEADER, widths, strict=False)) + " FOUND"
+    for finding, row in zip(findings, rows, strict=True):
+        start = " ".join(fit(word, size, left=True) for word, size in zip(row, widths, strict=True))
+        lines = _wrapped(finding.found, room)
+        yield f"{start} {lines[0]}".rstrip()
+        for line in lines[1:]:
+            yield " " * indent + line
+        for number, line in enumerate(_wrapped(finding.change, room - len(_ARROW)) if finding.change else []):
+            yield " " * indent + (_ARROW if number == 0 else " " * len(_ARROW)) + line
+    yield summary(findings)
+
+
+def _wrapped(text: str, room: int) -> list[str]:
+    # Lines to be copied into a file must not be broken inside a word.
+    return textwrap.wrap(clean(text), room, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """`41 checks: 1 error, 2 warnings`."""
+    counts = {level: sum(f.level is level for f in findings) for level in Level}
+    words = [
+        f"{counts[level]} {level.value}{'' if counts[level] == 1 else 's'}"
+        for level in (Level.ERROR, Level.WARNING)
+        if counts[level]
+    ]
+    return f"{len(findings)} checks: {', '.join(words) or 'all is well'}"
+
+
+def as_json(findings: Sequence[Finding]) -> str:
+    """One object: `findings`, `errors`, `warnings`, `status` (the exit status)."""
+    return json.dumps(
+        {
+            "status": exit_status(findings),
+            "errors": sum(f.level is Level.ERROR for f in findings),
+            "warnings": sum(f.level is Level.WARNING for f in findings),
+            "findings": [
+                {
+                    "level": f.level.value,
+                    "where": f.where,
+                    "check": f.check,
+                    "found": f.found,
+                    "change": f.change,
+                }
+                for f in findings
+            ],
+        },
+        indent=2,
+    )

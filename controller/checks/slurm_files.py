@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The files that Slurm loads: plugstack, the SPANK plugin, job_submit.lua, prolog and epilog.
+
+Reads files of this host only: where Slurm's folder is not shared, run the check on slurmctld's host and on a
+login node too.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from controller import __version__
+from controller.checks.finding import Finding, error, ok, warning
+from controller.checks.slurm_options import SlurmOptions
+from controller.nodes.installed import PLUGIN, built_for, find_plugin
+
+MAX_BYTES = 1 << 20
+MAX_INCLUDES = 200
+
+
+def judge_files(options: SlurmOptions, host: str, user: str) -> Iterator[Finding]:
+    """All of them. `host`: the name of this host. `user`: the daemon's."""
+    yield from _plugstack(options, host)
+    yield from _plugin(options, host)
+    yield from _job_submit(options, host, user)
+    for key in ("Prolog", "Epilog"):
+        yield from _script(options, key, host)
+
+
+def _text(path: Path) -> str | None:
+    """The text of a file; None where there is none. Raises OSError."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_BYTES).decode(errors="replace")
+    except FileNotFoundError:
+        return None
+
+
+# -- the SPANK plugin -----------------------------------------------------------------------------------
+
+
+def _plugstack(options: SlurmOptions, host: str) -> Iterator[Finding]:
+    path = Path(options.get("PlugStackConfig") or options.file.parent / "plugstack.conf")
+    line = f"required {PLUGIN} jobside=/opt/gandiva/jobside run_dir=/run/gandiva default=off"
+    place = path.parent / "plugstack.conf.d" / "gandiva.conf"
+    remedy = f"in {place} (and included by {path}), on every node and login node: {line}"
+    try:
+        lines = list(_stack_lines(path, [MAX_INCLUDES]))
+    except OSError as failure:
+        yield warning(
+            host,
+            "plugstack",
+            f"cannot read {failure.filename}: {failure.strerror}",
+            "run this check on a login node, or as root",
+        )
+        return
+    ours = [(file, words) for file, words in lines if len(words) > 1 and Path(words[1]).name == PLUGIN]
+    if not ours:
+        yield error(host, "plugstack", f"{path} loads no {PLUGIN}: sbatch knows no --gandiva", remedy)
+    elif len(ours) > 1:
+        files = ", ".join(str(file) for file, _ in ours)
+        yield error(
+            host, "plugstack", f"{PLUGIN} is loaded {len(ours)} times: {files}", "keep one of the lines"
+        )
+    elif ours[0][1][0] != "required":
+        yield warning(
+            host,
+            "plugstack",
+            f"{ours[0][0]}: {' '.join(ours[0][1][:2])}: where the plugin is missing, a job "
+            "takes GPUs out of its turn",
+            f"in {ours[0][0]}: {' '.join(['required', *ours[0][1][1:]])}",
+        )
+    else:
+        yield ok(host, "plugstack", f"{ours[0][0]} loads {PLUGIN}")
+
+
+def _stack_lines(path: Path, left: list[int]) -> Iterator[tuple[Path, list[str]]]:
+    """The lines of plugstack.conf and of what it includes: the file, and the line's words."""
+    left[0] -= 1
+    if left[0] < 0:
+        return
+    for line in (_text(path) or "").splitlines():
+        words = line.split("#")[0].split()
+        if len(words) == 2 and words[0] == "include":
+            for name in _glob(str(path.parent / words[1])):
+                yield from _stack_lines(Path(name), left)
+        elif words:
+            yield path, words
+
+
+def release_of(version: str) -> str:
+    """`26.05.5` -> `26.05`: what must be the same for Slurm to load a plugin."""
+    return ".".join(version.split(".")[:2])
+
+
+def judge_plugin(where: str, built: str, slurm: str) -> Finding:
+    """The plugin of a host against the Slurm that must load it. `built`: as the agent says it."""
+    build = "make -C slurm_plugin && make -C slurm_plugin install, with that Slurm's headers"
+    if built == "none":
+        return error(
+            where, "SPANK plugin", f"there is no {PLUGIN} among Slurm's plugins", f"on {where}: {build}"
+        )
+    if re.fullmatch(r"\d+\.\d+\.\d+", built) is None:
+        return error(where, "SPANK plugin", built, f"on {where}: {build}")
+    if release_of(built) != release_of(slurm):
+        return error(
+            where,
+            "SPANK plugin",
+            f"{PLUGIN} was built for Slurm {built}, this is {slurm}: Slurm refuses it",
+            f"on {where}: {build}",
+        )
+    return ok(where, "SPANK plugin", f"built for Slurm {built}")
+
+
+def _plugin(options: SlurmOptions, host: str) -> Iterator[Finding]:
+    folders = tuple(Path(word) for word in options.get("PluginDir").split(":") if word)
+    plugin = find_plugin(folders)
+    if plugin is None:
+        # The controller's host submits no jobs, as a rule; the nodes are looked at by their agents.
+        yield ok(host, "SPANK plugin", "none on this host; sbatch on this host knows no --gandiva")
+        return
+    try:
+        built = built_for(plugin)
+    except (OSError, ValueError) as failure:
+        built = str(failure)
+    yield judge_plugin(host, built, options.release)
+
+
+# -- job_submit.lua -------------------------------------------------------------------------------------
+
+
+def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding]:
+    folder = options.file.parent
+    script, module = folder / "job_submit.lua", folder / "gandiva" / "gandiva.lua"
+    try:
+        text, parts = _text(script), _text(module)
+        settings = _text(folder / "gandiva" / "gandiva_settings.lua")
+    except OSError as failure:
+        yield warning(
+            host,
+            "job_submit",
+            f"cannot read {failure.filename}: {failure.strerror}",
+            f"run this check as root on {options.controller}",
+        )
+        return
+    if text is None and parts is None and options.controller.split(".")[0] != host.split(".")[0]:
+        yield warning(
+            host, "job_submit", f"{script} is not on this host", f"run this check on {options.controller} too"
+        )
+        return
+    code = "\n".join(line.split("--")[0] for line in (text or "").splitlines())
+    wanted = {
+        "gandiva.lua": f'local gandiva = dofile("{module}")',
+        "gandiva.job_submit(": "local rc = gandiva.job_submit(job_desc, part_list, submit_uid)",
+        "gandiva.job_modify(": "local rc = gandiva.job_modify(job_desc, job_rec, part_list, modify_uid)",
+    }
+    missing = [line for word, line in wanted.items() if word not in code]
+    if missing:
+        found = f"there is no {script}" if text is None else f"{script} does not call the module"
+        yield error(
+            host,
+            "job_submit",
+            f"{found}: jobs with --gandiva start as ordinary ones",
+            f"in {script}: {'; '.join(missing)} (see {folder}/gandiva/job_submit.lua.example)",
+        )
+    else:
+        yield ok(host, "job_submit", f"{script} calls the module")
+    yield from _lua_version(host, module, parts)
+    yield from _trusted(host, folder / "gandiva" / "gandiva_settings.lua", settings, user)
+
+
+def _lua_version(host: str, module: Path, text: str | None) -> Iterator[Finding]:
+    remedy = f"on slurmctld's host: make -C slurm_plugin install of version {__version__}, restart slurmctld"
+    if text is None:
+        yield error(host, "Lua module", f"there is no {module}", remedy)
+        return
+    match = re.search(r'^M\.version = "([^"]{1,40})"', text, re.MULTILINE)
+    version = match[1] if match else "unknown"
+    if version != __version__:
+        yield error(host, "Lua module", f"{module} is of version {version}, this is {__version__}", remedy)
+    else:
+        yield ok(host, "Lua module", f"version {version}")
+
+
+def _trusted(host: str, path: Path, text: str | None, user: str) -> Iterator[Finding]:
+    match = re.search(r"trusted_users\s*=\s*\{([^}]*)\}", text or "")
+    words = re.findall(r'"([^"]+)"|(\d+)', match[1]) if match else []
+    names = {name or number for name, number in words}
+    if user not in names and _uid(user) not in names:
+        yield error(
+            host,
+            "Lua module",
+            f"{path} does not trust {user}: it may not bind or release jobs",
+            f'in the cluster description: [gandiva] controller_users = ["{user}"], then gandiva config slurm',
+        )
+
+
+def _uid(user: str) -> str:
+    import pwd
+
+    try:
+        return str(pwd.getpwnam(user).pw_uid)
+    except KeyError:
+        return ""
+
+
+# -- prolog and epilog ----------------------------------------------------------------------------------
+
+
+def _script(options: SlurmOptions, key: str, host: str) -> Iterator[Finding]:
+    name = "50-gandiva.sh"
+    folder = options.file.parent / f"{key.lower()}.d"
+    does = "makes" if key == "Prolog" else "removes"
+    remedy = (
+        f"in {options.file}: {key}={folder}/*, then scontrol reconfigure, with {folder}/{name} on every node"
+    )
+    patterns = options.words(key)
+    paths = [Path(found) for pattern in patterns for found in _glob(pattern)]
+    scripts = [path for path in paths if "gandiva" in path.name]
+    if not patterns:
+        yield error(host, key, f"no {key} is set: nothing {does} the control block of a job", remedy)
+    elif not paths and not Path(patterns[0]).parent.is_dir():
+        yield warning(
+            host,
+            key,
+            f"{patterns[0]} is not on this host",
+            f"see that {name} is there on every node, mode 0755",
+        )
+    elif not scripts:
+        yield error(
+            host,
+            key,
+            f"{', '.join(patterns)}: no {name} among them; nothing {does} the control block",
+            remedy,
+        )
+    elif not os.access(scripts[0], os.X_OK):
+        yield error(host, key, f"{scripts[0]} is not executable", f"chmod 755 {scripts[0]}")
+    else:
+        yield ok(host, key, str(scripts[0]))
+
+
+# -- against the cluster's description -------------------------------------------------------------------
+
+
+def judge_description(description: Path, options: SlurmOptions, host: str) -> Iterator[Finding]:
+    """Whether Slurm's folder has what `gandiva config slurm` makes of the description."""
+    from controller.slurm_config import SlurmConfigError, load, render
+
+    try:
+        files = render(load(description))
+    except SlurmConfigError as failure:
+        yield error(host, "description", str(failure), f"edit {description}")
+        return
+    folder = options.file.parent
+    differing = False
+    for name, text in files.items():
+        if name.endswith(".example"):
+            continue
+        try:
+            there = _text(folder / name)
+        except OSError as failure:
+            yield warning(
+                host, "description", f"cannot read {folder / name}: {failure.strerror}", "run as root"
+            )
+            continue
+        if there == text:
+            continue
+        differing = True
+        have = set((there or "").splitlines())
+        lines = [line for line in text.splitlines() if line not in have and not line.startswith(("#", "--"))]
+        example = lines[0] if lines else "it has lines too many"
+        found = (
+            f"there is no {folder / name}" if there is None else f"{folder / name} differs from {description}"
+        )
+        yield warning(
+            host,
+            "description",
+            f"{found}: {example}",
+            f"if it was not meant: gandiva config slurm --cluster {description} --output-dir {folder} --force",
+        )
+    if not differing:
+        yield ok(host, "description", f"{folder} has what {description} makes")
+
+
+def _glob(pattern: str) -> list[str]:
+    """Slurm's patterns are absolute."""
+    return sorted(glob.glob(pattern))  # noqa: PTH207

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva check`: examines an installation."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from controller.cli.common import Subparsers, add_config, new_parser, positive_seconds, terminal_columns
+
+_DESCRIPTION = """\
+Examine an installation from the controller's host: Slurm's options and files,
+the GPUs as Slurm and as the nodes have them, the agents, clocks, permissions,
+the journal, the API. Says what is wrong and which line to change. Changes
+nothing, and works when the controller does not run. Run it as root or as the
+daemon's user: others may not read the key to the nodes.
+
+Exit status 0: all is well; 1: warnings; 2: errors."""
+
+_EXAMPLES = """\
+  gandiva check                   everything
+  gandiva check -q                only what is not as it should be
+  gandiva check --nodes n1,n2     these nodes only
+  gandiva check --json | jq '.findings[] | select(.level == "error")'"""
+
+
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+    """Add it to the commands."""
+    parser = new_parser(subparsers, "check", "examine an installation", _DESCRIPTION, _EXAMPLES)
+    parser.add_argument("-q", "--quiet", action="store_true", help="only warnings and errors")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser.add_argument(
+        "--nodes",
+        metavar="LIST",
+        type=_nodes,
+        default=(),
+        help="only these nodes, such as n[1-4],n7 (default: all)",
+    )
+    parser.add_argument(
+        "--user", metavar="NAME", default="gandiva", help="user that the daemon runs as (default: gandiva)"
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="FILE",
+        type=Path,
+        help="also compare Slurm's files with what gandiva config slurm makes of this description",
+    )
+    parser.add_argument(
+        "--deadline", metavar="SECONDS", type=positive_seconds, default=20.0,
+        help="longest wait for each part (default: 20)",
+    )  # fmt: skip
+    add_config(parser)
+    parser.set_defaults(run=run)
+
+
+def _nodes(text: str) -> tuple[str, ...]:
+    from controller.slurm_config.hostlist import expand
+
+    try:
+        return expand(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def run(args: argparse.Namespace) -> int:
+    """Examine and print."""
+    import asyncio
+    import logging
+
+    from controller.checks.finding import Level, exit_status
+    from controller.checks.gather import Request, examine
+    from controller.checks.output import as_json, table
+    from controller.settings import settings_path
+
+    # What the SSH library has to say about broken connections is in the findings already.
+    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
+    logging.getLogger("controller").setLevel(logging.CRITICAL)
+    request = Request(
+        settings_path=settings_path(args.config),
+        user=args.user,
+        deadline_seconds=args.deadline,
+        nodes=args.nodes,
+        description=args.cluster,
+    )
+    findings = asyncio.run(examine(request))
+    shown = [f for f in findings if f.level is not Level.OK] if args.quiet else findings
+    if args.json:
+        print(as_json(shown))
+    else:
+        for line in table(shown, terminal_columns()):
+            print(line)
+    return exit_status(findings)
