@@ -153,6 +153,11 @@ class Cooperation:
                         f"job {state.job_id}: {self._laggards(ranks, target)}",
                         state.job_id,
                     )
+        if not state.offload_seconds:
+            # Its first time: from the second on the buffers are there. What it registered is all it keeps.
+            ranks = self._node.ranks(block, state)
+            needed = {rank.process.pid: rank.state_bytes for rank in ranks.live}
+            self._node.require_host_memory(needed, state.job_id)
         sequence = block.write_command(Verb.OFFLOAD, target)
         while True:
             ranks = self._node.ranks(block, state)

@@ -15,6 +15,7 @@ from controller.nodes.control_block import ControlBlock, ControlBlocks, JobState
 from controller.nodes.deadline import Deadline
 from controller.nodes.gpus import GpuReader
 from controller.nodes.gpustat import OwnerFiles
+from controller.nodes.host_memory import HostMemory
 from controller.nodes.occupancy import Occupancy, survey, wait_until_clear
 from controller.nodes.port import NodePhase
 from controller.nodes.processes import Processes
@@ -43,6 +44,7 @@ class Node:
         self.settings = settings
         self.blocks = ControlBlocks(settings.run_dir)
         self.processes = Processes(settings.node, self.blocks.uid_of_job)
+        self.host_memory = HostMemory()
         self.reader = reader
         self.driver = driver
         self.owners = OwnerFiles(settings.gpustat_dir)
@@ -122,6 +124,22 @@ class Node:
         )
         if left:
             raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]), job_id)
+
+    def require_host_memory(self, needed_bytes: Mapping[int, int], job_id: int) -> None:
+        """Raise AgentError host_memory unless these processes (pid: bytes) may take so much more.
+
+        The copies of several processes of a job go to one limit.
+        """
+        needed = sum(needed_bytes.values())
+        for pid in needed_bytes:
+            room = self.host_memory.room(pid)
+            if room is not None and room.free_bytes < needed:
+                raise AgentError(
+                    ErrorKind.HOST_MEMORY,
+                    f"{needed >> 20} MiB of GPU memory of job {job_id} do not fit into host memory:"
+                    f" {room.free_bytes >> 20} MiB are left of {room.limit}; submit it with more --mem",
+                    job_id,
+                )
 
     def verify_gone(self, state: JobState, limit_bytes: int) -> int:
         """The bytes the job has left on the node's GPUs. Raises AgentError left_on_gpu when that is more than

@@ -171,8 +171,8 @@ class NodePort(Protocol):
         ...
 
     async def verify_empty(self, node: str, job_id: JobId, *, stop: bool, deadline_seconds: float) -> None:
-        """Of an `empty` job: its processes are stopped (by Slurm, or now by the agent) and hold no GPU memory.
-        Only then it counts as off its GPUs."""
+        """Of an `empty` job: its processes are stopped (by Slurm, or now by the agent) and hold no GPU
+        memory. Only then it counts as off its GPUs."""
         ...
 
     async def resume(

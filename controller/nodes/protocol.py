@@ -44,6 +44,8 @@ class ErrorKind(str, enum.Enum):
     UNSUPPORTED = "unsupported"
     DRIVER = "driver"
     LEFT_ON_GPU = "left_on_gpu"
+    HOST_MEMORY = "host_memory"
+    HALTED = "halted"
     INTERNAL = "internal"
 
 

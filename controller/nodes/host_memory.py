@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How much host memory a process may still take: what is on its GPU goes there when it leaves.
+
+The bounds are those of the kernel: what the machine has available, and the limits of the control groups
+that the process is in (Slurm's `--mem`, where the site constrains memory). Past them the kernel kills: the
+job would be lost, so a suspend that does not fit is refused beforehand.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+_UNLIMITED_BYTES = 1 << 60
+"""cgroup v1 says "no limit" with a number near 2**63."""
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What is left, and whose limit that is."""
+
+    free_bytes: int
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """The names of one version of control groups."""
+
+    limit: str
+    usage: str
+    reclaimable: str
+
+
+_V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = _Files("memory.max", "memory.current", "inactive_file")
+
+
+class HostMemory:
+    """Reads /proc and the control groups. Every answer is of the moment."""
+
+    def __init__(self, proc: Path = Path("/proc"), cgroup_mount: Path = Path("/sys/fs/cgroup")) -> None:
+        self._proc = proc
+        self._cgroup_mount = cgroup_mount
+
+    def room(self, pid: int) -> Room | None:
+        """The tightest bound on what the process may still take; None where nothing can be read."""
+        rooms = [*self._machine(), *self._groups(pid)]
+        return min(rooms, key=lambda room: room.free_bytes, default=None)
+
+    def _machine(self) -> list[Room]:
+        match = re.search(r"^MemAvailable:\s+(\d+) kB$", _text(self._proc / "meminfo"), re.MULTILINE)
+        return [Room(int(match[1]) << 10, "this node's memory")] if match else []
+
+    def _groups(self, pid: int) -> list[Room]:
+        rooms = []
+        for line in _text(self._proc / str(pid) / "cgroup").splitlines():
+            number, _, rest = line.partition(":")
+            controllers, _, path = rest.partition(":")
+            if path.startswith("/.."):
+                continue  # outside our view of the hierarchy
+            if "memory" in controllers.split(","):
+                mount, files = self._cgroup_mount / "memory", _V1
+            elif number == "0":
+                mount, files = self._cgroup_mount, _V2
+            else:
+                continue
+            group = mount / path.lstrip("/")
+            # The limits of all groups above hold as well.
+            while group != mount and mount in group.parents:
+                rooms += _room(group, files)
+                group = group.parent
+        return rooms
+
+
+def _room(group: Path, files: _Files) -> list[Room]:
+    limit, usage = _number(_text(group / files.limit)), _number(_text(group / files.usage))
+    if limit is None or usage is None or limit >= _UNLIMITED_BYTES:
+        return []
+    match = re.search(rf"^{files.reclaimable} (\d+)$", _text(group / "memory.stat"), re.MULTILINE)
+    reclaimable = int(match[1]) if match else 0
+    return [Room(max(0, limit - usage + reclaimable), f"the limit of {limit >> 20} MiB of {group.name}")]
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.strip().isdecimal() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError:
+        return ""

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Room for the copy of GPU memory, from made-up control groups of both versions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.nodes.gpus import GpuReader, NvmlSource
+from controller.nodes.host_memory import HostMemory, Room
+from controller.nodes.node import AgentSettings, Node
+from controller.nodes.protocol import AgentError, ErrorKind
+
+MIB = 1 << 20
+V1 = "9:cpuset:/slurm\n5:memory:/slurm/uid_5/job_7/step_0\n0::/\n"
+V2 = "0::/system.slice/slurmstepd.scope/job_7/step_0\n"
+
+
+class Machine:
+    """A /proc with one process, 42, and its control groups."""
+
+    def __init__(self, folder: Path) -> None:
+        self.proc, self.cgroups = folder / "proc", folder / "cgroup"
+        (self.proc / "42").mkdir(parents=True)
+        self.memory = HostMemory(self.proc, self.cgroups)
+
+    def available(self, mib: int) -> None:
+        (self.proc / "meminfo").write_text(f"MemFree: 1 kB\nMemAvailable:   {mib << 10} kB\n")
+
+    def process_in(self, cgroup: str) -> None:
+        (self.proc / "42" / "cgroup").write_text(cgroup)
+
+    def group(self, path: str, **files: str) -> None:
+        folder = self.cgroups / path
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in files.items():
+            (folder / name.replace("__", ".")).write_text(text + "\n")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    made = Machine(tmp_path)
+    made.available(1000)
+    return made
+
+
+def test_without_limits_it_is_what_the_machine_has(machine: Machine) -> None:
+    machine.process_in("0::/\n")
+    assert machine.memory.room(42) == Room(1000 * MIB, "this node's memory")
+
+
+def test_version_1_counts_the_limits_above_and_what_the_kernel_can_take_back(machine: Machine) -> None:
+    machine.process_in(V1)
+    unlimited = str(2**63 - 4096)
+    machine.group(
+        "memory/slurm/uid_5/job_7/step_0",
+        memory__limit_in_bytes=unlimited,
+        memory__usage_in_bytes=str(50 * MIB),
+    )
+    machine.group(
+        "memory/slurm/uid_5/job_7",
+        memory__limit_in_bytes=str(400 * MIB),
+        memory__usage_in_bytes=str(150 * MIB),
+        memory__stat=f"cache {90 * MIB}\ntotal_inactive_file {30 * MIB}",
+    )
+    assert machine.memory.room(42) == Room(280 * MIB, "the limit of 400 MiB of job_7")
+
+
+def test_version_2_and_the_machine_when_that_is_less(machine: Machine) -> None:
+    machine.process_in(V2)
+    machine.group(
+        "system.slice/slurmstepd.scope/job_7",
+        memory__max=str(4000 * MIB),
+        memory__current=str(500 * MIB),
+    )
+    machine.group("system.slice/slurmstepd.scope/job_7/step_0", memory__max="max", memory__current="1")
+    assert machine.memory.room(42) == Room(1000 * MIB, "this node's memory")
+    machine.available(9000)
+    assert machine.memory.room(42) == Room(3500 * MIB, "the limit of 4000 MiB of job_7")
+
+
+def test_what_cannot_be_read_bounds_nothing(tmp_path: Path) -> None:
+    assert HostMemory(tmp_path, tmp_path).room(42) is None
+
+
+def test_a_copy_that_does_not_fit_is_refused_with_what_to_do(machine: Machine, tmp_path: Path) -> None:
+    machine.process_in("0::/\n")
+    node = Node(AgentSettings("n1", tmp_path, None), GpuReader(NvmlSource()), driver=None)  # type: ignore[arg-type]
+    node.host_memory = machine.memory
+    node.require_host_memory({42: 1000 * MIB}, 7)
+    with pytest.raises(AgentError, match=r"2000 MiB .* job 7 .* 1000 MiB are left .* more --mem") as refused:
+        node.require_host_memory({42: 1000 * MIB, 43: 1000 * MIB}, 7)
+    assert refused.value.kind is ErrorKind.HOST_MEMORY
