@@ -21,6 +21,9 @@ from gandiva.layout import Verb
 
 log = logging.getLogger(__name__)
 
+HALTED_SECONDS = 2.0
+"""Slurm's resume reaches the processes within 22 ms. What is still frozen after so long stays frozen."""
+
 
 class Returning:
     """Verbs that put state back onto GPUs."""
@@ -43,6 +46,7 @@ class Returning:
                 self._node.require_free(args.gpus, args.job_id, deadline, needed)
             # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
             self.let_run(state)
+            self._wait_thawed(block, state, off, deadline)
             if state.phase is NodePhase.YIELDED:
                 state = block.save_state(
                     state.but(phase=NodePhase.PAUSING, gpus=args.gpus, binding=binding, error="")
@@ -71,6 +75,28 @@ class Returning:
             self._node.owners.claim(self._node.uuids(args.gpus), args.job_id, state.uid)
             self._wait_running(block, state, sequence, deadline)
             return protocol.EmptyResult()
+
+    def _wait_thawed(
+        self, block: ControlBlock, state: JobState, off: Sequence[CheckpointedProcess], deadline: Deadline
+    ) -> None:
+        """Raises AgentError `halted`, before anything is touched, when Slurm has not let the job run."""
+        poll = Poll(deadline.at_most(HALTED_SECONDS), longest_seconds=0.05)
+        known = [p.pid for p in off] + [rank.process.pid for rank in self._node.ranks(block, state).live]
+        processes = self._node.processes
+        while True:
+            pids = known or [process.pid for process in processes.of_job(state.job_id)]
+            if not any(processes.halted(pid) for pid in pids):
+                return
+            if not poll.wait():
+                break
+        every = [(p.pid, processes.halted(p.pid)) for p in processes.of_job(state.job_id)]
+        if every and all(how for _, how in every):
+            pid, how = every[0]
+            raise AgentError(
+                ErrorKind.HALTED,
+                f"process {pid} is {how}, and so are all of job {state.job_id}: resume it in Slurm first",
+                state.job_id,
+            )
 
     def let_run(self, state: JobState) -> None:
         """Undo a stop of our own; one by the user or by Slurm is theirs to undo."""

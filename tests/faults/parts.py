@@ -25,8 +25,11 @@ sqlite3.connect("{JOURNAL}", timeout=5).execute("PRAGMA wal_checkpoint(TRUNCATE)
 _POWER_CUT = """\
 self=$$
 for p in $(cd /proc && echo [0-9]*); do
-  case $p in 1|$self) ;; *) kill -9 "$p" 2> /dev/null;; esac
-done
+  # Not the container's own first processes: it is ended from outside.
+  case $p in 1|$self|$PPID) continue;; esac
+  case $(tr '\\0' ' ' < "/proc/$p/cmdline") in 'sleep infinity '*) continue;; esac
+  kill -9 "$p"
+done 2> /dev/null
 find /sys/fs/cgroup/freezer -mindepth 1 -name freezer.state -exec sh -c 'echo THAWED > {}' \\; 2> /dev/null
 find /sys/fs/cgroup -mindepth 1 -name cgroup.freeze -exec sh -c 'echo 0 > {}' \\; 2> /dev/null
 true"""

@@ -245,7 +245,7 @@ def test_a_stopped_process_cannot_be_checkpointed_and_the_error_says_so(rig: Rig
         os.kill(job.pid, signal.SIGSTOP)
         with pytest.raises(NodeError) as refused:
             await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0], deadline_seconds=0.5)
-        assert refused.value.kind == ErrorKind.DEADLINE.value
+        assert refused.value.kind == ErrorKind.HALTED.value
         assert rig.held()[0] == 0
         os.kill(job.pid, signal.SIGCONT)
         await resume(nodes, 2, [0], [0])
@@ -267,6 +267,40 @@ def test_a_suspended_job_survives_being_stopped_in_between(rig: Rig) -> None:
         os.kill(job.pid, signal.SIGCONT)
         await resume(nodes, 2, [0], [0])
         assert digests(job.wait()) == digests(undisturbed.wait())
+
+    rig.run(scenario)
+
+
+def test_a_job_that_is_still_frozen_is_not_put_back(rig: Rig) -> None:
+    """Neither one with a session nor one without GPU memory, which nobody would miss: the error says it."""
+
+    async def scenario(nodes: RemoteNodes) -> None:
+        await prepare(nodes, 2, [0], [0])
+        job = rig.start(2, *QUICK, gpus="0")
+        rig.wait_for_steps(job, 3)
+        await offload(nodes, 2)
+        await prepare(nodes, 3, [1], [1])
+        empty = rig.start_other(3, "sh", "-c", "sleep 60 & wait")
+        await nodes.checkpoint(NODE, empty.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
+        halted = [
+            job.pid,
+            *map(int, Path(f"/proc/{empty.pid}/task/{empty.pid}/children").read_text().split()),
+        ]
+        halted.append(empty.pid)
+        for pid in halted:
+            os.kill(pid, signal.SIGSTOP)
+        await nodes.verify_empty(NODE, empty.job_id, stop=False, deadline_seconds=10.0)
+        for job_id, gpu in ((2, 0), (3, 1)):
+            with pytest.raises(NodeError) as refused:
+                await nodes.resume(NODE, JobId(job_id), gpus=[gpu], binding=[gpu], deadline_seconds=0.3)
+            assert refused.value.kind == ErrorKind.HALTED.value
+        seen = (await sample(nodes)).jobs
+        assert {seen[JobId(job_id)].phase for job_id in (2, 3)} == {NodePhase.YIELDED}
+        for pid in halted:
+            os.kill(pid, signal.SIGCONT)
+        await resume(nodes, 3, [1], [1])
+        await resume(nodes, 2, [0], [0])
+        job.wait()
 
     rig.run(scenario)
 
