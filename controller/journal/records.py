@@ -114,6 +114,7 @@ class OpenOperation:
     detail: Mapping[str, Any]
     step: str
     """The last step that was recorded; empty: none."""
+    step_time: float | None = None
 
 
 def gpu_names(gpus: Iterable[GpuId]) -> str:

@@ -259,7 +259,8 @@ class Journal:
     def open_operations(self) -> list[OpenOperation]:
         """Operations that were begun and never ended, oldest first."""
         rows = self._read(
-            "SELECT op_id, job_id, kind, begin, detail, step FROM operations WHERE end IS NULL ORDER BY begin"
+            "SELECT op_id, job_id, kind, begin, detail, step, step_time FROM operations WHERE end IS NULL "
+            "ORDER BY begin"
         )
         return [
             OpenOperation(op_id, JobId(job_id), kind, begin, self._json(detail, "operations") or {}, step)

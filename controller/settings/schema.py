@@ -51,6 +51,29 @@ class ClusterSettings(Section):
     )
 
 
+class DaemonSettings(Section):
+    """Starting and stopping of the controller."""
+
+    standby: bool = setting(
+        True,
+        "A controller that is started while another one leads waits, and takes over when that ends in "
+        "whatever way. false: it refuses to start.",
+    )
+    at_stop: Literal["leave", "release"] = setting(
+        "leave",
+        "What becomes of jobs when SIGTERM ends the controller. leave: they stay as they are, and suspended "
+        "ones wait for the next controller (right for restarts and upgrades). release: for a longer time "
+        "without a controller; suspended jobs go on where their GPUs are free, and waiting jobs are given to "
+        "Slurm as ordinary jobs on whole GPUs. SIGINT always leaves.",
+    )
+    stop_deadline_seconds: float = setting(
+        45.0,
+        "Longest time for an orderly stop; must be less than TimeoutStopSec= of the systemd unit.",
+        ge=1,
+        le=3600,
+    )
+
+
 class LoopSettings(Section):
     """The loop: observe, plan, act, record."""
 
@@ -205,6 +228,7 @@ class Settings(Section):
     """The whole file."""
 
     cluster: ClusterSettings = ClusterSettings()
+    daemon: DaemonSettings = DaemonSettings()
     loop: LoopSettings = LoopSettings()
     nodes: NodesSettings = NodesSettings()
     suspend: SuspendSettings = SuspendSettings()
