@@ -513,8 +513,8 @@ class Executor:
         except NodeError as failure:
             if failure.kind != "halted" or not self.settings.suspend_in_slurm:
                 raise
-            # Slurm takes it for running and would not resume it, yet it is frozen: a slurmctld that was killed
-            # forgets the suspends of its last seconds. Suspended once more, it can be resumed.
+            # Slurm takes it for running and would not resume it, yet it is frozen: a slurmctld that was
+            # killed forgets the suspends of its last seconds. Suspended once more, it can be resumed.
             message = f"{failure}; suspending and resuming it in Slurm once more"
             log.warning("job %s: %s", job.id, message)
             self._recorder.event("thawed", message, self._clock.now(), job.id)

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from container.spec import ClusterSpec, NodeGroup
 from tests.live.support import TRAIN
 
-NODES = 6
+NODES = 3
 SPEC = ClusterSpec(name="faults", nodes=(NodeGroup(names=f"n[1-{NODES}]", gpus=1),))
-"""One GPU a node: two jobs on a node take turns, and each kind of job has nodes of its own."""
+"""One GPU a node, so that two jobs on a node take turns. (More nodes, more agents: a controller that is
+started again starts them all.)"""
 
 GPU_SECONDS = 4.0
 _STEP_MS = 50
@@ -64,14 +65,14 @@ EMPTY = Workload(
 )
 REQUEUED = Workload(
     "requeue",
-    ("n4",),
-    ("--gres=gpu:1", "-w", "n4", "--gandiva-suspend=requeue", "--requeue"),
+    ("n3",),
+    ("--gres=gpu:1", "-w", "n3", "--gandiva-suspend=requeue", "--requeue"),
     f"exec {_TRAIN} --steps {{steps}} --checkpoint-dir $HOME/ck-$SLURM_JOB_ID --checkpoint-every 10",
 )
 GANG = Workload(
     "gang on two nodes",
-    ("n5", "n6"),
-    ("--gres=gpu:1", "-N2", "--ntasks-per-node=1", "-w", "n5,n6"),
+    ("n1", "n2"),
+    ("--gres=gpu:1", "-N2", "--ntasks-per-node=1", "-w", "n1,n2"),
     f"exec srun {_TRAIN} --steps {{steps}}",
 )
 WORKLOADS = (COOPERATIVE, TRANSPARENT, EMPTY, REQUEUED, GANG)

@@ -17,9 +17,7 @@ from controller.simulation.virtual_time import run_virtual
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 
-def test_a_job_that_slurm_takes_for_running_is_thawed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_frozen_job_that_runs_for_slurm_is_thawed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def scenario() -> None:
         world = World(tmp_path, gpus=1)
         jobs = [world.submit(work_seconds=3 * SLICE_SECONDS) for _ in range(2)]

@@ -271,6 +271,10 @@ def test_a_suspended_job_survives_being_stopped_in_between(rig: Rig) -> None:
     rig.run(scenario)
 
 
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
 def test_a_job_that_is_still_frozen_is_not_put_back(rig: Rig) -> None:
     """Neither one with a session nor one without GPU memory, which nobody would miss: the error says it."""
 
