@@ -286,11 +286,7 @@ def test_a_job_that_is_still_frozen_is_not_put_back(rig: Rig) -> None:
         await prepare(nodes, 3, [1], [1])
         empty = rig.start_other(3, "sh", "-c", "sleep 60 & wait")
         await nodes.checkpoint(NODE, empty.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
-        halted = [
-            job.pid,
-            *map(int, Path(f"/proc/{empty.pid}/task/{empty.pid}/children").read_text().split()),
-        ]
-        halted.append(empty.pid)
+        halted = [job.pid, empty.pid, *children(empty.pid)]
         for pid in halted:
             os.kill(pid, signal.SIGSTOP)
         await nodes.verify_empty(NODE, empty.job_id, stop=False, deadline_seconds=10.0)
