@@ -19,7 +19,7 @@ from controller.actions import Action, diff
 from controller.clock import Clock
 from controller.cluster.port import ClusterPort, ClusterView, JobState, SlurmJob
 from controller.errors import ClusterError, JournalError, NodeError
-from controller.executor import Executor, ExecutorSettings, Recorder
+from controller.executor import Executor, ExecutorSettings, Recorder, Step
 from controller.journal import JobRecord, Journal
 from controller.memory import Memory
 from controller.model import GpuSet, Job, JobId, Phase, Plan, Request, Snapshot
@@ -37,6 +37,8 @@ LEFTOVER_SECONDS = 5.0
 """A control block is removed when its job was seen to be over, or elsewhere, for so long."""
 
 _STATE_KEY = "policy-state:"
+_LAST_STEPS = frozenset({Step.AWAIT_START.value, Step.NODE_RESUME.value})
+"""With these a job gets onto its GPUs, if nothing comes between."""
 _OFF_GPU = frozenset({Phase.SUSPENDED, Phase.YIELDED, Phase.QUEUED, Phase.INELIGIBLE})
 
 
@@ -108,6 +110,8 @@ class Controller:
         self._strangers: set[JobId] = set()
         self._was_running: dict[JobId, tuple[float, GpuSet]] = {}
         """Jobs that an earlier controller left on GPUs: until when it saw them, and where."""
+        self._was_starting: dict[JobId, float] = {}
+        """Jobs that an earlier controller was putting on GPUs, and when it took the last step to that."""
         self._looked_at: float | None = None
         """When jobs were last seen, by this controller or an earlier one."""
         self._trouble: dict[str, str] = {}
@@ -323,6 +327,8 @@ class Controller:
                 operation.kind,
                 operation.step or "none",
             )
+            if operation.step in _LAST_STEPS and operation.step_time is not None:
+                self._was_starting[operation.job_id] = min(operation.step_time, now)
             self._journal.end_operation(operation.op_id, "interrupted", now)
         if last_seen is not None:
             self._looked_at = seen_until = min(last_seen, now)
@@ -377,6 +383,7 @@ class Controller:
             if gone:
                 self._memory.forget(job_id)
         self._was_running.clear()
+        self._was_starting.clear()
         self._looked_at = now
 
     def _ran_since(self, job_id: JobId, started: float | None, now: float) -> float:
@@ -386,7 +393,7 @@ class Controller:
             return self._was_running[job_id][0]
         if started is not None and self._looked_at is not None and self._looked_at <= started <= now:
             return started
-        return now
+        return self._was_starting.get(job_id, now)
 
     def _remember(self, view: ClusterView, snapshot: Snapshot, plan: Plan) -> None:
         """Everything a later controller and the reports need."""

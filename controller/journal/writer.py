@@ -263,8 +263,8 @@ class Journal:
             "ORDER BY begin"
         )
         return [
-            OpenOperation(op_id, JobId(job_id), kind, begin, self._json(detail, "operations") or {}, step)
-            for op_id, job_id, kind, begin, detail, step in rows
+            OpenOperation(op_id, JobId(job_id), kind, begin, self._json(detail, "operations") or {}, step, at)
+            for op_id, job_id, kind, begin, detail, step, at in rows
         ]
 
     def load_state(self, key: str) -> Any:
