@@ -8,12 +8,31 @@ from collections.abc import Sequence
 from tests.faults.enumerated import POINTS, enumerated, make
 from tests.faults.fault import Fault
 from tests.faults.parts import PARTS
-from tests.faults.scenarios import lost_answers, people, random_kills, slow, twice
+from tests.faults.scenarios import (
+    damaged_journal,
+    full_disk_at_start,
+    lost_answers,
+    people,
+    random_kills,
+    slow,
+    twice,
+    two_controllers,
+)
 
 
 def every() -> list[Fault]:
     """The whole catalogue, groups together."""
-    found = [*enumerated(), *slow(), *people(), *lost_answers(), twice(), random_kills(200)]
+    found = [
+        *enumerated(),
+        *slow(),
+        *people(),
+        *lost_answers(),
+        twice(),
+        *two_controllers(),
+        *damaged_journal(),
+        full_disk_at_start(),
+        random_kills(200),
+    ]
     return sorted(found, key=lambda fault: _order(found, fault))
 
 

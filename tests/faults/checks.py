@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from container.errors import MiniClusterError
-from tests.faults.stage import Stage
+from tests.faults.stage import JOURNAL, Stage
 from tests.live.gpu_history import Hold, overlaps
 
 SWITCH_SECONDS = 0.5
@@ -19,6 +19,7 @@ its last."""
 ROUNDING_SECONDS = 0.41
 """Standard deviation of a difference of two times that are each cut to whole seconds, as Slurm's are."""
 ENDED_SECONDS = 180.0
+PYTHON = "/opt/gandiva/venv/bin/python"
 TIDY_SECONDS = 20.0
 
 CHECKS = (
@@ -28,7 +29,7 @@ CHECKS = (
     "one owner per GPU at every instant",
     "GPU time as the GPUs saw it",
     "GPU time as Slurm accounts it",
-    "slices closed",
+    "slices closed, `gandiva journal verify` content",
     "nodes idle",
     "no control block left",
 )
@@ -54,7 +55,9 @@ def check_round(stage: Stage) -> list[str]:
     found_holds = stage.holds()
     wrong += [f"two owners of one GPU: {a} and {b}" for a, b in overlaps(found_holds)[:3]]
     wrong += _tidy(stage)
-    wrong += _accounting(stage, found_holds)
+    if stage.round.books:
+        wrong += _accounting(stage, found_holds)
+    wrong += _journal(stage)
     return wrong
 
 
@@ -69,6 +72,21 @@ def _tidy(stage: Stage) -> Iterator[str]:
         script = "ls /run/gandiva; cat /run/gpustat/* 2> /dev/null; true"
         if not _soon(lambda node=node, script=script: not stage.cluster.exec(node, script).stdout.strip()):  # type: ignore[misc]
             yield f"left on {node}: {stage.cluster.exec(node, script).stdout.split()}"
+
+
+def _journal(stage: Stage) -> Iterator[str]:
+    """The product's own examination: its tables, totals against slices, no open slice of an ended job."""
+    done = stage.cluster.exec("ctl", ["gandiva", "journal", "verify", JOURNAL], user="gandiva", check=False)
+    if done.exit_code != 0:
+        yield f"gandiva journal verify: {done.stdout.strip()} {done.stderr.strip()}"
+    script = (
+        f"import sqlite3; print(*sqlite3.connect('{JOURNAL}').execute("
+        '"SELECT job_id FROM slices JOIN jobs USING (job_id) WHERE slices.end IS NULL AND jobs.end NOT NULL"'
+        ").fetchall())"
+    )
+    still_open = stage.cluster.exec("ctl", [PYTHON, "-c", script], user="gandiva").stdout.strip()
+    if still_open:
+        yield f"slices of ended jobs are still open: {still_open}"
 
 
 def _soon(condition: Callable[[], bool]) -> bool:

@@ -8,15 +8,23 @@ from collections.abc import Iterator
 from functools import partial
 
 from controller.executor import Step
-from tests.faults.enumerated import POINTS, Point, make
+from tests.faults.enumerated import ATTEMPTS, POINTS, Point, make
 from tests.faults.fault import Evidence, Fault
-from tests.faults.parts import LATE_AGENT, LATE_SLURMCTLD, PEOPLE, SILENT_AGENT, SILENT_SLURMCTLD
-from tests.faults.stage import FaultFailed, NotReached, Order, Stage
+from tests.faults.parts import (
+    DISK,
+    LATE_AGENT,
+    LATE_SLURMCTLD,
+    PEOPLE,
+    SILENT_AGENT,
+    SILENT_SLURMCTLD,
+    Target,
+)
+from tests.faults.stage import JOURNAL, FaultFailed, NotReached, Order, Stage
 from tests.faults.workload import COOPERATIVE, EMPTY, GANG, REQUEUED, TRANSPARENT, Workload
 
 LOST_SECONDS = 25.0
 SEED = 20261121
-KILLS_GPU_SECONDS = 4.0
+TAKEOVER_SECONDS = 15.0
 
 
 def points(*wanted: tuple[str, Step, Workload]) -> list[Point]:
@@ -137,6 +145,114 @@ def _twice(stage: Stage) -> Evidence:
     return Evidence(f"{len(stage.round.jobs)} jobs to their end")
 
 
+def two_controllers() -> Iterator[Fault]:
+    """The leader is killed between two steps; the other takes over."""
+    for point in STAGES_OF_A_JOB:
+        yield Fault(
+            group="two controllers",
+            what=f"the leading controller of two: SIGKILL; the standby leads within {TAKEOVER_SECONDS:g} s",
+            where=point.operation_in_words,
+            detail=f"before {point.step.value}",
+            run=partial(_take_over, point=point),
+        )
+
+
+def _take_over(stage: Stage, point: Point) -> Evidence:
+    waiting = stage.log_since().count("standby:")
+    stage.start_controller()
+    stage.site.wait("a standby", lambda: stage.log_since().count("standby:") > waiting, 30)
+    for _ in range(ATTEMPTS):
+        jobs = stage.populate(point.workload)
+        ids = tuple(j.id for j in jobs)
+        stage.order(Order(kind=point.operation, step=point.step.value, deed="kill", jobs=ids))
+        try:
+            job_id = stage.await_met()["job"]
+            break
+        except NotReached:
+            stage.withdraw_order()
+    else:
+        raise FaultFailed(f"{point.operation} never came to {point.step.value}")
+    killed = time.time()
+    leads = stage.log_since().count("leads: policy")
+    stage.site.wait("the standby to lead", lambda: stage.log_since().count("leads: policy") > leads, 60)
+    took_seconds = time.time() - killed
+    if took_seconds > TAKEOVER_SECONDS:
+        raise FaultFailed(f"the standby led {took_seconds:.1f} s after the leader was killed")
+    seconds = stage.await_converged(killed)
+    stage.count_trouble(killed)
+    return Evidence(
+        f"job {job_id}, the standby led after {took_seconds:.1f} s, all right after {seconds:.1f} s", seconds
+    )
+
+
+DAMAGE = {
+    "header overwritten": "dd if=/dev/urandom of={path} bs=100 count=1 conv=notrunc",
+    "pages overwritten": "dd if=/dev/urandom of={path} bs=4096 seek=3 count=8 conv=notrunc",
+    "cut in half": "truncate -s $(( $(stat -c %s {path}) / 2 )) {path}; rm -f {path}-wal",
+    "empty": "truncate -s 0 {path}; rm -f {path}-wal",
+    "removed": "rm -f {path} {path}-wal {path}-shm",
+}
+
+
+def damaged_journal() -> Iterator[Fault]:
+    for how, script in DAMAGE.items():
+        yield Fault(
+            group="journal damaged",
+            what="the journal's file is damaged while no controller runs (time on GPUs until then is lost)",
+            where="before a start",
+            detail=how,
+            run=partial(_damage, script=script),
+        )
+
+
+def _damage(stage: Stage, script: str) -> Evidence:
+    stage.round.books = False
+    stage.populate(COOPERATIVE)
+    stage.populate(EMPTY)
+    stage.await_converged(time.time())
+    stage.kill_controllers()
+    began = time.time()
+    stage.cluster.exec(
+        "ctl", f"( {script.format(path=JOURNAL)} ) 2> /dev/null; chown gandiva: {JOURNAL}*; true"
+    )
+    stage.start_controller()
+    seconds = stage.await_converged(time.time())
+    stage.count_trouble(began)
+    said = [line for line in stage.log_since().splitlines() if "set aside" in line]
+    return Evidence(
+        f"right again {seconds:.1f} s after the start; log: {said[-1] if said else 'nothing'}", seconds
+    )
+
+
+def full_disk_at_start() -> Fault:
+    return Fault(
+        group="journal disk full at start",
+        what="the journal's file system is full when the controller starts, for 5 s",
+        where="before a start",
+        detail="no byte left",
+        run=_full_at_start,
+    )
+
+
+def _full_at_start(stage: Stage) -> Evidence:
+    stage.populate(COOPERATIVE)
+    stage.await_converged(time.time())
+    stage.kill_controllers()
+    began = time.time()
+    target = Target(COOPERATIVE, 0)
+    DISK.strike(stage, target)
+    stage.start_controller()
+    time.sleep(5.0)
+    alive = stage.controller_running()
+    DISK.repair(stage, target)
+    if not alive:
+        stage.start_controller()
+    seconds = stage.await_converged(time.time())
+    stage.count_trouble(began)
+    how = "it waited" if alive else "it ended with an error and was started again"
+    return Evidence(f"{how}; right again {seconds:.1f} s after there was room", seconds)
+
+
 _KILL = """\
 RANDOM=$2
 for i in $(seq "$1"); do
@@ -175,7 +291,7 @@ BATCH = 10
 
 def _random_kills(stage: Stage, number: int) -> Evidence:
     script = _KILL.replace("{start}", stage.START)
-    stage.cluster.stop_controller()
+    stage.kill_controllers()
     done = 0
     while done < number:
         for workload in (COOPERATIVE, TRANSPARENT, EMPTY, REQUEUED, GANG):

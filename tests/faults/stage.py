@@ -121,6 +121,8 @@ class Round:
     trouble_seconds: float = 0.0
     """From each fault to the time when all was right again."""
     node_deaths: int = 0
+    books: bool = True
+    """Time on GPUs can be looked up at the end: no journal was lost."""
     events: dict[str, list[Event]] = field(default_factory=dict)
     """History of mock GPUs that is not on the nodes any more."""
 
@@ -147,6 +149,7 @@ class Stage:
         self.cluster.write_file("ctl", DAEMON, source)
         self.cluster.write_file("login", EMPTY_SCRIPT, EMPTY_SOURCE)
         self.cluster.stop_controller()
+        self.kill_controllers()
         restore(self.cluster)
         text = render.controller_toml(self.cluster.spec, SETTINGS)
         for host in ("ctl", "login"):
@@ -179,6 +182,14 @@ class Stage:
     def start_controller(self) -> None:
         """As systemd does: start it, and not wait for more."""
         self.cluster.exec("ctl", ["bash", "-c", self.START])
+
+    def kill_controllers(self) -> None:
+        """All there are, standbys too, and wait until they are gone."""
+        script = (
+            "pkill -9 -f '[g]andiva-daemon.py'; "
+            "while pgrep -f '[g]andiva-daemon.py' > /dev/null; do sleep 0.05; done"
+        )
+        self.cluster.exec("ctl", ["bash", "-c", script], check=False)
 
     def controller_running(self) -> bool:
         return self.cluster.controller_running()
@@ -364,7 +375,7 @@ class Stage:
 
     def begin_round(self) -> None:
         """A fresh controller with an empty journal, idle nodes, GPUs without a past."""
-        self.cluster.stop_controller()
+        self.kill_controllers()
         restore(self.cluster)
         self.cluster.exec("ctl", f"rm -rf {JOURNAL}* {FOLDER}/*; truncate -s 0 {CONTROLLER_LOG}", check=False)
         for node in self.site.nodes:
