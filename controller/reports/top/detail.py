@@ -88,6 +88,6 @@ def _tail(path: str) -> tuple[str, ...]:
             text = file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError as error:
         return (f"(cannot be read here: {error.strerror})",)
-    return tuple(line.rsplit("\r", 1)[-1].expandtabs() for line in text.splitlines()[-TAIL_LINES:]) or (
-        "(empty)",
-    )
+    # Progress bars go back to the start of their line: what stands there last counts.
+    lines = [line.rstrip("\r").rsplit("\r", 1)[-1].expandtabs() for line in text.rstrip("\n").split("\n")]
+    return tuple(lines[-TAIL_LINES:]) if text else ("(empty)",)

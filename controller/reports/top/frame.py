@@ -173,11 +173,11 @@ class Frame:
             parts = [
                 "q quit",
                 "? help",
+                "p go on (PAUSED)" if view.paused else f"every {view.interval_seconds:g} s",
                 f"s sort ({view.order.value}{', reversed' if view.reverse else ''})",
                 f"/ {clean(view.filter)}" if view.filter else "/ find",
                 "Enter explain" if view.selected is not None else "arrows choose",
                 f"u jobs of ({clean(view.user) if view.user else 'all'})",
-                "p go on (PAUSED)" if view.paused else f"every {view.interval_seconds:g} s",
             ]
         if self.body_rows > self.shown_rows:
             last = min(self.body_rows, self.start + self.shown_rows)
