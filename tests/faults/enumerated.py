@@ -47,15 +47,11 @@ POINTS = (
     Point("suspend", Step.UNDO, COOPERATIVE, refuse="pause"),
     *(Point("resume", step, COOPERATIVE) for step in (Step.CLAIM, Step.SLURM_RESUME, Step.NODE_RESUME)),
     Point("resume", Step.UNDO, COOPERATIVE, refuse="resume"),
-    *(Point("suspend", step, TRANSPARENT) for step in (Step.CHECKPOINT, Step.SLURM_SUSPEND)),
+    Point("suspend", Step.CHECKPOINT, TRANSPARENT),
     *(Point("resume", step, TRANSPARENT) for step in (Step.SLURM_RESUME, Step.NODE_RESUME)),
-    *(
-        Point("suspend", step, EMPTY)
-        for step in (Step.PAUSE, Step.CHECKPOINT, Step.SLURM_SUSPEND, Step.VERIFY_EMPTY)
-    ),
-    Point("resume", Step.NODE_RESUME, EMPTY),
-    *(Point("suspend", step, GANG) for step in (Step.PAUSE, Step.OFFLOAD, Step.SLURM_SUSPEND)),
-    *(Point("resume", step, GANG) for step in (Step.SLURM_RESUME, Step.NODE_RESUME)),
+    *(Point("suspend", step, EMPTY) for step in (Step.CHECKPOINT, Step.SLURM_SUSPEND, Step.VERIFY_EMPTY)),
+    *(Point("suspend", step, GANG) for step in (Step.PAUSE, Step.OFFLOAD)),
+    Point("resume", Step.NODE_RESUME, GANG),
 )
 NODE_STEPS = frozenset(
     {Step.PREPARE, Step.PAUSE, Step.OFFLOAD, Step.CHECKPOINT, Step.VERIFY_EMPTY, Step.NODE_RESUME}

@@ -54,24 +54,24 @@ SLURM_CALLS = points(
     ("resume", Step.SLURM_RESUME, COOPERATIVE),
 )
 STAGES_OF_A_JOB = points(
-    ("place", Step.BIND, REQUEUED),
     ("place", Step.RELEASE, REQUEUED),
     ("place", Step.AWAIT_START, REQUEUED),
     ("suspend", Step.PAUSE, COOPERATIVE),
     ("suspend", Step.SLURM_SUSPEND, COOPERATIVE),
-    ("resume", Step.CLAIM, COOPERATIVE),
     ("resume", Step.SLURM_RESUME, COOPERATIVE),
     ("resume", Step.NODE_RESUME, COOPERATIVE),
 )
 
 
 def slow() -> Iterator[Fault]:
-    for part in (LATE_AGENT, SILENT_AGENT):
-        for point in AGENT_CALLS:
-            yield make(part, point, "during")
-    for part in (LATE_SLURMCTLD, SILENT_SLURMCTLD):
-        for point in SLURM_CALLS:
-            yield make(part, point, "before")
+    for point in AGENT_CALLS:
+        yield make(LATE_AGENT, point, "during")
+    for point in AGENT_CALLS[1:5]:
+        yield make(SILENT_AGENT, point, "during")
+    for point in SLURM_CALLS:
+        yield make(LATE_SLURMCTLD, point, "before")
+    for point in SLURM_CALLS[1::2] + SLURM_CALLS[-1:]:
+        yield make(SILENT_SLURMCTLD, point, "before")
 
 
 def people() -> Iterator[Fault]:
