@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The daemon's log: one line per message for people, or one JSON object per line for machines."""
+"""The daemon's log: one line per message for people, or one JSON object per line for machines.
+
+A message that is about a job, a node or a file names it in its text, and in `extra` for the JSON format:
+`log.error("job %s: …", job_id, extra={"job": job_id})`.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +12,36 @@ import logging
 import logging.handlers
 import sys
 import time
+from collections.abc import Mapping
 
 from controller.settings.schema import LogSettings
+
+FIELDS = ("job", "node", "file")
+"""What a message may be about; keys of `extra` and of the JSON objects."""
+
+DEBUG_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "cluster": ("controller.cluster",),
+    "nodes": ("controller.nodes",),
+    "executor": ("controller.executor",),
+    "policy": ("controller.policies",),
+    "journal": ("controller.journal",),
+    "api": ("controller.api",),
+}
+"""What `log.debug` may name, with the loggers that then say everything."""
 
 
 class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
-        entry = {
+        entry: dict[str, object] = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
             "subsystem": record.name.removeprefix("controller."),
             "message": record.getMessage(),
         }
+        for field in FIELDS:
+            about = getattr(record, field, None)
+            if about is not None:
+                entry[field] = about if isinstance(about, int) else str(about)
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)
@@ -55,6 +77,9 @@ def configure(settings: LogSettings) -> None:
         old.close()
     root.addHandler(handler)
     root.setLevel(settings.level.upper())
+    for flag, names in DEBUG_FLAGS.items():
+        for name in names:
+            logging.getLogger(name).setLevel(logging.DEBUG if flag in settings.debug else logging.NOTSET)
     # Libraries that are chatty about every connection.
     for name in ("paramiko", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,6 +12,9 @@ from controller.executor import Outcome, Recorder, Step
 from controller.loop import Tick
 from controller.measures import Measures
 from controller.model import GpuId, GpuSet, JobId, Phase
+
+_steps_log = logging.getLogger("controller.executor")
+_plan_log = logging.getLogger("controller.policies")
 
 
 @dataclass(slots=True)
@@ -56,6 +60,7 @@ class MeasuringRecorder:
             else:
                 self._measures.step(known.step.value, max(0.0, now - known.step_began))
         known.step, known.step_began = step, now
+        _steps_log.debug("job %s: %s: %s", known.job_id, known.kind, step.value, extra={"job": known.job_id})
 
     def operation_ends(self, operation: int, outcome: Outcome, error: str, now: float) -> None:
         self._recorder.operation_ends(operation, outcome, error, now)
@@ -67,7 +72,17 @@ class MeasuringRecorder:
                 self._measures.step_failed(failed_in.value)
         elif outcome is Outcome.DONE and known.step is not None:
             self._measures.step(known.step.value, max(0.0, now - known.step_began))
-        self._measures.operation(known.kind, outcome.value, max(0.0, now - known.began))
+        seconds = max(0.0, now - known.began)
+        self._measures.operation(known.kind, outcome.value, seconds)
+        _steps_log.debug(
+            "job %s: %s is %s after %.3f s%s",
+            known.job_id,
+            known.kind,
+            outcome.value,
+            seconds,
+            f": {error}" if error else "",
+            extra={"job": known.job_id},
+        )
 
     def slice_begins(self, job_id: JobId, gpus: GpuSet, now: float) -> None:
         self._recorder.slice_begins(job_id, gpus, now)
@@ -101,9 +116,27 @@ class TurnMeter:
     def turned(self, tick: Tick) -> None:
         """A turn was completed. (A job that was running when this controller started is not counted.)"""
         self._measures.turn(tick.observe_seconds, tick.plan_seconds)
+        if _plan_log.isEnabledFor(logging.DEBUG):
+            _say_plan(tick)
         jobs = tick.snapshot.jobs
         for job_id in self._waiting:
             job = jobs.get(job_id)
             if job is not None and job.start_time is not None:
                 self._measures.queue_wait(max(0.0, job.start_time - job.submit_time))
         self._waiting = {job.id for job in jobs.values() if job.start_time is None and job.phase in _WAITING}
+
+
+def _say_plan(tick: Tick) -> None:
+    """What was decided, and why."""
+    _plan_log.debug(
+        "turn: %d jobs (%d in transition), %d to run, %d actions; looked for %.1f ms, decided in %.1f ms",
+        len(tick.snapshot.jobs),
+        len(tick.snapshot.busy),
+        sum(assignment.run for assignment in tick.plan.assignments.values()),
+        len(tick.actions),
+        tick.observe_seconds * 1000,
+        tick.plan_seconds * 1000,
+    )
+    for action in tick.actions:
+        kind = type(action).__name__.lower()
+        _plan_log.debug("job %s: %s: %s", action.job_id, kind, action.reason, extra={"job": action.job_id})

@@ -70,6 +70,7 @@ def judge_node(node: KnownNode, slurm_conf: Path, slurm_release: str) -> Iterato
 def _state(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
     record = node.record
     state = "+".join(record.state)
+    resume = f"scontrol update nodename={node.name} state=resume"
     if node_up(record.state):
         yield ok(node.name, "state", state)
     elif "gres/" in record.reason:
@@ -77,15 +78,15 @@ def _state(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
             node.name,
             "state",
             f"{state}: {record.reason}",
-            f"make Gres= of NodeName={node.name} in {slurm_conf} and {slurm_conf.parent}/gres.conf agree (gandiva "
-            f"config slurm writes both), {RESTART}, then scontrol update nodename={node.name} state=resume",
+            f"make Gres= of NodeName={node.name} in {slurm_conf} and {slurm_conf.parent}/gres.conf agree "
+            f"(gandiva config slurm writes both), {RESTART}, then {resume}",
         )
     else:
         yield warning(
             node.name,
             "state",
             f"{state}: {record.reason or 'no reason given'}",
-            f"scontrol update nodename={node.name} state=resume, when it is in order",
+            f"{resume}, when it is in order",
         )
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from controller.checks.finding import Finding, Level, exit_status
 from controller.reports.text import clean, fit, width
@@ -17,6 +18,7 @@ _MIN_FOUND = 24
 
 def table(findings: Sequence[Finding], columns: int) -> Iterator[str]:
     """Lines that fit the terminal; what to change stands below what was found."""
+    findings, counted = _folded(findings), findings
     rows = [(f.level.value, clean(f.where), clean(f.check)) for f in findings]
     widths = [max(width(row[i]) for row in [*rows, HEADER[:3]]) for i in range(3)]
     indent = sum(widths) + 3
@@ -30,7 +32,26 @@ def table(findings: Sequence[Finding], columns: int) -> Iterator[str]:
             yield " " * indent + line
         for number, line in enumerate(_wrapped(finding.change, room - len(_ARROW)) if finding.change else []):
             yield " " * indent + (_ARROW if number == 0 else " " * len(_ARROW)) + line
-    yield summary(findings)
+    yield summary(counted)
+
+
+def _folded(findings: Sequence[Finding]) -> list[Finding]:
+    """Places of which the same is well share a line, so that a thousand nodes take as little room as one."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for finding in findings:
+        if finding.level is Level.OK:
+            places.setdefault((finding.check, finding.found), []).append(finding.where)
+    folded = []
+    for finding in findings:
+        if finding.level is Level.OK:
+            where = places.pop((finding.check, finding.found), None)
+            if where is None:
+                continue
+            finding = replace(
+                finding, where=where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more"
+            )
+        folded.append(finding)
+    return folded
 
 
 def _wrapped(text: str, room: int) -> list[str]:

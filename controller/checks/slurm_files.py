@@ -280,7 +280,7 @@ def judge_description(description: Path, options: SlurmOptions, host: str) -> It
             host,
             "description",
             f"{found}: {example}",
-            f"if it was not meant: gandiva config slurm --cluster {description} --output-dir {folder} --force",
+            f"gandiva config slurm --cluster {description} --output-dir {folder} --force, unless meant so",
         )
     if not differing:
         yield ok(host, "description", f"{folder} has what {description} makes")

@@ -10,7 +10,19 @@ import sys
 from collections.abc import Sequence
 
 from controller import __version__
-from controller.cli import check, config, daemon, explain, journal, replay, report, simulate, status, top, trace
+from controller.cli import (
+    check,
+    config,
+    daemon,
+    explain,
+    journal,
+    replay,
+    report,
+    simulate,
+    status,
+    top,
+    trace,
+)
 from controller.errors import GandivaError
 
 _DESCRIPTION = """\

@@ -218,6 +218,12 @@ class LogSettings(Section):
     level: Literal["debug", "info", "warning", "error"] = setting(
         "info", "Least severe message that is logged."
     )
+    debug: list[Literal["cluster", "nodes", "executor", "policy", "journal", "api"]] = setting(
+        [],
+        "Parts of the controller that log everything they do, whatever the level: cluster (calls to Slurm), "
+        "nodes (requests to agents), executor (steps of operations), policy (what was decided, and why), "
+        "journal, api (requests of clients). Takes effect at a reload.",
+    )
     format: Literal["text", "json"] = setting("text", "One line per message for people, or one JSON object.")
     file: AbsolutePath | None = setting(
         None, "Log file; reopened at SIGHUP. Default: standard error, which systemd puts into its journal."

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The log: debug flags per part, and objects with fields for machines."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from controller import logs
+from controller.actions import Suspend
+from controller.executor import Outcome, Step
+from controller.loop import Tick
+from controller.measuring import MeasuringRecorder, TurnMeter
+from controller.model import JobId, Plan, Snapshot
+from controller.settings.schema import LogSettings
+
+from .test_metrics import N1, Metrics, Silent
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    # pytest's own handlers come back; `configure` takes away whatever it finds.
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(level)
+    for names in logs.DEBUG_FLAGS.values():
+        for name in names:
+            logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def configure(path: Path, **values: object) -> None:
+    logs.configure(LogSettings.model_validate({"file": str(path), **values}))
+
+
+def test_every_flag_has_loggers_and_every_setting_a_flag() -> None:
+    annotation = LogSettings.model_fields["debug"].annotation
+    (words,) = get_args(annotation)
+    assert set(get_args(words)) == set(logs.DEBUG_FLAGS)
+    for names in logs.DEBUG_FLAGS.values():
+        for name in names:
+            __import__(name)
+
+
+@pytest.mark.parametrize("flag", logs.DEBUG_FLAGS)
+def test_a_flag_makes_one_part_say_everything_and_a_reload_ends_it(tmp_path: Path, flag: str) -> None:
+    def speak() -> list[str]:
+        for other, names in logs.DEBUG_FLAGS.items():
+            logging.getLogger(f"{names[0]}.part").debug("detail of %s", other)
+        text = (tmp_path / "log").read_text()
+        (tmp_path / "log").write_text("")
+        return [line.split("detail of ")[1] for line in text.splitlines()]
+
+    configure(tmp_path / "log", debug=[flag])
+    assert speak() == [flag]
+    configure(tmp_path / "log", debug=[])
+    assert speak() == []
+
+
+def test_an_object_says_what_it_is_about(tmp_path: Path) -> None:
+    configure(tmp_path / "log", format="json")
+    log = logging.getLogger("controller.nodes.connection")
+    log.error("node %s: lost\nforged", "n1", extra={"node": "n1", "job": JobId(7), "file": tmp_path})
+    log.warning("plain")
+    first, second = (json.loads(line) for line in (tmp_path / "log").read_text().splitlines())
+    assert (first["job"], first["node"], first["file"]) == (7, "n1", str(tmp_path))
+    assert first["subsystem"] == "nodes.connection" and first["message"] == "node n1: lost\nforged"
+    assert not {"job", "node", "file"} & set(second)
+
+
+def test_the_executors_steps_and_the_policys_reasons_are_told(tmp_path: Path) -> None:
+    from controller.api.live import LiveState
+
+    configure(tmp_path / "log", format="json", debug=["executor", "policy"])
+    metrics = Metrics(LiveState())
+    recorder = MeasuringRecorder(Silent(), metrics)
+    action = Suspend(JobId(7), "its slice is over")
+    number = recorder.operation_begins(action, N1, 1.0)
+    recorder.operation_step(number, Step.PAUSE, 1.0)
+    recorder.operation_ends(number, Outcome.FAILED, "rank 0 is late", 3.0)
+    TurnMeter(metrics).turned(Tick(Snapshot(0.0, {}, {}), Plan({}), (action,), {}, 0.01, 0.001))
+    said = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [entry["message"] for entry in said] == [
+        "job 7: suspend: pause",
+        "job 7: suspend is failed after 2.000 s: rank 0 is late",
+        "turn: 0 jobs (0 in transition), 0 to run, 1 actions; looked for 10.0 ms, decided in 1.0 ms",
+        "job 7: suspend: its slice is over",
+    ]
+    assert [entry.get("job") for entry in said] == [7, 7, None, 7]

@@ -1,0 +1,133 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the agents say, and what SSH says when they do not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller import __version__
+from controller.checks.agents import AgentAnswer, judge_agent
+from controller.checks.finding import Finding, Level
+from controller.checks.gpus import gpu_nodes
+from controller.nodes.protocol import HelloResult
+from controller.settings import Settings
+from tests.unit.checks.test_slurm import nodes_reply
+
+GOOD = {
+    "protocol": "gandiva-agent",
+    "version": 1,
+    "node": "n1",
+    "boot_id": "",
+    "driver_version": "580.95.05",
+    "checkpoint_supported": True,
+    "device_map_supported": True,
+    "gpus": [
+        {"index": i, "uuid": f"GPU-{i}", "model": "NVIDIA A100-SXM4-40GB", "memory_bytes": 40 << 30}
+        for i in range(4)
+    ],
+    "software_version": __version__,
+    "run_dir": "/run/gandiva",
+    "run_dir_filesystem": "tmpfs",
+    "plugin_built_for": "26.05.5",
+}
+ANSWER = AgentAnswer("10.0.0.1", HelloResult.model_validate(GOOD), "", 0.003, 0.002)
+
+
+def judged(answer: AgentAnswer) -> list[Finding]:
+    (node,) = gpu_nodes(nodes_reply())
+    found = list(judge_agent(node, answer, Settings().nodes, "/etc/slurm/slurm.conf"))
+    assert {finding.where for finding in found} == {"n1"}
+    return found
+
+
+def bad(answer: AgentAnswer) -> list[Finding]:
+    return [finding for finding in judged(answer) if finding.level is not Level.OK]
+
+
+def hello(**over: Any) -> AgentAnswer:
+    return replace(ANSWER, hello=HelloResult.model_validate({**GOOD, **over}))
+
+
+def test_an_agent_in_order() -> None:
+    assert bad(ANSWER) == []
+    assert len(judged(ANSWER)) == 6
+
+
+@pytest.mark.parametrize(
+    ("over", "level", "change"),
+    [
+        ({"software_version": "0.0.9"}, "warning", f"install gandiva {__version__} on n1"),
+        ({"gpus": GOOD["gpus"][:3]}, "error", "Gres=gpu:a100_0:1,gpu:a100_1:1,gpu:a100_2:1,shard:"),  # type: ignore[index]
+        ({"gpus": []}, "error", "nvidia-smi"),
+        ({"gpus": [{**gpu, "model": "Tesla V100"} for gpu in GOOD["gpus"]]}, "warning", "gpu_model of n1"),  # type: ignore[attr-defined]
+        ({"driver_version": "535.1", "checkpoint_supported": False}, "warning", "driver 570 or newer"),
+        ({"driver_version": ""}, "error", "nvidia-smi"),
+        ({"run_dir_filesystem": "ext4"}, "warning", "systemctl enable --now run-gandiva.mount"),
+        ({"plugin_built_for": "24.11.5"}, "error", "make -C slurm_plugin"),
+        ({"plugin_built_for": "none"}, "error", "make -C slurm_plugin"),
+    ],
+)
+def test_an_agent_out_of_order(over: dict[str, Any], level: str, change: str) -> None:
+    (finding,) = bad(hello(**over))
+    assert finding.level.value == level and change in finding.change, finding
+
+
+def test_an_older_agent_says_less_and_is_no_crash() -> None:
+    old = {key: value for key, value in GOOD.items() if key not in ("software_version", "run_dir_filesystem")}
+    del old["plugin_built_for"]
+    found = bad(replace(ANSWER, hello=HelloResult.model_validate(old)))
+    assert {finding.check for finding in found} == {"agent", "run folder"}
+    assert {finding.level for finding in found} == {Level.WARNING}
+
+
+@pytest.mark.parametrize(
+    ("ahead", "doubt", "level"),
+    [(0.9, 0.0, "ok"), (-0.9, 0.0, "ok"), (1.1, 0.01, "error"), (-30.0, 0.2, "error"), (2.5, 2.0, "ok")],
+)
+def test_clocks_may_differ_by_a_second_and_by_what_cannot_be_known(
+    ahead: float, doubt: float, level: str
+) -> None:
+    (finding,) = [
+        f for f in judged(replace(ANSWER, ahead_seconds=ahead, doubt_seconds=doubt)) if f.check == "clock"
+    ]
+    assert finding.level.value == level
+    if level == "error":
+        assert ("ahead" if ahead > 0 else "behind") in finding.found and "NTP" in finding.change
+
+
+@pytest.mark.parametrize(
+    ("said", "change"),
+    [
+        (
+            "10.0.0.1: Server '10.0.0.1' not found in known_hosts",
+            "ssh-keyscan -t ed25519 10.0.0.1 >> /etc/gandiva/known_hosts",
+        ),
+        ("10.0.0.1: host key differs from /etc/gandiva/known_hosts: …", "ssh-keygen -R 10.0.0.1"),
+        (
+            "10.0.0.1: root is not let in with /etc/gandiva/agent_key: Authentication failed.",
+            'restrict,command="/usr/bin/gandiva-agent" and the line of /etc/gandiva/agent_key.pub',
+        ),
+        ("cannot use the key /etc/gandiva/agent_key: …", "see the findings about /etc/gandiva/agent_key"),
+        ("[Errno None] Unable to connect to port 22 on 10.0.0.1", "systemctl start sshd on n1"),
+        ("[Errno 111] Connection refused", "systemctl start sshd on n1"),
+        ("[Errno -2] Name or service not known", '[nodes.addresses] n1 = "ADDRESS"'),
+        ("the agent has ended (exit status 127: gandiva-agent: not found)", "install gandiva"),
+        ("no agent at 10.0.0.1 after 12 s", "is n1 up"),
+    ],
+)
+def test_an_agent_that_does_not_answer(said: str, change: str) -> None:
+    (finding,) = judged(AgentAnswer("10.0.0.1", error=said))
+    assert finding.level is Level.ERROR and said in finding.found
+    assert change in finding.change, finding
+
+
+def test_paths_of_a_site_of_its_own() -> None:
+    settings = Settings.model_validate({"nodes": {"known_hosts": Path("/srv/hosts")}})
+    (node,) = gpu_nodes(nodes_reply())
+    answer = AgentAnswer("n1", error="Server 'n1' not found in known_hosts")
+    (finding,) = judge_agent(node, answer, settings.nodes, "/etc/slurm/slurm.conf")
+    assert ">> /srv/hosts" in finding.change

@@ -1,0 +1,246 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Permissions, journal, API, the examination as a whole, and how it is printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import sqlite3
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.checks import gather
+from controller.checks.controller import judge_api, judge_journal
+from controller.checks.files import Account, judge_permissions
+from controller.checks.finding import Finding, Level, error, ok
+from controller.checks.output import as_json, table
+from controller.cli.main import main
+from controller.errors import ClusterUnavailable
+from controller.journal import Journal
+from controller.reports.text import width
+from controller.settings import Settings
+
+ME = pwd.getpwuid(os.getuid()).pw_name
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Settings, Path]:
+    """Settings, key, known_hosts and journal folder in order, for an account that is nobody special."""
+    etc, lib = tmp_path / "etc", tmp_path / "lib"
+    for folder in (etc, lib):
+        folder.mkdir(mode=0o755)
+    for name, mode in (("gandiva.toml", 0o644), ("key", 0o600), ("known_hosts", 0o644)):
+        (etc / name).write_text("x\n")
+        (etc / name).chmod(mode)
+    status = lib.stat()
+    account = Account("gandiva", status.st_uid or 4242, frozenset({status.st_gid or 4242}))
+    monkeypatch.setattr(Account, "find", classmethod(lambda _cls, _name: account))
+    if status.st_uid == 0:
+        # Run by root: the files are given to somebody whose rights are not root's.
+        for path in (lib, etc / "key"):
+            os.chown(path, 4242, 4242)
+    for parent in (tmp_path, *tmp_path.parents):
+        if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
+            parent.chmod(parent.stat().st_mode | 0o011)
+    settings = Settings.model_validate(
+        {
+            "nodes": {"ssh_key": str(etc / "key"), "known_hosts": str(etc / "known_hosts")},
+            "journal": {"path": str(lib / "journal.sqlite")},
+        }
+    )
+    return settings, etc / "gandiva.toml"
+
+
+def bad(findings: Any) -> list[Finding]:
+    return [finding for finding in findings if finding.level is not Level.OK]
+
+
+def permissions(site: tuple[Settings, Path]) -> list[Finding]:
+    return list(judge_permissions(site[0], site[1], "gandiva", "ctl"))
+
+
+def test_permissions_in_order(site: tuple[Settings, Path]) -> None:
+    assert bad(permissions(site)) == []
+
+
+@pytest.mark.parametrize(
+    ("which", "mode", "level", "change"),
+    [
+        ("key", 0o644, "error", "chmod 600"),
+        ("key", 0o640, "error", "chmod 600"),
+        ("key", 0o000, "error", "chown gandiva"),
+        ("known_hosts", 0o666, "error", "chmod 644"),
+        ("toml", 0o600, "warning", "chmod 644"),
+        ("toml", 0o666, "error", "chmod 644"),
+        ("lib", 0o555, "error", "install -d -o gandiva -m 750"),
+        ("lib", 0o777, "error", "chmod o-w"),
+    ],
+)
+def test_one_wrong_mode_is_one_finding(
+    site: tuple[Settings, Path], which: str, mode: int, level: str, change: str
+) -> None:
+    settings, toml = site
+    path = {
+        "key": settings.nodes.ssh_key,
+        "known_hosts": settings.nodes.known_hosts,
+        "toml": toml,
+        "lib": settings.journal.path.parent,
+    }[which]
+    if which == "toml" and toml.stat().st_uid == 0:
+        os.chown(toml, 4242, 4242)
+    path.chmod(mode)
+    try:
+        (finding,) = bad(permissions(site))
+    finally:
+        path.chmod(0o755)
+    assert finding.level.value == level and finding.where == str(path)
+    assert change in finding.change, finding
+
+
+def test_what_is_not_there_is_told_with_the_command_that_makes_it(site: tuple[Settings, Path]) -> None:
+    settings, _ = site
+    settings.nodes.ssh_key.unlink()
+    settings.nodes.known_hosts.write_text("")
+    key, hosts = bad(permissions(site))
+    assert key.change.endswith(f"ssh-keygen -t ed25519 -N '' -f {settings.nodes.ssh_key}")
+    assert hosts.found == "is empty" and "ssh-keyscan" in hosts.change
+
+
+def test_a_folder_on_the_way_that_may_not_be_entered(site: tuple[Settings, Path]) -> None:
+    settings, _ = site
+    etc = settings.nodes.ssh_key.parent
+    if etc.stat().st_uid == os.getuid() != 0:
+        pytest.skip("only root can have a folder of another's")
+    etc.chmod(0o700)
+    found = bad(permissions(site))
+    assert {finding.check for finding in found} == {"settings", "SSH key", "known_hosts"}
+    assert all(f"may not enter {etc}" in finding.found for finding in found)
+
+
+def test_a_user_that_is_not_there() -> None:
+    (finding,) = judge_permissions(Settings(), Path("/etc/x"), "nobody-of-this-name", "ctl")
+    assert finding.level is Level.ERROR and "systemd-sysusers" in finding.change
+
+
+# -- journal and API ----------------------------------------------------------------------------------
+
+
+def test_journals(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    assert bad(judge_journal(path)) == []
+    Journal(path).close()
+    assert bad(judge_journal(path)) == []
+    (tmp_path / "journal.sqlite.damaged-1").touch()
+    (finding,) = bad(judge_journal(path))
+    assert "set aside" in finding.found and finding.level is Level.WARNING
+    (tmp_path / "journal.sqlite.damaged-1").unlink()
+    with sqlite3.connect(path) as connection:
+        connection.execute("DROP TABLE slices")
+    assert {finding.level for finding in bad(judge_journal(path))} == {Level.ERROR}
+    path.write_bytes(b"no database at all" * 1000)
+    (finding,) = bad(judge_journal(path))
+    assert finding.level is Level.ERROR
+
+
+def test_no_controller_is_a_warning_and_something_else_on_its_port_an_error() -> None:
+    import socket
+    import threading
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+        def answer() -> None:
+            client, _ = listener.accept()
+            with client:
+                client.recv(4096)
+                client.sendall(b"HTTP/1.0 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        (finding,) = judge_api(url, 5.0)
+        thread.join(5)
+        assert finding.level is Level.ERROR and "not Gandiva's" in finding.found
+    (finding,) = judge_api(url, 5.0)
+    assert finding.level is Level.WARNING and "systemctl start gandiva" in finding.change
+
+
+# -- the whole ----------------------------------------------------------------------------------------
+
+
+async def test_without_slurm_and_settings_the_rest_is_examined(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def silent(*_argv: str, what: str) -> str:
+        raise ClusterUnavailable(f"{what}: cannot run scontrol")
+
+    monkeypatch.setattr(gather, "run", silent)
+    broken = tmp_path / "gandiva.toml"
+    broken.write_text("[cluster]\nadapter = 'none'\n")
+    found = await gather.examine(gather.Request(broken, user="nobody-of-this-name", deadline_seconds=5))
+    errors = {finding.check: finding for finding in found if finding.level is Level.ERROR}
+    assert {"settings", "slurmctld", "user"} <= set(errors)
+    assert "cluster.adapter" in errors["settings"].found
+
+
+async def test_what_hangs_is_a_finding_at_the_deadline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import asyncio
+    import threading
+
+    release = threading.Event()
+
+    async def hang(*_argv: str, what: str) -> str:
+        await asyncio.sleep(60)
+        return what
+
+    def stuck(_path: Path) -> list[Finding]:
+        release.wait(60)
+        return []
+
+    monkeypatch.setattr(gather, "run", hang)
+    monkeypatch.setattr("controller.checks.controller.judge_journal", stuck)
+    began = time.monotonic()
+    found = await gather.examine(gather.Request(tmp_path / "none.toml", deadline_seconds=0.3))
+    took = time.monotonic() - began
+    release.set()
+    assert took < 20
+    said = {finding.check: finding.found for finding in found if finding.level is Level.ERROR}
+    assert said["journal"] == "nothing known after 0.3 s"
+    assert said["slurmctld"].endswith("scontrol did not answer within 0.3 s")
+
+
+def test_the_command_exits_by_the_worst(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def silent(*_argv: str, what: str) -> str:
+        raise ClusterUnavailable(f"{what}: no")
+
+    monkeypatch.setattr(gather, "run", silent)
+    arguments = ["check", "--config", str(tmp_path / "none"), "--user", ME, "--deadline", "5"]
+    assert main([*arguments, "--json"]) == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["status"] == 2 and answer["errors"] >= 2
+    assert main([*arguments, "-q"]) == 2
+    assert "\nok " not in capsys.readouterr().out
+
+
+def test_the_table_lines_up_and_folds_what_is_well() -> None:
+    findings = [
+        *(ok(f"n{i}", "clock", "as this host's") for i in range(1, 501)),
+        error("n7", "agent", "cannot be reached: " + "word " * 30, "systemctl start sshd on n7"),
+        ok("slurm", "GresTypes", "gpu,shard\x1b[2J"),
+    ]
+    lines = list(table(findings, 80))
+    assert len(lines) < 12 and all(width(line) <= 80 for line in lines)
+    assert lines[1].startswith("ok     n1 and 499 more clock")
+    column = lines[0].index("FOUND")
+    assert all(line[column - 1] == " " and line[column] != " " for line in lines[1:-1])
+    assert any("-> systemctl start sshd on n7" in line for line in lines)
+    assert "\x1b" not in "".join(lines)
+    assert lines[-1] == "502 checks: 1 error"
+    assert json.loads(as_json(findings))["findings"][500]["level"] == "error"
