@@ -14,10 +14,12 @@ from container.cluster import MiniCluster
 from container.errors import MiniClusterError
 from tests.faults import catalogue
 from tests.faults.fault import Fault, Result
-from tests.faults.report import write
-from tests.faults.runner import run
+from tests.faults.report import save, write
+from tests.faults.runner import LOGS, run
 from tests.faults.stage import Stage
 from tests.faults.workload import SPEC
+
+RESULTS = LOGS / "results.json"
 
 
 def main() -> int:
@@ -32,23 +34,29 @@ def main() -> int:
         metavar="NAME",
         help="name of the mini cluster; used as it is where it runs",
     )
-    parser.add_argument("--write", action="store_true", help="put the results into docs/reliability.md")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help="put the results, those of earlier runs of a part too, into docs/reliability.md",
+    )
     args = parser.parse_args()
     faults = catalogue.matching(catalogue.quick() if args.quick else catalogue.every(), args.words)
     if args.list:
         print("\n".join(fault.name for fault in faults))
         return 0
     console = Console()
+    if not args.quick and not args.words:
+        RESULTS.unlink(missing_ok=True)
     cluster, ours = _cluster(args.cluster, console)
     began = time.monotonic()
     try:
-        results = _run(cluster, faults, console)
+        results = _run(cluster, faults, console, not args.quick)
     finally:
         if ours and not args.keep:
             cluster.down()
     seconds = time.monotonic() - began
     if args.write:
-        write(results, seconds)
+        write(save([], RESULTS, [fault.name for fault in catalogue.every()]))
     failed = [r for r in results if not r.passed]
     for result in failed:
         console.print(
@@ -74,7 +82,7 @@ def _cluster(name: str, console: Console) -> tuple[MiniCluster, bool]:
     return cluster, False
 
 
-def _run(cluster: MiniCluster, faults: list[Fault], console: Console) -> list[Result]:
+def _run(cluster: MiniCluster, faults: list[Fault], console: Console, keep: bool) -> list[Result]:
     columns = (BarColumn(20), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console) as progress:
         task = progress.add_task("preparing", total=sum(fault.times for fault in faults))
@@ -87,11 +95,14 @@ def _run(cluster: MiniCluster, faults: list[Fault], console: Console) -> list[Re
         stage = Stage(cluster, say)
         stage.prepare()
 
-        def report(result: Result) -> None:
-            progress.advance(task, result.fault.times)
-            if not result.passed:
-                text = f"FAILED {result.fault.name}: {result.evidence}"
-                progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+        def report(results: list[Result]) -> None:
+            progress.advance(task, sum(result.fault.times for result in results))
+            for result in results:
+                if not result.passed:
+                    text = f"FAILED {result.fault.name}: {result.evidence}"
+                    progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
+            if keep:
+                save(results, RESULTS, [fault.name for fault in catalogue.every()])
 
         return run(stage, faults, report)
 

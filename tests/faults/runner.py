@@ -18,13 +18,13 @@ from tests.faults.stage import FaultFailed, NotReached, Stage
 LOGS = Path(__file__).resolve().parents[2] / "build" / "faults"
 
 
-def run(stage: Stage, faults: Sequence[Fault], report: Callable[[Result], None]) -> list[Result]:
-    """All of them; `report` hears of each when its group is through."""
+def run(stage: Stage, faults: Sequence[Fault], report: Callable[[list[Result]], None]) -> list[Result]:
+    """All of them; `report` hears of each group when it is through."""
     results: list[Result] = []
     for group, members in groupby(faults, key=lambda fault: fault.group):
-        for result in run_group(stage, group, list(members)):
-            results.append(result)
-            report(result)
+        found = run_group(stage, group, list(members))
+        report(found)
+        results += found
     return results
 
 
