@@ -115,6 +115,7 @@ class Controller:
         self._looked_at: float | None = None
         """When jobs were last seen, by this controller or an earlier one."""
         self._trouble: dict[str, str] = {}
+        self._first_look = True
         self._generation = journal.generation if isinstance(journal, Journal) else 0
         self.settings = settings or LoopSettings()
         self.priority_class = priority_class
@@ -406,6 +407,9 @@ class Controller:
         if plan.state is not self._policy_state:
             self._policy_state = plan.state
             self._journal.save_state(_STATE_KEY + self.policy.name, dict(plan.state))
+        if self._first_look and not view.partial and isinstance(self._journal, Journal):
+            self._journal.end_gone({job.id for job in view.jobs}, snapshot.time)
+        self._first_look = False
         self._journal.heartbeat(snapshot.time)
         for slurm_job in view.jobs:
             request = self._request_of(slurm_job)

@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 import json
+import logging
 import sqlite3
 import time as clock
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from controller.errors import JournalError
 from controller.journal.damage import forgiving
 from controller.journal.records import Decision, Event, JobRecord, JobRow, Slice, parse_gpus
 from controller.model import JobId
+
+_log = logging.getLogger(__name__)
+
+Row = TypeVar("Row")
 
 MAX_JOBS = 10_000
 MAX_SLICES = 200_000
@@ -72,7 +77,7 @@ class JournalReader:
         with self._connection() as connection:
             rows = connection.execute(statement, (*values, limit)).fetchall()
         # The newest count where there are too many; people read from the oldest on.
-        return [_job_row(row, moment) for row in reversed(rows)]
+        return self._made(lambda row: _job_row(row, moment), reversed(rows))
 
     def decisions(self, job_id: JobId, limit: int = 100) -> list[Decision]:
         """The last decisions about a job, oldest first."""
@@ -81,9 +86,7 @@ class JournalReader:
             job_id,
             limit,
         )
-        return [
-            Decision(time, job_id, action, reason, parse_gpus(gpus)) for time, action, reason, gpus in rows
-        ]
+        return self._made(lambda row: Decision(row[0], job_id, *row[1:3], parse_gpus(row[3])), rows)
 
     def events(self, job_id: JobId | None = None, limit: int = 100) -> list[Event]:
         """The last events (of one job), oldest first."""
@@ -108,7 +111,7 @@ class JournalReader:
             job_id,
             limit,
         )
-        return [Slice(job_id, parse_gpus(gpus), start, end, reason) for gpus, start, end, reason in rows]
+        return self._made(lambda row: Slice(job_id, parse_gpus(row[0]), *row[1:]), rows)
 
     def timeline(self, start: float, end: float, limit: int = MAX_SLICES) -> list[Slice]:
         """Slices that touch a span of time, oldest first; the newest where there are more than `limit`."""
@@ -119,7 +122,21 @@ class JournalReader:
             start,
             max(0, min(limit, MAX_SLICES)),
         )
-        return [Slice(JobId(job), parse_gpus(gpus), begin, stop, why) for job, gpus, begin, stop, why in rows]
+        return self._made(lambda row: Slice(JobId(row[0]), parse_gpus(row[1]), *row[2:]), rows)
+
+    def _made(self, make: Callable[[Any], Row], rows: Iterable[Any]) -> list[Row]:
+        """What the rows say. One that was damaged must not hide the others."""
+        made, damaged = [], 0
+        for row in rows:
+            try:
+                made.append(make(row))
+            except (TypeError, ValueError, AttributeError):
+                damaged += 1
+        if damaged:
+            _log.warning(
+                "journal %s: %d damaged rows are left out; see gandiva journal verify", self.path, damaged
+            )
+        return made
 
     def _last(self, statement: str, *values: object) -> list[Any]:
         with self._connection() as connection:

@@ -23,7 +23,7 @@ import sqlite3
 import threading
 import time as clock
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from itertools import groupby, islice
 from pathlib import Path
 from types import TracebackType
@@ -83,6 +83,7 @@ _JOB = """
         exit_code = coalesce(excluded.exit_code, exit_code),
         peak_memory_bytes = coalesce(excluded.peak_memory_bytes, peak_memory_bytes)
 """
+_GONE = "UPDATE jobs SET end = ?, state = 'UNKNOWN' WHERE job_id = ? AND end IS NULL"
 _BEGIN = "INSERT OR REPLACE INTO operations (op_id, job_id, kind, begin, detail) VALUES (?, ?, ?, ?, ?)"
 _STEP = "UPDATE operations SET step = ?, step_time = ? WHERE op_id = ?"
 _END = "UPDATE operations SET end = ?, outcome = ?, error = ? WHERE op_id = ? AND end IS NULL"
@@ -316,9 +317,15 @@ class Journal:
             for table in ("usage", "jobs", "decisions", "slices"):
                 self._add(f"DELETE FROM {table} WHERE job_id = ?", (job_id,))
 
-    def unfinished_jobs(self) -> list[JobId]:
-        """Jobs whose end was never recorded."""
-        return [JobId(row[0]) for row in self._read("SELECT job_id FROM jobs WHERE end IS NULL")]
+    def end_gone(self, present: Container[JobId], time: float) -> list[JobId]:
+        """At start: jobs whose end was never recorded and that Slurm does not know any more have ended,
+        nobody saw when. Returns them."""
+        with self._lock:
+            living = [JobId(row[0]) for row in self._read("SELECT job_id FROM jobs WHERE end IS NULL")]
+            gone = [job_id for job_id in living if job_id not in present]
+            for job_id in gone:
+                self._add(_GONE, (time, job_id))
+            return gone
 
     # -- the file ----------------------------------------------------------------------------------
 

@@ -88,3 +88,23 @@ def test_a_journal_lost_while_it_is_used_is_written_anew_from_what_is_known(tmp_
     assert ["was removed" in event.message for event in reader.events() if event.kind == "journal"] == [True]
     assert all(59 <= row.run_seconds <= 75 for row in reader.jobs()), reader.jobs()
     assert verify(world.journal_path).problems == ()
+
+
+def test_jobs_that_slurm_has_forgotten_while_nobody_looked_have_ended(tmp_path: Path) -> None:
+    world = World(tmp_path, gpus=1)
+
+    async def scenario() -> None:
+        gone, living = world.submit(work_seconds=1e9), world.submit(work_seconds=1e9)
+        world.start()
+        await asyncio.sleep(5)
+        await world.kill()
+        del world.cluster.jobs[gone]
+        world.start()
+        await asyncio.sleep(5)
+        rows = {row.record.id: row.record for row in JournalReader(world.journal_path).jobs()}
+        assert rows[gone].state == "UNKNOWN" and rows[gone].end_time is not None
+        assert rows[living].state != "UNKNOWN" and rows[living].end_time is None
+        await world.stop()
+
+    run_virtual(scenario())
+    assert verify(world.journal_path).problems == ()
