@@ -386,9 +386,12 @@ class Executor:
         """
         job, settings = operation.job, self.settings
         method = job.request.suspend or settings.default_method
-        may_checkpoint = job.gpus == 1 and (
+        # Where several GPUs are in use the driver cannot help, and the agent says so; but a job that has not
+        # touched any of them yet (it imports, or reads its data) can be stopped as it is.
+        may_checkpoint = len(by_node(job.binding)) == 1 and (
             method is SuspendMethod.TRANSPARENT or settings.transparent_fallback
         )
+        uncooperative: NodeError | None = None
         if method is not SuspendMethod.TRANSPARENT:
             try:
                 self._step(operation, Step.PAUSE)
@@ -399,17 +402,23 @@ class Executor:
             except NodeError as failure:
                 if not may_checkpoint or failure.kind not in ("not_cooperative", "deadline"):
                     raise
+                uncooperative = failure
                 log.info("job %s: %s; trying the driver's checkpoint", job.id, failure)
         self._step(operation, Step.CHECKPOINT)
-        answers = await self._on_nodes(
-            job,
-            lambda node: self._nodes.checkpoint(
-                node,
-                job.id,
-                residual_limit_bytes=settings.residual_limit_bytes,
-                deadline_seconds=settings.offload_deadline_seconds,
-            ),
-        )
+        try:
+            answers = await self._on_nodes(
+                job,
+                lambda node: self._nodes.checkpoint(
+                    node,
+                    job.id,
+                    residual_limit_bytes=settings.residual_limit_bytes,
+                    deadline_seconds=settings.offload_deadline_seconds,
+                ),
+            )
+        except NodeError as failure:
+            if uncooperative is not None and job.gpus > 1 and failure.kind == "unsupported":
+                raise uncooperative from failure  # that is what its user can do something about
+            raise
         return all(answer.empty for answer in answers)
 
     async def _pause(self, job: Job) -> None:

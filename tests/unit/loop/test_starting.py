@@ -1,0 +1,79 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Jobs whose turn ends before they have begun to train: they import, or read their data."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from controller.cluster.port import JobState
+from controller.errors import NodeError
+from controller.model import JobId
+from controller.nodes.port import Offload, Pause
+from controller.nodes.simulated import SimulatedNodes
+from controller.simulation.virtual_time import run_virtual
+from tests.unit.loop.world import SLICE_SECONDS, World
+
+
+class NotYetAttached(SimulatedNodes):
+    """Nodes as agents are: without a session a job cannot be paused, and only what is on no GPU can be
+    stopped all the same when it has several."""
+
+    busy: frozenset[JobId] = frozenset()
+    """Without a session, but with memory on its GPUs."""
+
+    async def pause(
+        self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
+    ) -> Pause:
+        if job_id in self.idle or job_id in self.busy:
+            raise NodeError(node, "not_cooperative", f"job {job_id}: no live session")
+        return await super().pause(node, job_id, floor_step=floor_step, wait_seconds=wait_seconds, sole=sole)
+
+    async def checkpoint(
+        self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
+    ) -> Offload:
+        if job_id in self.busy:
+            raise NodeError(node, "unsupported", f"job {job_id}: only one GPU is supported")
+        return await super().checkpoint(
+            node, job_id, residual_limit_bytes=residual_limit_bytes, deadline_seconds=deadline_seconds
+        )
+
+
+def test_a_gang_that_has_not_begun_makes_room_at_the_end_of_its_slice(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=2)
+        world.node_port = world.nodes = NotYetAttached(world.cluster)
+        first, second = world.submit(gpus=2), world.submit(gpus=2, work_seconds=5)
+        world.nodes.idle.add(first)
+        world.start()
+        await asyncio.sleep(2 * SLICE_SECONDS)
+        assert world.state(second) is JobState.ENDED
+        world.nodes.idle.clear()
+        await asyncio.sleep(SLICE_SECONDS)
+        assert world.running() == {int(first)}
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+def test_a_gang_on_its_gpus_without_a_session_stays_and_its_user_reads_why(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=2)
+        world.node_port = world.nodes = nodes = NotYetAttached(world.cluster)
+        first, second = world.submit(gpus=2), world.submit(gpus=2, work_seconds=5)
+        nodes.busy = frozenset({first})
+        world.start()
+        await asyncio.sleep(2 * SLICE_SECONDS)
+        assert world.running() == {int(first)}
+        assert world.state(second) is JobState.PENDING
+        assert f"job {first} (user alice): could not be taken off" in caplog.text
+        assert "no live session; it keeps them" in caplog.text
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
