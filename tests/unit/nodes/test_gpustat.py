@@ -10,13 +10,19 @@ from controller.nodes.gpustat import OwnerFiles
 ONE, TWO = "GPU-aaaa-1", "GPU-aaaa-2"
 
 
+def names(folder: Path) -> list[str]:
+    """What a dashboard finds."""
+    return sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+
+
 def test_claim_and_release(tmp_path: Path) -> None:
     files = OwnerFiles(tmp_path / "gpustat")
     files.claim([ONE, TWO], 7, 2001)
     assert (tmp_path / "gpustat" / ONE).read_text() == "7 2001\n"
+    assert (tmp_path / "gpustat" / ONE).stat().st_mode & 0o777 == 0o644
     files.claim([TWO], 8, 2002)
     files.release([ONE, TWO], 7)
-    assert [p.name for p in (tmp_path / "gpustat").iterdir()] == [TWO]
+    assert names(tmp_path / "gpustat") == [TWO]
 
 
 def test_sweep_clears_what_gone_jobs_held_and_nothing_of_others(tmp_path: Path) -> None:
@@ -24,12 +30,63 @@ def test_sweep_clears_what_gone_jobs_held_and_nothing_of_others(tmp_path: Path) 
     files.claim([ONE], 7, 2001)
     (tmp_path / TWO).write_text("99 2001\n")
     files.sweep({7})
-    assert sorted(p.name for p in tmp_path.iterdir()) == [ONE, TWO]
+    assert names(tmp_path) == [ONE, TWO]
     files.sweep(set())
-    assert [p.name for p in tmp_path.iterdir()] == [TWO]
+    assert names(tmp_path) == [TWO]
 
 
 def test_names_that_are_no_uuid_are_never_paths(tmp_path: Path) -> None:
     files = OwnerFiles(tmp_path / "gpustat")
     files.claim(["../escape", "/etc/passwd", ""], 7, 2001)
     assert not (tmp_path / "gpustat").exists() and not (tmp_path / "escape").exists()
+
+
+def test_jobs_that_share_a_gpu_both_stand_there(tmp_path: Path) -> None:
+    files = OwnerFiles(tmp_path)
+    files.claim([ONE], 7, 2001)
+    files.claim([ONE], 8, 2002)
+    assert (tmp_path / ONE).read_text() == "7 2001\n8 2002\n"
+    files.release([ONE], 8)
+    assert (tmp_path / ONE).read_text() == "7 2001\n", "the one that stays has it still"
+    files.claim([ONE], 8, 2002)
+    files.release([ONE], 7)
+    assert (tmp_path / ONE).read_text() == "8 2002\n"
+    files.sweep(())
+    assert names(tmp_path) == []
+
+
+def test_a_job_that_moves_leaves_its_old_gpu(tmp_path: Path) -> None:
+    files = OwnerFiles(tmp_path)
+    files.claim([ONE], 7, 2001)
+    files.claim([TWO], 7, 2001)
+    assert names(tmp_path) == [TWO]
+
+
+def test_the_next_agent_takes_away_what_a_killed_one_left(tmp_path: Path) -> None:
+    OwnerFiles(tmp_path).claim([ONE, TWO], 7, 2001)
+    (tmp_path / "GPU-ordinary").write_text("7 2001\n")
+    agent = OwnerFiles(tmp_path)
+    agent.sweep({7})
+    assert (tmp_path / ONE).read_text() == "7 2001\n"
+    agent.sweep(set())
+    assert names(tmp_path) == ["GPU-ordinary"], "whatever the job's number: it is not ours"
+
+
+def test_a_file_that_somebody_else_wrote_since_stays(tmp_path: Path) -> None:
+    files = OwnerFiles(tmp_path)
+    files.claim([ONE], 7, 2001)
+    (tmp_path / ONE).write_text("99 2002\n")
+    files.release([ONE], 7)
+    assert (tmp_path / ONE).read_text() == "99 2002\n"
+
+
+def test_a_damaged_record_or_an_unwritable_folder_is_no_error(tmp_path: Path) -> None:
+    files = OwnerFiles(tmp_path / "gpustat")
+    files.claim([ONE], 7, 2001)
+    for damage in (b"{", b"[1]", b'{"x": 3}', b"\xff"):
+        (tmp_path / "gpustat" / ".gandiva").write_bytes(damage)
+        files.claim([TWO], 8, 2002)
+        assert (tmp_path / "gpustat" / TWO).read_text() == "8 2002\n"
+        files.release([TWO], 8)
+    (tmp_path / "file").touch()
+    OwnerFiles(tmp_path / "file" / "below").claim([ONE], 7, 2001)
