@@ -40,7 +40,11 @@ class Layered(Mapping[K, V]):
             top[key] = value
         made._base, made._top, made._count = self._base, top, count
         if len(top) > _LIMIT:
-            made._base = {key: made[key] for key in made}
+            # (In C: this happens within a decision, and the large part may be very large.)
+            whole = {**made._base, **top}
+            for key in [key for key, value in top.items() if value is _GONE]:
+                del whole[key]
+            made._base = whole
             made._top = {}
             made._count = len(made._base)
         return made

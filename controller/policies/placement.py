@@ -3,38 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from controller.model import GpuSet, Job
-from controller.policies.servers import Server, candidates, exact_binding, pick_ordinals
+from controller.model import Job
+from controller.policies.servers import Server, pick_ordinals
 
 
-def node_counts(job: Job, servers: Mapping[str, Server]) -> list[int]:
-    """Over how many nodes the gang may be spread evenly, fewest first. Empty: it can never run here."""
+def node_counts(job: Job, servers: int, largest: int) -> list[int]:
+    """Over how many of so many nodes (the largest with so many GPUs) the gang may be spread evenly, fewest
+    first. Empty: it can never run here."""
     if job.request.nodes is not None:
         return [job.request.nodes] if job.request.gpus % job.request.nodes == 0 else []
-    largest = max((len(s.node.gpus) for s in servers.values()), default=0)
-    return [k for k in range(1, len(servers) + 1) if job.gpus % k == 0 and job.gpus // k <= largest]
-
-
-def first_fit(job: Job, servers: Mapping[str, Server]) -> GpuSet | None:
-    """Free GPUs for the whole gang on the fewest nodes, the fullest servers first; counts the job in.
-
-    The same ordinals on every node, since Slurm's GRES are asked for per node.
-    """
-    for count in node_counts(job, servers):
-        share = job.gpus // count
-        fitting = sorted(
-            (s for s in candidates(job, servers, share) if s.free >= share), key=lambda s: s.free
-        )
-        chosen = common_ordinals(fitting, count, share)
-        if chosen is None:
-            continue
-        group, ordinals = chosen
-        for server in group:
-            server.assign(job.id, share, ordinals, job.memory_per_node_bytes)
-        return exact_binding([s.node.name for s in group], ordinals)
-    return None
+    return [k for k in range(1, min(servers, job.gpus) + 1) if job.gpus % k == 0 and job.gpus // k <= largest]
 
 
 def common_ordinals(

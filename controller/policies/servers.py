@@ -27,12 +27,15 @@ class Server:
     node: Node
     usable: tuple[int, ...]
     """Ordinals of the GPUs that Gandiva jobs may use."""
+    number: int = 0
+    """Its place in the natural order of names."""
+    usable_gpus: GpuSet = frozenset()
     allocated: int = 0
     """M: GPUs of all gangs assigned here, running or not."""
     fixed: Counter[int] = field(default_factory=Counter)
     """How many jobs are bound to exactly this ordinal."""
-    occupied: set[int] = field(default_factory=set)
-    """Ordinals that floating jobs are on just now."""
+    occupied: Counter[int] = field(default_factory=Counter)
+    """How many floating jobs are on each ordinal just now."""
     bound_jobs: Counter[int] = field(default_factory=Counter)
     """How many jobs hold a shard of each ordinal."""
     members: dict[JobId, int] = field(default_factory=dict)
@@ -51,7 +54,7 @@ class Server:
 
     def free_ordinals(self) -> list[int]:
         """Ordinals a new job can be bound to exactly, those that nothing runs on first."""
-        return sorted((o for o in self.usable if not self.fixed[o]), key=lambda o: (o in self.occupied, o))
+        return sorted((o for o in self.usable if not self.fixed[o]), key=lambda o: (self.occupied[o] > 0, o))
 
     def assign(self, job_id: JobId, share: int, exact: Iterable[int], memory_bytes: int) -> None:
         """Count a job in: `exact` ordinals when it is bound to exactly them, none when it floats."""
@@ -65,17 +68,35 @@ class Server:
         if self.memory_free_bytes is not None:
             self.memory_free_bytes -= memory_bytes
 
+    def release(self, job_id: JobId, exact: Iterable[int], memory_bytes: int) -> None:
+        """Take it out again; the same arguments."""
+        self.allocated -= self.members.pop(job_id)
+        ordinals = tuple(exact)
+        self.fixed.subtract(ordinals)
+        self.bound_jobs.subtract(ordinals or self.usable)
+        if self.memory_free_bytes is not None:
+            self.memory_free_bytes += memory_bytes
+
+
+def empty_servers(nodes: Mapping[str, Node]) -> dict[str, Server]:
+    """All servers without jobs. Order: natural order of names."""
+    servers = {}
+    for number, name in enumerate(sorted(nodes, key=natural_key)):
+        node = nodes[name]
+        usable = [gpu.id for gpu in node.gpus if gpu_usable(gpu)]
+        servers[name] = Server(
+            node=node,
+            usable=tuple(gpu.ordinal for gpu in usable),
+            number=number,
+            usable_gpus=frozenset(usable),
+            memory_free_bytes=node.memory_free_bytes,
+        )
+    return servers
+
 
 def build_servers(snapshot: Snapshot) -> dict[str, Server]:
     """All servers, with the allocated jobs counted in. Order: natural order of names."""
-    servers = {
-        name: Server(
-            node=node,
-            usable=tuple(g.id.ordinal for g in node.gpus if gpu_usable(g)),
-            memory_free_bytes=node.memory_free_bytes,
-        )
-        for name, node in sorted(snapshot.nodes.items(), key=lambda item: natural_key(item[0]))
-    }
+    servers = empty_servers(snapshot.nodes)
     for job in snapshot.jobs.values():
         if not job.binding:
             continue

@@ -8,16 +8,14 @@ there is one, and shares where there is none, rather than queueing.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from controller.model import GpuId, GpuSet, Job, JobId
 from controller.policies.base import natural_key
+from controller.policies.gandiva.fleet import Fleet
 from controller.policies.placement import common_ordinals, node_counts
-from controller.policies.servers import Server, candidates, exact_binding, refusal
-
-Affinity = dict[str, int]
-"""Size of the gangs that each server is kept for; servers without jobs are not in it."""
+from controller.policies.servers import Server, candidates, exact_binding, pick_ordinals, refusal
 
 
 class Stage(enum.IntEnum):
@@ -52,32 +50,52 @@ class Choice:
         return self.stage is Stage.OVERSUBSCRIBE and len(self.nodes) == 1
 
 
-def get_nodes(
-    job: Job, servers: Mapping[str, Server], affinity: Affinity, max_jobs_per_gpu: int
-) -> Choice | None:
+def get_nodes(job: Job, fleet: Fleet, max_jobs_per_gpu: int) -> Choice | None:
     """The servers for this job, or None: it queues (stage 5). Changes nothing."""
-    for count in node_counts(job, servers):
-        choice = _get_group(job, servers, affinity, count, max_jobs_per_gpu)
+    for count in node_counts(job, len(fleet.servers), fleet.largest):
+        if count == 1:
+            choice = _one_server(job, fleet, max_jobs_per_gpu)
+        else:
+            choice = _several_servers(job, fleet, count, max_jobs_per_gpu)
         if choice is not None:
             return choice
     return None
 
 
-def _get_group(
-    job: Job, servers: Mapping[str, Server], affinity: Affinity, count: int, max_jobs_per_gpu: int
-) -> Choice | None:
+def _one_server(job: Job, fleet: Fleet, max_jobs_per_gpu: int) -> Choice | None:
+    share = job.gpus
+    stages: tuple[tuple[Stage, Iterable[Server]], ...] = (
+        (Stage.SAME_AFFINITY, fleet.shared_by(share, below=1.0)),
+        (Stage.UNASSIGNED, fleet.unassigned()),
+        (Stage.ANY_FREE, fleet.with_free(share)),
+    )
+    if fleet.most_free() >= share:
+        for stage, pool in stages:
+            for server in pool:
+                if server.free >= share and refusal(job, server, share) is None:
+                    name = server.node.name
+                    ordinals = pick_ordinals(server.free_ordinals(), share)
+                    return Choice(stage, (name,), exact_binding((name,), ordinals))
+    for server in fleet.shared_by(share, below=max_jobs_per_gpu):
+        # The job floats over all GPUs of the server, so that slices can be fair (G6).
+        if not _room(server, share, max_jobs_per_gpu) or refusal(job, server, share) is not None:
+            continue
+        bound, usable = server.bound_jobs, set(server.usable)
+        if all(bound[g.id.ordinal] < g.shards for g in server.node.gpus if g.id.ordinal in usable):
+            name = server.node.name
+            return Choice(Stage.OVERSUBSCRIBE, (name,), frozenset(GpuId(name, o) for o in server.usable))
+    return None
+
+
+def _several_servers(job: Job, fleet: Fleet, count: int, max_jobs_per_gpu: int) -> Choice | None:
     share = job.gpus // count
-    possible = candidates(job, servers, share)
-    same = sorted(
-        (s for s in possible if affinity.get(s.node.name) == job.gpus),
-        key=lambda s: (s.load, natural_key(s.node.name)),
-    )
-    unassigned = sorted(
-        (s for s in possible if s.node.name not in affinity and not s.members),
-        # Small servers first: the large ones stay whole for large gangs.
-        key=lambda s: (len(s.usable), natural_key(s.node.name)),
-    )
-    tightest = sorted(possible, key=lambda s: (s.free, natural_key(s.node.name)))
+    possible = candidates(job, fleet.servers, share)
+    same = [s for s in possible if fleet.affinity.get(s.node.name) == job.gpus]
+    same.sort(key=lambda s: (s.load, s.number))
+    # Small servers first: the large ones stay whole for large gangs.
+    unassigned = [s for s in possible if s.node.name not in fleet.affinity and not s.members]
+    unassigned.sort(key=lambda s: (len(s.usable), s.number))
+    tightest = sorted(possible, key=lambda s: (s.free, s.number))
     for stage, pool in (
         (Stage.SAME_AFFINITY, same),
         (Stage.UNASSIGNED, unassigned),
@@ -88,34 +106,25 @@ def _get_group(
             group, ordinals = found
             names = tuple(s.node.name for s in group)
             return Choice(stage, names, exact_binding(names, ordinals))
-    if count == 1:
-        return _share_one(same, share, max_jobs_per_gpu)
-    return _share_group(job, same, servers, count, max_jobs_per_gpu)
-
-
-def _share_one(same: Sequence[Server], share: int, max_jobs_per_gpu: int) -> Choice | None:
-    """Stage 4 on one server: the job floats over all its GPUs, so that slices can be fair (G6)."""
-    for server in same:
-        shards = {g.id.ordinal: g.shards for g in server.node.gpus}
-        bindable = tuple(o for o in server.usable if server.bound_jobs[o] < shards[o])
-        if len(bindable) == len(server.usable) and _room(server, share, max_jobs_per_gpu):
-            name = server.node.name
-            return Choice(Stage.OVERSUBSCRIBE, (name,), frozenset(GpuId(name, o) for o in bindable))
-    return None
+    return _share_group(job, same, fleet, count, max_jobs_per_gpu)
 
 
 def _share_group(
-    job: Job, same: Sequence[Server], servers: Mapping[str, Server], count: int, max_jobs_per_gpu: int
+    job: Job, same: Sequence[Server], fleet: Fleet, count: int, max_jobs_per_gpu: int
 ) -> Choice | None:
     """Stage 4 for a gang over several servers: exactly the GPUs of a gang of the same shape, so that the
     two take turns as a whole."""
     share = job.gpus // count
+    servers = fleet.servers
     groups: dict[frozenset[str], float] = {}
+    seen: set[JobId] = set()
     for server in same:
         for other in server.members:
-            names = frozenset(s.node.name for s in servers.values() if other in s.members)
-            if len(names) == count:
-                groups[names] = max(servers[n].load for n in names)
+            if other not in seen:
+                seen.add(other)
+                names = frozenset(name for name in fleet.places[other].nodes if name in servers)
+                if len(names) == count:
+                    groups[names] = max(servers[n].load for n in names)
     for names in sorted(groups, key=lambda g: (groups[g], [natural_key(n) for n in sorted(g)])):
         members = [servers[n] for n in sorted(names, key=natural_key)]
         if any(refusal(job, s, share) is not None for s in members):
@@ -142,24 +151,3 @@ def _shared_ordinals(members: Sequence[Server], share: int, max_jobs_per_gpu: in
 
 def _room(server: Server, share: int, max_jobs_per_gpu: int) -> bool:
     return server.allocated + share <= max_jobs_per_gpu * len(server.usable)
-
-
-def settle_affinity(
-    affinity: Affinity, servers: Mapping[str, Server], gangs: Mapping[JobId, int]
-) -> Affinity:
-    """Affinity after departures (SPEC 1.1, gaps we fill).
-
-    A server keeps its affinity while a job of that size is there. One left with foreign sizes only takes the
-    size that holds most of its GPUs; one left empty has none. `gangs`: gang size by job id.
-    """
-    settled: Affinity = {}
-    for name, server in servers.items():
-        sizes: dict[int, int] = {}
-        for job_id, share in server.members.items():
-            size = gangs[job_id]
-            sizes[size] = sizes.get(size, 0) + share
-        if not sizes:
-            continue
-        current = affinity.get(name)
-        settled[name] = current if current in sizes else max(sizes, key=lambda size: (sizes[size], size))
-    return settled

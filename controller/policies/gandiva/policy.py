@@ -3,301 +3,369 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.model import ALLOCATED, Assignment, GpuId, Job, JobId, Phase, Plan, Snapshot
-from controller.policies.gandiva.algorithm1 import STAGE_WORDS, Choice, Stage, get_nodes, settle_affinity
+from controller.layered import Layered
+from controller.model import Assignment, GpuSet, Job, JobId, Plan, Snapshot
+from controller.policies.gandiva.algorithm1 import STAGE_WORDS, Choice, Stage, get_nodes
+from controller.policies.gandiva.book import Book, seat_member, seat_place
+from controller.policies.gandiva.fleet import Place, exact_ordinals
 from controller.policies.gandiva.settings import GandivaSettings
-from controller.policies.gandiva.slicing import Member, choose, domains, locate
+from controller.policies.gandiva.slicing import Member, choose, locate
 from controller.policies.gandiva.state import Seat, Service, State
-from controller.policies.servers import Server, build_servers, by_node, refusal
+from controller.policies.gandiva.waiting import Visits
+from controller.policies.servers import refusal
 
-_PINNED = frozenset({Phase.STARTING, Phase.STUCK, Phase.COMPLETING, Phase.UNKNOWN})
+_PORTION_JOBS = 500
+"""Turns of so many jobs are changed by one plan at a time; the next plan, which is asked for at once, takes
+those that are left. So a decision for a large cluster whose slices began together takes no longer than one
+for a small cluster, Slurm is not asked for thousands of switches at once, and the slices drift apart."""
 
 
 @dataclass(slots=True)
 class _Planning:
-    """One call of plan(): the input, and the parts of the answer so far."""
+    """One call of plan(): the input, and what becomes new in the answer."""
 
     snapshot: Snapshot
-    state: State
-    servers: dict[str, Server]
+    book: Book
+    changed: set[JobId]
     assignments: dict[JobId, Assignment] = field(default_factory=dict)
     reasons: dict[JobId, str] = field(default_factory=dict)
-    wake_at: float | None = None
 
-    def wake(self, time: float) -> None:
-        self.wake_at = time if self.wake_at is None else min(self.wake_at, time)
+
+@dataclass(slots=True)
+class _Domain:
+    """Servers that are sliced together, while their turns are planned."""
+
+    names: tuple[str, ...]
+    members: list[Member]
+    usable: dict[str, GpuSet]
+    start: float
+    """When the slice began."""
+    going_on: list[Member]
+    """Who runs if nobody's slice is over."""
+
+    @property
+    def some_wait(self) -> bool:
+        return len(self.going_on) < len(self.members)
 
 
 class Gandiva:
     """Algorithm 1 and weighted fair slicing (OSDI'18, sections 4.1-4.2; SPEC 1.3, 1.8)."""
 
     name = "gandiva"
+    reads_accrual = True
 
     def __init__(self, settings: GandivaSettings | None = None) -> None:
         self._settings = settings or GandivaSettings()
+        self._book: Book | None = None
 
     def plan(self, snapshot: Snapshot, state: Mapping[str, Any]) -> Plan:
-        """Cost: O(jobs log jobs + GPUs), plus O(servers) for each job that is being placed."""
-        planning = _Planning(snapshot, State.load(state), build_servers(snapshot))
-        self._settle(planning)
+        """Cost: proportional to the jobs on servers where something changed or a slice is over, and a search
+        for each kind of job that waits; from scratch, O(jobs log jobs + GPUs)."""
+        book, self._book = self._book, None
+        touched = book.follow(snapshot) if book is not None and state is book.state else None
+        if book is None or touched is None:
+            book = Book(snapshot, State.load(state))
+            planning = _Planning(snapshot, book, set())
+        else:
+            planning = _Planning(snapshot, book, touched)
+        book.settle_affinity()
         self._place_queue(planning)
         self._take_turns(planning)
-        return Plan(planning.assignments, planning.reasons, planning.state, planning.wake_at)
+        self._book = book
+        return self._write(planning, from_scratch=touched is None)
 
-    # -- what changed since the last plan ----------------------------------------------------------
-
-    def _settle(self, planning: _Planning) -> None:
-        """Forget jobs that left, charge the service received, keep the seats that still stand."""
-        snapshot, state = planning.snapshot, planning.state
-        for job_id in [j for j in state.service if JobId(j) not in snapshot.jobs]:
-            del state.service[job_id]
-        slice_seconds = self._settings.slice_seconds
-        for job_id, service in state.service.items():
-            job = snapshot.jobs[JobId(job_id)]
-            # Measured time, so that the delay of a suspend is charged to the job that caused it.
-            ran = job.run_seconds - service.seen_run_seconds
-            if ran > 0.0:
-                slices = service.slices + ran / (slice_seconds * job.request.weight)
-                state.service[job_id] = Service(slices, job.run_seconds)
-        seats, state.seats = state.seats, {}
-        for job_id, seat in seats.items():
-            seated = snapshot.jobs.get(JobId(job_id))
-            if seated is not None and self._seat_stands(planning, seated, seat):
-                state.seats[job_id] = seat
-        gangs = {job.id: job.gpus for job in snapshot.jobs.values()}
-        state.affinity = settle_affinity(state.affinity, planning.servers, gangs)
-
-    def _seat_stands(self, planning: _Planning, job: Job, seat: Seat) -> bool:
-        """Whether a waiting job keeps its place in the rotation; if so, counts it in."""
-        if job.phase is not Phase.QUEUED:
-            return False
-        share = job.gpus // len(seat.nodes)
-        servers = [planning.servers.get(name) for name in seat.nodes]
-        present = [s for s in servers if s is not None and refusal(job, s, share) is None]
-        if len(present) != len(servers):
-            return False
-        exact = len(seat.nodes) > 1
-        for server in present:
-            ordinals = by_node(seat.gpus())[server.node.name] if exact else ()
-            server.assign(job.id, share, ordinals, job.memory_per_node_bytes)
-        return True
+    def _write(self, planning: _Planning, *, from_scratch: bool) -> Plan:
+        book, changed = planning.book, planning.changed
+        if from_scratch:
+            book.assignments, book.reasons = Layered(planning.assignments), Layered(planning.reasons)
+        elif changed:
+            book.assignments = book.assignments.with_changes(planning.assignments, changed)
+            book.reasons = book.reasons.with_changes(planning.reasons, changed)
+        book.serial = planning.snapshot.serial
+        times = [*book.later.values(), *book.boundaries.values()]
+        return Plan(
+            book.assignments,
+            book.reasons,
+            book.handed_out(),
+            min(times, default=None),
+            changed=None if from_scratch else frozenset(changed),
+        )
 
     # -- placement -----------------------------------------------------------------------------------
 
     def _place_queue(self, planning: _Planning) -> None:
-        snapshot, state = planning.snapshot, planning.state
-        queue = sorted(
-            (j for j in snapshot.jobs.values() if j.phase is Phase.QUEUED and j.id not in snapshot.busy),
-            key=lambda j: (-j.priority_class, j.submit_time, j.id),
-        )
-        # While this plan is made, room only shrinks: what found none will not find any for its likes either.
-        # So a queue of thousands costs one search per kind of job.
-        hopeless: dict[Hashable, str] = {}
-        for job in queue:
-            if job.not_before is not None and job.not_before > snapshot.time:
-                planning.reasons[job.id] = "could not be started a moment ago; tries again shortly"
-                planning.wake(job.not_before)
-                continue
-            seat = state.seats.pop(job.id, None)
-            kind = _kind(job)
-            if seat is None and kind in hopeless:
-                planning.reasons[job.id] = hopeless[kind]
-                continue
-            if seat is not None:
-                self._leave(planning, job, seat)
-            choice = get_nodes(job, planning.servers, state.affinity, self._settings.max_jobs_per_gpu)
-            if seat is not None and (choice is None or choice.stage is Stage.OVERSUBSCRIBE):
-                # Nothing better has come up: keep the turn it has been waiting for.
-                choice = Choice(Stage.OVERSUBSCRIBE, seat.nodes, seat.gpus())
-            if choice is None:
-                planning.reasons[job.id] = hopeless[kind] = self._why_queued(planning, job)
-                continue
-            self._enter(planning, job, choice)
+        book = planning.book
+        for job_id in book.later:
+            planning.reasons[job_id] = "could not be started a moment ago; tries again shortly"
+            planning.changed.add(job_id)
+        visits = Visits()
+        hopeless, before = book.hopeless, dict(book.hopeless)
+        if book.room_made or any(self._may_find_room(book, job_id) for job_id in book.fresh):
+            hopeless = book.hopeless = {}
+            for kind, line in book.queue.lines.items():
+                visits.push_line(line, seated=False, kind=kind)
+            self._visit_seated(planning, visits)
+        while (turn := visits.pop()) is not None:
+            job = book.jobs[turn.key[2]]
+            if turn.seated:
+                self._try_to_leave_seat(planning, visits, job)
+            elif turn.kind not in hopeless:
+                choice = get_nodes(job, book.fleet, self._settings.max_jobs_per_gpu)
+                if choice is None:
+                    # Room only shrinks while this plan is made: nobody of its kind finds any.
+                    hopeless[turn.kind] = self._why_queued(planning, job)
+                    continue
+                self._enter(planning, job, choice)
+                visits.push_line(book.queue.lines.get(turn.kind, []), seated=False, kind=turn.kind)
+        for kind, words in hopeless.items():
+            if before.get(kind) != words:
+                for key in book.queue.lines.get(kind, ()):
+                    planning.reasons[key[2]] = words
+                    planning.changed.add(key[2])
+        for job_id in book.fresh:
+            if job_id in book.queue:
+                planning.reasons[job_id] = hopeless[book.queue.kind(job_id)]
+                planning.changed.add(job_id)
+        book.fresh.clear()
+        book.emptied.clear()
+        book.room_made, book.room_coming = book.room_coming, False
+
+    def _may_find_room(self, book: Book, job_id: JobId) -> bool:
+        """Whether somebody who came may be better off than those who wait."""
+        return job_id not in book.queue or book.queue.kind(job_id) not in book.hopeless
+
+    def _visit_seated(self, planning: _Planning, visits: Visits) -> None:
+        """Jobs with a seat that may find free GPUs: any, where there are some; its own servers', where the
+        seats themselves are all that is left."""
+        book = planning.book
+        most = book.fleet.most_free()
+        for kind, line in book.seated.lines.items():
+            if most > 0:
+                visits.push_line(line, seated=True, kind=kind)
+        for name in book.emptied:
+            server = book.fleet.servers.get(name)
+            if server is not None and server.free >= 0:
+                for job_id in server.members:
+                    if job_id in book.seated:
+                        key = book.seated.key(job_id)
+                        if visits.last is None or key > visits.last:
+                            kind = book.seated.kind(job_id)
+                            visits.push(key, seated=True, kind=kind)
+
+    def _try_to_leave_seat(self, planning: _Planning, visits: Visits, job: Job) -> None:
+        """Free GPUs, if some have come up; else it keeps the turn it has been waiting for."""
+        book = planning.book
+        place = book.fleet.count_out(job.id)
+        assert place is not None
+        choice = get_nodes(job, book.fleet, self._settings.max_jobs_per_gpu)
+        if choice is None or choice.stage is Stage.OVERSUBSCRIBE:
+            book.fleet.count_in(job.id, place)
+            return
+        book.drop_seat(job.id)
+        book.remove_member(job.id)
+        book.seated.remove(job.id)
+        book.emptied.update(place.nodes)
+        book.room_coming = True
+        self._enter(planning, job, choice)
+        self._visit_seated(planning, visits)
 
     def _enter(self, planning: _Planning, job: Job, choice: Choice) -> None:
-        share = job.gpus // len(choice.nodes)
-        per_node = by_node(choice.binding)
-        for name in choice.nodes:
-            exact = () if choice.floating else per_node[name]
-            planning.servers[name].assign(job.id, share, exact, job.memory_per_node_bytes)
-            planning.state.affinity.setdefault(name, job.gpus)
+        book = planning.book
+        book.queue.remove(job.id)
+        planning.changed.add(job.id)
         if choice.stage is Stage.OVERSUBSCRIBE:
             binding = tuple((g.node, g.ordinal) for g in sorted(choice.binding))
-            planning.state.seats[job.id] = Seat(nodes=choice.nodes, binding=binding)
-            return
-        planning.assignments[job.id] = Assignment(run=True, gpus=choice.binding, binding=choice.binding)
-        planning.reasons[job.id] = STAGE_WORDS[choice.stage]
-
-    def _leave(self, planning: _Planning, job: Job, seat: Seat) -> None:
-        """Take a seated job out of its servers' counts again."""
-        per_node = by_node(seat.gpus())
-        for name in seat.nodes:
-            server = planning.servers[name]
-            server.allocated -= server.members.pop(job.id)
-            if len(seat.nodes) > 1:
-                server.fixed.subtract(per_node[name])
-                server.bound_jobs.subtract(per_node[name])
-            else:
-                server.bound_jobs.subtract(server.usable)
-            if server.memory_free_bytes is not None:
-                server.memory_free_bytes += job.memory_per_node_bytes
+            seat = book.seats[job.id] = Seat(nodes=choice.nodes, binding=binding)
+            book.seats_changed = True
+            book.seated.add(job)
+            book.fleet.count_in(job.id, seat_place(job, seat))
+            book.add_member(seat_member(job, seat))
+        else:
+            exact = exact_ordinals(choice.binding)
+            share = job.gpus // len(choice.nodes)
+            book.fleet.count_in(job.id, Place(choice.nodes, share, exact, job.memory_per_node_bytes))
+            member = Member(
+                job.id,
+                job.priority_class,
+                (job.submit_time, job.id),
+                job.gpus,
+                fixed=choice.binding,
+                last=job.running_on,
+                running=True,
+                pinned=True,
+                binding=choice.binding,
+            )
+            book.placed[job.id] = member
+            book.add_member(member)
+            planning.assignments[job.id] = Assignment(run=True, gpus=choice.binding, binding=choice.binding)
+            planning.reasons[job.id] = STAGE_WORDS[choice.stage]
+        for name in choice.nodes:
+            if name not in book.fleet.affinity:
+                book.fleet.set_affinity(name, job.gpus)
+                book.room_coming = True
+        if job.memory_per_node_bytes:
+            # Words about others may change.
+            book.room_coming = True
 
     def _why_queued(self, planning: _Planning, job: Job) -> str:
         """One sentence for a job that no server takes."""
+        fleet = planning.book.fleet
         nodes = job.request.nodes or 1
         share = -(-job.gpus // nodes)
-        refusals = {refusal(job, server, share) for server in planning.servers.values()}
-        if None not in refusals:
-            words = sorted(reason for reason in refusals if reason)
-            return f"no server can take {share} of its {job.gpus} GPUs: " + "; ".join(words[:3])
-        if job.gpus in planning.state.affinity.values():
+        words: set[str] = set()
+        for server in fleet.servers.values():
+            reason = refusal(job, server, share)
+            if reason is None:
+                break
+            words.add(reason)
+        else:
+            return f"no server can take {share} of its {job.gpus} GPUs: " + "; ".join(sorted(words)[:3])
+        if job.gpus in fleet.affinity.values():
             return f"no server has {share} free GPUs, and those shared by {job.gpus}-GPU jobs are full"
         return f"no server has {share} free GPUs, and no {job.gpus}-GPU job is there to take turns with"
 
     # -- turns ---------------------------------------------------------------------------------------
 
     def _take_turns(self, planning: _Planning) -> None:
-        snapshot = planning.snapshot
-        members: dict[JobId, Job] = {}
-        groups: dict[JobId, frozenset[str]] = {}
-        for job in snapshot.jobs.values():
-            if job.phase in ALLOCATED and job.binding:
-                groups[job.id] = frozenset(g.node for g in job.binding)
-            elif job.id in planning.state.seats:
-                groups[job.id] = frozenset(planning.state.seats[job.id].nodes)
-            elif job.id in planning.assignments:
-                groups[job.id] = frozenset(g.node for g in planning.assignments[job.id].gpus)
-            else:
+        book, now = planning.book, planning.snapshot.time
+        seen: set[str] = set()
+        due: list[tuple[float, str, _Domain | None]] = []
+        for name in sorted(book.dirty):
+            if name in seen:
                 continue
-            members[job.id] = job
-        merged = domains(groups.values())
-        domain_of = {name: index for index, names in enumerate(merged) for name in names}
-        jobs_of: list[list[Job]] = [[] for _ in merged]
-        for job_id, job in members.items():
-            jobs_of[domain_of[min(groups[job_id])]].append(job)
-        for names, jobs in zip(merged, jobs_of, strict=True):
-            self._slice_domain(planning, names, jobs)
-        planning.state.slice_start = {
-            name: start for name, start in planning.state.slice_start.items() if name in domain_of
-        }
+            domain = self._look_at(planning, book.domain(name))
+            seen.update(domain.names)
+            for other in domain.names:
+                book.boundaries.pop(other, None)
+            if not domain.members:
+                if book.slice_start.pop(name, None) is not None:
+                    book.slice_start_changed = True
+            elif self._outranked(domain):
+                # For as long as it is so: at every look.
+                book.unsettled.update(domain.names)
+                self._give_turns(planning, domain, rotate=True)
+            elif domain.some_wait and now >= domain.start + self._settings.slice_seconds:
+                due.append((domain.start + self._settings.slice_seconds, domain.names[0], domain))
+            else:
+                self._give_turns(planning, domain, rotate=False)
+        book.dirty.clear()
+        over = [(time, name) for name, time in book.boundaries.items() if time <= now and name not in seen]
+        due += [(time, name, None) for time, name in over]
+        portion = 0
+        for _, name, known in sorted(due, key=lambda item: item[:2]):
+            if portion < _PORTION_JOBS:
+                domain = known or self._look_at(planning, book.domain(name))
+                portion += len(domain.members)
+                self._give_turns(planning, domain, rotate=True)
+            elif known is not None:
+                self._give_turns(planning, known, rotate=False)
 
-    def _slice_domain(self, planning: _Planning, names: frozenset[str], jobs: list[Job]) -> None:
-        snapshot, state = planning.snapshot, planning.state
-        self._open_accounts(state, jobs)
-        usable = {n: frozenset(planning.servers[n].usable) for n in names if n in planning.servers}
-        members = [self._member(planning, job) for job in jobs]
-
-        now = snapshot.time
-        start = max((state.slice_start[n] for n in names if n in state.slice_start), default=now)
-        if any(job.id in snapshot.busy for job in jobs):
+    def _look_at(self, planning: _Planning, names: tuple[str, ...]) -> _Domain:
+        book, now = planning.book, planning.snapshot.time
+        if len(names) == 1:
+            ids: Iterable[JobId] = book.on.get(names[0], ())
+        else:
+            ids = {job_id for name in names for job_id in book.on.get(name, ())}
+        members = [book.members[job_id] for job_id in ids]
+        self._bring_up_to_date(planning, members)
+        servers = book.fleet.servers
+        usable = {n: servers[n].usable_gpus for n in names if n in servers}
+        start = max((book.slice_start[n] for n in names if n in book.slice_start), default=now)
+        if book.busy and any(member.job_id in book.busy for member in members):
             # A slice begins when the switch is over, else slow switches would eat the next job's time.
             start = now
-        going_on = choose(members, usable, rotate=False)
-        kept = {m.job_id for m in going_on}
-        waiting = [m for m in members if m.job_id not in kept]
-        rotate = False
-        if waiting:
-            highest = max(m.priority_class for m in waiting)
-            outranked = any(m.running and not m.pinned and m.priority_class < highest for m in members)
-            rotate = outranked or now >= start + self._settings.slice_seconds
-        chosen = choose(members, usable, rotate=True) if rotate else going_on
-        if rotate:
-            start = now
-        for name in names:
-            state.slice_start[name] = start
-        if waiting:
-            planning.wake(start + self._settings.slice_seconds)
-        self._assign(planning, jobs, members, chosen, locate(chosen, usable), rotate)
+        return _Domain(names, members, usable, start, choose(members, usable, rotate=False))
 
-    def _open_accounts(self, state: State, jobs: list[Job]) -> None:
-        """A newcomer starts level with the peer that has received least (SPEC 1.3)."""
-        known = [state.service[j.id].slices for j in jobs if j.id in state.service]
-        level = min(known, default=0.0)
-        for job in jobs:
-            if job.id not in state.service:
-                state.service[job.id] = Service(level, job.run_seconds)
+    def _bring_up_to_date(self, planning: _Planning, members: list[Member]) -> None:
+        """What each has received so far. A newcomer starts level with the peer that has received least (SPEC
+        1.3)."""
+        book, now = planning.book, planning.snapshot.time
+        newcomers: list[Member] = []
+        level: float | None = None
+        for member in members:
+            account = book.service.get(member.job_id)
+            if account is None:
+                newcomers.append(member)
+                continue
+            received = member.received = account.at(book.jobs[member.job_id].run_seconds_at(now))
+            if level is None or received < level:
+                level = received
+        for member in newcomers:
+            job = book.jobs[member.job_id]
+            member.received = level or 0.0
+            book.service[member.job_id] = Service(
+                member.received, job.run_seconds_at(now), job.request.weight
+            )
+            book.service_changed = True
 
-    def _member(self, planning: _Planning, job: Job) -> Member:
-        busy = job.id in planning.snapshot.busy
-        running = job.phase is Phase.RUNNING or job.phase in _PINNED
-        seat = planning.state.seats.get(job.id)
-        planned = planning.assignments.get(job.id)
-        fixed: frozenset[GpuId]
-        if planned is not None:
-            fixed, server, running = planned.gpus, "", True
-        elif seat is not None:
-            fixed = frozenset() if len(seat.nodes) == 1 else seat.gpus()
-            server = seat.nodes[0]
-        elif job.floating and (job.movable or not job.running_on) and not (busy or job.phase in _PINNED):
-            fixed, server = frozenset(), next(iter(job.binding)).node
+    def _outranked(self, domain: _Domain) -> bool:
+        """Whether somebody waits for GPUs of a job of a lower class."""
+        if not domain.some_wait:
+            return False
+        kept = {member.job_id for member in domain.going_on}
+        highest = max(m.priority_class for m in domain.members if m.job_id not in kept)
+        return any(m.running and not m.pinned and m.priority_class < highest for m in domain.members)
+
+    def _give_turns(self, planning: _Planning, domain: _Domain, *, rotate: bool) -> None:
+        book, now = planning.book, planning.snapshot.time
+        chosen = choose(domain.members, domain.usable, rotate=True) if rotate else domain.going_on
+        start = now if rotate else domain.start
+        for name in domain.names:
+            if book.slice_start.get(name) != start:
+                book.slice_start[name] = start
+                book.slice_start_changed = True
+        if domain.some_wait:
+            book.boundaries[domain.names[0]] = start + self._settings.slice_seconds
         else:
-            fixed, server = (job.running_on if job.floating else job.binding), ""
-        pinned = job.phase in _PINNED or (running and (busy or not job.suspendable)) or planned is not None
-        return Member(
-            job_id=job.id,
-            priority_class=job.priority_class,
-            service_slices=planning.state.service[job.id].slices,
-            arrival=(job.submit_time, job.id),
-            gpus=job.gpus,
-            fixed=fixed,
-            server=server,
-            last=job.running_on,
-            running=running,
-            pinned=pinned,
-        )
+            book.boundaries.pop(domain.names[0], None)
+        self._assign(planning, domain, chosen, rotate)
 
-    def _assign(
-        self,
-        planning: _Planning,
-        jobs: list[Job],
-        members: list[Member],
-        chosen: list[Member],
-        located: Mapping[JobId, frozenset[GpuId]],
-        rotate: bool,
-    ) -> None:
-        state = planning.state
-        running = {m.job_id for m in chosen}
-        turn = {m.job_id: m for m in members}
-        waiting = sorted((m for m in members if m.job_id not in running), key=lambda m: m.turn)
-        place_in_line = {m.job_id: place for place, m in enumerate(waiting, start=1)}
-        for job in jobs:
-            if job.id in planning.assignments:
+    def _assign(self, planning: _Planning, domain: _Domain, chosen: list[Member], rotate: bool) -> None:
+        book, assignments, reasons = planning.book, planning.assignments, planning.reasons
+        located = locate(chosen, domain.usable)
+        settled = True
+        for member in chosen:
+            job_id = member.job_id
+            planning.changed.add(job_id)
+            if job_id in book.placed:
+                # By this plan (and said so already).
                 continue
-            seat = state.seats.get(job.id)
-            binding = seat.gpus() if seat is not None else job.binding
-            if job.id in running:
+            gpus = located[job_id]
+            assignments[job_id] = Assignment(run=True, gpus=gpus, binding=member.binding)
+            if gpus != member.last:
+                settled = False
+            if not member.running:
+                settled = False
+                reasons[job_id] = self._turn_words(member, "its turn")
+                if job_id in book.seats:
+                    book.drop_seat(job_id)
+                    book.seated.remove(job_id)
+                    book.placed[job_id] = member
+        if len(chosen) < len(domain.members):
+            running = {member.job_id for member in chosen}
+            waiting = sorted((m for m in domain.members if m.job_id not in running), key=lambda m: m.turn)
+            for place, member in enumerate(waiting, start=1):
+                job_id = member.job_id
+                planning.changed.add(job_id)
+                line = f"{place} of {len(waiting)} in line"
+                seat = book.seats.get(job_id)
                 if seat is not None:
-                    del state.seats[job.id]
-                planning.assignments[job.id] = Assignment(run=True, gpus=located[job.id], binding=binding)
-                if not turn[job.id].running:
-                    planning.reasons[job.id] = self._turn_words(turn[job.id], "its turn")
-                continue
-            line = f"{place_in_line[job.id]} of {len(waiting)} in line"
-            if seat is None:
-                planning.assignments[job.id] = Assignment(run=False, gpus=job.running_on, binding=binding)
-                words = "slice over" if rotate and turn[job.id].running else "waits for its turn"
-                planning.reasons[job.id] = self._turn_words(turn[job.id], f"{words}, {line}")
-            else:
-                where = ",".join(seat.nodes)
-                planning.reasons[job.id] = f"no GPU is free: first turn on {where}, {line}"
+                    where = ",".join(seat.nodes)
+                    reasons[job_id] = f"no GPU is free: first turn on {where}, {line}"
+                    continue
+                assignments[job_id] = Assignment(run=False, gpus=member.last, binding=member.binding)
+                words = "waits for its turn"
+                if member.running:
+                    settled = False
+                    words = "slice over" if rotate else words
+                reasons[job_id] = self._turn_words(member, f"{words}, {line}")
+        if not settled:
+            book.unsettled.update(domain.names)
 
     def _turn_words(self, member: Member, words: str) -> str:
-        return f"{words} ({member.service_slices:.2f} slices per weight received)"
-
-
-def _kind(job: Job) -> Hashable:
-    """Equal for jobs that fit in the same places."""
-    request = job.request
-    return (
-        request.gpus,
-        request.nodes,
-        request.gpu_types,
-        job.required_nodes,
-        job.excluded_nodes,
-        job.cpus_per_node,
-        job.memory_per_node_bytes,
-    )
+        slices = member.received / self._settings.slice_seconds
+        return f"{words} ({slices:.2f} slices per weight received)"

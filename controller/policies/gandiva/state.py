@@ -12,12 +12,21 @@ from controller.model import GpuId, GpuSet
 
 
 class Service(NamedTuple):
-    """Service account of one job."""
+    """Service account of one job. What it received is a function of its run time, so that it does not
+    matter how often it is looked at."""
 
-    slices: float
-    """v: slices received so far, divided by the job's weight."""
-    seen_run_seconds: float
-    """How much of the job's run time is in `slices` already."""
+    received: float
+    """v: seconds on GPUs, divided by the job's weight, up to `at_run_seconds`."""
+    at_run_seconds: float
+    """How much of the job's run time is in `received` already."""
+    weight: float
+    """The weight at which it runs since then."""
+
+    def at(self, run_seconds: float) -> float:
+        """v when the job has run so long. Measured time, so that the delay of a suspend is charged to the
+        job that caused it."""
+        ran = run_seconds - self.at_run_seconds
+        return self.received + ran / self.weight if ran > 0.0 else self.received
 
 
 class Seat(NamedTuple):
@@ -43,7 +52,7 @@ class _Saved(BaseModel):
 
 
 class State(Mapping[str, Any]):
-    """The policy's memory. As a mapping it is plain JSON data, made only when somebody asks for it."""
+    """The policy's memory, frozen. As a mapping it is plain JSON data, made only when somebody asks."""
 
     __slots__ = ("affinity", "seats", "service", "slice_start")
 
@@ -54,18 +63,18 @@ class State(Mapping[str, Any]):
         seats: Mapping[int, Seat] | None = None,
         slice_start: Mapping[str, float] | None = None,
     ) -> None:
-        self.affinity = dict(affinity or {})
-        self.service = dict(service or {})
-        self.seats = dict(seats or {})
-        self.slice_start = dict(slice_start or {})
+        self.affinity: Mapping[str, int] = affinity or {}
+        self.service: Mapping[int, Service] = service or {}
+        self.seats: Mapping[int, Seat] = seats or {}
+        self.slice_start: Mapping[str, float] = slice_start or {}
         """When the current slice of each server began."""
 
     @classmethod
     def load(cls, raw: Mapping[str, Any]) -> State:
-        """A copy to work on. Memory of another policy or version counts as none: all of it can be rebuilt
-        from the snapshot, at the price of one unfair slice."""
+        """Memory of another policy or version counts as none: all of it can be rebuilt from the snapshot, at
+        the price of one unfair slice."""
         if isinstance(raw, State):
-            return cls(raw.affinity, raw.service, raw.seats, raw.slice_start)
+            return raw
         try:
             saved = _Saved.model_validate(dict(raw))
         except ValidationError:

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""All servers with the jobs counted in, filed by what placement looks for, so that a job finds its place
+without looking at every server."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controller.model import GpuSet, JobId, Node
+from controller.policies.servers import Server, by_node, empty_servers, gpu_usable
+
+_REFILE_ALL = 200
+"""From so many changed servers on, filing all anew is cheaper than moving each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a job is counted in."""
+
+    nodes: tuple[str, ...]
+    share: int
+    """GPUs of the gang on each node."""
+    exact: Mapping[str, tuple[int, ...]]
+    """Ordinals per node; empty for a job that floats over its one server."""
+    memory_bytes: int = 0
+    """Host memory per node that Slurm does not know of yet."""
+    on: GpuSet = frozenset()
+    """GPUs a floating job is on just now."""
+
+    def takes_the_same(self, other: Place) -> bool:
+        """Whether it leaves as much room as the other."""
+        mine = (self.nodes, self.share, self.exact, self.memory_bytes)
+        return mine == (other.nodes, other.share, other.exact, other.memory_bytes)
+
+
+def exact_ordinals(gpus: GpuSet) -> dict[str, tuple[int, ...]]:
+    """Ordinals per node."""
+    return {name: tuple(ordinals) for name, ordinals in by_node(gpus).items()}
+
+
+class Fleet:
+    """The servers, who is on them, and drawers of them in the orders of Algorithm 1's stages."""
+
+    def __init__(self, nodes: Mapping[str, Node], affinity: Mapping[str, int]) -> None:
+        self.servers = empty_servers(nodes)
+        self.affinity = {name: size for name, size in affinity.items() if name in self.servers}
+        """Size of the gangs each server is kept for; servers without jobs are not in it."""
+        self.places: dict[JobId, Place] = {}
+        self.largest = max((len(s.node.gpus) for s in self.servers.values()), default=0)
+        self._numbered = list(self.servers.values())
+        self._shared: dict[int, list[tuple[float, int]]] = {}
+        self._unassigned: list[tuple[int, int]] = []
+        self._free: list[tuple[int, int]] = []
+        self._filed: dict[str, tuple[list[Any], tuple[float, int], tuple[int, int] | None]] = {}
+        self._stale = set(self.servers)
+
+    # -- who is where ---------------------------------------------------------------------------------
+
+    def count_in(self, job_id: JobId, place: Place) -> None:
+        """A job takes its place. Nodes that are gone are ignored."""
+        self.places[job_id] = place
+        for name in place.nodes:
+            server = self.servers.get(name)
+            if server is not None:
+                server.assign(job_id, place.share, place.exact.get(name, ()), place.memory_bytes)
+                if place.on:
+                    server.occupied.update(g.ordinal for g in place.on if g.node == name)
+                self._stale.add(name)
+
+    def count_out(self, job_id: JobId) -> Place | None:
+        """It leaves its place, which is returned."""
+        place = self.places.pop(job_id, None)
+        if place is None:
+            return None
+        for name in place.nodes:
+            server = self.servers.get(name)
+            if server is not None:
+                server.release(job_id, place.exact.get(name, ()), place.memory_bytes)
+                if place.on:
+                    server.occupied.subtract(g.ordinal for g in place.on if g.node == name)
+                self._stale.add(name)
+        return place
+
+    def move(self, job_id: JobId, on: GpuSet) -> None:
+        """A floating job is on other GPUs of its server now."""
+        place = self.places[job_id]
+        self.places[job_id] = replace(place, on=on)
+        for gpus, change in ((place.on, -1), (on, 1)):
+            for gpu in gpus:
+                if gpu.node in self.servers:
+                    self.servers[gpu.node].occupied[gpu.ordinal] += change
+
+    def set_affinity(self, name: str, size: int | None) -> bool:
+        """Keep a server for gangs of this size (None: for none). Whether that is news."""
+        if self.affinity.get(name) == size:
+            return False
+        if size is None:
+            del self.affinity[name]
+        else:
+            self.affinity[name] = size
+        self._stale.add(name)
+        return True
+
+    def same_offer(self, name: str, node: Node | None) -> bool:
+        """Whether a node offers the GPUs it offered when the fleet was made. If so, it is taken over; its
+        free memory is brought up to date."""
+        server = self.servers.get(name)
+        if server is None or node is None:
+            return server is None and node is None
+        old = server.node
+        if old is node:
+            return True
+        cards = zip(old.gpus, node.gpus, strict=False)
+        if (
+            (old.available, old.reason, old.cpus) != (node.available, node.reason, node.cpus)
+            or len(old.gpus) != len(node.gpus)
+            or any(a.id != b.id or a.shards != b.shards or a.model != b.model for a, b in cards)
+            or server.usable != tuple(g.id.ordinal for g in node.gpus if gpu_usable(g))
+        ):
+            return False
+        server.node = node
+        if server.memory_free_bytes is not None and node.memory_free_bytes is not None:
+            server.memory_free_bytes += node.memory_free_bytes - (old.memory_free_bytes or 0)
+        return (old.memory_free_bytes is None) == (node.memory_free_bytes is None)
+
+    # -- looking for room -----------------------------------------------------------------------------
+
+    def with_free(self, share: int) -> Iterator[Server]:
+        """Servers with so many free GPUs, the fullest first."""
+        self._settle()
+        for _, number in self._free[bisect_left(self._free, (share, -1)) :]:
+            yield self._numbered[number]
+
+    def unassigned(self) -> Iterator[Server]:
+        """Servers without jobs, small ones first: the large stay whole for large gangs."""
+        self._settle()
+        return (self._numbered[number] for _, number in self._unassigned)
+
+    def shared_by(self, size: int, below: float) -> Iterator[Server]:
+        """Servers kept for gangs of this size with a load below this one, the least loaded first."""
+        self._settle()
+        for load, number in self._shared.get(size, ()):
+            if load >= below:
+                return
+            yield self._numbered[number]
+
+    def most_free(self) -> int:
+        """Free GPUs of the emptiest server."""
+        self._settle()
+        return self._free[-1][0] if self._free else 0
+
+    def _settle(self) -> None:
+        """File those that changed."""
+        if len(self._stale) > _REFILE_ALL:
+            self._shared, self._unassigned, self._free, self._filed = {}, [], [], {}
+            for server in self._numbered:
+                drawer, key, free = self._where(server)
+                drawer.append(key)
+                if free is not None:
+                    self._free.append(free)
+                self._filed[server.node.name] = (drawer, key, free)
+            self._unassigned.sort()
+            self._free.sort()
+            for drawer in self._shared.values():
+                drawer.sort()
+        else:
+            for name in self._stale:
+                old_drawer, old_key, old_free = self._filed.get(name, ([], (0.0, 0), None))
+                if name in self._filed:
+                    del old_drawer[bisect_left(old_drawer, old_key)]
+                if old_free is not None:
+                    del self._free[bisect_left(self._free, old_free)]
+                drawer, key, free = self._filed[name] = self._where(self.servers[name])
+                insort(drawer, key)
+                if free is not None:
+                    insort(self._free, free)
+        self._stale.clear()
+
+    def _where(self, server: Server) -> tuple[list[Any], tuple[float, int], tuple[int, int] | None]:
+        number, free = server.number, server.free
+        size = self.affinity.get(server.node.name)
+        drawer: list[Any]
+        if size is not None:
+            drawer, key = self._shared.setdefault(size, []), (server.load, number)
+        elif not server.members:
+            drawer, key = self._unassigned, (len(server.usable), number)
+        else:
+            # (A job's own node, before its affinity is settled.)
+            drawer, key = self._shared.setdefault(0, []), (server.load, number)
+        return drawer, key, (free, number) if free > 0 else None
+
+
+def settled_affinity(current: int | None, gangs: Iterable[tuple[int, int]]) -> int | None:
+    """Affinity of a server after arrivals and departures (SPEC 1.1, gaps we fill).
+
+    It keeps its affinity while a job of that size is there. One left with foreign sizes only takes the size
+    that holds most of its GPUs; one left empty has none. `gangs`: (gang size, share here) of its jobs.
+    """
+    sizes: dict[int, int] = {}
+    for size, share in gangs:
+        sizes[size] = sizes.get(size, 0) + share
+    if not sizes:
+        return None
+    return current if current in sizes else max(sizes, key=lambda size: (sizes[size], size))
