@@ -203,8 +203,14 @@ class GangPolicy(ABC, Generic[A]):
         """Jobs whose place or account the policy changed by itself."""
 
     def _load(self, state: Mapping[str, Any]) -> None:
-        self.load_common(state)
-        self._unseen = {JobId(int(i)): raw for i, raw in (state.get("jobs") or {}).items()}
+        """Take over a memory. One that makes no sense (a damaged journal, another version's) counts as none:
+        places in queues are lost, and found again from the service that jobs have attained."""
+        try:
+            self.load_common(state)
+            self._unseen = {JobId(int(i)): raw for i, raw in (state.get("jobs") or {}).items()}
+        except (TypeError, ValueError, AttributeError, OverflowError):
+            self.load_common({})
+            self._unseen = {}
 
     # -- taking over what was observed ----------------------------------------------------------------
 

@@ -13,7 +13,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from controller.errors import SettingsError
 from controller.model import Job, Phase
@@ -47,6 +49,34 @@ class Account:
     promotions: int = 0
 
 
+_Number = Annotated[float, Field(allow_inf_nan=False)]
+_Count = Annotated[int, Field(ge=0, le=2**53)]
+_SAVED = TypeAdapter(
+    tuple[
+        _Count,
+        int,
+        _Number | None,
+        _Number,
+        _Number,
+        _Number | None,
+        _Number,
+        _Count,
+        tuple[_Number, _Number | None, _Count],
+    ]
+)
+"""An account as `dump_account` writes it."""
+
+
+def _saved(raw: Any) -> Any:
+    """The same, checked: it comes from a file. None when it makes no sense, or there is none."""
+    if raw is None:
+        return None
+    try:
+        return _SAVED.validate_python(raw)
+    except ValidationError:
+        return None
+
+
 class _Tiresias(GangPolicy[Account]):
     """Queues, demotion, promotion, consolidation."""
 
@@ -68,8 +98,9 @@ class _Tiresias(GangPolicy[Account]):
     # -- what is remembered ---------------------------------------------------------------------------
 
     def load_account(self, job: Job, raw: Any) -> Account:
-        if isinstance(raw, list) and len(raw) == 9:
-            queue, position, first_run, seconds, gpu_seconds, since, waited, promotions, _ = raw
+        saved = _saved(raw)
+        if saved is not None:
+            queue, position, first_run, seconds, gpu_seconds, since, waited, promotions, _ = saved
             return Account(queue, position, False, first_run, seconds, gpu_seconds, since, waited, promotions)
         self._last += 1
         return Account(position=self._last)
@@ -384,8 +415,9 @@ class TiresiasGittins(_Tiresias):
         self._learn(member.job.gpu_seconds_at(now))
 
     def gone_unseen(self, raw: Any, now: float) -> None:
-        if isinstance(raw, list) and len(raw) == 9:
-            gpu_seconds, since, gpus = raw[8]
+        saved = _saved(raw)
+        if saved is not None:
+            gpu_seconds, since, gpus = saved[8]
             self._learn(gpu_seconds + (0.0 if since is None else (now - since) * gpus))
 
     def _learn(self, gpu_seconds: float) -> None:
