@@ -96,11 +96,18 @@ def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
             raise ClusterSpecError(f"--cluster {text}: no GPUs at all")
         return ClusterSpec(tuple(nodes))
     path = Path(text)
-    if path.suffix != ".toml" and not path.exists():
+    if path.suffix != ".toml" and not _exists(path):
         raise ClusterSpecError(
             f"--cluster {text}: neither entries such as v100:36,k80:12 (type, number of GPUs) nor a TOML file"
         )
     return _read(path)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # no name that a file could have
+        return False
 
 
 def _group(first: int, model: str, count: int, gpus_per_node: int) -> list[SlurmNode]:
@@ -116,12 +123,12 @@ def _read(path: Path) -> ClusterSpec:
         described = _File.model_validate(values)
     except OSError as error:
         raise ClusterSpecError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"])
         raise ClusterSpecError(f"{path}: {where}: {first['msg']}") from None
+    except (ValueError, RecursionError) as error:
+        raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
     nodes: list[SlurmNode] = []
     for group in described.nodes:
         for _ in range(group.count):
