@@ -37,6 +37,9 @@ class ApiUnavailable(GandivaError):
 class ApiRefused(GandivaError):
     """The controller answered, and said no."""
 
+    status = 0
+    """Of its answer; 0: the answer itself was wrong."""
+
 
 class ApiClient:
     """Asks the controller at `url`. Raises ApiUnavailable or ApiRefused."""
@@ -82,7 +85,9 @@ class ApiClient:
     def _get(self, path: str, query: Mapping[str, str], kind: type[_M]) -> _M:
         status, body = self._fetch(path + ("?" + urlencode(query) if query else ""))
         if status != http.client.OK:
-            raise ApiRefused(f"the controller at {self.url}: {_error_text(status, body)}")
+            refused = ApiRefused(f"the controller at {self.url}: {_error_text(status, body)}")
+            refused.status = status
+            raise refused
         try:
             return kind.model_validate_json(body)
         except ValidationError as error:

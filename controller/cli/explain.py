@@ -4,24 +4,28 @@
 from __future__ import annotations
 
 import argparse
+import re
+import sys
+from typing import TYPE_CHECKING
 
-from controller.cli.common import (
-    Subparsers,
-    add_client,
-    client,
-    count,
-    job_number,
-    new_parser,
-    terminal_columns,
-)
+from controller.cli.common import Subparsers, add_client, client, count, new_parser, terminal_columns
+from controller.errors import GandivaError
+
+if TYPE_CHECKING:
+    from controller.api.client import ApiClient
+    from controller.reports.slurm_job import SlurmJob
+
+MAX_TASKS = 20
+"""Tasks of an array that are explained at once."""
 
 _DESCRIPTION = """\
 Why a job waits, runs, was suspended or moved: the controller's reason now,
-who is on the GPUs it waits for, and its last decisions, times on GPUs and
-events."""
+what to do about it, who is on the GPUs it waits for, and its last decisions,
+times on GPUs and events."""
 
 _EXAMPLES = """\
   gandiva explain 1234
+  gandiva explain 1240_7          task 7 of an array
   gandiva explain -n 50 1234 | less
   gandiva explain --json 1234 | jq .live.reason"""
 
@@ -29,7 +33,9 @@ _EXAMPLES = """\
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     """Add it to the commands."""
     parser = new_parser(subparsers, "explain", "why a job waits, runs or moved", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("jobs", metavar="JOBID", nargs="+", type=job_number, help="Slurm's number of the job")
+    parser.add_argument(
+        "jobs", metavar="JOBID", nargs="+", type=_job, help="job, task of an array (12_3), or array"
+    )
     parser.add_argument(
         "-n",
         "--lines",
@@ -43,19 +49,63 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     parser.set_defaults(run=run)
 
 
+def _job(text: str) -> str:
+    """`12`, or `12_3` for a task of an array."""
+    if not re.fullmatch(r"[0-9]{1,10}(_[0-9]{1,10})?", text, re.ASCII):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a job id: 12, or 12_3 for a task of an array")
+    return text
+
+
 def run(args: argparse.Namespace) -> int:
     """Print the explanations."""
-    from controller.reports.explain import explain
+    from controller.reports.slurm_job import ask_slurm
 
     api = client(args)
     columns = terminal_columns()
-    for index, job_id in enumerate(args.jobs):
-        answer = api.explain(job_id)
-        if args.json:
-            print(answer.model_dump_json())
-            continue
-        if index:
-            print()
-        for line in explain(answer, rows=args.lines, columns=columns):
-            print(line)
+    first = True
+    for word in args.jobs:
+        known = ask_slurm(word)
+        chosen = {one.job_id: one for one in known[:MAX_TASKS]}
+        if "_" in word and not chosen:
+            raise GandivaError(
+                f"Slurm knows no job {word} any more (or scontrol does not answer here): "
+                f"sacct -X -o JobIDRaw -j {word} tells its number"
+            )
+        for job_id in chosen or [int(word)]:
+            if not first and not args.json:
+                print()
+            first = False
+            _print(api, job_id, chosen.get(job_id), args, columns)
+        if len(known) > MAX_TASKS:
+            print(
+                f"gandiva: {word} is an array; these are {MAX_TASKS} of {len(known)} tasks", file=sys.stderr
+            )
     return 0
+
+
+def _print(
+    api: ApiClient, job_id: int, slurm: SlurmJob | None, args: argparse.Namespace, columns: int
+) -> None:
+    from controller.api.client import ApiRefused
+    from controller.reports.explain import explain, ordinary
+
+    try:
+        answer = api.explain(job_id)
+    except ApiRefused as error:
+        if error.status != 404:
+            raise
+        if slurm is None:
+            raise GandivaError(
+                f"there is no job {job_id}: neither the controller nor Slurm knows it (sacct -j {job_id} "
+                "knows old ones)"
+            ) from None
+        if args.json:
+            raise
+        for line in ordinary(slurm, columns):
+            print(line)
+        return
+    if args.json:
+        print(answer.model_dump_json())
+        return
+    for line in explain(answer, rows=args.lines, columns=columns, slurm=slurm):
+        print(line)

@@ -13,12 +13,17 @@ which jobs wait for their turn, and what part of its time each job has had on
 GPUs.
 
 keys:
-  q, Ctrl-C         quit
-  p, space          pause, go on
-  s                 order of the jobs: by state, share, user, number
-  c                 GPUs one by one, or one line per node
+  up, down, j, k    choose a job; PgUp, PgDn, Home, End go faster
+  Enter             all about it: why it waits, the end of its output
+  /                 only jobs with this text
+  s, r              sort by the next column (, and . too); reverse
+  t                 user by user
   u                 your own jobs only, or all (of the user named with -u)
-  arrows, j k, PgUp, PgDn, Home    scroll"""
+  c                 GPUs one by one, or one line per node
+  p, space          pause, go on
+  + -               look less often, more often
+  ?                 help
+  q, Ctrl-C         quit"""
 
 _EXAMPLES = """\
   gandiva top                 every 2 seconds, q quits

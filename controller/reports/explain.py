@@ -8,12 +8,14 @@ from collections.abc import Iterator, Sequence
 
 from controller.api.messages import ExplainMessage, JobMessage, LiveJobMessage
 from controller.reports import units
+from controller.reports.advice import next_step, why_not_eligible
 from controller.reports.row import Row
+from controller.reports.slurm_job import SlurmJob
 from controller.reports.text import clean, fit, gpu_list, width
 
 _PHASES = {
     "queued": "waits in the queue",
-    "ineligible": "is not eligible yet (dependency, begin time, or held by its user)",
+    "ineligible": "is not to start yet (dependency, begin time, or held by its user)",
     "starting": "is being started",
     "running": "is on its GPUs",
     "yielded": "is off its GPUs and waits for its turn (Slurm says RUNNING)",
@@ -24,11 +26,14 @@ _PHASES = {
 }
 
 
-def explain(answer: ExplainMessage, *, rows: int, columns: int) -> Iterator[str]:
-    """Lines for a terminal of `columns`; at most `rows` decisions, slices and events each."""
+def explain(
+    answer: ExplainMessage, *, rows: int, columns: int, slurm: SlurmJob | None = None
+) -> Iterator[str]:
+    """Lines for a terminal of `columns`; at most `rows` decisions, slices and events each. `slurm`: what
+    Slurm says of the job, where it was asked."""
     job, live = answer.job, answer.live
-    yield _headline(job, live)
-    yield from _facts(answer, columns)
+    yield from _wrapped("", _headline(job, live, slurm), columns)
+    yield from _facts(answer, columns, slurm)
     if live is not None and answer.rivals:
         yield ""
         yield "On its GPUs now"
@@ -54,7 +59,41 @@ def explain(answer: ExplainMessage, *, rows: int, columns: int) -> Iterator[str]
             yield from _entry(event.time, event.kind, event.node or "", event.message, columns)
 
 
-def _headline(job: JobMessage | None, live: LiveJobMessage | None) -> str:
+def ordinary(slurm: SlurmJob, columns: int) -> Iterator[str]:
+    """A job that the controller does not know, but Slurm does."""
+    kind = (
+        "is a Gandiva job that the controller does not know" if slurm.gandiva else "is an ordinary Slurm job"
+    )
+    yield from _wrapped(
+        "", f"Job {_number(slurm.job_id, slurm)} ({clean(slurm.name)}, {clean(slurm.user)}) {kind}", columns
+    )
+    facts = [("state", slurm.state + (f" ({slurm.reason})" if slurm.reason else ""))]
+    if not slurm.gandiva:
+        facts.append(
+            (
+                "why",
+                "submitted without --gandiva: it has its GPUs to itself, and nothing suspends or moves it",
+            )
+        )
+        facts.append(("next", f"scontrol show job {slurm.job_id}, squeue --start -j {slurm.job_id}"))
+    elif slurm.over:
+        facts.append(("why", "it ended before the controller saw it"))
+    else:
+        facts.append(("why", "it was submitted a moment ago, or the controller refuses its request"))
+        facts.append(
+            ("next", "ask again in some seconds; then your administrators: the controller's log names it")
+        )
+    for name, value in facts:
+        yield from _wrapped(f"  {name:<11} ", clean(value), columns)
+
+
+def _number(job_id: int, slurm: SlurmJob | None) -> str:
+    return (
+        f"{job_id}, task {clean(slurm.array_task)}" if slurm is not None and slurm.array_task else str(job_id)
+    )
+
+
+def _headline(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None) -> str:
     known = live or job
     assert known is not None
     if live is not None:
@@ -62,13 +101,15 @@ def _headline(job: JobMessage | None, live: LiveJobMessage | None) -> str:
     else:
         assert job is not None
         what = f"is over: {job.state}" if job.end_time is not None else f"is {job.state}"
-    return f"Job {known.job_id} ({clean(known.name)}, {clean(known.user)}) {what}"
+    return f"Job {_number(known.job_id, slurm)} ({clean(known.name)}, {clean(known.user)}) {what}"
 
 
-def _facts(answer: ExplainMessage, columns: int) -> Iterator[str]:
+def _facts(answer: ExplainMessage, columns: int, slurm: SlurmJob | None) -> Iterator[str]:
     job, live = answer.job, answer.live
     facts: list[tuple[str, str]] = []
     reason = live.reason if live is not None and live.reason else job.reason if job is not None else ""
+    if live is not None and live.phase == "ineligible":
+        reason = why_not_eligible(slurm) or reason
     if reason:
         facts.append(("why", clean(reason)))
     known = live or job
@@ -84,10 +125,12 @@ def _facts(answer: ExplainMessage, columns: int) -> Iterator[str]:
     if live is not None and live.running_on:
         facts.append(("is on", gpu_list(live.running_on)))
     if live is not None and not live.suspendable:
-        facts.append(("note", "a suspend failed a short while ago: it keeps its GPUs for now"))
+        facts.append(("note", "it could not be suspended a short while ago, so it keeps its GPUs for now"))
     if job is not None:
         row = Row(job, answer.time)
-        until = "so far" if job.start_time is None and job.end_time is None else "from submission to start"
+        until = "from submission to start"
+        if job.start_time is None:
+            until = "so far" if job.end_time is None else "until it ended, without having started"
         facts.append(("waited", f"{units.duration(row.waited)} {until}"))
         if row.elapsed is not None:
             share = units.share(job.run_seconds, row.elapsed)
@@ -103,6 +146,11 @@ def _facts(answer: ExplainMessage, columns: int) -> Iterator[str]:
     if step_seconds:
         steps = f", {live.steps_done} done" if live and live.steps_done else ""
         facts.append(("mini-batch", units.step(step_seconds) + steps))
+    if live is None and job is not None and job.end_time is not None:
+        code = Row(job, answer.time).exit_code
+        facts.append(("ended", units.moment(job.end_time) + (f", exit code {code}" if code else "")))
+    if step := next_step(job, live, slurm):
+        facts.append(("next", step))
     for name, value in facts:
         yield from _wrapped(f"  {name:<11} ", value, columns)
 

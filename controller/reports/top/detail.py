@@ -7,9 +7,7 @@ Slow parts (the controller, slurmctld, a home folder on a network) are asked by 
 from __future__ import annotations
 
 import os
-import re
 import stat
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,11 +15,11 @@ from controller.api.client import ApiClient
 from controller.api.messages import ExplainMessage
 from controller.errors import GandivaError
 from controller.reports.explain import explain
+from controller.reports.slurm_job import SlurmJob, ask_slurm
 from controller.reports.text import clean
 
 TAIL_LINES = 12
 _TAIL_BYTES = 16 << 10
-_SCONTROL_SECONDS = 5.0
 _ROWS = 6
 
 
@@ -33,7 +31,7 @@ class Detail:
     answer: ExplainMessage | None = None
     trouble: str = ""
     """Why there is no answer."""
-    output_path: str = ""
+    slurm: SlurmJob | None = None
     output: tuple[str, ...] = ()
     """Its last lines, or why they cannot be shown."""
 
@@ -44,8 +42,9 @@ def ask(client: ApiClient, job_id: int) -> Detail:
         answer = client.explain(job_id)
     except GandivaError as error:
         return Detail(job_id, trouble=str(error))
-    path = _output_path(job_id)
-    return Detail(job_id, answer, "", path, _tail(path) if path else ())
+    slurm = next((one for one in ask_slurm(str(job_id)) if one.job_id == job_id), None)
+    path = slurm.output_path if slurm else ""
+    return Detail(job_id, answer, "", slurm, _tail(path) if path else ())
 
 
 def lines(detail: Detail, columns: int) -> Iterator[str]:
@@ -53,27 +52,15 @@ def lines(detail: Detail, columns: int) -> Iterator[str]:
     if detail.answer is None:
         yield detail.trouble or f"Asking about job {detail.job_id}"
         return
-    yield from explain(detail.answer, rows=_ROWS, columns=columns)
+    yield from explain(detail.answer, rows=_ROWS, columns=columns, slurm=detail.slurm)
     live = detail.answer.live
     if live is not None:
         yield ""
         yield f"To cancel it (you, or an operator): scancel {detail.job_id}"
-    if detail.output_path:
+    if detail.slurm is not None and detail.slurm.output_path:
         yield ""
-        yield f"Output, {clean(detail.output_path)}"
+        yield f"Output, {clean(detail.slurm.output_path)}"
         yield from (f"  {clean(line)}" for line in detail.output)
-
-
-def _output_path(job_id: int) -> str:
-    """Where Slurm writes the job's output; empty where it does not say: it forgets jobs soon."""
-    command = ["scontrol", "--oneliner", "show", "job", str(job_id)]
-    try:
-        done = subprocess.run(command, capture_output=True, timeout=_SCONTROL_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    # Users choose the path, blanks and all: it ends where Slurm's next name or the line begins.
-    found = re.search(r" StdOut=(/.*?)(?= [A-Z][A-Za-z/:]*=|\s*$)", done.stdout.decode(errors="replace"))
-    return found[1] if found else ""
 
 
 def _tail(path: str) -> tuple[str, ...]:

@@ -207,7 +207,7 @@ def test_explain(capsys: pytest.CaptureFixture[str], url: str) -> None:
     answers = run(capsys, "explain", "--json", "102", "--url", url)[1]
     assert json.loads(answers)["live"]["phase"] == "suspended"
     code, _, err = run(capsys, "explain", "4711", "--url", url)
-    assert code == 1 and "knows no job 4711" in err
+    assert code == 1 and "there is no job 4711" in err
 
 
 def test_status(capsys: pytest.CaptureFixture[str], url: str) -> None:

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from controller.api.client import ApiClient
 from controller.api.messages import ExplainMessage, GpusMessage
+from controller.reports.slurm_job import SlurmJob
 from controller.reports.top import detail as detail_module
 from controller.reports.top.control import press
 from controller.reports.top.detail import Detail, ask, lines
@@ -167,7 +168,7 @@ def test_help_names_every_key_and_goes_away() -> None:
 
 def test_enter_shows_all_about_the_chosen_job() -> None:
     answer = ExplainMessage(time=NOW, live=live(8, name=EVIL, **SUSPENDED))
-    detail = Detail(8, answer, "", "/home/bob/8.out", (f"loss 0.5 {EVIL}",))
+    detail = Detail(8, answer, "", SlurmJob(8, output_path="/home/bob/8.out"), (f"loss 0.5 {EVIL}",))
     screen = Screen(three(), height=40, detail=detail)
     assert screen.press("\r") == screen.draw(), "without a chosen job it does nothing"
     text = "\n".join(screen.press("down", "down", "\r"))
@@ -215,7 +216,8 @@ def test_the_end_of_the_output(
     fake.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     detail = ask(Client(), 7)
-    assert detail.output_path == f"{tmp_path}/my job.out" and detail.output == shown
+    assert detail.slurm is not None and detail.slurm.output_path == f"{tmp_path}/my job.out"
+    assert detail.output == shown
 
 
 def test_output_that_is_a_pipe_or_not_ours_or_unknown(
@@ -227,5 +229,4 @@ def test_output_that_is_a_pipe_or_not_ours_or_unknown(
         "(cannot be read here: No such file or directory)",
     )
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert detail_module._output_path(7) == ""
     assert "Output" not in "\n".join(lines(ask(Client(), 7), 80))

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What Slurm itself says of a job, to whoever asks `scontrol` on this host. Users write some of it."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+DEADLINE_SECONDS = 5.0
+_FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z/:]*)=(.*?)(?= [A-Z][A-Za-z/:]*=|\s*$)")
+_ACTIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"})
+
+
+@dataclass(frozen=True, slots=True)
+class SlurmJob:
+    """One job of `scontrol show job`; what was not said is empty."""
+
+    job_id: int
+    name: str = ""
+    user: str = ""
+    state: str = ""
+    reason: str = ""
+    """Slurm's one word for why it is pending."""
+    dependency: str = ""
+    eligible_time: str = ""
+    array_task: str = ""
+    """`ARRAY_INDEX`; empty for other jobs."""
+    output_path: str = ""
+    gandiva: bool = False
+    """Its admin comment is a request to Gandiva."""
+
+    @property
+    def over(self) -> bool:
+        return self.state not in _ACTIVE
+
+
+def ask_slurm(job: str) -> list[SlurmJob]:
+    """The jobs that Slurm knows by this number (`12`: all tasks of an array; `12_3`: one). Empty where it knows
+    none or does not answer: it forgets jobs soon after their end, and not every host has its commands."""
+    command = ["scontrol", "--oneliner", "show", "job", job]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=DEADLINE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return []
+    lines = done.stdout.decode(errors="replace").splitlines() if done.returncode == 0 else []
+    found = [_parse(line) for line in lines]
+    return [one for one in found if one is not None]
+
+
+def _parse(line: str) -> SlurmJob | None:
+    fields: dict[str, str] = {}
+    for name, value in _FIELD.findall(line):
+        # Slurm's own fields come first: what a user's text imitates later does not count.
+        fields.setdefault(name, value)
+    if not fields.get("JobId", "").isdecimal():
+        return None
+    return SlurmJob(
+        int(fields["JobId"]),
+        fields.get("JobName", ""),
+        fields.get("UserId", "").split("(")[0],
+        fields.get("JobState", ""),
+        _word(fields, "Reason"),
+        _word(fields, "Dependency"),
+        _word(fields, "EligibleTime"),
+        f"{fields['ArrayJobId']}_{fields.get('ArrayTaskId', '?')}" if fields.get("ArrayJobId") else "",
+        fields.get("StdOut", ""),
+        fields.get("AdminComment", "").startswith("gandiva:"),
+    )
+
+
+def _word(fields: Mapping[str, str], name: str) -> str:
+    value = fields.get(name, "")
+    return "" if value in ("None", "(null)", "Unknown") else value
