@@ -360,7 +360,12 @@ class Executor:
                 self._end_slice(job.id, action.reason)
         if self.settings.suspend_in_slurm:
             self._step(operation, Step.SLURM_SUSPEND)
-            await self._patiently(self._cluster.suspend, job.id)
+            try:
+                await self._patiently(self._cluster.suspend, job.id)
+            except ClusterRefused as refused:
+                if await self._has_ended(job.id):
+                    raise _JobEnded(f"job {job.id} ended while it was being suspended") from refused
+                raise
         if empty:
             try:
                 self._step(operation, Step.VERIFY_EMPTY)
