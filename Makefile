@@ -6,7 +6,7 @@ CLUSTER := $(PYTHON) -m container
 CODE := controller checkpointing gandiva container examples tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit lint live smoke cluster deb deb-test bench fidelity clean
+.PHONY: help env demo test unit lint live smoke cluster deb deb-test bench overhead growth soak fidelity clean
 
 help: ## Show this list
 	@printf 'Gandiva for Slurm: what make can do\n\n'
@@ -54,6 +54,15 @@ deb-test: env ## Everything about the packages, on both releases: a cluster from
 
 bench: env ## Benchmarks: step() overhead, GPU idle gap at a switch, loop time
 	@$(PYTHON) benchmarks/run.py
+
+overhead: env ## What the controller costs with 8 to 10,000 jobs in a real slurmctld (10 minutes)
+	@$(PYTHON) -m benchmarks.overhead
+
+growth: env ## 1,000 jobs for 24 simulated hours: does anything grow? (20 minutes)
+	@$(PYTHON) -m benchmarks.growth
+
+soak: env ## 610 jobs on 64 nodes x 8 GPUs of a real Slurm for 30 minutes, every rule checked (QUICK=1: 5 minutes)
+	@$(PYTHON) -m benchmarks.soak $(if $(QUICK),--quick)
 
 fidelity: env ## Compare the simulator with results of other people's simulators
 	@$(PYTHON) benchmarks/fidelity/run.py

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import html
 import itertools
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +20,6 @@ from benchmarks.soak.turns import Turn, in_use, percentile, switches
 MIB = 1 << 20
 POINTS = 180
 _RPC = re.compile(r"^\s+([A-Z_]+)\s+\(\s*\d+\) count:(\d+)\s+ave_time:(\d+)\s+total_time:(\d+)", re.MULTILINE)
-_BUCKET = re.compile(r'gandiva_tick_seconds_bucket\{le="([^"]+)"\}')
 
 
 def figures(raw: Mapping[str, Any], turns: Sequence[Turn]) -> dict[str, Any]:
@@ -110,18 +110,39 @@ def _counters(raw: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _ticks(raw: Mapping[str, Any]) -> dict[str, float]:
-    """Turns of the loop: how many, and their time (from the histogram where there is one)."""
+    """Turns of the loop: how many, and what looking and deciding took, by the controller's histograms."""
     samples = [s for s in _within(raw, "ctl") if s["metrics"]]
     if len(samples) < 2:
         return {}
     first, last = samples[0]["metrics"], samples[-1]["metrics"]
     span = samples[-1]["time"] - samples[0]["time"]
-    gauges = [s["metrics"]["gandiva_tick_seconds"] for s in samples if "gandiva_tick_seconds" in s["metrics"]]
     ticks = last.get("gandiva_ticks_total", 0.0) - first.get("gandiva_ticks_total", 0.0)
     found = {"ticks_per_second": ticks / span}
-    if gauges:
-        found |= {"tick_p50_seconds": percentile(gauges, 0.5), "tick_p99_seconds": percentile(gauges, 0.99)}
+    for name in ("observe", "plan"):
+        start = f'gandiva_{name}_duration_seconds_bucket{{le="'
+        counts = [
+            (float(key[len(start) : -2]), value - first.get(key, 0.0))
+            for key, value in last.items()
+            if key.startswith(start)
+        ]
+        for label, share in (("p50", 0.5), ("p99", 0.99)):
+            found[f"{name}_{label}_seconds"] = quantile(sorted(counts), share)
     return found
+
+
+def quantile(counts: Sequence[tuple[float, float]], share: float) -> float:
+    """Of a histogram given as (upper end, how many are at most that); a straight line within a bucket."""
+    if not counts or not counts[-1][1]:
+        return 0.0
+    wanted = share * counts[-1][1]
+    low, before = 0.0, 0.0
+    for high, count in counts:
+        if count >= wanted:
+            if math.isinf(high):
+                return low
+            return low + (high - low) * (wanted - before) / max(count - before, 1e-9)
+        low, before = high, count
+    return low
 
 
 # -- showing ----------------------------------------------------------------------------------------------
@@ -140,8 +161,9 @@ def show(say: Console, found: Mapping[str, Any], seen: Evidence) -> None:
         f"{found['gap_resume_p99_seconds']:.2f} s p99 ({found['gap_resume_count']})",
         "gap, next job starts": f"{found['gap_start_p50_seconds']:.2f} s median, "
         f"{found['gap_start_p99_seconds']:.2f} s p99 ({found['gap_start_count']})",
-        "turns of the loop": f"{found.get('ticks_per_second', 0):.2f}/s, "
-        f"{found.get('tick_p50_seconds', 0):.2f} s median, {found.get('tick_p99_seconds', 0):.2f} s p99",
+        "turns of the loop": f"{found.get('ticks_per_second', 0):.2f}/s",
+        "a look at all of it": _two(found, "observe"),
+        "a decision": _two(found, "plan"),
     }
     for name, value in rows.items():
         table.add_row(name, value)
@@ -165,6 +187,11 @@ def show(say: Console, found: Mapping[str, Any], seen: Evidence) -> None:
     say.print(table)
     ends = Counter(state for state, _ in seen.slurm.values())
     say.print(f"ends of jobs: {dict(ends)}; counted: {found['counters']}", highlight=False)
+
+
+def _two(found: Mapping[str, Any], name: str) -> str:
+    median, worst = (1e3 * found.get(f"{name}_{label}_seconds", 0.0) for label in ("p50", "p99"))
+    return f"{median:.0f} ms median, {worst:.0f} ms p99"
 
 
 def plot(raw: Mapping[str, Any], turns: Sequence[Turn]) -> str:

@@ -28,6 +28,16 @@ KINDS = (
     ("jobs", re.compile(r"job\.py\0")),
 )
 METRICS = "http://localhost:6822/metrics"
+WANTED = (
+    "gandiva_gpus{",
+    "gandiva_jobs{",
+    "gandiva_journal_size_bytes",
+    "gandiva_observe_duration_seconds",
+    "gandiva_operations_total",
+    "gandiva_plan_duration_seconds",
+    "gandiva_step_failures_total",
+    "gandiva_ticks_total",
+)
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
 
@@ -52,7 +62,7 @@ def processes() -> Iterator[tuple[str, float, int, int, int]]:
 
 
 def metrics() -> dict[str, float]:
-    """The controller's metrics without those of single GPUs and nodes; nothing where it does not answer."""
+    """Those of the controller's metrics that are wanted; nothing where it does not answer."""
     try:
         with urllib.request.urlopen(METRICS, timeout=2) as answer:
             text = answer.read().decode()
@@ -60,7 +70,7 @@ def metrics() -> dict[str, float]:
         return {}
     found = {}
     for line in text.splitlines():
-        if line.startswith("gandiva_") and 'node="' not in line:
+        if line.startswith(WANTED) and 'node="' not in line:
             name, _, value = line.rpartition(" ")
             found[name] = float(value)
     return found

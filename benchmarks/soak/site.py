@@ -14,8 +14,8 @@ from container.spec import ClusterSpec, NodeGroup, User
 GPUS_PER_NODE: Final = 8
 FOLDER: Final = "/shared/soak"
 USERS: Final = ("alice", "bob", "carol", "dave", "erin")
-MINIBATCH_MS: Final = 1000
-SHORT_STEPS: Final = 120
+MINIBATCH_MS: Final = 2000
+SHORT_STEPS: Final = 60
 """Mini-batches of a job that ends by itself: two minutes on its GPUs."""
 SHORT_EVERY: Final = 10
 """Every so many jobs one is short."""
