@@ -243,7 +243,9 @@ class Daemon:
                     dump_decision(RecordedDecision(self._settings.policy, tick.snapshot, state, tick.plan))
                 )
         except OSError as error:
-            log.error("the decision cannot be recorded in %s: %s", path, error.strerror)
+            log.error(
+                "the decision cannot be recorded in file %s: %s; make room, or mend its rights", path, error.strerror
+            )
             return
         log.info("decision recorded; replay it with: gandiva replay %s", path)
 
@@ -254,7 +256,11 @@ class Daemon:
             new = load_settings(self._path)
             logs.configure(new.log)
         except (GandivaError, OSError) as error:
-            log.error("settings not reloaded, the old ones stay in force: %s", error)
+            log.error(
+                "settings not reloaded, the old ones stay in force: %s; mend and reload again",
+                error,
+                extra={"file": self._path},
+            )
             notify.ready()
             return
         for key in needs_restart(self._settings, new):

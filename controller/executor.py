@@ -231,7 +231,9 @@ class Executor:
             outcome, error = Outcome.FAILED, str(failure)
             if not isinstance(failure, ClaimFailed):
                 kind = type(operation.action).__name__.lower()
-                log.warning("job %s: %s failed: %s", job_id, kind, failure)
+                log.warning(
+                    "job %s: %s failed: %s; gandiva explain %s tells what was tried", job_id, kind, failure, job_id
+                )
         except asyncio.CancelledError:
             if not operation.abandoned:
                 raise
@@ -239,7 +241,7 @@ class Executor:
             self._ledger.release(job_id)
         except Exception:
             # A bug must cost one operation, not the controller.
-            log.exception("job %s: internal error in %s", job_id, operation.action)
+            log.exception("job %s: internal error in %s; please report it", job_id, operation.action)
             outcome, error = Outcome.FAILED, "internal error, see the log"
             self._memory[job_id].not_before = self._clock.now() + self.settings.place_retry_seconds
         finally:
@@ -294,7 +296,7 @@ class Executor:
             # Slurm's word counts: from now on these are its GPUs (the next snapshot says so too).
             message = f"started on {_names(started.binding)} instead of {_names(action.binding)}"
             self._recorder.event("binding-differs", message, self._clock.now(), job.id)
-            log.error("job %s: %s", job.id, message)
+            log.error("job %s: %s; it stays there. Who changed its request?", job.id, message)
         # Slurm may have been away when it started; its own word counts where it can be true.
         since = started.start_time
         believable = since is not None and released <= since <= self._clock.now()
@@ -485,7 +487,7 @@ class Executor:
             await self._go_on(job, job.running_on)
         except GandivaError as undo_failure:
             # Its phase will be STUCK or UNKNOWN, and the loop keeps trying.
-            log.error("job %s: not back at work yet: %s", job.id, undo_failure)
+            log.error("job %s: not back at work yet, tried again every turn: %s", job.id, undo_failure)
 
     # -- resume ---------------------------------------------------------------------------------------
 

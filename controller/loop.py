@@ -309,7 +309,9 @@ class Controller:
                 self._requests[key] = parse_request(job.request, self.settings.default_weight)
             except InvalidRequest as error:
                 self._requests[key] = None
-                message = f"its request cannot be read and it stays held: {error}"
+                message = (
+                    f"its request cannot be read and it stays held: {error}; cancel it and submit it again"
+                )
                 log.error("job %s (user %s): %s", job.id, job.user, message)
                 self._recorder.event("invalid-request", message, self._clock.now(), job.id)
         return self._requests[key]
@@ -520,7 +522,7 @@ class Controller:
         if self._trouble.get(where) == message:
             return
         self._trouble[where] = message
-        log.error("%s", message)
+        log.error("%s; gandiva check says what to look at", message, extra=_about(where))
         self._report_trouble(self.troubles)
         if where != "journal":
             self._recorder.event("trouble", message, self._clock.now())
@@ -528,9 +530,15 @@ class Controller:
     def _no_more_trouble(self, where: str) -> None:
         if self._trouble.pop(where, None) is not None:
             message = f"{where}: answers again"
-            log.warning("%s", message)
+            log.warning("%s", message, extra=_about(where))
             self._report_trouble(self.troubles)
             self._recorder.event("recovered", message, self._clock.now())
+
+
+def _about(where: str) -> dict[str, str]:
+    """For the fields of the log: `node n1` -> the node."""
+    kind, _, name = where.partition(" ")
+    return {"node": name} if kind == "node" and name else {}
 
 
 def _end_of(job: SlurmJob | None, since: float | None, now: float) -> float:

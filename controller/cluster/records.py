@@ -200,7 +200,7 @@ def _binding(record: JobRecord, nodes: Iterable[str]) -> GpuSet:
     try:
         return binding_of(record.gres, nodes)
     except ValueError as error:
-        log.warning("job %d: %s", record.id, error)
+        log.warning("job %d: %s; it counts as having no GPUs: see scontrol show job", record.id, error)
         return frozenset()
 
 
@@ -231,7 +231,7 @@ def array_tasks(record: JobRecord) -> tuple[int, ...]:
     try:
         return parse_task_numbers(record.array_tasks.partition("%")[0])
     except ValueError as error:
-        log.warning("job %d: array tasks %r: %s", record.id, record.array_tasks, error)
+        log.warning("job %d: array tasks %r: %s; they wait", record.id, record.array_tasks, error)
         return ()
 
 
@@ -284,7 +284,7 @@ def slurm_node(record: NodeRecord, whole_gpu_jobs: Mapping[GpuId, JobId]) -> Slu
         gpus = node_gpus(record.gres)
         used = gpu_indices(parse_gres(record.gres_used))
     except ValueError as error:
-        log.warning("node %s: %s", record.name, error)
+        log.warning("node %s: %s; its GPUs are not used: gandiva check says more", record.name, error)
         gpus, used = (), frozenset()
     ordinary: dict[int, JobId | None] = dict.fromkeys(sorted(used))
     ordinary.update({gpu.ordinal: job for gpu, job in whole_gpu_jobs.items() if gpu.node == record.name})

@@ -128,7 +128,10 @@ class Server:
         except (OSError, Stop) as error:
             log.info("no more requests: %s", error)
         if not self._lanes.close(FINISH_SECONDS):
-            log.error("gave up waiting for work in flight")
+            log.error(
+                "gave up on work in flight after %g s: the next agent goes on from the control blocks",
+                FINISH_SECONDS,
+            )
 
     def _accept(self, line: bytes) -> None:
         number: int | None = None
@@ -159,7 +162,7 @@ class Server:
             log.info("%s: %s: %s", request.verb, error.kind.value, error.message)
             self._fail(request.id, error)
         except Exception as error:
-            log.exception("%s %s", request.verb, request.args)
+            log.exception("%s %s: a bug; the controller hears of it and undoes it", request.verb, request.args)
             message = f"{request.verb}: {type(error).__name__}: {error}"
             self._fail(request.id, AgentError(ErrorKind.INTERNAL, message, getattr(args, "job_id", None)))
 

@@ -183,7 +183,7 @@ class Connection:
     def on_end(self, link: _Link, reason: str) -> None:
         """The channel has gone."""
         if link is self._link:
-            log.warning("node %s: %s", self.node, reason)
+            log.warning("node %s: %s; connecting again", self.node, reason)
             self._drop(reason)
 
 
@@ -216,7 +216,7 @@ class _Link:
             self._tell(lambda: self._on_opened(reason))
             return
         except Exception as error:  # a bug in a transport must not leave the caller waiting for ever
-            log.exception("transport to %s", self._owner.node)
+            log.exception("node %s: cannot connect: a bug; trying again", self._owner.node)
             reason = f"{type(error).__name__}: {error}"
             self._tell(lambda: self._on_opened(reason))
             return

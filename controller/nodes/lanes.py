@@ -75,7 +75,7 @@ class Lanes:
             try:
                 work()
             except Exception:
-                log.exception("work in lane %s failed", lane)
+                log.exception("work for %s failed: a bug; the controller hears nothing and asks again", lane)
             with self._condition:
                 if self._lanes[lane]:
                     self._ready.append(lane)  # behind the other lanes: nobody starves

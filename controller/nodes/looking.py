@@ -34,7 +34,7 @@ class Looking:
         try:
             reading = self._node.reader.read(deadline.at_most(NVML_SECONDS))
         except NvmlUnavailable as error:
-            log.warning("%s", error)
+            log.warning("%s; try nvidia-smi", error)
             reading = self._node.reader.last() or Reading("", ())
         can = Capabilities.of_version(reading.driver_version)
         return protocol.HelloResult(
@@ -65,7 +65,7 @@ class Looking:
             occupancy = self._node.look(deadline.at_most(NVML_SECONDS))
             reading: Reading = occupancy.reading
         except NvmlUnavailable as error:
-            log.warning("%s", error)
+            log.warning("%s; its GPUs are given to nobody until they can be read: try nvidia-smi", error)
             reading = self._node.reader.last() or Reading("", ())
         can = Capabilities.of_version(reading.driver_version)
         jobs = []

@@ -189,7 +189,11 @@ class Returning:
             self._restore(off, state.gpus, state.binding, state.job_id, Deadline(transparent.UNLOCK_SECONDS))
         except AgentError as failure:
             phase, error = NodePhase.FAILED, failure.message
-            log.error("undo failed: %s", failure.message)
+            log.error(
+                "job %d: cannot be put back to work: %s; it counts as failed here, and the controller tries again",
+                state.job_id,
+                failure.message,
+            )
         block.write_command(Verb.RUN, 0)
         with contextlib.suppress(AgentError):
             block.save_state(

@@ -81,7 +81,7 @@ def _undo(driver: DriverProcesses, pid: int) -> str:
             state = ProcessState.RUNNING
         return state.name
     except CudaError as error:
-        log.error("process %d cannot be brought back: %s", pid, error)
+        log.error("process %d cannot be brought back: %s; its job keeps its GPUs", pid, error)
         return f"in an unknown state ({error})"
 
 
