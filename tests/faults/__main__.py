@@ -78,7 +78,6 @@ def _cluster(name: str, console: Console) -> tuple[MiniCluster, bool]:
         cluster = MiniCluster(SPEC.model_copy(update={"name": name}), report=console.print)
         cluster.up()
         return cluster, True
-    cluster.sync()
     return cluster, False
 
 
