@@ -231,9 +231,7 @@ class Executor:
             outcome, error = Outcome.FAILED, str(failure)
             if not isinstance(failure, ClaimFailed):
                 kind = type(operation.action).__name__.lower()
-                log.warning(
-                    "job %s: %s failed: %s; gandiva explain %s tells what was tried", job_id, kind, failure, job_id
-                )
+                log.warning("job %s: %s failed: %s; see gandiva explain %s", job_id, kind, failure, job_id)
         except asyncio.CancelledError:
             if not operation.abandoned:
                 raise

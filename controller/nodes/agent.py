@@ -162,7 +162,7 @@ class Server:
             log.info("%s: %s: %s", request.verb, error.kind.value, error.message)
             self._fail(request.id, error)
         except Exception as error:
-            log.exception("%s %s: a bug; the controller hears of it and undoes it", request.verb, request.args)
+            log.exception("%s %s: a bug; the controller hears of it", request.verb, request.args)
             message = f"{request.verb}: {type(error).__name__}: {error}"
             self._fail(request.id, AgentError(ErrorKind.INTERNAL, message, getattr(args, "job_id", None)))
 

@@ -190,7 +190,7 @@ class Returning:
         except AgentError as failure:
             phase, error = NodePhase.FAILED, failure.message
             log.error(
-                "job %d: cannot be put back to work: %s; it counts as failed here, and the controller tries again",
+                "job %d: cannot be put back to work: %s; the controller tries again",
                 state.job_id,
                 failure.message,
             )
