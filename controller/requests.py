@@ -66,10 +66,11 @@ def parse_request(admin_comment: str, default_weight: float = 1.0) -> Request:
     if not is_gandiva(admin_comment):
         raise InvalidRequest(f"admin_comment does not begin with {PREFIX!r}")
     text = admin_comment[len(PREFIX) :]
-    if len(text.encode()) > _MAX_BYTES:
-        raise InvalidRequest(f"request of {len(text.encode())} bytes, at most {_MAX_BYTES} are allowed")
+    raw = text.encode("utf-8", "surrogatepass")
+    if len(raw) > _MAX_BYTES:
+        raise InvalidRequest(f"request of {len(raw)} bytes, at most {_MAX_BYTES} are allowed")
     try:
-        message = _Message.model_validate_json(text)
+        message = _Message.model_validate_json(raw)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "request"

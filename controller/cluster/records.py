@@ -122,7 +122,7 @@ class Original(BaseModel):
 def original_request(request: str) -> Original | None:
     """What the user asked for; None when `admin_comment` is not what the module writes."""
     try:
-        return Original.model_validate_json(request.removeprefix(PREFIX))
+        return Original.model_validate_json(request.removeprefix(PREFIX).encode("utf-8", "surrogatepass"))
     except ValidationError:
         return None
 
