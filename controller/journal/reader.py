@@ -86,7 +86,7 @@ class JournalReader:
             job_id,
             limit,
         )
-        return self._made(lambda row: Decision(row[0], job_id, *row[1:3], parse_gpus(row[3])), rows)
+        return self._made(lambda row: Decision(row[0], job_id, row[1], row[2], parse_gpus(row[3])), rows)
 
     def events(self, job_id: JobId | None = None, limit: int = 100) -> list[Event]:
         """The last events (of one job), oldest first."""
