@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon's log: one line per message for people, or one JSON object per line for machines.
 
-A message that is about a job, a node or a file names it in its text, and in `extra` for the JSON format:
-`log.error("job %s: …", job_id, extra={"job": job_id})`.
+A message that is about a job, a node or a file names it: `log.error("job %s: …", job_id)`. In the JSON format
+the field `job` comes from there: out of the words of the program, never from what users may have put into a
+value. Where a message must be put otherwise, `extra={"node": name}` says it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import logging.handlers
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -18,6 +20,9 @@ from controller.settings.schema import LogSettings
 
 FIELDS = ("job", "node", "file")
 """What a message may be about; keys of `extra` and of the JSON objects."""
+
+_NAMES = {"job": "job", "node": "node", "journal": "file", "file": "file"}
+_PLACE = re.compile(r"(?:\b(job|node|journal|file) )?%[-0-9.]*[sdrgf]")
 
 DEBUG_FLAGS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("controller.cluster",),
@@ -38,13 +43,26 @@ class _JsonLines(logging.Formatter):
             "subsystem": record.name.removeprefix("controller."),
             "message": record.getMessage(),
         }
-        for field in FIELDS:
-            about = getattr(record, field, None)
-            if about is not None:
-                entry[field] = about if isinstance(about, int) else str(about)
+        for field, about in _subjects(record).items():
+            entry[field] = about if isinstance(about, int) else str(about)
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
         return json.dumps(entry, ensure_ascii=False)
+
+
+def _subjects(record: logging.LogRecord) -> dict[str, object]:
+    """What the message is about, by field."""
+    found: dict[str, object] = {}
+    if isinstance(record.msg, str) and isinstance(record.args, tuple):
+        for match, value in zip(_PLACE.finditer(record.msg), record.args, strict=False):
+            field = _NAMES.get(match[1] or "")
+            if field is not None:
+                found.setdefault(field, value)
+    for field in FIELDS:
+        about = getattr(record, field, None)
+        if about is not None:
+            found[field] = about
+    return found
 
 
 class _TextLines(logging.Formatter):

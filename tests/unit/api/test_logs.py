@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import get_args
@@ -75,6 +77,63 @@ def test_an_object_says_what_it_is_about(tmp_path: Path) -> None:
     assert (first["job"], first["node"], first["file"]) == (7, "n1", str(tmp_path))
     assert first["subsystem"] == "nodes.connection" and first["message"] == "node n1: lost\nforged"
     assert not {"job", "node", "file"} & set(second)
+
+
+@pytest.mark.parametrize(
+    ("template", "values", "fields"),
+    [
+        ("job %s (user %s): %s", (7, "alice", "node n9"), {"job": 7}),
+        ("%s of job %d on node %s failed after %.1f s", ("pause", 7, "n1", 2.0), {"job": 7, "node": "n1"}),
+        ("journal %s: %r", ("/j", "x"), {"file": "/j"}),
+        ("jobs %s, mynode %s", ("1,2", "n1"), {}),
+        ("nothing", (), {}),
+    ],
+)
+def test_fields_come_from_the_programs_words(
+    tmp_path: Path, template: str, values: tuple[object, ...], fields: dict[str, object]
+) -> None:
+    configure(tmp_path / "log", format="json")
+    logging.getLogger("controller.x").error(template, *values)
+    entry = json.loads((tmp_path / "log").read_text())
+    assert {key: entry[key] for key in logs.FIELDS if key in entry} == fields
+
+
+SUBJECT = re.compile(
+    r"\b(jobs?|node|journal|file|process|settings) %|%s has changed|owner files in %s|cannot write %s"
+)
+OTHERWISE = {
+    # The error's own text names what it is about, and what to do.
+    ("daemon.py", "%s"), ("writer.py", "%s"), ("agent.py", "%s %s: a bug"),
+    ("looking.py", "%s; try nvidia-smi"), ("looking.py", "%s; its GPUs"),
+    ("lanes.py", "work for %s"), ("lease.py", "%s: %s"),
+    # All operations, or all files, at once.
+    ("daemon.py", "this controller does not lead any more"),
+    ("stopping.py", "some operations were still under way"), ("stopping.py", "not all jobs could be released"),
+    ("stopping.py", "jobs are not released"), ("agent.py", "gave up on work in flight"),
+    ("gpustat.py", "the record of owner files is damaged"), ("server.py", "API: cannot answer"),
+}  # fmt: skip
+
+
+def test_every_complaint_names_what_it_is_about() -> None:
+    """Each log.error, warning, critical and exception of the daemon and of the agent."""
+    root = Path(logs.__file__).parent
+    nameless = []
+    for path in sorted(root.rglob("*.py")):
+        if "simulation" in path.parts:
+            continue
+        for call in ast.walk(ast.parse(path.read_text())):
+            if not (isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)):
+                continue
+            if call.func.attr not in ("error", "warning", "critical", "exception"):
+                continue
+            if not (isinstance(call.func.value, ast.Name) and call.func.value.id in ("log", "_log")):
+                continue
+            template = call.args[0].value if isinstance(call.args[0], ast.Constant) else "(not a constant)"
+            named = any(keyword.arg == "extra" for keyword in call.keywords) or SUBJECT.search(str(template))
+            known = any(path.name == name and str(template).startswith(text) for name, text in OTHERWISE)
+            if not named and not known:
+                nameless.append(f"{path.relative_to(root)}:{call.lineno}: {template}")
+    assert nameless == [], "say job %s, node %s, journal %s or file %s: what is it about?"
 
 
 def test_the_executors_steps_and_the_policys_reasons_are_told(tmp_path: Path) -> None:
