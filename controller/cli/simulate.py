@@ -164,10 +164,12 @@ def _progress(name: str) -> Callable[[int, int, float], None]:
             return
         shown = now
         left = (now - begin) / done * (total - done)
-        filled = round(24 * done / total)
+        filled = 24 * done // total
         bar = "#" * filled + "." * (24 - filled)
         end = "\r\x1b[K" if done == total else ""
-        text = f"\r{name} [{bar}] {done}/{total} jobs, {left:.0f} s left \x1b[K{end}"
+        words = f"{name} [{bar}] {100 * done // total} % of {total} jobs, {left:.0f} s left"
+        # A line that does not fit would go on below, and could not be wiped.
+        text = f"\r{words[: terminal_columns() - 1]}\x1b[K{end}"
         print(text, end="", file=sys.stderr, flush=True)
 
     return show

@@ -7,20 +7,20 @@ from controller.api.messages import JobMessage, LiveJobMessage
 from controller.reports.slurm_job import SlurmJob
 
 _BY_PHASE = {
-    "queued": "nothing: it starts when there is room. Fewer GPUs, or no --nodelist and --gandiva-gpu-types, find "
-    "room earlier",
+    "queued": "nothing: it starts when there is room. Fewer GPUs, or no --nodelist and --gandiva-gpu-types, "
+    "find room earlier",
     "starting": "nothing: Slurm starts it within seconds",
     "yielded": "nothing: it goes on by itself when its turn comes",
     "suspended": "nothing: it goes on by itself when its turn comes",
-    "stuck": "ask your administrators: gandiva status and the controller's log say what holds its GPUs; scancel "
-    "frees them",
+    "stuck": "ask your administrators: gandiva status and the controller's log say what holds its GPUs; "
+    "scancel frees them",
     "unknown": "ask your administrators: gandiva status names the node. The job itself may well be training",
 }
 _BY_STATE = {
     "FAILED": "see the end of its output",
     "NODE_FAIL": "submit it again, from its last checkpoint",
     "TIMEOUT": "submit it again with more --time; time off the GPUs does not count",
-    "OUT_OF_MEMORY": "submit it again with more --mem: a suspended job keeps in host memory what it had on GPUs",
+    "OUT_OF_MEMORY": "submit it again with more --mem: what a suspended job had on GPUs is in host memory",
 }
 
 
@@ -50,7 +50,7 @@ def next_step(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJ
         )
     if live.phase == "running" and not live.suspendable:
         return (
-            "call step() of its session between mini-batches, or submit it with --gandiva-suspend=requeue: until "
-            "it can be suspended it shares its GPUs with nobody"
+            "call step() of its session between mini-batches, or submit it with --gandiva-suspend=requeue: "
+            "until it can be suspended it shares its GPUs with nobody"
         )
     return _BY_PHASE.get(live.phase, "")

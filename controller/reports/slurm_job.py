@@ -37,8 +37,8 @@ class SlurmJob:
 
 
 def ask_slurm(job: str) -> list[SlurmJob]:
-    """The jobs that Slurm knows by this number (`12`: all tasks of an array; `12_3`: one). Empty where it knows
-    none or does not answer: it forgets jobs soon after their end, and not every host has its commands."""
+    """The jobs that Slurm knows by this number (`12`: all tasks of an array; `12_3`: one). Empty where it
+    knows none or does not answer: it forgets jobs soon after their end, and not all hosts have scontrol."""
     command = ["scontrol", "--oneliner", "show", "job", job]
     try:
         done = subprocess.run(command, capture_output=True, timeout=DEADLINE_SECONDS, check=False)
@@ -52,7 +52,7 @@ def ask_slurm(job: str) -> list[SlurmJob]:
 def _parse(line: str) -> SlurmJob | None:
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(line):
-        # Slurm's own fields come first: what a user's text imitates later does not count.
+        # The name of a job may imitate the fields behind it: people read this, nothing is decided by it.
         fields.setdefault(name, value)
     if not fields.get("JobId", "").isdecimal():
         return None

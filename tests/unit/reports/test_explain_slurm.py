@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva explain`: what Slurm adds, and what to do next."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.api.messages import ExplainMessage
+from controller.cli.main import main
+from controller.reports.advice import next_step, why_not_eligible
+from controller.reports.explain import explain, ordinary
+from controller.reports.slurm_job import SlurmJob, ask_slurm
+
+from .test_words_about_jobs import NOW, QUEUED, SUSPENDED, job, live
+
+INELIGIBLE: dict[str, Any] = {**QUEUED, "phase": "ineligible", "reason": ""}
+
+
+def fake_scontrol(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, code: int = 0) -> None:
+    (tmp_path / "answer").write_text(text)
+    (tmp_path / "scontrol").write_text(f"#!/bin/sh\ncat {tmp_path}/answer\nexit {code}\n")
+    (tmp_path / "scontrol").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+
+def text(answer: ExplainMessage, slurm: SlurmJob | None = None) -> str:
+    return " ".join(" ".join(explain(answer, rows=3, columns=80, slurm=slurm)).split())
+
+
+@pytest.mark.parametrize(
+    ("slurm", "why", "step"),
+    [
+        (SlurmJob(9, reason="JobHeldUser"), "held by its user or an operator", "scontrol release 9"),
+        (SlurmJob(9, reason="Dependency", dependency="afterok:7(x)"), "waits for other jobs: after", "nothing"),
+        (SlurmJob(9, reason="BeginTime", eligible_time="2026-01-01"), "not to begin before 2026", "nothing"),
+        (SlurmJob(9, reason="AssocGrpGRES"), "Slurm says AssocGrpGRES", "nothing"),
+        (None, "", "nothing"),
+    ],
+)  # fmt: skip
+def test_a_job_that_slurm_holds_back(slurm: SlurmJob | None, why: str, step: str) -> None:
+    assert why_not_eligible(slurm).startswith(why)
+    said = text(ExplainMessage(time=NOW, live=live(9, **INELIGIBLE)), slurm)
+    assert f"next {step}" in said and (not why or f"why {why}" in said)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        (QUEUED, "it starts when there is room"),
+        (SUSPENDED, "when its turn comes"),
+        ({"phase": "stuck"}, "scancel frees them"),
+        ({"phase": "unknown"}, "gandiva status names the node"),
+        ({"suspendable": False}, "--gandiva-suspend=requeue"),
+        ({}, ""),
+    ],
+)
+def test_what_to_do_about_a_job_that_is_there(changes: dict[str, Any], word: str) -> None:
+    step = next_step(None, live(9, **changes), None)
+    assert word in step and bool(word) is bool(step)
+
+
+def test_what_to_do_about_a_job_that_is_over() -> None:
+    over = job(state="OUT_OF_MEMORY", end_time=NOW - 5, exit_code=9)
+    said = text(ExplainMessage(time=NOW, job=over))
+    assert "more --mem" in said and "exit code 0:9" in said
+    assert next_step(job(state="COMPLETED", end_time=NOW), None, None) == ""
+    never = job(state="CANCELLED by 1000", start_time=None, end_time=NOW - 5)
+    assert "waited 00:16:35 until it ended, without having started" in text(
+        ExplainMessage(time=NOW, job=never)
+    )
+
+
+def test_tasks_of_arrays_have_their_index_in_the_first_line() -> None:
+    said = text(ExplainMessage(time=NOW, live=live(9, **QUEUED)), SlurmJob(9, array_task="8_1"))
+    assert said.startswith("Job 9, task 8_1 (train, alice) waits in the queue")
+
+
+def test_ordinary_jobs_and_those_the_controller_does_not_take() -> None:
+    said = " ".join(ordinary(SlurmJob(5, "x\x1b[2J", "bob", "PENDING", "Priority"), 200))
+    assert "Job 5 (x?[2J, bob) is an ordinary Slurm job" in said and "PENDING (Priority)" in said
+    said = " ".join(ordinary(SlurmJob(5, "x", "bob", "PENDING", gandiva=True), 200))
+    assert "the controller refuses its request" in said
+    assert "before the controller saw it" in " ".join(
+        ordinary(SlurmJob(5, state="FAILED", gandiva=True), 200)
+    )
+
+
+def test_slurms_answer_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_scontrol(
+        tmp_path, monkeypatch,
+        "JobId=51 ArrayJobId=49 ArrayTaskId=1 JobName=my job UserId=alice(1000) GroupId=g(1) "
+        "JobState=PENDING Reason=Dependency Dependency=afterok:7(unfulfilled) EligibleTime=Unknown "
+        'AdminComment=gandiva:{"v":1} StdOut=/home/a/o JobId=7.txt JobState=EVIL TresPerNode=x\n'
+        "JobId=50 ArrayJobId=49 ArrayTaskId=0 JobName=b UserId=alice(1000) JobState=RUNNING "
+        "Reason=None\nnonsense\n",
+    )  # fmt: skip
+    one, two = ask_slurm("49")
+    assert (one.job_id, one.array_task, one.name, one.user) == (51, "49_1", "my job", "alice")
+    assert (one.state, one.reason, one.dependency) == ("PENDING", "Dependency", "afterok:7(unfulfilled)")
+    assert one.gandiva and one.eligible_time == "" and not one.over
+    assert (two.array_task, two.reason, two.gandiva) == ("49_0", "", False)
+
+
+def test_without_slurm_there_is_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_scontrol(tmp_path, monkeypatch, "JobId=5 JobState=RUNNING\n", code=1)
+    assert ask_slurm("5") == []
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert ask_slurm("5") == []
+
+
+@pytest.mark.parametrize("word", ["x", "12_", "_3", "1 2", "12_3_4", "-1", "١٢"])
+def test_what_is_not_a_job_id(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["explain", "--url", "http://127.0.0.1:1", "--", word])
+    assert "is not a job id: 12, or 12_3" in capsys.readouterr().err
