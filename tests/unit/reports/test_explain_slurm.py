@@ -35,7 +35,7 @@ def text(answer: ExplainMessage, slurm: SlurmJob | None = None) -> str:
     ("slurm", "why", "step"),
     [
         (SlurmJob(9, reason="JobHeldUser"), "held by its user or an operator", "scontrol release 9"),
-        (SlurmJob(9, reason="Dependency", dependency="afterok:7(x)"), "waits for other jobs: after", "nothing"),
+        (SlurmJob(9, reason="Dependency", dependency="afterok:7(x)"), "waits for other", "nothing"),
         (SlurmJob(9, reason="BeginTime", eligible_time="2026-01-01"), "not to begin before 2026", "nothing"),
         (SlurmJob(9, reason="AssocGrpGRES"), "Slurm says AssocGrpGRES", "nothing"),
         (None, "", "nothing"),
