@@ -29,9 +29,20 @@ from controller.errors import GandivaError, SettingsError
 from controller.executor import ExecutorSettings
 from controller.journal import Journal, JournalReader
 from controller.journal.lock import JournalLock
-from controller.leadership import wait_to_lead
+from controller.leadership import (
+    Fence,
+    FencedCluster,
+    NotLeading,
+    introduction,
+    pause,
+    poll_seconds,
+    renew,
+    rival,
+    wait_to_lead,
+)
 from controller.loop import Controller, LoopSettings, Tick
 from controller.measuring import MeasuringRecorder, TurnMeter
+from controller.nodes.remote import RemoteNodes
 from controller.nodes.ssh import SshSettings, ssh_nodes
 from controller.policies.registry import make_policy, priority_classes
 from controller.recording import JournalRecorder
@@ -107,6 +118,7 @@ class Daemon:
         """The signal that ends the daemon lets daemon.at_stop count."""
         self._journal: Journal | None = None
         self._told: dict[str, float] = {}
+        self._waits_for = ""
 
     async def run(self) -> None:
         """Until a signal ends it. Raises GandivaError when it cannot start."""
@@ -121,25 +133,58 @@ class Daemon:
         with Journal(
             lock.journal, retention_days=settings.retention_days, detail_days=settings.detail_days, lock=lock
         ) as journal:
-            await self._lead(journal)
+            await self._lead(journal, lock)
 
     def _wait(self, why: str) -> None:
-        log.info("%s", why)
-        notify.ready(why)
+        if why != self._waits_for:
+            self._waits_for = why
+            log.info("%s", why)
+            self._live.stand_by(why)
+            notify.ready(why)
 
-    async def _lead(self, journal: Journal) -> None:
-        """Until a signal ends it. Raises GandivaError when it cannot start."""
+    async def _lead(self, journal: Journal, lock: JournalLock) -> None:
+        """With the journal's lock: as soon as no node obeys another controller. Until a signal ends it."""
         assert self._stop is not None
         settings = self._settings
         self._journal = journal
-        cluster = open_cluster(
-            settings.cluster.adapter,
-            deadline_seconds=settings.cluster.rpc_deadline_seconds,
-            measures=self._metrics,
+        fence, me = Fence(lock), introduction(lock.journal)
+        cluster = FencedCluster(
+            open_cluster(
+                settings.cluster.adapter,
+                deadline_seconds=settings.cluster.rpc_deadline_seconds,
+                measures=self._metrics,
+            ),
+            fence,
         )
-        nodes = ssh_nodes(_ssh_settings(settings), measures=self._metrics)
+        nodes = ssh_nodes(_ssh_settings(settings), measures=self._metrics, introduction=me, guard=fence)
         answers = Answers(self._live, JournalReader(journal.path), metrics=self._metrics)
         api = ApiServer(settings.api.listen, answers)
+        api.start()
+        try:
+            while not self._stop.is_set():
+                at_nodes = self._settings.nodes
+                why = await rival(cluster, nodes, at_nodes.addresses, me, at_nodes.observe_deadline_seconds)
+                if not why:
+                    why = await self._control(journal, cluster, nodes)
+                if why:
+                    if not self._settings.daemon.standby:
+                        raise NotLeading(why)
+                    self._wait(why)
+                    await pause(self._stop, poll_seconds())
+                    if not lock.is_ours():
+                        raise NotLeading(why)
+                    fence.reopen()
+        finally:
+            api.stop()
+            with suppress(GandivaError):
+                await nodes.close()
+                await cluster.close()
+
+    async def _control(self, journal: Journal, cluster: FencedCluster, nodes: RemoteNodes) -> str:
+        """One time of leading. Returns why it is over; empty: a signal has ended it."""
+        assert self._stop is not None
+        settings = self._settings
+        self._waits_for = ""
         self._controller = controller = Controller(
             cluster,
             nodes,
@@ -153,7 +198,6 @@ class Daemon:
             report_trouble=lambda _all: self._republish(),
             recorder=MeasuringRecorder(JournalRecorder(journal), self._metrics),
         )
-        api.start()
         log.info(
             "gandiva %s leads: policy %s, adapter %s, API on %s",
             __version__,
@@ -162,6 +206,7 @@ class Daemon:
             settings.api.listen,
         )
         notify.ready(f"policy {settings.policy.name}")
+        renewing = asyncio.create_task(renew(nodes), name="leases")
         try:
             await controller.run(self._stop)
             notify.stopping()
@@ -172,12 +217,16 @@ class Daemon:
                 release=daemon.at_stop == "release" and self._may_release,
                 deadline_seconds=daemon.stop_deadline_seconds,
             )
-        finally:
+            return ""
+        except NotLeading as why:
+            log.error("this controller does not lead any more: %s", why)
             controller.executor.cancel()
-            api.stop()
-            with suppress(GandivaError):
-                await nodes.close()
-                await cluster.close()
+            await controller.executor.drain(1.0)
+            return str(why)
+        finally:
+            renewing.cancel()
+            controller.executor.cancel()
+            self._controller = self._last = None
 
     # -- what the loop tells ----------------------------------------------------------------------------
 
@@ -244,7 +293,9 @@ class Daemon:
                 )
         except OSError as error:
             log.error(
-                "the decision cannot be recorded in file %s: %s; make room, or mend its rights", path, error.strerror
+                "the decision cannot be recorded in file %s: %s; make room, or mend its rights",
+                path,
+                error.strerror,
             )
             return
         log.info("decision recorded; replay it with: gandiva replay %s", path)

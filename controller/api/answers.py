@@ -109,6 +109,8 @@ class Answers:
 
     def _healthz(self) -> Answer:
         published = self._live.latest
+        if published is None and self._live.standby:
+            return _plain(200, self._live.standby)
         if published is None:
             return _plain(503, "starting: the cluster has not been looked at yet")
         if published.age_seconds > self._stale_seconds:

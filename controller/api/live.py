@@ -52,6 +52,8 @@ class LiveState:
 
     def __init__(self) -> None:
         self._published: Published | None = None
+        self.standby = ""
+        """Why this controller waits instead of leading; empty: it leads, or is about to."""
         self._lock = threading.Lock()
         self._built: tuple[Published, GpusMessage] | None = None
 
@@ -65,9 +67,15 @@ class LiveState:
     ) -> None:
         """Show this from now on. Nothing that is passed may change later. `turned`: when this turn of the
         loop was complete, by the monotonic clock (default: now)."""
+        self.standby = ""
         self._published = Published(
             snapshot, reasons, health, clock.monotonic() if turned is None else turned
         )
+
+    def stand_by(self, why: str) -> None:
+        """This controller does not lead: what it published is out of date."""
+        self._published = None
+        self.standby = why
 
     @property
     def latest(self) -> Published | None:

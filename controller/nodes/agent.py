@@ -114,6 +114,7 @@ class Server:
         self._writing = threading.Lock()
         self._lanes = Lanes()
         self._gone = threading.Event()
+        self._whose = protocol.HelloArgs()
 
     def serve(self, lines: Iterator[bytes | None]) -> None:
         """Until the input ends or the output breaks."""
@@ -156,6 +157,9 @@ class Server:
 
     def _carry_out(self, request: protocol.Request, args: BaseModel, deadline: Deadline) -> None:
         try:
+            if isinstance(args, protocol.HelloArgs) and args.controller is not None:
+                self._whose = args
+            self._agent.admit(self._whose, request.verb)
             result = self._agent.carry_out(request.verb, args, deadline)
             self._write(Answer(id=request.id, ok=True, result=result.model_dump(mode="json")))
         except AgentError as error:

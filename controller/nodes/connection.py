@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from controller.errors import NodeError, NodeUnreachable
 from controller.nodes import protocol
-from controller.nodes.protocol import Answer, HelloResult, Request
+from controller.nodes.protocol import Answer, ErrorKind, HelloResult, Request
 from controller.nodes.transport import Channel, Transport, TransportError
 
 log = logging.getLogger(__name__)
@@ -39,12 +39,20 @@ class Patience:
 class Connection:
     """The agent of one node. All methods belong to the event loop; threads only bring and take bytes."""
 
-    def __init__(self, transport: Transport, node: str, address: str, patience: Patience) -> None:
+    def __init__(
+        self,
+        transport: Transport,
+        node: str,
+        address: str,
+        patience: Patience,
+        introduction: Mapping[str, Any] | None = None,
+    ) -> None:
         self.node = node
         self.address = address
         self.hello: HelloResult | None = None
         self._transport = transport
         self._patience = patience
+        self._introduction = dict(introduction or {})
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Answer]] = {}
         self._link: _Link | None = None
@@ -93,7 +101,10 @@ class Connection:
         seconds = self._patience.connect_seconds
         try:
             await asyncio.wait_for(link.opened, seconds)
-            answer = await self._ask("hello", {}, seconds)
+            answer = await self._ask("hello", self._introduction, seconds)
+            if answer.error is not None and answer.error.kind is ErrorKind.BAD_REQUEST and self._introduction:
+                # An agent from before there were leases takes no arguments, and obeys any controller.
+                answer = await self._ask("hello", {}, seconds)
             if answer.error is not None:
                 raise NodeUnreachable(self.node, f"agent refuses: {answer.error.message}")
             hello = HelloResult.model_validate(answer.result)

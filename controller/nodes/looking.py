@@ -29,7 +29,7 @@ class Looking:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def hello(self, _args: protocol.NoArgs, deadline: Deadline) -> protocol.HelloResult:
+    def hello(self, _args: protocol.HelloArgs, deadline: Deadline) -> protocol.HelloResult:
         """Who and what this node is."""
         try:
             reading = self._node.reader.read(deadline.at_most(NVML_SECONDS))
@@ -51,6 +51,8 @@ class Looking:
                 )
                 for gpu in reading.gpus
             ),
+            leases=True,
+            leader=self._node.leases.holder(),
             software_version=__version__,
             time=time.time(),
             run_dir=str(self._node.settings.run_dir)[:400],

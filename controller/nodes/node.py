@@ -16,6 +16,7 @@ from controller.nodes.deadline import Deadline
 from controller.nodes.gpus import GpuReader
 from controller.nodes.gpustat import OwnerFiles
 from controller.nodes.host_memory import HostMemory
+from controller.nodes.lease import Leases
 from controller.nodes.occupancy import Occupancy, survey, wait_until_clear
 from controller.nodes.port import NodePhase
 from controller.nodes.processes import Processes
@@ -47,6 +48,7 @@ class Node:
         self.host_memory = HostMemory()
         self.reader = reader
         self.driver = driver
+        self.leases = Leases(settings.run_dir)
         self.owners = OwnerFiles(settings.gpustat_dir)
 
     @contextlib.contextmanager

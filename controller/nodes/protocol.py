@@ -27,6 +27,8 @@ MAX_STEP = 2**53
 MAX_BYTES = 2**53
 MAX_JOB_ID = 2**32 - 1
 MAX_MESSAGE_CHARS = 2000
+MAX_CONTROLLER_CHARS = 200
+MAX_LEASE_SECONDS = 300.0
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 COMMAND = re.compile(rf"gandiva-agent ({NODE_NAME.pattern})")
@@ -44,6 +46,7 @@ class ErrorKind(str, enum.Enum):
     UNSUPPORTED = "unsupported"
     DRIVER = "driver"
     LEFT_ON_GPU = "left_on_gpu"
+    NOT_LEADER = "not_leader"
     HOST_MEMORY = "host_memory"
     HALTED = "halted"
     INTERNAL = "internal"
@@ -96,7 +99,15 @@ class Request(_Strict):
 
 
 class NoArgs(_Strict):
-    """`hello` and `observe` take none."""
+    """`observe` and `lead` take none."""
+
+
+class HelloArgs(_Strict):
+    """`hello`. Without a name the session may look, and act while no controller has the lease."""
+
+    controller: Annotated[str, Field(pattern=rf"^[!-~]{{1,{MAX_CONTROLLER_CHARS}}}$")] | None = None
+    """Whose session this is: the same for all sessions of one controller, and after its restart."""
+    lease_seconds: Annotated[float, Field(ge=1, le=MAX_LEASE_SECONDS, allow_inf_nan=False)] = 10.0
 
 
 class JobArgs(_Strict):
@@ -162,8 +173,9 @@ class VerifyEmptyArgs(JobArgs):
 
 
 VERBS: dict[str, type[_Strict]] = {
-    "hello": NoArgs,
+    "hello": HelloArgs,
     "observe": NoArgs,
+    "lead": NoArgs,
     "prepare": PrepareArgs,
     "pause": PauseArgs,
     "offload": OffloadArgs,
@@ -186,6 +198,13 @@ class GpuInfo(_Open):
     memory_bytes: ByteCount
 
 
+class LeaderInfo(_Open):
+    """Who has the lease of a node, and for how long still."""
+
+    controller: str = Field(max_length=MAX_CONTROLLER_CHARS)
+    seconds: float
+
+
 class HelloResult(_Open):
     """`hello`."""
 
@@ -197,6 +216,9 @@ class HelloResult(_Open):
     checkpoint_supported: bool
     device_map_supported: bool
     gpus: tuple[GpuInfo, ...] = Field(max_length=MAX_GPUS)
+    leases: bool = False
+    """The agent obeys one controller at a time (older ones obey any)."""
+    leader: LeaderInfo | None = None
     software_version: str = Field(default="", max_length=40)
     """Of this package on the node. This and what follows is for `gandiva check`; empty or None: not told."""
     time: float | None = None

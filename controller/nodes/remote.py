@@ -7,7 +7,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -29,15 +29,35 @@ LOCK_SHARE = 0.5
 """How much of a checkpoint's deadline may be spent on waiting for running kernels."""
 
 
+class Guard(Protocol):
+    """Who may say no before something is asked of a node, and hears what became of its lease."""
+
+    def before(self, verb: str) -> float:
+        """A time, for `answered`. Raises GandivaError: the request is not sent."""
+        ...
+
+    def answered(self, asked_at: float, error: NodeError | None) -> None:
+        """The agent, one that knows leases, has answered."""
+        ...
+
+
 class RemoteNodes:
     """A NodePort: agents elsewhere, one connection per node, all nodes independent of each other."""
 
     def __init__(
-        self, transport: Transport, patience: Patience | None = None, measures: Measures | None = None
+        self,
+        transport: Transport,
+        patience: Patience | None = None,
+        measures: Measures | None = None,
+        introduction: protocol.HelloArgs | None = None,
+        guard: Guard | None = None,
     ) -> None:
+        """`introduction`: who asks; without it the agents take this for a tool that looks around."""
+        self._guard = guard
         self._transport = transport
         self._patience = Patience() if patience is None else patience
         self._measures = measures
+        self._introduction = {} if introduction is None else introduction.model_dump()
         self._connections: dict[str, Connection] = {}
 
     async def set_nodes(self, addresses: Mapping[str, str]) -> None:
@@ -50,7 +70,9 @@ class RemoteNodes:
             if not protocol.NODE_NAME.fullmatch(node):
                 raise ValueError(f"{node!r} is no node name: need {protocol.NODE_NAME.pattern}")
             if node not in self._connections:
-                self._connections[node] = Connection(self._transport, node, address, self._patience)
+                self._connections[node] = Connection(
+                    self._transport, node, address, self._patience, self._introduction
+                )
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
         """See NodePort."""
@@ -153,16 +175,51 @@ class RemoteNodes:
         """What the node's agent says about itself (`gandiva check`). Raises NodeError."""
         return await self._ask(node, "hello", {}, deadline_seconds, protocol.HelloResult)
 
+    async def leaders(self, deadline_seconds: float) -> Mapping[str, protocol.LeaderInfo]:
+        """Which controllers have the lease of a node now, by node; those that do not answer are left out."""
+
+        async def one(node: str) -> protocol.LeaderInfo | None:
+            try:
+                return (await self.hello(node, deadline_seconds)).leader
+            except NodeError:
+                return None
+
+        nodes = list(self._connections)
+        found = await asyncio.gather(*(one(node) for node in nodes))
+        return {node: leader for node, leader in zip(nodes, found, strict=True) if leader is not None}
+
+    async def lead(self, deadline_seconds: float) -> Mapping[str, NodeError | None]:
+        """Renew the lease of every node that knows leases; None: it is ours."""
+
+        async def one(node: str) -> NodeError | None:
+            try:
+                await self._ask(node, "lead", {}, deadline_seconds, protocol.EmptyResult)
+            except NodeError as error:
+                return error
+            return None
+
+        nodes = [node for node, c in self._connections.items() if c.hello is not None and c.hello.leases]
+        return dict(zip(nodes, await asyncio.gather(*(one(node) for node in nodes)), strict=True))
+
+    def _tell_guard(
+        self, connection: Connection, verb: str, asked_at: float, error: NodeError | None
+    ) -> None:
+        leases = connection.hello is not None and connection.hello.leases
+        if self._guard is not None and leases and verb != "hello":
+            self._guard.answered(asked_at, error)
+
     async def _ask(
         self, node: str, verb: str, args: Mapping[str, Any], deadline_seconds: float, kind: type[Result]
     ) -> Result:
         connection = self._connections.get(node)
         if connection is None:
             raise NodeUnreachable(node, "not one of the nodes given to set_nodes()")
+        asked_at = self._guard.before(verb) if self._guard is not None else 0.0
         began, outcome = time.perf_counter(), "cut_off"
         try:
             answer = kind.model_validate(await connection.request(verb, args, deadline_seconds))
             outcome = "ok"
+            self._tell_guard(connection, verb, asked_at, None)
             return answer
         except ValidationError as error:
             outcome = "internal"
@@ -171,6 +228,7 @@ class RemoteNodes:
             ) from None
         except NodeError as error:
             outcome = error.kind
+            self._tell_guard(connection, verb, asked_at, error)
             raise
         finally:
             seconds = time.perf_counter() - began

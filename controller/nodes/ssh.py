@@ -18,7 +18,8 @@ from paramiko.pkey import UnknownKeyType
 
 from controller.measures import Measures
 from controller.nodes.connection import Patience
-from controller.nodes.remote import RemoteNodes
+from controller.nodes.protocol import HelloArgs
+from controller.nodes.remote import Guard, RemoteNodes
 from controller.nodes.transport import Channel, TransportError
 
 MAX_STDERR_BYTES = 4096
@@ -152,9 +153,13 @@ def split_address(address: str, default_port: int) -> tuple[str, int]:
 
 
 def ssh_nodes(
-    settings: SshSettings, patience: Patience | None = None, measures: Measures | None = None
+    settings: SshSettings,
+    patience: Patience | None = None,
+    measures: Measures | None = None,
+    introduction: HelloArgs | None = None,
+    guard: Guard | None = None,
 ) -> RemoteNodes:
     """The node port over SSH."""
     if patience is None:
         patience = Patience(connect_seconds=settings.connect_seconds + 5.0)
-    return RemoteNodes(SshTransport(settings), patience, measures)
+    return RemoteNodes(SshTransport(settings), patience, measures, introduction, guard)

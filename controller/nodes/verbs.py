@@ -36,6 +36,7 @@ class NodeAgent:
         cooperation = Cooperation(self._node, driver_verbs, returning)
         self._verbs: dict[str, Callable[..., BaseModel]] = {
             "hello": looking.hello,
+            "lead": self.lead,
             "observe": looking.observe,
             "prepare": self.prepare,
             "pause": cooperation.pause,
@@ -53,6 +54,19 @@ class NodeAgent:
     def carry_out(self, verb: str, args: BaseModel, deadline: Deadline) -> BaseModel:
         """Do what a request asks. Raises AgentError."""
         return self._verbs[verb](args, deadline)
+
+    def lead(self, _args: protocol.NoArgs, _deadline: Deadline) -> protocol.EmptyResult:
+        """Nothing but what every request of a controller does: it renews the lease."""
+        return protocol.EmptyResult()
+
+    def admit(self, whose: protocol.HelloArgs, verb: str) -> None:
+        """May this session do that now? Raises AgentError not_leader."""
+        if verb == "hello":
+            return
+        if whose.controller is not None:
+            self._node.leases.renew(whose.controller, whose.lease_seconds)
+        elif verb != "observe":
+            self._node.leases.allow_nameless()
 
     def prepare(self, args: protocol.PrepareArgs, deadline: Deadline) -> protocol.EmptyResult:
         """Make the control block before the job is released."""
