@@ -6,7 +6,7 @@ CLUSTER := $(PYTHON) -m container
 CODE := controller checkpointing gandiva container examples tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit lint live smoke cluster deb deb-test bench overhead growth soak fidelity clean
+.PHONY: help env demo test unit lint live smoke faults quick-faults cluster deb deb-test bench overhead growth soak fidelity clean
 
 help: ## Show this list
 	@printf 'Gandiva for Slurm: what make can do\n\n'
@@ -18,7 +18,7 @@ env: ## Make the Python environment (.venv); the other targets do it as needed
 demo: env ## Bring a mini cluster up, run jobs of three users on shared GPUs, show them live, print the report
 	@$(PYTHON) scripts/demo.py
 
-test: lint unit live smoke ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
+test: lint unit live smoke quick-faults ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
 	@printf '==> All tests passed\n'
 
 unit: env ## Unit tests: no Docker, under a minute
@@ -38,6 +38,13 @@ smoke: env ## A few live tests on Slurm 24.11 with the command adapter (RELEASE=
 live: env ## Live tests: real Slurm in containers, mock GPUs (set KEEP=1 to keep the cluster)
 	@printf '==> Live tests on a mini cluster\n'
 	@$(PYTHON) -m pytest tests/live -m live -q
+
+faults: env ## Break every part at every step on a real Slurm (QUICK=1: one of each kind; WRITE=1: into the docs)
+	@printf '==> Faults on a mini cluster\n'
+	@$(PYTHON) -m tests.faults $(if $(QUICK),--quick) $(if $(WRITE),--write)
+
+quick-faults:
+	@$(MAKE) --no-print-directory faults QUICK=1
 
 cluster: env ## Bring a mini cluster named dev up and leave it running (gandiva-cluster --help)
 	@$(CLUSTER) up

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tests.faults.enumerated import POINTS, enumerated, make
 from tests.faults.fault import Fault
@@ -42,8 +43,36 @@ def _order(found: Sequence[Fault], fault: Fault) -> int:
 
 
 def quick() -> list[Fault]:
-    """Each part once, each at another place."""
-    return [make(part, POINTS[(3 * number + 9) % len(POINTS)], "before") for number, part in enumerate(PARTS)]
+    """One of each kind. Most share a round, since a look at the books takes longer than a fault."""
+    together = [
+        # Each part at another place.
+        *(make(part, POINTS[(3 * n + 8) % len(POINTS)], "before") for n, part in enumerate(PARTS)),
+        _one("controller: suspend, cooperative: after slurm-suspend"),
+        _one("node agent: resume, cooperative: during node-resume"),
+        _one("agent late: suspend, cooperative: during offload"),
+        _one("slurmctld late: resume, cooperative: before slurm-resume"),
+        _one("answer lost: suspend, cooperative: 5 in a row"),
+        _one("user resumes: suspend, cooperative: before slurm-suspend"),
+        _one("user cancels: resume, cooperative: before node-resume"),
+        _one("user holds: place: before release"),
+        _one("user updates: suspend, cooperative: before pause"),
+        _one("user requeues: resume, cooperative: before slurm-resume"),
+        _one("operator suspends: suspend, cooperative: before pause"),
+        _one("administrator drains: place: before await-start"),
+    ]
+    return [
+        *(replace(fault, group="one of each kind") for fault in together),
+        twice(),
+        _one("two controllers: suspend, cooperative: before slurm-suspend"),
+        _one("journal damaged: before a start: pages overwritten"),
+        full_disk_at_start(),
+        random_kills(20),
+    ]
+
+
+def _one(name: str) -> Fault:
+    (fault,) = (fault for fault in every() if fault.name == name)
+    return fault
 
 
 def matching(faults: Sequence[Fault], words: Sequence[str]) -> list[Fault]:

@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The catalogue of live faults leaves nothing out. (These tests need no cluster.)"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from controller import executor
+from controller.executor import Step
+from tests.faults import catalogue
+from tests.faults.enumerated import POINTS
+from tests.faults.parts import PARTS
+from tests.faults.report import BEGIN, END, Line, table, write
+
+
+def steps_by_operation() -> dict[str, set[Step]]:
+    """From the executor's code: which steps `_place`, `_suspend`, … take, helpers included."""
+    (cls,) = (
+        node
+        for node in ast.parse(inspect.getsource(executor)).body
+        if isinstance(node, ast.ClassDef) and node.name == "Executor"
+    )
+    methods = {m.name: m for m in cls.body if isinstance(m, ast.AsyncFunctionDef | ast.FunctionDef)}
+
+    def steps(name: str, seen: frozenset[str]) -> set[Step]:
+        found: set[Step] = set()
+        for node in ast.walk(methods[name]):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                if node.value.id == "Step":
+                    found.add(Step[node.attr])
+                elif node.value.id == "self" and node.attr in methods and node.attr not in seen:
+                    found |= steps(node.attr, seen | {node.attr})
+        return found
+
+    operations = ("place", "suspend", "resume", "requeue", "withdraw")
+    return {name: steps(f"_{name}", frozenset({f"_{name}"})) for name in operations}
+
+
+def test_every_step_of_every_operation_is_a_place_for_faults() -> None:
+    wanted = {(operation, step) for operation, steps in steps_by_operation().items() for step in steps}
+    assert {step for _, step in wanted} == set(Step)
+    assert {(point.operation, point.step) for point in POINTS} == wanted
+
+
+def test_every_part_breaks_at_every_point_and_the_controller_on_both_sides() -> None:
+    faults = catalogue.every()
+    assert max(Counter(fault.name for fault in faults).values()) == 1
+    details = {(fault.group, fault.where, fault.detail) for fault in faults}
+    for part in PARTS:
+        for point in POINTS:
+            assert (part.name, point.operation_in_words, f"before {point.step.value}") in details
+    for point in POINTS:
+        assert ("controller", point.operation_in_words, f"after {point.step.value}") in details
+    assert sum(fault.times for fault in faults if "random kills" in fault.group) >= 200
+
+
+def test_the_quick_list_has_one_of_each_kind() -> None:
+    whole, quick = catalogue.every(), catalogue.quick()
+    assert {part.name for part in PARTS} <= {fault.what.partition(":")[0] for fault in quick}
+    left_out = {fault.what for fault in whole} - {fault.what for fault in quick}
+    # Two that take a minute each, and one that is another's twin.
+    allowed = ("stopped for good", "answers after 30 s", "scontrol resume by an operator")
+    assert all(any(words in what for words in allowed) for what in left_out), left_out
+
+
+def line(**fields: object) -> Line:
+    given: dict[str, object] = {
+        "group": "munge",
+        "what": "munge: SIGKILL",
+        "where": "suspend, cooperative",
+        "detail": "before pause",
+        "times": 1,
+        "passed": True,
+        "evidence": "",
+        "seconds": 60.0,
+        "converged_seconds": 2.0,
+    }
+    return Line.model_validate({**given, **fields})
+
+
+def test_the_table_counts_and_names_places(tmp_path: Path) -> None:
+    lines = [
+        line(),
+        line(detail="before offload", converged_seconds=4.0),
+        line(where="suspend, gang", passed=False),
+        line(where="place", detail="before claim"),
+    ]
+    text = table(lines)
+    assert "4 faults of the catalogue, 4 injections, in 4 minutes: **3 passed, 1 failed**" in text
+    assert "| suspend: cooperative (before pause, offload), gang (before pause) | 3 |" in text
+    assert "3.0 s, 4.0 s | **1 failed** |" in text
+    assert "| \u2033 | place: before claim | 1 |" in text
+
+    page = tmp_path / "page.md"
+    page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
+    write(lines, page)
+    assert page.read_text() == f"before\n{BEGIN}\n\n{text}\n{END}\nafter\n"
+    page.write_text("no marks")
+    with pytest.raises(ValueError, match="marks"):
+        write(lines, page)
