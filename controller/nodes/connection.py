@@ -93,7 +93,10 @@ class Connection:
             self._ready = asyncio.ensure_future(self._connect())
             # Nobody may be waiting any more when it fails.
             self._ready.add_done_callback(lambda done: done.cancelled() or done.exception())
-        await asyncio.shield(self._ready)
+        # Not shield(): where nobody waits any more it logs the failure, with a traceback.
+        ready = self._ready
+        await asyncio.wait({ready})
+        ready.result()
 
     async def _connect(self) -> None:
         link = _Link(self, self._transport, asyncio.get_running_loop())
