@@ -73,8 +73,8 @@ def run(args: argparse.Namespace) -> int:
     from controller.settings import settings_path
 
     # What the SSH library has to say about broken connections is in the findings already.
-    logging.getLogger("paramiko").setLevel(logging.CRITICAL)
-    logging.getLogger("controller").setLevel(logging.CRITICAL)
+    for name in ("paramiko", "controller", "asyncio"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     request = Request(
         settings_path=settings_path(args.config),
         user=args.user,

@@ -1,0 +1,481 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What operators see: `gandiva check`, /metrics, /healthz, owner files, debug flags."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from container.cluster import MiniCluster
+from tests.live.support import QUICK, Site
+
+pytestmark = pytest.mark.live
+
+Broken = Callable[[MiniCluster], Iterator[None]]
+FRAGMENT = "/etc/slurm/gandiva/slurm.conf"
+
+
+# -- gandiva check --------------------------------------------------------------------------------------
+
+
+def check(cluster: MiniCluster, *options: str, user: str = "root") -> tuple[int, list[dict[str, str]]]:
+    """`gandiva check --json` on the controller's host: its exit status and the findings."""
+    command = ["gandiva", "check", "--json", "--deadline", "20", *options]
+    done = cluster.exec("ctl", command, user=user, check=False, timeout_seconds=120)
+    assert not done.stderr, done.stderr
+    answer = json.loads(done.stdout)
+    assert answer["status"] == done.exit_code
+    return done.exit_code, list(answer["findings"])
+
+
+def bad(findings: list[dict[str, str]]) -> list[dict[str, str]]:
+    return [finding for finding in findings if finding["level"] != "ok"]
+
+
+def test_a_healthy_cluster_has_nothing_to_change_and_is_not_changed(site: Site) -> None:
+    snapshot = "find /etc/slurm /etc/gandiva -type f -printf '%p %T@ %m %s\\n' | sort"
+    before = site.cluster.exec("ctl", snapshot).stdout
+    status, findings = check(site.cluster)
+    assert (status, bad(findings)) == (0, []), bad(findings)
+    assert len(findings) >= 40
+    assert {finding["where"] for finding in findings} >= {"slurm", "n1", "n2", "ctl", "http://ctl:6822"}
+    as_gandiva = check(site.cluster, user="gandiva")
+    assert as_gandiva[0] == 0 and len(as_gandiva[1]) == len(findings)
+    assert site.cluster.exec("ctl", snapshot).stdout == before
+
+
+def test_an_ordinary_user_hears_what_could_not_be_looked_at(site: Site) -> None:
+    status, findings = check(site.cluster, user="alice")
+    assert status == 1
+    assert {finding["level"] for finding in bad(findings)} == {"warning"}
+    assert any("you may not read /etc/gandiva/agent_key" in finding["found"] for finding in findings)
+
+
+@contextmanager
+def broken(cluster: MiniCluster, break_: Broken) -> Iterator[None]:
+    """Break something, and put it right again whatever happens in between."""
+    steps = break_(cluster)
+    next(steps)
+    try:
+        yield
+    finally:
+        next(steps, None)
+
+
+def sshd_stopped(cluster: MiniCluster) -> Iterator[None]:
+    cluster.service("n2", "sshd").stop()
+    yield
+    cluster.service("n2", "sshd").start()
+
+
+def sshd_hangs(cluster: MiniCluster) -> Iterator[None]:
+    cluster.service("n2", "sshd").kill(signal.SIGSTOP)
+    yield
+    cluster.service("n2", "sshd").kill(signal.SIGCONT)
+
+
+def key_readable(cluster: MiniCluster) -> Iterator[None]:
+    cluster.exec("ctl", ["chmod", "644", "/etc/gandiva/agent_key"])
+    yield
+    cluster.exec("ctl", ["chmod", "600", "/etc/gandiva/agent_key"])
+
+
+def host_key_unknown(cluster: MiniCluster) -> Iterator[None]:
+    yield from _edited(cluster, "ctl", "/etc/gandiva/known_hosts", lambda text: re.sub("n2 .*\n", "", text))
+
+
+def no_authorized_key(cluster: MiniCluster) -> Iterator[None]:
+    yield from _edited(cluster, "n2", "/root/.ssh/authorized_keys", lambda _: "# none\n", 0o600)
+
+
+def plugstack_line_removed(cluster: MiniCluster) -> Iterator[None]:
+    path = "/etc/slurm/plugstack.conf.d/gandiva.conf"
+    yield from _edited(cluster, "ctl", path, lambda text: text.replace("required", "#required"))
+
+
+def job_submit_without_us(cluster: MiniCluster) -> Iterator[None]:
+    path = "/etc/slurm/job_submit.lua"
+    yield from _edited(cluster, "ctl", path, lambda text: text.replace("gandiva.job_modify(", "other("))
+
+
+def module_of_another_version(cluster: MiniCluster) -> Iterator[None]:
+    path = "/etc/slurm/gandiva/gandiva.lua"
+    yield from _edited(
+        cluster, "ctl", path, lambda text: re.sub('M.version = ".*"', 'M.version = "0.0.1"', text)
+    )
+
+
+def no_operator(cluster: MiniCluster) -> Iterator[None]:
+    cluster.exec("ctl", "sacctmgr -i modify user gandiva set adminlevel=none")
+    yield
+    cluster.exec("ctl", "sacctmgr -i modify user gandiva set adminlevel=operator")
+
+
+def clock_ahead(cluster: MiniCluster) -> Iterator[None]:
+    """The agent of n2 believes in a time that is five seconds later."""
+    code = "import time\n_time = time.time\ntime.time = lambda: _time() + 5.0\n"
+    cluster.write_file("n2", "/opt/skewed/sitecustomize.py", code)
+    wrapped = "env PYTHONPATH=/opt/skewed /usr/bin/gandiva-agent"
+    edited = _edited(
+        cluster,
+        "n2",
+        "/root/.ssh/authorized_keys",
+        lambda t: t.replace("/usr/bin/gandiva-agent", wrapped),
+        0o600,
+    )
+    yield from edited
+    cluster.exec("n2", ["rm", "-r", "/opt/skewed"])
+
+
+def plugin_of_another_slurm(cluster: MiniCluster) -> Iterator[None]:
+    """n2's plugin says that it was built for Slurm 20.02."""
+    find = "$(ls /usr/lib/*/slurm-wlm/spank_gandiva.so)"
+    patch = (
+        "import re,subprocess,sys,pathlib; p=pathlib.Path(sys.argv[1]); d=p.read_bytes();"
+        "from controller.nodes.installed import built_for; a,b,c=map(int,built_for(p).split('.'));"
+        "n=(a<<16|b<<8|c).to_bytes(4,'little'); assert n in d;"
+        "p.write_bytes(d.replace(n,(0x140200).to_bytes(4,'little')))"
+    )
+    cluster.exec("n2", f"cp -p {find} /root/plugin.so")
+    python = "cd /opt/gandiva/src && /opt/gandiva/venv/bin/python"
+    cluster.exec("n2", f'{python} -c "{patch}" {find}')
+    yield
+    cluster.exec("n2", f"mv /root/plugin.so {find}")
+
+
+def a_gpu_less_in_slurm(cluster: MiniCluster) -> Iterator[None]:
+    """slurm.conf names three of the four GPUs."""
+
+    def three(text: str) -> str:
+        return text.replace("gpu:a100_3:1,", "").replace(",shard:a100_3:16", "")
+
+    for _ in _edited(cluster, "ctl", FRAGMENT, three):
+        _restart_slurm(cluster)
+        yield
+    _restart_slurm(cluster)
+
+
+def a_gpu_more_in_slurm(cluster: MiniCluster) -> Iterator[None]:
+    """slurm.conf names five GPUs, gres.conf four: slurmd's node is put aside."""
+
+    def five(text: str) -> str:
+        return text.replace("gpu:a100_3:1,", "gpu:a100_3:1,gpu:a100_4:1,").replace(
+            ",shard:a100_3:16", ",shard:a100_3:16,shard:a100_4:16"
+        )
+
+    for _ in _edited(cluster, "ctl", FRAGMENT, five):
+        _restart_slurm(cluster)
+        yield
+    _restart_slurm(cluster)
+    cluster.exec("ctl", "scontrol update nodename=n1,n2 state=resume", check=False)
+
+
+def wrong_option(cluster: MiniCluster) -> Iterator[None]:
+    """The site's own slurm.conf, further down, undoes a line of the fragment."""
+    for _ in _edited(
+        cluster, "ctl", "/etc/slurm/slurm.conf", lambda t: t + "PreemptParameters=suspend_grace_time=20\n"
+    ):
+        cluster.exec("ctl", ["scontrol", "reconfigure"])
+        yield
+    cluster.exec("ctl", ["scontrol", "reconfigure"])
+
+
+def settings_broken(cluster: MiniCluster) -> Iterator[None]:
+    path = "/etc/gandiva/gandiva.toml"
+    yield from _edited(cluster, "ctl", path, lambda t: t + "\n[loop]\ninterval_seconds = 0.0\n")
+
+
+def slurmctld_stopped(cluster: MiniCluster) -> Iterator[None]:
+    cluster.service("ctl", "slurmctld").stop()
+    yield
+    cluster.service("ctl", "slurmctld").start()
+
+
+def _edited(
+    cluster: MiniCluster, host: str, path: str, change: Callable[[str], str], mode: int = 0o644
+) -> Iterator[None]:
+    text = cluster.read_file(host, path)
+    changed = change(text)
+    assert changed != text, path
+    cluster.write_file(host, path, changed, mode)
+    try:
+        yield
+    finally:
+        cluster.write_file(host, path, text, mode)
+
+
+def _restart_slurm(cluster: MiniCluster) -> None:
+    for node in cluster.spec.node_names:
+        cluster.service(node, "slurmd").restart()
+    cluster.service("ctl", "slurmctld").restart()
+    deadline = time.monotonic() + 60
+    while "unk" in cluster.exec("ctl", ["sinfo", "-h", "-o", "%t"]).stdout:
+        assert time.monotonic() < deadline
+        time.sleep(0.25)
+
+
+CASES = (
+    (sshd_stopped, "n2", "agent", "cannot be reached", "systemctl start sshd on n2"),
+    (sshd_hangs, "n2", "agent", "cannot be reached", "is n2 up"),
+    (key_readable, "/etc/gandiva/agent_key", "SSH key", "others may use it", "chmod 600"),
+    (host_key_unknown, "n2", "agent", "not found in known_hosts", "ssh-keyscan -t ed25519 n2 >>"),
+    (no_authorized_key, "n2", "agent", "root is not let in", 'restrict,command="/usr/bin/gandiva-agent"'),
+    (plugstack_line_removed, "ctl", "plugstack", "loads no spank_gandiva.so", "required spank_gandiva.so"),
+    (job_submit_without_us, "ctl", "job_submit", "does not call the module", "gandiva.job_modify(job_desc"),
+    (module_of_another_version, "ctl", "Lua module", "is of version 0.0.1", "make -C slurm_plugin install"),
+    (no_operator, "slurm", "AdminLevel", "AdminLevel=None", "modify user gandiva set adminlevel=operator"),
+    (clock_ahead, "n2", "clock", "ahead of this host's", "chronyd"),
+    (plugin_of_another_slurm, "n2", "SPANK plugin", "built for Slurm 20.02.0", "on n2: make -C slurm_plugin"),
+    (wrong_option, "slurm", "suspend_grace_time", "waits 20 s", "PreemptParameters=suspend_grace_time=2"),
+    (settings_broken, "ctl", "settings", "interval_seconds", "edit /etc/gandiva/gandiva.toml"),
+    (slurmctld_stopped, "slurm", "slurmctld", "configuration", "scontrol ping"),
+    (a_gpu_less_in_slurm, "n1", "GPUs", "the driver shows 4 (a100), Slurm 3", "shard:a100_3:16, gres.conf"),
+    (a_gpu_more_in_slurm, "n1", "state", "gres/gpu count", "gres.conf agree"),
+)
+
+
+@pytest.mark.parametrize(
+    ("break_", "where", "what", "found", "change"), CASES, ids=[case[0].__name__ for case in CASES]
+)
+def test_one_thing_broken_is_found_at_its_place_with_the_remedy(
+    cluster: MiniCluster, break_: Broken, where: str, what: str, found: str, change: str
+) -> None:
+    cluster.stop_controller()
+    with broken(cluster, break_):
+        began = time.monotonic()
+        status, findings = check(cluster)
+        took = time.monotonic() - began
+    # (That the controller does not run is a warning.)
+    there = [f for f in bad(findings) if (f["where"], f["check"]) == (where, what)]
+    assert there, bad(findings)
+    assert found in there[0]["found"] and change in there[0]["change"], there
+    assert status == (1 if there[0]["level"] == "warning" else 2)
+    others = {f["where"] for f in bad(findings)} - {where, "http://ctl:6822", "n1", "n2"}
+    assert not others, f"something else is said to be wrong: {bad(findings)}"
+    assert took < 90, "the deadlines hold"
+    assert any(f["level"] == "ok" for f in findings)
+
+
+def test_after_all_that_it_is_healthy_again(cluster: MiniCluster) -> None:
+    cluster.stop_controller()
+    cluster.wait_nodes_idle()
+    status, findings = check(cluster)
+    assert [(f["level"], f["check"]) for f in bad(findings)] == [("warning", "API")], bad(findings)
+    assert status == 1
+
+
+# -- metrics and health ---------------------------------------------------------------------------------
+
+
+def fetch(site: Site, path: str) -> tuple[int, str]:
+    """Ask the API from the login node."""
+    code = (
+        "import sys,urllib.request as u,urllib.error as e\n"
+        f"try: r=u.urlopen('http://ctl:6822{path}',timeout=10)\n"
+        "except e.HTTPError as x: r=x\n"
+        "print(r.status if hasattr(r,'status') else r.code); sys.stdout.write(r.read().decode())"
+    )
+    done = site.cluster.exec("login", ["/opt/gandiva/venv/bin/python", "-c", code], user="alice")
+    status, _, body = done.stdout.partition("\n")
+    return int(status), body
+
+
+def metrics(site: Site) -> dict[str, float]:
+    """Every sample, by `name{labels}`."""
+    status, text = fetch(site, "/metrics")
+    assert status == 200
+    return {
+        f"{s.name}{sorted(s.labels.items())}" if s.labels else s.name: s.value
+        for family in text_string_to_metric_families(text)
+        for s in family.samples
+    }
+
+
+def test_metrics_count_what_the_jobs_went_through(site: Site) -> None:
+    fill = [
+        site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{count}", "-w", node)
+        for count, node in ((4, "n1"), (3, "n2"))
+    ]
+    for job in fill:
+        site.wait_state(job, "RUNNING")
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=120) for _ in range(3)]
+    site.wait_on_gpu(*jobs)
+    during = metrics(site)
+    assert during["gandiva_gpus[('use', 'ordinary')]"] == 7
+    assert sum(v for k, v in during.items() if k.startswith("gandiva_jobs[")) == 3
+    assert set(site.wait_ended(jobs, 120).values()) == {"COMPLETED"}
+    site.wait("the ends to be seen", lambda: metrics(site)["gandiva_jobs[('phase', 'running')]"] == 0, 20)
+    after = metrics(site)
+    rows = [row for row in site.report() if row["job_id"] in jobs]
+    suspends = sum(row["suspends"] for row in rows)
+    assert suspends >= 3
+    assert after["gandiva_operations_total[('kind', 'suspend'), ('outcome', 'done')]"] == suspends
+    assert after["gandiva_operations_total[('kind', 'place'), ('outcome', 'done')]"] == 3
+    assert after["gandiva_queue_wait_seconds_count"] == 3
+    assert after["gandiva_step_duration_seconds_count[('step', 'offload')]"] >= suspends
+    # Three jobs took turns on one GPU: it went from hand to hand, and each time lay idle for a moment.
+    gaps, total = after["gandiva_switch_gap_seconds_count"], after["gandiva_switch_gap_seconds_sum"]
+    assert gaps >= suspends and 0 < total / gaps < 10
+    assert after["gandiva_slurm_calls_total[('call', 'suspend'), ('outcome', 'ok')]"] == suspends
+    assert after["gandiva_slurm_calls_total[('call', 'load'), ('outcome', 'ok')]"] > 10
+    assert after["gandiva_agent_calls_total[('outcome', 'ok'), ('verb', 'offload')]"] == suspends
+    assert after["gandiva_ticks_total"] > during["gandiva_ticks_total"]
+    assert after["gandiva_journal_size_bytes[('file', 'main')]"] > 0
+    assert after["process_resident_memory_bytes"] > 20e6
+    assert fetch(site, "/healthz") == (200, "ok\n")
+
+
+def test_a_silent_slurmctld_and_a_lost_node_are_counted(site: Site) -> None:
+    site.start_controller(cluster={"rpc_deadline_seconds": 2.0})
+    slurmctld = site.cluster.service("ctl", "slurmctld")
+    sshd = site.cluster.service("n2", "sshd")
+    slurmctld.kill(signal.SIGSTOP)
+    try:
+        cut = "gandiva_slurm_calls_total[('call', 'load'), ('outcome', 'cut_off')]"
+        site.wait("calls that are cut off", lambda: metrics(site)[cut] >= 1, 30)
+        assert metrics(site)["gandiva_problems"] == 1
+    finally:
+        slurmctld.kill(signal.SIGCONT)
+    site.wait("no problem any more", lambda: metrics(site)["gandiva_problems"] == 0, 60)
+    sshd.stop()
+    site.cluster.exec("n2", "pkill -f '[g]andiva-agent n2' || true")
+    try:
+        lost = "gandiva_agent_calls_total[('outcome', 'unreachable'), ('verb', 'observe')]"
+        site.wait("the lost agent", lambda: metrics(site).get(lost, 0) >= 1, 30)
+        site.wait("n2 down", lambda: metrics(site)["gandiva_node_up[('node', 'n2')]"] == 0, 30)
+    finally:
+        sshd.start()
+
+
+# -- owner files ----------------------------------------------------------------------------------------
+
+LOOK = (
+    "import json,subprocess,pathlib\n"
+    "show=json.loads(subprocess.run(['mockgpu','show','--json'],capture_output=True,text=True,check=True).stdout)\n"
+    "files={p.name:p.read_text() for p in pathlib.Path('/run/gpustat').iterdir() if p.name[0]!='.'}\n"
+    "print(json.dumps({'show':show,'files':files}))\n"
+)
+
+
+def owners(site: Site, node: str) -> tuple[dict[str, set[int]], dict[str, set[int]]]:
+    """By UUID: the jobs that hold memory, and the jobs that the files name."""
+    python = "/opt/gandiva/venv/bin/python"
+    seen: dict[str, Any] = json.loads(site.cluster.exec(node, [python, "-c", LOOK]).stdout)
+    uuids = {gpu["index"]: gpu["uuid"] for gpu in seen["show"]["gpus"]}
+    held: dict[str, set[int]] = {}
+    for process in seen["show"]["processes"]:
+        for gpu in process["gpus"]:
+            if gpu["used_bytes"] > 0 and process["job_id"]:
+                held.setdefault(uuids[gpu["gpu"]], set()).add(process["job_id"])
+    named = {
+        name: {int(line.split()[0]) for line in text.splitlines()} for name, text in seen["files"].items()
+    }
+    return held, named
+
+
+def doing(site: Site) -> list[tuple[int, str, bool]]:
+    """What the controller has jobs doing: id, phase, in the middle of a switch."""
+    jobs = json.loads(fetch(site, "/v1/gpus")[1])["jobs"]
+    return sorted((job["job_id"], job["phase"], job["busy"]) for job in jobs)
+
+
+def test_owner_files_name_the_jobs_that_hold_the_gpus(site: Site) -> None:
+    for count, node in ((4, "n2"), (2, "n1")):
+        job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{count}", "-w", node)
+        site.wait_state(job, "RUNNING")
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1") for _ in range(3)]
+    jobs.append(site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2))
+    site.wait_on_gpu(*jobs)
+    compared: set[frozenset[tuple[str, frozenset[int]]]] = set()
+    count = 0
+    deadline = time.monotonic() + 90
+    while (len(compared) < 4 or count < 12) and time.monotonic() < deadline:
+        before = doing(site)
+        held, named = owners(site, "n1")
+        if any(busy for _, _, busy in before) or doing(site) != before or not held:
+            continue  # a switch is going on
+        assert named == held, f"files {named}, memory {held}, jobs {before}"
+        compared.add(frozenset((uuid, frozenset(ids)) for uuid, ids in held.items()))
+        count += 1
+    assert len(compared) >= 4 and count >= 12, f"{count} looks at {len(compared)} different owners"
+    # A killed controller, and with it its agents: who ends meanwhile is not in the files for ever.
+    site.cluster.kill_controller(9)
+    running = [job for job, state in site.states(jobs).items() if state == "RUNNING"]
+    for job in running:
+        site.cluster.exec("login", ["scancel", str(job)])
+    site.wait_ended(running)
+    site.start_controller()
+    site.wait("files of the others only", lambda: not _named(site) & set(running), 20)
+    site.cancel_all()
+    site.wait("no files at the end", lambda: not _named(site), 20)
+
+
+def _named(site: Site) -> set[int]:
+    return {job for node in site.nodes for ids in owners(site, node)[1].values() for job in ids}
+
+
+def test_files_of_ordinary_jobs_are_left_alone(site: Site) -> None:
+    """A site's own prolog writes them for jobs that Gandiva has nothing to do with."""
+    uuids = list(_uuids(site, "n1"))
+    site.cluster.write_file("n1", f"/run/gpustat/{uuids[3]}", "4294000001 2001\n")
+    try:
+        job = site.train("alice", "--gandiva", "--gres=gpu:3", "-w", "n1", gpus=3, steps=30)
+        site.wait_ended([job])
+        site.wait("its files gone", lambda: _named(site) == {4294000001}, 20)
+    finally:
+        site.cluster.exec("n1", ["rm", "-f", f"/run/gpustat/{uuids[3]}"])
+
+
+def _uuids(site: Site, node: str) -> Iterator[str]:
+    show = json.loads(site.cluster.exec(node, ["mockgpu", "show", "--json"]).stdout)
+    yield from (gpu["uuid"] for gpu in show["gpus"])
+
+
+# -- the log --------------------------------------------------------------------------------------------
+
+
+def test_debug_flags_come_and_go_with_a_reload(site: Site) -> None:
+    def said(subsystem: str) -> int:
+        found = 0
+        for line in site.cluster.controller_log().splitlines()[mark:]:
+            if line.startswith("{"):
+                entry = json.loads(line)
+                found += entry["level"] == "debug" and entry["subsystem"].startswith(subsystem)
+        return found
+
+    def reload(**log: Any) -> None:
+        from container import render
+
+        text = render.controller_toml(site.cluster.spec, {**QUICK, "log": log})
+        site.cluster.write_file("ctl", "/etc/gandiva/gandiva.toml", text)
+        site.cluster.service("ctl", "gandiva").kill(signal.SIGHUP)
+
+    mark = len(site.cluster.controller_log().splitlines())
+    reload(format="json", debug=["cluster", "executor"])
+    job = site.train("alice", "--gandiva", "--gres=gpu:1", steps=20)
+    site.wait_ended([job])
+    site.wait("calls and steps in the log", lambda: said("cluster") > 3 and said("executor") > 3, 20)
+    assert said("nodes") == said("api") == said("policies") == 0
+    steps = [
+        json.loads(line) for line in site.cluster.controller_log().splitlines()[mark:] if '"executor' in line
+    ]
+    assert {entry["job"] for entry in steps} == {job}
+    reload(format="json", debug=[])
+    mark = len(site.cluster.controller_log().splitlines())
+    site.wait("the reload", lambda: "settings reloaded" in "\n".join(_tail(site, mark)), 20)
+    mark = len(site.cluster.controller_log().splitlines())
+    ticks = metrics(site)["gandiva_ticks_total"]
+    site.wait("some turns", lambda: metrics(site)["gandiva_ticks_total"] > ticks + 3, 20)
+    assert said("") == 0
+
+
+def _tail(site: Site, mark: int) -> list[str]:
+    return site.cluster.controller_log().splitlines()[mark - 3 :]
