@@ -164,6 +164,7 @@ def _take_over(stage: Stage, point: Point) -> Evidence:
     for _ in range(ATTEMPTS):
         jobs = stage.populate(point.workload)
         ids = tuple(j.id for j in jobs)
+        leads = stage.log_since().count("leads: policy")
         stage.order(Order(kind=point.operation, step=point.step.value, deed="kill", jobs=ids))
         try:
             job_id = stage.await_met()["job"]
@@ -173,7 +174,6 @@ def _take_over(stage: Stage, point: Point) -> Evidence:
     else:
         raise FaultFailed(f"{point.operation} never came to {point.step.value}")
     killed = time.time()
-    leads = stage.log_since().count("leads: policy")
     stage.site.wait("the standby to lead", lambda: stage.log_since().count("leads: policy") > leads, 60)
     took_seconds = time.time() - killed
     if took_seconds > TAKEOVER_SECONDS:
