@@ -56,7 +56,7 @@ deb: env ## Debian packages for forky (Slurm 26.05) and trixie (24.11), in build
 deb-test: env ## Everything about the packages, on both releases: a cluster from packages, upgrade, purge (10 minutes)
 	@for release in forky trixie; do \
 	    printf '==> Packages on %s\n' $$release; \
-	    RELEASE=$$release GANDIVA_DEB_AGAIN=1 $(PYTHON) -m pytest tests/live/test_packages.py -m live -q || exit 1; \
+	    RELEASE=$$release ALL=1 $(PYTHON) -m pytest tests/live/test_packages.py -m live -q || exit 1; \
 	done
 
 bench: env ## Benchmarks: step() overhead, GPU idle gap at a switch, loop time

@@ -2,7 +2,7 @@
 """The Debian packages: what is in them, how they come and go, and a cluster that runs from nothing else.
 
     make deb-test                                             both releases of Debian, everything
-    RELEASE=trixie pytest tests/live/test_packages.py -m live
+    RELEASE=trixie pytest tests/live/test_packages.py -m live without the long ones (second build, upgrades)
 
 These tests make a cluster and containers of their own; the run's common cluster is left alone.
 """
@@ -23,8 +23,8 @@ import pytest
 
 from container import engine, images, packages
 from container.cluster import MiniCluster, clusters
-from container.containers import spec_of
-from container.execute import Completed, Content, execute, put_files
+from container.containers import HOST_LABEL, LABEL, SPEC_LABEL, spec_of
+from container.execute import Completed, Content, execute, get_file, put_files
 from container.spec import ClusterSpec
 from tests.live.gpu_history import overlaps
 from tests.live.support import Site
@@ -37,6 +37,7 @@ ADAPTER = {"forky": "pyslurm", "trixie": "command"}[RELEASE]
 TRAIN = "python3 examples/train_mock.py --minibatch-ms 50 --memory-mb 1024"
 EXPOSURE = 15
 """Tenths; what `systemd-analyze security` may say at most of the daemon (0 none, 100 all)."""
+LONG = pytest.mark.skipif(not os.environ.get("ALL"), reason="long: set ALL=1 (make deb-test does)")
 _PREFIX = "packages-"
 
 
@@ -172,7 +173,7 @@ def test_completion_in_real_shells(workshop: Machine) -> None:
 
 def test_units_are_right_and_little_exposed(machine: Machine) -> None:
     machine("dpkg -i /pk/*.deb 2>&1")
-    done = machine("systemd-analyze verify gandiva.service run-gandiva.mount 2>&1", check=False)
+    done = machine("systemd-analyze verify --man=no gandiva.service run-gandiva.mount 2>&1", check=False)
     mine = [line for line in done.stdout.splitlines() if "gandiva" in line]
     assert mine == [], done.stdout
     done = machine(
@@ -240,10 +241,8 @@ def test_install_remove_install_purge(machine: Machine) -> None:
     assert before - machine.files() == set()
 
 
+@LONG
 def test_a_second_build_is_the_same(client: Any, folder: Path) -> None:
-    if not os.environ.get("GANDIVA_DEB_AGAIN"):
-        pytest.skip("takes a second build: set GANDIVA_DEB_AGAIN=1 (make deb-test does)")
-
     def digests() -> dict[str, str]:
         return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in folder.glob("*.deb")}
 
@@ -257,7 +256,13 @@ def test_a_second_build_is_the_same(client: Any, folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def packaged(client: Any, folder: Path) -> Iterator[Site]:
-    """A cluster whose hosts have the packages and nothing else of Gandiva."""
+    """A cluster whose hosts have packages and nothing else of Gandiva ($GANDIVA_CLUSTER, if it is one)."""
+    existing = os.environ.get("GANDIVA_CLUSTER")
+    if existing and (mini := MiniCluster.attach(existing)).spec.install == "packages":
+        site = Site(mini, nodes=mini.spec.node_names)
+        site.start_controller()
+        yield site
+        return
     for name, found in clusters(client).items():
         pid = name.removeprefix(_PREFIX)
         if name.startswith(_PREFIX) and pid.isdigit() and not Path("/proc", pid).exists():
@@ -332,7 +337,9 @@ def test_the_key_opens_the_agent_and_nothing_else(packaged: Site) -> None:
     command = f"runuser -u gandiva -- ssh {options} root@n1"
     done = packaged.cluster.exec("ctl", f"{command} id < /dev/null", check=False)
     assert done.exit_code != 0 and "uid=" not in done.stdout
-    done = packaged.cluster.exec("ctl", f'echo \'{{"id":1,"verb":"hello"}}\' | {command} gandiva-agent n1')
+    done = packaged.cluster.exec(
+        "ctl", f'echo \'{{"id":1,"verb":"hello","deadline_seconds":20}}\' | {command} gandiva-agent n1'
+    )
     hello = json.loads(done.stdout)
     assert hello["ok"] and len(hello["result"]["gpus"]) == 4
 
@@ -343,15 +350,16 @@ NEWER = """
     for package in /pk/*.deb; do
         dpkg-deb -R "$package" tree
         sed -i 's/0\\.1\\.0~/0.1.0+next~/' tree/DEBIAN/control
-        dpkg-deb --root-owner-group -b tree "${package##*/}"
+        dpkg-deb -Znone --root-owner-group -b tree "${package##*/}"
         rm -rf tree
     done
 """
 
 
+@LONG
 def test_an_upgrade_keeps_jobs_and_settings(packaged: Site, machine: Machine, tmp_path: Path) -> None:
     """Packages of a higher version come in while one job runs and one is suspended."""
-    machine(textwrap.dedent(NEWER))
+    machine(textwrap.dedent(NEWER), timeout_seconds=300)
     for name in machine("ls /tmp/newer").stdout.split():
         content = b"".join(machine.client.api.get_archive(machine.container.id, f"/tmp/newer/{name}")[0])
         (tmp_path / name).write_bytes(_only_file(content))
@@ -379,6 +387,99 @@ def _only_file(archive: bytes) -> bytes:
         content = tar.extractfile(tar.getmembers()[0])
         assert content is not None
         return content.read()
+
+
+# What keeps an init system from running in a container: what else the image would start, and the control
+# groups, of which systemd gets a hierarchy of its own.
+BOOT = """
+    set -e
+    for unit in slurmctld slurmd slurmdbd mariadb ssh cron; do
+        ln -sf /dev/null /etc/systemd/system/$unit.service
+    done
+    umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup
+    exec /lib/systemd/systemd
+"""
+
+
+@pytest.fixture
+def booted(packaged: Site, client: Any, folder: Path) -> Iterator[Machine]:
+    """One more host of the cluster, for the controller, with a real systemd. /pk has the packages."""
+    spec = packaged.cluster.spec
+    api = client.api
+    network = f"gandiva-{spec.name}"
+    image = images.Images(client, RELEASE, print).ensure_site()
+    made = api.create_container(
+        image,
+        ["bash", "-c", BOOT],
+        name=f"gandiva-{spec.name}-ops",
+        hostname="ops",
+        # With the cluster's label it goes when the cluster goes.
+        labels={LABEL: spec.name, HOST_LABEL: "ops", SPEC_LABEL: spec.model_dump_json()},
+        environment={"container": "docker"},
+        host_config=api.create_host_config(
+            binds={f"{network}-conf": {"bind": "/etc/slurm", "mode": "rw"}},
+            network_mode=network,
+            cap_add=["SYS_ADMIN"],
+            security_opt=["seccomp=unconfined", "apparmor=unconfined"],
+            cgroupns="private",
+            tmpfs={"/run": "", "/run/lock": ""},
+        ),
+    )
+    machine = Machine(client, client.containers.get(made["Id"]))
+    try:
+        machine.put(list(packages.of_role(folder, "ctl").values()))
+        key = get_file(client, f"gandiva-{spec.name}-ctl", "/etc/munge/munge.key")
+        put_files(client, made["Id"], {"/etc/munge/munge.key": Content(key, 0o400)})
+        machine.container.start()
+        machine("for i in $(seq 300); do [ -S /run/systemd/private ] && exit; sleep 0.1; done; exit 1")
+        machine("chown munge: /etc/munge/munge.key && systemctl restart munge.service", timeout_seconds=60)
+        yield machine
+    finally:
+        machine.container.remove(force=True)
+
+
+@LONG
+def test_the_daemon_under_a_real_systemd(packaged: Site, booted: Machine) -> None:
+    """The unit with all its restrictions: jobs take turns, reload, upgrade, stop, purge."""
+    cluster = packaged.cluster
+    # Slurm knows people by number: the same on both hosts, as docs/install.md says.
+    uid = cluster.exec("ctl", "id -u gandiva").stdout.strip()
+    booted(f"groupadd -r -g {uid} gandiva && useradd -r -u {uid} -g {uid} -d /var/lib/gandiva gandiva")
+    booted("dpkg -i /pk/*.deb 2>&1")
+    assert booted("systemctl is-enabled gandiva.service", check=False).stdout.strip() == "disabled"
+    assert booted("systemctl is-active gandiva.service", check=False).stdout.strip() == "inactive"
+
+    for name, mode in (("agent_key", 0o600), ("known_hosts", 0o644), ("gandiva.toml", 0o644)):
+        content = get_file(booted.client, f"gandiva-{cluster.name}-ctl", f"/etc/gandiva/{name}")
+        put_files(booted.client, booted.container.id, {f"/etc/gandiva/{name}": Content(content, mode)})
+    booted("chown gandiva: /etc/gandiva/agent_key")
+    cluster.stop_controller()
+    booted("systemctl start gandiva.service || { journalctl -n 50 -u gandiva; exit 1; }", timeout_seconds=60)
+
+    where = ("--gandiva", "--gres=gpu:4", "-w", "n1")
+    jobs = [packaged.submit(user, f"{TRAIN} --gpus 4 --steps 300", *where) for user in ("alice", "bob")]
+    packaged.wait_on_gpu(*jobs)
+    booted("systemctl reload gandiva.service")
+    before = booted("systemctl show -P MainPID gandiva.service").stdout
+    booted("dpkg -i /pk/*.deb 2>&1")
+    assert booted("systemctl is-active gandiva.service").stdout.strip() == "active"
+    assert booted("systemctl show -P MainPID gandiva.service").stdout != before, "an upgrade restarts it"
+    log = "journalctl --no-pager -o cat -u gandiva.service"
+    assert set(packaged.wait_ended(jobs, 240).values()) == {"COMPLETED"}, booted(log).stdout[-3000:]
+    rows = booted("gandiva report -a --json --url http://localhost:6822").stdout
+    suspends = {row["job_id"]: row["suspends"] for row in json.loads(rows)["jobs"]}
+    assert suspends[jobs[0]] >= 1 and overlaps(packaged.holds()) == []
+
+    booted("systemctl stop gandiva.service", timeout_seconds=90)
+    assert booted("systemctl show -P Result gandiva.service").stdout.strip() == "success"
+    said = booted(log).stdout
+    assert f"adapter {ADAPTER}" in said
+    # The signs of a restriction that is one too many.
+    assert not re.search("Permission denied|Operation not permitted|Read-only file|Traceback", said), said
+    booted("dpkg --purge gandiva-controller 2>&1")
+    assert booted("systemctl cat gandiva.service 2>&1", check=False).exit_code != 0
+    assert booted("ls -d /var/lib/gandiva /var/log/gandiva", check=False).stdout == ""
+    packaged.start_controller()
 
 
 def test_purge_on_the_cluster(packaged: Site) -> None:
