@@ -378,6 +378,7 @@ class Journal:
                 self._store_singly(rows)
             for _ in rows:
                 self._queue.popleft()
+            _log.debug("journal %s: %d rows written", self.path, len(rows))
 
     def _store_singly(self, rows: list[tuple[str, tuple[object, ...]]]) -> None:
         """A row that no disk will ever take must not hold up the others for ever."""
