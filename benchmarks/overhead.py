@@ -40,6 +40,7 @@ for number in range(int(sys.argv[1])):
     pyslurm.JobSubmitDescription(
         name=f"wait-{number}", script="#!/bin/sh\\nsleep 60\\n", working_directory="/tmp",
         gres_per_node={"gpu": 1}, memory_per_node="100M", standard_output="/dev/null", time_limit=60,
+        environment={"PATH": "/usr/bin:/bin"},
     ).submit()
 """
 
@@ -66,7 +67,7 @@ print(json.dumps(found))
 
 UPDATE_TIME = """
 import ctypes, json, time
-lib = ctypes.CDLL("libslurm.so")
+lib = ctypes.CDLL("libslurm.so", mode=ctypes.RTLD_GLOBAL)
 lib.slurm_init(None)
 lib.slurm_load_jobs.argtypes = [ctypes.c_long, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint16]
 def load(since):
@@ -74,12 +75,13 @@ def load(since):
     begin, cpu = time.perf_counter(), time.process_time()
     status = lib.slurm_load_jobs(since, ctypes.byref(answer), 3)
     found = (time.perf_counter() - begin, time.process_time() - cpu)
-    last = ctypes.cast(answer, ctypes.POINTER(ctypes.c_long))[0] if status == 0 else None
+    last = ctypes.cast(answer, ctypes.POINTER(ctypes.c_long))[1] if status == 0 else None
     if status == 0:
         lib.slurm_free_job_info_msg(answer)
     return found, last
 def middle(values):
-    return sorted(values)[len(values) // 2]
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
 full = [load(0) for _ in range(9)]
 later = full[-1][1] + 10
 short = [load(later) for _ in range(9)]
