@@ -157,7 +157,12 @@ class Daemon:
             fence,
         )
         nodes = ssh_nodes(_ssh_settings(settings), measures=self._metrics, introduction=me, guard=fence)
-        answers = Answers(self._live, JournalReader(journal.path), metrics=self._metrics)
+        answers = Answers(
+            self._live,
+            JournalReader(journal.path),
+            metrics=self._metrics,
+            stale_seconds=max(60.0, 3 * settings.loop.interval_seconds),
+        )
         api = ApiServer(settings.api.listen, answers)
         api.start()
         try:
