@@ -105,7 +105,7 @@ class JobMessage(Message):
     moves: int = 0
     step_seconds: float | None = None
     exit_code: int | None = None
-    """Wait status, as Slurm has it."""
+    """128 + the signal where a signal ended it; else its exit code."""
     peak_memory_bytes: int | None = None
     """Most memory seen on one GPU."""
     last_gpus: list[str] = Field(default_factory=list)

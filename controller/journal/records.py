@@ -37,7 +37,7 @@ class JobRecord:
     step_seconds: float | None = None
     """Median mini-batch time measured while it ran alone."""
     exit_code: int | None = None
-    """Wait status: the exit code is in its high byte, the signal in its low one (as Slurm has it)."""
+    """128 + the signal where a signal ended it, as shells say it; else its exit code."""
     peak_memory_bytes: int | None = None
     """Most memory seen on one GPU."""
 

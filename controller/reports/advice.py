@@ -25,16 +25,27 @@ _BY_STATE = {
 
 
 def why_not_eligible(slurm: SlurmJob | None) -> str:
-    """Why Slurm would not start a job that Gandiva has not taken in yet."""
-    if slurm is None or not slurm.reason:
+    """Why Slurm would not start a job that Gandiva has not taken in yet.
+
+    The reason in Slurm is nearly always the hold by which Gandiva keeps its jobs, so it is looked for
+    elsewhere; a user's own hold is a begin time from 2100 on (docs/slurm-facts.md).
+    """
+    if slurm is None:
         return ""
-    if slurm.reason.startswith("JobHeld"):
-        return "held by its user or an operator (scontrol hold, sbatch --hold)"
-    if slurm.reason.startswith("Dependency"):
-        return f"waits for other jobs: {slurm.dependency}" if slurm.dependency else "waits for other jobs"
-    if slurm.reason == "BeginTime":
-        return f"not to begin before {slurm.eligible_time or 'its --begin time'}"
-    return f"Slurm says {slurm.reason}"
+    if slurm.dependency:
+        return f"waits for other jobs: {slurm.dependency}"
+    if held_by_user(slurm):
+        return "held by its user (scontrol hold, sbatch --hold)"
+    if slurm.reason == "JobHeldAdmin":
+        return "held by an operator (scontrol hold)"
+    if slurm.eligible_time and slurm.reason in ("JobHeldUser", "BeginTime"):
+        return f"not to begin before {slurm.eligible_time}"
+    return f"Slurm says {slurm.reason}" if slurm.reason not in ("", "JobHeldUser") else ""
+
+
+def held_by_user(slurm: SlurmJob) -> bool:
+    """Whether its owner holds it."""
+    return slurm.eligible_time[:10] >= "2099-12-31"
 
 
 def next_step(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None) -> str:
@@ -42,12 +53,11 @@ def next_step(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJ
     if live is None:
         return _BY_STATE.get(job.state.split()[0] if job and job.state else "", "")
     if live.phase == "ineligible":
-        held = slurm is not None and slurm.reason.startswith("JobHeld")
-        return (
-            f"scontrol release {live.job_id}"
-            if held
-            else "nothing: Gandiva takes it in when Slurm would start it"
-        )
+        if slurm is not None and held_by_user(slurm):
+            return f"scontrol release {live.job_id}"
+        if slurm is not None and slurm.reason == "JobHeldAdmin":
+            return "ask the operator who holds it"
+        return "nothing: Gandiva takes it in when Slurm would start it"
     if live.phase == "running" and not live.suspendable:
         return (
             "call step() of its session between mini-batches, or submit it with --gandiva-suspend=requeue: "

@@ -42,8 +42,8 @@ class Row:
             return self.accounting.exit_code
         if self.job.exit_code is None:
             return ""
-        # wait status: the exit code in the high byte, the signal in the low one
-        return f"{(self.job.exit_code >> 8) & 255}:{self.job.exit_code & 127}"
+        code = self.job.exit_code
+        return f"0:{code - 128}" if code > 128 else f"{code}:0"
 
     @property
     def elapsed(self) -> float | None:

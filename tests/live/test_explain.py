@@ -57,7 +57,7 @@ def test_jobs_that_share_wait_are_held_or_are_not_ours(site: Site) -> None:
     large = site.train("alice", "--gandiva", "--gres=gpu:4", "--job-name=large")
     told(site, large, "waits in the queue", "why no server", "next nothing: it starts when there is room")
     held = site.train("alice", "--gandiva", "--gres=gpu:1", "--hold")
-    told(site, held, "why held by its user or an operator", f"next scontrol release {held}")
+    told(site, held, "why held by its user", f"next scontrol release {held}")
     after = site.train("alice", "--gandiva", "--gres=gpu:1", f"--dependency=afterok:{first}")
     told(site, after, f"why waits for other jobs: afterok:{first}")
     later = site.train("alice", "--gandiva", "--gres=gpu:1", "--begin=now+1hour")

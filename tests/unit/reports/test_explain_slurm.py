@@ -34,9 +34,12 @@ def text(answer: ExplainMessage, slurm: SlurmJob | None = None) -> str:
 @pytest.mark.parametrize(
     ("slurm", "why", "step"),
     [
-        (SlurmJob(9, reason="JobHeldUser"), "held by its user or an operator", "scontrol release 9"),
-        (SlurmJob(9, reason="Dependency", dependency="afterok:7(x)"), "waits for other", "nothing"),
-        (SlurmJob(9, reason="BeginTime", eligible_time="2026-01-01"), "not to begin before 2026", "nothing"),
+        (SlurmJob(9, reason="JobHeldUser", eligible_time="2100-01-01T00"), "held by its", "scontrol"),
+        (SlurmJob(9, reason="JobHeldUser", eligible_time="2099-12-31T18"), "held by its", "scontrol"),
+        (SlurmJob(9, reason="JobHeldAdmin"), "held by an operator", "ask the operator"),
+        (SlurmJob(9, reason="JobHeldUser", dependency="afterok:7(x)"), "waits for other", "nothing"),
+        (SlurmJob(9, reason="JobHeldUser", eligible_time="2026-01-01T10"), "not to begin before", "nothing"),
+        (SlurmJob(9, reason="JobHeldUser"), "", "nothing"),
         (SlurmJob(9, reason="AssocGrpGRES"), "Slurm says AssocGrpGRES", "nothing"),
         (None, "", "nothing"),
     ],
@@ -64,7 +67,7 @@ def test_what_to_do_about_a_job_that_is_there(changes: dict[str, Any], word: str
 
 
 def test_what_to_do_about_a_job_that_is_over() -> None:
-    over = job(state="OUT_OF_MEMORY", end_time=NOW - 5, exit_code=9)
+    over = job(state="OUT_OF_MEMORY", end_time=NOW - 5, exit_code=137)
     said = text(ExplainMessage(time=NOW, job=over))
     assert "more --mem" in said and "exit code 0:9" in said
     assert next_step(job(state="COMPLETED", end_time=NOW), None, None) == ""

@@ -150,7 +150,7 @@ def test_units() -> None:
 
 
 def test_other_columns() -> None:
-    row = Row(job(request={"suspend": "requeue", "model": "resnet50"}, phase="running", exit_code=256), NOW)
+    row = Row(job(request={"suspend": "requeue", "model": "resnet50"}, phase="running", exit_code=1), NOW)
     line = table("Method,Model,Phase,ExitCode,Account,Partition,Moves,Suspends,JobIDRaw", row, delimiter="|")[
         1
     ]
