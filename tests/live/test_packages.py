@@ -396,6 +396,7 @@ BOOT = """
     for unit in slurmctld slurmd slurmdbd mariadb ssh cron; do
         ln -sf /dev/null /etc/systemd/system/$unit.service
     done
+    rm -f /usr/sbin/policy-rc.d
     umount -R /sys/fs/cgroup; mount -t cgroup2 none /sys/fs/cgroup
     exec /lib/systemd/systemd
 """
