@@ -361,7 +361,9 @@ class Controller:
             if job.id in snapshot.busy:
                 continue
             memory = self._memory[job.id]
-            if job.phase is Phase.RUNNING and memory.running_since is None:
+            # (One that is stuck in a switch which a killed controller had begun has not left its GPUs either.)
+            on_gpus = job.phase is Phase.RUNNING or (job.phase is Phase.STUCK and job.id in self._was_running)
+            if on_gpus and memory.running_since is None:
                 since = self._ran_since(job.id, started.get(job.id), now)
                 self._memory.started(job.id, job.running_on, since)
                 self._recorder.slice_begins(job.id, job.running_on, since)
@@ -385,8 +387,10 @@ class Controller:
                     self._recorder.slice_ends(job_id, "job ended", end)
             if gone:
                 self._memory.forget(job_id)
-        self._was_running.clear()
-        self._was_starting.clear()
+        # Jobs on nodes that do not answer yet (an agent takes a moment to start) are judged when they do.
+        unseen = {job.id for job in seen if job.phase is Phase.UNKNOWN}
+        self._was_running = {j: was for j, was in self._was_running.items() if j in unseen}
+        self._was_starting = {j: since for j, since in self._was_starting.items() if j in unseen}
         self._looked_at = now
 
     def _ran_since(self, job_id: JobId, started: float | None, now: float) -> float:

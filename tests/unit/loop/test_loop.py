@@ -301,3 +301,25 @@ def test_phases_seen_are_only_those_of_the_model(tmp_path: Path) -> None:
         assert world.cluster.jobs[JobId(1)].restart_count == 0
 
     run(scenario)
+
+
+def test_time_on_gpus_counts_on_when_agents_answer_only_some_turns_after_a_start(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        job = world.submit(work_seconds=60)
+        world.start()
+        await asyncio.sleep(20)
+        await world.kill()
+        world.nodes.unreachable.add("n1")
+        await asyncio.sleep(5)
+        world.start()
+        await asyncio.sleep(5)
+        assert world.ticks[-1].snapshot.jobs[job].phase is Phase.UNKNOWN
+        world.nodes.unreachable.discard("n1")
+        await world.until_ended([job], 100)
+        await asyncio.sleep(3)
+        await world.stop()
+        (row,) = JournalReader(world.journal_path).jobs(JobFilter())
+        assert row.run_seconds == pytest.approx(60, abs=1.5)
+
+    run(scenario)
