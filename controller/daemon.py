@@ -310,6 +310,7 @@ class Daemon:
         notify.reloading()
         try:
             new = load_settings(self._path)
+            policy = make_policy(new.policy)
             logs.configure(new.log)
         except (GandivaError, OSError) as error:
             log.error(
@@ -329,7 +330,7 @@ class Daemon:
         self._controller.settings = loop_settings(new)
         self._controller.executor.settings = executor_settings(new)
         self._controller.priority_class = priority_classes(new.policy)
-        self._controller.use(make_policy(new.policy))
+        self._controller.use(policy)
         log.info("settings reloaded: policy %s", new.policy.name)
         notify.ready(f"policy {new.policy.name}")
 

@@ -10,7 +10,7 @@ from typing import Any
 from controller.model import Job
 from controller.policies.baselines.settings import FifoSkipSettings, SjfSettings, SrsfSettings, SrtfSettings
 from controller.policies.gangs.lanes import Key
-from controller.policies.gangs.planner import GangPolicy, Member
+from controller.policies.gangs.planner import Course, GangPolicy, Member
 
 
 class _Plain(GangPolicy[None]):
@@ -64,24 +64,25 @@ class _Remaining(_Plain):
     """The remaining time is multiplied by the size of the gang."""
 
     def key(self, member: Member[None], now: float) -> Key:
-        return self.keys((member,), now)[0]
+        job = member.job
+        left, change = self.course(member)
+        if job.accrues_since is not None:
+            left += change * (now - job.accrues_since)
+        return (-job.priority_class, round(left, 6) if left > 0 else 0.0, job.submit_time, job.id)
 
-    def keys(self, members: Sequence[Member[None]], now: float) -> list[Key]:
-        # Written out: it is done for every running job in every plan.
-        found: list[Key] = []
-        weighted = self.weighted
-        for member in members:
-            job = member.job
-            left = job.duration_seconds
-            if left is None:
-                left = math.inf
-            else:
-                left -= job.run_seconds
-                if job.accrues_since is not None:
-                    left -= now - job.accrues_since
-                left = round(left * job.request.gpus if weighted else left, 6) if left > 0 else 0.0
-            found.append((-job.priority_class, left, job.submit_time, job.id))
-        return found
+    def course(self, member: Member[None]) -> tuple[float, float]:
+        job = member.job
+        size = job.gpus if self.weighted else 1
+        if job.duration_seconds is None:
+            return math.inf, 0.0
+        return (job.duration_seconds - job.run_seconds) * size, -1.0 * size
+
+    def keys(self, courses: Sequence[Course], lane: int, now: float) -> list[Key]:
+        # (It is done for every running job in every plan.)
+        return [
+            (rank, round(left, 6) if (left := value + change * (now - since)) > 0 else 0.0, submit, job_id)
+            for rank, value, change, since, submit, job_id in courses
+        ]
 
 
 class Srtf(_Remaining):

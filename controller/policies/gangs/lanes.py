@@ -9,7 +9,7 @@ as long as nobody waiting stands before them, so that most scans cost a few step
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterable, Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any
@@ -82,7 +82,7 @@ def select(lanes: Sequence[Lane], free_gpus: int, skip: Set[Shape], *, backfill:
             if lane.running_gpus <= selection.free_gpus and (not heads or heads[0][0] > running[-1][0]):
                 selection.free_gpus -= lane.running_gpus
             else:
-                _merge(running, heads, selection)
+                _merge(lane, heads, selection)
                 continue
         _take_waiting(heads, selection)
     return selection
@@ -127,9 +127,11 @@ def _take_waiting(heads: list[_Head], selection: Selection) -> None:
         _advance(heads)
 
 
-def _merge(running: Iterable[tuple[Key, JobId, int]], heads: list[_Head], selection: Selection) -> None:
+def _merge(lane: Lane, heads: list[_Head], selection: Selection) -> None:
+    running = lane.running
+    tail = _start_those_before(lane, heads, selection) if lane.running_gpus <= selection.free_gpus else 0
     free = selection.free_gpus
-    for key, running_id, gpus in running:
+    for key, running_id, gpus in running[tail:] if tail else running:
         while heads and heads[0][0] < key:
             _, job_id, size, _, _ = heads[0]
             if size > free:
@@ -144,6 +146,30 @@ def _merge(running: Iterable[tuple[Key, JobId, int]], heads: list[_Head], select
             selection.stops.append(running_id)
     selection.free_gpus = free
     _take_waiting(heads, selection)
+
+
+def _start_those_before(lane: Lane, heads: list[_Head], selection: Selection) -> int:
+    """While all that runs fits and there is room enough, those waiting before a running job start without a
+    look at every running job: only the last ones can have to stop. Counts in the starts and the running jobs
+    before the index returned; from there on room may be short, and every job must be looked at. (A start may
+    lie behind that index: the running jobs in between fit all the same.)"""
+    running = lane.running
+    first = len(running)
+    left = selection.free_gpus - lane.running_gpus
+    # `left`: GPUs that remain when the scan comes to `running[first]`.
+    most = max((head[2] for head in heads), default=0)
+    while heads:
+        while first and left < 2 * most:
+            first -= 1
+            left += running[first][2]
+        if not first or left < 2 * most or heads[0][0] > running[first - 1][0]:
+            break
+        _, job_id, size, _, _ = heads[0]
+        selection.starts.append(job_id)
+        left -= size
+        _advance(heads)
+    selection.free_gpus = left
+    return first
 
 
 def _strict(lanes: Sequence[Lane], selection: Selection, skip: Set[Shape]) -> None:

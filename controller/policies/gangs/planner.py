@@ -14,6 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from controller.layered import Layered
@@ -21,6 +22,8 @@ from controller.model import Assignment, GpuSet, Job, JobId, Phase, Plan, Snapsh
 from controller.policies.gangs.lanes import Key, Lane, Shape, select
 from controller.policies.gangs.pool import GpuPool
 
+_JOB, _GPUS = itemgetter(1), itemgetter(2)
+"""Of an entry of a lane's running jobs."""
 _ROUNDS = 64
 """How often a plan is begun anew because a shape could not be placed."""
 
@@ -42,6 +45,10 @@ class Standing(enum.Enum):
     """Neither on GPUs nor a candidate now: on its way off them, ineligible, or to be left alone."""
 
 
+Course = tuple[int, float, float, float, float, JobId]
+"""How a running job's place changes: minus its class, a value, the change of this value per second, since
+when it changes, and submission and id for the tie."""
+
 A = TypeVar("A")
 
 
@@ -59,6 +66,8 @@ class Member(Generic[A]):
     shape: Shape = (1,)
     epoch: int = 0
     """Changes whenever timers set for it become void."""
+    course: Course = (0, 0.0, 0.0, 0.0, 0.0, JobId(0))
+    """Of a running job, where keys change as jobs run."""
 
 
 class GangPolicy(ABC, Generic[A]):
@@ -92,9 +101,13 @@ class GangPolicy(ABC, Generic[A]):
     def key(self, member: Member[A], now: float) -> Key:
         """Its place in its lane: the smaller the earlier. Unique."""
 
-    def keys(self, members: Sequence[Member[A]], now: float) -> Iterable[Key]:
-        """Keys of many running jobs (for policies whose keys change as jobs run)."""
-        return [self.key(member, now) for member in members]
+    def course(self, member: Member[A]) -> tuple[float, float]:
+        """The value its key follows from, and the change of it per second on GPUs (where `dynamic`)."""
+        return 0.0, 0.0
+
+    def keys(self, courses: Sequence[Course], lane: int, now: float) -> Sequence[Key] | None:
+        """Keys of the running jobs of a lane (where `dynamic`). None: as they are."""
+        return None
 
     def lane(self, member: Member[A], now: float) -> int:
         """The lane it stands in."""
@@ -333,6 +346,12 @@ class GangPolicy(ABC, Generic[A]):
             self._lanes[member.lane].add_waiting(member.key, job.id, member.shape)
         elif member.standing is Standing.RUNNING:
             self._lanes[member.lane].add_running(member.key, job.id, job.gpus)
+            if self.dynamic:
+                value, change = self.course(member)
+                since = job.accrues_since
+                if since is None:
+                    since, change = now, 0.0
+                member.course = (-job.priority_class, value, change, since, job.submit_time, job.id)
 
     def _reorder(self, now: float) -> None:
         if self.rekey:
@@ -342,14 +361,15 @@ class GangPolicy(ABC, Generic[A]):
                     self._leave_lane(member)
                     self._enter_lane(member, now)
         members = self._members
-        for lane in self._lanes:
+        for number, lane in enumerate(self._lanes):
             running = [members[job_id] for _, job_id, _ in lane.running]
-            fresh = []
-            for member, key, (_, job_id, gpus) in zip(
-                running, self.keys(running, now), lane.running, strict=True
-            ):
+            keys = self.keys([member.course for member in running], number, now)
+            if keys is None:
+                continue
+            for member, key in zip(running, keys, strict=True):
                 member.key = key
-                fresh.append((key, job_id, gpus))
+            # (Most of it written so that no step of Python is taken for each job.)
+            fresh = list(zip(keys, map(_JOB, lane.running), map(_GPUS, lane.running), strict=True))
             fresh.sort()
             lane.running = fresh
 

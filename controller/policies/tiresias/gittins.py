@@ -56,7 +56,8 @@ class Distribution:
             spent = np.where(within < larger, spent + (larger - within) * quantum, spent)
         with np.errstate(divide="ignore", invalid="ignore"):
             found = np.where(larger == 0, 0.0, np.where(spent > 0, within / spent, np.inf))
-        return [float(value) for value in found]
+        answer: list[float] = found.tolist()
+        return answer
 
     def supremum(self, attained: float, *, whole_sizes: bool = False) -> float:
         """The index for the best quantum, which is always the distance to a sample. O(samples).
@@ -109,3 +110,8 @@ class SimulatorTable:
             return 0.0
         first = bisect_right(self.sizes, attained)
         return self._indices[first] if first < len(self._indices) else 0.0
+
+    def indices(self, attained: Sequence[float]) -> list[float]:
+        """The same for many values at once."""
+        sizes, indices = self.sizes, [*self._indices, 0.0]
+        return [indices[bisect_right(sizes, value)] for value in attained]

@@ -8,19 +8,16 @@ anew there.
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from controller.errors import SettingsError
 from controller.model import Job, Phase
 from controller.policies.gangs.lanes import Key
-from controller.policies.gangs.planner import GangPolicy, Member, Standing, gpus_words
+from controller.policies.gangs.planner import Course, GangPolicy, Member, Standing, gpus_words
 from controller.policies.tiresias.gittins import Distribution, SimulatorTable
 from controller.policies.tiresias.settings import QueueSettings, TiresiasGittinsSettings, TiresiasLasSettings
 from controller.policies.tiresias.skew import fit_pack_limit, skew_fraction
@@ -144,6 +141,12 @@ class _Tiresias(GangPolicy[Account]):
         if self._settings.service == "seconds":
             return job.run_seconds_at(now) - account.forgiven_seconds
         return job.gpu_seconds_at(now) - account.forgiven_gpu_seconds
+
+    def course(self, member: Member[Account]) -> tuple[float, float]:
+        job, account = member.job, member.account
+        if self._settings.service == "seconds":
+            return job.run_seconds - account.forgiven_seconds, 1.0
+        return job.gpu_seconds - account.forgiven_gpu_seconds, float(len(job.running_on))
 
     def lane(self, member: Member[Account], now: float) -> int:
         account = member.account
@@ -340,6 +343,12 @@ class TiresiasLas(_Tiresias):
         job = member.job
         return (-job.priority_class, round(self.attained(member, now), 6), job.submit_time, job.id)
 
+    def keys(self, courses: Sequence[Course], lane: int, now: float) -> list[Key]:
+        return [
+            (rank, round(value + change * (now - since), 6), submit, job_id)
+            for rank, value, change, since, submit, job_id in courses
+        ]
+
 
 class TiresiasGittins(_Tiresias):
     """Gittins index in each queue."""
@@ -347,10 +356,12 @@ class TiresiasGittins(_Tiresias):
     name = "tiresias-gittins"
     dynamic = True
 
-    def __init__(self, settings: TiresiasGittinsSettings | None = None) -> None:
+    def __init__(
+        self, settings: TiresiasGittinsSettings | None = None, samples: Sequence[float] = ()
+    ) -> None:
+        """`samples`: GPU-seconds of finished jobs to begin with (the file that `distribution` names)."""
         self._gittins = settings or TiresiasGittinsSettings()
-        path = self._gittins.distribution
-        self._given = read_sizes(Path(path)) if path else []
+        self._given = list(samples)
         self._learned: list[float] = []
         self._fitted: list[float] = []
         self._unfitted = 0
@@ -380,33 +391,28 @@ class TiresiasGittins(_Tiresias):
         job = member.job
         return (-job.priority_class, -index, job.submit_time, job.id)
 
-    def keys(self, members: Sequence[Member[Account]], now: float) -> list[Key]:
+    def keys(self, courses: Sequence[Course], lane: int, now: float) -> Sequence[Key] | None:
         settings = self._gittins
-        by_sup = settings.quantum == "sup"
-        if not members or by_sup or len(self._distribution) < settings.samples_needed:
-            return [self.key(member, now) for member in members]
-        # Written out: it is done for every running job in every plan. Jobs of one lane have one quantum.
-        attained: list[float] = []
-        in_seconds = settings.service == "seconds"
-        for member in members:
-            job, account = member.job, member.account
-            ran = 0.0 if job.accrues_since is None else now - job.accrues_since
-            if in_seconds:
-                value = job.run_seconds + ran - account.forgiven_seconds
-            else:
-                value = job.gpu_seconds + ran * len(job.running_on) - account.forgiven_gpu_seconds
-            attained.append(round(value, 6) if value > 0 else 0.0)
+        if self._table is None and len(self._distribution) < settings.samples_needed:
+            return None
+        # (It is done for every running job in every plan. Jobs of one lane have one quantum.)
+        attained = [
+            round(reached, 6) if (reached := value + change * (now - since)) > 0 else 0.0
+            for _, value, change, since, _, _ in courses
+        ]
+        indices: Sequence[float | None]
         if self._table is not None:
-            table = self._table.index
-            indices = [table(value) for value in attained]
+            indices = self._table.indices(attained)
+        elif settings.quantum == "sup":
+            indices = [self.index(service, lane) for service in attained]
         else:
-            quantum, queue = settings.quantum_gpu_seconds, members[0].account.queue
+            quantum = settings.quantum_gpu_seconds
             if settings.quantum == "queue":
-                quantum = self._limits[queue] if queue < len(self._limits) else math.inf
+                quantum = self._limits[lane] if lane < len(self._limits) else math.inf
             indices = self._distribution.indices(attained, quantum)
         return [
-            (-m.job.priority_class, -index, m.job.submit_time, m.job.id)
-            for m, index in zip(members, indices, strict=True)
+            (course[0], -(index or 0.0), course[4], course[5])
+            for course, index in zip(courses, indices, strict=True)
         ]
 
     # -- learning -------------------------------------------------------------------------------------
@@ -458,31 +464,3 @@ class TiresiasGittins(_Tiresias):
             "fitted": self._fitted,
             "unfitted": self._unfitted,
         }
-
-
-def read_sizes(path: Path) -> list[float]:
-    """GPU-seconds of finished jobs from a CSV file. Raises SettingsError naming line and column."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if "duration" not in (reader.fieldnames or ()):
-                raise SettingsError(f"{path}: line 1: there is no column `duration`")
-            sizes = []
-            for row in reader:
-                try:
-                    size = float(row["duration"])
-                except (TypeError, ValueError):
-                    size = -1.0
-                if not 0 < size < 1e15:
-                    raise SettingsError(
-                        f"{path}: line {reader.line_num}, column `duration`: {row['duration']!r} is not a "
-                        "positive number of GPU-seconds"
-                    )
-                sizes.append(size)
-    except OSError as error:
-        raise SettingsError(f"cannot read the distribution {path}: {error.strerror}") from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not a CSV file: {error}") from error
-    if not sizes:
-        raise SettingsError(f"{path}: no samples")
-    return sizes

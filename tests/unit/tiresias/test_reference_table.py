@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.policies.tiresias.gittins import Distribution, SimulatorTable
-from controller.policies.tiresias.policy import read_sizes
+from controller.policies.tiresias.samples import read_sizes
 
 REFS = Path(os.environ.get("GANDIVA_REFS", Path(__file__).resolve().parents[4] / "shared" / "refs"))
 SAMPLES = REFS / "inputs/tiresias/shipped/yarn-gput1000.csv"

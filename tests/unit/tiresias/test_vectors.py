@@ -12,14 +12,11 @@ from controller.model import Job, Profile
 from controller.policies.base import Policy
 from controller.policies.baselines import FifoSkip, Sjf, Srsf, Srtf
 from controller.policies.fifo import Fifo
-from controller.policies.tiresias import (
-    TiresiasGittins,
-    TiresiasGittinsSettings,
-    TiresiasLas,
-    TiresiasLasSettings,
-)
+from controller.policies.registry import make_policy
+from controller.policies.tiresias import TiresiasGittinsSettings, TiresiasLas, TiresiasLasSettings
 from controller.policies.tiresias.gittins import Distribution, SimulatorTable
 from controller.policies.tiresias.skew import fit_pack_limit, skew_fraction
+from controller.settings.policies import PolicySettings
 from tests.unit.tiresias.harness import Ideal, Timeline, cluster, job
 
 FIGURE_7 = [job(1, 2, 2), job(2, 1, 8), job(3, 2, 6)]
@@ -42,7 +39,7 @@ def units(timeline: Timeline) -> list[int]:
 def gittins(tmp_path: Path, sizes: Sequence[float], **settings: object) -> Callable[[], Policy]:
     path = tmp_path / "sizes.csv"
     path.write_text("duration\n" + "".join(f"{size}\n" for size in sizes))
-    made = TiresiasGittinsSettings(
+    named = TiresiasGittinsSettings(
         distribution=str(path),
         learn=False,
         samples_needed=1,
@@ -50,7 +47,7 @@ def gittins(tmp_path: Path, sizes: Sequence[float], **settings: object) -> Calla
         interval_seconds=1.0,
         **settings,  # type: ignore[arg-type]
     )
-    return lambda: TiresiasGittins(made)
+    return lambda: make_policy(PolicySettings(name="tiresias-gittins", tiresias_gittins=named))
 
 
 def test_t1_shortest_remaining_service() -> None:
