@@ -145,8 +145,93 @@ def test_where_no_standby_is_wanted_the_second_is_refused(site: Site) -> None:
     assert site.cluster.controller_running()
 
 
-def healthy(site: Site) -> bool:
-    """A controller answers, and its loop turns."""
-    probe = "import urllib.request as u; print(u.urlopen('http://localhost:6822/healthz', timeout=5).status)"
+def healthy(site: Site, port: int = 6822) -> bool:
+    """A controller answers there, and leads or stands by."""
+    probe = (
+        f"import urllib.request as u; print(u.urlopen('http://localhost:{port}/healthz', timeout=5).status)"
+    )
     done = site.cluster.exec("ctl", ["python3", "-c", probe], check=False)
     return done.stdout.strip() == "200"
+
+
+# -- different journals ------------------------------------------------------------------------------------
+
+OTHER = "/var/lib/gandiva/other.sqlite"
+OTHER_PORT = 6823
+
+
+@pytest.fixture
+def stranger(site: Site) -> Iterator[Second]:
+    """A controller with a journal of its own, as on another host: no lock keeps it out."""
+    changes = {**QUICK, "journal": {"path": OTHER}, "api": {"listen": f"0.0.0.0:{OTHER_PORT}"}}
+    text = render.controller_toml(site.cluster.spec, changes)
+    site.cluster.write_file("ctl", "/etc/gandiva/other.toml", text)
+    site.cluster.exec("ctl", f"rm -f {LOG} {OTHER}*")
+    stranger = Second(site, "/etc/gandiva/other.toml")
+    yield stranger
+    stranger.kill()
+    site.cluster.exec("ctl", f"rm -f {OTHER}* /etc/gandiva/other.toml")
+
+
+def decisions(site: Site, journal: str) -> int:
+    """How many decisions are in a journal."""
+    count = (
+        f"import sqlite3; print(sqlite3.connect('{journal}')"
+        ".execute('select count(*) from decisions').fetchone()[0])"
+    )
+    return int(site.cluster.exec("ctl", ["python3", "-c", count], user="gandiva").stdout)
+
+
+def test_with_different_journals_only_one_acts_and_the_other_takes_over(site: Site, stranger: Second) -> None:
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:4", "-w", "n1", steps=300) for _ in range(2)]
+    site.wait_on_gpu(*jobs)
+    stranger.start()
+    site.wait("the second to stand by", lambda: "standby: controller ctl:" in stranger.log())
+    time.sleep(8)
+    assert "leads: policy" not in stranger.log()
+    assert decisions(site, OTHER) == 0
+    assert healthy(site) and healthy(site, OTHER_PORT)
+    assert "not_leader" not in site.cluster.controller_log()
+    site.cluster.kill_controller(9)
+    killed = time.monotonic()
+    site.wait("the second to lead", lambda: "leads: policy" in stranger.log(), TAKEOVER_SECONDS)
+    print(f"took over after {time.monotonic() - killed:.1f} s")
+    # The first comes back, and now it is the one that waits.
+    site.start_controller()
+    site.wait("the first to stand by", lambda: "other.sqlite leads on node" in site.log_tail())
+    assert set(site.wait_ended(jobs, 240).values()) == {"COMPLETED"}
+    assert decisions(site, OTHER) > 0
+    assert overlaps(site.holds()) == []
+
+
+def test_a_leader_that_wakes_up_too_late_stands_back(site: Site, stranger: Second) -> None:
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:4", "-w", "n1", steps=400) for _ in range(2)]
+    site.wait_on_gpu(*jobs)
+    stranger.start()
+    site.wait("the second to stand by", lambda: "standby: controller ctl:" in stranger.log())
+    site.cluster.kill_controller(signal.SIGSTOP)
+    try:
+        site.wait("the second to lead", lambda: "leads: policy" in stranger.log(), 30)
+        time.sleep(4)
+    finally:
+        site.cluster.kill_controller(signal.SIGCONT)
+    site.wait("the first to stand back", lambda: "does not lead any more" in site.log_tail(), 20)
+    before = decisions(site, "/var/lib/gandiva/journal.sqlite")
+    time.sleep(8)
+    assert decisions(site, "/var/lib/gandiva/journal.sqlite") == before
+    assert "does not lead any more" not in stranger.log()
+    assert set(site.wait_ended(jobs, 240).values()) == {"COMPLETED"}
+    assert overlaps(site.holds()) == []
+
+
+def test_two_strangers_started_at_once_agree_on_one(site: Site, stranger: Second) -> None:
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:4", "-w", "n1", steps=150) for _ in range(2)]
+    jobs += [site.train("bob", "--gandiva", "--gres=gpu:4", "-w", "n2", steps=150) for _ in range(2)]
+    site.cluster.stop_controller()
+    time.sleep(11)  # until no lease is left
+    stranger.start()
+    site.cluster.service("ctl", "gandiva").start()
+    assert set(site.wait_ended(jobs, 300).values()) == {"COMPLETED"}
+    assert overlaps(site.holds()) == []
+    waits = [OTHER in site.log_tail(), "standby" in stranger.log()]
+    assert any(waits), (site.log_tail(), stranger.log())

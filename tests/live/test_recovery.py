@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import random
+import re
+import signal
 import time
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +15,8 @@ from tests.live.gpu_history import overlaps
 from tests.live.support import Site
 
 pytestmark = pytest.mark.live
+
+DUMPS = Path(__file__).resolve().parents[1] / "unit" / "journal" / "schemas"
 
 
 @pytest.mark.smoke
@@ -54,13 +59,157 @@ def test_jobs_keep_running_without_a_controller_and_none_stays_suspended(site: S
     assert rows[suspended]["run_seconds"] > 0
 
 
-def test_second_controller_is_refused(site: Site) -> None:
-    done = site.cluster.exec(
-        "ctl",
-        ["gandiva", "daemon", "-D", "--config", "/etc/gandiva/gandiva.toml"],
-        user="gandiva",
-        check=False,
+# -- the orderly end ---------------------------------------------------------------------------------------
+
+
+def test_stop_and_leave_changes_nothing(site: Site) -> None:
+    fill_n2(site)
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:4", "-w", "n1", steps=400) for _ in range(2)]
+    site.wait_on_gpu(*jobs)
+    waiting = site.submit("bob", "true", "--gandiva", "--gres=gpu:3", "-w", "n2")
+    site.wait_state(waiting, "PENDING")
+    site.cluster.stop_controller()
+    assert "jobs stay as they are" in site.log_tail()
+    assert sorted(site.states(jobs).values()) == ["RUNNING", "SUSPENDED"]
+    assert site.job(waiting)["Priority"] == "0"
+    site.start_controller()
+    assert set(site.wait_ended(jobs, 180).values()) == {"COMPLETED"}
+
+
+def test_stop_and_release_leaves_what_slurm_can_end_alone(site: Site) -> None:
+    """Suspended jobs go on where they can, waiting jobs become Slurm's; the next controller takes over what
+    is left."""
+    site.cluster.stop_controller()
+    site.start_controller(daemon={"at_stop": "release"})
+    fill_n2(site)
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:4", "-w", "n1", steps=150) for _ in range(2)]
+    site.wait_on_gpu(*jobs)
+    # It fits n2 only, which is full of an ordinary job: it waits in our queue.
+    waiting = site.submit(
+        "bob", "hostname; echo gpus=$CUDA_VISIBLE_DEVICES", "--gandiva", "--gres=gpu:3", "-w", "n2"
     )
-    assert done.exit_code == 1
-    assert "another controller" in done.stderr + done.stdout
-    assert site.cluster.controller_running()
+    afterwards = site.submit("bob", "true", "--gandiva", "--gres=gpu:1", "-d", f"afterany:{waiting}")
+    own_hold = site.submit("bob", "true", "--gandiva", "--gres=gpu:1", "--hold")
+    site.wait_state(waiting, "PENDING")
+    site.wait("the controller to know them", lambda: len(site.report("-j", str(own_hold))) == 1)
+    site.cluster.stop_controller()
+    log = site.log_tail()
+    assert "2 waiting jobs given to Slurm" in log, log
+    states = site.states(jobs)
+    assert sorted(states.values()) in (["RUNNING", "SUSPENDED"], ["COMPLETED", "SUSPENDED"])
+    (suspended,) = [job for job, state in states.items() if state == "SUSPENDED"]
+    assert (
+        f"still suspended, until a controller starts, because other jobs are on their GPUs: jobs {suspended}"
+        in log
+    )
+    # Nobody leads now. Slurm alone ends all but the suspended one.
+    (running,) = set(jobs) - {suspended}
+    ordinary = site.submitted[0]
+    site.cluster.exec("ctl", ["scancel", str(ordinary)])
+    ended = site.wait_ended([running, waiting, afterwards], 180)
+    assert set(ended.values()) == {"COMPLETED"}, ended
+    output = site.output("bob", waiting)
+    assert "n2" in output and len(output.split("gpus=")[1].split(",")) == 3, output
+    assert site.state(own_hold) == "PENDING", "its user's hold counts"
+    assert site.state(suspended) == "SUSPENDED"
+    # With a controller again it ends, too.
+    site.start_controller()
+    assert site.wait_ended([suspended], 120) == {suspended: "COMPLETED"}
+
+
+def test_a_suspended_job_goes_on_at_the_stop_when_its_gpus_are_free(site: Site) -> None:
+    site.cluster.stop_controller()
+    site.start_controller(daemon={"at_stop": "release"})
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:4", "-w", "n1", steps=150) for _ in range(2)]
+    site.wait_on_gpu(*jobs)
+    site.wait(
+        "one to have its turn", lambda: sorted(site.states(jobs).values()) == ["RUNNING", "SUSPENDED"], 20
+    )
+    # While the controller is stopped the one that runs is cancelled; all it hears then is that it must end.
+    site.cluster.kill_controller(signal.SIGSTOP)
+    time.sleep(3)  # agents end what was asked of them
+    states = site.states(jobs)
+    running = [job for job, state in states.items() if state == "RUNNING"]
+    site.cluster.exec("ctl", ["scancel", *map(str, running)])
+    site.wait_ended(running)
+    pid = site.cluster.exec("ctl", ["cat", "/var/lib/gandiva/journal.sqlite.lock"]).stdout.strip()
+    site.cluster.exec("ctl", ["sh", "-c", f"kill -TERM {pid}; kill -CONT {pid}"])
+    site.wait("the controller to end", lambda: not site.cluster.controller_running(), 60)
+    rest = [job for job in jobs if job not in running]
+    assert set(site.wait_ended(rest, 120).values()) <= {"COMPLETED"}
+    assert not site.cluster.controller_running()
+
+
+# -- the journal -------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_journal_costs_no_job_anything(site: Site) -> None:
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:4", "-w", "n1", steps=250) for _ in range(2)]
+    site.wait_on_gpu(*jobs)
+    site.cluster.kill_controller(9)
+    damage = (
+        "cd /var/lib/gandiva && for f in journal.sqlite journal.sqlite-wal; do "
+        "dd if=/dev/urandom of=$f bs=512 seek=1 count=40 conv=notrunc status=none; done"
+    )
+    site.cluster.exec("ctl", damage, user="gandiva")
+    site.start_controller()
+    log = site.cluster.controller_log()
+    assert log.count("is damaged") == 1, log[-3000:]
+    assert set(site.wait_ended(jobs, 180).values()) == {"COMPLETED"}
+    status = site.cluster.exec("login", ["gandiva", "status"], user="alice", check=False)
+    assert status.exit_code == 1 and "problem" in status.stdout and "set aside as" in status.stdout
+    verified = site.cluster.exec("ctl", ["gandiva", "journal", "verify"], user="gandiva")
+    assert verified.stdout.endswith("It is in order.\n")
+    (aside,) = site.cluster.exec(
+        "ctl", "ls /var/lib/gandiva/*.damaged-* | grep -v -e -wal -e -shm"
+    ).stdout.split()
+    assert site.cluster.exec("ctl", ["gandiva", "journal", "verify", aside], check=False).exit_code == 1
+    refused = site.cluster.exec("ctl", ["gandiva", "journal", "vacuum"], user="gandiva", check=False)
+    assert refused.exit_code == 1 and "leads with the journal" in refused.stderr
+    site.cluster.stop_controller()
+    done = site.cluster.exec("ctl", ["gandiva", "journal", "vacuum"])
+    assert "rows deleted" in done.stdout
+    site.cluster.exec("ctl", "rm -f /var/lib/gandiva/*.damaged-*")
+    site.start_controller()
+
+
+# -- upgrade -----------------------------------------------------------------------------------------------
+
+
+def test_a_newer_controller_takes_over_a_running_cluster(site: Site) -> None:
+    """From the controller that wrote the oldest journal there is: jobs that run, are suspended and wait."""
+    fill_n2(site)
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:4", "-w", "n1", steps=250) for _ in range(2)]
+    site.wait_on_gpu(*jobs)
+    submitted = {row["job_id"]: row["submit_time"] for row in site.report()}[jobs[0]]
+    site.cluster.stop_controller()
+    assert sorted(site.states(jobs).values()) == ["RUNNING", "SUSPENDED"]
+    waiting = site.train("bob", "--gandiva", "--gres=gpu:4", "-w", "n1", steps=50)
+    old = (DUMPS / "v1.sql").read_text()
+    # The numbers in the dump become those of the jobs that are there.
+    old = old.replace('"usage" VALUES(7,', f'"usage" VALUES({jobs[0]},').replace(
+        '"jobs" VALUES(7,', f'"jobs" VALUES({jobs[0]},'
+    )
+    old = old.replace(",2,2.0,1000.0,", f",2,2.0,{submitted},")
+    old = re.sub(r'("slices" VALUES\(\d+),7,', rf"\1,{jobs[0]},", old)
+    old = re.sub(r'("operations" VALUES\(\d+),7,', rf"\1,{jobs[0]},", old)
+    make = (
+        "import sqlite3, sys, pathlib; p = pathlib.Path('/var/lib/gandiva/journal.sqlite'); "
+        "[f.unlink() for f in p.parent.glob('journal.sqlite*') if not f.name.endswith('.lock')]; "
+        "sqlite3.connect(p).executescript(sys.stdin.read())"
+    )
+    site.cluster.exec("ctl", ["python3", "-c", make], user="gandiva", stdin=old)
+    site.start_controller()
+    log = site.cluster.controller_log()
+    assert f"job {jobs[0]}: suspend was interrupted after step 'offload'" in log
+    ended = site.wait_ended([*jobs, waiting], 240)
+    assert set(ended.values()) == {"COMPLETED"}, ended
+    rows = {row["job_id"]: row for row in site.report()}
+    assert rows[jobs[0]]["suspends"] >= 3, "what the old controller had counted goes on"
+    assert site.cluster.exec("ctl", ["gandiva", "journal", "verify"]).exit_code == 0
+
+
+def fill_n2(site: Site) -> None:
+    """An ordinary job has all of the second node."""
+    job = site.submit("carol", "sleep 600", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
+    site.wait_state(job, "RUNNING")
