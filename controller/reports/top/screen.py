@@ -31,6 +31,8 @@ from controller.reports.top.view import ASCII, UNICODE
 
 _RESIZE_SECONDS = 0.5
 """How soon a changed size of the window is noticed."""
+_SEQUENCE_SECONDS = 0.05
+"""Longest gap within the sequence of one key; after it, Escape was Escape."""
 _ARROWS = {
     b"[A": "up", b"[B": "down", b"[C": "right", b"[D": "left", b"[5~": "page up", b"[6~": "page down",
     b"[H": "home", b"[1~": "home", b"[F": "end", b"[4~": "end",
@@ -158,7 +160,7 @@ class _Screen:
                     if not self._view.paused:
                         self._take(poller)
                 if sys.stdin.fileno() in ready and self._keys:
-                    pressed = os.read(sys.stdin.fileno(), 64)
+                    pressed = _read_keys(sys.stdin.fileno())
                     for key in _keys_in(pressed) if pressed else ("\x03",):
                         view = press(self._view, key, self._frame, self._own)
                         if view is None:
@@ -187,6 +189,17 @@ class _Screen:
         live.update(self._frame, refresh=True)
         # The frame has moved what it shows so that the chosen job is seen; the next keys go on from there.
         self._view = replace(self._view, scroll=self._frame.start)
+
+
+def _read_keys(terminal: int) -> bytes:
+    """What was typed; a key's sequence that the network has cut is waited for."""
+    pressed = os.read(terminal, 64)
+    if (
+        pressed.endswith((b"\x1b", b"\x1b[", b"\x1bO"))
+        and select.select([terminal], [], [], _SEQUENCE_SECONDS)[0]
+    ):
+        pressed += os.read(terminal, 64)
+    return pressed
 
 
 def _keys_in(pressed: bytes) -> Iterator[str]:

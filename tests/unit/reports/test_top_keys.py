@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,11 @@ from controller.api.client import ApiClient
 from controller.api.messages import ExplainMessage, GpusMessage
 from controller.reports.slurm_job import SlurmJob
 from controller.reports.top import detail as detail_module
+from controller.reports.top import screen as screen_module
 from controller.reports.top.control import press
 from controller.reports.top.detail import Detail, ask, lines
 from controller.reports.top.frame import Frame, Page, View
+from controller.reports.top.screen import _keys_in, _read_keys
 from controller.reports.top.view import ASCII, UNICODE, Order, matches, ordered, spark
 
 from .test_words_about_jobs import EVIL, NOW, QUEUED, SUSPENDED, live, message
@@ -230,3 +233,20 @@ def test_output_that_is_a_pipe_or_not_ours_or_unknown(
     )
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "Output" not in "\n".join(lines(ask(Client(), 7), 80))
+
+
+def test_a_key_that_arrives_in_pieces_is_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(screen_module, "_SEQUENCE_SECONDS", 20.0)
+    read, write = os.pipe()
+    try:
+        os.write(write, b"\x1b")
+        later = threading.Timer(0.2, os.write, (write, b"[B"))
+        later.start()
+        assert list(_keys_in(_read_keys(read))) == ["down"]
+        later.join()
+        monkeypatch.setattr(screen_module, "_SEQUENCE_SECONDS", 0.0)
+        os.write(write, b"\x1b")
+        assert list(_keys_in(_read_keys(read))) == ["escape"], "and Escape alone is Escape"
+    finally:
+        os.close(read)
+        os.close(write)
