@@ -36,7 +36,11 @@ log = logging.getLogger(__name__)
 LEFTOVER_SECONDS = 5.0
 """A control block is removed when its job was seen to be over, or elsewhere, for so long."""
 
+CLOCK_DRIFT_SECONDS = 2.0
+"""More than this between the time of day and the time since the machine started: somebody set the clock."""
+
 _STATE_KEY = "policy-state:"
+_UPTIME_KEY = "uptime"
 _LAST_STEPS = frozenset({Step.AWAIT_START.value, Step.NODE_RESUME.value})
 """With these a job gets onto its GPUs, if nothing comes between."""
 _OFF_GPU = frozenset({Phase.SUSPENDED, Phase.YIELDED, Phase.QUEUED, Phase.INELIGIBLE})
@@ -323,6 +327,7 @@ class Controller:
         self._policy_state = self._journal.load_state(_STATE_KEY + self.policy.name) or {}
         last_seen = self._journal.last_heartbeat()
         now = self._clock.now()
+        set_by = 0.0 if last_seen is None else self._clock_was_set_by(last_seen, now)
         for operation in self._journal.open_operations():
             log.info(
                 "job %s: %s was interrupted after step %r; going on from where the job is",
@@ -331,10 +336,10 @@ class Controller:
                 operation.step or "none",
             )
             if operation.step in _LAST_STEPS and operation.step_time is not None:
-                self._was_starting[operation.job_id] = min(operation.step_time, now)
+                self._was_starting[operation.job_id] = min(operation.step_time + set_by, now)
             self._journal.end_operation(operation.op_id, "interrupted", now)
         if last_seen is not None:
-            self._looked_at = seen_until = min(last_seen, now)
+            self._looked_at = seen_until = min(last_seen + set_by, now)
             places = self._journal.open_places() if isinstance(self._journal, Journal) else {}
             for job_id in self._journal.close_open_slices(last_seen):
                 self._was_running[job_id] = (seen_until, places.get(job_id, frozenset()))
@@ -344,6 +349,25 @@ class Controller:
             memory.gpu_seconds = totals.gpu_seconds
             memory.moves = totals.moves
             memory.suspends = totals.suspends
+
+    def _clock_was_set_by(self, last_seen: float, now: float) -> float:
+        """By how many seconds the time of day was set while no controller was there (more than it may drift).
+
+        What policies remember is moved by as much: a turn that began an hour from now would last that long.
+        """
+        saved = self._journal.load_state(_UPTIME_KEY)
+        boot_id, uptime_seconds = self._clock.uptime()
+        if not (isinstance(saved, list) and len(saved) == 2 and boot_id and saved[0] == boot_id):
+            return min(0.0, now - last_seen)  # nobody was there before the last time that somebody saw
+        away_seconds = max(0.0, uptime_seconds - float(saved[1]))
+        set_by = now - away_seconds - last_seen
+        if abs(set_by) < CLOCK_DRIFT_SECONDS:
+            return 0.0
+        log.warning("the time of day was set by %+.0f s while no controller was there", set_by)
+        shift = getattr(self.policy, "shift_times", None)
+        if shift is not None:
+            self._policy_state = shift(self._policy_state, set_by)
+        return set_by
 
     def _keep_time(self, view: ClusterView, snapshot: Snapshot) -> None:
         """Begin and end slices that nobody asked for: jobs found running at start, and jobs that ended."""
@@ -361,7 +385,7 @@ class Controller:
             if job.id in snapshot.busy:
                 continue
             memory = self._memory[job.id]
-            # (One that is stuck in a switch which a killed controller had begun has not left its GPUs either.)
+            # (One that is stuck in a switch which a killed controller had begun has not left them either.)
             on_gpus = job.phase is Phase.RUNNING or (job.phase is Phase.STUCK and job.id in self._was_running)
             if on_gpus and memory.running_since is None:
                 since = self._ran_since(job.id, started.get(job.id), now)
@@ -417,6 +441,7 @@ class Controller:
             self._journal.end_gone({job.id for job in view.jobs}, snapshot.time)
         self._first_look = False
         self._journal.heartbeat(snapshot.time)
+        self._journal.save_state(_UPTIME_KEY, list(self._clock.uptime()))
         for slurm_job in view.jobs:
             request = self._request_of(slurm_job)
             if request is None:

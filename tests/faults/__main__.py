@@ -103,7 +103,10 @@ def _run(cluster: MiniCluster, faults: list[Fault], console: Console, keep: bool
             if keep:
                 save(results, RESULTS, [fault.name for fault in catalogue.every()])
 
-        return run(stage, faults, report)
+        try:
+            return run(stage, faults, report)
+        finally:
+            stage.close()
 
 
 if __name__ == "__main__":

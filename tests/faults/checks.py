@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -70,21 +71,21 @@ def _tidy(stage: Stage) -> Iterator[str]:
     for node in stage.site.nodes:
         # (A folder of the agent's own, with a leading dot, is no control block.)
         script = "ls /run/gandiva; cat /run/gpustat/* 2> /dev/null; true"
-        if not _soon(lambda node=node, script=script: not stage.cluster.exec(node, script).stdout.strip()):  # type: ignore[misc]
-            yield f"left on {node}: {stage.cluster.exec(node, script).stdout.split()}"
+        if not _soon(lambda node=node, script=script: not stage.sh(node, script).text.strip()):  # type: ignore[misc]
+            yield f"left on {node}: {stage.sh(node, script).text.split()}"
 
 
 def _journal(stage: Stage) -> Iterator[str]:
     """The product's own examination: its tables, totals against slices, no open slice of an ended job."""
-    done = stage.cluster.exec("ctl", ["gandiva", "journal", "verify", JOURNAL], user="gandiva", check=False)
-    if done.exit_code != 0:
-        yield f"gandiva journal verify: {done.stdout.strip()} {done.stderr.strip()}"
+    said = stage.sh("ctl", f"gandiva journal verify {JOURNAL}", user="gandiva", check=False)
+    if said.status != 0:
+        yield f"gandiva journal verify: {said.text.strip()}"
     script = (
         f"import sqlite3; print(*sqlite3.connect('{JOURNAL}').execute("
         '"SELECT job_id FROM slices JOIN jobs USING (job_id) WHERE slices.end IS NULL AND jobs.end NOT NULL"'
         ").fetchall())"
     )
-    still_open = stage.cluster.exec("ctl", [PYTHON, "-c", script], user="gandiva").stdout.strip()
+    still_open = stage.sh("ctl", f"{PYTHON} -c {shlex.quote(script)}", user="gandiva").text.strip()
     if still_open:
         yield f"slices of ended jobs are still open: {still_open}"
 
@@ -158,7 +159,7 @@ def _slurm_seconds(stage: Stage, wanted: set[int]) -> float:
         ",".join(map(str, wanted)),
     ]
     total = 0.0
-    for line in stage.cluster.exec("ctl", command).stdout.splitlines():
+    for line in stage.sh("ctl", shlex.join(command)).text.splitlines():
         _, elapsed, suspended = line.split("|")
         total += int(elapsed)
         # Elapsed time is without the suspended time in sacct (checked by a test in tests/live).

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-import signal
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,10 +23,10 @@ sqlite3.connect("{JOURNAL}", timeout=5).execute("PRAGMA wal_checkpoint(TRUNCATE)
 # already pending they do not run one instruction when they are thawed (which they must be, or their container
 # could not end).
 _POWER_CUT = """\
-self=$$
+self=$$ above=$(cut -d' ' -f4 /proc/$PPID/stat)
 for p in $(cd /proc && echo [0-9]*); do
   # Not the container's own first processes: it is ended from outside.
-  case $p in 1|$self|$PPID) continue;; esac
+  case $p in 1|$self|$PPID|$above) continue;; esac
   case $(tr '\\0' ' ' < "/proc/$p/cmdline") in 'sleep infinity '*) continue;; esac
   kill -9 "$p"
 done 2> /dev/null
@@ -68,23 +68,23 @@ class Part:
     """On purpose: it need not complete."""
 
 
-def _service(host: str | None, name: str, signal: int = 9) -> tuple[Act, Act]:
+def _service(host: str | None, name: str, number: int = 9) -> tuple[Act, Act]:
     def strike(stage: Stage, target: Target) -> None:
-        stage.cluster.service(host or target.node, name).kill(signal)  # type: ignore[arg-type]
+        stage.service(host or target.node, "kill", name, number)
 
     def repair(stage: Stage, target: Target) -> None:
         time.sleep(RESTART_SECONDS)
-        stage.cluster.service(host or target.node, name).start()  # type: ignore[arg-type]
+        stage.service(host or target.node, "start", name)
 
     return strike, repair
 
 
 def _end_agent(stage: Stage, target: Target) -> None:
-    stage.cluster.exec(target.node, _AGENTS % "KILL")
+    stage.sh(target.node, _AGENTS % "KILL")
 
 
 def _cut_channel(stage: Stage, target: Target) -> None:
-    stage.cluster.exec(target.node, "pkill -9 -f '[s]shd-session: root'; true")
+    stage.sh(target.node, "pkill -9 -f '[s]shd-session: root'; true")
 
 
 def _nothing(_stage: Stage, _: Target) -> None:
@@ -94,7 +94,7 @@ def _nothing(_stage: Stage, _: Target) -> None:
 def _power_cut(stage: Stage, target: Target) -> None:
     node = target.node
     # What the mock GPUs have seen is lost with the node: keep it.
-    stage.cluster.exec(node, _POWER_CUT, timeout_seconds=20)
+    stage.sh(node, _POWER_CUT, timeout_seconds=20)
     stage.round.events.setdefault(node, []).extend(stage.history(node))
     name = container_name(stage.cluster.spec, node)
     container = stage.cluster._client.containers.get(name)
@@ -108,25 +108,25 @@ def _power_on(stage: Stage, target: Target) -> None:
     node = target.node
     container = stage.cluster._client.containers.get(container_name(stage.cluster.spec, node))
     container.start()
-    stage.cluster.exec(
+    stage.sh(
         node,
         "for i in $(seq 300); do [ /run/minicluster-ready -nt /proc/1 ] && exit; sleep 0.1; done; exit 1",
     )
-    stage.cluster.exec(node, ["mockgpu", "clear-history"])
-    stage.cluster.service(node, "sshd").start()
-    stage.cluster.service(node, "slurmd").start()
+    stage.sh(node, "mockgpu clear-history")
+    stage.service(node, "start", "sshd")
+    stage.service(node, "start", "slurmd")
 
 
 def _fill_disk(stage: Stage, _: Target) -> None:
     folder = JOURNAL.rpartition("/")[0]
-    stage.cluster.exec("ctl", ["/opt/gandiva/venv/bin/python", "-c", _EMPTY_WAL], user="gandiva")
-    stage.cluster.exec("ctl", f"cat /dev/zero > {folder}/filler 2> /dev/null; [ -s {folder}/filler ]")
+    stage.sh("ctl", f"/opt/gandiva/venv/bin/python -c {shlex.quote(_EMPTY_WAL)}", user="gandiva")
+    stage.sh("ctl", f"cat /dev/zero > {folder}/filler 2> /dev/null; [ -s {folder}/filler ]")
 
 
 def _empty_disk(stage: Stage, _: Target) -> None:
     # Longer than a slice: at least one decision falls into it.
     time.sleep(RESTART_SECONDS * 3)
-    stage.cluster.exec("ctl", ["rm", JOURNAL.rpartition("/")[0] + "/filler"])
+    stage.sh("ctl", f"rm {JOURNAL.rpartition('/')[0]}/filler")
 
 
 def _start_controller(stage: Stage, _: Target) -> None:
@@ -165,12 +165,12 @@ SILENT_SECONDS = 30.0
 
 
 def _stop_agent(stage: Stage, target: Target) -> None:
-    stage.cluster.exec(target.node, _AGENTS % "STOP")
+    stage.sh(target.node, _AGENTS % "STOP")
 
 
 def _continue_agent(stage: Stage, target: Target) -> None:
     time.sleep(LATE_SECONDS)
-    stage.cluster.exec(target.node, _AGENTS % "CONT")
+    stage.sh(target.node, _AGENTS % "CONT")
 
 
 def _clear_agents(stage: Stage, target: Target) -> None:
@@ -179,17 +179,17 @@ def _clear_agents(stage: Stage, target: Target) -> None:
         "for p in $(pgrep -f '[g]andiva-agent'); do "
         "grep -q '^State:.T' /proc/$p/status && kill -9 $p; done; true"
     )
-    stage.cluster.exec(target.node, script)
+    stage.sh(target.node, script)
 
 
 def _stop_slurmctld(stage: Stage, _: Target) -> None:
-    stage.cluster.service("ctl", "slurmctld").kill(signal.SIGSTOP)
+    stage.service("ctl", "kill", "slurmctld", "STOP")
 
 
 def _continue_slurmctld(seconds: float) -> Act:
     def act(stage: Stage, _: Target) -> None:
         time.sleep(seconds)
-        stage.cluster.service("ctl", "slurmctld").kill(signal.SIGCONT)
+        stage.service("ctl", "kill", "slurmctld", "CONT")
 
     return act
 
@@ -227,7 +227,7 @@ def _owner(*words: str) -> Act:
 def _operator(*words: str) -> Act:
     def act(stage: Stage, target: Target) -> None:
         filled = [word.format(job=target.job_id, node=target.node) for word in words]
-        stage.cluster.exec("ctl", filled, user="gandiva", check=False)
+        stage.sh("ctl", shlex.join(filled), user="gandiva", check=False)
 
     return act
 

@@ -212,9 +212,7 @@ def _damage(stage: Stage, script: str) -> Evidence:
     stage.await_converged(time.time())
     stage.kill_controllers()
     began = time.time()
-    stage.cluster.exec(
-        "ctl", f"( {script.format(path=JOURNAL)} ) 2> /dev/null; chown gandiva: {JOURNAL}*; true"
-    )
+    stage.sh("ctl", f"( {script.format(path=JOURNAL)} ) 2> /dev/null; chown gandiva: {JOURNAL}*; true")
     stage.start_controller()
     seconds = stage.await_converged(time.time())
     stage.count_trouble(began)
@@ -297,9 +295,8 @@ def _random_kills(stage: Stage, number: int) -> Evidence:
         for workload in (COOPERATIVE, TRANSPARENT, EMPTY, REQUEUED, GANG):
             stage.populate(workload)
         batch = min(BATCH, number - done)
-        stage.cluster.exec(
-            "ctl", ["bash", "-c", script, "kill", str(batch), str(SEED + done)], timeout_seconds=50 * batch
-        )
+        filled = script.replace("$1", str(batch)).replace("$2", str(SEED + done))
+        stage.sh("ctl", filled, timeout_seconds=50 * batch)
         done += batch
         stage.say(f"{done} of {number} random kills, {len(stage.round.jobs)} jobs so far")
     stage.start_controller()

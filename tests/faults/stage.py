@@ -5,6 +5,7 @@ again."""
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,7 +14,10 @@ from typing import Any, Literal
 
 from container import render
 from container.cluster import CONTROLLER_LOG, MiniCluster
+from container.containers import container_name
 from container.errors import MiniClusterError
+from container.services import SCRIPT
+from tests.faults.shells import Said, Shell
 from tests.faults.workload import EMPTY_SCRIPT, EMPTY_SOURCE, GPU_SECONDS, Workload
 from tests.live.conftest import restore
 from tests.live.gpu_history import EVENTS, Event, Hold, holds
@@ -137,14 +141,44 @@ class Stage:
         self.site = Site(cluster, nodes=cluster.spec.node_names)
         self.say = say
         self.round = Round()
+        self._shells: dict[str, Shell] = {}
         self._digests: dict[tuple[str, float], str] = {}
+
+    # -- commands ---------------------------------------------------------------------------------------
+
+    def sh(
+        self,
+        host: str,
+        script: str,
+        *,
+        user: str = "root",
+        check: bool = True,
+        timeout_seconds: float = 60.0,
+    ) -> Said:
+        """Run a bash script on a host; anybody but root in their home folder."""
+        if user != "root":
+            home = "/var/lib/gandiva" if user == "gandiva" else f"/home/{user}"
+            inner = f"cd {home} && {script}"
+            script = f"HOME={home} USER={user} runuser -u {user} -- bash -c {shlex.quote(inner)}"
+        name = container_name(self.cluster.spec, self.cluster.spec.host_of(host).name)
+        shell = self._shells.setdefault(name, Shell(name))
+        return shell.run(script, check=check, timeout_seconds=timeout_seconds)
+
+    def service(self, host: str, action: str, name: str, *words: object) -> None:
+        """`service.sh ACTION NAME …` of the mini cluster."""
+        self.sh(host, shlex.join([SCRIPT, action, name, *map(str, words)]), timeout_seconds=120)
+
+    def close(self) -> None:
+        """End the shells."""
+        for shell in self._shells.values():
+            shell.close()
 
     # -- setting up -------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Put the scripts there and learn what each kind of job computes when nothing disturbs it."""
         folders = f"{FOLDER} {Path(JOURNAL).parent} {Path(CONTROLLER_LOG).parent}"
-        self.cluster.exec("ctl", f"install -d -o gandiva -g gandiva {folders}")
+        self.sh("ctl", f"install -d -o gandiva -g gandiva {folders}")
         source = Path(__file__).with_name("injected.py").read_text()
         self.cluster.write_file("ctl", DAEMON, source)
         self.cluster.write_file("login", EMPTY_SCRIPT, EMPTY_SOURCE)
@@ -181,7 +215,7 @@ class Stage:
 
     def start_controller(self) -> None:
         """As systemd does: start it, and not wait for more."""
-        self.cluster.exec("ctl", ["bash", "-c", self.START])
+        self.sh("ctl", self.START)
 
     def kill_controllers(self) -> None:
         """All there are, standbys too, and wait until they are gone."""
@@ -189,7 +223,7 @@ class Stage:
             "pkill -9 -f '[g]andiva-daemon.py'; "
             "while pgrep -f '[g]andiva-daemon.py' > /dev/null; do sleep 0.05; done"
         )
-        self.cluster.exec("ctl", ["bash", "-c", script], check=False)
+        self.sh("ctl", script, check=False)
 
     def controller_running(self) -> bool:
         return self.cluster.controller_running()
@@ -199,29 +233,23 @@ class Stage:
         text = json.dumps(asdict(order))
         new = f"{FOLDER}/order.new"
         script = f"cat > {new}; chown gandiva: {new}; mv {new} {FOLDER}/order"
-        self.cluster.exec("ctl", f"rm -f {FOLDER}/met {FOLDER}/go; {script}", stdin=text)
+        self.sh("ctl", f"rm -f {FOLDER}/met {FOLDER}/go; printf %s {shlex.quote(text)} | {{ {script}; }}")
 
     def withdraw_order(self) -> None:
-        self.cluster.exec(
-            "ctl", f"rm -f {FOLDER}/order {FOLDER}/met; touch {FOLDER}/go; sleep 0.1; rm -f {FOLDER}/go"
-        )
+        self.sh("ctl", f"rm -f {FOLDER}/order {FOLDER}/met; touch {FOLDER}/go; sleep 0.1; rm -f {FOLDER}/go")
 
     def await_met(self, seconds: float = 15.0) -> dict[str, Any]:
         """Until the order is being carried out. Raises NotReached."""
-        done = self.cluster.exec(
-            "ctl",
-            ["bash", "-c", _AWAIT_MET, "met", str(round(seconds))],
-            check=False,
-            timeout_seconds=seconds * 2 + 20,
-        )
-        if done.exit_code != 0:
+        script = _AWAIT_MET.replace("$1", str(round(seconds)))
+        said = self.sh("ctl", script, check=False, timeout_seconds=seconds * 2 + 20)
+        if said.status != 0:
             raise NotReached
-        answer: dict[str, Any] = json.loads(done.stdout)
+        answer: dict[str, Any] = json.loads(said.text)
         return answer
 
     def go(self) -> None:
         """End of the meeting."""
-        self.cluster.exec("ctl", ["touch", f"{FOLDER}/go"])
+        self.sh("ctl", f"touch {FOLDER}/go")
 
     # -- jobs -----------------------------------------------------------------------------------------------
 
@@ -230,9 +258,12 @@ class Stage:
     ) -> LiveJob:
         self.learn_digests([workload], gpu_seconds)
         who = user or ("alice", "bob")[len(self.round.jobs) % 2]
-        job_id = self.site.submit(
-            who, workload.command(gpu_seconds), "--gandiva", *workload.options, *options
-        )
+        words = ["sbatch", "--parsable", "--mem=200M", "--output=%j.out", "--gandiva", *workload.options]
+        words += [*options, "--wrap", workload.command(gpu_seconds)]
+        # In a clean environment: sbatch passes its own on to the job.
+        home = f"HOME=/home/{who} USER={who} PATH=/usr/bin:/bin"
+        said = self.sh("login", f"env -i {home} {shlex.join(words)}", user=who)
+        job_id = int(said.text.strip().splitlines()[-1].split(";")[0])
         job = LiveJob(job_id, who, workload, gpu_seconds, time.time())
         self.round.jobs.append(job)
         return job
@@ -256,7 +287,7 @@ class Stage:
             f"for i in $(seq 100); do [ $(stat -c %Y /var/spool/slurmctld/job_state) -gt {int(last) + 1} ] "
             "&& exit 0; sleep 0.1; done; exit 9"
         )
-        self.cluster.exec("ctl", script, check=False)
+        self.sh("ctl", script, check=False)
 
     def requeue_running(self, jobs: Sequence[LiveJob]) -> None:
         """As an operator, behind the controller's back."""
@@ -265,7 +296,7 @@ class Stage:
             states = self.look([]).states
             for job_id in sorted(ids):
                 if states.get(job_id) == "RUNNING":
-                    self.cluster.exec("ctl", ["scontrol", "requeue", str(job_id)], check=False)
+                    self.sh("ctl", f"scontrol requeue {job_id}", check=False)
                     return
             time.sleep(0.1)
         raise NotReached
@@ -274,19 +305,17 @@ class Stage:
         """The owner of the job runs this command, in which `{job}` is its number. It may be refused."""
         user = next(j.user for j in self.round.jobs if j.id == job_id)
         filled = [word.format(job=job_id) for word in words]
-        self.cluster.exec("login", filled, user=user, check=False)
+        self.sh("login", shlex.join(filled), user=user, check=False)
 
     # -- looking ------------------------------------------------------------------------------------------
 
     def look(self, jobs: Sequence[LiveJob]) -> Look:
         """Raises MiniClusterError while Slurm does not answer."""
-        done = self.cluster.exec(
-            "ctl",
-            ["bash", "-c", f"{{ {_LOOK} }} 2> /dev/null", "look", *(str(j.id) for j in jobs)],
-            timeout_seconds=30,
-        )
+        jobs_in_words = " ".join(str(j.id) for j in jobs)
+        script = f"set -- {jobs_in_words}; {{ {_LOOK} }} 2> /dev/null"
+        done = self.sh("ctl", script, timeout_seconds=30)
         states, beats, healthy = {}, {}, False
-        for line in done.stdout.splitlines():
+        for line in done.text.splitlines():
             first, _, rest = line.partition(" ")
             if first == "health":
                 healthy = rest == "200"
@@ -344,8 +373,8 @@ class Stage:
             f"import sqlite3; print(sqlite3.connect('{JOURNAL}').execute("
             "\"SELECT count(*) FROM operations WHERE outcome = 'interrupted'\").fetchone()[0])"
         )
-        done = self.cluster.exec("ctl", ["/opt/gandiva/venv/bin/python", "-c", script], user="gandiva")
-        return int(done.stdout)
+        said = self.sh("ctl", f"/opt/gandiva/venv/bin/python -c {shlex.quote(script)}", user="gandiva")
+        return int(said.text)
 
     def count_trouble(self, since: float) -> None:
         """A fault that began then is over."""
@@ -354,7 +383,7 @@ class Stage:
 
     def log_since(self) -> str:
         """The controller's log of this round."""
-        return self.cluster.controller_log()
+        return self.sh("ctl", f"cat {CONTROLLER_LOG}").text
 
     def gather_logs(self, folder: Path) -> None:
         self.cluster.gather_logs(folder)
@@ -365,20 +394,19 @@ class Stage:
         found: list[Hold] = []
         for node in self.site.nodes:
             events = [*self.round.events.get(node, []), *self.history(node)]
-            now = float(self.cluster.exec(node, ["date", "+%s.%N"]).stdout)
+            now = float(self.sh(node, "date +%s.%N").text)
             found += holds(node, events, now)
         return found
 
     def history(self, node: str) -> list[Event]:
-        done = self.cluster.exec(node, ["mockgpu", "history", "--json"], timeout_seconds=60)
-        return EVENTS.validate_json(done.stdout)
+        return EVENTS.validate_json(self.sh(node, "mockgpu history --json").text)
 
     def begin_round(self) -> None:
         """A fresh controller with an empty journal, idle nodes, GPUs without a past."""
         self.kill_controllers()
         restore(self.cluster)
-        self.cluster.exec("ctl", f"rm -rf {JOURNAL}* {FOLDER}/*; truncate -s 0 {CONTROLLER_LOG}", check=False)
+        self.sh("ctl", f"rm -rf {JOURNAL}* {FOLDER}/*; truncate -s 0 {CONTROLLER_LOG}", check=False)
         for node in self.site.nodes:
-            self.cluster.exec(node, ["mockgpu", "clear-history"])
+            self.sh(node, "mockgpu clear-history")
         self.round = Round()
         self.start_controller()
