@@ -28,6 +28,7 @@ from controller.observation import build_snapshot
 from controller.policies.base import Policy
 from controller.recording import JournalRecorder, Records
 from controller.requests import InvalidRequest, parse_request
+from controller.requeued import Requeued
 from controller.scene import Scene
 from controller.signal import Signal
 
@@ -118,6 +119,7 @@ class Controller:
         """Jobs that an earlier controller was putting on GPUs, and when it took the last step to that."""
         self._looked_at: float | None = None
         """When jobs were last seen, by this controller or an earlier one."""
+        self._requeued = Requeued()
         self._trouble: dict[str, str] = {}
         self._first_look = True
         self._generation = journal.generation if isinstance(journal, Journal) else 0
@@ -195,6 +197,7 @@ class Controller:
             default_method=self.executor.settings.default_method,
             only=self._worth_a_look(snapshot, plan),
         )
+        actions += self._requeued.actions(view, snapshot)
         self._remember(view, snapshot, plan)
         # The journal first, where it can be written. Where not, jobs must not wait for its disk.
         self._commit()
@@ -343,6 +346,8 @@ class Controller:
             places = self._journal.open_places() if isinstance(self._journal, Journal) else {}
             for job_id in self._journal.close_open_slices(last_seen):
                 self._was_running[job_id] = (seen_until, places.get(job_id, frozenset()))
+        if isinstance(self._journal, Journal):
+            self._requeued.recall(self._journal.suspended())
         for job_id, totals in self._journal.totals().items():
             memory = self._memory[job_id]
             memory.run_seconds = totals.run_seconds

@@ -301,6 +301,10 @@ class Journal:
         )
         return {JobId(job_id): JobTotals(*values) for job_id, *values in rows}
 
+    def suspended(self) -> list[JobId]:
+        """Jobs that were suspended in Slurm when they were last seen."""
+        return [JobId(row[0]) for row in self._read("SELECT job_id FROM jobs WHERE state = 'SUSPENDED'")]
+
     def submissions(self, job_ids: Iterable[JobId]) -> dict[JobId, tuple[str, float]]:
         """User and submit time of those of these jobs that are recorded."""
         rows = self._read(
