@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 from typing import Protocol
 
 
@@ -13,6 +14,11 @@ class Clock(Protocol):
 
     def now(self) -> float:
         """The time now."""
+        ...
+
+    def uptime(self) -> tuple[str, float]:
+        """Which run of the machine this is (empty: not known), and the seconds since its begin: they tell how
+        long a controller was away even where the time of day was set meanwhile."""
         ...
 
 
@@ -27,9 +33,19 @@ class SystemClock:
     def now(self) -> float:
         return self._start_wall + (time.monotonic() - self._start_monotonic)
 
+    def uptime(self) -> tuple[str, float]:
+        try:
+            boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            boot_id = ""
+        return boot_id, time.clock_gettime(time.CLOCK_BOOTTIME)
+
 
 class LoopClock:
     """The time of the running asyncio event loop: virtual under `VirtualTimeLoop`."""
 
     def now(self) -> float:
         return asyncio.get_running_loop().time()
+
+    def uptime(self) -> tuple[str, float]:
+        return "", self.now()

@@ -62,6 +62,12 @@ class Gandiva:
         self._settings = settings or GandivaSettings()
         self._book: Book | None = None
 
+    def shift_times(self, raw: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        """The memory after the time of day was set by so much."""
+        state = State.load(raw)
+        moved = {name: start + seconds for name, start in state.slice_start.items()}
+        return State(state.affinity, state.service, state.seats, moved)
+
     def plan(self, snapshot: Snapshot, state: Mapping[str, Any]) -> Plan:
         """Cost: proportional to the jobs on servers where something changed or a slice is over, and a search
         for each kind of job that waits; from scratch, O(jobs log jobs + GPUs)."""

@@ -117,6 +117,22 @@ class _Tiresias(GangPolicy[Account]):
             [job.gpu_seconds, job.accrues_since, len(job.running_on)],
         ]
 
+    def shift_times(self, raw: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
+        """The memory after the time of day was set by so much."""
+
+        def moved(time: float | None) -> float | None:
+            return None if time is None else time + seconds
+
+        accounts = {}
+        for job_id, account in (raw.get("jobs") or {}).items():
+            saved = _saved(account)
+            if saved is not None:
+                first_run, since, (served, accrues_since, gpus) = saved[2], saved[5], saved[8]
+                last = [served, moved(accrues_since), gpus]
+                head = [*saved[:2], moved(first_run), *saved[3:5]]
+                accounts[job_id] = [*head, moved(since), *saved[6:8], last]
+        return {**raw, "jobs": accounts}
+
     def load_common(self, raw: Mapping[str, Any]) -> None:
         self._first = int(raw.get("first", 0))
         self._last = int(raw.get("last", 0))
