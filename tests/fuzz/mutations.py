@@ -161,7 +161,8 @@ def document(dice: random.Random, sample: Any, changes: int = 3) -> Any:
 
 
 def _change(dice: random.Random, whole: Any) -> Any:
-    place, at = None, None
+    place: Any = None
+    at: Any = None
     here = whole
     while isinstance(here, dict | list) and here and (place is None or dice.random() < 0.85):
         place = here

@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
-from tests.fuzz import files, wire
+from tests.fuzz import files, job_side, plugin, wire
 from tests.fuzz.target import Target
 
-TARGETS: tuple[Target, ...] = (*files.TARGETS, *wire.TARGETS)
+TARGETS: tuple[Target, ...] = (
+    *plugin.TARGETS,
+    *files.TARGETS,
+    *wire.TARGETS,
+    *job_side.TARGETS,
+)

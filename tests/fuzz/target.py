@@ -48,7 +48,7 @@ class Result:
 
 
 def run(target: Target, folder: Path, cases: int, start: int) -> Result:
-    """Run so many cases; stops at the first that fails, shown as small as hypothesis can make it."""
+    """Run so many cases; stops at the first that fails, shrunk by hypothesis."""
     result = Result()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 

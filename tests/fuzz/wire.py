@@ -45,7 +45,7 @@ from tests.unit.cluster import recordings
 
 NOW = 1_800_000_000.0
 
-# -- requests to an agent -----------------------------------------------------------------------------------
+# -- requests to an agent --------------------------------------------------------------------------------
 
 REQUESTS: tuple[dict[str, Any], ...] = (
     {"id": 1, "verb": "hello", "args": {}, "deadline_seconds": 5.0},
@@ -134,7 +134,7 @@ def _agent(dice: random.Random, _folder: Path) -> bool:
     return len(verbs.done) > 1
 
 
-# -- answers of an agent ------------------------------------------------------------------------------------
+# -- answers of an agent ---------------------------------------------------------------------------------
 
 HELLO = {
     "protocol": "gandiva-agent",
@@ -147,13 +147,25 @@ HELLO = {
     "gpus": [{"index": 0, "uuid": "GPU-0", "model": "A100", "memory_bytes": 2**36}],
 }
 _GPU = {
-    **{"index": 0, "uuid": "GPU-0", "model": "A100", "memory_bytes": 2**36, "healthy": True},
-    **{"memory_used_bytes": 2**30, "utilization_fraction": 0.5},
+    "index": 0,
+    "uuid": "GPU-0",
+    "model": "A100",
+    "memory_bytes": 2**36,
+    "healthy": True,
+    "memory_used_bytes": 2**30,
+    "utilization_fraction": 0.5,
     "processes": [{"pid": 4, "job_id": 7, "uid": 1000, "memory_bytes": 2**30}],
 }
 _RANK = {
-    **{"rank": 0, "state": "running", "steps_done": 5, "samples_done": 5.0, "step_seconds": 0.1},
-    **{"world_size": 1, "state_bytes": 10, "largest_tensor_bytes": 5, "error": ""},
+    "rank": 0,
+    "state": "running",
+    "steps_done": 5,
+    "samples_done": 5.0,
+    "step_seconds": 0.1,
+    "world_size": 1,
+    "state_bytes": 10,
+    "largest_tensor_bytes": 5,
+    "error": "",
 }
 OBSERVED = {
     "time": NOW,
@@ -268,7 +280,7 @@ def _controller(dice: random.Random, _folder: Path) -> bool:
     return asyncio.run(asyncio.wait_for(ask(), 20))
 
 
-# -- Slurm's replies ------------------------------------------------------------------------------------------
+# -- Slurm's replies -------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -324,7 +336,7 @@ def _replies(dice: random.Random, _folder: Path) -> bool:
     return True
 
 
-# -- admin_comment --------------------------------------------------------------------------------------------
+# -- admin_comment ---------------------------------------------------------------------------------------
 
 COMMENT = (
     'gandiva:{"v":1,"gpus_per_node":2,"nodes":1,"weight":1,"min_gpus":null,"max_gpus":8,"pack":true,'
@@ -348,7 +360,7 @@ def _comment(dice: random.Random, _folder: Path) -> bool:
     return True
 
 
-# -- HTTP -----------------------------------------------------------------------------------------------------
+# -- HTTP ------------------------------------------------------------------------------------------------
 
 PATHS = (
     *("/v1/status", "/v1/gpus", "/healthz", "/metrics", "/v1/explain/1", "/"),
@@ -375,7 +387,6 @@ def _http(dice: random.Random, folder: Path) -> bool:
         json.loads(answer.body)
     assert journal.read_bytes() == before, "a reader wrote"
     return answer.status == 200
-
 
 
 TARGETS = (

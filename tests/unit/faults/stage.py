@@ -25,6 +25,7 @@ from tests.unit.faults.faulty import Faults, FaultyCluster, FaultyNodes
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 RETRY_SECONDS = 20.0
+MIN_JOB_AGE_SECONDS = 60.0
 REQUEUE_DELAY_SECONDS = 3.0
 
 
@@ -57,6 +58,7 @@ class Stage(World):
         """Instants at which a look at the nodes found two jobs' memory on one GPU. Must stay empty."""
         self.down_seconds = 0.0
         self.kills = 0
+        self.port_was_away = False
         self._saved: deque[tuple[float, int, dict[JobId, SimulatedJob]]] = deque(maxlen=30)
         self._watcher = asyncio.create_task(self._watch())
 
@@ -154,9 +156,19 @@ class Stage(World):
         self.later(REQUEUE_DELAY_SECONDS, lambda: self.cluster._start(job))
 
     def administrator_drains(self, node: str, seconds: float) -> None:
-        """What is there goes on, nothing starts."""
+        """Nothing starts there; what is there goes on. The node comes back after that time, or once it is
+        empty: jobs that wait for their turn there must get it all the same."""
         self.cluster.set_node(node, up=False, state="DRAINED", reason="fan")
-        self.later(seconds, lambda: self.cluster.set_node(node, up=True, state="IDLE", reason=""))
+        begin = asyncio.get_running_loop().time()
+
+        def look() -> None:
+            allocated = any(node in j.nodes and j.state is not JobState.ENDED for j in self.submitted)
+            if not allocated or asyncio.get_running_loop().time() - begin >= seconds:
+                self.cluster.set_node(node, up=True, state="IDLE", reason="")
+            else:
+                self.later(1.0, look)
+
+        self.later(1.0, look)
 
     # -- machines ---------------------------------------------------------------------------------------
 
@@ -221,6 +233,7 @@ class Stage(World):
 
     def slurmctld_away(self, seconds: float) -> None:
         """It answers nothing; jobs go on."""
+        self.port_was_away = True
         self.cluster.unavailable = True
         self.later(seconds, lambda: setattr(self.cluster, "unavailable", False))
 
@@ -244,10 +257,18 @@ class Stage(World):
                         self.shared.append(f"t={now:g}: jobs {jobs} on {node}:{ordinal}")
             if turn % 10 == 0:
                 now = asyncio.get_running_loop().time()
+                self._purge(now)
+                del self.ticks[:-10]
                 copies = {job_id: _copy(job) for job_id, job in self.cluster.jobs.items()}
                 self._saved.append((now, self.cluster._next_id, copies))
             turn += 1
             await asyncio.sleep(0.1)
+
+    def _purge(self, now: float) -> None:
+        """slurmctld forgets jobs some time after their end (MinJobAge)."""
+        for job in list(self.cluster.jobs.values()):
+            if job.state is JobState.ENDED and (job.end_time or 0.0) < now - MIN_JOB_AGE_SECONDS:
+                del self.cluster.jobs[job.id]
 
     async def all_end(self, limit_seconds: float) -> float:
         """Until all jobs have ended; how long it took."""

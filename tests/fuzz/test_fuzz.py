@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Some cases of each fuzz target with each run of the unit tests; `make fuzz` runs the thousands."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.fuzz import plugin
+from tests.fuzz.registry import TARGETS
+from tests.fuzz.target import Target, run
+
+CASES = 15
+SLOW = {"journal": 6, "controller": 6, "decision": 5, "spank": 8, "http": 8}
+"""Fewer of those that start processes or have much to prepare."""
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_no_input_brings_it_down(target: Target, tmp_path: Path) -> None:
+    if target in plugin.TARGETS and not plugin.available():
+        pytest.skip("needs make, a C compiler with sanitizers, Slurm's headers and Lua")
+    result = run(target, tmp_path, SLOW.get(target.name, CASES), start=2026)
+    assert not result.failure, result.failure
+    assert result.cases >= SLOW.get(target.name, CASES)
+
+
+def test_a_failure_is_found_and_named(tmp_path: Path) -> None:
+    def check(dice: random.Random, _folder: Path) -> bool:
+        if dice.random() < 0.3:
+            raise KeyError("not meant to be raised")
+        return True
+
+    result = run(Target("broken", "numbers", check), tmp_path, 100, start=1)
+    assert "KeyError" in result.failure and "not meant" in result.failure

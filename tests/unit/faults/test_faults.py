@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""One simulated fault of each kind; GANDIVA_FAULTS=all runs every one (some hours of simulated time, many
+minutes of real time), as `python -m tests.unit.faults` does."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from controller.executor import Step
+from tests.unit.faults import scenarios
+from tests.unit.faults.faulty import Trouble
+from tests.unit.faults.scenarios import Row
+from tests.unit.faults.stage import Stage
+
+ALL = os.environ.get("GANDIVA_FAULTS") == "all"
+
+SOME: dict[str, Callable[[], Row]] = {
+    "kills": lambda: scenarios.random_kills(8),
+    "reboot": lambda: scenarios.at_steps("node reboots, back after 12 s", [Step.OFFLOAD], [1], "gandiva"),
+    "user": lambda: scenarios.at_steps("user requeues the job", [Step.NODE_RESUME], [1], "gandiva"),
+    "drain": lambda: scenarios.at_steps(
+        "administrator drains the node until it is empty", [Step.SLURM_SUSPEND], [1], "gandiva"
+    ),
+    "stale": lambda: scenarios.at_steps(
+        "old views of both (5 s) once more", [Step.SLURM_SUSPEND], [1], "gandiva"
+    ),
+    "numbers": lambda: scenarios.forgotten([Step.OFFLOAD], [1]),
+    "clock": lambda: scenarios.clock_jumps([-3600.0]),
+    "disk": lambda: scenarios.full_disk([5]),
+    "lies": lambda: scenarios.troubled_call("offload", Trouble.OLDER, [2]),
+    "late": lambda: scenarios.troubled_call("suspend", Trouble.AFTERWARDS, [1]),
+}
+
+
+@pytest.mark.parametrize("name", SOME)
+@pytest.mark.skipif(ALL, reason="all of them run instead")
+def test_nothing_is_lost_and_it_settles(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    row = SOME[name]()
+    assert row.passed, f"{row.fault}, {row.where}: {row.outcome}"
+    assert row.times > 0
+
+
+@pytest.mark.skipif(not ALL, reason="set GANDIVA_FAULTS=all")
+def test_all(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL)
+    failed = [row for row in scenarios.rows() if not row.passed]
+    assert failed == []
+
+
+def test_the_checks_can_fail(caplog: pytest.LogCaptureFixture) -> None:
+    """A job that slurmctld suspends behind everybody's back for good is noticed."""
+    caplog.set_level(logging.CRITICAL)
+
+    async def unsettled(folder: Path) -> int:
+        stage = Stage(folder, nodes=1, gpus=1)
+        job_id = stage.submit(work_seconds=5)
+        stage.nodes._may_work = lambda _job: False  # type: ignore[method-assign, assignment]
+        stage.cluster.may_work = lambda _job: False
+        stage.start()
+        with pytest.raises(AssertionError, match=f"not ended after 30 s: {{{job_id}"):
+            await stage.all_end(30.0)
+        stage.cluster.cancel(job_id)
+        await stage.finish()
+        with pytest.raises(AssertionError):
+            stage.check_all()  # it was cancelled, and by nobody who said so
+        return 1
+
+    assert scenarios.run(unsettled) == 1
