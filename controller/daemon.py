@@ -168,7 +168,14 @@ class Daemon:
         try:
             while not self._stop.is_set():
                 at_nodes = self._settings.nodes
-                why = await rival(cluster, nodes, at_nodes.addresses, me, at_nodes.observe_deadline_seconds)
+                why = await rival(
+                    cluster,
+                    nodes,
+                    at_nodes.addresses,
+                    me,
+                    soon_seconds=at_nodes.observe_deadline_seconds,
+                    deadline_seconds=at_nodes.observe_deadline_seconds + at_nodes.connect_deadline_seconds,
+                )
                 if not why:
                     why = await self._control(journal, cluster, nodes)
                 if why:

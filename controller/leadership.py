@@ -192,18 +192,29 @@ class FencedCluster:
 
 async def renew(nodes: RemoteNodes) -> None:
     """Keep the leases, for ever. What comes of it goes to the fence, the guard of these nodes."""
+    under_way: set[asyncio.Task[Mapping[str, NodeError | None]]] = set()
     while True:
         await asyncio.sleep(RENEW_SECONDS)
-        await nodes.lead(RENEW_SECONDS)
+        # Not one after the other: a node that does not answer must not cost the others their lease.
+        task = asyncio.create_task(nodes.lead(LEASE_SECONDS))
+        under_way.add(task)
+        task.add_done_callback(under_way.discard)
 
 
 async def rival(
-    cluster: ClusterPort, nodes: RemoteNodes, addresses: Mapping[str, str], me: HelloArgs, seconds: float
+    cluster: ClusterPort,
+    nodes: RemoteNodes,
+    addresses: Mapping[str, str],
+    me: HelloArgs,
+    *,
+    soon_seconds: float,
+    deadline_seconds: float,
 ) -> str:
     """The other controller that nodes obey now, in words; empty: none that is known of.
 
     Asked before the first lease is taken: half of the nodes for one controller, half for another would be
-    worst. `addresses`: of nodes whose address is not the one that Slurm knows.
+    worst. `addresses`: of nodes whose address is not the one that Slurm knows. Nodes that do not answer are
+    waited for: all of them for `soon_seconds`, for a single one until the deadline.
     """
     try:
         view = await cluster.observe()
@@ -211,8 +222,10 @@ async def rival(
     except ClusterError as error:
         log.info("which nodes there are is not known yet: %s", error)
         return ""
-    for node, leader in sorted((await nodes.leaders(seconds)).items()):
-        if leader.controller != me.controller:
+    leaders = await nodes.leaders(soon_seconds, deadline_seconds)
+    for node in sorted(leaders):
+        leader = leaders[node]
+        if leader is not None and leader.controller != me.controller:
             return f"standby: controller {leader.controller} leads on node {node}"
     return ""
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
@@ -175,18 +176,30 @@ class RemoteNodes:
         """What the node's agent says about itself (`gandiva check`). Raises NodeError."""
         return await self._ask(node, "hello", {}, deadline_seconds, protocol.HelloResult)
 
-    async def leaders(self, deadline_seconds: float) -> Mapping[str, protocol.LeaderInfo]:
-        """Which controllers have the lease of a node now, by node; those that do not answer are left out."""
+    async def leaders(
+        self, soon_seconds: float, deadline_seconds: float
+    ) -> Mapping[str, protocol.LeaderInfo | None]:
+        """Which controller has the lease of each node now (None: nobody), of those nodes that answer.
 
-        async def one(node: str) -> protocol.LeaderInfo | None:
-            try:
-                return (await self.hello(node, deadline_seconds)).leader
-            except NodeError:
-                return None
-
-        nodes = list(self._connections)
-        found = await asyncio.gather(*(one(node) for node in nodes))
-        return {node: leader for node, leader in zip(nodes, found, strict=True) if leader is not None}
+        Waits for all of them, but after `soon_seconds` no longer than until one has answered.
+        """
+        asked = {asyncio.create_task(self.hello(node, deadline_seconds)): node for node in self._connections}
+        found: dict[str, protocol.LeaderInfo | None] = {}
+        pending: set[asyncio.Task[protocol.HelloResult]] = set(asked)
+        until = asyncio.get_running_loop().time() + soon_seconds
+        while pending:
+            left = until - asyncio.get_running_loop().time()
+            if left <= 0 and found:
+                break
+            done, pending = await asyncio.wait(
+                pending, timeout=left if left > 0 else None, return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                with contextlib.suppress(NodeError):
+                    found[asked[task]] = task.result().leader
+        for task in pending:
+            task.cancel()
+        return found
 
     async def lead(self, deadline_seconds: float) -> Mapping[str, NodeError | None]:
         """Renew the lease of every node that knows leases; None: it is ours."""

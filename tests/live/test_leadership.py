@@ -173,6 +173,12 @@ def stranger(site: Site) -> Iterator[Second]:
     site.cluster.exec("ctl", f"rm -f {OTHER}* /etc/gandiva/other.toml")
 
 
+def leads(second: Second) -> bool:
+    """What it said last is that it leads."""
+    log = second.log()
+    return log.rfind("leads: policy") > max(log.rfind("standby:"), log.rfind("does not lead any more"))
+
+
 def decisions(site: Site, journal: str) -> int:
     """How many decisions are in a journal."""
     count = (
@@ -188,13 +194,12 @@ def test_with_different_journals_only_one_acts_and_the_other_takes_over(site: Si
     stranger.start()
     site.wait("the second to stand by", lambda: "standby: controller ctl:" in stranger.log())
     time.sleep(8)
-    assert "leads: policy" not in stranger.log()
+    assert not leads(stranger)
     assert decisions(site, OTHER) == 0
     assert healthy(site) and healthy(site, OTHER_PORT)
-    assert "not_leader" not in site.cluster.controller_log()
     site.cluster.kill_controller(9)
     killed = time.monotonic()
-    site.wait("the second to lead", lambda: "leads: policy" in stranger.log(), TAKEOVER_SECONDS)
+    site.wait("the second to lead", lambda: leads(stranger), TAKEOVER_SECONDS)
     print(f"took over after {time.monotonic() - killed:.1f} s")
     # The first comes back, and now it is the one that waits.
     site.start_controller()
@@ -211,8 +216,8 @@ def test_a_leader_that_wakes_up_too_late_stands_back(site: Site, stranger: Secon
     site.wait("the second to stand by", lambda: "standby: controller ctl:" in stranger.log())
     site.cluster.kill_controller(signal.SIGSTOP)
     try:
-        site.wait("the second to lead", lambda: "leads: policy" in stranger.log(), 30)
-        time.sleep(4)
+        site.wait("the second to lead", lambda: leads(stranger), 30)
+        site.wait("the second to have its nodes", lambda: decisions(site, OTHER) > 0, 60)
     finally:
         site.cluster.kill_controller(signal.SIGCONT)
     site.wait("the first to stand back", lambda: "does not lead any more" in site.log_tail(), 20)

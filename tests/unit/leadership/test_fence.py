@@ -4,7 +4,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +15,17 @@ import pytest
 from controller.cluster.port import ClusterView
 from controller.errors import NodeError
 from controller.journal.lock import JournalLock
-from controller.leadership import LEASE_SECONDS, Fence, FencedCluster, NotLeading, introduction, rival
+from controller.leadership import (
+    LEASE_SECONDS,
+    Fence,
+    FencedCluster,
+    NotLeading,
+    introduction,
+    renew,
+    rival,
+)
 from controller.model import JobId
+from controller.nodes.connection import Patience
 from controller.nodes.protocol import HelloArgs
 from controller.nodes.remote import RemoteNodes
 from controller.simulation.virtual_time import run_virtual
@@ -176,7 +187,8 @@ def test_one_node_that_obeys_another_controller_is_enough(lock: JournalLock) -> 
     async def scenario() -> None:
         nodes = nodes_of(transport, fence)
         await nodes.set_nodes(dict.fromkeys(transport.nodes, "somewhere"))
-        assert {n: leader.controller for n, leader in (await nodes.leaders(2)).items()} == {"n2": "b:/j"}
+        found = await nodes.leaders(2, 2)
+        assert {n: leader and leader.controller for n, leader in found.items()} == {"n1": None, "n2": "b:/j"}
         fence.check()
         await nodes.observe(2)
         with pytest.raises(NotLeading, match="node n2: controller b:/j leads here"):
@@ -236,12 +248,55 @@ def test_who_else_leads_is_asked_before_anything_is_taken(lock: JournalLock) -> 
     async def scenario() -> str:
         nodes = Known(transport, QUICK, introduction=ME, guard=Fence(lock))
         try:
-            return await rival(Slurm(nodes), nodes, {}, ME, 2)  # type: ignore[arg-type]
+            slurm: Any = Slurm(nodes)
+            return await rival(slurm, nodes, {}, ME, soon_seconds=2, deadline_seconds=2)
         finally:
             await nodes.close()
 
     assert asyncio.run(scenario()) == "standby: controller b:/j leads on node n2"
     assert {r["verb"] for channel in transport.channels for r in channel.requests} == {"hello"}
+
+
+def test_a_node_that_is_silent_costs_the_others_no_lease() -> None:
+    answered: list[float] = []
+
+    class Nodes:
+        async def lead(self, deadline_seconds: float) -> dict[str, None]:
+            answered.append(asyncio.get_running_loop().time())
+            await asyncio.sleep(deadline_seconds + 5)
+            return {}
+
+    async def scenario() -> None:
+        nodes: Any = Nodes()
+        task = asyncio.create_task(renew(nodes))
+        await asyncio.sleep(60)
+        task.cancel()
+
+    run_virtual(scenario())
+    gaps = [later - sooner for sooner, later in pairwise(answered)]
+    assert len(gaps) > 15 and max(gaps) < LEASE_SECONDS / 2
+
+
+def test_nodes_that_are_slow_are_waited_for_until_one_has_answered(lock: JournalLock) -> None:
+    def slow(request: dict[str, Any]) -> dict[str, Any] | None:
+        time.sleep(0.4)
+        return taken(request)
+
+    def silent(_request: dict[str, Any]) -> bytes:
+        return b""
+
+    async def scenario(transport: FakeTransport) -> dict[str, Any]:
+        nodes = RemoteNodes(transport, Patience(connect_seconds=3.0), introduction=ME, guard=Fence(lock))
+        await nodes.set_nodes(dict.fromkeys(transport.nodes, "somewhere"))
+        try:
+            return dict(await nodes.leaders(0.05, 3.0))
+        finally:
+            await nodes.close()
+
+    assert set(asyncio.run(scenario(FakeTransport(n1=silent, n2=slow)))) == {"n2"}
+    began = time.monotonic()
+    assert set(asyncio.run(scenario(FakeTransport(n1=silent, n2=taken)))) == {"n2"}
+    assert time.monotonic() - began < 3.0, "one that never answers is not waited for"
 
 
 def test_a_controller_that_loses_its_lease_ends_its_turn_before_it_acts(
