@@ -6,7 +6,7 @@ CLUSTER := $(PYTHON) -m container
 CODE := controller checkpointing gandiva container examples tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit lint live smoke faults quick-faults cluster deb deb-test bench overhead growth soak fidelity clean
+.PHONY: help env demo test unit lint live smoke faults faultsim fuzz quick-faults cluster deb deb-test bench overhead growth soak fidelity clean
 
 help: ## Show this list
 	@printf 'Gandiva for Slurm: what make can do\n\n'
@@ -42,6 +42,12 @@ live: env ## Live tests: real Slurm in containers, mock GPUs (set KEEP=1 to keep
 faults: env ## Break every part at every step on a real Slurm (QUICK=1: one of each kind; WRITE=1: into the docs)
 	@printf '==> Faults on a mini cluster\n'
 	@$(PYTHON) -m tests.faults $(if $(QUICK),--quick) $(if $(WRITE),--write)
+
+faultsim: env ## The same and more in seeded simulation, 1,000 kills among them (QUICK=1: one of each kind)
+	@$(PYTHON) -m tests.unit.faults $(if $(QUICK),quick)
+
+fuzz: env ## Throw junk at everything that takes input (FUZZ_CASES=10000, FUZZ_SEED=4)
+	@$(PYTHON) -m tests.fuzz $(or $(FUZZ_CASES),10000)
 
 quick-faults:
 	@$(MAKE) --no-print-directory faults QUICK=1
