@@ -12,10 +12,12 @@ from controller.cli.common import Subparsers, new_parser
 from controller.errors import GandivaError
 
 FIELDS = "JobID,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State,User,Account,Partition"
+_ALLOCATED = FIELDS.split(",").index("AllocTRES")
 
 _DESCRIPTION = """\
 Writes the site's own jobs between two times as a trace: `sacct --allusers --parsable2 --allocations` with the
-fields that `gandiva simulate --trace-format sacct` reads. Needs no controller."""
+fields that `gandiva simulate --trace-format sacct` reads. Jobs that ran under Gandiva, to which Slurm gave
+shards, count with the GPUs they asked for. Needs no controller."""
 
 _EXAMPLES = """\
   gandiva trace sacct -S 2026-10-01 -E 2026-11-01 > october.txt
@@ -41,7 +43,7 @@ def run(args: argparse.Namespace) -> int:
 
     from controller.simulation.traces import read_trace
 
-    command = [args.sacct, "--allusers", "--allocations", "--parsable2", f"--format={FIELDS}"]
+    command = [args.sacct, "--allusers", "--allocations", "--parsable2", f"--format={FIELDS},AdminComment"]
     command += [f"--starttime={args.starttime}", f"--endtime={args.endtime}"]
     if args.partition:
         command.append(f"--partition={args.partition}")
@@ -54,17 +56,44 @@ def run(args: argparse.Namespace) -> int:
     if answer.returncode:
         words = answer.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         raise GandivaError(f"sacct failed (exit status {answer.returncode}): {words[0]}")
+    trace = "".join(map(_line, answer.stdout.decode(errors="replace").splitlines())).encode()
     # A trace that cannot be read back must not be written.
     with tempfile.NamedTemporaryFile(suffix=".txt") as checked:
-        checked.write(answer.stdout)
+        checked.write(trace)
         checked.flush()
         jobs = read_trace(Path(checked.name), "sacct")
     if args.output is None:
-        sys.stdout.write(answer.stdout.decode())
+        sys.stdout.write(trace.decode())
     else:
         try:
-            args.output.write_bytes(answer.stdout)
+            args.output.write_bytes(trace)
         except OSError as error:
             raise GandivaError(f"cannot write {args.output}: {error.strerror}") from error
     print(f"gandiva: {len(jobs)} jobs with GPUs", file=sys.stderr)
     return 0
+
+
+def _line(line: str) -> str:
+    """One line of sacct as the trace has it: the request, whose size counts, but is not written, left out.
+
+    Gandiva's jobs are given shards, and floating ones shards of all GPUs of a server: what they run on is the
+    number of GPUs in their request.
+    """
+    from controller.requests import InvalidRequest, is_gandiva, parse_request
+
+    values = line.split("|", FIELDS.count(",") + 1)
+    if len(values) != FIELDS.count(",") + 2:
+        return line + "\n"
+    comment = values.pop()
+    if is_gandiva(comment) and values[_ALLOCATED]:
+        try:
+            gpus = parse_request(comment).gpus
+        except InvalidRequest as error:
+            print(
+                f"gandiva: job {values[0]}: its request makes no sense ({error}); left as it is",
+                file=sys.stderr,
+            )
+        else:
+            kept = [one for one in values[_ALLOCATED].split(",") if not one.startswith("gres/")]
+            values[_ALLOCATED] = ",".join([*kept, f"gres/gpu={gpus}"])
+    return "|".join(values) + "\n"
