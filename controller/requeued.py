@@ -2,8 +2,8 @@
 """Suspended jobs that somebody requeues behind our back.
 
 A suspended job has priority 0. Requeued in that state it keeps it, and Slurm calls it `JobHeldAdmin`: exactly
-what an administrator's hold looks like, which we respect for ever. So a job that was suspended when it was last
-seen and waits as held by an administrator a moment later is held by us again (docs/slurm-facts.md).
+what a hold by an administrator looks like, which we respect for ever. So a job that was suspended when last
+seen, and waits as held by an administrator a moment later, is held by us again (docs/slurm-facts.md).
 """
 
 from __future__ import annotations
