@@ -496,8 +496,8 @@ def test_purge_on_the_cluster(packaged: Site) -> None:
             # Slurm's configuration is the site's: it is told that it still names the plugin.
             assert "plugstack.conf.d/gandiva.conf still names" in told
         find = (
-            "find / -xdev \\( -path /proc -o -path /sys -o -path /run -o -path /etc/slurm -o -path /shared \\) -prune -o "
-            "-iname '*gandiva*' -print | grep -v minicluster"
+            "find / -xdev \\( -path /proc -o -path /sys -o -path /run -o -path /etc/slurm -o -path /shared "
+            "\\) -prune -o -iname '*gandiva*' -print | grep -v minicluster"
         )
         left = packaged.cluster.exec(host.name, find, check=False).stdout.split()
         assert left == [], host.name
