@@ -6,8 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-
 from controller.model import GpuId, GpuSet
 
 
@@ -40,17 +38,6 @@ class Seat(NamedTuple):
         return frozenset(GpuId(node, ordinal) for node, ordinal in self.binding)
 
 
-class _Saved(BaseModel):
-    """The same as JSON, for a memory that comes from a file."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    affinity: dict[str, int] = Field(default_factory=dict)
-    service: dict[int, Service] = Field(default_factory=dict)
-    seats: dict[int, Seat] = Field(default_factory=dict)
-    slice_start: dict[str, float] = Field(default_factory=dict)
-
-
 class State(Mapping[str, Any]):
     """The policy's memory, frozen. As a mapping it is plain JSON data, made only when somebody asks."""
 
@@ -75,9 +62,12 @@ class State(Mapping[str, Any]):
         the price of one unfair slice."""
         if isinstance(raw, State):
             return raw
-        try:
-            saved = _Saved.model_validate(dict(raw))
-        except ValidationError:
+        if not raw:
+            return cls()
+        from controller.policies.gandiva.saved import read
+
+        saved = read(raw)
+        if saved is None:
             return cls()
         return cls(saved.affinity, saved.service, saved.seats, saved.slice_start)
 
