@@ -124,9 +124,14 @@ def test_a_decision_asked_for_with_a_signal_is_replayed_and_explained(site: Site
     one_gpu_left(site)
     jobs = [site.train(user, "--gandiva", "--gres=gpu:1") for user in ("alice", "bob")]
     site.wait_on_gpu(*jobs)
+
+    def recorded() -> list[str]:
+        return re.findall(r"decision recorded; .*gandiva replay (\S+)", site.cluster.controller_log())
+
+    before = len(recorded())  # the log of a cluster that is used again has those of earlier runs
     site.cluster.kill_controller(signal.SIGUSR1)
-    site.wait("the record in the log", lambda: "decision recorded" in site.cluster.controller_log(), 30)
-    (path,) = re.findall(r"gandiva replay (\S+)", site.cluster.controller_log())
+    site.wait("the record in the log", lambda: len(recorded()) > before, 30)
+    path = recorded()[-1]
     mode = site.cluster.exec("ctl", ["stat", "-c", "%a", path]).stdout.strip()
     assert mode == "600", "job names are in it"
     said = site.cluster.exec("ctl", ["gandiva", "replay", path]).stdout
