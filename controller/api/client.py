@@ -147,6 +147,6 @@ def _why(error: Exception) -> str:
 def _error_text(status: int, body: bytes) -> str:
     try:
         text = json.loads(body[:10_000])["error"]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         text = f"HTTP status {status}"
     return str(text)[:1000]

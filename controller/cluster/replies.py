@@ -205,7 +205,7 @@ def nodes(reply: str, what: str) -> tuple[NodeRecord, ...]:
 def _items(reply: str, key: str, what: str) -> list[dict[str, Any]]:
     try:
         whole = json.loads(reply)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ClusterUnavailable(f"{what}: the answer is no JSON: {error}") from error
     found = whole.get(key) if isinstance(whole, dict) else None
     if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):

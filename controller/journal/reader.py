@@ -130,7 +130,7 @@ class JournalReader:
         for row in rows:
             try:
                 made.append(make(row))
-            except (TypeError, ValueError, AttributeError):
+            except (TypeError, ValueError, AttributeError, RecursionError):
                 damaged += 1
         if damaged:
             _log.warning(

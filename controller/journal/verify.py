@@ -165,7 +165,7 @@ def _json(connection: sqlite3.Connection) -> Iterator[str]:
         for name, text in connection.execute(f"SELECT {key}, {column} FROM {table}"):
             try:
                 json.loads(text)
-            except (ValueError, TypeError):
+            except (ValueError, TypeError, RecursionError):
                 broken += 1
                 if broken <= MAX_PROBLEMS:
                     yield f"{table} {name}: its {column} is no JSON"

@@ -461,7 +461,7 @@ class Journal:
         """What is no JSON any more counts as not there: a controller that does not start helps nobody."""
         try:
             return json.loads(text)
-        except (ValueError, TypeError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             _log.error("journal %s: %s: %s; going on without it", self.path, what, error)
             return None
 

@@ -100,7 +100,7 @@ def _parse(data: bytes) -> Owners:
             for uuid, jobs in json.loads(data or b"{}").items()
             if _UUID.fullmatch(uuid)
         }
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError, RecursionError):
         log.warning("the record of owner files is damaged; begun anew")
         return {}
 

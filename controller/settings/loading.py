@@ -92,7 +92,7 @@ def parse_settings(text: str, source: str = "settings") -> Settings:
     """Check the text of a settings file; `source` is how messages name it. Raises SettingsError."""
     try:
         values = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # (numbers of 5,000 digits, 1,000 brackets)
         raise SettingsError(f"{source}: not valid TOML: {error}") from error
     return check_values(values, source)
 

@@ -27,7 +27,7 @@ def configure(path: Path | None, policy: str | None, changes: Sequence[str]) -> 
         source = str(path)
         try:
             values = tomllib.loads(read_text(path))
-        except tomllib.TOMLDecodeError as error:
+        except (ValueError, RecursionError) as error:  # (numbers of 5,000 digits, 1,000 brackets)
             raise SettingsError(f"{path}: not valid TOML: {error}") from error
     table = values.setdefault("policy", {})
     if not isinstance(table, dict):
@@ -48,7 +48,7 @@ def configure(path: Path | None, policy: str | None, changes: Sequence[str]) -> 
 def _value(text: str) -> Any:
     try:
         return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+    except (ValueError, RecursionError):
         return text
 
 

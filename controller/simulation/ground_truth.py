@@ -71,7 +71,7 @@ def read_throughputs(path: Path) -> Throughputs:
         raw = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ThroughputsError(f"cannot read the throughputs {path}: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ThroughputsError(f"{path}: not JSON: {error}") from error
     if not isinstance(raw, dict):
         raise ThroughputsError(f"{path}: an object of GPU types is wanted")

@@ -215,7 +215,7 @@ def parse(text: str, source: str = "cluster description") -> ClusterDescription:
     """
     try:
         data = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # (numbers of 5,000 digits, 1,000 brackets)
         raise DescriptionError(source, [f"is no TOML: {error}"]) from error
     # TOML has arrays, the frozen model has tuples; strict mode would not take one for the other.
     try:
