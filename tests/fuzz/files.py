@@ -41,7 +41,7 @@ def _settings(dice: random.Random, _folder: Path) -> bool:
     ]
     sample = dice.choice(('[policy]\nname = "tiresias-las"\n', "".join(lines), "".join(kept)))
     try:
-        parse_settings(mutations.text(dice, sample), "fuzz.toml")
+        parse_settings(mutations.toml(dice, sample), "fuzz.toml")
     except SettingsError as error:
         assert str(error).startswith("fuzz.toml"), f"does not say where: {error}"
         return False
@@ -51,7 +51,7 @@ def _settings(dice: random.Random, _folder: Path) -> bool:
 def _description(dice: random.Random, _folder: Path) -> bool:
     sample = _text(dice.choice(("configs/slurm/cluster.toml", "configs/slurm/mini.toml")))
     try:
-        description.parse(mutations.text(dice, sample), "fuzz.toml")
+        description.parse(mutations.toml(dice, sample), "fuzz.toml")
     except DescriptionError as error:
         assert str(error), "no message"
         return False
@@ -70,7 +70,7 @@ def _cluster_spec(dice: random.Random, folder: Path) -> bool:
             sample = (
                 '[[nodes]]\ncount = 2\ngpu_model = "v100"\ngpus = 4\nswitch = "s1"\ncpus = 8\nmemory = 64\n'
             )
-            path.write_text(mutations.text(dice, sample * 2), errors="surrogatepass")
+            path.write_text(mutations.toml(dice, sample * 2), errors="surrogatepass")
             with unchanged(path):
                 parse_cluster(str(path), 4)
     except ClusterSpecError as error:

@@ -132,6 +132,16 @@ def text(dice: random.Random, sample: str, changes: int = 4) -> str:
     return sample
 
 
+def toml(dice: random.Random, sample: str) -> str:
+    """A changed TOML text; at times with a value that goes too far."""
+    changed = text(dice, sample)
+    if dice.random() < 0.05:
+        far = dice.choice(("[" * 5000, "{a=" * 5000, "9" * 5000, "1e" + "9" * 400, '"' + "x" * 100_000 + '"'))
+        lines = [line for line in sample.splitlines() if "=" in line] or ["a = 1"]
+        changed = f"{dice.choice(lines).partition('=')[0].lstrip('# ')} = {far}\n"
+    return changed
+
+
 def raw(dice: random.Random, sample: bytes, changes: int = 6) -> bytes:
     """The same for bytes."""
     data = bytearray(sample)

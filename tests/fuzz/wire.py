@@ -318,6 +318,8 @@ def _replies(dice: random.Random, _folder: Path) -> bool:
     items = dice.sample(sample[key], min(3, len(sample[key])))
     reply = mutations.dumped(dice, {**sample, key: items}, dice.choice((1, 2, 8)))
     reply = reply.encode("utf-8", "replace").decode()
+    if dice.random() < 0.02:
+        reply = '{"' + key + '": ' + dice.choice(("[", '{"a":')) * 100_000
     view = _slurm_jobs(release)
     try:
         if name == "nodes":
