@@ -59,8 +59,9 @@ def _given(dice: random.Random) -> dict[str, str]:
     return {name: mutations.pick(dice, OPTIONS[name]).replace("\0", "") for name in chosen}
 
 
-def _bytes(text: str) -> bytes:
-    return text.encode("utf-8", "surrogatepass")
+def _bytes(text: str, times: int = 1) -> bytes:
+    """As it goes to a program: Linux takes no longer words than this."""
+    return (text.encode("utf-8", "surrogatepass") * times)[:100_000]
 
 
 def _spank(dice: random.Random, folder: Path) -> bool:
@@ -85,8 +86,8 @@ def _spank(dice: random.Random, folder: Path) -> bool:
         visible = mutations.text(dice, "0,1\n").encode("utf-8", "surrogatepass")
         (block / "visible").write_bytes(visible if dice.random() < 0.9 else visible * 3000)
         devices = mutations.pick(dice, ("0,1,2,3", "2,3", "GPU-aa,GPU-bb", "")).replace("\0", "")
-        environ[b"CUDA_VISIBLE_DEVICES"] = _bytes(devices) * dice.choice((1, 1, 30))
-        environ[b"PYTHONPATH"] = _bytes(mutations.word(dice).replace("\0", "")) * dice.choice((1, 30))
+        environ[b"CUDA_VISIBLE_DEVICES"] = _bytes(devices, dice.choice((1, 1, 200)))
+        environ[b"PYTHONPATH"] = _bytes(mutations.word(dice).replace("\0", ""), dice.choice((1, 500)))
         environ[b"SLURMD_NODENAME"] = _bytes(mutations.pick(dice, ("n1",)).replace("\0", ""))
         argv += [b"-i", b"job=" + str(dice.choice((7, 7, 7, 0, -1, 2**31, 2**63 - 1))).encode()]
     done = subprocess.run(argv, capture_output=True, env=environ, timeout=60)
