@@ -10,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from checkpointing.driver_process import DriverProcesses
 from controller.nodes import lease as module
+from controller.nodes.gpus import GpuReader, NvmlSource
 from controller.nodes.lease import Leases
-from controller.nodes.protocol import AgentError, ErrorKind
+from controller.nodes.node import AgentSettings
+from controller.nodes.protocol import VERBS, AgentError, ErrorKind, HelloArgs
+from controller.nodes.verbs import NodeAgent
 
 
 @pytest.fixture
@@ -106,3 +110,27 @@ def test_a_lease_that_somebody_keeps_locked_is_an_error_and_no_wait_for_ever(
         leases.renew("a", 10)
     assert time.monotonic() - began < 30
     leases.renew("a", 10)
+
+
+def test_what_a_session_may_do(tmp_path: Path, clock: list[float]) -> None:
+    agent = NodeAgent(AgentSettings("n1", tmp_path, None), GpuReader(NvmlSource()), DriverProcesses())
+    nameless, one, other = HelloArgs(), HelloArgs(controller="a:/j"), HelloArgs(controller="b:/j")
+    for verb in VERBS:
+        agent.admit(nameless, verb)  # as tools and old controllers do, while nobody leads
+    agent.admit(one, "hello")
+    agent.admit(nameless, "forget")  # saying hello takes nothing
+    agent.admit(one, "observe")
+    for verb in VERBS:
+        agent.admit(one, verb)
+    agent.admit(nameless, "hello")
+    agent.admit(nameless, "observe")
+    agent.admit(other, "hello")
+    for whose, verbs in ((nameless, set(VERBS) - {"hello", "observe"}), (other, set(VERBS) - {"hello"})):
+        for verb in verbs:
+            with pytest.raises(AgentError) as caught:
+                agent.admit(whose, verb)
+            assert caught.value.kind is ErrorKind.NOT_LEADER, verb
+    clock[0] += 11
+    agent.admit(other, "observe")
+    with pytest.raises(AgentError):
+        agent.admit(one, "observe")
