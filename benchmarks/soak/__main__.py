@@ -70,6 +70,9 @@ class Soak:
             sampler.join(60)
         output.mkdir(parents=True, exist_ok=True)
         evidence = rules.gather(self.cluster, self.jobs, references)
+        kept = {name: value for name, value in vars(evidence).items() if not name.startswith("turns")}
+        (output / "evidence.json").write_text(json.dumps(kept, default=vars))
+        (output / "turns.txt").write_text(evidence.turns_text)
         self.broken += rules.check(evidence)
         raw = {
             "begin": begin,
@@ -89,7 +92,6 @@ class Soak:
             },
         }
         (output / "raw.json").write_text(json.dumps(raw))
-        (output / "turns.txt").write_text(evidence.turns_text)
         (output / "controller.log").write_text(self.cluster.controller_log())
         found = figures(raw, evidence.turns)
         (output / "figures.json").write_text(json.dumps(found, indent=1))

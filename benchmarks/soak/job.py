@@ -3,6 +3,8 @@
 
 Runs in the containers, as a user's job: `python3 job.py FOLDER [options of train_mock.py]`. For each turn one
 JSON line is appended to FOLDER/turns/JOB.RANK: from the begin of the first mini-batch to the end of the last.
+A job that the driver's checkpoint took off its GPUs hears nothing of it: a mini-batch that took much too long
+ends a turn, and begins another.
 When FOLDER/stop exists all ranks end together at one of the next mini-batches, as if it had been the last.
 """
 
@@ -23,6 +25,7 @@ else:
     sys.path.insert(0, "/opt/gandiva/src/examples")
     import train_mock
 
+AWAY_MINIBATCHES = 3
 STOP_EVERY_STEPS = 4
 """How often the ranks agree on whether to stop."""
 
@@ -42,7 +45,12 @@ class Model(train_mock.Model):
     def train_step(self, seed: int) -> int:
         begin = time.time()
         result = super().train_step(seed)
-        self._begin, self._end = self._begin or begin, time.time()
+        end = time.time()
+        usual = self._options.minibatch_ms / 1000
+        if end - (self._end or begin) > AWAY_MINIBATCHES * usual:
+            self.end_turn()
+            begin = end - usual
+        self._begin, self._end = self._begin or begin, end
         self._steps += 1
         return result
 
