@@ -14,6 +14,7 @@ from container.errors import MiniClusterError
 from tests.faults.checks import check_round
 from tests.faults.fault import Evidence, Fault, Result
 from tests.faults.stage import FaultFailed, NotReached, Stage
+from tests.faults.workload import WORKLOADS
 
 LOGS = Path(__file__).resolve().parents[2] / "build" / "faults"
 
@@ -21,6 +22,9 @@ LOGS = Path(__file__).resolve().parents[2] / "build" / "faults"
 def run(stage: Stage, faults: Sequence[Fault], report: Callable[[list[Result]], None]) -> list[Result]:
     """All of them; `report` hears of each group when it is through."""
     results: list[Result] = []
+    if len(faults) > 3:
+        stage.say("what the jobs compute when nothing disturbs them")
+        stage.learn_digests(WORKLOADS)
     for group, members in groupby(faults, key=lambda fault: fault.group):
         found = run_group(stage, group, list(members))
         report(found)
