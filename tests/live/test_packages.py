@@ -405,41 +405,66 @@ BOOT = """
 """
 
 
-@pytest.fixture
-def booted(packaged: Site, client: Any, folder: Path) -> Iterator[Machine]:
-    """One more host of the cluster, for the controller, with a real systemd. /pk has the packages."""
-    spec = packaged.cluster.spec
+def boot(client: Any, labels: dict[str, str], files: dict[str, Content], **host: Any) -> Iterator[Machine]:
+    """A machine with a real systemd; `files` are there before it starts, `host` is its network and disks."""
     api = client.api
-    network = f"gandiva-{spec.name}"
-    image = images.Images(client, RELEASE, print).ensure_site()
     made = api.create_container(
-        image,
+        images.Images(client, RELEASE, print).ensure_site(),
         ["bash", "-c", BOOT],
-        name=f"gandiva-{spec.name}-ops",
         hostname="ops",
-        # With the cluster's label it goes when the cluster goes.
-        labels={LABEL: spec.name, HOST_LABEL: "ops", SPEC_LABEL: spec.model_dump_json()},
+        labels=labels,
         environment={"container": "docker"},
         host_config=api.create_host_config(
-            binds={f"{network}-conf": {"bind": "/etc/slurm", "mode": "rw"}},
-            network_mode=network,
             cap_add=["SYS_ADMIN"],
             security_opt=["seccomp=unconfined", "apparmor=unconfined"],
             cgroupns="private",
             tmpfs={"/run": "", "/run/lock": ""},
+            **host,
         ),
     )
     machine = Machine(client, client.containers.get(made["Id"]))
     try:
-        machine.put(list(packages.of_role(folder, "ctl").values()))
-        key = get_file(client, f"gandiva-{spec.name}-ctl", "/etc/munge/munge.key")
-        put_files(client, made["Id"], {"/etc/munge/munge.key": Content(key, 0o400)})
+        put_files(client, made["Id"], files)
         machine.container.start()
         machine("for i in $(seq 300); do [ -S /run/systemd/private ] && exit; sleep 0.1; done; exit 1")
-        machine("chown munge: /etc/munge/munge.key && systemctl restart munge.service", timeout_seconds=60)
         yield machine
     finally:
         machine.container.remove(force=True)
+
+
+@pytest.fixture
+def booted(packaged: Site, client: Any, folder: Path) -> Iterator[Machine]:
+    """One more host of the cluster, for the controller, with a real systemd. /pk has the packages."""
+    spec = packaged.cluster.spec
+    network = f"gandiva-{spec.name}"
+    # With the cluster's label it goes when the cluster goes.
+    labels = {LABEL: spec.name, HOST_LABEL: "ops", SPEC_LABEL: spec.model_dump_json()}
+    key = get_file(client, f"gandiva-{spec.name}-ctl", "/etc/munge/munge.key")
+    binds = {f"{network}-conf": {"bind": "/etc/slurm", "mode": "rw"}}
+    files = {"/etc/munge/munge.key": Content(key, 0o400)}
+    for machine in boot(client, labels, files, network_mode=network, binds=binds):
+        machine.put(list(packages.of_role(folder, "ctl").values()))
+        machine("chown munge: /etc/munge/munge.key && systemctl restart munge.service", timeout_seconds=60)
+        yield machine
+
+
+@LONG
+def test_control_blocks_are_mounted_once_and_never_over_jobs(client: Any, folder: Path) -> None:
+    for node in boot(client, {images.LABEL: "packages"}, {}):
+        node.put(list(packages.of_role(folder, "node").values()))
+        node("dpkg -i /pk/*.deb 2>&1")
+        assert node("systemctl is-active run-gandiva.mount").stdout.strip() == "active"
+        options = node("findmnt -no OPTIONS /run/gandiva").stdout
+        assert {"nosuid", "nodev", "noexec", "size=65536k"} <= set(options.strip().split(","))
+        # A job is there while the package is upgraded.
+        node("mkdir /run/gandiva/77 && dpkg -i /pk/gandiva-node_*.deb 2>&1")
+        assert node("ls /run/gandiva").stdout == "77\n"
+        # A job is there, and for some reason the mount is not.
+        node("systemctl stop run-gandiva.mount && mkdir -p /run/gandiva/88")
+        node("systemctl start run-gandiva.mount")
+        assert node("ls /run/gandiva").stdout == "88\n"
+        node("rmdir /run/gandiva/88 && dpkg --purge gandiva-node 2>&1")
+        assert node("ls -d /run/gandiva /run/gpustat", check=False).stdout == ""
 
 
 @LONG
