@@ -229,7 +229,9 @@ async def test_requests_to_agents_by_outcome(metrics: Metrics, monkeypatch: pyte
     answers: list[dict[str, Any] | NodeError] = [{}, NodeError("n1", "gpu_busy", "no"), {"job_id": "x"}]
 
     class FakeConnection:
-        def __init__(self, _transport: object, _node: str, address: str, _patience: object) -> None:
+        hello = None
+
+        def __init__(self, _transport: object, _node: str, address: str, *_more: object) -> None:
             self.address = address
 
         async def request(self, _verb: str, _args: object, _deadline_seconds: float) -> dict[str, Any]:
