@@ -93,7 +93,7 @@ def test_jobs_that_failed_cannot_be_suspended_or_are_on_a_lost_node(site: Site) 
         )
     finally:
         site.cluster.exec("n2", ["mockgpu", "inject", "--clear"])
-    site.cluster.exec("n2", "pkill -x sshd; pkill -x sshd-session; pkill -f gandiva-agent; true")
+    site.cluster.exec("n2", "pkill -x sshd; pkill -x sshd-session; pkill -f '[g]andiva-agent'; true")
     try:
         told(
             site,
