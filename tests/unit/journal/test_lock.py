@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -78,3 +79,20 @@ def test_a_journal_takes_over_a_lock_and_gives_it_back(tmp_path: Path) -> None:
     with Journal(path, lock=lock):
         assert not JournalLock(path).take()
     assert JournalLock(path).take()
+
+
+def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = JournalLock(tmp_path / "journal.sqlite")
+    opened, calls = JournalLock._open, []
+
+    def removed_once(self: JournalLock) -> IO[str]:
+        file = opened(self)
+        calls.append(file)
+        if len(calls) == 1:
+            self.path.unlink()
+        return file
+
+    monkeypatch.setattr(JournalLock, "_open", removed_once)
+    assert lock.take() and lock.is_ours() and len(calls) == 2

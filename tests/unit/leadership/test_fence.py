@@ -81,6 +81,18 @@ def test_a_lease_that_was_not_renewed_closes_the_fence_and_renewing_opens_it(loc
     fence.check()
 
 
+def test_answers_may_come_in_any_order(lock: JournalLock) -> None:
+    clock = Clock()
+    fence = Fence(lock, clock)
+    first = fence.before("observe")
+    clock.now += 5
+    second = fence.before("lead")
+    fence.answered(second, None)
+    fence.answered(first, None)
+    clock.now += LEASE_SECONDS - 1
+    fence.check()
+
+
 def test_a_node_that_obeys_another_one_closes_it_until_it_is_opened_again(lock: JournalLock) -> None:
     fence = Fence(lock, Clock())
     fence.answered(fence.before("observe"), NodeError("n1", "not_leader", "controller b leads"))
