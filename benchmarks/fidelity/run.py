@@ -111,6 +111,23 @@ def cases(refs: Path) -> Iterator[Case]:
             row["gpus_per_node"],
             row,
         )
+    for row in results["gavel"]:
+        # Of its policies only this one is among ours; other rows have several types of GPUs, or the floor
+        # between two computations of the allocation.
+        if row["policy"] != "fifo" or not row["case"].startswith("reset0_xs_"):
+            continue
+        yield Case(
+            "Gavel",
+            row["case"],
+            row["policy"],
+            "fifo",
+            HERE / "gavel-reset0.toml",
+            (),
+            refs / "inputs/tiresias/converted/xs_job.csv",
+            f"v100:{row['cluster_v100_p100_k80'].split(':')[0]}",
+            1,
+            row,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +191,7 @@ def markdown(found: list[Comparison]) -> list[str]:
             f"| {c.case.simulator} {c.case.name} | {c.case.their_policy} | {c.case.policy} "
             f"| {theirs['avg_jct_s']:.3f} / {c.average_seconds:.3f} | {average:+.3%} "
             f"| {theirs['median_jct_s']:.1f} / {c.median_seconds:.1f} | {middle:+.3%} "
-            f"| {c.same_jobs} of {c.jobs} | {theirs['preemptions']} / {c.preemptions} |"
+            f"| {c.same_jobs} of {c.jobs} | {theirs.get('preemptions', 'not told')} / {c.preemptions} |"
         )
     return lines
 
