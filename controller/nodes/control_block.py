@@ -9,10 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import logging
 import mmap
 import os
 import re
+import signal
 import subprocess
+import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +38,11 @@ from gandiva import layout
 
 MAX_STATE_BYTES = 65_536
 REMOVE_SECONDS = 30.0
+HUNG_SECONDS = 10.0
+"""An agent that is so late with a verb will not finish it."""
+KILLED_SECONDS = 0.05
+
+log = logging.getLogger(__name__)
 
 
 class CheckpointedProcess(BaseModel):
@@ -252,7 +260,8 @@ class ControlBlock:
 
     @contextlib.contextmanager
     def locked(self, deadline: Deadline) -> Iterator[None]:
-        """Keep other agents away from this job: one that lost its channel may still be finishing.
+        """Keep other agents away from this job: one that lost its channel may still be finishing. One that
+        hangs is ended.
 
         Raises AgentError: unknown_job without a block, deadline when the other one does not finish.
         """
@@ -271,15 +280,39 @@ class ControlBlock:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
+                    if _end_hung_agent(file):
+                        continue
                     if not poll.wait():
                         raise AgentError(
                             ErrorKind.DEADLINE,
                             f"another agent is still at work on job {self.job_id}; try again",
                             self.job_id,
                         ) from None
+            os.pwrite(file, f"{os.getpid()} {time.monotonic() + deadline.left_seconds:015.3f}\n".encode(), 0)
             yield
         finally:
             os.close(file)
+
+
+def _end_hung_agent(lock: int) -> bool:
+    """Kill the agent that holds this lock when it is stopped, or has had its time and more: nobody else would
+    ever do anything to the job again. (Every verb may be cut short anywhere.) True: look again."""
+    holder, _, until = os.pread(lock, 64, 0).decode("ascii", "replace").partition(" ")
+    try:
+        pid, overdue = int(holder), time.monotonic() > float(until) + HUNG_SECONDS
+        stat = Path("/proc", str(pid), "stat").read_text("utf-8", "replace")
+        command = Path("/proc", str(pid), "cmdline").read_bytes()
+    except (OSError, ValueError):
+        return False
+    stopped = stat[stat.rindex(")") + 2 :][:1] == "T"
+    is_agent = any(name in command for name in (b"gandiva-agent", b"controller.nodes.agent"))
+    if pid == os.getpid() or not is_agent or not (stopped or overdue):
+        return False
+    log.warning("agent %d %s while it holds a job's lock: killed", pid, "is stopped" if stopped else "hangs")
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    time.sleep(KILLED_SECONDS)
+    return True
 
 
 def _write_atomically(path: Path, text: str, mode: int) -> None:

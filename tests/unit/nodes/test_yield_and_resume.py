@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -16,7 +17,7 @@ from controller.nodes.port import NodePhase, RankState
 from controller.nodes.protocol import ErrorKind
 from controller.nodes.remote import RemoteNodes
 
-from .conftest import CONTEXT_BYTES, MIB, NODE, Rig, job_sample, sample
+from .conftest import CONTEXT_BYTES, MIB, NODE, PATIENCE_SECONDS, Rig, eventually, job_sample, sample
 
 QUICK = ("--minibatch-ms", "10", "--memory-mb", "64", "--steps", "60")
 LONGER = ("--steps", "200")
@@ -510,5 +511,30 @@ def test_ranks_are_reported_with_their_progress(rig: Rig) -> None:
         gone = await job_sample(nodes, job)
         assert gone.ranks == ()
         assert "has ended" in gone.error
+
+    rig.run(scenario)
+
+
+def test_an_agent_that_hangs_does_not_keep_a_job_for_ever(rig: Rig) -> None:
+    async def scenario(nodes: RemoteNodes) -> None:
+        await prepare(nodes, 2, [0], [0])
+        job = rig.start_other(2, "sleep", "60")
+        first = rig.transport.channels[-1].pid  # type: ignore[attr-defined]
+        # It waits for the job's processes to stop, which nobody does, and has the job's lock meanwhile.
+        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
+        lock = rig.run_dir / "2" / "agent.lock"
+        before = lock.read_bytes()
+        waiting = asyncio.ensure_future(
+            nodes.verify_empty(NODE, job.job_id, stop=False, deadline_seconds=PATIENCE_SECONDS)
+        )
+        await asyncio.to_thread(eventually, "the lock", lambda: lock.read_bytes() != before)
+        os.kill(first, signal.SIGSTOP)
+        other = rig.nodes()
+        await other.set_nodes({NODE: "here"})
+        await other.resume(NODE, job.job_id, gpus=[0], binding=[0], deadline_seconds=PATIENCE_SECONDS)
+        assert (await job_sample(other, job)).phase is NodePhase.RUNNING
+        with pytest.raises(NodeError):
+            await waiting
+        await other.close()
 
     rig.run(scenario)
