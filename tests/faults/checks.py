@@ -69,8 +69,8 @@ def _tidy(stage: Stage) -> Iterator[str]:
     except MiniClusterError as error:
         yield str(error)
     for node in stage.site.nodes:
-        # (A folder of the agent's own, with a leading dot, is no control block.)
-        script = "ls /run/gandiva; cat /run/gpustat/* 2> /dev/null; true"
+        # (Other files there are the agent's own.)
+        script = "ls /run/gandiva | grep -x '[0-9]*'; cat /run/gpustat/* 2> /dev/null; true"
         if not _soon(lambda node=node, script=script: not stage.sh(node, script).text.strip()):  # type: ignore[misc]
             yield f"left on {node}: {stage.sh(node, script).text.split()}"
 

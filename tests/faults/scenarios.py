@@ -19,8 +19,8 @@ from tests.faults.parts import (
     SILENT_SLURMCTLD,
     Target,
 )
-from tests.faults.stage import JOURNAL, FaultFailed, NotReached, Order, Stage
-from tests.faults.workload import COOPERATIVE, EMPTY, GANG, REQUEUED, TRANSPARENT, Workload
+from tests.faults.stage import JOURNAL, KILL_SCRIPT, FaultFailed, NotReached, Order, Stage
+from tests.faults.workload import COOPERATIVE, EMPTY, GANG, REQUEUED, TRANSPARENT, WORKLOADS, Workload
 
 LOST_SECONDS = 25.0
 SEED = 20261121
@@ -288,15 +288,15 @@ BATCH = 10
 
 
 def _random_kills(stage: Stage, number: int) -> Evidence:
-    script = _KILL.replace("{start}", stage.START)
     stage.kill_controllers()
+    stage.learn_digests(WORKLOADS)
+    stage.cluster.write_file("ctl", KILL_SCRIPT, _KILL.replace("{start}", stage.START))
     done = 0
     while done < number:
         for workload in (COOPERATIVE, TRANSPARENT, EMPTY, REQUEUED, GANG):
             stage.populate(workload)
         batch = min(BATCH, number - done)
-        filled = script.replace("$1", str(batch)).replace("$2", str(SEED + done))
-        stage.sh("ctl", filled, timeout_seconds=50 * batch)
+        stage.sh("ctl", f"bash {KILL_SCRIPT} {batch} {SEED + done}", timeout_seconds=50 * batch)
         done += batch
         stage.say(f"{done} of {number} random kills, {len(stage.round.jobs)} jobs so far")
     stage.start_controller()

@@ -48,6 +48,7 @@ SETTINGS: Mapping[str, Any] = {
 
 DAEMON = "/opt/gandiva/faults/gandiva-daemon.py"
 FOLDER = "/run/gandiva-faults"
+KILL_SCRIPT = "/opt/gandiva/faults/kill-again"
 START_DAEMON = f"""\
 setsid setpriv --reuid=gandiva --regid=gandiva --init-groups env HOME=/var/lib/gandiva \
 /opt/gandiva/venv/bin/python {DAEMON} /etc/gandiva/gandiva.toml >> {CONTROLLER_LOG} 2>&1 < /dev/null &
@@ -220,7 +221,7 @@ class Stage:
     def kill_controllers(self) -> None:
         """All there are, standbys too, and wait until they are gone."""
         script = (
-            "pkill -9 -f '[g]andiva-daemon.py'; "
+            f"pkill -9 -f '[b]ash {KILL_SCRIPT}'; pkill -9 -f '[g]andiva-daemon.py'; "
             "while pgrep -f '[g]andiva-daemon.py' > /dev/null; do sleep 0.05; done"
         )
         self.sh("ctl", script, check=False)
