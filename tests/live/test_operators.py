@@ -341,23 +341,23 @@ def test_metrics_count_what_the_jobs_went_through(site: Site) -> None:
 
 def test_a_silent_slurmctld_and_a_lost_node_are_counted(site: Site) -> None:
     site.cluster.stop_controller()
-    site.start_controller(cluster={"rpc_deadline_seconds": 2.0})
+    site.start_controller(cluster={"rpc_deadline_seconds": 5.0})
     slurmctld = site.cluster.service("ctl", "slurmctld")
     sshd = site.cluster.service("n2", "sshd")
     slurmctld.kill(signal.SIGSTOP)
     try:
         cut = "gandiva_slurm_calls_total[('call', 'load'), ('outcome', 'cut_off')]"
-        site.wait("calls that are cut off", lambda: metrics(site)[cut] >= 1, 30)
+        site.wait("calls that are cut off", lambda: metrics(site)[cut] >= 1, 90)
         assert metrics(site)["gandiva_problems"] == 1
     finally:
         slurmctld.kill(signal.SIGCONT)
-    site.wait("no problem any more", lambda: metrics(site)["gandiva_problems"] == 0, 60)
+    site.wait("no problem any more", lambda: metrics(site)["gandiva_problems"] == 0, 120)
     sshd.stop()
     site.cluster.exec("n2", "pkill -f '[g]andiva-agent n2' || true")
     try:
         lost = "gandiva_agent_calls_total[('outcome', 'unreachable'), ('verb', 'observe')]"
-        site.wait("the lost agent", lambda: metrics(site).get(lost, 0) >= 1, 30)
-        site.wait("n2 down", lambda: metrics(site)["gandiva_node_up[('node', 'n2')]"] == 0, 30)
+        site.wait("the lost agent", lambda: metrics(site).get(lost, 0) >= 1, 90)
+        site.wait("n2 down", lambda: metrics(site)["gandiva_node_up[('node', 'n2')]"] == 0, 90)
     finally:
         sshd.start()
 
@@ -400,18 +400,19 @@ def test_owner_files_name_the_jobs_that_hold_the_gpus(site: Site) -> None:
         site.wait_state(job, "RUNNING")
     jobs = [site.train(user, "--gandiva", "--gres=gpu:1") for user in ("alice", "alice", "bob", "bob")]
     site.wait_on_gpu(*jobs, timeout_seconds=120)
-    compared: set[frozenset[tuple[str, frozenset[int]]]] = set()
-    count = 0
+    looks, changes = 0, -1
+    last: dict[str, set[int]] = {}
     deadline = time.monotonic() + 120
-    while (len(compared) < 4 or count < 12) and time.monotonic() < deadline:
+    while (changes < 3 or looks < 6) and time.monotonic() < deadline:
         before = doing(site)
         held, named = owners(site, "n1")
         if any(busy for _, _, busy in before) or doing(site) != before or not held:
             continue  # a switch is going on
         assert named == held, f"files {named}, memory {held}, jobs {before}"
-        compared.add(frozenset((uuid, frozenset(ids)) for uuid, ids in held.items()))
-        count += 1
-    assert len(compared) >= 4 and count >= 12, f"{count} looks at {len(compared)} different owners"
+        looks += 1
+        changes += held != last
+        last = held
+    assert changes >= 3 and looks >= 6, f"{looks} looks, with {changes} changes in between"
     # A killed controller, and with it its agents: who ends meanwhile is not in the files for ever.
     site.cluster.kill_controller(9)
     running = [job for job, state in site.states(jobs).items() if state == "RUNNING"]
