@@ -13,10 +13,10 @@ from container.errors import MiniClusterError
 from tests.faults.stage import JOURNAL, Stage
 from tests.live.gpu_history import Hold, overlaps
 
-SWITCH_SECONDS = 0.5
-"""By so much a slice of ours and the same time in another book may differ: we count from the end of the
-restore to the acknowledgement that the GPU is empty, Slurm from call to call, a GPU from its first byte to
-its last."""
+SWITCH_SECONDS = 0.2
+"""By so much more than the switch itself took may a slice of ours and the same time in another book differ: we
+count from the end of the restore to the acknowledgement that the GPU is empty, Slurm from call to call, a GPU
+from its first byte to its last."""
 ROUNDING_SECONDS = 0.41
 """Standard deviation of a difference of two times that are each cut to whole seconds, as Slurm's are."""
 ENDED_SECONDS = 180.0
