@@ -40,8 +40,7 @@ class Verdict:
 def verify(path: Path) -> Verdict:
     """Check the file itself, its schema, and what must hold between its rows.
 
-    Raises JournalError where it cannot be opened or was written by a newer controller. Reads the whole file:
-    about a second per 200 MB.
+    Raises JournalError where it cannot be opened or was written by a newer controller. Reads the whole file.
     """
     if not path.is_file():
         raise JournalError(f"there is no journal {path}: has the controller ever run?")

@@ -47,7 +47,7 @@ PRUNE_ROWS = 4000
 """Old rows deleted at once per table at most, so that no tick is long."""
 PRUNE_INTERVAL_SECONDS = 60.0
 CHECK_SECONDS = 3.0
-"""Longest check for damage when the file is opened; half a GB takes one second."""
+"""Longest check for damage when the file is opened."""
 ROWS_AT_ONCE = 5000
 """Most rows of one transaction: what piled up while the disk was full is written in parts."""
 BUSY_SECONDS = 2.0
