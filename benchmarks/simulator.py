@@ -4,7 +4,7 @@
     python benchmarks/simulator.py [decisions]          one decision for 10,000 GPUs and 20,000 jobs
     python benchmarks/simulator.py scale                100,000 jobs on 10,000 GPUs
     python benchmarks/simulator.py growth --svg FILE    jobs and GPUs from small to large, with a plot
-    python benchmarks/simulator.py peers --tiresias DIR --python2 PYTHON [--blox DIR]
+    python benchmarks/simulator.py peers --tiresias DIR --python2 PYTHON
 
 Peers are clones of public repositories somewhere else; nothing of them is part of this one. Their time and
 ours are taken in one run, alternating, as CPU time of the whole process, which other load disturbs less.
