@@ -338,8 +338,10 @@ def _bound_member(job: Job, busy: bool) -> Member:
     """Its part in the turns of the servers it is bound to."""
     pinned = job.phase in PINNED
     running = job.phase is Phase.RUNNING or pinned
+    stays = pinned or busy or (running and not job.suspendable)
     fixed, server = (job.running_on if job.floating else job.binding), ""
-    if job.floating and (job.movable or not job.running_on) and not (busy or pinned):
+    # What cannot be suspended cannot move either: it has just the GPUs that it is on.
+    if job.floating and (job.movable or not job.running_on) and not stays:
         fixed, server = frozenset(), next(iter(job.binding)).node
     return Member(
         job.id,

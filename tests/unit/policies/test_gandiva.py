@@ -125,6 +125,26 @@ def test_a_job_that_could_not_be_suspended_keeps_its_gpu() -> None:
     assert c.run_slices(4) == [{1}] * 4
 
 
+def test_a_floating_job_that_could_not_be_suspended_is_not_moved_either() -> None:
+    c = cluster(2)
+    c.submit(make_job(1), make_job(2))
+    c.step()
+    c.advance(60)
+    c.submit(make_job(3, submit=60))
+    c.step()
+    c.advance(60)
+    while 3 not in c.running():
+        c.step()
+        c.advance(60)
+    here = c.jobs[JobId(3)].running_on
+    c.jobs[JobId(3)] = replace(c.jobs[JobId(3)], suspendable=False)
+    for _ in range(4):
+        c.step()
+        assert c.jobs[JobId(3)].running_on == here
+        assert len(c.running()) == 2
+        c.advance(60)
+
+
 def test_a_job_that_cannot_move_waits_for_the_gpu_it_was_on() -> None:
     c = cluster(2)
     c.submit(*(make_job(n, movable=False) for n in (1, 2, 3)))
