@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import time as clock
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from pydantic_core import PydanticSerializationError
 
 from controller import __version__
 from controller.api.convert import event_message, job_message, timeline_message
@@ -241,15 +244,24 @@ def _job(row: JobRow, published: Published | None) -> JobMessage:
 
 
 def _json(message: Message) -> Answer:
-    return Answer(200, message.model_dump_json().encode() + b"\n")
+    return Answer(200, _bytes(message))
+
+
+def _bytes(message: Message) -> bytes:
+    """As JSON. Half characters, which odd names may have and UTF-8 has not, become question marks."""
+    try:
+        return message.model_dump_json().encode() + b"\n"
+    except PydanticSerializationError:
+        text = json.dumps(message.model_dump(), ensure_ascii=False, default=str)
+        return text.encode("utf-8", "replace") + b"\n"
 
 
 def _plain(status: int, text: str) -> Answer:
-    return Answer(status, text.replace("\n", " ").encode() + b"\n", "text/plain; charset=utf-8")
+    return Answer(status, text.replace("\n", " ").encode("utf-8", "replace") + b"\n", "text/plain; charset=utf-8")
 
 
 def _error(status: int, text: str) -> Answer:
-    return Answer(status, ErrorMessage(error=text).model_dump_json().encode() + b"\n")
+    return Answer(status, _bytes(ErrorMessage(error=text)))
 
 
 def _starting() -> Answer:
