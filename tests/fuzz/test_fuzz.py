@@ -13,7 +13,7 @@ from tests.fuzz.registry import TARGETS
 from tests.fuzz.target import Target, run
 
 CASES = 15
-SLOW = {"journal": 6, "controller": 6, "decision": 5, "spank": 8, "http": 8}
+SLOW = {"journal": 4, "controller": 4, "decision": 3, "spank": 5, "http": 5}
 """Fewer of those that start processes or have much to prepare."""
 
 

@@ -20,20 +20,14 @@ from tests.unit.faults.stage import Stage
 ALL = os.environ.get("GANDIVA_FAULTS") == "all"
 
 SOME: dict[str, Callable[[], Row]] = {
-    "kills": lambda: scenarios.random_kills(8),
-    "reboot": lambda: scenarios.at_steps("node reboots, back after 12 s", [Step.OFFLOAD], [1], "gandiva"),
-    "user": lambda: scenarios.at_steps("user requeues the job", [Step.NODE_RESUME], [1], "gandiva"),
-    "drain": lambda: scenarios.at_steps(
-        "administrator drains the node until it is empty", [Step.SLURM_SUSPEND], [1], "gandiva"
-    ),
+    "kills": lambda: scenarios.random_kills(5),
     "stale": lambda: scenarios.at_steps(
         "old views of both (5 s) once more", [Step.SLURM_SUSPEND], [1], "gandiva"
     ),
-    "numbers": lambda: scenarios.forgotten([Step.OFFLOAD], [1]),
-    "clock": lambda: scenarios.clock_jumps([-3600.0]),
+    "numbers": lambda: scenarios.forgotten([Step.OFFLOAD], [1], dead=False),
+    "clock": lambda: scenarios.clock_jumps([-3600.0], ("gandiva",)),
     "disk": lambda: scenarios.full_disk([5]),
     "lies": lambda: scenarios.troubled_call("offload", Trouble.OLDER, [2]),
-    "late": lambda: scenarios.troubled_call("suspend", Trouble.AFTERWARDS, [1]),
 }
 
 
