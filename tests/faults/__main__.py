@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -47,6 +50,12 @@ def main() -> int:
     console = Console()
     if not args.quick and not args.words:
         RESULTS.unlink(missing_ok=True)
+    alone = (Path(tempfile.gettempdir()) / f"gandiva-faults-{args.cluster}.lock").open("w")
+    try:
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        print(f"another run has the mini cluster {args.cluster}: end it, or choose another name (--cluster)")
+        return 2
     cluster, ours = _cluster(args.cluster, console)
     began = time.monotonic()
     try:
