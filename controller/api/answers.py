@@ -257,7 +257,8 @@ def _bytes(message: Message) -> bytes:
 
 
 def _plain(status: int, text: str) -> Answer:
-    return Answer(status, text.replace("\n", " ").encode("utf-8", "replace") + b"\n", "text/plain; charset=utf-8")
+    body = text.replace("\n", " ").encode("utf-8", "replace") + b"\n"
+    return Answer(status, body, "text/plain; charset=utf-8")
 
 
 def _error(status: int, text: str) -> Answer:
