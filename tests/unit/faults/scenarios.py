@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from controller.cluster.port import JobState
 from controller.executor import Step
 from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual
@@ -211,7 +212,7 @@ async def _random_kills(kills: int, seed: int, folder: Path) -> int:
     stage = Stage(folder)
     makers = list(policies().values())
     for number in range(kills):
-        if number % 12 == 0:
+        if number % 12 == 0 and sum(job.state is not JobState.ENDED for job in stage.submitted) < 40:
             stage.usual_jobs()
         stage.policy = dice.choice(makers)()
         stage.start()
