@@ -102,7 +102,7 @@ def test_a_site_that_shares_gpus_by_default(slurm: Slurm) -> None:
         job = slurm.show(plain)
         assert job["JobState"] == "PENDING" and job["Priority"] == "0"
         request = parse_request(job["AdminComment"])
-        assert request is not None and request.gpus_per_node == 2
+        assert request.gpus == 2
         for other in (without, no_gpu):
             assert slurm.wait_end(other) == "COMPLETED"
             assert "gandiva:" not in slurm.show(other).get("AdminComment", "")

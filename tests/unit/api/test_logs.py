@@ -15,13 +15,14 @@ import pytest
 
 from controller import logs
 from controller.actions import Suspend
+from controller.api.metrics import Metrics
 from controller.executor import Outcome, Step
 from controller.loop import Tick
 from controller.measuring import MeasuringRecorder, TurnMeter
 from controller.model import JobId, Plan, Snapshot
 from controller.settings.schema import LogSettings
 
-from .test_metrics import N1, Metrics, Silent
+from .test_metrics import N1, Silent
 
 
 @pytest.fixture(autouse=True)
@@ -133,7 +134,7 @@ def test_every_complaint_names_what_it_is_about() -> None:
             named = any(keyword.arg == "extra" for keyword in call.keywords) or SUBJECT.search(str(template))
             known = any(path.name == name and str(template).startswith(text) for name, text in OTHERWISE)
             if not named and not known:
-                nameless.append(f"{path.relative_to(root)}:{call.lineno}: {template}")
+                nameless.append(f"{path.relative_to(root)}:{call.lineno}: {template!r}")
     assert nameless == [], "say job %s, node %s, journal %s or file %s: what is it about?"
 
 
