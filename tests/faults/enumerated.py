@@ -15,6 +15,7 @@ from tests.faults.workload import COOPERATIVE, EMPTY, GANG, REQUEUED, TRANSPAREN
 
 ATTEMPTS = 3
 REACHED_SECONDS = 25.0
+LONG_GPU_SECONDS = 12.0
 NOT_WRITTEN = "cannot write the journal"
 
 
@@ -117,9 +118,14 @@ def strike(stage: Stage, part: Part, point: Point, moment: Moment) -> Evidence:
 
 
 def _reach(stage: Stage, part: Part, point: Point, moment: Moment, fresh: int) -> int:
-    jobs = stage.populate(point.workload, fresh=fresh)
     if part.needs_saved_jobs:
+        # What it has not written down it forgets: submissions, and ends (it then takes the job for running
+        # until the node registers anew, which is minutes). So none of either in the seconds before.
+        stage.await_ended()
+        jobs = [stage.submit(point.workload, LONG_GPU_SECONDS) for _ in range(2)]
         stage.await_saved()
+    else:
+        jobs = stage.populate(point.workload, fresh=fresh)
     order = Order(
         kind=point.operation,
         step=point.step.value,

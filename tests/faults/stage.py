@@ -281,6 +281,10 @@ class Stage:
         states = self.look([]).states
         return [j for j in self.round.jobs if states.get(j.id, "COMPLETED") not in ENDED]
 
+    def await_ended(self) -> None:
+        """Until all jobs of this round have ended."""
+        self.site.wait("the end of all jobs", lambda: not self.alive(), 120)
+
     def await_saved(self) -> None:
         """Until slurmctld has written its jobs down: killed, it forgets what came later."""
         last = max((j.submitted for j in self.round.jobs), default=0.0)
