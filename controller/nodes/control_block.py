@@ -81,6 +81,9 @@ class JobState(BaseModel):
     stopped: bool = False
     """The agent itself has stopped its processes (suspend mode `node`)."""
     movable: bool = False
+    mapped: bool = False
+    """The driver has brought its process back on other GPUs: the numbers by which the process knows its GPUs
+    are not those of `visible` any more, and it must not choose among them itself."""
     checkpointed: tuple[CheckpointedProcess, ...] = ()
     error: str = ""
 

@@ -85,6 +85,12 @@ class Cooperation:
             holders = self._node.look(Deadline(NVML_SECONDS)).of_job(state.job_id)
         except NvmlUnavailable as error:
             raise AgentError(ErrorKind.INTERNAL, str(error), state.job_id) from error
+        if state.mapped and any(rank.releases_context for rank in ranks.live):
+            raise AgentError(
+                ErrorKind.NOT_COOPERATIVE,
+                f"job {state.job_id} was moved by the driver and numbers its GPUs in its own way since then",
+                state.job_id,
+            )
         working = {rank.process.pid for rank in ranks.live if rank.state is not RankState.FINISHED}
         for holder in holders:
             if holder.pid not in working:

@@ -65,6 +65,7 @@ class Returning:
                     gpus=args.gpus,
                     binding=binding,
                     checkpointed=(),
+                    mapped=state.mapped or any(set(process.gpus) != set(args.gpus) for process in off),
                     empty=False,
                     stopped=False,
                     left_bytes=0,
