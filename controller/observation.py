@@ -120,21 +120,26 @@ def make_job(
         if isinstance(node_job, NodeJob)
         for ordinal in node_job.gpus
     )
-    if not running_on <= slurm_job.binding or not running_on:
+    binding = slurm_job.binding
+    if not running_on <= binding or not running_on:
         # No (believable) word from the nodes: then what Slurm gave it.
-        running_on = slurm_job.binding
+        running_on = binding
+    phase = _phase(slurm_job, on_nodes)
+    if phase is Phase.STARTING and not binding:
+        # Released by a controller that was killed: it may be on the GPUs that it was prepared for any moment.
+        binding = running_on = _prepared_for(slurm_job.id, samples)
     return Job(
         id=slurm_job.id,
         user=slurm_job.user,
         uid=slurm_job.uid,
         request=request,
-        phase=_phase(slurm_job, on_nodes),
+        phase=phase,
         submit_time=slurm_job.submit_time,
         name=slurm_job.name,
         account=slurm_job.account,
         partition=slurm_job.partition,
         priority_class=priority_class(slurm_job.qos),
-        binding=slurm_job.binding,
+        binding=binding,
         running_on=running_on,
         movable=bool(seen) and all(n.movable for n in seen),
         suspendable=memory.unsuspendable_until is None or memory.unsuspendable_until <= now,
@@ -150,6 +155,16 @@ def make_job(
         required_nodes=frozenset(request.nodelist),
         not_before=memory.not_before,
         profile=_profile(memory.profile, seen, _memory_bytes(slurm_job.id, samples, slurm_job.nodes)),
+    )
+
+
+def _prepared_for(job_id: JobId, samples: Mapping[str, NodeSample | NodeError]) -> GpuSet:
+    """The GPUs that control blocks of a job name, on whatever node."""
+    return frozenset(
+        GpuId(name, ordinal)
+        for name, sample in samples.items()
+        if isinstance(sample, NodeSample) and job_id in sample.jobs
+        for ordinal in sample.jobs[job_id].gpus
     )
 
 
