@@ -4,6 +4,7 @@ minutes of real time), as `python -m tests.unit.faults` does."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 from collections.abc import Callable
@@ -11,7 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from controller.cluster.port import JobState
+from controller.cluster.simulated import SlurmCosts
 from controller.executor import Step
+from controller.model import JobId
 from tests.unit.faults import scenarios
 from tests.unit.faults.faulty import Trouble
 from tests.unit.faults.scenarios import Row
@@ -66,3 +70,32 @@ def test_the_checks_can_fail(caplog: pytest.LogCaptureFixture) -> None:
         return 1
 
     assert scenarios.run(unsettled) == 1
+
+
+def test_a_job_that_a_killed_controller_released_keeps_its_gpu(caplog: pytest.LogCaptureFixture) -> None:
+    """It starts any moment, and cannot be held: nobody else may be put where it was prepared."""
+    caplog.set_level(logging.CRITICAL)
+
+    async def released(folder: Path) -> int:
+        stage = Stage(folder, nodes=1, gpus=1, slurm_costs=SlurmCosts(0.005, 2.0, 0.1))
+        first, second = stage.submit(work_seconds=40), stage.submit(work_seconds=20)
+        stage.start()
+        died = asyncio.Event()
+
+        def act(step: Step, job_id: JobId) -> None:
+            if step is Step.AWAIT_START and job_id == second:
+                died.set()
+                raise asyncio.CancelledError
+
+        stage.before_step(act)
+        await died.wait()
+        assert stage.state(first) is JobState.SUSPENDED
+        stage.faults.arm("hold", *[Trouble.NEVER] * 500)
+        await stage.kill_and_wait(0.0)
+        stage.start()
+        await stage.all_end(300.0)
+        await stage.finish()
+        stage.check_all(slack_seconds=4.0)
+        return 1
+
+    assert scenarios.run(released) == 1
