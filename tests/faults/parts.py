@@ -16,7 +16,7 @@ _AGENTS = """\
 for p in $(pgrep -f '[g]andiva-agent'); do
   case $(cat /proc/$p/comm) in python3*|gandiva-agent) kill -%s $p;; esac
 done; true"""
-_EMPTY_WAL = f"""\
+EMPTY_WAL = f"""\
 import sqlite3
 sqlite3.connect("{JOURNAL}", timeout=5).execute("PRAGMA wal_checkpoint(TRUNCATE)")"""
 # As at a power cut nobody gets to do anything any more, not even those that Slurm has frozen: with the signal
@@ -119,7 +119,7 @@ def _power_on(stage: Stage, target: Target) -> None:
 
 def _fill_disk(stage: Stage, _: Target) -> None:
     folder = JOURNAL.rpartition("/")[0]
-    stage.sh("ctl", f"/opt/gandiva/venv/bin/python -c {shlex.quote(_EMPTY_WAL)}", user="gandiva")
+    stage.sh("ctl", f"/opt/gandiva/venv/bin/python -c {shlex.quote(EMPTY_WAL)}", user="gandiva")
     stage.sh("ctl", f"cat /dev/zero > {folder}/filler 2> /dev/null; [ -s {folder}/filler ]")
 
 
