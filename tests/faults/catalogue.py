@@ -61,7 +61,7 @@ def quick() -> list[Fault]:
         _one("administrator drains: place: before await-start"),
     ]
     return [
-        *(replace(fault, group="one of each kind") for fault in together),
+        *(replace(f, group="one of each kind", detail=f"{f.detail} ({f.group})") for f in together),
         twice(),
         _one("two controllers: suspend, cooperative: before slurm-suspend"),
         _one("journal damaged: before a start: pages overwritten"),
