@@ -283,7 +283,7 @@ class ControlBlock:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     break
                 except BlockingIOError:
-                    if _end_hung_agent(file):
+                    if _end_hung_agent(file, self.job_id):
                         continue
                     if not poll.wait():
                         raise AgentError(
@@ -297,7 +297,7 @@ class ControlBlock:
             os.close(file)
 
 
-def _end_hung_agent(lock: int) -> bool:
+def _end_hung_agent(lock: int, job_id: int) -> bool:
     """Kill the agent that holds this lock when it is stopped, or has had its time and more: nobody else would
     ever do anything to the job again. (Every verb may be cut short anywhere.) True: look again."""
     holder, _, until = os.pread(lock, 64, 0).decode("ascii", "replace").partition(" ")
@@ -311,7 +311,8 @@ def _end_hung_agent(lock: int) -> bool:
     is_agent = any(name in command for name in (b"gandiva-agent", b"controller.nodes.agent"))
     if pid == os.getpid() or not is_agent or not (stopped or overdue):
         return False
-    log.warning("agent %d %s while it holds a job's lock: killed", pid, "is stopped" if stopped else "hangs")
+    state = "is stopped" if stopped else "hangs"
+    log.warning("job %d: agent %d %s while it holds the job's lock: killed", job_id, pid, state)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
     time.sleep(KILLED_SECONDS)

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pwd
 import sqlite3
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +216,17 @@ async def test_what_hangs_is_a_finding_at_the_deadline(
     assert said["slurmctld"].endswith("scontrol did not answer within 0.3 s")
 
 
+@pytest.fixture
+def levels() -> Iterator[None]:
+    """The command silences these for its process."""
+    loggers = [logging.getLogger(name) for name in ("paramiko", "controller", "asyncio")]
+    before = [logger.level for logger in loggers]
+    yield
+    for logger, level in zip(loggers, before, strict=True):
+        logger.setLevel(level)
+
+
+@pytest.mark.usefixtures("levels")
 def test_the_command_exits_by_the_worst(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
