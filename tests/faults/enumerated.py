@@ -14,7 +14,7 @@ from tests.faults.stage import FaultFailed, Moment, NotReached, Order, Stage
 from tests.faults.workload import COOPERATIVE, EMPTY, GANG, REQUEUED, TRANSPARENT, Workload
 
 ATTEMPTS = 3
-REACHED_SECONDS = 25.0
+REACHED_SECONDS = 20.0
 LONG_GPU_SECONDS = 12.0
 NOT_WRITTEN = "cannot write the journal"
 
@@ -125,7 +125,7 @@ def _reach(stage: Stage, part: Part, point: Point, moment: Moment, fresh: int) -
         jobs = [stage.submit(point.workload, LONG_GPU_SECONDS) for _ in range(2)]
         stage.await_saved()
     else:
-        jobs = stage.populate(point.workload, fresh=fresh)
+        jobs = stage.populate(point.workload, fresh=1 + fresh)
     order = Order(
         kind=point.operation,
         step=point.step.value,
