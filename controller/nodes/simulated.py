@@ -186,6 +186,9 @@ class SimulatedNodes:
             self._refuse_busy(node, job_id, gpus)
             block.gpus = tuple(gpus)
             if self.costs.restore_seconds:
+                # From here on the GPUs are its own, for whoever looks meanwhile.
+                block.phase, block.stopped = NodePhase.PAUSING, True
+                self._touch(node, job_id)
                 await asyncio.sleep(self.costs.restore_seconds)
             block = self._block(node, job_id)
         block.phase, block.stopped = NodePhase.RUNNING, False
