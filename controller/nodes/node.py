@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +14,8 @@ from checkpointing.cuda_driver import Capabilities
 from checkpointing.driver_process import DriverProcesses
 from controller.nodes import protocol, rank_files
 from controller.nodes.control_block import ControlBlock, ControlBlocks, JobState
-from controller.nodes.deadline import Deadline
-from controller.nodes.gpus import GpuReader
+from controller.nodes.deadline import Deadline, Poll
+from controller.nodes.gpus import GpuReader, describe
 from controller.nodes.gpustat import OwnerFiles
 from controller.nodes.host_memory import HostMemory
 from controller.nodes.lease import Leases
@@ -109,6 +111,9 @@ class Node:
             unreadable = seen.unreadable(gpus)
             if unreadable:
                 return unreadable, False
+            owners = self._owners(gpus, job_id)
+            if owners:
+                return owners, False
             others = seen.others(gpus, job_id, self._allowance)
             if others:
                 # Of a process that has ended NVML will hear soon; a living one stays.
@@ -126,6 +131,47 @@ class Node:
         )
         if left:
             raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]), job_id)
+
+    def _owners(self, gpus: Sequence[int], job_id: int) -> list[str]:
+        """Other living jobs that have not left these GPUs, or are being put back onto them: NVML may not see
+        their memory yet.
+
+        A controller asks for one at a time. But an agent whose controller was killed finishes what it was
+        asked, while the next controller may plan otherwise.
+        """
+        found = []
+        for other in self.blocks.job_ids():
+            state = self.blocks.block(other).load_state() if other != job_id else None
+            if (
+                state is not None
+                and state.phase is not NodePhase.YIELDED
+                and not set(state.gpus).isdisjoint(gpus)
+                and self.processes.of_job(other)
+            ):
+                found.append(f"job {other} is {state.phase.value} on {describe(state.gpus)}")
+        return found
+
+    @contextlib.contextmanager
+    def claiming(self, gpus: Sequence[int], deadline: Deadline) -> Iterator[None]:
+        """Keep others, agents of other controllers among them, from giving these GPUs away between the look
+        that finds them free and the note that says whose they are. Raises AgentError gpu_busy.
+        """
+        with contextlib.ExitStack() as stack:
+            for gpu in sorted(gpus):
+                path = self.settings.run_dir / f".gpu-{gpu}.lock"
+                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                stack.callback(os.close, file)
+                poll = Poll(deadline, longest_seconds=0.02)
+                while True:
+                    try:
+                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                        break
+                    except BlockingIOError:
+                        if not poll.wait():
+                            raise AgentError(
+                                ErrorKind.GPU_BUSY, f"GPU {gpu} is just being given to another job"
+                            ) from None
+            yield
 
     def require_host_memory(self, needed_bytes: Mapping[int, int], job_id: int) -> None:
         """Raise AgentError host_memory unless these processes (pid: bytes) may take so much more.

@@ -40,17 +40,18 @@ class Returning:
             if moved:
                 self._check_movable(state, args)
             off = [process for process in state.checkpointed if self._alive(process)]
-            # A job that has not finished leaving still has its GPUs: to undo that nothing need be free.
-            if state.phase is NodePhase.YIELDED or off or moved:
-                needed = _memory_needed([process for process in off if self._is_off(process)], args.gpus)
-                self._node.require_free(args.gpus, args.job_id, deadline, needed)
-            # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
-            self.let_run(state)
-            self._wait_thawed(block, state, off, deadline)
-            if state.phase is NodePhase.YIELDED:
-                state = block.save_state(
-                    state.but(phase=NodePhase.PAUSING, gpus=args.gpus, binding=binding, error="")
-                )
+            with self._node.claiming(args.gpus, deadline):
+                # A job that has not finished leaving still has its GPUs: to undo that nothing need be free.
+                if state.phase is NodePhase.YIELDED or off or moved:
+                    needed = _memory_needed([process for process in off if self._is_off(process)], args.gpus)
+                    self._node.require_free(args.gpus, args.job_id, deadline, needed)
+                self.let_run(state)
+                self._wait_thawed(block, state, off, deadline)
+                # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
+                if state.phase is NodePhase.YIELDED:
+                    state = block.save_state(
+                        state.but(phase=NodePhase.PAUSING, gpus=args.gpus, binding=binding, error="")
+                    )
             try:
                 self._restore(off, args.gpus, binding, args.job_id, deadline)
             except AgentError as error:

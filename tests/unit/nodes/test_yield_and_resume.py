@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import asyncio
 import json
 import os
 import signal
@@ -302,6 +303,45 @@ def test_a_job_that_is_still_frozen_is_not_put_back(rig: Rig) -> None:
         await resume(nodes, 3, [1], [1])
         await resume(nodes, 2, [0], [0])
         job.wait()
+
+    rig.run(scenario)
+
+
+def test_two_jobs_that_return_to_one_gpu_at_once_do_not_both_get_it(rig: Rig) -> None:
+    """As a killed controller's agent and the next one's may be asked to."""
+
+    async def scenario(nodes: RemoteNodes) -> None:
+        for number in (2, 3):
+            await prepare(nodes, number, [0], [0])
+            job = rig.start(number, *QUICK, *LONGER, gpus="0")
+            rig.wait_for_steps(job, 2)
+            await offload(nodes, number)
+        answers = await asyncio.gather(
+            *(resume(nodes, number, [0], [0]) for number in (2, 3)), return_exceptions=True
+        )
+        refused = [answer for answer in answers if isinstance(answer, NodeError)]
+        assert len(refused) == 1 and refused[0].kind == ErrorKind.GPU_BUSY.value, answers
+        phases = [job.phase for job in (await sample(nodes)).jobs.values()]
+        assert sorted(phases) == [NodePhase.RUNNING, NodePhase.YIELDED]
+        assert {process.job_id for process in (await sample(nodes)).gpus[0].processes} in ({2}, {3})
+
+    rig.run(scenario)
+
+
+def test_a_gpu_that_another_job_is_returning_to_is_not_free(rig: Rig) -> None:
+    """NVML sees nothing there before its memory is back: a restore takes seconds."""
+
+    async def scenario(nodes: RemoteNodes) -> None:
+        for number in (2, 3):
+            await prepare(nodes, number, [0], [0])
+            job = rig.start(number, *QUICK, *LONGER, gpus="0")
+            rig.wait_for_steps(job, 2)
+            await offload(nodes, number)
+        note = rig.run_dir / "3" / "agent.json"
+        note.write_text(note.read_text().replace('"yielded"', '"pausing"'))
+        with pytest.raises(NodeError, match="job 3 is pausing on GPU 0") as refused:
+            await resume(nodes, 2, [0], [0])
+        assert refused.value.kind == ErrorKind.GPU_BUSY.value
 
     rig.run(scenario)
 
