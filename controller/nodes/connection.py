@@ -59,7 +59,7 @@ class Connection:
         self._ready: asyncio.Future[None] | None = None
         self._failures = 0
         self._not_before = 0.0
-        self._last_error = "not connected yet"
+        self._last_error = f"still connecting to {address}"
         self._heard_at = 0.0
         self._closed = False
 
@@ -69,7 +69,8 @@ class Connection:
         try:
             await asyncio.wait_for(self._connected(), min(self._patience.connect_seconds, deadline_seconds))
         except asyncio.TimeoutError:
-            raise NodeUnreachable(self.node, f"still connecting to {self.address}") from None
+            # What was wrong last says more, and does not change with each try (each change is logged).
+            raise NodeUnreachable(self.node, self._last_error) from None
         left = max(0.1, deadline_seconds - (time.monotonic() - began))
         answer = await self._ask(verb, args, left)
         if answer.error is not None:
@@ -89,7 +90,7 @@ class Connection:
         if self._ready is None:
             wait = self._not_before - time.monotonic()
             if wait > 0:
-                raise NodeUnreachable(self.node, f"{self._last_error}; next try in {wait:.0f} s")
+                raise NodeUnreachable(self.node, self._last_error)
             self._ready = asyncio.ensure_future(self._connect())
             # Nobody may be waiting any more when it fails.
             self._ready.add_done_callback(lambda done: done.cancelled() or done.exception())
