@@ -66,8 +66,8 @@ class Browser:
         to_read, self._write = os.pipe()
         self._read, to_write = os.pipe()
         sandbox = ["--no-sandbox"] if os.geteuid() == 0 else []
-        # The browser reads commands from descriptor 3 and answers on 4.
-        wrapper = ["sh", "-c", f'exec "$@" 3<&{to_read} 4>&{to_write} 2>/dev/null', "sh"]
+        # The browser reads commands from descriptor 3 and answers on 4. (dash knows no descriptor above 9.)
+        wrapper = ["bash", "-c", f'exec "$@" 3<&{to_read} 4>&{to_write} 2>/dev/null', "bash"]
         self._process = subprocess.Popen(
             [*wrapper, find_chromium(), *_FLAGS, *sandbox, f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(to_read, to_write),
