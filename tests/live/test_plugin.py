@@ -91,23 +91,33 @@ def variables(text: str) -> dict[str, str]:
 
 
 def test_a_site_that_shares_gpus_by_default(slurm: Slurm) -> None:
-    conf = "/etc/slurm/plugstack.conf.d/gandiva.conf"
-    good = slurm.cluster.read_file("login", conf)
-    assert "default=off" in good
+    switches = {
+        "/etc/slurm/plugstack.conf.d/gandiva.conf": ("default=off", "default=on"),
+        "/etc/slurm/gandiva/gandiva_settings.lua": ('default = "off"', 'default = "on"'),
+    }
+    good = {path: slurm.cluster.read_file("ctl", path) for path in switches}
+
+    def put(texts: dict[str, str]) -> None:
+        for path, text in texts.items():
+            slurm.cluster.write_file("ctl", path, text)
+        # slurmctld reads the module and its settings anew when the site's script changes.
+        slurm.cluster.exec("ctl", ["touch", "/etc/slurm/job_submit.lua"])
+
+    assert all(off in good[path] for path, (off, _) in switches.items())
     try:
-        slurm.cluster.write_file("login", conf, good.replace("default=off", "default=on"))
+        put({path: good[path].replace(off, on) for path, (off, on) in switches.items()})
         plain = slurm.submit("--gres=gpu:2")
         without = slurm.submit("--gres=gpu:2", "--no-gandiva", "--nodelist=n2", script="true")
         no_gpu = slurm.submit(script="true")
         job = slurm.show(plain)
         assert job["JobState"] == "PENDING" and job["Priority"] == "0"
-        request = parse_request(job["AdminComment"])
-        assert request.gpus == 2
+        assert parse_request(job["AdminComment"]).gpus == 2
         for other in (without, no_gpu):
             assert slurm.wait_end(other) == "COMPLETED"
             assert "gandiva:" not in slurm.show(other).get("AdminComment", "")
     finally:
-        slurm.cluster.write_file("login", conf, good)
+        put(good)
+    assert slurm.wait_end(slurm.submit("--gres=gpu:2", script="true")) == "COMPLETED"
 
 
 # --- submission -----------------------------------------------------------------
