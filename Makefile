@@ -6,7 +6,7 @@ CLUSTER := $(PYTHON) -m container
 CODE := controller checkpointing gandiva container examples tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit lint live smoke faults faultsim fuzz quick-faults cluster deb deb-test bench overhead growth soak fidelity clean
+.PHONY: help env demo test unit lint live smoke faults faultsim fuzz quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
 
 help: ## Show this list
 	@printf 'Gandiva for Slurm: what make can do\n\n'
@@ -18,7 +18,7 @@ env: ## Make the Python environment (.venv); the other targets do it as needed
 demo: env ## Bring a mini cluster up, run jobs of three users on shared GPUs, show them live, print the report
 	@$(PYTHON) scripts/demo.py
 
-test: lint unit live smoke quick-faults ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
+test: lint unit live smoke quick-faults quick-soak ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
 	@printf '==> All tests passed\n'
 
 unit: env ## Unit tests: no Docker, under a minute
@@ -51,6 +51,9 @@ fuzz: env ## Throw junk at everything that takes input (FUZZ_CASES=10000, FUZZ_S
 
 quick-faults:
 	@$(MAKE) --no-print-directory faults QUICK=1
+
+quick-soak:
+	@$(MAKE) --no-print-directory soak QUICK=1
 
 cluster: env ## Bring a mini cluster named dev up and leave it running (gandiva-cluster --help)
 	@$(CLUSTER) up

@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +25,8 @@ from controller.nodes.remote import RemoteNodes
 from controller.nodes.transport import Channel, LocalTransport
 
 ROOT = Path(__file__).resolve().parents[3]
-NODE = "n1"
+NODE = "n1" + os.environ.get("PYTEST_XDIST_WORKER", "")
+"""Tests that run side by side are nodes of their own: processes are told apart by it."""
 MIB = 1 << 20
 CONTEXT_BYTES = 300 * MIB
 PATIENCE_SECONDS = 60.0
@@ -112,6 +115,8 @@ class Rig:
         self.gpustat = folder / "gpustat"
         self.libraries = libraries
         self.jobs: list[Job] = []
+        self.groups: list[int] = []
+        """Process groups of programs that start others."""
         devices = folder / "dev"
         devices.mkdir()
         for index in range(4):
@@ -210,7 +215,9 @@ class Rig:
     def start_other(self, job_id: int, *command: str) -> Job:
         """Start a program of a job that uses no GPU (yet)."""
         environ = {**self.environ, "SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": NODE}
-        job = Job(job_id, [subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL)], self.folder)
+        process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
+        self.groups.append(process.pid)
+        job = Job(job_id, [process], self.folder)
         self.jobs.append(job)
         return job
 
@@ -223,6 +230,9 @@ class Rig:
         return {gpu["index"]: gpu["used_bytes"] for gpu in shown["gpus"]}
 
     def close(self) -> None:
+        for group in self.groups:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
         for job in self.jobs:
             job.kill()
 

@@ -180,14 +180,14 @@ def test_sigterm_is_like_the_end_of_input(raw: Raw) -> None:
 @pytest.mark.parametrize(
     ("original", "allowed"),
     [
-        (f"gandiva-agent {NODE}", True),
+        ("gandiva-agent n1", True),
         ("gandiva-agent", False),
         ("", False),
         ("bash", False),
-        (f"gandiva-agent {NODE}; id", False),
-        (f"gandiva-agent --run-dir=/tmp {NODE}", False),
+        ("gandiva-agent n1; id", False),
+        ("gandiva-agent --run-dir=/tmp n1", False),
         ("gandiva-agent ../n1", False),
-        (f"gandiva-agent {NODE}\n", False),
+        ("gandiva-agent n1\n", False),
         ("gandiva-agent " + "n" * 65, False),
     ],
 )
@@ -195,7 +195,7 @@ def test_the_forced_command_takes_a_node_name_and_nothing_else(original: str, al
     arguments = ["--run-dir", "/run/gandiva/%n", "ignored"]
     if allowed:
         found = agent.parse_command(arguments, {"SSH_ORIGINAL_COMMAND": original})
-        assert (found.node, str(found.run_dir)) == (NODE, f"/run/gandiva/{NODE}")
+        assert (found.node, str(found.run_dir)) == ("n1", "/run/gandiva/n1")
     else:
         with pytest.raises(agent.UsageError, match="this key allows only"):
             agent.parse_command(arguments, {"SSH_ORIGINAL_COMMAND": original})
