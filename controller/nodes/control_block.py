@@ -8,7 +8,6 @@ user (see `rank_files`). `command` is changed in place and never replaced: sessi
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import mmap
 import os
@@ -23,6 +22,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from controller.nodes.deadline import Deadline, Poll
+from controller.nodes.file_lock import try_lock
 from controller.nodes.port import NodePhase
 from controller.nodes.protocol import (
     MAX_JOB_ID,
@@ -278,19 +278,13 @@ class ControlBlock:
                 ErrorKind.UNKNOWN_JOB, f"no control block {self.path}: prepare the job first", self.job_id
             ) from None
         try:
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if _end_hung_agent(file, self.job_id):
-                        continue
-                    if not poll.wait():
-                        raise AgentError(
-                            ErrorKind.DEADLINE,
-                            f"another agent is still at work on job {self.job_id}; try again",
-                            self.job_id,
-                        ) from None
+            while not try_lock(file):
+                if not _end_hung_agent(file, self.job_id) and not poll.wait():
+                    raise AgentError(
+                        ErrorKind.DEADLINE,
+                        f"another agent is still at work on job {self.job_id}; try again",
+                        self.job_id,
+                    )
             os.pwrite(file, f"{os.getpid()} {time.monotonic() + deadline.left_seconds:015.3f}\n".encode(), 0)
             yield
         finally:

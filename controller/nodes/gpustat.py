@@ -9,7 +9,6 @@ after one was killed takes away what that one left, and files that others write 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import logging
 import os
@@ -17,9 +16,14 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
+from controller.nodes.deadline import Deadline
+from controller.nodes.file_lock import wait_for_lock
+
 _UUID = re.compile(r"[A-Za-z0-9-]{1,80}")
 _RECORD = ".gandiva"
 MAX_RECORD_BYTES = 1 << 20
+LOCK_SECONDS = 2.0
+"""An agent that hangs must not keep every switch of the node waiting for a file that only informs."""
 
 Owners = dict[str, list[tuple[int, int]]]
 """By UUID: job id and uid."""
@@ -76,7 +80,11 @@ class OwnerFiles:
             return
         with os.fdopen(descriptor, "r+b") as record:
             # Two agents may be there for a moment, when one controller takes over from another.
-            fcntl.flock(record, fcntl.LOCK_EX)
+            if not wait_for_lock(record.fileno(), Deadline(LOCK_SECONDS)):
+                path = folder / _RECORD
+                log.warning("file %s: another agent keeps it locked; dashboards show old owners", path)
+                yield {}
+                return
             before = _parse(record.read(MAX_RECORD_BYTES))
             owners = {uuid: list(jobs) for uuid, jobs in before.items()}
             yield owners

@@ -10,7 +10,6 @@ empties; whatever in it makes no sense counts as no lease.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import logging
 import os
 import stat
@@ -20,6 +19,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from controller.nodes.deadline import Deadline
+from controller.nodes.file_lock import wait_for_lock
 from controller.nodes.protocol import (
     MAX_CONTROLLER_CHARS,
     MAX_LEASE_SECONDS,
@@ -96,24 +97,11 @@ class Leases:
             yield None
             return
         try:
-            _lock(descriptor)
+            if not wait_for_lock(descriptor, Deadline(_LOCK_SECONDS)):
+                raise AgentError(ErrorKind.INTERNAL, "another agent of this node keeps the lease locked")
             yield descriptor
         finally:
             os.close(descriptor)
-
-
-def _lock(descriptor: int) -> None:
-    until = time.monotonic() + _LOCK_SECONDS
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError as error:
-            if time.monotonic() > until:
-                raise AgentError(
-                    ErrorKind.INTERNAL, f"another agent of this node keeps the lease locked: {error}"
-                ) from error
-            time.sleep(0.01)
 
 
 def _read(descriptor: int) -> _Lease | None:

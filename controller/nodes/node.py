@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from checkpointing.cuda_driver import Capabilities
 from checkpointing.driver_process import DriverProcesses
 from controller.nodes import protocol, rank_files
 from controller.nodes.control_block import ControlBlock, ControlBlocks, JobState
-from controller.nodes.deadline import Deadline, Poll
+from controller.nodes.deadline import Deadline
+from controller.nodes.file_lock import wait_for_lock
 from controller.nodes.gpus import GpuReader, describe
 from controller.nodes.gpustat import OwnerFiles
 from controller.nodes.host_memory import HostMemory
@@ -161,16 +161,8 @@ class Node:
                 path = self.settings.run_dir / f".gpu-{gpu}.lock"
                 file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
                 stack.callback(os.close, file)
-                poll = Poll(deadline, longest_seconds=0.02)
-                while True:
-                    try:
-                        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                        break
-                    except BlockingIOError:
-                        if not poll.wait():
-                            raise AgentError(
-                                ErrorKind.GPU_BUSY, f"GPU {gpu} is just being given to another job"
-                            ) from None
+                if not wait_for_lock(file, deadline):
+                    raise AgentError(ErrorKind.GPU_BUSY, f"GPU {gpu} is just being given to another job")
             yield
 
     def require_host_memory(self, needed_bytes: Mapping[int, int], job_id: int) -> None:

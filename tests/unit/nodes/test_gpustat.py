@@ -3,8 +3,12 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
+import pytest
+
+from controller.nodes import gpustat
 from controller.nodes.gpustat import OwnerFiles
 
 ONE, TWO = "GPU-aaaa-1", "GPU-aaaa-2"
@@ -90,3 +94,16 @@ def test_a_damaged_record_or_an_unwritable_folder_is_no_error(tmp_path: Path) ->
         files.release([TWO], 8)
     (tmp_path / "file").touch()
     OwnerFiles(tmp_path / "file" / "below").claim([ONE], 7, 2001)
+
+
+def test_an_agent_that_hangs_with_the_record_keeps_no_switch_waiting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(gpustat, "LOCK_SECONDS", 0.05)
+    files = OwnerFiles(tmp_path)
+    with (tmp_path / ".gandiva").open("w") as record:
+        fcntl.flock(record, fcntl.LOCK_EX)
+        files.claim([ONE], 7, 2001)
+        assert names(tmp_path) == [] and "keeps it locked" in caplog.text
+    files.claim([ONE], 7, 2001)
+    assert names(tmp_path) == [ONE]
