@@ -21,7 +21,7 @@ demo: env ## Bring a mini cluster up, run jobs of three users on shared GPUs, sh
 test: lint unit live smoke quick-faults quick-soak ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
 	@printf '==> All tests passed\n'
 
-unit: env ## Unit tests: no Docker, under a minute
+unit: env ## Unit tests: no Docker (100 s on two cores)
 	@printf '==> Unit tests\n'
 	@$(PYTHON) -m pytest tests -m 'not live' -q -n auto
 
