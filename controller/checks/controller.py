@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from http import HTTPStatus
 from pathlib import Path
 
 from controller import __version__
 from controller.api.client import ApiClient, ApiRefused, ApiUnavailable
+from controller.api.messages import StatusMessage
 from controller.checks.finding import Finding, error, ok, warning
 from controller.errors import JournalError
 from controller.journal import JournalReader
@@ -16,11 +18,14 @@ from controller.journal import JournalReader
 VERIFIED_BYTES = 100 << 20
 """Larger journals are only opened: reading all of one takes longer than anybody waits for a check."""
 
+STARTING_SECONDS = 10.0
+"""How long a controller may take to look at the cluster for the first time before that is an error."""
+
 
 def judge_api(url: str, deadline_seconds: float) -> Iterator[Finding]:
     """Asks the controller how it is."""
     try:
-        status = ApiClient(url, deadline_seconds=deadline_seconds).status()
+        status = _status(url, deadline_seconds)
     except ApiUnavailable as failure:
         refused = "refused" in str(failure)
         text = "nobody listens: the controller does not run" if refused else str(failure)
@@ -55,6 +60,19 @@ def judge_api(url: str, deadline_seconds: float) -> Iterator[Finding]:
             f"the controller's clock differs from this host's by {abs(behind):.0f} s",
             "start an NTP client on both",
         )
+
+
+def _status(url: str, deadline_seconds: float) -> StatusMessage:
+    """What the controller says of itself; one that has just started gets time for its first look."""
+    until = time.monotonic() + min(deadline_seconds, STARTING_SECONDS)
+    client = ApiClient(url, deadline_seconds=deadline_seconds)
+    while True:
+        try:
+            return client.status()
+        except ApiRefused as failure:
+            if failure.status != HTTPStatus.SERVICE_UNAVAILABLE or time.monotonic() >= until:
+                raise
+            time.sleep(0.2)
 
 
 def judge_journal(path: Path) -> Iterator[Finding]:

@@ -15,6 +15,9 @@ from typing import Any
 
 import pytest
 
+from controller import __version__
+from controller.api.client import ApiClient, ApiRefused
+from controller.api.messages import StatusMessage
 from controller.checks import gather
 from controller.checks.controller import judge_api, judge_journal
 from controller.checks.files import Account, judge_permissions
@@ -168,6 +171,27 @@ def test_no_controller_is_a_warning_and_something_else_on_its_port_an_error() ->
         assert finding.level is Level.ERROR and "not Gandiva's" in finding.found
     (finding,) = judge_api(url, 5.0)
     assert finding.level is Level.WARNING and "systemctl start gandiva" in finding.change
+
+
+def test_a_controller_that_has_just_started_gets_time_for_its_first_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[str] = []
+
+    def status(client: ApiClient) -> StatusMessage:
+        asked.append(client.url)
+        if len(asked) < 3:
+            refused = ApiRefused("has just started: try again")
+            refused.status = 503
+            raise refused
+        return StatusMessage(time=time.time(), version=__version__, policy="gandiva", started=0.0)
+
+    monkeypatch.setattr(ApiClient, "status", status)
+    (finding,) = judge_api("http://ctl:6822", 5.0)
+    assert finding.level is Level.OK and len(asked) == 3
+    asked.clear()
+    (finding,) = judge_api("http://ctl:6822", 0.0)
+    assert finding.level is Level.ERROR and "try again" in finding.found
 
 
 # -- the whole ----------------------------------------------------------------------------------------
