@@ -15,12 +15,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.actions import Action, diff
+from controller.actions import Action, Place, diff
 from controller.clock import Clock
 from controller.cluster.port import ClusterPort, ClusterView, JobState, SlurmJob
 from controller.errors import ClusterError, JournalError, NodeError
 from controller.executor import Executor, ExecutorSettings, Recorder, Step
 from controller.journal import JobRecord, Journal
+from controller.lingering import lingering
 from controller.memory import Memory
 from controller.model import GpuSet, Job, JobId, Phase, Plan, Request, Snapshot
 from controller.nodes.port import NodePort, NodeSample
@@ -201,7 +202,7 @@ class Controller:
         self._remember(view, snapshot, plan)
         # The journal first, where it can be written. Where not, jobs must not wait for its disk.
         self._commit()
-        self._apply(actions, snapshot)
+        self._apply(self._without_lingering(actions, samples), snapshot)
         await self._clean_up(view, samples)
         node_errors = {n: str(s) for n, s in samples.items() if isinstance(s, NodeError)}
         for name, text in node_errors.items():
@@ -516,6 +517,19 @@ class Controller:
             self._no_more_trouble("journal")
 
     # -- acting ---------------------------------------------------------------------------------------
+
+    def _without_lingering(
+        self, actions: list[Action], samples: Mapping[str, NodeSample | NodeError]
+    ) -> list[Action]:
+        """The actions but those that would start a second copy of a job."""
+        there = lingering({a.job_id for a in actions if isinstance(a, Place)}, samples)
+        for job_id, node in there.items():
+            message = f"pending in Slurm, but still living on {node}: not placed until Slurm has ended that"
+            now = self._clock.now()
+            self._memory[job_id].not_before = now + self.executor.settings.place_retry_seconds
+            log.warning("job %s: %s", job_id, message)
+            self._recorder.event("place-failed", message, now, job_id)
+        return [action for action in actions if action.job_id not in there] if there else actions
 
     def _apply(self, actions: list[Action], snapshot: Snapshot) -> None:
         try:

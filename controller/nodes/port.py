@@ -142,7 +142,8 @@ class NodePort(Protocol):
         deadline_seconds: float,
     ) -> None:
         """Make the control block before the job is released; `gpus` of its `binding` (physical indices)
-        are the ones it may use now. Error `gpu_busy`: another job's memory is on one of them."""
+        are the ones it may use now. Error `gpu_busy`: another job's memory is on one of them, or the job
+        lives there already."""
         ...
 
     async def pause(

@@ -221,7 +221,7 @@ class SimulatedNodes:
                 job_id,
                 block.phase,
                 block.gpus,
-                ranks=(self._rank(job_id),),
+                ranks=self._ranks(job_id, node),
                 movable=self.movable,
             )
             for job_id, block in self._blocks[node].items()
@@ -231,11 +231,15 @@ class SimulatedNodes:
             self._idle[node] = sample
         return sample
 
-    def _rank(self, job_id: JobId) -> RankSample:
+    def _ranks(self, job_id: JobId, node: str) -> tuple[RankSample, ...]:
         job = self.cluster.jobs.get(job_id)
-        steps = int(job.done_seconds) if job else 0
-        state_bytes, largest = (job.state_bytes, job.largest_tensor_bytes) if job else (0, 0)
-        return RankSample(0, RankState.RUNNING, steps, float(steps), 1.0, 1, state_bytes, largest)
+        if job is None or job.state not in (JobState.RUNNING, JobState.SUSPENDED) or node not in job.nodes:
+            return ()
+        steps = int(job.done_seconds)
+        rank = RankSample(
+            0, RankState.RUNNING, steps, float(steps), 1.0, 1, job.state_bytes, job.largest_tensor_bytes
+        )
+        return (rank,)
 
     def _memory_on(self, node: str) -> dict[int, list[JobId]]:
         """Jobs with memory, by GPU."""

@@ -17,10 +17,9 @@ from controller.nodes.control_block import JobState
 from controller.nodes.cooperation import Cooperation
 from controller.nodes.deadline import Deadline
 from controller.nodes.driver_verbs import DriverVerbs
-from controller.nodes.gpus import GpuReader, describe
+from controller.nodes.gpus import GpuReader
 from controller.nodes.looking import Looking
 from controller.nodes.node import AgentSettings, Node
-from controller.nodes.port import NodePhase
 from controller.nodes.protocol import AgentError, ErrorKind
 from controller.nodes.returning import Returning
 from gandiva.layout import Verb
@@ -80,20 +79,14 @@ class NodeAgent:
                     ErrorKind.INTERNAL, f"cannot make the control block {block.path}: {error}", args.job_id
                 ) from error
         with block.locked(deadline):
-            old = block.load_state()
-            alive = self._node.processes.of_job(args.job_id)
-            if (
-                alive
-                and old is not None
-                and (old.phase is not NodePhase.RUNNING or set(old.gpus) != set(args.gpus))
-            ):
+            if self._node.processes.of_job(args.job_id):
+                # A start that slurmctld forgot when it was killed: a second copy would drain the node.
                 raise AgentError(
-                    ErrorKind.BAD_REQUEST,
-                    f"job {args.job_id} is {old.phase.value} here on {describe(old.gpus)}: use resume",
+                    ErrorKind.GPU_BUSY,
+                    f"job {args.job_id} is here already: its processes must end before it can start again",
                     args.job_id,
                 )
-            if not alive:
-                block.clear_ranks()
+            block.clear_ranks()
             block.write_command(Verb.RUN, 0)
             block.write_visible(args.gpus, args.binding)
             block.save_state(

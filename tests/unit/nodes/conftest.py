@@ -25,7 +25,7 @@ from controller.nodes.remote import RemoteNodes
 from controller.nodes.transport import Channel, LocalTransport
 
 ROOT = Path(__file__).resolve().parents[3]
-NODE = "n1" + os.environ.get("PYTEST_XDIST_WORKER", "")
+NODE = f"n1-{os.getpid()}"
 """Tests that run side by side are nodes of their own: processes are told apart by it."""
 MIB = 1 << 20
 CONTEXT_BYTES = 300 * MIB

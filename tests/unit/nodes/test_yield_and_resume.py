@@ -191,6 +191,24 @@ def test_a_job_that_has_not_started_may_be_moved_to_a_free_gpu_only(rig: Rig) ->
     rig.run(scenario)
 
 
+def test_a_job_that_lives_here_is_not_prepared_once_more(rig: Rig) -> None:
+    async def scenario(nodes: RemoteNodes) -> None:
+        await prepare(nodes, 2, [0], [0])
+        await prepare(nodes, 2, [0], [0])  # the answer was lost: nothing lives yet
+        job = rig.start(2, *QUICK, "--steps", "100000", gpus="0")
+        rig.wait_for_steps(job, 2)
+        before = (await job_sample(nodes, job)).ranks
+        with pytest.raises(NodeError) as refused:
+            await prepare(nodes, 2, [0], [0])
+        assert refused.value.kind == ErrorKind.GPU_BUSY.value
+        assert "job 2 is here already" in refused.value.message
+        assert len((await job_sample(nodes, job)).ranks) == len(before) == 1
+        job.kill()
+        await prepare(nodes, 2, [0], [0])
+
+    rig.run(scenario)
+
+
 def test_a_gpu_that_cannot_be_read_is_busy(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
         await sample(nodes)
