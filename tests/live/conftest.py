@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Live tests: a real Slurm in containers, one mini cluster for the whole run.
+"""Live tests: a real Slurm in containers, one mini cluster for the run, or one for each worker (-n N).
 
     pytest tests/live -m live          make images where needed, bring the cluster up, test, take it down
+    … -n 2 --dist worksteal            half of them at a time each: they wait most of the time
     KEEP=1 …                           leave it running for a look (gandiva-cluster status tells its name)
     GANDIVA_CLUSTER=dev …              use a cluster that runs already, and leave it running
     RELEASE=trixie …                   Slurm of another release of Debian (forky has 26.05, trixie 24.11)
@@ -33,6 +34,7 @@ from tests.live.support import Site
 LOGS = Path(__file__).resolve().parents[2] / "build" / "logs"
 _PREFIX = "test-"
 _IDLE_SECONDS = 30
+_WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 _FAILED = pytest.StashKey[bool]()
 
 
@@ -51,6 +53,8 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[MiniCluster]:
     """The cluster of this test run: two nodes with four GPUs each, three users."""
     existing = os.environ.get("GANDIVA_CLUSTER")
     if existing:
+        if os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1") != "1":
+            pytest.fail(f"GANDIVA_CLUSTER={existing}: one cluster takes one test at a time", pytrace=False)
         yield MiniCluster.attach(existing)
         return
     try:
@@ -67,14 +71,15 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[MiniCluster]:
     try:
         mini.up()
     except MiniClusterError as error:
-        mini.gather_logs(LOGS / "up")
+        mini.gather_logs(LOGS / f"up{_WORKER}")
         mini.down()
-        pytest.fail(f"the mini cluster does not come up (logs in {LOGS / 'up'}): {error}", pytrace=False)
+        logs = LOGS / f"up{_WORKER}"
+        pytest.fail(f"the mini cluster does not come up (logs in {logs}): {error}", pytrace=False)
     try:
         yield mini
     finally:
         if request.session.testsfailed:
-            mini.gather_logs(LOGS / "end")
+            mini.gather_logs(LOGS / f"end{_WORKER}")
         if os.environ.get("KEEP"):
             print(f"\nkept: gandiva-cluster sh login --name {mini.name}")
         else:
