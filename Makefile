@@ -6,7 +6,7 @@ CLUSTER := $(PYTHON) -m container
 CODE := controller checkpointing gandiva container examples tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit lint live smoke faults faultsim fuzz quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
+.PHONY: help env demo test unit processes lint live smoke faults faultsim fuzz quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
 
 help: ## Show this list
 	@printf 'Gandiva for Slurm: what make can do\n\n'
@@ -18,12 +18,16 @@ env: ## Make the Python environment (.venv); the other targets do it as needed
 demo: env ## Bring a mini cluster up, run jobs of three users on shared GPUs, show them live, print the report
 	@$(PYTHON) scripts/demo.py
 
-test: lint unit live smoke quick-faults quick-soak ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
+test: lint unit processes live smoke quick-faults quick-soak ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
 	@printf '==> All tests passed\n'
 
-unit: env ## Unit tests: no Docker (100 s on two cores)
+unit: env ## Unit tests: no Docker, a minute
 	@printf '==> Unit tests\n'
-	@$(PYTHON) -m pytest tests -m 'not live' -q -n auto
+	@$(PYTHON) -m pytest tests -m 'not live and not processes' -q -n auto
+
+processes: env ## Real node agents, jobs and drivers on mock GPUs: no Docker, a minute
+	@printf '==> Node agents and jobs on mock GPUs\n'
+	@$(PYTHON) -m pytest tests/unit -m processes -q -n auto
 
 lint: env ## ruff and mypy --strict
 	@printf '==> Lint: ruff, mypy --strict\n'
