@@ -78,7 +78,9 @@ class NodeAgent:
                 raise AgentError(
                     ErrorKind.INTERNAL, f"cannot make the control block {block.path}: {error}", args.job_id
                 ) from error
-        with block.locked(deadline):
+        with block.locked(deadline), self._node.claiming(args.gpus, deadline):
+            # Once more: an agent of another controller may have put a job back since.
+            self._node.require_free(args.gpus, args.job_id, deadline)
             if self._node.processes.of_job(args.job_id):
                 # A start that slurmctld forgot when it was killed: a second copy would drain the node.
                 raise AgentError(
