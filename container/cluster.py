@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -387,6 +389,17 @@ class MiniCluster:
                 future.result()
         self.service("ctl", "slurmctld").start()
         self.wait_nodes_idle()
+
+
+def remove_leftovers(client: Any, prefix: str) -> None:
+    """Take down the clusters of test runs that were killed, which are named after their process: `PREFIXPID`,
+    or `PREFIXPID-…` for one that a test made beside it. One run at a time does so."""
+    with engine.exclusive("leftovers"):
+        for name, members in clusters(client).items():
+            match = re.fullmatch(rf"{re.escape(prefix)}(\d+)(-.*)?", name)
+            # (One of our own number is an earlier process's: this one has made none yet.)
+            if match and (int(match[1]) == os.getpid() or not Path("/proc", match[1]).exists()):
+                MiniCluster(containers.spec_of(members[0])).down()
 
 
 def clusters(client: Any) -> dict[str, list[Any]]:

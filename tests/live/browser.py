@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from container.engine import exclusive
+
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 _FLAGS = (
     "--headless",
@@ -32,16 +34,25 @@ _FLAGS = (
 )
 
 
+def _found() -> str | None:
+    return next((path for name in NAMES if (path := shutil.which(name))), None)
+
+
 def find_chromium() -> str:
     """The browser's path. Root of a Debian machine gets it installed; anybody else is told to."""
-    for name in NAMES:
-        if found := shutil.which(name):
-            return found
+    if found := _found():
+        return found
     if os.geteuid() == 0 and shutil.which("apt-get"):
-        environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-        for command in ("update -q", "install -y -q --no-install-recommends chromium fonts-dejavu-core"):
-            subprocess.run(["apt-get", *command.split()], check=True, timeout=540, env=environment)
-        return find_chromium()
+        with exclusive("browser"):  # several workers of one test run come here at the same time
+            if not _found():
+                environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+                for words in (
+                    "update -q",
+                    "install -y -q --no-install-recommends chromium fonts-dejavu-core",
+                ):
+                    subprocess.run(["apt-get", *words.split()], check=True, timeout=540, env=environment)
+    if found := _found():
+        return found
     raise RuntimeError(f"no browser: install one of {', '.join(NAMES)} (Debian: apt install chromium)")
 
 

@@ -24,8 +24,7 @@ from pathlib import Path
 import pytest
 
 from container import engine
-from container.cluster import MiniCluster, clusters
-from container.containers import spec_of
+from container.cluster import MiniCluster, remove_leftovers
 from container.errors import EngineError, MiniClusterError
 from container.spec import ClusterSpec
 from tests.live.gpu_history import overlaps
@@ -58,7 +57,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[MiniCluster]:
         yield MiniCluster.attach(existing)
         return
     try:
-        _remove_leftovers(engine.connect(report=print))
+        remove_leftovers(engine.connect(report=print), _PREFIX)
     except EngineError as error:
         pytest.fail(f"live tests need Docker: {error}", pytrace=False)
     adapter = os.environ.get("ADAPTER")
@@ -104,10 +103,10 @@ def site(cluster: MiniCluster) -> Iterator[Site]:
 
     Whatever the test was about: at no instant may two jobs have held memory on one GPU.
     """
-    site = Site(cluster, nodes=cluster.spec.node_names)
+    cluster.stop_controller()
+    site = Site(cluster, nodes=cluster.spec.node_names, log_begin=len(cluster.controller_log()))
     for node in site.nodes:
         cluster.exec(node, ["mockgpu", "clear-history"])
-    cluster.stop_controller()
     site.start_controller()
     yield site
     found = overlaps(site.holds())
@@ -138,14 +137,6 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Remember a failure with the item, for the fixture that gathers the logs."""
     report = yield
-    if report.when == "call" and report.failed:
+    if report.failed:
         item.stash[_FAILED] = True
     return report
-
-
-def _remove_leftovers(client: object) -> None:
-    """Clusters of test runs that were killed."""
-    for name, containers in clusters(client).items():
-        pid = name.removeprefix(_PREFIX)
-        if name.startswith(_PREFIX) and pid.isdigit() and not Path("/proc", pid).exists():
-            MiniCluster(spec_of(containers[0])).down()

@@ -39,6 +39,8 @@ class Site:
     cluster: MiniCluster
     nodes: tuple[str, ...] = ("n1", "n2")
     submitted: list[int] = field(default_factory=list)
+    log_begin: int = 0
+    """Where the controller's log began to be about this test: all tests write into one."""
 
     def submit(self, user: str, command: str, *options: str, check: bool = True) -> int:
         """`sbatch OPTIONS --wrap COMMAND` in the user's home. Returns the job id."""
@@ -129,6 +131,7 @@ class Site:
         found = []
         for node in self.nodes:
             done = self.cluster.exec(node, ["mockgpu", "history", "--json"], timeout_seconds=60)
+            assert not done.stderr, f"{node}: nothing follows from a history with gaps: {done.stderr}"
             now = float(self.cluster.exec(node, ["date", "+%s.%N"]).stdout)
             found += holds(node, EVENTS.validate_json(done.stdout), now)
         return found
@@ -143,8 +146,12 @@ class Site:
         command = ["squeue", "-a", "-t", "all", "-o", "%.8i %.8u %.10T %.20r %.10M %.6D %R %b"]
         return self.cluster.exec("ctl", command, check=False).stdout
 
+    def log(self) -> str:
+        """What the controller has said since this test began."""
+        return self.cluster.controller_log()[self.log_begin :]
+
     def log_tail(self, lines: int = 25) -> str:
-        return "\n".join(self.cluster.controller_log().splitlines()[-lines:])
+        return "\n".join(self.log().splitlines()[-lines:])
 
     def start_controller(self, **sections: Mapping[str, Any]) -> None:
         """Start the controller with quick slices; `sections` replace whole tables of the settings."""

@@ -22,8 +22,8 @@ from typing import Any
 import pytest
 
 from container import engine, images, packages
-from container.cluster import MiniCluster, clusters
-from container.containers import HOST_LABEL, LABEL, SPEC_LABEL, spec_of
+from container.cluster import MiniCluster, remove_leftovers
+from container.containers import HOST_LABEL, LABEL, SPEC_LABEL
 from container.execute import Completed, Content, execute, get_file, put_files
 from container.spec import ClusterSpec
 from tests.live.gpu_history import overlaps
@@ -257,10 +257,7 @@ def packaged(client: Any, folder: Path) -> Iterator[Site]:
         site.start_controller()
         yield site
         return
-    for name, found in clusters(client).items():
-        pid = name.removeprefix(_PREFIX)
-        if name.startswith(_PREFIX) and pid.isdigit() and not Path("/proc", pid).exists():
-            MiniCluster(spec_of(found[0])).down()
+    remove_leftovers(client, _PREFIX)
     assert list(folder.glob("*.deb"))
     spec = ClusterSpec(name=f"{_PREFIX}{os.getpid()}", release=RELEASE, install="packages")
     mini = MiniCluster(spec, print)
