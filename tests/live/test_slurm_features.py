@@ -128,13 +128,18 @@ def test_cancelled_while_suspended_or_queued_it_is_gone(site: Site) -> None:
     site.cluster.exec("login", ["scancel", *map(str, suspended)], user="alice")
     site.wait_ended(suspended, 40)
     left = [job for job in jobs if job not in suspended]
-    before = {job: sum(h.seconds for h in site.holds() if h.job_id == job) for job in left}
-    time.sleep(6)
-    after = {job: sum(h.seconds for h in site.holds() if h.job_id == job) for job in left}
-    assert sum(after.values()) > sum(before.values()) + 4, "the others go on"
-    for node in site.nodes:
-        listed = site.cluster.exec(node, ["ls", "/run/gandiva"], check=False).stdout.split()
-        assert not {str(job) for job in suspended} & set(listed), "its control block is gone"
+
+    def on_gpu_seconds() -> float:
+        return sum(h.seconds for h in site.holds() if h.job_id in left)
+
+    before = on_gpu_seconds()
+    site.wait("the others to go on", lambda: on_gpu_seconds() > before + 4)
+
+    def blocks() -> set[str]:
+        listed = [site.cluster.exec(node, ["ls", "/run/gandiva"]).stdout.split() for node in site.nodes]
+        return {name for names in listed for name in names}
+
+    site.wait("its control block to go", lambda: not {str(job) for job in suspended} & blocks())
 
 
 def test_owner_cannot_jump_the_queue(site: Site) -> None:
@@ -171,9 +176,16 @@ def test_owner_files_tell_whose_gpu_it_is(site: Site) -> None:
 def test_requeued_by_its_owner_it_waits_for_its_turn_again(site: Site) -> None:
     """An owner's requeue passes by job_submit: what Slurm would start again out of turn is held first."""
     leave_one_gpu(site)
-    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", "--requeue", steps=60) for _ in range(2)]
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", "--requeue", steps=120) for _ in range(2)]
     site.wait_on_gpu(*jobs)
-    running = [job for job, state in site.states(jobs).items() if state == "RUNNING"]
+    running: list[int] = []
+
+    def one_runs() -> bool:
+        """Not so in the middle of a switch."""
+        running[:] = [job for job, state in site.states(jobs).items() if state == "RUNNING"]
+        return bool(running)
+
+    site.wait("one that runs", one_runs)
     site.cluster.exec("login", ["scontrol", "requeue", str(running[0])], user="alice")
     states = site.wait_ended(jobs, 120)
     assert set(states.values()) == {"COMPLETED"}, states

@@ -40,9 +40,10 @@ def test_shares_follow_weights_and_gpus_are_shared_fairly(site: Site) -> None:
     assert heavy_seconds / light_seconds == pytest.approx(2.0, rel=0.1)
     shares = [held_seconds(found, job, begin, end) for job in six]
     each = sum(shares) / len(six)
-    assert each / (end - begin) == pytest.approx(4 / 6, rel=0.1)
+    # What is lost between turns grows with what else this machine does; that it is shared alike must not.
+    assert 0.75 < each / (end - begin) / (4 / 6) < 1.02
     for seconds in shares:
-        assert seconds == pytest.approx(each, rel=0.1)
+        assert seconds == pytest.approx(each, abs=1.5 * SLICE_SECONDS), "the first and the last are cut off"
 
     rows = {row["job_id"]: row for row in site.report()}
     for job in (heavy, light, *six):
@@ -115,7 +116,7 @@ def test_job_that_nothing_can_suspend_keeps_its_gpu_and_is_named(site: Site) -> 
         other = site.train("bob", "--gandiva", "--gres=gpu:1", steps=10)
         site.wait(
             "the failure in the log",
-            lambda: f"job {stubborn} (user alice): could not be taken off" in site.cluster.controller_log(),
+            lambda: f"job {stubborn} (user alice): could not be taken off" in site.log(),
         )
         time.sleep(2 * SLICE_SECONDS)
         assert site.state(stubborn) == "RUNNING"
@@ -169,6 +170,7 @@ def test_requeue_as_the_way_to_suspend(site: Site) -> None:
     rival = site.train("bob", "--gandiva", "--gres=gpu:1", steps=100)
     states = site.wait_ended([victim, rival], 180)
     assert set(states.values()) == {"COMPLETED"}, states
+    assert int(site.job(victim)["Restarts"]) >= 1, "it was never requeued: the test shows nothing"
     assert overlaps(site.holds()) == []
     plain = site.submit("alice", f"{TRAIN} --steps 160 --minibatch-ms 50", "--no-gandiva", "--gres=gpu:1")
     site.wait_ended([plain])
