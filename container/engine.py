@@ -13,6 +13,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -194,18 +195,25 @@ def _read_record() -> tuple[int, int] | None:
 def _start_time(pid: int) -> int | None:
     """Field 22 of /proc/PID/stat: with the pid it names one process for ever. None when it has ended."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    fields = stat.rpartition(")")[2].split()
+    fields = text.rpartition(")")[2].split()
     return None if fields[0] == "Z" else int(fields[19])
 
 
 @contextlib.contextmanager
 def exclusive(name: str) -> Iterator[None]:
-    """One process at a time: two test runs at once must not start two engines or make an image twice."""
+    """One process at a time: two test runs at once must not start two engines or make an image twice.
+
+    Raises:
+        EngineError: the folder of the locks is a link or another user's, who could make us write anywhere.
+    """
     folder = _STATE if os.geteuid() == 0 else Path(tempfile.gettempdir(), f"gandiva-{os.geteuid()}")
     folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise EngineError(f"{folder} is not a folder of yours: have it removed")
     with (folder / f"{name}.lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
