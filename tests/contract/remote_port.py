@@ -8,15 +8,16 @@ import contextlib
 import itertools
 from typing import Any
 
-from controller.cluster.port import ClusterView, SlurmJob
-from controller.model import GpuSet, JobId
+from controller.cluster.port import ClusterView
+from controller.model import JobId
+from tests.contract.passing_on import PassingOn
 from tests.contract.port_server import decode, encode
 
 _LINE_BYTES = 2**26
 
 
-class RemotePort:
-    """Implements `ClusterPort`."""
+class RemotePort(PassingOn):
+    """Implements `ClusterPort`. Every call raises ConnectionError once the server is gone."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
@@ -34,33 +35,8 @@ class RemotePort:
         )
 
     async def observe(self) -> ClusterView:
-        view: ClusterView = await self._call("observe")
+        view: ClusterView = await self._ask("observe")
         return view
-
-    async def job(self, job_id: JobId) -> SlurmJob:
-        job: SlurmJob = await self._call("job", job_id)
-        return job
-
-    async def bind(self, job_id: JobId, binding: GpuSet) -> None:
-        await self._call("bind", job_id, binding)
-
-    async def unbind(self, job_id: JobId) -> None:
-        await self._call("unbind", job_id)
-
-    async def release(self, job_id: JobId) -> None:
-        await self._call("release", job_id)
-
-    async def hold(self, job_id: JobId) -> None:
-        await self._call("hold", job_id)
-
-    async def suspend(self, job_id: JobId) -> None:
-        await self._call("suspend", job_id)
-
-    async def resume(self, job_id: JobId) -> None:
-        await self._call("resume", job_id)
-
-    async def requeue(self, job_id: JobId) -> None:
-        await self._call("requeue", job_id)
 
     async def close(self) -> None:
         assert self._process.stdin is not None
@@ -72,7 +48,12 @@ class RemotePort:
             await self._process.wait()
         await self._reader
 
-    async def _call(self, method: str, *arguments: Any) -> Any:
+    async def _call(self, method: str, job_id: JobId, *arguments: Any) -> Any:
+        return await self._ask(method, job_id, *arguments)
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        if self._reader.done():
+            raise ConnectionError("the port server ended")
         number = next(self._numbers)
         answer = self._waiting[number] = asyncio.get_running_loop().create_future()
         assert self._process.stdin is not None
@@ -81,12 +62,17 @@ class RemotePort:
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
-        while line := await self._process.stdout.readline():
-            number, result, error = decode(line)
-            answer = self._waiting.pop(number)
-            if error is None:
-                answer.set_result(result)
-            else:
-                answer.set_exception(error)
-        for answer in self._waiting.values():
-            answer.set_exception(ConnectionError("the port server ended"))
+        try:
+            while line := await self._process.stdout.readline():
+                number, result, error = decode(line)
+                answer = self._waiting.pop(number)
+                if answer.done():
+                    continue  # nobody waits for it any more
+                if error is None:
+                    answer.set_result(result)
+                else:
+                    answer.set_exception(error)
+        finally:
+            for answer in self._waiting.values():
+                if not answer.done():
+                    answer.set_exception(ConnectionError("the port server ended"))

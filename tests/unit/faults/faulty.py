@@ -21,6 +21,7 @@ from controller.errors import ClusterUnavailable, GandivaError, NodeError, NodeU
 from controller.model import JobId
 from controller.nodes.port import NodeSample, Offload, Pause
 from controller.nodes.simulated import SimulatedNodes
+from tests.contract.passing_on import PassingOn
 
 RPC_DEADLINE_SECONDS = 15.0
 SLOW_SECONDS = 30.0
@@ -119,7 +120,7 @@ async def _troubled(
             return older
 
 
-class FaultyCluster:
+class FaultyCluster(PassingOn):
     """Implements `ClusterPort`."""
 
     def __init__(self, cluster: SimulatedCluster, faults: Faults) -> None:
@@ -150,7 +151,7 @@ class FaultyCluster:
         return view
 
     async def job(self, job_id: JobId) -> SlurmJob:
-        return self._dated(await self._call("job", job_id))
+        return self._dated(await super().job(job_id))
 
     def _dated(self, job: SlurmJob) -> SlurmJob:
         return replace(
@@ -171,27 +172,6 @@ class FaultyCluster:
         return await _troubled(
             trouble, lambda: call(job_id, *arguments), RPC_DEADLINE_SECONDS, unavailable, None
         )
-
-    async def bind(self, job_id: JobId, binding: Any) -> None:
-        await self._call("bind", job_id, binding)
-
-    async def unbind(self, job_id: JobId) -> None:
-        await self._call("unbind", job_id)
-
-    async def release(self, job_id: JobId) -> None:
-        await self._call("release", job_id)
-
-    async def hold(self, job_id: JobId) -> None:
-        await self._call("hold", job_id)
-
-    async def suspend(self, job_id: JobId) -> None:
-        await self._call("suspend", job_id)
-
-    async def resume(self, job_id: JobId) -> None:
-        await self._call("resume", job_id)
-
-    async def requeue(self, job_id: JobId) -> None:
-        await self._call("requeue", job_id)
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The part of a cluster port that is the same in all that stand before another one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.cluster.port import SlurmJob
+from controller.model import GpuSet, JobId
+
+
+class PassingOn:
+    """Makes one method, `_call`, of those methods of `ClusterPort` that are about one job."""
+
+    async def _call(self, method: str, job_id: JobId, *arguments: Any) -> Any:
+        raise NotImplementedError
+
+    async def job(self, job_id: JobId) -> SlurmJob:
+        job: SlurmJob = await self._call("job", job_id)
+        return job
+
+    async def bind(self, job_id: JobId, binding: GpuSet) -> None:
+        await self._call("bind", job_id, binding)
+
+    async def unbind(self, job_id: JobId) -> None:
+        await self._call("unbind", job_id)
+
+    async def release(self, job_id: JobId) -> None:
+        await self._call("release", job_id)
+
+    async def hold(self, job_id: JobId) -> None:
+        await self._call("hold", job_id)
+
+    async def suspend(self, job_id: JobId) -> None:
+        await self._call("suspend", job_id)
+
+    async def resume(self, job_id: JobId) -> None:
+        await self._call("resume", job_id)
+
+    async def requeue(self, job_id: JobId) -> None:
+        await self._call("requeue", job_id)
