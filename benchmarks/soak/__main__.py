@@ -4,6 +4,7 @@
 64 nodes with eight GPUs each (64 slurmd in one container), 610 live jobs of five users, of 1 to 16 GPUs,
 every GPU shared by two; jobs that end are replaced. Slices are 60 s, and the settings are the default ones
 but for those that `site.CONTROLLER` explains. `--quick` is 16 nodes and 156 jobs with slices of 20 s, for CI.
+A run must be long enough for some of the short jobs (`site.SHORT_STEPS`) to do all their mini-batches.
 The status is 0 when no rule was broken; times are only reported.
 """
 
@@ -48,7 +49,8 @@ class Soak:
         self.jobs: list[SoakJob] = []
         self.broken: list[str] = []
         self.host = next(host for host in cluster.spec.hosts if host.role == "node")
-        self.sizes = site.SIZES[len(cluster.spec.node_names)]
+        self.nodes = len(cluster.spec.node_names)
+        self.sizes = site.SIZES[self.nodes]
         self._ended: set[int] = set()
 
     def run(self, output: Path) -> int:
@@ -65,6 +67,8 @@ class Soak:
         end = time.time()
         sdiag = self.cluster.exec("ctl", ["sdiag"]).stdout
         self._drain()
+        if not self.broken:
+            self.broken += rules.overlaps(self.cluster, self.host)
         self.cluster.exec("login", f"touch {FOLDER}/done")
         for sampler in samplers:
             sampler.join(60)
@@ -129,7 +133,7 @@ class Soak:
     def _references(self) -> dict[int, str]:
         """Results of undisturbed runs of the short jobs, by size."""
         self.say.print("  reference runs", highlight=False)
-        wanted = [Wanted("alice", gpus, short=True) for gpus in self.sizes]
+        wanted = [Wanted("alice", gpus, site.SHORT_STEPS[self.nodes]) for gpus in self.sizes]
         jobs = site.submit(self.cluster, wanted, reference=True)
         self._wait("the reference runs", 120, lambda: self._all_over(jobs))
         found = {job.gpus: rules.digests(self.cluster, [job])[job.job_id] for job in jobs}
@@ -155,7 +159,7 @@ class Soak:
     def _fill(self) -> None:
         """Two waves: the first takes all GPUs, the second shares them."""
         began = time.monotonic()
-        first, second = site.waves(self.sizes)
+        first, second = site.waves(self.nodes)
         # All nodes are one machine here: not all of them start their jobs at the same moment.
         for start in range(0, len(first), AT_ONCE):
             self.jobs += site.submit(self.cluster, first[start : start + AT_ONCE])
@@ -190,7 +194,7 @@ class Soak:
             state = states.get(job.job_id, "FORGOTTEN")
             if state not in LIVE:
                 self._ended.add(job.job_id)
-                new.append(Wanted(job.user, job.gpus, short=job.short))
+                new.append(Wanted(job.user, job.gpus, job.steps))
         if new:
             self.jobs += site.submit(self.cluster, new)
 

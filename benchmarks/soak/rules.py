@@ -107,13 +107,24 @@ def digests(cluster: MiniCluster, jobs: Sequence[SoakJob]) -> dict[int, str]:
 
 def overlaps(cluster: MiniCluster, host: Host) -> list[str]:
     """Two jobs with memory on one GPU at the same instant, from the histories of all mock GPUs."""
-    script = on_all_nodes("mockgpu overlaps", host.nodes)
-    broken, node = [], ""
-    for line in cluster.exec(host.name, script, timeout_seconds=120, check=False).stdout.splitlines():
+    # What it has to complain of (no such node, a history with gaps) is no good news either.
+    script = on_all_nodes("mockgpu overlaps 2>&1", host.nodes)
+    said = cluster.exec(host.name, script, timeout_seconds=120, check=False).stdout
+    return shared(said, host.nodes)
+
+
+def shared(said: str, nodes: Sequence[str]) -> list[str]:
+    """From what `mockgpu overlaps` said on each of the nodes."""
+    broken, node, seen = [], "", set()
+    for line in said.splitlines():
         if line.startswith("@ "):
             node = line[2:]
+            seen.add(node)
         elif line.strip():
             broken.append(f"two jobs on one GPU of {node}: {line}")
+    missing = sorted(set(nodes) - seen)
+    if missing:
+        broken.append(f"the histories of the GPUs of {', '.join(missing)} could not be looked at")
     return broken
 
 
@@ -148,11 +159,15 @@ def _ends(seen: Evidence) -> list[str]:
 def _results(seen: Evidence) -> list[str]:
     """A job that was suspended ends with the result of one that was left alone."""
     broken = []
-    for job in seen.jobs:
+    # A job that was told to stop has done fewer mini-batches than its reference run.
+    whole = [job for job in seen.jobs if job.short and _steps(seen, job) == job.steps]
+    if not whole:
+        broken.append("no short job did all its mini-batches, so no result could be compared")
+    for job in whole:
         digest = seen.digests.get(job.job_id, "")
-        # A job that was told to stop has done fewer mini-batches than its reference run.
-        if job.short and digest and digest != seen.references[job.gpus] and _steps(seen, job) == job.steps:
-            broken.append(f"job {job.job_id} ({job.gpus} GPUs) has another result than when left alone")
+        if digest != seen.references[job.gpus]:
+            has = "another result than" if digest else "no result, unlike"
+            broken.append(f"job {job.job_id} ({job.gpus} GPUs) has {has} when left alone")
     return broken
 
 

@@ -15,8 +15,10 @@ GPUS_PER_NODE: Final = 8
 FOLDER: Final = "/shared/soak"
 USERS: Final = ("alice", "bob", "carol", "dave", "erin")
 MINIBATCH_MS: Final = 2000
-SHORT_STEPS: Final = 60
-"""Mini-batches of a job that ends by itself: two minutes on its GPUs."""
+SHORT_STEPS: Final[Mapping[int, int]] = {64: 60, 16: 25}
+"""By nodes: mini-batches of a job that ends by itself. Two minutes on its GPUs, or, of three minutes of which
+it has half, fifty seconds."""
+ENDLESS_STEPS: Final = 1_000_000
 SHORT_EVERY: Final = 10
 """Every so many jobs one is short."""
 
@@ -46,7 +48,7 @@ class SoakJob:
     @property
     def short(self) -> bool:
         """It ends by itself, with a digest that is known."""
-        return self.steps == SHORT_STEPS
+        return self.steps < ENDLESS_STEPS
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,7 @@ class Wanted:
 
     user: str
     gpus: int
-    short: bool
-
-    @property
-    def steps(self) -> int:
-        return SHORT_STEPS if self.short else 1_000_000
+    steps: int
 
     def command(self, *, reference: bool = False) -> str:
         """As its user types it. `reference`: alone on its GPUs and as fast as can be, for its result."""
@@ -96,16 +94,17 @@ def spec(name: str, nodes: int) -> ClusterSpec:
     )
 
 
-def waves(sizes: Mapping[int, int]) -> tuple[list[Wanted], list[Wanted]]:
-    """Two waves of the same jobs. The first fills every GPU, the second shares them."""
+def waves(nodes: int) -> tuple[list[Wanted], list[Wanted]]:
+    """Two waves of the same jobs. The first fills every GPU of so many nodes, the second shares them."""
     halves: list[list[Wanted]] = []
     number = 0
     for _ in range(2):
         half = []
-        for gpus, count in sizes.items():
+        for gpus, count in SIZES[nodes].items():
             for _ in range(count // 2):
                 number += 1
-                half.append(Wanted(USERS[number % len(USERS)], gpus, short=number % SHORT_EVERY == 0))
+                steps = SHORT_STEPS[nodes] if number % SHORT_EVERY == 0 else ENDLESS_STEPS
+                half.append(Wanted(USERS[number % len(USERS)], gpus, steps))
         halves.append(half)
     return halves[0], halves[1]
 

@@ -12,8 +12,10 @@ from benchmarks.growth import Sample, growth
 from benchmarks.soak import rules, site
 from benchmarks.soak.figures import quantile
 from benchmarks.soak.rules import Evidence
-from benchmarks.soak.site import SHORT_STEPS, SoakJob
+from benchmarks.soak.site import ENDLESS_STEPS, SoakJob
 from benchmarks.soak.turns import in_use, percentile, read, switches
+
+SHORT_STEPS = 60
 
 
 def _turn(job: str, node: str, gpus: list[str], begin: float, end: float, steps: int = 1) -> str:
@@ -31,7 +33,7 @@ TURNS = (
 def good() -> Evidence:
     """A run in which no rule was broken: a short job of two GPUs, and one of one."""
     return Evidence(
-        jobs=(SoakJob(1, "alice", 2, SHORT_STEPS), SoakJob(2, "bob", 1, 1_000_000)),
+        jobs=(SoakJob(1, "alice", 2, SHORT_STEPS), SoakJob(2, "bob", 1, ENDLESS_STEPS)),
         turns_text=TURNS,
         turns=read(TURNS),
         digests={1: "rank 0: done, digest ff"},
@@ -87,6 +89,8 @@ def test_nothing_is_said_of_a_good_run() -> None:
         pytest.param({"queue": "2 SUSPENDED None"}, "still in the queue", id="suspended at the end"),
         pytest.param({"nodes": "m1 idle\nm2 drained\n"}, "nodes at the end", id="node drained"),
         pytest.param({"digests": {1: "rank 0: done, digest 00"}}, "another result", id="other result"),
+        pytest.param({"digests": {}}, "no result, unlike", id="no result"),
+        pytest.param({"turns": ()}, "no result could be compared", id="nothing compared"),
         pytest.param(
             {"slurm": {1: ("COMPLETED", 31.0), 2: ("COMPLETED", 10.0)}}, "31.0 s for Slurm", id="accounting"
         ),
@@ -111,9 +115,17 @@ def test_jobs_that_computed_on_one_gpu_at_the_same_time_are_named() -> None:
 
 
 def test_the_waves_want_each_gpu_twice() -> None:
-    for nodes, sizes in site.SIZES.items():
-        for wave in site.waves(sizes):
+    for nodes in site.SIZES:
+        for wave in site.waves(nodes):
             assert sum(want.gpus for want in wave) == nodes * site.GPUS_PER_NODE
+            assert any(want.steps < ENDLESS_STEPS for want in wave)
+
+
+def test_a_node_whose_history_was_not_seen_is_named() -> None:
+    assert rules.shared("@ m1\n@ m2\n", ("m1", "m2")) == []
+    assert rules.shared("@ m1\n", ("m1", "m2")) == ["the histories of the GPUs of m2 could not be looked at"]
+    lacks = "mockgpu: the history lacks 3 events"
+    assert rules.shared(f"@ m1\n@ m2\n{lacks}\n", ("m1", "m2")) == [f"two jobs on one GPU of m2: {lacks}"]
 
 
 def test_growth_is_of_the_second_half() -> None:
