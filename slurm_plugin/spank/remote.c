@@ -155,7 +155,7 @@ fault:
  */
 static int narrow_to_task(spank_t spank)
 {
-	char text[16], list[LIST_MAX], problem[400];
+	char text[16], list[LIST_MAX], problem[400] = "internal error";
 	char *end;
 	unsigned long each;
 	int task;
