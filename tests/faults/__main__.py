@@ -48,14 +48,14 @@ def main() -> int:
         print("\n".join(fault.name for fault in faults))
         return 0
     console = Console()
-    if not args.quick and not args.words:
-        RESULTS.unlink(missing_ok=True)
     alone = (Path(tempfile.gettempdir()) / f"gandiva-faults-{args.cluster}.lock").open("w")
     try:
         fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         print(f"another run has the mini cluster {args.cluster}: end it, or choose another name (--cluster)")
         return 2
+    if not args.quick and not args.words:
+        RESULTS.unlink(missing_ok=True)  # (not before it is sure that no other run is writing them)
     cluster, ours = _cluster(args.cluster, console)
     began = time.monotonic()
     try:

@@ -196,10 +196,14 @@ DAMAGE = {
 }
 
 
+JOURNAL_LOST = "journal damaged"
+"""The group of faults after which time on GPUs cannot be looked up."""
+
+
 def damaged_journal() -> Iterator[Fault]:
     for how, script in DAMAGE.items():
         yield Fault(
-            group="journal damaged",
+            group=JOURNAL_LOST,
             what="the journal's file is damaged while no controller runs (time on GPUs until then is lost)",
             where="before a start",
             detail=how,

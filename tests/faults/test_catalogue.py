@@ -16,6 +16,7 @@ from tests.faults import catalogue
 from tests.faults.enumerated import POINTS
 from tests.faults.parts import PARTS
 from tests.faults.report import BEGIN, END, Line, table, write
+from tests.faults.scenarios import JOURNAL_LOST
 
 
 def steps_by_operation() -> dict[str, set[Step]]:
@@ -90,6 +91,10 @@ def test_the_table_counts_and_names_places(tmp_path: Path) -> None:
         line(where="suspend, gang", passed=False),
         line(where="place", detail="before claim"),
     ]
+    lost = line(
+        group=JOURNAL_LOST, what="the journal's file is damaged", where="before a start", detail="empty"
+    )
+    assert "| 1 | 1–4, 7–9 |" in table([lost])
     text = table(lines)
     assert "4 faults of the catalogue, 4 injections, in 4 minutes: **3 passed, 1 failed**" in text
     assert "| suspend: cooperative (before pause, offload), gang (before pause) | 3 |" in text
