@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from container.containers import container_name
-from tests.faults.stage import CONVERGED_SECONDS, JOURNAL, RESTART_SECONDS, Stage
+from tests.faults.stage import BOOT_SECONDS, CONVERGED_SECONDS, JOURNAL, RESTART_SECONDS, Stage
 from tests.faults.workload import Workload
 
 _AGENTS = """\
@@ -104,7 +104,8 @@ def _power_cut(stage: Stage, target: Target) -> None:
 
 
 def _power_on(stage: Stage, target: Target) -> None:
-    time.sleep(RESTART_SECONDS)
+    # A node that is back sooner than BatchStartTimeout (10 s) after a job's start is believed to run it.
+    time.sleep(BOOT_SECONDS)
     node = target.node
     container = stage.cluster._client.containers.get(container_name(stage.cluster.spec, node))
     container.start()
@@ -147,7 +148,7 @@ MUNGE = Part(
 )
 NODE = Part(
     "node",
-    "power cut (all processes killed, memory lost), started again 1 s later",
+    f"power cut (all processes killed, memory lost), started again {BOOT_SECONDS:g} s later",
     _power_cut,
     _power_on,
     converged_seconds=120.0,
