@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 
 from controller.cluster import replies
 from controller.cluster.commands import run
-from controller.cluster.records import JobRecord, array_tasks
+from controller.cluster.records import JobRecord, array_tasks, shares_record
 from controller.cluster.transport import BindChange, Load, UnbindChange
 from controller.errors import UnknownJob
 from controller.model import GpuId, JobId
@@ -121,8 +121,7 @@ class CommandTransport:
 
 def _name(record: JobRecord) -> str:
     """How scontrol names one job, and no other."""
-    if record.id != record.array_job_id:
-        return str(record.id)
+    if record.id != record.array_job_id or shares_record(record):
+        return str(record.id)  # (a record of several tasks is never changed as a whole)
     tasks = (record.array_task_id,) if record.array_task_id >= 0 else array_tasks(record)
-    # A record of several tasks is never changed as a whole.
-    return f"{record.id}_{tasks[0]}" if len(tasks) == 1 else str(record.id)
+    return f"{record.id}_{tasks[0]}" if tasks else str(record.id)

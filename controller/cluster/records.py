@@ -36,6 +36,8 @@ PREFIX = "gandiva:"
 
 _MIB = 2**20
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
+_CUT_SHORT = "..."
+"""Ends a list of array tasks of more than 64 bytes (SLURM_BITSTR_LEN); the number before it may be cut too."""
 _ALLOCATED = frozenset({JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 
 
@@ -227,9 +229,13 @@ def _is_bound(record: JobRecord) -> bool:
 
 
 def array_tasks(record: JobRecord) -> tuple[int, ...]:
-    """The task numbers behind one record, without the `%limit`. Empty when there is nothing to tell."""
+    """The task numbers behind one record, without the `%limit`; of a list that Slurm has cut short those that
+    are still whole. Empty when there is nothing to tell."""
+    text = record.array_tasks.partition("%")[0]
+    if text.endswith(_CUT_SHORT):
+        text = text.rpartition(",")[0]
     try:
-        return parse_task_numbers(record.array_tasks.partition("%")[0])
+        return parse_task_numbers(text)
     except ValueError as error:
         log.warning("job %d: array tasks %r: %s; they wait", record.id, record.array_tasks, error)
         return ()
@@ -246,8 +252,11 @@ def parse_task_numbers(text: str) -> tuple[int, ...]:
 
 
 def shares_record(record: JobRecord) -> bool:
-    """Whether several array tasks share this record, so that it cannot be bound before they are split."""
-    return record.array_task_id < 0 and len(array_tasks(record)) > 1
+    """Whether several array tasks share this record, so that it cannot be bound before they are split. Where
+    Slurm does not say all of them, or what it says makes no sense, they are several."""
+    if record.array_task_id >= 0 or not record.array_tasks:
+        return False
+    return _CUT_SHORT in record.array_tasks or len(array_tasks(record)) != 1
 
 
 def array_rooms(records: Iterable[JobRecord]) -> Mapping[int, bool]:

@@ -82,6 +82,9 @@ def test_an_unknown_state_counts_as_holding_its_gpus(caplog: pytest.LogCaptureFi
         ({"begin_time": 1500}, True),
         ({"begin_time": 3000, "restarts": 1, "submit_time": 2900}, True),
         ({"array_tasks": "0-3%2"}, False),
+        ({"array_tasks": "1,3,5,7,9,11,1..."}, False),
+        ({"array_tasks": "5,...%1"}, False),
+        ({"array_tasks": "what?"}, False),
         ({"array_tasks": "4"}, True),
         ({"state": ("RUNNING",)}, False),
     ],
@@ -131,6 +134,8 @@ def test_task_numbers() -> None:
     assert parse_task_numbers("0-3,7,10-20:5") == (0, 1, 2, 3, 7, 10, 15, 20)
     assert array_tasks(job_record(array_tasks="0-2%1")) == (0, 1, 2)
     assert array_tasks(job_record(array_tasks="0-...")) == ()
+    # Slurm shows 64 bytes of a list; the number in front of the dots may be a part of one.
+    assert array_tasks(job_record(array_tasks="1,3-5,1...%2")) == (1, 3, 4, 5)
 
 
 def test_only_records_of_several_tasks_are_shared() -> None:
@@ -138,6 +143,13 @@ def test_only_records_of_several_tasks_are_shared() -> None:
     assert not shares_record(job_record(array_job_id=7, array_tasks="4"))
     assert not shares_record(job_record(array_job_id=7, array_task_id=0))
     assert not shares_record(job_record())
+
+
+@pytest.mark.parametrize("tasks", ["1,3,5,7,1...", "5,...", "0-...", "what?"])
+def test_a_list_of_tasks_that_is_cut_short_is_of_several(tasks: str) -> None:
+    """Taken for one task the record would be bound and released, and all its tasks start on its GPUs."""
+    assert shares_record(job_record(array_job_id=7, array_tasks=tasks))
+    assert not shares_record(job_record(array_job_id=7, array_task_id=3, array_tasks=tasks))
 
 
 def test_an_array_limit_leaves_room_for_the_lowest_tasks() -> None:

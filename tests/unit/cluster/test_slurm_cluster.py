@@ -294,6 +294,17 @@ async def test_arrays_are_split_ahead_but_for_one_task() -> None:
     assert transport.calls == [("split", JOB, (0, 1, 2))]
 
 
+async def test_an_array_whose_list_of_tasks_is_cut_short_is_split_as_far_as_it_is_known() -> None:
+    transport = FakeTransport(job_record(array_job_id=7, array_tasks="1,3,5,7,1..."))
+    cluster = port(transport)
+    await cluster.observe()
+    assert transport.calls == [("split", JOB, (1, 3, 5))]
+    with pytest.raises(ClusterRefused, match="stands for the array tasks"):
+        await cluster.bind(JOB, N1)
+    with pytest.raises(ClusterRefused, match="release would start all"):
+        await cluster.release(JOB)
+
+
 async def test_large_arrays_are_split_some_tasks_at_a_time() -> None:
     tasks = [job_record(id=100 + i, array_job_id=7, array_task_id=i) for i in range(MAX_WAITING_TASKS - 3)]
     transport = FakeTransport(job_record(array_job_id=7, array_tasks="100-999"), *tasks)
