@@ -18,7 +18,7 @@ from typing import Any
 from controller.actions import Action, Place, diff
 from controller.clock import Clock
 from controller.cluster.port import ClusterPort, ClusterView, JobState, SlurmJob
-from controller.errors import ClusterError, JournalError, NodeError
+from controller.errors import ClusterError, GandivaError, JournalError, NodeError
 from controller.executor import Executor, ExecutorSettings, Recorder, Step
 from controller.journal import JobRecord, Journal
 from controller.lingering import lingering
@@ -132,6 +132,8 @@ class Controller:
         self._put_off: frozenset[JobId] = frozenset()
         self._leftovers: dict[tuple[str, JobId], float] = {}
         """Control blocks that nobody seems to need, and since when."""
+        self._forgetting: dict[tuple[str, JobId], asyncio.Task[None]] = {}
+        """Those that are just being removed."""
         self._policy_state: Mapping[str, Any] = {}
         self.executor = Executor(
             cluster,
@@ -206,11 +208,16 @@ class Controller:
         await self._clean_up(view, samples)
         node_errors = {n: str(s) for n, s in samples.items() if isinstance(s, NodeError)}
         for name, text in node_errors.items():
-            self._say_trouble(f"node {name}", text)
+            if name in self._addresses:
+                self._say_trouble(f"node {name}", text)
         if self._trouble:
             for name in samples:
                 if name not in node_errors:
                     self._no_more_trouble(f"node {name}")
+            for where in list(self._trouble):
+                kind, _, name = where.partition(" ")
+                if kind == "node" and name not in self._addresses:
+                    self._no_more_trouble(where, "is not in Slurm any more")
         self._publish(Tick(snapshot, plan, tuple(actions), node_errors, observed - begin, planned - observed))
         return plan.wake_at
 
@@ -231,7 +238,11 @@ class Controller:
     def use(self, policy: Policy) -> None:
         """Plan by another policy (or the same with other settings) from the next tick on."""
         if policy.name != self.policy.name:
-            self._policy_state = self._journal.load_state(_STATE_KEY + policy.name) or {}
+            self._policy_state = {}
+            try:
+                self._policy_state = self._journal.load_state(_STATE_KEY + policy.name) or {}
+            except JournalError as error:
+                log.error("policy %s begins without what it remembered: %s", policy.name, error)
         self.policy = policy
         self._changed.set()
 
@@ -444,8 +455,9 @@ class Controller:
             self._policy_state = plan.state
             self._journal.save_state(_STATE_KEY + self.policy.name, dict(plan.state))
         if self._first_look and not view.partial and isinstance(self._journal, Journal):
-            self._journal.end_gone({job.id for job in view.jobs}, snapshot.time)
-        self._first_look = False
+            with suppress(JournalError):  # told by `_commit`; the next look is the first one then
+                self._journal.end_gone({job.id for job in view.jobs}, snapshot.time)
+                self._first_look = False
         self._journal.heartbeat(snapshot.time)
         self._journal.save_state(_UPTIME_KEY, list(self._clock.uptime()))
         for slurm_job in view.jobs:
@@ -555,13 +567,28 @@ class Controller:
                 if home is not None and (not home or name in home):
                     continue
                 since = leftovers[name, job_id] = self._leftovers.get((name, job_id), now)
-                if not view.partial and now - since < LEFTOVER_SECONDS:
+                if (not view.partial and now - since < LEFTOVER_SECONDS) or (
+                    name,
+                    job_id,
+                ) in self._forgetting:
                     continue
-                try:
-                    await self._nodes.forget(name, job_id)
-                except NodeError as error:
-                    log.info("job %s: control block not removed: %s", job_id, error)
+                if not self.settings.concurrent:
+                    await self._forget(name, job_id)
+                    continue
+                # Beside the loop: its lock may be held, and its user may have filled it. A turn waits for no
+                # single node.
+                self._forgetting[name, job_id] = asyncio.create_task(
+                    self._forget(name, job_id), name=f"forget-{job_id}"
+                )
         self._leftovers = leftovers
+
+    async def _forget(self, node: str, job_id: JobId) -> None:
+        try:
+            await self._nodes.forget(node, job_id)
+        except GandivaError as error:
+            log.info("job %s: control block not removed: %s", job_id, error, extra={"node": node})
+        finally:
+            self._forgetting.pop((node, job_id), None)
 
     # -- trouble --------------------------------------------------------------------------------------
 
@@ -575,9 +602,9 @@ class Controller:
         if where != "journal":
             self._recorder.event("trouble", message, self._clock.now())
 
-    def _no_more_trouble(self, where: str) -> None:
+    def _no_more_trouble(self, where: str, why: str = "answers again") -> None:
         if self._trouble.pop(where, None) is not None:
-            message = f"{where}: answers again"
+            message = f"{where}: {why}"
             log.warning("%s", message, extra=_about(where))
             self._report_trouble(self.troubles)
             self._recorder.event("recovered", message, self._clock.now())

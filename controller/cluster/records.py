@@ -37,7 +37,7 @@ PREFIX = "gandiva:"
 _MIB = 2**20
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
 _CUT_SHORT = "..."
-"""Ends a list of array tasks of more than 64 bytes (SLURM_BITSTR_LEN); the number before it may be cut too."""
+"""Ends a list of array tasks of more than 64 bytes (SLURM_BITSTR_LEN); the number before it may be cut."""
 _ALLOCATED = frozenset({JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 
 

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What one node, or the journal, cannot do must not keep the loop from its turns."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.errors import JournalError
+from controller.loop import LEFTOVER_SECONDS
+from controller.model import JobId
+from controller.policies.fifo import Fifo
+from controller.simulation.virtual_time import run_virtual
+from tests.unit.loop.test_lingering import Forgotten
+from tests.unit.loop.world import World
+
+GONE = JobId(999)
+
+
+class Slow(Forgotten):
+    """Takes for ever to remove a control block."""
+
+    with_session = frozenset({GONE})
+    asked = 0
+
+    async def forget(self, node: str, job_id: JobId) -> None:
+        self.asked += 1
+        await asyncio.Event().wait()
+
+
+def test_a_control_block_that_takes_long_to_remove_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Its lock may be held for as long as another agent offloads, and its user may have filled it."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        nodes = Slow(world.cluster)
+        world.node_port = world.nodes = nodes
+        world.start()
+        await asyncio.sleep(2 * LEFTOVER_SECONDS)
+        job = world.submit(work_seconds=5)
+        await world.until_ended([job], 60)
+        assert nodes.asked == 1, "it is asked again only when the first try is over"
+        await world.stop()
+
+    run_virtual(scenario(), start=1_000_000.0)
+
+
+def test_a_node_that_is_taken_out_of_slurm_is_no_trouble_any_more(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, nodes=2)
+        world.nodes.unreachable.add("n2")
+        controller = world.start()
+        await asyncio.sleep(3)
+        assert len(controller.troubles) == 1 and "n2" in controller.troubles[0]
+        del world.cluster.nodes["n2"]
+        await asyncio.sleep(3)
+        assert not controller.troubles
+        await world.stop()
+
+    run_virtual(scenario(), start=1_000_000.0)
+
+
+def broken(*_: Any) -> Any:
+    raise JournalError("cannot read the journal: disk I/O error")
+
+
+def test_a_journal_that_cannot_be_read_does_not_keep_another_policy_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The daemon takes over new settings in a signal handler: an error there would end half-way."""
+
+    async def scenario() -> None:
+        world = World(tmp_path)
+        controller = world.start()
+        await asyncio.sleep(2)
+        monkeypatch.setattr(world._journal, "load_state", broken)
+        controller.use(Fifo())
+        job = world.submit(work_seconds=5)
+        await world.until_ended([job], 60)
+        assert controller.policy.name == "fifo"
+        await world.stop()
+
+    run_virtual(scenario(), start=1_000_000.0)
+
+
+def test_a_journal_that_cannot_be_read_at_first_is_read_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs that ended while no controller was there are looked for as soon as that works."""
+
+    async def scenario() -> None:
+        world = World(tmp_path)
+        world.start()
+        vanished = world.submit(work_seconds=1e6)
+        await asyncio.sleep(5)
+        await world.kill()
+        world.cluster.cancel(vanished)
+        del world.cluster.jobs[vanished]
+        world.start()
+        journal = world._journal
+        assert journal is not None
+        with monkeypatch.context() as patched:
+            patched.setattr(journal, "end_gone", broken)
+            await asyncio.sleep(3)
+        ended: list[list[JobId]] = []
+        real = journal.end_gone
+        monkeypatch.setattr(journal, "end_gone", lambda *a: ended.append(real(*a)))
+        await asyncio.sleep(3)
+        assert ended == [[vanished]]
+        await world.stop()
+
+    run_virtual(scenario(), start=1_000_000.0)
