@@ -188,11 +188,11 @@ class Executor:
                 operation.flight = InFlight(action.gpus, action.binding)
             elif isinstance(action, Resume):
                 operation.flight = InFlight(action.gpus, job.binding)
-            elif isinstance(action, Suspend | Requeue):
-                self._ledger.leaving(job.id)
             operation.number = self._recorder.operation_begins(
                 action, operation.flight.starts_on or job.running_on, self._clock.now()
             )
+            if isinstance(action, Suspend | Requeue):
+                self._ledger.leaving(job.id)
             self._operations[job.id] = operation
             operation.task = asyncio.create_task(self._run(operation), name=f"job-{job.id}")
 
