@@ -169,15 +169,21 @@ class _Worker:
     async def _start(self, what: str) -> asyncio.subprocess.Process:
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         self._said.clear()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "controller.cluster.pyslurm_worker",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "controller.cluster.pyslurm_worker",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path},
+            )
+        except OSError as error:
+            raise ClusterUnavailable(
+                f"{what}: cannot start a pyslurm worker: {error.strerror}; has this host too little memory, or "
+                "the controller too many processes or open files?"
+            ) from error
         self._process = process
         self._follow(self._listen(process))
         self._follow(process.wait())

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import AsyncIterator, Callable
@@ -226,3 +227,19 @@ def test_a_host_without_pyslurm_is_told_the_alternative(monkeypatch: pytest.Monk
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(SettingsError, match="'command'"):
         open_cluster("pyslurm", deadline_seconds=1)
+
+
+async def test_a_host_that_starts_no_more_processes_is_slurm_out_of_reach(
+    plan: Plan, transport: PyslurmTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error of another kind would end the controller."""
+
+    async def no_more(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    plan()
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "create_subprocess_exec", no_more)
+        with pytest.raises(ClusterUnavailable, match="cannot start a pyslurm worker: Resource temp"):
+            await transport.suspend(JOB)
+    await transport.suspend(JOB)
