@@ -181,8 +181,8 @@ class _Worker:
             )
         except OSError as error:
             raise ClusterUnavailable(
-                f"{what}: cannot start a pyslurm worker: {error.strerror}; has this host too little memory, or "
-                "the controller too many processes or open files?"
+                f"{what}: cannot start a pyslurm worker: {error.strerror}; has this host too little memory, "
+                "or the controller too many processes or open files?"
             ) from error
         self._process = process
         self._follow(self._listen(process))
