@@ -9,6 +9,7 @@ after one was killed takes away what that one left, and files that others write 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -78,7 +79,8 @@ class OwnerFiles:
             log.warning("cannot keep the owner files in %s: %s; dashboards show no jobs", folder, error)
             yield {}
             return
-        with os.fdopen(descriptor, "r+b") as record:
+        # Unbuffered: what could not be written must not be tried again when the file is closed.
+        with os.fdopen(descriptor, "r+b", buffering=0) as record:
             # Two agents may be there for a moment, when one controller takes over from another.
             if not wait_for_lock(record.fileno(), Deadline(LOCK_SECONDS)):
                 path = folder / _RECORD
@@ -91,10 +93,16 @@ class OwnerFiles:
             owners = {uuid: jobs for uuid, jobs in owners.items() if jobs and _UUID.fullmatch(uuid)}
             if owners == before:
                 return
-            record.seek(0)
-            record.write(json.dumps(owners).encode())
-            record.truncate()
-            record.flush()
+            try:
+                data = json.dumps(owners).encode()
+                record.seek(0)
+                if record.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                record.truncate()
+            except OSError as error:
+                path = folder / _RECORD
+                log.warning("cannot write file %s: %s; dashboards show old owners", path, error)
+                return
             for uuid in before.keys() | owners.keys():
                 if owners.get(uuid) != before.get(uuid):
                     _write(folder / uuid, owners.get(uuid, []), before.get(uuid, []))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import fcntl
+import resource
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,20 @@ def test_an_agent_that_hangs_with_the_record_keeps_no_switch_waiting(
         assert names(tmp_path) == [] and "keeps it locked" in caplog.text
     files.claim([ONE], 7, 2001)
     assert names(tmp_path) == [ONE]
+
+
+def test_a_disk_that_takes_nothing_costs_the_files_and_no_verb(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """These files inform: a job that is back on its GPUs must not be taken for one that could not return."""
+    files = OwnerFiles(tmp_path)
+    _, hard = before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        files.claim([ONE], 7, 2001)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert names(tmp_path) == []
+    assert f"cannot write file {tmp_path}/.gandiva" in caplog.text
+    files.claim([ONE], 7, 2001)
+    assert (tmp_path / ONE).read_text() == "7 2001\n"
