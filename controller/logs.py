@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Mapping
 
+from controller.reports.text import clean
 from controller.settings.schema import LogSettings
 
 FIELDS = ("job", "node", "file")
@@ -47,7 +48,8 @@ class _JsonLines(logging.Formatter):
             entry[field] = about if isinstance(about, int) else str(about)
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+        # ASCII: what users wrote may move a terminal's cursor, or be no characters that a file can take.
+        return json.dumps(entry)
 
 
 def _subjects(record: logging.LogRecord) -> dict[str, object]:
@@ -77,8 +79,9 @@ class _TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        # A job name with a line break must not look like a line of ours.
-        return super().format(record).replace("\n", "\n    ")
+        # What users wrote must not look like a line of ours, nor do anything to a terminal, and there may be
+        # half characters in it that the file would not take.
+        return "\n    ".join(clean(line) for line in super().format(record).split("\n"))
 
 
 def configure(settings: LogSettings) -> None:

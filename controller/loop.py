@@ -242,7 +242,7 @@ class Controller:
             try:
                 self._policy_state = self._journal.load_state(_STATE_KEY + policy.name) or {}
             except JournalError as error:
-                log.error("policy %s begins without what it remembered: %s", policy.name, error)
+                self._say_trouble("journal", f"{error}; policy {policy.name} begins with nothing remembered")
         self.policy = policy
         self._changed.set()
 

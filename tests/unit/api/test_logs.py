@@ -99,6 +99,22 @@ def test_fields_come_from_the_programs_words(
     assert {key: entry[key] for key in logs.FIELDS if key in entry} == fields
 
 
+HOSTILE = "a\x1b[2J\rb\x9b1mc\u2028d\u202ee\udcfff\x85g"
+"""Clears the screen, goes to the start of the line, colours, breaks lines, turns the direction, is no UTF-8."""
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_what_users_write_does_nothing_to_a_terminal_and_is_not_lost(tmp_path: Path, format: str) -> None:
+    configure(tmp_path / "log", format=format)
+    logging.getLogger("controller.x").error("job %s: %s", 7, HOSTILE)
+    line = (tmp_path / "log").read_bytes().decode()
+    assert line.endswith("\n") and line[:-1].isprintable() and "job 7" in line
+    for kept in "abcdefg":
+        assert kept in line
+    if format == "json":
+        assert json.loads(line)["message"] == f"job 7: {HOSTILE}"
+
+
 SUBJECT = re.compile(
     r"\b(jobs?|node|journal|file|process|settings) %|%s has changed|owner files in %s|cannot write %s"
 )
