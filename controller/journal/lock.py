@@ -33,10 +33,16 @@ class JournalLock:
             file = self._open()
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 self.holder = file.read(20).strip() or "unknown"
                 file.close()
                 return False
+            except OSError as error:
+                file.close()
+                raise JournalError(
+                    f"cannot lock {self.path}: {error.strerror}: the journal must be on a local disk "
+                    "(journal.path in the settings)"
+                ) from error
             if _is_at(file, self.path):
                 self._file = file
                 self._sign(file)

@@ -280,8 +280,13 @@ class Journal:
 
     def open_places(self) -> dict[JobId, GpuSet]:
         """The GPUs of all jobs that are on some, as far as is recorded."""
-        rows = self._read("SELECT job_id, gpus FROM slices WHERE end IS NULL")
-        return {JobId(job_id): gpu_set(gpus) for job_id, gpus in rows}
+        places: dict[JobId, GpuSet] = {}
+        for job_id, gpus in self._read("SELECT job_id, gpus FROM slices WHERE end IS NULL"):
+            try:
+                places[JobId(job_id)] = gpu_set(gpus)
+            except (ValueError, AttributeError):
+                _log.error("journal %s: job %s: no GPUs: %.80r; going on without it", self.path, job_id, gpus)
+        return places
 
     def close_open_slices(self, time: float) -> list[JobId]:
         """At start: end the slices that a killed controller left open, with its last heartbeat as their end,

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import signal
@@ -276,3 +277,19 @@ def test_the_check_at_the_start_is_bounded(
         assert journal.messages == []
         assert journal.last_heartbeat() == 120
     assert "no damage seen in" in caplog.text
+
+
+def test_places_that_make_no_sense_are_left_out_and_a_controller_starts(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One byte that has changed, which no check of SQLite's minds, must not keep the controller from starting
+    ever again."""
+    one, two = JobId(1), JobId(2)
+    with Journal(path) as journal:
+        for job_id in (one, two):
+            journal.open_slice(job_id, frozenset({GpuId("n1", int(job_id))}), 10.0)
+    with contextlib.closing(sqlite3.connect(path)) as other, other:
+        other.execute("UPDATE slices SET gpus = 'n1:q' WHERE job_id = 1")
+    with Journal(path) as journal:
+        assert journal.open_places() == {two: frozenset({GpuId("n1", 2)})}
+    assert "job 1: no GPUs: 'n1:q'" in caplog.text

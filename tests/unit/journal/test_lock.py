@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import subprocess
@@ -96,3 +97,16 @@ def test_a_lock_file_removed_between_opening_and_locking_is_not_taken_for_the_lo
 
     monkeypatch.setattr(JournalLock, "_open", removed_once)
     assert lock.take() and lock.is_ours() and len(calls) == 2
+
+
+def test_a_file_system_without_locks_is_not_taken_for_another_controller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a standby would wait for ever for a controller that is not there."""
+
+    def no_locks(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("controller.journal.lock.fcntl.flock", no_locks)
+    with pytest.raises(JournalError, match=r"cannot lock .*No locks available.*local disk"):
+        JournalLock(tmp_path / "journal.sqlite").take()
