@@ -64,7 +64,8 @@ def as_json(rows: Sequence[Row], *, truncated: bool) -> Iterator[str]:
     head = {"time": rows[0].now if rows else None, "truncated": truncated}
     yield json.dumps(head)[:-1] + ', "jobs": ['
     for index, row in enumerate(rows):
-        yield json.dumps(_values(row), ensure_ascii=False) + ("," if index < len(rows) - 1 else "")
+        # ASCII: the C1 control characters in a name, which JSON would let pass, act on terminals.
+        yield json.dumps(_values(row)) + ("," if index < len(rows) - 1 else "")
     yield "]}"
 
 

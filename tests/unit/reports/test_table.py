@@ -193,3 +193,11 @@ def test_json_has_raw_values() -> None:
 
 def test_json_without_jobs_is_valid() -> None:
     assert json.loads("\n".join(as_json([], truncated=False)))["jobs"] == []
+
+
+def test_json_moves_no_cursor() -> None:
+    """JSON lets control characters from U+0080 on pass, and terminals obey them."""
+    rows = join(JobsMessage(time=0.0, jobs=[job(name="a\x9b2Jb\x85é")]), {})
+    text = "\n".join(as_json(rows, truncated=False))
+    assert text.replace("\n", "").isprintable()
+    assert json.loads(text)["jobs"][0]["name"] == "a\x9b2Jb\x85é"
