@@ -100,7 +100,7 @@ def test_fields_come_from_the_programs_words(
 
 
 HOSTILE = "a\x1b[2J\rb\x9b1mc\u2028d\u202ee\udcfff\x85g"
-"""Clears the screen, goes to the start of the line, colours, breaks lines, turns the direction, is no UTF-8."""
+"""Clears the screen, goes back in the line, colours, breaks lines, turns the direction, is no UTF-8."""
 
 
 @pytest.mark.parametrize("format", ["text", "json"])
