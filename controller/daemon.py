@@ -314,6 +314,10 @@ class Daemon:
 
     def _reload(self) -> None:
         """SIGHUP. Bad settings change nothing."""
+        if self._stop is not None and self._stop.is_set():
+            # Whoever lets jobs go on for the time without a controller must not get another policy.
+            log.warning("settings %s are not reloaded: the controller is stopping", self._path)
+            return
         notify.reloading()
         try:
             new = load_settings(self._path)
@@ -345,12 +349,13 @@ class Daemon:
 def run(settings_path: Path, *, foreground: bool) -> int:
     """Run the daemon; returns its exit status. Without `foreground` it goes into the background first."""
     settings = load_settings(settings_path)
-    if not foreground:
-        _to_background(settings)
     try:
+        # Before there is no terminal any more that could say what is wrong with it.
         logs.configure(settings.log)
     except OSError as error:
         raise SettingsError(f"log.file: cannot write {settings.log.file}: {error.strerror}") from error
+    if not foreground:
+        _to_background(settings)
     try:
         asyncio.run(Daemon(settings_path, settings).run())
     except GandivaError as error:
