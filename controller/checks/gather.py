@@ -135,7 +135,10 @@ async def _nodes(request: Request, settings: Settings, options: SlurmOptions) ->
     elif not known:
         line = f"in {options.file}: include gandiva/slurm.conf (see gandiva config slurm)"
         return [error("slurm", "nodes", "Slurm has no node with GPUs", line)]
-    unreadable = await _in_thread(lambda: _unreadable(settings.nodes), request.deadline_seconds)
+    try:
+        unreadable = await _in_thread(lambda: _unreadable(settings.nodes), request.deadline_seconds)
+    except TimeoutError:
+        unreadable = f"{settings.nodes.ssh_key} or {settings.nodes.known_hosts} cannot be opened: no answer"
     answers: dict[str, agents.AgentAnswer] = {}
     if unreadable:
         findings.append(

@@ -240,6 +240,26 @@ async def test_what_hangs_is_a_finding_at_the_deadline(
     assert said["slurmctld"].endswith("scontrol did not answer within 0.3 s")
 
 
+async def test_a_key_that_cannot_be_opened_in_time_is_a_finding_among_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system that hangs; here it is a pipe that nobody writes to."""
+    node = {"name": "n1", "state": ["IDLE"], "gres": "gpu:a100_0:1,shard:a100_0:16", "version": "26.05.5"}
+
+    async def slurm(*_argv: str, what: str) -> str:
+        return json.dumps({"nodes": [node]}) if what == "reading the nodes" else "SLURM_VERSION = 26.05.5\n"
+
+    monkeypatch.setattr(gather, "run", slurm)
+    key, settings = tmp_path / "key", tmp_path / "gandiva.toml"
+    os.mkfifo(key)
+    settings.write_text(f'[nodes]\nssh_key = "{key}"\n')
+    found = await gather.examine(gather.Request(settings, deadline_seconds=0.5))
+    os.close(os.open(key, os.O_WRONLY | os.O_NONBLOCK))  # lets the thread that waits for it go
+    said = {finding.check: finding.found for finding in found}
+    assert said["agents"].startswith(f"not asked: {key} or ") and said["agents"].endswith("no answer")
+    assert "state" in said and "GRES" in said
+
+
 @pytest.fixture
 def levels() -> Iterator[None]:
     """The command silences these for its process."""
