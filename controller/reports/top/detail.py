@@ -65,12 +65,17 @@ def lines(detail: Detail, columns: int) -> Iterator[str]:
 
 def _tail(path: str) -> tuple[str, ...]:
     try:
-        # Not a pipe that somebody has put there, which would never end.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
+        # Looked at before it is opened: what the job's user has put there may be a pipe, which would never
+        # end, or a device that does something when it is opened.
+        place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            status = os.fstat(place)
             if not stat.S_ISREG(status.st_mode):
                 return ("(not a file)",)
+            descriptor = os.open(f"/proc/self/fd/{place}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(place)
+        with os.fdopen(descriptor, "rb") as file:
             file.seek(max(0, status.st_size - _TAIL_BYTES))
             text = file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError as error:

@@ -235,6 +235,27 @@ def test_output_that_is_a_pipe_or_not_ours_or_unknown(
     assert "Output" not in "\n".join(lines(ask(Client(), 7), 80))
 
 
+def test_what_is_no_file_is_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job's user chooses the path; an operator's `top` must not set off what a device does when opened."""
+    opened: list[str] = []
+    real = os.open
+
+    def noted(path: str, flags: int, *rest: int) -> int:
+        if not flags & os.O_PATH:
+            opened.append(path)
+        return real(path, flags, *rest)
+
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "file").write_text("loss 0.5\n")
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", noted)
+        for path in (tmp_path / "pipe", Path("/dev/null"), tmp_path):
+            assert detail_module._tail(str(path)) == ("(not a file)",)
+        assert opened == []
+        assert detail_module._tail(str(tmp_path / "file")) == ("loss 0.5",)
+        assert len(opened) == 1
+
+
 def test_a_key_that_arrives_in_pieces_is_one_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(screen_module, "_SEQUENCE_SECONDS", 20.0)
     read, write = os.pipe()
