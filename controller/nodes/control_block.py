@@ -117,10 +117,10 @@ class ControlBlocks:
         return self.block(job_id).uid()
 
     def empty_trash(self) -> None:
-        """Remove what an agent that was killed had only put aside."""
+        """Remove what an agent that was killed, or an epilog that ran out of time, had only put aside."""
         with contextlib.suppress(OSError):
             for entry in self.run_dir.iterdir():
-                if entry.name.startswith(".trash-"):
+                if entry.name.startswith((".trash-", ".gone.")):
                     _remove_tree(entry)
 
 

@@ -110,11 +110,12 @@ def test_removing_survives_what_a_user_can_nest(block: ControlBlock) -> None:
 def test_what_an_agent_put_aside_and_did_not_delete_is_deleted_later(tmp_path: Path) -> None:
     blocks = ControlBlocks(tmp_path)
     (tmp_path / ".trash-12-1-0" / "x").mkdir(parents=True)
+    (tmp_path / ".gone.11.4711" / "ranks").mkdir(parents=True)  # by an epilog whose 20 s were over
     (tmp_path / "13").mkdir()
     (tmp_path / "lost+found").mkdir()
     blocks.empty_trash()
     assert blocks.job_ids() == [13]
-    assert not (tmp_path / ".trash-12-1-0").exists()
+    assert {path.name for path in tmp_path.iterdir()} == {"13", "lost+found"}
     assert ControlBlocks(tmp_path / "nowhere").job_ids() == []
 
 
