@@ -91,11 +91,6 @@ class ExecutorSettings:
 class Recorder(Protocol):
     """Where operations and slices are written down (the journal, or a list in tests)."""
 
-    @property
-    def counters(self) -> Mapping[str, float]:
-        """Totals since the start."""
-        ...
-
     def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:
         """Returns an id for the other calls."""
         ...

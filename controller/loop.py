@@ -226,11 +226,6 @@ class Controller:
         """What is wrong just now, one sentence each."""
         return tuple(self._trouble.values())
 
-    @property
-    def counters(self) -> Mapping[str, float]:
-        """Totals since the start."""
-        return self._recorder.counters
-
     def poke(self) -> None:
         """Something happened: look now rather than at the end of the interval."""
         self._changed.set()

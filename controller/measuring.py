@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.actions import Action
@@ -39,10 +38,6 @@ class MeasuringRecorder:
         self._asked_at: dict[JobId, float] = {}
         self._on: dict[JobId, GpuSet] = {}
         self._left_at: dict[GpuId, float] = {}
-
-    @property
-    def counters(self) -> Mapping[str, float]:
-        return self._recorder.counters
 
     def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:
         number = self._recorder.operation_begins(action, gpus, now)

@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Any, Protocol
 
 from controller.actions import Action
@@ -44,13 +42,6 @@ class JournalRecorder:
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
-        self._kinds: dict[int, str] = {}
-        self._counts: Counter[str] = Counter()
-
-    @property
-    def counters(self) -> Mapping[str, float]:
-        """Operations since the start: `suspends`, `resumes`, …, and `suspend_failures`, …"""
-        return MappingProxyType(dict(self._counts))
 
     def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:
         operation = self._journal.new_operation_id()
@@ -59,7 +50,6 @@ class JournalRecorder:
         self._journal.begin_operation(
             operation, action.job_id, kind, now, {"gpus": names, "reason": action.reason}
         )
-        self._kinds[operation] = kind
         self._journal.record_decision(now, action.job_id, kind, action.reason, gpus)
         return operation
 
@@ -67,11 +57,6 @@ class JournalRecorder:
         self._journal.step_operation(operation, step.value, now)
 
     def operation_ends(self, operation: int, outcome: Outcome, error: str, now: float) -> None:
-        kind = self._kinds.pop(operation, "")
-        if outcome is Outcome.FAILED:
-            self._counts[f"{kind}_failures"] += 1
-        elif outcome is Outcome.DONE:
-            self._counts[f"{kind}s"] += 1
         self._journal.end_operation(operation, outcome.value, now, error)
 
     def slice_begins(self, job_id: JobId, gpus: GpuSet, now: float) -> None:

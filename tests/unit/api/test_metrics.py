@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -40,8 +39,6 @@ def metrics(tmp_path: Path) -> Metrics:
 
 class Silent:
     """A recorder that keeps nothing."""
-
-    counters: Mapping[str, float] = MappingProxyType({})
 
     def __init__(self) -> None:
         self._number = 0

@@ -30,7 +30,7 @@ def log_as_before() -> Iterator[None]:
 def test_a_log_that_cannot_be_written_is_said_while_there_is_a_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the background nobody would hear of it: the command would have ended well, and no daemon be there."""
+    """In the background nobody would hear of it: the command ended well, and no daemon would be there."""
     settings = tmp_path / "gandiva.toml"
     settings.write_text(f'[log]\nfile = "{tmp_path}/none/gandiva.log"\n')
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("in the background already"))
