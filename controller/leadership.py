@@ -10,6 +10,7 @@ has no lease does nothing, in Slurm neither.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 import random
 import re
@@ -50,8 +51,13 @@ def introduction(journal: Path) -> HelloArgs:
     By its host and its journal: of these only one controller can be at work, so the next one needs not wait
     for the lease of one that was killed.
     """
-    name = re.sub(r"[^!-~]", "?", f"{socket.gethostname()}:{journal}")
-    return HelloArgs(controller=name[-MAX_CONTROLLER_CHARS:], lease_seconds=LEASE_SECONDS)
+    whole = f"{socket.gethostname()}:{journal}"
+    name = re.sub(r"[^!-~]", "?", whole)
+    if len(name) > MAX_CONTROLLER_CHARS or name != whole:
+        # What is left out must still tell controllers apart.
+        digest = hashlib.sha256(whole.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+        name = f"{name[: MAX_CONTROLLER_CHARS - len(digest) - 1]}#{digest}"
+    return HelloArgs(controller=name, lease_seconds=LEASE_SECONDS)
 
 
 async def wait_to_lead(

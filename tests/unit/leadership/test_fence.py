@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Coroutine
 from itertools import pairwise
@@ -58,6 +59,17 @@ def test_the_introduction_is_of_the_host_and_the_journal() -> None:
     assert introduction(Path("/tmp/other")).controller != one.controller
     odd = introduction(Path("/tmp/ö dd/" + "x" * 500)).controller
     assert odd is not None and len(odd) == 200
+
+
+def test_long_and_odd_paths_tell_hosts_and_journals_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two controllers of one name would lead together."""
+    paths = [Path("/srv") / ("x" * 300) / end for end in ("a", "b")] + [Path("/tmp/\xf6"), Path("/tmp/\xe4")]
+    names = []
+    for host in ("ctl1", "ctl2"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        names += [introduction(path).controller for path in paths]
+    assert len(set(names)) == len(names)
+    assert all(name is not None and name.startswith("ctl") for name in names)
 
 
 def test_a_lease_that_was_not_renewed_closes_the_fence_and_renewing_opens_it(lock: JournalLock) -> None:
