@@ -20,6 +20,10 @@ CASE_CPU_SECONDS = 5.0
 GROWTH_BYTES = 1 << 30
 """How much more memory than before all cases of a target may ever take."""
 
+ENOUGH_CASES = 200
+"""Of so many cases some must have been accepted (of the pickiest target one in 25 is), or nothing but refusing
+was tried."""
+
 Check = Callable[[random.Random, Path], bool]
 """One case. Returns whether the input was accepted; raises AssertionError, or whatever it must not raise."""
 
@@ -87,6 +91,8 @@ def run(target: Target, folder: Path, cases: int, start: int) -> Result:
     result.grown_bytes = max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
     if not result.failure and result.grown_bytes > GROWTH_BYTES:
         result.failure = f"memory grew by {result.grown_bytes >> 20} MiB"
+    if not result.failure and not result.accepted and result.cases >= ENOUGH_CASES:
+        result.failure = f"none of {result.cases} cases was accepted"
     return result
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.fuzz import plugin
 from tests.fuzz.registry import TARGETS
-from tests.fuzz.target import Target, run
+from tests.fuzz.target import ENOUGH_CASES, Target, run
 
 CASES = 15
 SLOW = {"journal": 4, "controller": 4, "decision": 3, "spank": 5, "http": 5}
@@ -34,3 +34,10 @@ def test_a_failure_is_found_and_named(tmp_path: Path) -> None:
 
     result = run(Target("broken", "numbers", check), tmp_path, 100, start=1)
     assert "KeyError" in result.failure and "not meant" in result.failure
+
+
+def test_a_target_that_refuses_everything_is_a_failure(tmp_path: Path) -> None:
+    result = run(Target("broken", "numbers", lambda _dice, _folder: False), tmp_path, ENOUGH_CASES, start=1)
+    assert result.failure == f"none of {ENOUGH_CASES} cases was accepted"
+    one = run(Target("picky", "numbers", lambda dice, _: dice.random() < 0.05), tmp_path, 400, start=1)
+    assert not one.failure and 0 < one.accepted < 400
