@@ -21,8 +21,8 @@ GROWTH_BYTES = 1 << 30
 """How much more memory than before all cases of a target may ever take."""
 
 ENOUGH_CASES = 200
-"""Of so many cases some must have been accepted (of the pickiest target one in 25 is), or nothing but refusing
-was tried."""
+"""Of so many cases some must have been accepted (of the pickiest target one in 25 is): else nothing was tried
+but refusing."""
 
 Check = Callable[[random.Random, Path], bool]
 """One case. Returns whether the input was accepted; raises AssertionError, or whatever it must not raise."""
