@@ -171,6 +171,8 @@ def test_the_epilog_removes_the_block_and_nothing_else(node: Node, tmp_path: Pat
     (node.block / "ranks/0").symlink_to(precious)
     (node.block / "ranks/deep/er").mkdir(parents=True)
     (node.run_dir / "8").mkdir()
+    (node.run_dir / ".gone.6.4711/ranks").mkdir(parents=True)  # of an epilog that was cut off
+    (node.run_dir / ".gone.6.4711/ranks/0").symlink_to(precious)
     assert node.epilog() == ""
     assert [path.name for path in node.run_dir.iterdir()] == ["8"]
     assert (precious / "file").read_text() == "x"
