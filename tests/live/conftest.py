@@ -108,6 +108,8 @@ def site(cluster: MiniCluster) -> Iterator[Site]:
     for node in site.nodes:
         cluster.exec(node, ["mockgpu", "clear-history"])
     site.start_controller()
+    # (One that stands by answers, too: for some seconds, where the test before had controllers of its own.)
+    site.wait("the controller to lead", lambda: "leads: policy" in site.log())
     yield site
     found = overlaps(site.holds())
     assert found == [], f"two jobs held memory on one GPU at the same instant: {found[:4]}"

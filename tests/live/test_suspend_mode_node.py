@@ -11,7 +11,7 @@ import json
 import pytest
 
 from tests.live.gpu_history import held_seconds, overlaps
-from tests.live.support import EXAMPLES, QUICK, Site
+from tests.live.support import EXAMPLES, QUICK, SLICE_SECONDS, Site
 
 pytestmark = pytest.mark.live
 
@@ -89,17 +89,17 @@ def test_slurm_says_running_all_the_time_and_the_turns_are_fair(site: Site) -> N
         seen.update(site.states(jobs).values())
         sleeps.update(line.split()[1][0] for line in site.cluster.exec("n2", mine).stdout.splitlines())
         found = site.holds()
-        turns = all(sum(h.job_id == job and h.seconds > 1 for h in found) >= 4 for job in jobs[:2])
+        turns = all(sum(h.job_id == job and h.seconds > 1 for h in found) >= 5 for job in jobs[:2])
         return turns and sleeps >= {"S", "T"}
 
-    site.wait("four turns of each, the third job stopped and going on", enough_turns, 120)
+    site.wait("five turns of each, the third job stopped and going on", enough_turns, 150)
     assert seen <= {"RUNNING", "PENDING"}, seen
     found = site.holds()
     assert overlaps(found) == []
     first = max(min(h.start for h in found if h.job_id == job) for job in jobs[:2])
     last = min(max(h.start for h in found if h.job_id == job) for job in jobs[:2])
     one, two = (held_seconds(found, job, first, last) for job in jobs[:2])
-    assert one == pytest.approx(two, rel=0.35)
+    assert one == pytest.approx(two, abs=1.5 * SLICE_SECONDS), "one may have had a turn more by then"
     site.cluster.exec("login", ["scancel", str(jobs[2])], user="alice")
     assert site.wait_ended([jobs[2]], 45) == {jobs[2]: "CANCELLED"}
 
