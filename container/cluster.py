@@ -25,7 +25,7 @@ CONTROLLER_LOG: Final = "/var/log/gandiva/controller.log"
 
 _READY_SECONDS: Final = 60
 _POLL_SECONDS: Final = 0.1
-_CONTROLLER_SECONDS: Final = 20
+_CONTROLLER_SECONDS: Final = 60
 _API_PORT: Final = 6822
 _THREADS: Final = 8
 _LOG_GLOBS: Final = "/var/log/slurm/*.log /var/log/gandiva/*.log /var/log/munge/*.log /var/log/mariadb.log"

@@ -32,7 +32,7 @@ from tests.live.support import Site
 
 LOGS = Path(__file__).resolve().parents[2] / "build" / "logs"
 _PREFIX = "test-"
-_IDLE_SECONDS = 30
+_IDLE_SECONDS = 60
 _WORKER = os.environ.get("PYTEST_XDIST_WORKER", "")
 _FAILED = pytest.StashKey[bool]()
 
