@@ -127,7 +127,7 @@ def test_a_leader_that_hangs_still_leads(site: Site, second: Second) -> None:
         assert "leads: policy" not in second.log()
     finally:
         site.cluster.kill_controller(signal.SIGCONT)
-    site.wait("the first to go on", lambda: healthy(site), 20)
+    site.wait("the first to go on", lambda: healthy(site))
 
 
 def test_where_no_standby_is_wanted_the_second_is_refused(site: Site) -> None:

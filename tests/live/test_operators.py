@@ -318,7 +318,7 @@ def test_metrics_count_what_the_jobs_went_through(site: Site) -> None:
     assert during["gandiva_gpus[('use', 'ordinary')]"] == 7
     assert sum(v for k, v in during.items() if k.startswith("gandiva_jobs[")) == 3
     assert set(site.wait_ended(jobs, 120).values()) == {"COMPLETED"}
-    site.wait("the ends to be seen", lambda: metrics(site)["gandiva_jobs[('phase', 'running')]"] == 0, 20)
+    site.wait("the ends to be seen", lambda: metrics(site)["gandiva_jobs[('phase', 'running')]"] == 0)
     after = metrics(site)
     rows = [row for row in site.report() if row["job_id"] in jobs]
     suspends = sum(row["suspends"] for row in rows)
@@ -425,9 +425,9 @@ def test_owner_files_name_the_jobs_that_hold_the_gpus(site: Site) -> None:
         site.cluster.exec("login", ["scancel", str(job)])
     site.wait_ended(running)
     site.start_controller()
-    site.wait("files of the others only", lambda: not _named(site) & set(running), 20)
+    site.wait("files of the others only", lambda: not _named(site) & set(running))
     site.cancel_all()
-    site.wait("no files at the end", lambda: not _named(site), 20)
+    site.wait("no files at the end", lambda: not _named(site))
 
 
 def _named(site: Site) -> set[int]:
@@ -441,7 +441,7 @@ def test_files_of_ordinary_jobs_are_left_alone(site: Site) -> None:
     try:
         job = site.train("alice", "--gandiva", "--gres=gpu:3", "-w", "n1", gpus=3, steps=30)
         site.wait_ended([job])
-        site.wait("its files gone", lambda: _named(site) == {4294000001}, 20)
+        site.wait("its files gone", lambda: _named(site) == {4294000001})
     finally:
         site.cluster.exec("n1", ["rm", "-f", f"/run/gpustat/{uuids[3]}"])
 
@@ -474,7 +474,7 @@ def test_debug_flags_come_and_go_with_a_reload(site: Site) -> None:
     reload(format="json", debug=["cluster", "executor"])
     job = site.train("alice", "--gandiva", "--gres=gpu:1", steps=20)
     site.wait_ended([job])
-    site.wait("calls and steps in the log", lambda: said("cluster") > 3 and said("executor") > 3, 20)
+    site.wait("calls and steps in the log", lambda: said("cluster") > 3 and said("executor") > 3)
     assert said("nodes") == said("api") == said("policies") == 0
     steps = [
         json.loads(line) for line in site.cluster.controller_log().splitlines()[mark:] if '"executor' in line
@@ -485,5 +485,5 @@ def test_debug_flags_come_and_go_with_a_reload(site: Site) -> None:
     site.wait("the reload", lambda: site.log().count("settings reloaded") > before, 30)
     mark = len(site.cluster.controller_log().splitlines())
     ticks = metrics(site)["gandiva_ticks_total"]
-    site.wait("some turns", lambda: metrics(site)["gandiva_ticks_total"] > ticks + 3, 20)
+    site.wait("some turns", lambda: metrics(site)["gandiva_ticks_total"] > ticks + 3)
     assert said("") == 0
