@@ -41,8 +41,10 @@ return function(parts)
          return kind and { name = name, kind = kind, count = 1 }, not kind
       end
       local factor = UNITS[unit:lower()]
-      if not factor or #digits > 9 then return nil, true end
-      return { name = name, kind = kind, count = tonumber(digits) * factor }
+      local count = factor and #digits <= 9 and tonumber(digits) * factor
+      -- Slurm's own numbers end there; larger ones have no place in a message or a request.
+      if not count or count >= 2 ^ 31 then return nil, true end
+      return { name = name, kind = kind, count = count }
    end
 
    -- One field: its GPUs, its shards, and the words that are neither (kept as they were written).

@@ -79,6 +79,8 @@ GPU2: dict[str, Any] = {"tres_per_node": "gres/gpu:2"}
         (ON, {"tres_per_node": "gres/gpu:1x"}, "expected gpu:N or gpu:MODEL:N"),
         (ON, {"tres_per_node": "gres/gpu:-1"}, "unknown GPU type -1|expected gpu:N"),
         (ON, {"tres_per_node": "gres/gpu:99999999999999"}, "expected gpu:N"),
+        (ON, {"tres_per_node": "gres/gpu:999999999P"}, "expected gpu:N"),
+        ({}, {"tres_per_node": "gres/gpu:a100:999999999P"}, "expected gpu:N"),
         (ON, {"tres_per_node": "gres/gpu:v100:1"}, "unknown GPU type v100: this cluster has a100, h100"),
         (ON, {"tres_per_node": "gres/gpu:h100:1"}, "with GPUs of type h100 has 0 at most"),
         (ON, {"tres_per_node": "gres/gpu:a100_2:1"}, "names one GPU"),
