@@ -123,7 +123,9 @@ def _job(dice: random.Random) -> dict[str, object]:
     job: dict[str, object] = {"partition": dice.choice(("gpu", "both", "cpu", "gpu,both", "nowhere"))}
     for name in dice.sample(GPU_FIELDS, dice.randint(0, 2)):
         job[name] = _words(
-            mutations.pick(dice, ("gres/gpu:2", "gres/gpu:a100:4", "gres/gpu", "gpu:1,shard:2", "gpu:9P"))
+            mutations.pick(
+                dice, ("gres/gpu:2", "gres/gpu:a100:4", "gres/gpu", "gpu:1,shard:2", "gpu:999999999P")
+            )
         )
     for name in dice.sample(("min_nodes", "max_nodes", "num_tasks", "cpus_per_task", "ntasks_per_node"), 2):
         if dice.random() < 0.5:
