@@ -21,6 +21,8 @@ pytestmark = pytest.mark.live
 
 Broken = Callable[[MiniCluster], Iterator[None]]
 FRAGMENT = "/etc/slurm/gandiva/slurm.conf"
+PATIENT = ("--deadline", "60")
+"""Where nothing is broken: on a busy machine a healthy part may be slow."""
 
 
 # -- gandiva check --------------------------------------------------------------------------------------
@@ -28,8 +30,8 @@ FRAGMENT = "/etc/slurm/gandiva/slurm.conf"
 
 def check(cluster: MiniCluster, *options: str, user: str = "root") -> tuple[int, list[dict[str, str]]]:
     """`gandiva check --json` on the controller's host: its exit status and the findings."""
-    command = ["gandiva", "check", "--json", "--deadline", "20", *options]
-    done = cluster.exec("ctl", command, user=user, check=False, timeout_seconds=120)
+    command = ["gandiva", "check", "--json", *options]
+    done = cluster.exec("ctl", command, user=user, check=False, timeout_seconds=240)
     assert not done.stderr, done.stderr
     answer = json.loads(done.stdout)
     assert answer["status"] == done.exit_code
@@ -43,18 +45,18 @@ def bad(findings: list[dict[str, str]]) -> list[dict[str, str]]:
 def test_a_healthy_cluster_has_nothing_to_change_and_is_not_changed(site: Site) -> None:
     snapshot = "find /etc/slurm /etc/gandiva -type f -printf '%p %T@ %m %s\\n' | sort"
     before = site.cluster.exec("ctl", snapshot).stdout
-    status, findings = check(site.cluster)
+    status, findings = check(site.cluster, *PATIENT)
     assert (status, bad(findings)) == (0, []), bad(findings)
     assert len(findings) >= 40
     assert {finding["where"] for finding in findings} >= {"slurm", "n1", "n2", "ctl", "http://ctl:6822"}
-    as_gandiva = check(site.cluster, user="gandiva")
-    assert as_gandiva[0] == 0 and len(as_gandiva[1]) == len(findings)
+    as_gandiva = check(site.cluster, *PATIENT, user="gandiva")
+    assert as_gandiva[0] == 0 and len(as_gandiva[1]) == len(findings), bad(as_gandiva[1])
     assert site.cluster.exec("ctl", snapshot).stdout == before
 
 
 def test_an_ordinary_user_hears_what_could_not_be_looked_at(site: Site) -> None:
-    status, findings = check(site.cluster, user="alice")
-    assert status == 1
+    status, findings = check(site.cluster, *PATIENT, user="alice")
+    assert status == 1, bad(findings)
     assert {finding["level"] for finding in bad(findings)} == {"warning"}
     assert any("you may not read /etc/gandiva/agent_key" in finding["found"] for finding in findings)
 
@@ -256,7 +258,7 @@ def test_one_thing_broken_is_found_at_its_place_with_the_remedy(
     cluster.stop_controller()
     with broken(cluster, break_):
         began = time.monotonic()
-        status, findings = check(cluster)
+        status, findings = check(cluster, "--deadline", "20")
         took = time.monotonic() - began
     # (That the controller does not run is a warning.)
     there = [f for f in bad(findings) if (f["where"], f["check"]) == (where, what)]
@@ -273,7 +275,7 @@ def test_one_thing_broken_is_found_at_its_place_with_the_remedy(
 def test_after_all_that_it_is_healthy_again(cluster: MiniCluster) -> None:
     cluster.stop_controller()
     cluster.wait_nodes_idle()
-    status, findings = check(cluster)
+    status, findings = check(cluster, *PATIENT)
     assert [(f["level"], f["check"]) for f in bad(findings)] == [("warning", "API")], bad(findings)
     assert status == 1
 
