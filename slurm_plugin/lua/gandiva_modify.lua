@@ -71,7 +71,8 @@ return function(parts)
       -- Root, SlurmUser and the controller bind jobs through this very call.
       if settings.trusted[check.number(uid) or -1] then return end
       if is_gandiva(job_rec) then
-         -- Slurm lets nobody else but operators near: what they do is on purpose.
+         -- Slurm lets nobody else near but operators and coordinators of the job's account, whom this module
+         -- cannot tell apart: what they do is on purpose. (Strangers come by here, too, and are refused next.)
          if uid == job_rec.user_id then owner_changes(job_desc, job_rec, part_list) end
       else
          parts.ordinary.modify(job_desc, job_rec)
