@@ -4,26 +4,20 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
 import sys
 from collections.abc import Sequence
 
 from controller import __version__
-from controller.cli import (
-    check,
-    config,
-    daemon,
-    explain,
-    journal,
-    replay,
-    report,
-    simulate,
-    status,
-    top,
-    trace,
-)
 from controller.errors import GandivaError
+
+COMMANDS = (
+    *("report", "top", "explain", "status", "config", "check", "daemon", "journal", "simulate", "replay"),
+    "trace",
+)
+"""Each a module here, in the order of the help."""
 
 _DESCRIPTION = """\
 Deep-learning jobs share the GPUs of a Slurm cluster in turn.
@@ -54,17 +48,10 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     )
     parser.add_argument("-V", "--version", action="version", version=f"gandiva {__version__}")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
-    report.add_parser(subparsers)
-    top.add_parser(subparsers)
-    explain.add_parser(subparsers)
-    status.add_parser(subparsers)
-    config.add_parser(subparsers, with_slurm="slurm" in arguments)
-    check.add_parser(subparsers)
-    daemon.add_parser(subparsers)
-    journal.add_parser(subparsers)
-    simulate.add_parser(subparsers)
-    replay.add_parser(subparsers)
-    trace.add_parser(subparsers)
+    # A command that is named at once needs none of the others.
+    for name in arguments[:1] if set(arguments[:1]) & set(COMMANDS) else COMMANDS:
+        options = {"with_slurm": "slurm" in arguments} if name == "config" else {}
+        importlib.import_module(f"controller.cli.{name}").add_parser(subparsers, **options)
     return parser
 
 

@@ -86,6 +86,13 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Simulate, print, write."""
+    from controller.simulation.collecting import seldom_collected
+
+    with seldom_collected():
+        return _run(args)
+
+
+def _run(args: argparse.Namespace) -> int:
     from controller.errors import GandivaError
     from controller.simulation.cluster_spec import parse_cluster
     from controller.simulation.configure import configure

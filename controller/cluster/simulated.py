@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from controller.cluster.port import ClusterView, JobState, SlurmGpu, SlurmJob, SlurmNode
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
@@ -70,6 +71,12 @@ class SimulatedJob:
     working_since: float | None = None
     memory_per_node_bytes: int = 0
     end_timer: asyncio.TimerHandle | None = None
+    view: SlurmJob | None = None
+    """As the port says it, while nothing has changed (kept by partial views only)."""
+
+
+def _loop_time() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def make_nodes(names: Iterable[str], gpus: int, model: str = "a100", shards: int = 16) -> list[SlurmNode]:
@@ -111,6 +118,8 @@ class SimulatedCluster:
     partial: bool = False
     """Answer with what changed, after the first time."""
     tells_durations: bool = False
+    clock: Callable[[], float] = _loop_time
+    """Reads the time. Asking for the running loop each time costs a system call, which a simulation feels."""
 
     def __post_init__(self) -> None:
         self.jobs: dict[JobId, SimulatedJob] = {}
@@ -128,7 +137,7 @@ class SimulatedCluster:
         """`sbatch --gandiva`: held, with its request."""
         job_id = JobId(self._next_id)
         self._next_id += 1
-        job = SimulatedJob(job_id, user, request, work_seconds, self._now())
+        job = SimulatedJob(job_id, user, request, work_seconds, self.clock())
         for name, value in changes.items():
             setattr(job, name, value)
         self.add(job)
@@ -158,8 +167,10 @@ class SimulatedCluster:
         self._touched_nodes[name] = None
 
     def touch(self, job_id: JobId) -> None:
-        """Something about this job changed."""
+        """Something about this job, or of it on its nodes, changed."""
         self._touched[job_id] = None
+        if (job := self.jobs.get(job_id)) is not None:
+            job.view = None
 
     # -- the port -------------------------------------------------------------------------------------
 
@@ -168,7 +179,7 @@ class SimulatedCluster:
         if self.partial:
             return self._what_changed()
         view = ClusterView(
-            self._now(), tuple(self._view(job) for job in self.jobs.values()), tuple(self.nodes.values())
+            self.clock(), tuple(self._view(job) for job in self.jobs.values()), tuple(self.nodes.values())
         )
         if not self.keep_ended:
             for job_id in [j.id for j in self.jobs.values() if j.state is JobState.ENDED]:
@@ -183,7 +194,7 @@ class SimulatedCluster:
         for job_id in gone:
             del self.jobs[job_id]
         self._touched, self._touched_nodes = {}, {}
-        return ClusterView(self._now(), jobs, nodes, partial=True, gone=gone)
+        return ClusterView(self.clock(), jobs, nodes, partial=True, gone=gone)
 
     async def job(self, job_id: JobId) -> SlurmJob:
         await self._rpc()
@@ -253,7 +264,7 @@ class SimulatedCluster:
         job = self._find(job_id)
         if job.state in (JobState.PENDING, JobState.COMPLETING):
             # On its way or there: an answer got lost, and the call is repeated.
-            job.held = True
+            job.held, job.view = True, None
             self._answer()
             return
         if job.state not in (JobState.RUNNING, JobState.SUSPENDED):
@@ -272,7 +283,7 @@ class SimulatedCluster:
 
     def work_changed(self, job: SimulatedJob) -> None:
         """Its state or its nodes' leave changed: account for the work done and time its end anew."""
-        now = self._now()
+        now = self.clock()
         if job.working_since is not None:
             worked = now - job.working_since
             if job.overhead_seconds:
@@ -306,10 +317,11 @@ class SimulatedCluster:
     def _start(self, job: SimulatedJob) -> None:
         if job.state is not JobState.PENDING or job.held or not job.wanted:
             return
-        if any(not self.nodes[name].up for name in by_node(job.wanted)):
+        nodes = tuple(by_node(job.wanted))
+        if any(not self.nodes[name].up for name in nodes):
             return
-        job.binding, job.nodes = job.wanted, tuple(by_node(job.wanted))
-        job.start_time = self._now()
+        job.binding, job.nodes = job.wanted, nodes
+        job.start_time = self.clock()
         self._to(job, JobState.RUNNING)
 
     def _requeued(self, job: SimulatedJob) -> None:
@@ -320,7 +332,7 @@ class SimulatedCluster:
     def _end(self, job: SimulatedJob, state_name: str) -> None:
         if job.state is JobState.ENDED:
             return
-        job.end_time = self._now()
+        job.end_time = self.clock()
         self._to(job, JobState.ENDED, state_name)
         self.on_end(job)
 
@@ -349,10 +361,14 @@ class SimulatedCluster:
             self.lose_answers -= 1
             raise ClusterUnavailable("no answer within the deadline")
 
-    def _now(self) -> float:
-        return asyncio.get_running_loop().time()
-
     def _view(self, job: SimulatedJob) -> SlurmJob:
+        if not self.partial:
+            return self._made_view(job)
+        if job.view is None:
+            job.view = self._made_view(job)
+        return job.view
+
+    def _made_view(self, job: SimulatedJob) -> SlurmJob:
         return SlurmJob(
             id=job.id,
             user=job.user,
@@ -384,6 +400,7 @@ class SimulatedCluster:
         )
 
 
+@lru_cache(maxsize=4096)
 def request_text(
     gpus: int = 1,
     *,

@@ -8,7 +8,7 @@ jobs have memory on one GPU.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import overload
 
@@ -30,6 +30,7 @@ from controller.nodes.port import (
 from controller.policies.servers import by_node
 
 _MEMORY_BYTES = 80 * 2**30
+_WITH_PROCESSES = (JobState.RUNNING, JobState.SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +84,13 @@ class SimulatedNodes:
         """The nodes are those of the cluster."""
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
-        now = asyncio.get_running_loop().time()
+        now = self.cluster.clock()
         if self.cluster.partial:
-            touched, self._touched = self._touched, {}
-            return {name: self._sample(name, now) for name in touched}
-        return {name: self._sample(name, now) for name in self.cluster.nodes}
+            names, self._touched = self._touched, {}
+        else:
+            names = dict.fromkeys(self.cluster.nodes)
+        made: dict[Hashable, NodeJob] = {}
+        return {name: self._sample(name, now, made) for name in names}
 
     async def prepare(
         self,
@@ -207,39 +210,33 @@ class SimulatedNodes:
 
     # -- what goes on inside ----------------------------------------------------------------------------
 
-    def _sample(self, node: str, now: float) -> NodeSample | NodeError:
+    def _sample(self, node: str, now: float, made: dict[Hashable, NodeJob]) -> NodeSample | NodeError:
+        """`made`: what was said of jobs on other nodes now. A gang's ranks do the same steps."""
         if node in self.unreachable:
             return NodeUnreachable(node, "no answer from its agent")
         if not self._blocks[node]:
             idle = self._idle.get(node)
             if idle is not None:
                 return idle
-        on_gpu = self._memory_on(node)
-        gpus = _Gpus(node, self.cluster.nodes[node].gpus, on_gpu)
-        jobs = {
-            job_id: NodeJob(
-                job_id,
-                block.phase,
-                block.gpus,
-                ranks=self._ranks(job_id, node),
-                movable=self.movable,
-            )
-            for job_id, block in self._blocks[node].items()
-        }
+        gpus = _Gpus(node, self.cluster.nodes[node].gpus, self._memory_on(node))
+        jobs: dict[JobId, NodeJob] = {}
+        for job_id, block in self._blocks[node].items():
+            job = self.cluster.jobs.get(job_id)
+            here = job is not None and job.state in _WITH_PROCESSES and node in job.nodes
+            key = (job_id, here, block.phase, block.gpus)
+            if key not in made:
+                made[key] = NodeJob(
+                    job_id,
+                    block.phase,
+                    block.gpus,
+                    ranks=_ranks(job) if here and job is not None else (),
+                    movable=self.movable,
+                )
+            jobs[job_id] = made[key]
         sample = NodeSample(node, now, gpus, jobs)
         if not jobs and self.cluster.partial:
             self._idle[node] = sample
         return sample
-
-    def _ranks(self, job_id: JobId, node: str) -> tuple[RankSample, ...]:
-        job = self.cluster.jobs.get(job_id)
-        if job is None or job.state not in (JobState.RUNNING, JobState.SUSPENDED) or node not in job.nodes:
-            return ()
-        steps = int(job.done_seconds)
-        rank = RankSample(
-            0, RankState.RUNNING, steps, float(steps), 1.0, 1, job.state_bytes, job.largest_tensor_bytes
-        )
-        return (rank,)
 
     def _memory_on(self, node: str) -> dict[int, list[JobId]]:
         """Jobs with memory, by GPU."""
@@ -248,7 +245,7 @@ class SimulatedNodes:
             job = self.cluster.jobs.get(job_id)
             if job is None or block.phase is NodePhase.YIELDED or node not in job.nodes:
                 continue  # (prepared here once, but it runs elsewhere: no process of it is here)
-            if job.state in (JobState.RUNNING, JobState.SUSPENDED):
+            if job.state in _WITH_PROCESSES:
                 for ordinal in block.gpus:
                     found.setdefault(ordinal, []).append(job_id)
         return found
@@ -256,7 +253,7 @@ class SimulatedNodes:
     def _check(self, node: str) -> None:
         for ordinal, jobs in self._memory_on(node).items():
             if len(jobs) > 1:
-                now = asyncio.get_running_loop().time()
+                now = self.cluster.clock()
                 self.violations.append(f"t={now:g}: jobs {jobs} on {GpuId(node, ordinal)}")
 
     def _refuse_busy(self, node: str, job_id: JobId, gpus: Sequence[int]) -> None:
@@ -310,6 +307,14 @@ class SimulatedNodes:
             raise NodeUnreachable(node, "the connection broke before the answer came")
 
 
+def _ranks(job: SimulatedJob) -> tuple[RankSample, ...]:
+    steps = int(job.done_seconds)
+    rank = RankSample(
+        0, RankState.RUNNING, steps, float(steps), 1.0, 1, job.state_bytes, job.largest_tensor_bytes
+    )
+    return (rank,)
+
+
 class _Gpus(Sequence[GpuSample]):
     """The GPUs of a sample, described when somebody looks."""
 
@@ -339,6 +344,9 @@ class _Gpus(Sequence[GpuSample]):
             healthy=True,
             processes=tuple(GpuProcess(1000 + job_id, job_id, 2001, 2**30) for job_id in holders),
         )
+
+    def __iter__(self) -> Iterator[GpuSample]:
+        return map(self.__getitem__, range(len(self._cards)))
 
     def __len__(self) -> int:
         return len(self._cards)

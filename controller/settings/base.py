@@ -15,10 +15,14 @@ from controller.model import SuspendMethod
 
 
 class Section(BaseModel):
-    """One table of the settings file. Unknown keys and values of another type are errors."""
+    """One table of the settings file. Unknown keys and values of another type are errors.
+
+    Its validator is made when it is needed. For a table within another (`table`) that is never: the whole
+    file's has all of them in it.
+    """
 
     model_config = ConfigDict(
-        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True
+        extra="forbid", frozen=True, strict=True, allow_inf_nan=False, validate_default=True, defer_build=True
     )
 
 
@@ -28,6 +32,11 @@ def setting(default: Any, description: str, *, restart: bool = False, **limits: 
     `restart`: a change takes effect at the next start of the daemon, not at a reload.
     """
     return Field(default, description=description, json_schema_extra={"restart": restart}, **limits)
+
+
+def table() -> Any:
+    """A table within another: its own defaults where the file has nothing of it."""
+    return Field(default_factory=dict)
 
 
 _UNITS = {

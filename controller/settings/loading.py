@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import os
 import sys
@@ -15,7 +14,6 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from controller.errors import SettingsError
-from controller.settings.describe import tables, toml_name
 from controller.settings.schema import Settings
 
 if sys.version_info >= (3, 11):
@@ -116,6 +114,8 @@ def _problem(details: ErrorDetails) -> str:
 
 
 def _as_written(location: list[str]) -> list[str]:
+    from controller.settings.describe import toml_name  # (which is for people, and not quick to load)
+
     return [
         toml_name("policy." if location[:i] == ["policy"] else "", part) for i, part in enumerate(location)
     ]
@@ -123,6 +123,10 @@ def _as_written(location: list[str]) -> list[str]:
 
 def _unknown(location: list[str]) -> str:
     """A key that does not exist: what it may have been meant to be."""
+    import difflib
+
+    from controller.settings.describe import tables
+
     table: type[BaseModel] = Settings
     for part in location[:-1]:
         annotation = table.model_fields[part].annotation
@@ -143,6 +147,8 @@ def _unknown(location: list[str]) -> str:
 
 
 def _allowed(key: str, details: ErrorDetails) -> str:
+    from controller.settings.describe import tables
+
     kind, context = details["type"], details.get("ctx", {})
     if kind == "value_error":
         return str(context["error"])

@@ -15,7 +15,7 @@ from controller.policies.baselines.settings import FifoSkipSettings, SjfSettings
 from controller.policies.fifo import FifoSettings
 from controller.policies.gandiva.settings import GandivaSettings
 from controller.policies.tiresias.settings import TiresiasGittinsSettings, TiresiasLasSettings
-from controller.settings.base import Section, setting
+from controller.settings.base import Section, setting, table
 
 
 def _known(name: str) -> str:
@@ -31,14 +31,14 @@ class PolicySettings(Section):
     """The policy that decides which jobs run where."""
 
     name: PolicyName = setting("gandiva", "The policy in use: the name of one of the sub-tables.")
-    fifo: FifoSettings = FifoSettings()
-    gandiva: GandivaSettings = GandivaSettings()
-    tiresias_las: TiresiasLasSettings = TiresiasLasSettings()
-    tiresias_gittins: TiresiasGittinsSettings = TiresiasGittinsSettings()
-    fifo_skip: FifoSkipSettings = FifoSkipSettings()
-    sjf: SjfSettings = SjfSettings()
-    srtf: SrtfSettings = SrtfSettings()
-    srsf: SrsfSettings = SrsfSettings()
+    fifo: FifoSettings = table()
+    gandiva: GandivaSettings = table()
+    tiresias_las: TiresiasLasSettings = table()
+    tiresias_gittins: TiresiasGittinsSettings = table()
+    fifo_skip: FifoSkipSettings = table()
+    sjf: SjfSettings = table()
+    srtf: SrtfSettings = table()
+    srsf: SrsfSettings = table()
 
     @model_validator(mode="before")
     @classmethod

@@ -24,6 +24,7 @@ from controller.settings.base import (
     UserName,
     setting,
     split_address,
+    table,
 )
 from controller.settings.policies import PolicySettings
 from controller.simulation.settings import SimulationSettings
@@ -233,17 +234,17 @@ class LogSettings(Section):
 class Settings(Section):
     """The whole file."""
 
-    cluster: ClusterSettings = ClusterSettings()
-    daemon: DaemonSettings = DaemonSettings()
-    loop: LoopSettings = LoopSettings()
-    nodes: NodesSettings = NodesSettings()
-    suspend: SuspendSettings = SuspendSettings()
-    requests: RequestsSettings = RequestsSettings()
-    policy: PolicySettings = PolicySettings()
-    journal: JournalSettings = JournalSettings()
-    api: ApiSettings = ApiSettings()
-    log: LogSettings = LogSettings()
-    simulation: SimulationSettings = SimulationSettings()
+    cluster: ClusterSettings = table()
+    daemon: DaemonSettings = table()
+    loop: LoopSettings = table()
+    nodes: NodesSettings = table()
+    suspend: SuspendSettings = table()
+    requests: RequestsSettings = table()
+    policy: PolicySettings = table()
+    journal: JournalSettings = table()
+    api: ApiSettings = table()
+    log: LogSettings = table()
+    simulation: SimulationSettings = table()
 
     @property
     def api_url(self) -> str:

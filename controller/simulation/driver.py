@@ -7,7 +7,6 @@ Event driven: the loop looks when a job comes or ends, when an operation ends, a
 from __future__ import annotations
 
 import asyncio
-import gc
 import math
 import random
 import time
@@ -16,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from controller.clock import LoopClock
 from controller.cluster.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, request_text
 from controller.errors import GandivaError
 from controller.executor import ExecutorSettings
@@ -27,11 +25,12 @@ from controller.policies.base import Policy
 from controller.policies.registry import make_policy, priority_classes
 from controller.settings.schema import Settings
 from controller.simulation.cluster_spec import ClusterSpec
+from controller.simulation.collecting import seldom_collected
 from controller.simulation.ground_truth import GroundTruth, Throughputs, tensor_bytes
 from controller.simulation.recording import SimulationRecords
 from controller.simulation.traces import TraceError, TraceJob
 from controller.simulation.traces.formats import model_slug
-from controller.simulation.virtual_time import SimulationDeadlock, run_virtual
+from controller.simulation.virtual_time import SimulationDeadlock, VirtualClock, run_virtual
 
 
 class SimulationError(GandivaError):
@@ -166,15 +165,8 @@ class Simulation:
         """Raises SimulationError when jobs are left that nothing will ever start."""
         begin = time.perf_counter()
         random.seed(self.seed)
-        # Most objects of a simulation live to its end: looking for garbage among them is waste.
-        thresholds = gc.get_threshold()
-        gc.freeze()
-        gc.set_threshold(100_000, 20, 100)
-        try:
+        with seldom_collected():
             return self._run(begin)
-        finally:
-            gc.set_threshold(*thresholds)
-            gc.unfreeze()
 
     def _run(self, begin: float) -> Outcome:
         first = min(job.submit_seconds for job in self._by_id.values())
@@ -219,6 +211,7 @@ class Simulation:
         self._ended = 0
         ends: dict[JobId, float] = {}
         done = asyncio.Event()
+        clock = VirtualClock(asyncio.get_running_loop())
         cluster = SimulatedCluster(
             {node.name: node for node in self.cluster.nodes},
             SlurmCosts(costs.rpc_seconds, costs.start_seconds, costs.requeue_seconds),
@@ -227,6 +220,7 @@ class Simulation:
             end_quantum_seconds=costs.round_seconds,
             partial=True,
             tells_durations=True,
+            clock=clock.now,
         )
         nodes = SimulatedNodes(
             cluster, NodeCosts(costs.step_seconds, costs.suspend_seconds, costs.resume_seconds)
@@ -237,7 +231,7 @@ class Simulation:
             nodes,
             timed,
             records,
-            LoopClock(),
+            clock,
             LoopSettings(
                 interval_seconds=math.inf,
                 coalesce_seconds=costs.coalesce_seconds,

@@ -10,6 +10,7 @@ import ast
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ MODELS: Mapping[str, tuple[float, float, float]] = {
 }
 
 
+@lru_cache(maxsize=4096)
 def tensor_bytes(model: str) -> tuple[int, int]:
     """Largest tensor and whole model of a known model; (0, 0) of others."""
     largest, whole, _ = MODELS.get(model.lower(), (0.0, 0.0, 1.0))

@@ -2,80 +2,171 @@
 """An asyncio event loop whose time jumps: when nothing can run now, the next timer's time has come.
 
 Everything written with asyncio runs under it unchanged, which is how the daemon's own loop and executor
-run in simulation. Deterministic: callbacks run in the order of their times, then of their creation.
+run in simulation. Deterministic: callbacks run in the order of their times, then of their creation. There
+are no files, sockets, threads or signals in it: asking for one raises NotImplementedError.
 """
 
 from __future__ import annotations
 
 import asyncio
-import selectors
-from collections.abc import Coroutine, Mapping
+import heapq
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from contextvars import Context
 from typing import Any, TypeVar
 
 from controller.errors import GandivaError
 
 T = TypeVar("T")
 
+log = logging.getLogger("asyncio")
+
+SAME_INSTANT_SECONDS = 1e-6
+"""Timers so close together are of one instant: sums of floating-point times differ by less."""
+
+MOST_CANCELLED = 100
+"""So many timers that were cancelled may lie about."""
+
 
 class SimulationDeadlock(GandivaError):
     """Every task waits for something that no timer will ever bring."""
 
 
-class _TimeTravel(selectors.BaseSelector):
-    """Moves the clock instead of waiting for files; files (the loop's own pipe) are never ready."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.ending = False
-        self._keys: dict[Any, selectors.SelectorKey] = {}
-
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        if self.ending:
-            return []
-        if timeout is None:
-            raise SimulationDeadlock("nothing is scheduled, yet the simulation has not ended")
-        if timeout > 0:
-            self.now += timeout
-        return []
-
-    def register(self, fileobj: Any, events: int, data: Any = None) -> selectors.SelectorKey:
-        key = selectors.SelectorKey(
-            fileobj, fileobj if isinstance(fileobj, int) else fileobj.fileno(), events, data
-        )
-        self._keys[fileobj] = key
-        return key
-
-    def unregister(self, fileobj: Any) -> selectors.SelectorKey:
-        return self._keys.pop(fileobj)
-
-    def get_map(self) -> Mapping[Any, selectors.SelectorKey]:
-        return self._keys
-
-
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
+class VirtualTimeLoop(asyncio.AbstractEventLoop):
     """Starts at time `start` seconds."""
 
     def __init__(self, start: float = 0.0) -> None:
-        self._travel = _TimeTravel()
-        self._travel.now = start
-        super().__init__(self._travel)
-        # Timers so close together are of one instant: sums of floating-point times differ by less.
-        self._clock_resolution = 1e-6
+        self._now = start
+        self._ready: deque[asyncio.Handle] = deque()
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers_made = self._timers_cancelled = 0
+        self._running = self._stopping = self._closed = False
+
+    # -- what can be asked of it ------------------------------------------------------------------------
 
     def time(self) -> float:
-        return self._travel.now
+        return self._now
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = asyncio.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = asyncio.TimerHandle(when, callback, args, self, context)
+        self._timers_made += 1
+        heapq.heappush(self._timers, (when, self._timers_made, timer))
+        return timer
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        return asyncio.Task(coro, loop=self, **options)
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        """What was raised where nobody waits for it, as asyncio's own loops say it."""
+        log.error(context["message"], exc_info=context.get("exception"))
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return self._running
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    # -- running ----------------------------------------------------------------------------------------
+
+    def run_until_complete(self, future: Any) -> Any:
+        """Raises SimulationDeadlock when it can never finish."""
+        task = asyncio.ensure_future(future, loop=self)
+        task.add_done_callback(self._stop)
+        try:
+            self.run_forever()
+        finally:
+            task.remove_done_callback(self._stop)
+        return task.result()
+
+    def run_forever(self) -> None:
+        self._stopping, self._running = False, True
+        asyncio._set_running_loop(self)
+        try:
+            while not self._stopping:
+                self._run_once()
+        finally:
+            asyncio._set_running_loop(None)
+            self._running = False
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    def close(self) -> None:
+        self._closed = True
+        self._ready.clear()
+        self._timers.clear()
+
+    def _stop(self, _future: object) -> None:
+        self._stopping = True
+
+    def _timer_handle_cancelled(self, _timer: asyncio.TimerHandle) -> None:
+        # (TimerHandle says so.) Most are for the end of a job that is preempted: they lie far ahead.
+        self._timers_cancelled += 1
+        if self._timers_cancelled > MOST_CANCELLED and 2 * self._timers_cancelled > len(self._timers):
+            self._timers = [entry for entry in self._timers if not entry[2].cancelled()]
+            heapq.heapify(self._timers)
+            self._timers_cancelled = 0
+
+    def _run_once(self) -> None:
+        """What is ready now; where nothing is, what is at the time of the next timer."""
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2].cancelled():
+            heapq.heappop(timers)
+            self._timers_cancelled -= 1
+        if not ready:
+            if not timers:
+                raise SimulationDeadlock("nothing is scheduled, yet the simulation has not ended")
+            self._now = max(self._now, timers[0][0])
+        while timers and timers[0][0] < self._now + SAME_INSTANT_SECONDS:
+            ready.append(heapq.heappop(timers)[2])
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle.cancelled():
+                handle._run()
+
+
+class VirtualClock:
+    """Reads a loop's time."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.now = loop.time
+
+    def uptime(self) -> tuple[str, float]:
+        """Of no machine."""
+        return "", self.now()
 
 
 def run_virtual(main: Coroutine[Any, Any, T], start: float = 0.0) -> T:
     """`asyncio.run` on virtual time. Raises SimulationDeadlock when `main` can never finish."""
-    loop = VirtualTimeLoop(start)
+    loop = VirtualTimeLoop(start)  # type: ignore[abstract]
     try:
         asyncio.set_event_loop(loop)
-        return loop.run_until_complete(main)
+        result: T = loop.run_until_complete(main)
+        return result
     finally:
         for task in asyncio.all_tasks(loop):
             task.cancel()
-        loop._travel.ending = True
         loop.run_until_complete(asyncio.sleep(0))
         asyncio.set_event_loop(None)
         loop.close()

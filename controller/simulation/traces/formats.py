@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from controller.simulation.traces.base import Row, TraceError, TraceJob, check_unique, read_table
@@ -153,6 +154,7 @@ def native(path: Path, hint: str) -> list[TraceJob]:
     return jobs
 
 
+@lru_cache(maxsize=4096)
 def model_slug(name: str) -> str:
     """A model's name as a request may carry it."""
     return _MODEL.sub("-", name.strip()).strip("-")[:64]

@@ -150,7 +150,7 @@ class Stage(World):
     def _requeue(self, job: SimulatedJob) -> None:
         job.held = False
         job.restart_count += 1
-        job.submit_time = self.cluster._now()
+        job.submit_time = self.cluster.clock()
         self.cluster._to(job, JobState.COMPLETING)
         self.later(0.1, lambda: self.cluster._requeued(job))
         self.later(REQUEUE_DELAY_SECONDS, lambda: self.cluster._start(job))
