@@ -13,6 +13,11 @@ BENCHMARKS = {
     "step": ("benchmarks.step_overhead", "cost of session.step() when nothing is asked"),
     "plan": ("benchmarks.plan_time", "time of one decision, by cluster size"),
     "decisions": ("benchmarks.simulator", "one decision for 10,000 GPUs and 20,000 jobs, by policy"),
+    "tiresias": (
+        "benchmarks.peers.tiresias",
+        "the simulator beside Tiresias' (GANDIVA_TIRESIAS: a clone)",
+    ),
+    "blox": ("benchmarks.peers.blox", "the simulator beside Blox (GANDIVA_BLOX: a clone)"),
     "gap": ("benchmarks.switch_gap", "GPU idle time at a switch, on a live mini cluster"),
 }
 LIMIT_SECONDS = 1800

@@ -1,30 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How fast the simulator is: alone at the size of a large site, as it grows, and beside its peers.
+"""How fast the simulator is at the size of a large site, and as it grows.
 
     python benchmarks/simulator.py [decisions]          one decision for 10,000 GPUs and 20,000 jobs
     python benchmarks/simulator.py scale                100,000 jobs on 10,000 GPUs
     python benchmarks/simulator.py growth --svg FILE    jobs and GPUs from small to large, with a plot
-    python benchmarks/simulator.py peers --tiresias DIR --python2 PYTHON
 
-Peers are clones of public repositories somewhere else; nothing of them is part of this one. Their time and
-ours are taken in one run, alternating, as CPU time of the whole process, which other load disturbs less.
+`benchmarks/peers` compares it with other people's simulators.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-import os
 import random
-import resource
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
@@ -198,97 +190,6 @@ def growth_svg(points: list[tuple[int, float]]) -> str:
     )
 
 
-# -- peers ------------------------------------------------------------------------------------------------
-
-
-def child_cpu(command: list[str], **options: Any) -> float:
-    """CPU seconds of a command, its children included. Raises when it fails."""
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run(command, check=True, **quiet, **options)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-
-
-def ours(
-    trace: Path, cluster: str, gpus_per_node: int, policy: str, settings: Path, *extra: str
-) -> tuple[float, float]:
-    """CPU seconds of the whole command, and of the simulation alone as the command itself says (wall)."""
-    import json
-
-    command = [sys.executable, "-m", "controller.cli.main", "simulate", "--trace", str(trace)]
-    command += ["--trace-format", "tiresias", "--cluster", cluster, "--gpus-per-node", str(gpus_per_node)]
-    command += ["--policy", policy, "--settings", str(settings), "--json", *extra]
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    answer = subprocess.run(command, check=True, capture_output=True, cwd=ROOT)
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-    return cpu, json.loads(answer.stdout)["wall_seconds"]
-
-
-_STUBS = {
-    # What their simulator imports and never calls with these options.
-    "numpy.py": "def mean(values):\n    return float(sum(values)) / len(values)\n",
-    "cplex/__init__.py": "class Cplex(object):\n    pass\n",
-    "cplex/six/__init__.py": "",
-    "cplex/six/moves/__init__.py": "range = range\n",
-    "cplex/exceptions.py": "class CplexError(Exception):\n    pass\n",
-}
-
-
-def tiresias_pairs() -> Iterator[tuple[str, str]]:
-    """Their schedule, our policy."""
-    yield from (("fifo", "fifo"), ("fjf", "fifo-skip"), ("sjf", "sjf"), ("shortest", "srtf"))
-    yield from (
-        ("shortest-gpu", "srsf"),
-        ("dlas-gpu", "tiresias-las"),
-        ("dlas-gpu-gittins", "tiresias-gittins"),
-    )
-
-
-def peers(args: argparse.Namespace) -> None:
-    """Alternating runs; the smallest of `--repeat` counts."""
-    shipped = args.refs / "inputs/tiresias"
-    cases = [
-        ("60_job.csv, 8 GPUs", shipped / "shipped/60_job.csv", shipped / "cluster_specs/c1x2x4.csv", 8, 4),
-        ("xs, 32 GPUs", shipped / "converted/xs_job.csv", shipped / "cluster_specs/c1x8x4.csv", 32, 4),
-        (
-            "Philly ee9e8c, 144 GPUs",
-            shipped / "converted/philly_ee9e8c_job.csv",
-            shipped / "cluster_specs/c1x18x8.csv",
-            144,
-            8,
-        ),
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        for name, text in _STUBS.items():
-            path = Path(folder, "stubs", name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        for title, trace, spec, gpus, per_node in cases:
-            for schedule, policy in tiresias_pairs():
-                theirs_best, ours_best, wall_best = math.inf, math.inf, math.inf
-                for _ in range(args.repeat):
-                    command = [args.python2, "run_sim.py", f"--cluster_spec={spec}", f"--trace_file={trace}"]
-                    command += ["--scheme=count", f"--schedule={schedule}", f"--log_path={folder}/log"]
-                    environment = {**os.environ, "PYTHONPATH": f"{folder}/stubs"}
-                    theirs = child_cpu(command, cwd=args.tiresias / "simulator", env=environment)
-                    extra: tuple[str, ...] = ()
-                    if policy == "tiresias-gittins":
-                        extra = ("--set", f'distribution="{shipped / "shipped/yarn-gput1000.csv"}"')
-                    cpu, wall = ours(
-                        trace, f"v100:{gpus}", per_node, policy, FIDELITY / "tiresias.toml", *extra
-                    )
-                    theirs_best, ours_best = min(theirs_best, theirs), min(ours_best, cpu)
-                    wall_best = min(wall_best, wall)
-                print(
-                    f"{title:24} {schedule:17} theirs {theirs_best:7.2f} s, ours {ours_best:7.2f} s "
-                    f"(simulation alone {wall_best:.2f} s): {theirs_best / ours_best:6.2f} times as fast, "
-                    f"without start-up {theirs_best / wall_best:6.2f}",
-                    flush=True,
-                )
-
-
 def main() -> int:
     """Run the benchmark that is named."""
     parser = argparse.ArgumentParser(
@@ -313,13 +214,6 @@ def main() -> int:
         parser_.add_argument("--load", type=float, default=0.9)
         parser_.add_argument("--policies", default="tiresias-las")
         parser_.add_argument("--settings", type=Path)
-    four = kinds.add_parser("peers")
-    four.add_argument("--tiresias", type=Path, required=True, help="clone of SymbioticLab/Tiresias")
-    four.add_argument("--python2", default="python2", help="a Python 2.7, which it needs")
-    default = os.environ.get("GANDIVA_REFS", str(ROOT.parent / "shared" / "refs"))
-    four.add_argument("--refs", type=Path, default=Path(default))
-    four.add_argument("--repeat", type=int, default=3)
-    four.set_defaults(run=peers)
     args = parser.parse_args(sys.argv[1:] or ["decisions"])
     args.run(args)
     return 0

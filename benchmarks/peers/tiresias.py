@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Our simulator beside the authors' simulator of Tiresias on its own traces, in one run.
+
+    python -m benchmarks.peers.tiresias --tiresias CHECKOUT --python2 PYTHON [--only REGEX] [--repeat N]
+    python -m benchmarks.peers.tiresias … --only philly     the whole Philly trace, dlas-gpu
+
+CHECKOUT is a clone of SymbioticLab/Tiresias (commit 959f9b0 was used), PYTHON a Python 2.7. What it imports
+and does not call with these options (numpy, a linear solver) is replaced by empty modules.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.peers.measure import FIDELITY, Ours, references, spent
+
+STUBS = {
+    "numpy.py": "def mean(values):\n    return float(sum(values)) / len(values)\n",
+    "cplex/__init__.py": "class Cplex(object):\n    pass\n",
+    "cplex/six/__init__.py": "",
+    "cplex/six/moves/__init__.py": "range = range\n",
+    "cplex/exceptions.py": "class CplexError(Exception):\n    pass\n",
+}
+PAIRS = {
+    "fifo": "fifo",
+    "fjf": "fifo-skip",
+    "sjf": "sjf",
+    "shortest": "srtf",
+    "shortest-gpu": "srsf",
+    "dlas-gpu": "tiresias-las",
+    "dlas-gpu-gittins": "tiresias-gittins",
+}
+"""Their schedule, our policy."""
+HEADER = (
+    "| trace | schedule | theirs CPU s | ours CPU s | of it simulation "
+    "| whole programs | theirs / our simulation |\n" + "|---" * 7 + "|"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One trace on one cluster."""
+
+    name: str
+    trace: Path
+    shape: str
+    """Switches x nodes x GPUs, the name of their description of the cluster."""
+
+    @property
+    def gpus(self) -> int:
+        switches, nodes, gpus = map(int, self.shape.split("x"))
+        return switches * nodes * gpus
+
+    @property
+    def gpus_per_node(self) -> int:
+        return int(self.shape.split("x")[2])
+
+
+def cases(inputs: Path) -> Iterator[Case]:
+    """Those of the references."""
+    yield Case("60_job", inputs / "shipped/60_job.csv", "1x2x4")
+    yield Case("xs", inputs / "converted/xs_job.csv", "1x8x4")
+    yield Case("ee9e8c (1,511 jobs)", inputs / "converted/philly_ee9e8c_job.csv", "1x18x8")
+
+
+def ours(case: Case, schedule: str, inputs: Path) -> Ours:
+    """The same of ours."""
+    changes: tuple[str, ...] = ()
+    if schedule == "dlas-gpu-gittins":
+        changes = (f'distribution="{inputs / "shipped/yarn-gput1000.csv"}"',)
+    settings = FIDELITY / "tiresias.toml"
+    policy = PAIRS[schedule]
+    return Ours(case.trace, f"v100:{case.gpus}", case.gpus_per_node, policy, settings, changes)
+
+
+def theirs(case: Case, schedule: str, args: argparse.Namespace, folder: Path) -> list[str]:
+    """The command."""
+    spec = args.refs / f"inputs/tiresias/cluster_specs/c{case.shape}.csv"
+    if not spec.exists():
+        spec = folder / f"c{case.shape}.csv"
+        header = "num_switch,num_node_p_switch,num_gpu_p_node,num_cpu_p_node,mem_p_node"
+        spec.write_text(f"{header}\n{case.shape.replace('x', ',')},64,256\n")
+    words = [args.python2, "run_sim.py", f"--cluster_spec={spec}", f"--trace_file={case.trace}"]
+    return [*words, "--scheme=count", f"--schedule={schedule}", f"--log_path={folder}/log"]
+
+
+def place(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Where it runs."""
+    return {"cwd": args.tiresias / "simulator", "env": {**os.environ, "PYTHONPATH": str(folder / "stubs")}}
+
+
+def compare(case: Case, schedule: str, args: argparse.Namespace, folder: Path) -> str:
+    """One line of the table: the best of the repetitions, alternating."""
+    their_cpu, our_cpu, simulation_cpu = [], [], []
+    simulation = ours(case, schedule, args.refs / "inputs/tiresias")
+    for _ in range(args.repeat):
+        their_cpu.append(spent(theirs(case, schedule, args, folder), **place(args, folder)).cpu_seconds)
+        our_cpu.append(simulation.command().cpu_seconds)
+        simulation_cpu.append(simulation.alone()[0])
+    best, mine, alone = min(their_cpu), min(our_cpu), min(simulation_cpu)
+    return (
+        f"| {case.name} | {schedule} | {best:.2f} | {mine:.2f} | {alone:.3f} "
+        f"| {best / mine:.2f} times | {best / alone:.2f} times |"
+    )
+
+
+def whole_philly(args: argparse.Namespace, folder: Path) -> Iterator[str]:
+    """82,247 jobs on 512 GPUs under dlas-gpu. Theirs would take hours: it is stopped when it has used
+    `--times` the CPU time of ours."""
+    from controller.simulation.traces import read_trace
+
+    trace = folder / "philly_job.csv"
+    jobs = read_trace(args.refs / "inputs/philly/philly.csv.gz", "philly")
+    lines = ["job_id,num_gpu,submit_time,iterations,model_name,duration,interval"]
+    before = 0
+    for number, job in enumerate(jobs):
+        submit, duration = int(job.submit_seconds), max(1, int(job.duration_seconds or 0))
+        lines.append(f"{number},{job.gpus},{submit},{duration},resnet50,{duration},{submit - before}")
+        before = submit
+    trace.write_text("\n".join(lines) + "\n")
+    case = Case("whole Philly trace", trace, "1x64x8")
+    run = ours(case, "dlas-gpu", args.refs / "inputs/tiresias").command()
+    ended = f"{json.loads(run.printed)['completed']} of {len(jobs)} jobs ended"
+    yield f"ours: {run.cpu_seconds:.1f} s CPU, {run.wall_seconds:.1f} s wall; {ended}"
+    limit = math.ceil(args.times * run.cpu_seconds)
+    words = ["prlimit", f"--cpu={limit}", *theirs(case, "dlas-gpu", args, folder)]
+    begin = time.perf_counter()
+    done = subprocess.run(words, **place(args, folder), capture_output=True, check=False)
+    wall_seconds = time.perf_counter() - begin
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        yield f"theirs: not at its end after {limit} s CPU ({wall_seconds:.0f} s wall): stopped"
+    else:
+        yield f"theirs: ended with status {done.returncode} within {limit} s CPU ({wall_seconds:.0f} s wall)"
+
+
+def missing(args: argparse.Namespace) -> str:
+    """What is not there; empty: nothing."""
+    if args.tiresias is None or not (args.tiresias / "simulator" / "run_sim.py").is_file():
+        return f"no checkout of SymbioticLab/Tiresias at {args.tiresias} (--tiresias or GANDIVA_TIRESIAS)"
+    if not (args.refs / "inputs/tiresias").is_dir():
+        return f"no references in {args.refs} (--refs or GANDIVA_REFS)"
+    if shutil.which(args.python2) is None:
+        return f"no Python 2.7 {args.python2!r} (--python2 or GANDIVA_PYTHON2)"
+    return ""
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table. Status 0, too, when there is nothing to compare with, which is said."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    checkout = os.environ.get("GANDIVA_TIRESIAS")
+    parser.add_argument("--tiresias", type=Path, default=Path(checkout) if checkout else None, metavar="DIR")
+    parser.add_argument("--python2", default=os.environ.get("GANDIVA_PYTHON2", "python2.7"))
+    parser.add_argument("--refs", type=Path, default=references(), metavar="DIR")
+    parser.add_argument("--only", default="", metavar="REGEX", help="of `trace/schedule`, or philly")
+    parser.add_argument("--repeat", type=int, default=3, metavar="N", help="alternating; the best counts")
+    parser.add_argument("--times", type=float, default=5.0, help="with philly: what theirs may take of ours")
+    args = parser.parse_args(arguments)
+    if problem := missing(args):
+        print(f"not compared with Tiresias' simulator: {problem}")
+        return 0
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for stub, text in STUBS.items():
+            path = folder / "stubs" / stub
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        if args.only == "philly":
+            for line in whole_philly(args, folder):
+                print(line, flush=True)
+            return 0
+        print(HEADER, flush=True)
+        for case in cases(args.refs / "inputs/tiresias"):
+            for schedule in PAIRS:
+                if re.search(args.only, f"{case.name}/{schedule}"):
+                    print(compare(case, schedule, args, folder), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
