@@ -329,6 +329,33 @@ def test_help_loads_nothing_slow() -> None:
     assert done.stderr == "SLOW []\n"
 
 
+def test_a_command_loads_no_other() -> None:
+    code = (
+        "import sys\nfrom controller.cli.main import COMMANDS, main\n"
+        "try:\n    main(['simulate', '--help'])\nexcept SystemExit:\n    pass\n"
+        "print([c for c in COMMANDS if f'controller.cli.{c}' in sys.modules], file=sys.stderr)"
+    )
+    done = process("-c", code)
+    assert done.stdout.startswith("usage: gandiva simulate ")
+    assert done.stderr == "['simulate']\n"
+
+
+def test_a_simulation_loads_no_daemon(tmp_path: Path) -> None:
+    """What makes its start quick: nothing that only the daemon, reports or other adapters need."""
+    (tmp_path / "jobs.csv").write_text("job_id,submit_seconds,duration_seconds,gpus\n1,0,10,1\n")
+    code = (
+        "import sys\nfrom controller.cli.main import main\n"
+        "main('simulate --trace jobs.csv --trace-format native --cluster a100:1 --policy fifo'.split())\n"
+        "slow = {'rich', 'numpy', 'paramiko', 'http.client', 'difflib', 'controller.settings.describe'}\n"
+        "ours = ('controller.reports', 'controller.api', 'controller.checks', 'controller.daemon')\n"
+        "loaded = slow & set(sys.modules) | {m for m in sys.modules if m.startswith(ours)}\n"
+        "print('SLOW', sorted(loaded), file=sys.stderr)"
+    )
+    done = process("-c", code, cwd=tmp_path)
+    assert "fifo" in done.stdout
+    assert done.stderr == "SLOW []\n"
+
+
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     scene.write_journal(tmp_path / "journal")
     command = (

@@ -38,5 +38,4 @@ def test_average_and_median_are_theirs(case: Case) -> None:
     # One tie of two jobs is decided otherwise (docs/fidelity.md).
     tie = (case.name, case.their_policy) == ("t60_16", "shortest-gpu")
     assert found.same_jobs == found.jobs - (2 if tie else 0)
-    if case.simulator == "Tiresias":
-        assert found.preemptions == case.reference["preemptions"]
+    assert found.preemptions == case.reference["preemptions"]
