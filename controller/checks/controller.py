@@ -77,13 +77,19 @@ def _status(url: str, deadline_seconds: float) -> StatusMessage:
 
 def judge_journal(path: Path) -> Iterator[Finding]:
     """Whether it can be read and is whole. Nothing there is well: the first start makes it."""
+    there = True
     try:
-        there = path.exists()
+        # Not `exists`: whether that raises where one may not look depends on the version of Python.
+        path.stat()
+    except FileNotFoundError:
+        there = False
+    except OSError as failure:
+        yield _unseen(path, failure)
+        return
+    try:
         damaged = sorted(path.parent.glob(f"{path.name}.damaged-*"))
     except OSError as failure:
-        yield warning(
-            str(path), "journal", f"cannot be looked at: {failure.strerror}", "run this check as root"
-        )
+        yield _unseen(path, failure)
         return
     if damaged:
         yield warning(
@@ -120,3 +126,7 @@ def judge_journal(path: Path) -> Iterator[Finding]:
     if not problems:
         checked = "whole" if size_bytes <= VERIFIED_BYTES else "can be read (large: gandiva journal verify)"
         yield ok(str(path), "journal", f"{checked}, {size_bytes / 1e6:.1f} MB")
+
+
+def _unseen(path: Path, failure: OSError) -> Finding:
+    return warning(str(path), "journal", f"cannot be looked at: {failure.strerror}", "run this check as root")

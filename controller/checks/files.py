@@ -178,16 +178,16 @@ def _journal_folder(journal: Path, account: Account) -> Iterator[Finding]:
                 f"{free / 1e6:.0f} MB are free",
                 "make room, or lower [journal] detail_days; a controller that cannot write loses what it did",
             )
-    if journal.exists():
-        with contextlib.suppress(OSError):
-            status = journal.stat()
-            if not account.may(status, 6):
-                yield error(
-                    str(journal),
-                    "journal",
-                    f"{account.name} may not write it ({_mode(status)})",
-                    f"chown {account.name}: {journal}*",
-                )
+    # (Not there, or in a folder that may not be looked into: `judge_journal` says so.)
+    with contextlib.suppress(OSError):
+        status = journal.stat()
+        if not account.may(status, 6):
+            yield error(
+                str(journal),
+                "journal",
+                f"{account.name} may not write it ({_mode(status)})",
+                f"chown {account.name}: {journal}*",
+            )
 
 
 def _folder(path: Path, account: Account, check: str) -> Finding:

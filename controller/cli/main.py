@@ -70,6 +70,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except GandivaError as error:
         print(f"gandiva: {error}", file=sys.stderr)
         return 1
+    except PermissionError as error:
+        # Of a file that somebody named, or that is not for everybody: no reason for a traceback.
+        print(f"gandiva: {error.filename or 'something'}: {error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from controller.errors import JournalError
 from controller.journal.damage import forgiving
+from controller.journal.place import require_journal
 from controller.journal.records import Decision, Event, JobRecord, JobRow, Slice, parse_gpus
 from controller.model import JobId
 
@@ -146,8 +147,7 @@ class JournalReader:
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
-        if not self.path.exists():
-            raise JournalError(f"there is no journal {self.path}: has the controller ever run?")
+        require_journal(self.path)
         try:
             connection = sqlite3.connect(
                 f"file:{quote(str(self.path))}?mode=ro", uri=True, timeout=_BUSY_SECONDS, isolation_level=None

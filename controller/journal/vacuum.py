@@ -12,6 +12,7 @@ from pathlib import Path
 from controller.errors import JournalError
 from controller.journal.damage import PARTS, is_damage
 from controller.journal.lock import JournalLock
+from controller.journal.place import require_journal
 from controller.journal.schema import migrate
 from controller.journal.writer import PRUNE_DETAIL, PRUNE_JOBS
 
@@ -33,8 +34,7 @@ def vacuum(path: Path, *, retention_days: float, detail_days: float) -> Vacuumed
     Needs about as much free space as the file is large. Raises JournalError: no such journal, a controller
     leads with it (it keeps the lock meanwhile, so that none can begin to), damaged, no room.
     """
-    if not path.is_file():
-        raise JournalError(f"there is no journal {path}: has the controller ever run?")
+    require_journal(path)
     lock = JournalLock(path)
     if not lock.take():
         raise JournalError(

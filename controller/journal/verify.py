@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from controller.errors import JournalError
 from controller.journal.damage import Damaged, forgiving, garbled, is_damage
+from controller.journal.place import require_journal
 from controller.journal.records import parse_gpus
 from controller.journal.schema import MIGRATIONS, missing_columns, version_of
 
@@ -42,9 +43,7 @@ def verify(path: Path) -> Verdict:
 
     Raises JournalError where it cannot be opened or was written by a newer controller. Reads the whole file.
     """
-    if not path.is_file():
-        raise JournalError(f"there is no journal {path}: has the controller ever run?")
-    size_bytes = path.stat().st_size
+    size_bytes = require_journal(path)
     with closing(_open(path)) as connection:
         connection.text_factory = forgiving
         try:
