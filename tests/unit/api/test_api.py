@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from controller.api import answers as answers_module
 from controller.api import server as server_module
 from controller.api.answers import Answers
 from controller.api.client import ApiClient, ApiRefused, ApiUnavailable
@@ -443,3 +444,31 @@ def test_every_key_of_every_answer_is_documented() -> None:
         if isinstance(kind, type) and issubclass(kind, messages.Message):
             for key in kind.model_fields:
                 assert f"`{key}`" in page or f'"{key}"' in page, f"{kind.__name__}.{key}"
+
+
+def test_few_answers_are_made_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else clients that ask for all jobs again and again leave the loop no time."""
+    scene.write_journal(tmp_path / "journal")
+    made = Answers(scene.live_state(), JournalReader(tmp_path / "journal"))
+    busy, go = threading.Semaphore(0), threading.Event()
+
+    def slow(*_: object, **__: object) -> list[object]:
+        busy.release()
+        assert go.wait(30)
+        return []
+
+    monkeypatch.setattr(made._journal, "jobs", slow)
+    monkeypatch.setattr(answers_module, "TURN_SECONDS", 0.05)
+    clients = [
+        threading.Thread(target=made.get, args=("/v1/jobs", {})) for _ in range(answers_module.MADE_AT_ONCE)
+    ]
+    for client in clients:
+        client.start()
+        assert busy.acquire(timeout=30)
+    refused = made.get("/v1/jobs", {})
+    assert refused.status == 503 and b"too many ask at once" in refused.body
+    assert made.get("/healthz", {}).status == 200
+    go.set()
+    for client in clients:
+        client.join(30)
+    assert made.get("/v1/status", {}).status == 200
