@@ -37,7 +37,7 @@ from controller.model import ON_GPU, JobId
 MAX_NAMES = 1000
 """Longest list in a query."""
 MADE_AT_ONCE = 2
-"""Answers that are made at the same time. Threads share Python's lock with the loop: 32 at work on the largest
+"""Answers that are made at the same time. Threads share one lock of Python with the loop: 32 at work on large
 answers made its turns 25 times longer."""
 TURN_SECONDS = 8.0
 """How long a client waits for that."""
