@@ -43,6 +43,28 @@ def test_array_tasks_are_jobs_of_their_own_and_the_limit_holds(site: Site) -> No
     assert most == 2, "the array's limit is two at a time, and two fit"
 
 
+def test_a_list_of_tasks_that_slurm_shortens_is_started_task_by_task(site: Site) -> None:
+    """Slurm's clients cut a list of tasks at 64 bytes. Bound as one job, all would start on one GPU."""
+    wanted = [1, 103, 206, 308, *(n + n % 2 for n in range(410, 1000, 41))]
+    numbers = ",".join(str(n) for n in wanted)
+    assert len(numbers) > 64
+    command = f"{TRAIN} --steps 10 --minibatch-ms 50 --memory-mb 512"
+    array = site.submit("alice", command, "--gandiva", "--gres=gpu:1", f"--array={numbers}")
+
+    def states() -> dict[int, str]:
+        lines = site.cluster.exec("ctl", ["squeue", "-h", "-r", "-t", "all", "-o", "%F %K %T"]).stdout
+        rows = [line.split() for line in lines.splitlines()]
+        return {int(task): state for job, task, state in rows if job == str(array) and task.isdigit()}
+
+    site.wait(
+        "all tasks completed",
+        lambda: sorted(states()) == sorted(wanted) and set(states().values()) == {"COMPLETED"},
+        120,
+    )
+    # (That no two had memory on one GPU is seen after every test.)
+    assert len({hold.job_id for hold in site.holds()}) == len(wanted)
+
+
 def test_dependency_and_begin_time_are_kept(site: Site) -> None:
     first = site.train("alice", "--gandiva", "--gres=gpu:1", steps=60)
     second = site.train("alice", "--gandiva", "--gres=gpu:1", f"--dependency=afterok:{first}", steps=10)
