@@ -93,11 +93,13 @@ def lost_answers() -> Iterator[Fault]:
         "suspend": COOPERATIVE,
         "resume": COOPERATIVE,
     }
+    # One operation asks four times for a requeue, and once each for what takes a release back.
+    often = {"requeue": 4, "hold": 1, "unbind": 1}
     for call, workload in calls.items():
-        for times in (1, 5):
+        for times in sorted({1, often.get(call, 5)}):
             yield Fault(
                 group="answer lost",
-                what="a call to Slurm takes effect, its answer is lost, once or five times in a row",
+                what="a call to Slurm takes effect, its answer is lost, once or several times in a row",
                 where=f"{call}, {workload.name}",
                 detail=f"{times} in a row",
                 run=partial(_lose, call=call, workload=workload, times=times),
