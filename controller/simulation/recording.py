@@ -41,13 +41,8 @@ class SimulationRecords:
 
     def __post_init__(self) -> None:
         self._in_use = 0
-        self._counters: Counter[str] = Counter()
 
     # -- Recorder -------------------------------------------------------------------------------------
-
-    @property
-    def counters(self) -> Mapping[str, float]:
-        return self._counters
 
     def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:
         if isinstance(action, Suspend | Requeue):
@@ -79,7 +74,7 @@ class SimulationRecords:
             self._use(now, -len(history.gpus))
 
     def event(self, kind: str, message: str, now: float, job_id: JobId | None = None) -> None:
-        self._counters[kind] += 1
+        """Nobody reads them."""
 
     def _history(self, job_id: JobId) -> History:
         history = self.histories.get(job_id)
