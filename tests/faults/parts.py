@@ -104,7 +104,7 @@ def _power_cut(stage: Stage, target: Target) -> None:
 
 
 def _power_on(stage: Stage, target: Target) -> None:
-    # A node that is back sooner than BatchStartTimeout (10 s) after a job's start is believed to run it.
+    # One that is back sooner than 20 s after it began a job is believed to run it (docs/slurm-facts.md).
     time.sleep(BOOT_SECONDS)
     node = target.node
     container = stage.cluster._client.containers.get(container_name(stage.cluster.spec, node))
