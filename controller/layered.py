@@ -28,6 +28,17 @@ class Layered(Mapping[K, V]):
     def with_changes(self, put: Mapping[K, V], remove: frozenset[K] | set[K] = frozenset()) -> Layered[K, V]:
         """The version with `put` in it and without `remove`."""
         made: Layered[K, V] = Layered.__new__(Layered)
+        if len(self._top) + max(len(put), len(remove)) > _LIMIT:
+            # (In C: this happens within a decision, and the large part may be very large.)
+            whole = {**self._base, **self._top}
+            for key in remove - put.keys():
+                whole.pop(key, None)
+            whole.update(put)
+            for key, value in self._top.items():
+                if value is _GONE and whole.get(key) is _GONE:
+                    del whole[key]
+            made._base, made._top, made._count = whole, {}, len(whole)
+            return made
         top = dict(self._top)
         count = self._count
         for key in remove:
@@ -39,14 +50,6 @@ class Layered(Mapping[K, V]):
                 count += 1
             top[key] = value
         made._base, made._top, made._count = self._base, top, count
-        if len(top) > _LIMIT:
-            # (In C: this happens within a decision, and the large part may be very large.)
-            whole = {**made._base, **top}
-            for key in [key for key, value in top.items() if value is _GONE]:
-                del whole[key]
-            made._base = whole
-            made._top = {}
-            made._count = len(made._base)
         return made
 
     def __getitem__(self, key: K) -> V:

@@ -9,10 +9,10 @@ as long as nobody waiting stands before them, so that most scans cost a few step
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterator, Sequence, Set
+from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from controller.model import JobId
 
@@ -22,34 +22,125 @@ Shape = tuple[Hashable, ...]
 """Jobs of one shape fit or do not fit in the same way. The first item is the size of the gang."""
 
 
+E = TypeVar("E", bound=tuple[Any, ...])
+
+_FEW = 16
+"""Up to one change in so many entries, each is put in its place by itself; from there on all are sorted."""
+
+
+class Sorted(Generic[E]):
+    """Unique entries in order, for many changes and few looks: what changed is gathered until somebody
+    looks, who leaves and comes back has not moved, and thousands of changes cost one sort of a list that is
+    nearly sorted."""
+
+    __slots__ = ("_gone", "_new", "_settled")
+
+    def __init__(self) -> None:
+        self._settled: list[E] = []
+        self._new: set[E] = set()
+        self._gone: set[E] = set()
+
+    def add(self, entry: E) -> None:
+        if entry in self._gone:
+            self._gone.remove(entry)
+        else:
+            self._new.add(entry)
+
+    def remove(self, entry: E) -> None:
+        """Take out one that is there."""
+        if entry in self._new:
+            self._new.remove(entry)
+        else:
+            self._gone.add(entry)
+
+    def entries(self) -> list[E]:
+        """All of them, in order; not to be changed, and right until the next change."""
+        new, gone, entries = self._new, self._gone, self._settled
+        if not (new or gone):
+            return entries
+        if _FEW * (len(new) + len(gone)) < len(entries):
+            for entry in gone:
+                del entries[bisect_left(entries, entry)]
+            for entry in new:
+                insort(entries, entry)
+        else:
+            if gone:
+                entries[:] = [entry for entry in entries if entry not in gone]
+            entries += sorted(new)
+            entries.sort()
+        new.clear()
+        gone.clear()
+        return entries
+
+    def replace(self, entries: list[E]) -> None:
+        """These instead, in order."""
+        self._settled = entries
+        self._new.clear()
+        self._gone.clear()
+
+
 @dataclass(slots=True)
 class Lane:
     """One queue: who runs, and who waits by shape, each in order."""
 
-    running: list[tuple[Key, JobId, int]] = field(default_factory=list)
+    _running: Sorted[tuple[Key, JobId, int]] = field(default_factory=Sorted)
+    running_count: int = 0
     running_gpus: int = 0
-    waiting: dict[Shape, list[tuple[Key, JobId]]] = field(default_factory=dict)
+    _waiting: dict[Shape, Sorted[tuple[Key, JobId]]] = field(default_factory=dict)
+    waiting_count: int = 0
+
+    @property
+    def running(self) -> list[tuple[Key, JobId, int]]:
+        """In order."""
+        return self._running.entries()
 
     def add_running(self, key: Key, job_id: JobId, gpus: int) -> None:
-        insort(self.running, (key, job_id, gpus))
+        self._running.add((key, job_id, gpus))
+        self.running_count += 1
         self.running_gpus += gpus
 
     def remove_running(self, key: Key, job_id: JobId, gpus: int) -> None:
-        del self.running[bisect_left(self.running, (key, job_id, gpus))]
+        self._running.remove((key, job_id, gpus))
+        self.running_count -= 1
         self.running_gpus -= gpus
 
+    def reorder(self, running: list[tuple[Key, JobId, int]]) -> None:
+        """The same jobs run, in this order."""
+        self._running.replace(running)
+
     def add_waiting(self, key: Key, job_id: JobId, shape: Shape) -> None:
-        insort(self.waiting.setdefault(shape, []), (key, job_id))
+        line = self._waiting.get(shape)
+        if line is None:
+            line = self._waiting[shape] = Sorted()
+        line.add((key, job_id))
+        self.waiting_count += 1
 
     def remove_waiting(self, key: Key, job_id: JobId, shape: Shape) -> None:
-        line = self.waiting[shape]
-        del line[bisect_left(line, (key, job_id))]
-        if not line:
-            del self.waiting[shape]
+        self._waiting[shape].remove((key, job_id))
+        self.waiting_count -= 1
 
-    @property
-    def waiting_count(self) -> int:
-        return sum(map(len, self.waiting.values()))
+    def replace_waiting(self, lines: Mapping[Shape, list[tuple[Key, JobId]]]) -> None:
+        """The same jobs wait, with other keys; by shape, in any order."""
+        self._waiting = {}
+        for shape, entries in lines.items():
+            entries.sort()
+            line = self._waiting[shape] = Sorted()
+            line.replace(entries)
+
+    def lines(self, gpus: int, skip: Set[Shape]) -> Iterator[tuple[int, list[tuple[Key, JobId]]]]:
+        """Those that wait with gangs of at most so many GPUs: the size of the gang, and who, in order."""
+        empty = []
+        for shape, line in self._waiting.items():
+            size = shape[0]
+            assert isinstance(size, int)
+            if size <= gpus and shape not in skip:
+                entries = line.entries()
+                if entries:
+                    yield size, entries
+                else:
+                    empty.append(shape)
+        for shape in empty:
+            del self._waiting[shape]
 
 
 @dataclass(slots=True)
@@ -77,9 +168,9 @@ def select(lanes: Sequence[Lane], free_gpus: int, skip: Set[Shape], *, backfill:
             selection.stops.extend(job_id for _, job_id, _ in lane.running)
             continue
         heads = _heads(lane, selection.free_gpus, skip)
-        running = lane.running
-        if running:
-            if lane.running_gpus <= selection.free_gpus and (not heads or heads[0][0] > running[-1][0]):
+        if lane.running_count:
+            fit = lane.running_gpus <= selection.free_gpus
+            if fit and (not heads or heads[0][0] > lane.running[-1][0]):
                 selection.free_gpus -= lane.running_gpus
             else:
                 _merge(lane, heads, selection)
@@ -93,13 +184,9 @@ _Head = tuple[Key, JobId, int, int, list[tuple[Key, JobId]]]
 
 
 def _heads(lane: Lane, free_gpus: int, skip: Set[Shape]) -> list[_Head]:
-    heads: list[_Head] = []
-    for shape, line in lane.waiting.items():
-        size = shape[0]
-        assert isinstance(size, int)
-        if size <= free_gpus and shape not in skip:
-            key, job_id = line[0]
-            heads.append((key, job_id, size, 0, line))
+    heads: list[_Head] = [
+        (*line[0], size, 0, line) for size, line in (lane.lines(free_gpus, skip) if lane.waiting_count else ())
+    ]
     heapify(heads)
     return heads
 

@@ -64,10 +64,10 @@ class Member(Generic[A]):
     lane: int = 0
     key: Key = ()
     shape: Shape = (1,)
-    epoch: int = 0
-    """Changes whenever timers set for it become void."""
+    timer: float | None = None
+    """When it is due; entries of the list of timers that say something else are void."""
     course: Course = (0, 0.0, 0.0, 0.0, 0.0, JobId(0))
-    """Of a running job, where keys change as jobs run."""
+    """What its key follows from, where keys change as jobs run."""
 
 
 class GangPolicy(ABC, Generic[A]):
@@ -204,8 +204,7 @@ class GangPolicy(ABC, Generic[A]):
         self._members: dict[JobId, Member[A]] = {}
         self._lanes = [Lane() for _ in range(self.lane_count)]
         self._pool = GpuPool(snapshot.nodes)
-        self._timers: list[tuple[float, int, JobId, int]] = []
-        self._timer_count = 0
+        self._timers: list[tuple[float, JobId]] = []
         self._entries: Layered[str, Any] = Layered()
         self._unseen: dict[JobId, Any] = {}
         self._assignments: Layered[JobId, Assignment] = Layered()
@@ -258,7 +257,6 @@ class GangPolicy(ABC, Generic[A]):
             )
         else:
             self._leave_lane(member)
-            member.epoch += 1
             member.job = job
         member.standing = standing
         held: GpuSet = frozenset()
@@ -276,7 +274,6 @@ class GangPolicy(ABC, Generic[A]):
         self._leave_lane(member)
         self._pool.give(member.held)
         member.held = frozenset()
-        member.epoch += 1
 
     def _leave_lane(self, member: Member[A]) -> None:
         job = member.job
@@ -298,9 +295,10 @@ class GangPolicy(ABC, Generic[A]):
         job = member.job
         if member.standing is Standing.ASIDE and job.not_before is not None and job.not_before > now:
             time = job.not_before if time is None else min(time, job.not_before)
-        if time is not None:
-            self._timer_count += 1
-            heappush(self._timers, (time, self._timer_count, job.id, member.epoch))
+        if time != member.timer:
+            member.timer = time
+            if time is not None:
+                heappush(self._timers, (time, job.id))
 
     def _shape(self, member: Member[A], now: float) -> Shape:
         job, request = member.job, member.job.request
@@ -319,9 +317,10 @@ class GangPolicy(ABC, Generic[A]):
     def _run_timers(self, now: float) -> None:
         due: list[Member[A]] = []
         while self._timers and self._timers[0][0] <= now + 1e-6:
-            _, _, job_id, epoch = heappop(self._timers)
+            time, job_id = heappop(self._timers)
             member = self._members.get(job_id)
-            if member is not None and member.epoch == epoch:
+            if member is not None and member.timer == time:
+                member.timer = None
                 due.append(member)
         for member in sorted(due, key=lambda m: (m.job.submit_time, m.job.id)):
             job = member.job
@@ -331,7 +330,6 @@ class GangPolicy(ABC, Generic[A]):
                 and job.not_before <= now + 1e-6
             )
             self._leave_lane(member)
-            member.epoch += 1
             self.moved.add(job.id)
             if again:
                 member.standing = Standing.WAITING
@@ -346,22 +344,23 @@ class GangPolicy(ABC, Generic[A]):
             self._lanes[member.lane].add_waiting(member.key, job.id, member.shape)
         elif member.standing is Standing.RUNNING:
             self._lanes[member.lane].add_running(member.key, job.id, job.gpus)
-            if self.dynamic:
-                value, change = self.course(member)
-                since = job.accrues_since
-                if since is None:
-                    since, change = now, 0.0
-                member.course = (-job.priority_class, value, change, since, job.submit_time, job.id)
+        else:
+            return
+        if self.dynamic:
+            value, change = self.course(member)
+            since = job.accrues_since
+            if since is None:
+                since, change = now, 0.0
+            member.course = (-job.priority_class, value, change, since, job.submit_time, job.id)
 
     def _reorder(self, now: float) -> None:
         if self.rekey:
             self.rekey = False
-            for member in self._members.values():
-                if member.standing is Standing.WAITING:
-                    self._leave_lane(member)
-                    self._enter_lane(member, now)
+            self._rekey_waiting(now)
         members = self._members
         for number, lane in enumerate(self._lanes):
+            if not lane.running_count:
+                continue
             running = [members[job_id] for _, job_id, _ in lane.running]
             keys = self.keys([member.course for member in running], number, now)
             if keys is None:
@@ -371,7 +370,23 @@ class GangPolicy(ABC, Generic[A]):
             # (Most of it written so that no step of Python is taken for each job.)
             fresh = list(zip(keys, map(_JOB, lane.running), map(_GPUS, lane.running), strict=True))
             fresh.sort()
-            lane.running = fresh
+            lane.reorder(fresh)
+
+    def _rekey_waiting(self, now: float) -> None:
+        """All that wait, by new keys."""
+        waiting: list[list[Member[A]]] = [[] for _ in self._lanes]
+        for member in self._members.values():
+            if member.standing is Standing.WAITING:
+                waiting[member.lane].append(member)
+        for number, members in enumerate(waiting):
+            keys = self.keys([member.course for member in members], number, now)
+            if keys is None:
+                keys = [self.key(member, now) for member in members]
+            lines: dict[Shape, list[tuple[Key, JobId]]] = {}
+            for member, key in zip(members, keys, strict=True):
+                member.key = key
+                lines.setdefault(member.shape, []).append((key, member.job.id))
+            self._lanes[number].replace_waiting(lines)
 
     # -- deciding -------------------------------------------------------------------------------------
 
@@ -457,14 +472,12 @@ class GangPolicy(ABC, Generic[A]):
             # Its GPUs are given back to the pool already.
             member.held = frozenset()
             self._leave_lane(member)
-            member.epoch += 1
             member.standing = Standing.WAITING
             self.stopped(member, now)
             self._enter(member, now)
             changed.add(job_id)
         for member, gpus in placed:
             self._leave_lane(member)
-            member.epoch += 1
             member.standing = Standing.RUNNING if self.preemptive else Standing.FIXED
             self.began(member, now)
             member.held = gpus
@@ -502,8 +515,8 @@ class GangPolicy(ABC, Generic[A]):
         interval = self.wake_interval()
         if (
             interval
-            and any(lane.waiting for lane in self._lanes)
-            and any(lane.running for lane in self._lanes)
+            and any(lane.waiting_count for lane in self._lanes)
+            and any(lane.running_count for lane in self._lanes)
         ):
             wake_at = now + interval if wake_at is None else min(wake_at, now + interval)
         return Plan(
@@ -514,9 +527,10 @@ class GangPolicy(ABC, Generic[A]):
             changed=frozenset(changed) if incremental else None,
         )
 
-    def _void(self, timer: tuple[float, int, JobId, int]) -> bool:
-        member = self._members.get(timer[2])
-        return member is None or member.epoch != timer[3]
+    def _void(self, timer: tuple[float, JobId]) -> bool:
+        time, job_id = timer
+        member = self._members.get(job_id)
+        return member is None or member.timer != time
 
     def _write_job(
         self,
