@@ -30,13 +30,10 @@ class Layered(Mapping[K, V]):
         made: Layered[K, V] = Layered.__new__(Layered)
         if len(self._top) + max(len(put), len(remove)) > _LIMIT:
             # (In C: this happens within a decision, and the large part may be very large.)
-            whole = {**self._base, **self._top}
+            whole = self.whole()
             for key in remove - put.keys():
                 whole.pop(key, None)
             whole.update(put)
-            for key, value in self._top.items():
-                if value is _GONE and whole.get(key) is _GONE:
-                    del whole[key]
             made._base, made._top, made._count = whole, {}, len(whole)
             return made
         top = dict(self._top)
@@ -51,6 +48,14 @@ class Layered(Mapping[K, V]):
             top[key] = value
         made._base, made._top, made._count = self._base, top, count
         return made
+
+    def whole(self) -> dict[K, V]:
+        """All of it as a dict of the caller's own."""
+        whole = {**self._base, **self._top}
+        for key, value in self._top.items():
+            if value is _GONE:
+                del whole[key]
+        return whole
 
     def __getitem__(self, key: K) -> V:
         value = self._top.get(key)

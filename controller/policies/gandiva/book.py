@@ -11,6 +11,7 @@ from collections.abc import Hashable, Iterable, Mapping
 
 from controller.layered import Layered
 from controller.model import ALLOCATED, Assignment, Job, JobId, Phase, Snapshot
+from controller.policies.differences import as_before
 from controller.policies.gandiva.fleet import Fleet, Place, exact_ordinals, settled_affinity
 from controller.policies.gandiva.slicing import Member
 from controller.policies.gandiva.state import Seat, Service, State
@@ -18,26 +19,6 @@ from controller.policies.gandiva.waiting import Waiting, queue_key
 from controller.policies.servers import refusal, share_per_node
 
 PINNED = frozenset({Phase.STARTING, Phase.STUCK, Phase.COMPLETING, Phase.UNKNOWN})
-
-
-def _as_before(a: Job, b: Job) -> bool:
-    """Whether all of a job that the policy reads is the same, but for its run time, which is asked for when
-    it is needed. (Written out: done for every job at every look where nobody says what changed.)"""
-    return (
-        a.phase is b.phase
-        and a.binding == b.binding
-        and a.running_on == b.running_on
-        and a.not_before == b.not_before
-        and a.movable is b.movable
-        and a.suspendable is b.suspendable
-        and a.priority_class == b.priority_class
-        and (a.request is b.request or a.request == b.request)
-        and a.submit_time == b.submit_time
-        and a.memory_per_node_bytes == b.memory_per_node_bytes
-        and a.cpus_per_node == b.cpus_per_node
-        and a.excluded_nodes == b.excluded_nodes
-        and a.required_nodes == b.required_nodes
-    )
 
 
 class Book:
@@ -133,7 +114,7 @@ class Book:
         touched = before.keys() - jobs.keys()
         for job_id, job in jobs.items():
             old = before.get(job_id)
-            if old is not job and (old is None or not _as_before(old, job)):
+            if old is not job and (old is None or not as_before(old, job)):
                 touched.add(job_id)
         return touched
 

@@ -184,9 +184,9 @@ _Head = tuple[Key, JobId, int, int, list[tuple[Key, JobId]]]
 
 
 def _heads(lane: Lane, free_gpus: int, skip: Set[Shape]) -> list[_Head]:
-    heads: list[_Head] = [
-        (*line[0], size, 0, line) for size, line in (lane.lines(free_gpus, skip) if lane.waiting_count else ())
-    ]
+    if not lane.waiting_count:
+        return []
+    heads: list[_Head] = [(*line[0], size, 0, line) for size, line in lane.lines(free_gpus, skip)]
     heapify(heads)
     return heads
 

@@ -3,15 +3,15 @@
 
 A policy says in which lane and where in it a job stands; this module decides who runs, finds the GPUs, and
 keeps what it knows between calls. The plan depends on the snapshot and the state alone: what is kept in the
-object only saves work, and is used only when the snapshot says what changed since the one it belongs to
-(tests compare both ways).
+object only saves work. It is brought up to date by what changed, which the snapshot says (in simulation) or a
+look at every job finds (in the daemon); tests compare all with a plan made from nothing.
 """
 
 from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from heapq import heappop, heappush
 from operator import itemgetter
@@ -19,11 +19,14 @@ from typing import Any, Generic, TypeVar
 
 from controller.layered import Layered
 from controller.model import Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot
+from controller.policies.differences import as_before
 from controller.policies.gangs.lanes import Key, Lane, Shape, select
 from controller.policies.gangs.pool import GpuPool
 
 _JOB, _GPUS = itemgetter(1), itemgetter(2)
 """Of an entry of a lane's running jobs."""
+_SAME_SECONDS = 1e-5
+"""A job has run as long as was foreseen if it is not further off: time of day has parts of 2e-7 s."""
 _ROUNDS = 64
 """How often a plan is begun anew because a shape could not be placed."""
 
@@ -31,6 +34,11 @@ _ROUNDS = 64
 def gpus_words(count: int) -> str:
     """For reasons."""
     return "a free GPU" if count == 1 else f"{count} free GPUs"
+
+
+def _by_submission(job_ids: Iterable[JobId], snapshot: Snapshot) -> list[JobId]:
+    jobs = snapshot.jobs
+    return sorted(job_ids, key=lambda job_id: (jobs[job_id].submit_time, job_id))
 
 
 class Standing(enum.Enum):
@@ -64,6 +72,9 @@ class Member(Generic[A]):
     lane: int = 0
     key: Key = ()
     shape: Shape = (1,)
+    ran_from: float = 0.0
+    """When it would have begun, had it run without a break (of a job seen RUNNING): it has run as long as it
+    should at any time if this has not moved."""
     timer: float | None = None
     """When it is due; entries of the list of timers that say something else are void."""
     course: Course = (0, 0.0, 0.0, 0.0, 0.0, JobId(0))
@@ -74,6 +85,7 @@ class GangPolicy(ABC, Generic[A]):
     """Base of the policies. One object plans for one cluster."""
 
     name: str
+    _busy: Set[JobId]
     reads_accrual = True
     """Reads times by `run_seconds_at`, so that snapshots need not make running jobs anew."""
     preemptive = True
@@ -168,21 +180,16 @@ class GangPolicy(ABC, Generic[A]):
     # -- the plan -------------------------------------------------------------------------------------
 
     def plan(self, snapshot: Snapshot, state: Mapping[str, Any]) -> Plan:
-        """Cost: after a few changes, a few steps (see `select`); from scratch, O(jobs log jobs + GPUs)."""
-        now, changes = snapshot.time, snapshot.changes
-        known = (
-            changes is not None
-            and changes.since == self._serial != 0
-            and state is self._state
-            and all(self._pool.same_gpus(name, snapshot.nodes.get(name)) for name in changes.nodes)
-        )
-        if known:
-            assert changes is not None
-            touched: Iterable[JobId] = sorted(changes.jobs)
-        else:
+        """Cost: after a few changes, a few steps (see `select`), and a microsecond for each job where the
+        snapshot does not say what changed; from scratch, O(jobs log jobs + GPUs)."""
+        now = snapshot.time
+        self.told = snapshot.changes is not None
+        touched = self._follow(snapshot) if state is self._state else None
+        known = touched is not None
+        if touched is None:
             self._reset(snapshot)
             self._load(state)
-            touched = sorted(snapshot.jobs, key=lambda i: (snapshot.jobs[i].submit_time, i))
+            touched = _by_submission(snapshot.jobs, snapshot)
         self._incremental = known
         for job_id in touched:
             self._sync(job_id, snapshot, now)
@@ -197,8 +204,60 @@ class GangPolicy(ABC, Generic[A]):
         self.planned(now)
         changed.update(touched, self.moved)
         self.moved.clear()
-        self._serial = snapshot.serial
+        self._serial, self._busy = snapshot.serial, snapshot.busy
         return self._write(snapshot, changed, known)
+
+    def _follow(self, snapshot: Snapshot) -> Sequence[JobId] | None:
+        """The jobs that are not as they were, in the order to take them over in. None: too much changed, or
+        nothing is known yet."""
+        changes = snapshot.changes
+        told = changes is not None and changes.since == self._serial != 0
+        if not told and snapshot.nodes.keys() != self._pool.names:
+            return None
+        nodes: Iterable[str] = changes.nodes if told and changes is not None else snapshot.nodes
+        if not all(self._pool.same_gpus(name, snapshot.nodes.get(name)) for name in nodes):
+            return None
+        if told and changes is not None:
+            touched = sorted(changes.jobs)
+        else:
+            # As a plan from nothing does: jobs that are due too, and who is gone at the end.
+            found = self._differences(snapshot) | {member.job.id for member in self._pop_due(snapshot.time)}
+            gone = sorted(found - snapshot.jobs.keys())
+            touched = [*_by_submission(found & snapshot.jobs.keys(), snapshot), *gone]
+        self._expected.clear()
+        return touched
+
+    def _differences(self, snapshot: Snapshot) -> Set[JobId]:
+        """The same where nobody says which. Of the others, the times and the profile are taken over."""
+        jobs, members, now = snapshot.jobs, self._members, snapshot.time
+        touched = members.keys() - jobs.keys()
+        touched |= snapshot.busy | self._busy | self._expected
+        for job_id, job in jobs.items():
+            member = members.get(job_id)
+            if member is None or job.not_before is not None or not as_before(member.job, job):
+                touched.add(job_id)
+            elif job.phase is Phase.RUNNING:
+                old, member.job = member.job, job
+                ran = job.run_seconds_at(now)
+                if abs(ran - now - member.ran_from) > _SAME_SECONDS or not old.run_seconds:
+                    touched.add(job_id)
+                elif member.standing is Standing.RUNNING and self.dynamic:
+                    member.course = self._course(member, now)
+                if job.request.model and job.profile != old.profile:
+                    self.seen(member, now)
+            else:
+                old, member.job = member.job, job
+                held = member.standing is Standing.FIXED
+                # (Of one that holds GPUs and does not run, nobody can foresee anything.)
+                if held or job.run_seconds != old.run_seconds or self._reshaped(member, now):
+                    touched.add(job_id)
+        return touched
+
+    def _reshaped(self, member: Member[A], now: float) -> bool:
+        """Whether a job that waits must be placed otherwise than it had to, though it is as it was."""
+        if member.standing is not Standing.WAITING or member.job.request.gpus == 1:
+            return False
+        return self.consolidated(member, now) != member.shape[3]
 
     def _reset(self, snapshot: Snapshot) -> None:
         self._members: dict[JobId, Member[A]] = {}
@@ -209,7 +268,10 @@ class GangPolicy(ABC, Generic[A]):
         self._unseen: dict[JobId, Any] = {}
         self._assignments: Layered[JobId, Assignment] = Layered()
         self._reasons: Layered[JobId, str] = Layered()
-        self._incremental = False
+        self._incremental = self.told = False
+        self._busy = frozenset()
+        self._expected: set[JobId] = set()
+        """Jobs that the last plan starts or stops: nothing is known of them but what is seen."""
         self.rekey = False
         self.moved: set[JobId] = set()
         """Jobs whose place or account the policy changed by itself."""
@@ -258,6 +320,7 @@ class GangPolicy(ABC, Generic[A]):
         else:
             self._leave_lane(member)
             member.job = job
+        member.ran_from = job.run_seconds_at(now) - now
         member.standing = standing
         held: GpuSet = frozenset()
         if standing is Standing.RUNNING or standing is Standing.FIXED:
@@ -314,7 +377,8 @@ class GangPolicy(ABC, Generic[A]):
             job.memory_per_node_bytes,
         )
 
-    def _run_timers(self, now: float) -> None:
+    def _pop_due(self, now: float) -> list[Member[A]]:
+        """Members whose timers came, in any order."""
         due: list[Member[A]] = []
         while self._timers and self._timers[0][0] <= now + 1e-6:
             time, job_id = heappop(self._timers)
@@ -322,7 +386,10 @@ class GangPolicy(ABC, Generic[A]):
             if member is not None and member.timer == time:
                 member.timer = None
                 due.append(member)
-        for member in sorted(due, key=lambda m: (m.job.submit_time, m.job.id)):
+        return due
+
+    def _run_timers(self, now: float) -> None:
+        for member in sorted(self._pop_due(now), key=lambda m: (m.job.submit_time, m.job.id)):
             job = member.job
             again = (
                 member.standing is Standing.ASIDE
@@ -347,11 +414,15 @@ class GangPolicy(ABC, Generic[A]):
         else:
             return
         if self.dynamic:
-            value, change = self.course(member)
-            since = job.accrues_since
-            if since is None:
-                since, change = now, 0.0
-            member.course = (-job.priority_class, value, change, since, job.submit_time, job.id)
+            member.course = self._course(member, now)
+
+    def _course(self, member: Member[A], now: float) -> Course:
+        job = member.job
+        value, change = self.course(member)
+        since = job.accrues_since
+        if since is None:
+            since, change = now, 0.0
+        return (-job.priority_class, value, change, since, job.submit_time, job.id)
 
     def _reorder(self, now: float) -> None:
         if self.rekey:
@@ -483,13 +554,14 @@ class GangPolicy(ABC, Generic[A]):
             member.held = gpus
             self._enter(member, now)
             changed.add(member.job.id)
+        self._expected |= changed
         return changed
 
     # -- writing the plan -----------------------------------------------------------------------------
 
     def _write(self, snapshot: Snapshot, changed: set[JobId], incremental: bool) -> Plan:
         now = snapshot.time
-        if changed or not incremental:
+        if changed or not incremental or not self.told:
             assignments: dict[JobId, Assignment] = {}
             reasons: dict[JobId, str] = {}
             entries: dict[str, Any] = {}
@@ -505,7 +577,8 @@ class GangPolicy(ABC, Generic[A]):
             else:
                 self._assignments, self._reasons = Layered(assignments), Layered(reasons)
                 self._entries = Layered(entries)
-            jobs: Mapping[str, Any] = self._entries if incremental else entries
+            # (Who says what changed keeps no journal, where memories must be plain data.)
+            jobs: Mapping[str, Any] = self._entries if self.told else self._entries.whole()
             self._state = {"v": 1, "jobs": jobs, **self.dump_common()}
         assert self._state is not None
         while self._timers and self._void(self._timers[0]):

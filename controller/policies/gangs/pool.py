@@ -7,7 +7,7 @@ One integer per node has a bit for each free GPU, and nodes are filed by how man
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from controller.model import GpuId, GpuSet, Job, Node
 from controller.policies.base import natural_key
@@ -65,12 +65,23 @@ class GpuPool:
         self.free_count = self.usable_count
         self._switches = len({slot.node.switch for slot in self._slots})
 
+    @property
+    def names(self) -> Set[str]:
+        """Of all nodes."""
+        return self._by_name.keys()
+
     def same_gpus(self, name: str, node: Node | None) -> bool:
         """Whether this node offers what it offered when the pool was made."""
         slot = self._by_name.get(name)
         if slot is None or node is None:
             return slot is None and node is None
-        if slot.usable != usable_mask(node) or len(slot.node.gpus) != len(node.gpus):
+        if slot.node is node:
+            return True
+        if (
+            slot.usable != usable_mask(node)
+            or len(slot.node.gpus) != len(node.gpus)
+            or slot.node.switch != node.switch
+        ):
             return False
         slot.node = node
         return True

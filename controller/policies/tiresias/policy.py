@@ -90,6 +90,9 @@ class _Tiresias(GangPolicy[Account]):
         self._speeds: dict[str, list[float]] = {}
         self._skews: dict[str, float] = {}
         self._fresh: list[Member[Account]] = []
+        self._looked: float | None = None
+        """When jobs were seen last, where they are looked at now and then; None: where all that happens is
+        told when it happens."""
         super().__init__()
 
     # -- what is remembered ---------------------------------------------------------------------------
@@ -104,6 +107,7 @@ class _Tiresias(GangPolicy[Account]):
 
     def dump_account(self, member: Member[Account], now: float) -> Any:
         a, job = member.account, member.job
+        since = now if job.accrues_since is None and job.phase is Phase.RUNNING else job.accrues_since
         return [
             min(a.queue, self.lane_count - 1),
             a.position,
@@ -114,7 +118,7 @@ class _Tiresias(GangPolicy[Account]):
             a.waited_seconds,
             a.promotions,
             # In case it is gone the next time: service, since when it grows beyond that, and how fast.
-            [job.gpu_seconds, job.accrues_since, len(job.running_on)],
+            [job.gpu_seconds, since, len(job.running_on)],
         ]
 
     def shift_times(self, raw: Mapping[str, Any], seconds: float) -> Mapping[str, Any]:
@@ -131,7 +135,7 @@ class _Tiresias(GangPolicy[Account]):
                 last = [served, moved(accrues_since), gpus]
                 head = [*saved[:2], moved(first_run), *saved[3:5]]
                 accounts[job_id] = [*head, moved(since), *saved[6:8], last]
-        return {**raw, "jobs": accounts}
+        return {**raw, "jobs": accounts, "looked": moved(raw.get("looked"))}
 
     def load_common(self, raw: Mapping[str, Any]) -> None:
         self._first = int(raw.get("first", 0))
@@ -139,10 +143,13 @@ class _Tiresias(GangPolicy[Account]):
         speeds = raw.get("speeds") or {}
         self._speeds = {str(model): [float(v) for v in values] for model, values in speeds.items()}
         self._skews = {str(model): float(skew) for model, skew in (raw.get("skews") or {}).items()}
+        looked = raw.get("looked")
+        self._looked = None if looked is None else float(looked)
         self._refit()
 
     def dump_common(self) -> Mapping[str, Any]:
         return {
+            "looked": self._looked,
             "first": self._first,
             "last": self._last,
             "speeds": {model: list(values) for model, values in self._speeds.items()},
@@ -284,6 +291,7 @@ class _Tiresias(GangPolicy[Account]):
         return True
 
     def planned(self, now: float) -> None:
+        self._looked = None if self.told else now
         # Who entered a queue while running stood at its very end; if still selected, it now runs with it.
         while self._fresh:
             member = self._fresh.pop(0)
@@ -440,7 +448,9 @@ class TiresiasGittins(_Tiresias):
         saved = _saved(raw)
         if saved is not None:
             gpu_seconds, since, gpus = saved[8]
-            self._learn(gpu_seconds + (0.0 if since is None else (now - since) * gpus))
+            # It was on its GPUs as long as anybody knows.
+            until = now if self._looked is None else self._looked
+            self._learn(gpu_seconds + (0.0 if since is None else (until - since) * gpus))
 
     def _learn(self, gpu_seconds: float) -> None:
         if self._gittins.learn and gpu_seconds > 0:

@@ -1,15 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """An ideal cluster in which jobs arrive, run for their durations and end; preempted jobs requeue for free.
 
-Time jumps from event to event. Every step hands the policy what changed, and compares its plan with that of
-a second object of the same policy that sees the snapshot for the first time.
+Time jumps from event to event. Every step hands the policy what changed, and compares its plan with those of
+a second object of the same policy that sees the snapshot for the first time; and so it does with an object
+that sees all jobs anew each time and must find by itself what changed, as in the daemon.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+
+import pytest
 
 from controller.model import Changes, GpuSet, Job, JobId, Node, Phase, Plan, Request, Snapshot
 from controller.policies.base import Policy
@@ -41,7 +45,8 @@ class Ideal:
 
     def __init__(self, make: Callable[[], Policy], nodes: Iterable[Node], jobs: Iterable[Job]) -> None:
         self.make = make
-        self.policy = make()
+        self.policy, self.untold = make(), make()
+        self.untold_state: Mapping[str, Any] = {}
         self.nodes = {node.name: node for node in nodes}
         self.arrivals = sorted(jobs, key=lambda j: (j.submit_time, j.id))
         self.jobs: dict[JobId, Job] = {}
@@ -117,6 +122,7 @@ class Ideal:
             plan = self.policy.plan(snapshot, self.state)
             assert dict(plan.assignments) == dict(again.assignments)
             assert dict(plan.reasons) == dict(again.reasons)
+            self._plan_untold(snapshot)
             self.on_plan(snapshot, plan)
             self.state = plan.state
             changed = set()
@@ -135,6 +141,26 @@ class Ideal:
         self.timeline.times.append(self.now)
         self.timeline.order.append(frozenset(int(i) for i in self.since))
         return plan.wake_at
+
+    def _plan_untold(self, told: Snapshot) -> None:
+        jobs = {
+            i: replace(
+                job,
+                run_seconds=job.run_seconds_at(self.now),
+                gpu_seconds=job.gpu_seconds_at(self.now),
+                accrues_since=None,
+            )
+            for i, job in told.jobs.items()
+        }
+        snapshot = Snapshot(self.now, self.nodes, jobs)
+        again = self.make().plan(snapshot, self.untold_state)
+        untold = self.untold.plan(snapshot, self.untold_state)
+        json.dumps(dict(untold.state))
+        assert (untold.changed is None) == (not self.untold_state), "it is kept from the second plan on"
+        assert dict(untold.assignments) == dict(again.assignments)
+        assert dict(untold.reasons) == dict(again.reasons)
+        assert untold.wake_at == pytest.approx(again.wake_at, abs=1e-5)
+        self.untold_state = untold.state
 
 
 def cluster(nodes: int, gpus: int) -> list[Node]:
