@@ -343,7 +343,7 @@ class GangPolicy(ABC, Generic[A]):
         if member.standing is Standing.WAITING:
             self._lanes[member.lane].remove_waiting(member.key, job.id, member.shape)
         elif member.standing is Standing.RUNNING:
-            self._lanes[member.lane].remove_running(member.key, job.id, job.gpus)
+            self._lanes[member.lane].remove_running(member.key, job.id, job.request.gpus)
 
     def _enter(self, member: Member[A], now: float) -> None:
         """Put it where its standing, lane and key say. (The pool counts its GPUs already.)"""
@@ -410,7 +410,7 @@ class GangPolicy(ABC, Generic[A]):
         if member.standing is Standing.WAITING:
             self._lanes[member.lane].add_waiting(member.key, job.id, member.shape)
         elif member.standing is Standing.RUNNING:
-            self._lanes[member.lane].add_running(member.key, job.id, job.gpus)
+            self._lanes[member.lane].add_running(member.key, job.id, job.request.gpus)
         else:
             return
         if self.dynamic:

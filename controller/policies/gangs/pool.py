@@ -88,31 +88,36 @@ class GpuPool:
 
     def take(self, gpus: Iterable[GpuId]) -> None:
         """One more job holds these GPUs. GPUs of nodes that are gone are ignored."""
-        for gpu in gpus:
-            slot = self._by_name.get(gpu.node)
-            if slot is None or gpu.ordinal >= len(slot.held):
-                continue
-            slot.held[gpu.ordinal] += 1
-            if slot.held[gpu.ordinal] == 1 and slot.usable >> gpu.ordinal & 1:
-                self._file(slot, slot.free & ~(1 << gpu.ordinal), -1)
+        taken: dict[Slot, int] = {}
+        for node, ordinal in gpus:
+            slot = self._by_name.get(node)
+            if slot is not None and ordinal < len(slot.held):
+                slot.held[ordinal] += 1
+                if slot.held[ordinal] == 1:
+                    taken[slot] = taken.get(slot, 0) | 1 << ordinal
+        for slot, mask in taken.items():
+            self._file(slot, slot.free & ~mask)
 
     def give(self, gpus: Iterable[GpuId]) -> None:
         """One job fewer holds them."""
-        for gpu in gpus:
-            slot = self._by_name.get(gpu.node)
-            if slot is None or gpu.ordinal >= len(slot.held):
-                continue
-            slot.held[gpu.ordinal] -= 1
-            if slot.held[gpu.ordinal] == 0 and slot.usable >> gpu.ordinal & 1:
-                self._file(slot, slot.free | 1 << gpu.ordinal, 1)
+        given: dict[Slot, int] = {}
+        for node, ordinal in gpus:
+            slot = self._by_name.get(node)
+            if slot is not None and ordinal < len(slot.held):
+                slot.held[ordinal] -= 1
+                if slot.held[ordinal] == 0:
+                    given[slot] = given.get(slot, 0) | 1 << ordinal
+        for slot, mask in given.items():
+            self._file(slot, slot.free | mask & slot.usable)
 
-    def _file(self, slot: Slot, free: int, change: int) -> None:
-        drawer = self._filed[slot.free_count]
+    def _file(self, slot: Slot, free: int) -> None:
+        if free == slot.free:
+            return
+        drawer, count = self._filed[slot.free_count], free.bit_count()
         del drawer[bisect_left(drawer, slot.number)]
-        slot.free = free
-        slot.free_count += change
-        self.free_count += change
-        insort(self._filed[slot.free_count], slot.number)
+        self.free_count += count - slot.free_count
+        slot.free, slot.free_count = free, count
+        insort(self._filed[count], slot.number)
 
     def all_free(self, gpus: Iterable[GpuId]) -> bool:
         """Whether nobody holds any of these."""
@@ -129,8 +134,10 @@ class GpuPool:
         as can be had. A gang over several nodes gets the same GPUs on each, evenly, since Slurm's GRES are
         asked for per node.
         """
-        if job.gpus > self.free_count:
+        if job.request.gpus > self.free_count:
             return None
+        if job.request.gpus == 1 and job.request.nodes in (None, 1):
+            return self._one_node(job, 1)
         for count in self._node_counts(job, consolidated):
             share = job.gpus // count
             found = self._one_node(job, share) if count == 1 else self._nodes(job, count, share, consolidated)

@@ -109,7 +109,7 @@ class _Tiresias(GangPolicy[Account]):
         a, job = member.account, member.job
         since = now if job.accrues_since is None and job.phase is Phase.RUNNING else job.accrues_since
         return [
-            min(a.queue, self.lane_count - 1),
+            a.queue,
             a.position,
             a.first_run,
             a.forgiven_seconds,
@@ -173,7 +173,8 @@ class _Tiresias(GangPolicy[Account]):
 
     def lane(self, member: Member[Account], now: float) -> int:
         account = member.account
-        account.queue = min(account.queue, self.lane_count - 1)
+        if account.queue >= self.lane_count:
+            account.queue = self.lane_count - 1
         if self._exact:
             while self._outgrown(member, now):
                 self._demote(member)
