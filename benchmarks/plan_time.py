@@ -6,7 +6,8 @@ The cluster is full and over-subscribed two to one. Each round all servers' slic
 moment, the dearest there is; decisions are made, and carried out at once, until every server has had its
 turn. Every decision is measured, in CPU time (other load disturbs it less) and in wall time, twice: with
 snapshots that say what changed, as in simulation, and with snapshots that do not and in which every job is a
-new object, as in the daemon. Prints median, 99th percentile and maximum.
+new object, as in the daemon (whose adapters keep bindings; and which keeps the snapshot before, so that it is
+not the policy that throws it away). Prints median, 99th percentile and maximum.
 """
 
 from __future__ import annotations
@@ -94,8 +95,7 @@ def brought_up_to_date(jobs: dict[JobId, Job], now: float) -> dict[JobId, Job]:
             job,
             run_seconds=job.run_seconds_at(now),
             accrues_since=None if job.accrues_since is None else now,
-            binding=frozenset(job.binding),
-            running_on=frozenset(list(job.running_on)),
+            running_on=frozenset([GpuId(*gpu) for gpu in job.running_on]) if job.floating else job.binding,
         )
         for job_id, job in jobs.items()
     }
@@ -107,29 +107,30 @@ def measure(gpus: int, rounds: int, *, told: bool) -> Result:
     snapshot = make_snapshot(gpus)
     jobs = dict(snapshot.jobs)
     result = Result(len(jobs))
+    before = replace(snapshot, serial=1)
     begin = time.process_time()
-    plan = policy.plan(replace(snapshot, serial=1), {})
+    plan = policy.plan(before, {})
     result.first_seconds = time.process_time() - begin
-    serial, changed = 1, switches(jobs, plan)
+    changed = switches(jobs, plan)
     for turn in range(1, rounds + 1):
         now = turn * 2 * SLICE_SECONDS
         decisions = 0
         while True:
+            jobs = dict(jobs)
             for job_id, assignment in changed.items():
                 jobs[job_id] = carried_out(jobs[job_id], assignment, now)
             if told:
-                changes = Changes(serial, frozenset(changed), frozenset())
-                seen = replace(snapshot, time=now, jobs=jobs, serial=serial + 1, changes=changes)
+                changes = Changes(before.serial, frozenset(changed), frozenset())
+                seen = replace(snapshot, time=now, jobs=jobs, serial=before.serial + 1, changes=changes)
             else:
                 jobs = brought_up_to_date(jobs, now)
                 seen = replace(snapshot, time=now, jobs=jobs)
-            serial += 1
             gc.collect()
             cpu, wall = time.process_time(), time.perf_counter()
             plan = policy.plan(seen, plan.state)
             result.cpu_seconds.append(time.process_time() - cpu)
             result.wall_seconds.append(time.perf_counter() - wall)
-            decisions += 1
+            decisions, before = decisions + 1, seen
             changed = switches(jobs, plan)
             if not changed and (plan.wake_at is None or plan.wake_at > now):
                 break

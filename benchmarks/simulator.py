@@ -11,10 +11,14 @@
 from __future__ import annotations
 
 import argparse
+import atexit
 import math
+import os
 import random
 import sys
+import tempfile
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -22,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
+from controller.model import Snapshot  # noqa: E402
 from controller.settings.schema import Settings  # noqa: E402
 from controller.simulation.cluster_spec import parse_cluster  # noqa: E402
 from controller.simulation.configure import configure  # noqa: E402
@@ -71,7 +76,8 @@ def progress(done: int, total: int, _time: float) -> None:
 
 
 def decisions(args: argparse.Namespace) -> None:
-    """Decisions while 20,000 jobs are there, from a backlog on a full cluster."""
+    """Decisions while 20,000 jobs are there, from a backlog on a full cluster. All jobs start at once, so
+    that thousands change their queue or their GPUs at once later: the dearest decisions."""
     waiting = made_trace(args.jobs, args.gpus, load=1.0)
     jobs = [TraceJob(j.id, 0.0, j.gpus, 1e6 + (j.duration_seconds or 0), j.line) for j in waiting]
     late = [
@@ -79,7 +85,11 @@ def decisions(args: argparse.Namespace) -> None:
         for i in range(args.decisions)
     ]
     for policy in args.policies.split(","):
-        settings = configure(None, policy, IDEAL)
+        extra: tuple[str, ...] = ()
+        if policy == "tiresias-gittins" and args.learned:
+            # The index counts from the first decision on, as where the policy has run for a while.
+            extra = (f'distribution="{sizes_file()}"',)
+        settings = configure(None, policy, (*IDEAL, *extra))
         seen: list[int] = []
         simulation = Simulation(
             Path("made"),
@@ -88,11 +98,12 @@ def decisions(args: argparse.Namespace) -> None:
             settings,
             on_tick=lambda tick, seen=seen: seen.append(len(tick.snapshot.jobs)),  # type: ignore[misc]
         )
-        seconds = stop_after(simulation, args.decisions)
-        ordered = sorted(seconds[1:])
+        seconds = stop_after(simulation, args.decisions, untold=args.untold)
+        # (The very first sees no jobs yet.)
+        ordered = sorted(seconds[2:])
         print(
-            f"{policy:17} {args.gpus} GPUs, {max(seen)} jobs at once: first plan (all jobs new) "
-            f"{seconds[0] * 1e3:.1f} ms; then {len(ordered)} decisions, median "
+            f"{policy:17} {args.gpus} GPUs, {max(seen)} jobs at once: plan with all jobs new "
+            f"{seconds[1] * 1e3:.1f} ms; then {len(ordered)} decisions, median "
             f"{percentile(ordered, 0.5) * 1e3:.2f} ms, p99 {percentile(ordered, 0.99) * 1e3:.2f} ms, "
             f"max {ordered[-1] * 1e3:.2f} ms",
             flush=True,
@@ -103,14 +114,45 @@ class _Enough(Exception):
     """So many decisions are enough."""
 
 
-def stop_after(simulation: Simulation, count: int) -> list[float]:
-    """CPU time of the first `count` decisions (on a busy machine wall time says little)."""
+def sizes_file() -> Path:
+    """GPU-seconds of 1,000 finished jobs like those of the trace."""
+    with tempfile.NamedTemporaryFile("w", suffix=".csv", delete=False) as file:
+        file.write("duration\n")
+        for job in made_trace(1000, 10_000, load=1.0, seed=2):
+            file.write(f"{job.gpus * (job.duration_seconds or 1):.3f}\n")
+    atexit.register(os.unlink, file.name)
+    return Path(file.name)
+
+
+def as_in_the_daemon(snapshot: Snapshot) -> Snapshot:
+    """The same without word of what changed, every job a new object with its times up to now."""
+    now = snapshot.time
+    jobs = {
+        job_id: replace(
+            job,
+            run_seconds=job.run_seconds_at(now),
+            gpu_seconds=job.gpu_seconds_at(now),
+            accrues_since=None,
+        )
+        for job_id, job in snapshot.jobs.items()
+    }
+    return replace(snapshot, jobs=jobs, serial=0, changes=None)
+
+
+def stop_after(simulation: Simulation, count: int, *, untold: bool = False) -> list[float]:
+    """CPU time of the first `count` decisions (on a busy machine wall time says little). `untold`: of
+    snapshots as the daemon makes them."""
     from controller.simulation import driver
 
     taken: list[float] = []
     original = driver._Timed.plan
+    alive: list[Snapshot] = []
 
     def plan(self, snapshot, state):  # type: ignore[no-untyped-def]
+        if untold:
+            snapshot = as_in_the_daemon(snapshot)
+            # (As the daemon does, so that it is not the policy that throws the one before away.)
+            alive[:] = [*alive[-1:], snapshot]
         begin = time.process_time()
         made = original(self, snapshot, state)
         taken.append(time.process_time() - begin)
@@ -201,6 +243,8 @@ def main() -> int:
     one.add_argument("--jobs", type=int, default=20_000)
     one.add_argument("--decisions", type=int, default=1000)
     one.add_argument("--policies", default="fifo,tiresias-las,tiresias-gittins,srtf")
+    one.add_argument("--untold", action="store_true", help="as the daemon: nobody says what changed")
+    one.add_argument("--learned", action="store_true", help="tiresias-gittins knows 1,000 finished jobs")
     one.set_defaults(run=decisions)
     two = kinds.add_parser("scale")
     two.add_argument("--gpus", type=int, default=10_000)

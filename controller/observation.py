@@ -124,6 +124,9 @@ def make_job(
     if not running_on <= binding or not running_on:
         # No (believable) word from the nodes: then what Slurm gave it.
         running_on = binding
+    elif len(running_on) == len(binding):
+        # (One object for the two is compared sooner, at every look.)
+        running_on = binding
     phase = _phase(slurm_job, on_nodes)
     if phase is Phase.STARTING and not binding:
         # Released by a controller that was killed: it may be on the GPUs that it was prepared for any moment.

@@ -200,10 +200,14 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
 def _binding(record: JobRecord, nodes: Iterable[str]) -> GpuSet:
     """A request for shards of one GPU each cannot be met but by these GPUs, so it says what was allocated."""
     try:
-        return binding_of(record.gres, nodes)
+        return _known_binding(record.gres, tuple(nodes))
     except ValueError as error:
         log.warning("job %d: %s; it counts as having no GPUs: see scontrol show job", record.id, error)
         return frozenset()
+
+
+_known_binding = functools.lru_cache(maxsize=20_000)(binding_of)
+"""The same object at every look: who compares looks need not compare GPUs."""
 
 
 def _holds_whole_gpus(record: JobRecord) -> bool:
