@@ -239,7 +239,7 @@ class GangPolicy(ABC, Generic[A]):
             elif job.phase is Phase.RUNNING:
                 old, member.job = member.job, job
                 ran = job.run_seconds_at(now)
-                if abs(ran - now - member.ran_from) > _SAME_SECONDS or not old.run_seconds:
+                if abs(ran - now - member.ran_from) > _SAME_SECONDS or old.run_seconds <= 0:
                     touched.add(job_id)
                 elif member.standing is Standing.RUNNING and self.dynamic:
                     member.course = self._course(member, now)
