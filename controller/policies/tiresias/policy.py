@@ -443,7 +443,7 @@ class TiresiasGittins(_Tiresias):
     # -- learning -------------------------------------------------------------------------------------
 
     def gone(self, member: Member[Account], now: float) -> None:
-        self._learn(member.job.gpu_seconds_at(now))
+        self._learn(member.job.gpu_seconds_at(now if self._looked is None else self._looked))
 
     def gone_unseen(self, raw: Any, now: float) -> None:
         saved = _saved(raw)
