@@ -143,7 +143,7 @@ def refusal(job: Job, server: Server, share: int) -> str | None:
     if job.required_nodes and node.name not in job.required_nodes:
         return "not in the job's node list"
     if len(server.usable) < share:
-        return f"only {len(server.usable)} usable GPUs"
+        return f"only {len(server.usable)} usable {'GPU' if len(server.usable) == 1 else 'GPUs'}"
     if node.cpus and job.cpus_per_node > node.cpus:
         return f"only {node.cpus} CPUs"
     if server.memory_free_bytes is not None and job.memory_per_node_bytes > server.memory_free_bytes:

@@ -229,7 +229,8 @@ class Gandiva:
                 break
             words.add(reason)
         else:
-            return f"no server can take {share} of its {job.gpus} GPUs: " + "; ".join(sorted(words)[:3])
+            part = "its" if share == job.gpus else f"{share} of its"
+            return f"no server can take {part} {job.gpus} GPUs: " + "; ".join(sorted(words)[:3])
         if job.gpus in fleet.affinity.values():
             return f"no server has {share} free GPUs, and those shared by {job.gpus}-GPU jobs are full"
         return f"no server has {share} free GPUs, and no {job.gpus}-GPU job is there to take turns with"
