@@ -60,7 +60,7 @@ class World:
         nodes = options.pop("nodes", 1)
         weight = options.pop("weight", 1.0)
         suspend = options.pop("suspend", None)
-        text = request_text(gpus, nodes=nodes, weight=weight, suspend=suspend)  # type: ignore[arg-type]
+        text = request_text(gpus, nodes=nodes, weight=weight, suspend=suspend)
         return self.cluster.submit(text, work_seconds, **options)  # type: ignore[arg-type]
 
     def start(self) -> Controller:
