@@ -151,6 +151,8 @@ class Node:
             "MOCKGPU_DEV_DIR": str(self.devices),
             "LD_LIBRARY_PATH": str(self._build),
             "PYTHONPATH": str(REPOSITORY),
+            # Agents of tests beside this one would take a process that names no node for their own.
+            "SLURMD_NODENAME": f"bench-{os.getpid()}",
             **extra,
         }
 

@@ -208,6 +208,11 @@ class Rig:
                 )
             )
         log.close()
+        # In the middle of exec a process has no environment for a moment, and so belongs to no job.
+        eventually(
+            "processes that tell their job",
+            lambda: {p.pid for p in processes if p.poll() is None} <= set(remains()),
+        )
         job = Job(job_id, processes, out)
         self.jobs.append(job)
         return job
@@ -235,6 +240,27 @@ class Rig:
                 os.killpg(group, signal.SIGKILL)
         for job in self.jobs:
             job.kill()
+        # Whatever else lives of them would be taken for processes of the next test's jobs.
+        eventually("the end of all processes", lambda: not end_remains())
+
+
+def end_remains() -> list[int]:
+    """End what is left; returns what was."""
+    left = remains()
+    for pid in left:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return left
+
+
+def remains() -> list[int]:
+    """Processes of jobs on this node."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if f"SLURMD_NODENAME={NODE}\0".encode() in (folder / "environ").read_bytes():
+                found.append(int(folder.name))
+    return found
 
 
 @pytest.fixture

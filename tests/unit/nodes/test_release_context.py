@@ -49,6 +49,7 @@ def start(rig: Rig, job_id: int) -> Job:
             **rig.environ,
             "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}",
             "SLURM_JOB_ID": str(job_id),
+            "SLURMD_NODENAME": NODE,
             "CUDA_VISIBLE_DEVICES": "0",
             "GANDIVA_CONTROL_DIR": str(rig.run_dir / str(job_id)),
         },
