@@ -133,6 +133,13 @@ class ControlBlock:
         self._command = self.path / "command"
         self.ranks = self.path / "ranks"
 
+    def missing(self) -> str:
+        """What to say where there is none."""
+        return (
+            f"no control block {self.path}: the job was not prepared here, or the node has lost it since (did"
+            f" it restart?); where nothing of the job is there, scontrol requeue {self.job_id} starts it again"
+        )
+
     def exists(self) -> bool:
         """Whether there is one that an agent or a prolog has finished making."""
         return self._command.exists()
@@ -274,9 +281,7 @@ class ControlBlock:
             # In a folder of root's and mode 0600: a user who could open it could hold the lock for ever.
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
-            raise AgentError(
-                ErrorKind.UNKNOWN_JOB, f"no control block {self.path}: prepare the job first", self.job_id
-            ) from None
+            raise AgentError(ErrorKind.UNKNOWN_JOB, self.missing(), self.job_id) from None
         try:
             while not try_lock(file):
                 if not _end_hung_agent(file, self.job_id) and not poll.wait():

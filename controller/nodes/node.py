@@ -66,9 +66,7 @@ class Node:
             return state
         uid = block.uid()
         if uid is None:
-            raise AgentError(
-                ErrorKind.UNKNOWN_JOB, f"no control block {block.path}: prepare the job first", block.job_id
-            )
+            raise AgentError(ErrorKind.UNKNOWN_JOB, block.missing(), block.job_id)
         command = block.read_command()
         asked = command is not None and command.verb is not Verb.RUN
         return JobState(
