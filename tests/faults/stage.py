@@ -26,7 +26,7 @@ from tests.live.support import ENDED, Site
 SLICE_SECONDS = 1.5
 RESTART_SECONDS = 1.0
 """What was killed is started again so long after, as systemd would."""
-BOOT_SECONDS = 40.0
+BOOT_SECONDS = 30.0
 """A node that lost power is back so long after."""
 CONVERGED_SECONDS = 60.0
 """Every job that is there must be at work again, or have had its turn, this long after the repair. Nothing in
