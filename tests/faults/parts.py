@@ -91,7 +91,7 @@ _BOOTED_SLURMD = """\
 pid=/run/slurm/slurmd.%(node)s.pid
 rm -f $pid
 slurmd -b -N %(node)s || exit
-for i in $(seq 100); do [ -s $pid ] && kill -0 $(cat $pid) && exit; sleep 0.1; done
+for i in $(seq 600); do [ -s $pid ] && kill -0 $(cat $pid) && exit; sleep 0.1; done
 exit 1
 """
 """The nodes share their host's uptime: -b makes slurmd say that the node was booted just now, as a real one's
