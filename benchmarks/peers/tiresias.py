@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.measure import FIDELITY, Ours, references, spent
+from benchmarks.peers.measure import FIDELITY, LIMIT_SECONDS, Ours, references, spent
 
 STUBS = {
     "numpy.py": "def mean(values):\n    return float(sum(values)) / len(values)\n",
@@ -139,7 +139,9 @@ def whole_philly(args: argparse.Namespace, folder: Path) -> Iterator[str]:
     limit = math.ceil(args.times * run.cpu_seconds)
     words = ["prlimit", f"--cpu={limit}", *theirs(case, "dlas-gpu", args, folder)]
     begin = time.perf_counter()
-    done = subprocess.run(words, **place(args, folder), capture_output=True, check=False)
+    done = subprocess.run(
+        words, **place(args, folder), capture_output=True, check=False, timeout=LIMIT_SECONDS
+    )
     wall_seconds = time.perf_counter() - begin
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         yield f"theirs: not at its end after {limit} s CPU ({wall_seconds:.0f} s wall): stopped"
