@@ -4,7 +4,7 @@
 Runs in the containers, as a user's job: `python3 job.py FOLDER [options of train_mock.py]`. For each turn one
 JSON line is appended to FOLDER/turns/JOB.RANK: from the begin of the first mini-batch to the end of the last.
 A job that the driver's checkpoint took off its GPUs hears nothing of it: a mini-batch that took much too long
-ends a turn, and begins another.
+ends a turn, and begins another; so does one on other GPUs.
 When FOLDER/stop exists all ranks end together at one of the next mini-batches, as if it had been the last.
 """
 
@@ -40,6 +40,7 @@ class Model(train_mock.Model):
         super().__init__(options, rank, devices)
         self._begin = self._end = 0.0
         self._steps = 0
+        self._gpus: list[str] = []
         Model.last = self
 
     def train_step(self, seed: int) -> int:
@@ -47,9 +48,12 @@ class Model(train_mock.Model):
         result = super().train_step(seed)
         end = time.time()
         usual = self._options.minibatch_ms / 1000
-        if end - (self._end or begin) > AWAY_MINIBATCHES * usual:
+        gpus = self.uuids()
+        # After a move by the driver the GPUs are others by now: a turn names those that it was on.
+        if end - (self._end or begin) > AWAY_MINIBATCHES * usual or (self._steps and gpus != self._gpus):
             self.end_turn()
             begin = end - usual
+        self._gpus = gpus
         self._begin, self._end = self._begin or begin, end
         self._steps += 1
         return result
@@ -62,7 +66,7 @@ class Model(train_mock.Model):
         if self._steps:
             line = {
                 "node": os.environ.get("SLURMD_NODENAME", ""),
-                "gpus": self.uuids(),
+                "gpus": self._gpus,
                 "begin": self._begin,
                 "end": self._end,
                 "steps": self._steps,
