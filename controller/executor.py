@@ -550,7 +550,14 @@ class Executor:
     async def _requeue(self, operation: _Operation, action: Requeue) -> None:
         job = operation.job
         self._step(operation, Step.REQUEUE)
-        await self._patiently(self._cluster.requeue, job.id)
+        try:
+            await self._patiently(self._cluster.requeue, job.id)
+        except ClusterRefused as refused:
+            if not await self._has_ended(job.id):
+                # (Its user may have said --no-requeue since.) It stays where it is.
+                self._memory[job.id].not_before = self._clock.now() + self.settings.retry_after_seconds
+                self._recorder.event("requeue-failed", str(refused), self._clock.now(), job.id)
+            raise
         deadline = self._clock.now() + self.settings.start_deadline_seconds
         while (seen := await self._cluster.job(job.id)).state is not JobState.PENDING:
             if seen.state is JobState.ENDED:

@@ -22,6 +22,7 @@ from controller.errors import ClusterError, GandivaError, JournalError, NodeErro
 from controller.executor import Executor, ExecutorSettings, Recorder, Step
 from controller.journal import JobRecord, Journal
 from controller.lingering import lingering
+from controller.lost import Lost
 from controller.memory import Memory
 from controller.model import GpuSet, Job, JobId, Phase, Plan, Request, Snapshot
 from controller.nodes.port import NodePort, NodeSample
@@ -121,6 +122,7 @@ class Controller:
         self._looked_at: float | None = None
         """When jobs were last seen, by this controller or an earlier one."""
         self._requeued = Requeued()
+        self._lost = Lost(nodes)
         self._trouble: dict[str, str] = {}
         self._first_look = True
         self._generation = journal.generation if isinstance(journal, Journal) else 0
@@ -200,6 +202,9 @@ class Controller:
             default_method=self.executor.settings.default_method,
             only=self._worth_a_look(snapshot, plan),
         )
+        if out_of_reach := self._lost.look(view, samples, snapshot.busy, observed):
+            actions = [action for action in actions if action.job_id not in out_of_reach]
+            actions += self._lost.actions(snapshot)
         actions += self._requeued.actions(view, snapshot)
         self._remember(view, snapshot, plan)
         # The journal first, where it can be written. Where not, jobs must not wait for its disk.

@@ -52,7 +52,8 @@ class Model(train_mock.Model):
         # After a move by the driver the GPUs are others by now: a turn names those that it was on.
         if end - (self._end or begin) > AWAY_MINIBATCHES * usual or (self._steps and gpus != self._gpus):
             self.end_turn()
-            begin = end - usual
+            # When in this mini-batch it came back is not known, only that it was there at its end.
+            begin = end
         self._gpus = gpus
         self._begin, self._end = self._begin or begin, end
         self._steps += 1

@@ -103,6 +103,12 @@ class Looking:
             jobs=tuple(jobs),
         )
 
+    def living(self, args: protocol.JobArgs, _deadline: Deadline) -> protocol.LivingResult:
+        """What of a job lives here, whether or not it has a control block."""
+        return protocol.LivingResult(
+            processes=self._node.processes.living(args.job_id), booted_at=_booted_at()
+        )
+
     def _job_info(self, job_id: int, occupancy: Occupancy | None, can: Capabilities) -> protocol.JobInfo:
         block = self._node.blocks.block(job_id)
         state = self._node.state(block)
@@ -147,3 +153,13 @@ def _boot_id() -> str:
         return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:64]
     except OSError:
         return ""
+
+
+def _booted_at() -> float:
+    try:
+        lines = Path("/proc/stat").read_text().splitlines()
+        return float(next(line.split()[1] for line in lines if line.startswith("btime ")))
+    except (OSError, StopIteration, IndexError, ValueError) as error:
+        raise AgentError(
+            protocol.ErrorKind.INTERNAL, f"/proc/stat does not say when the node was started: {error!r}"
+        ) from error

@@ -101,6 +101,16 @@ class NodeSample:
 
 
 @dataclass(frozen=True, slots=True)
+class Living:
+    """Answer of `living`."""
+
+    processes: int
+    """Processes of the job on the node, Slurm's own for it included."""
+    booted_at: float
+    """When the node was started, in seconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pause:
     """Answer of `pause`."""
 
@@ -190,6 +200,10 @@ class NodePort(Protocol):
 
     async def forget(self, node: str, job_id: JobId) -> None:
         """The job is over: remove its control block."""
+        ...
+
+    async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
+        """What of a job lives on a node, control block or not."""
         ...
 
     async def close(self) -> None:

@@ -123,6 +123,11 @@ class Processes:
                 found.append(ProcessId(pid, start))
         return tuple(found)
 
+    def living(self, job_id: int) -> int:
+        """How many processes look like the job's: those of Slurm itself and those that only their environment
+        says so of are counted too. None: nothing of it is here, whoever lost its control block."""
+        return sum(self._looks_like(pid, job_id) for pid in self._pids())
+
     def halted(self, pid: int) -> str | None:
         """ "stopped" or "frozen" when the process cannot run now; None when it can, or has ended."""
         fields = self._stat(pid)
@@ -167,6 +172,14 @@ class Processes:
             return None
         fields = text[text.rindex(")") + 1 :].split()
         return fields if len(fields) > 19 and fields[19].isdecimal() else None
+
+    def _looks_like(self, pid: int, job_id: int) -> bool:
+        if self.job_of(pid) == job_id:
+            return True
+        title = _STEPD_TITLE.match((self._read(pid, "cmdline") or "").replace("\0", " "))
+        if title is not None and int(title["job"]) == job_id:
+            return True
+        return f"SLURM_JOB_ID={job_id}" in (self._read(pid, "environ") or "").split("\0")
 
     def _comm(self, pid: int) -> str:
         return (self._read(pid, "comm") or "").strip()

@@ -183,6 +183,7 @@ VERBS: dict[str, type[_Strict]] = {
     "verify_empty": VerifyEmptyArgs,
     "resume": ResumeArgs,
     "forget": JobArgs,
+    "living": JobArgs,
 }
 
 
@@ -283,6 +284,14 @@ class ObserveResult(_Open):
 
 class EmptyResult(_Open):
     """Verbs that only say that they are done."""
+
+
+class LivingResult(_Open):
+    """`living`."""
+
+    processes: int = Field(ge=0, le=2**22)
+    booted_at: float
+    """Seconds since the epoch on the node's clock."""
 
 
 class PauseResult(_Open):

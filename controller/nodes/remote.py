@@ -17,7 +17,16 @@ from controller.measures import Measures
 from controller.model import JobId
 from controller.nodes import protocol
 from controller.nodes.connection import Connection, Patience
-from controller.nodes.port import GpuProcess, GpuSample, NodeJob, NodeSample, Offload, Pause, RankSample
+from controller.nodes.port import (
+    GpuProcess,
+    GpuSample,
+    Living,
+    NodeJob,
+    NodeSample,
+    Offload,
+    Pause,
+    RankSample,
+)
 from controller.nodes.transport import Transport
 
 log = logging.getLogger(__name__)
@@ -165,6 +174,11 @@ class RemoteNodes:
     async def forget(self, node: str, job_id: JobId) -> None:
         """See NodePort."""
         await self._ask(node, "forget", {"job_id": job_id}, FORGET_SECONDS, protocol.EmptyResult)
+
+    async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
+        """See NodePort. Agents from before this verb answer `bad_request`."""
+        found = await self._ask(node, "living", {"job_id": job_id}, deadline_seconds, protocol.LivingResult)
+        return Living(found.processes, found.booted_at)
 
     async def close(self) -> None:
         """See NodePort."""

@@ -19,6 +19,7 @@ from controller.model import GpuId, JobId
 from controller.nodes.port import (
     GpuProcess,
     GpuSample,
+    Living,
     NodeJob,
     NodePhase,
     NodeSample,
@@ -204,6 +205,13 @@ class SimulatedNodes:
         self._reach(node)
         self._blocks[node].pop(job_id, None)
         self._touch(node, job_id)
+
+    async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
+        self._reach(node)
+        job = self.cluster.jobs.get(job_id)
+        here = job is not None and job.state in _WITH_PROCESSES and node in job.nodes
+        self._answer(node)
+        return Living(int(here), 0.0)
 
     async def close(self) -> None:
         """Nothing to close."""

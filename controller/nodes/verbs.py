@@ -44,6 +44,7 @@ class NodeAgent:
             "verify_empty": driver_verbs.verify_empty,
             "resume": returning.resume,
             "forget": self.forget,
+            "living": looking.living,
         }
 
     def start(self) -> None:

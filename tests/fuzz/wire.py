@@ -70,6 +70,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
         "deadline_seconds": 9.0,
     },
     {"id": 7, "verb": "forget", "args": {"job_id": 7}, "deadline_seconds": 30.0},
+    {"id": 7, "verb": "living", "args": {"job_id": 7}, "deadline_seconds": 5.0},
 )
 
 

@@ -19,7 +19,7 @@ from controller.cluster.port import ClusterView, SlurmJob
 from controller.cluster.simulated import SimulatedCluster
 from controller.errors import ClusterUnavailable, GandivaError, NodeError, NodeUnreachable
 from controller.model import JobId
-from controller.nodes.port import NodeSample, Offload, Pause
+from controller.nodes.port import Living, NodeSample, Offload, Pause
 from controller.nodes.simulated import SimulatedNodes
 from tests.contract.passing_on import PassingOn
 
@@ -181,6 +181,7 @@ _OLDER_ANSWERS: Mapping[str, Any] = {
     "pause": Pause(7, True),
     "offload": Offload(0, 0.05),
     "checkpoint": Offload(0, 0.05),
+    "living": Living(1, 0.0),
 }
 
 
@@ -252,6 +253,10 @@ class FaultyNodes:
 
     async def forget(self, node: str, job_id: JobId) -> None:
         await self._call("forget", node, job_id, 10.0, {})
+
+    async def living(self, node: str, job_id: JobId, **options: Any) -> Living:
+        answer: Living = await self._call("living", node, job_id, options["deadline_seconds"], options)
+        return answer
 
     async def close(self) -> None:
         """Nothing to close."""

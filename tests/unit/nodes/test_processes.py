@@ -143,3 +143,17 @@ def test_stopped_and_frozen(table: Table) -> None:
     unified.mkdir(parents=True)
     (unified / "cgroup.events").write_text("populated 1\nfrozen 1\n")
     assert [found.halted(pid) for pid in (50, 51, 52, 53)] == ["stopped", "frozen", "frozen", "frozen"]
+
+
+def test_whatever_looks_like_a_job_counts_as_its_life(table: Table) -> None:
+    found = table.processes()
+    table.add(40, cgroup="0::/\n")
+    assert found.living(12) == 0
+    table.add(50, cgroup=V1)
+    table.add(51, uid=0, comm="slurmstepd", cmdline="slurmstepd: [12.batch]")
+    # Whose control block has gone has no owner here: its environment counts whoever it is of.
+    table.add(52, environ={"SLURM_JOB_ID": "12"}, uid=4711)
+    table.add(53, environ={"SLURM_JOB_ID": "121"})
+    table.add(54, uid=0, comm="slurmstepd", cmdline="slurmstepd: [121.batch]")
+    assert found.living(12) == 3
+    assert found.living(121) == 2
