@@ -61,8 +61,11 @@ def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> I
         return
     yield ok(host, "user", f"{user}, uid {account.uid}")
     yield _settings_file(path, account)
-    yield _key(settings.nodes.ssh_key, account)
-    yield _readable(settings.nodes.known_hosts, account, "known_hosts", "ssh-keyscan NODE… > {path}")
+    leader = settings.cluster.controller_host
+    here = leader == "localhost" or leader.split(".")[0] == host
+    only = "" if here else f"needed on the controller's host ({leader}) only; there, "
+    yield _key(settings.nodes.ssh_key, account, only)
+    yield _readable(settings.nodes.known_hosts, account, "known_hosts", f"{only}ssh-keyscan NODE… > {{path}}")
     yield from _journal_folder(settings.journal.path, account)
     if settings.log.file is not None:
         yield _folder(settings.log.file.parent, account, "log folder")
@@ -117,8 +120,10 @@ def _settings_file(path: Path, account: Account) -> Finding:
     return ok(str(path), "settings", "readable by all")
 
 
-def _key(path: Path, account: Account) -> Finding:
-    found = _status(path, account, "SSH key", f"as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}")
+def _key(path: Path, account: Account, only: str) -> Finding:
+    found = _status(
+        path, account, "SSH key", f"{only}as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}"
+    )
     if isinstance(found, Finding):
         return found
     right = f"chown {account.name} {path}; chmod 600 {path}"

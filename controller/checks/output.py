@@ -67,7 +67,7 @@ def summary(findings: Sequence[Finding]) -> str:
         for level in (Level.ERROR, Level.WARNING)
         if counts[level]
     ]
-    return f"{len(findings)} checks: {', '.join(words) or 'all is well'}"
+    return f"{len(findings)} check{'' if len(findings) == 1 else 's'}: {', '.join(words) or 'all is well'}"
 
 
 def as_json(findings: Sequence[Finding]) -> str:

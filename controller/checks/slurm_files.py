@@ -253,7 +253,8 @@ def judge_description(description: Path, options: SlurmOptions, host: str) -> It
     try:
         files = render(load(description))
     except SlurmConfigError as failure:
-        yield error(host, "description", str(failure), f"edit {description}")
+        change = f"edit {description}" if description.exists() else "--cluster FILE: where is it?"
+        yield error(host, "description", str(failure), change)
         return
     folder = options.file.parent
     differing = False

@@ -9,8 +9,9 @@ from controller.cli.common import Subparsers, add_config, new_parser
 
 _DESCRIPTION = """\
 Run the Gandiva controller: it looks at Slurm and at the GPU nodes, decides
-which jobs are on which GPUs, and carries that out. One per cluster. SIGHUP
-reads the settings again; SIGTERM ends it, and jobs go on as they are."""
+which jobs are on which GPUs, and carries that out. One leads, others wait to
+take over. SIGHUP reads the settings again; SIGTERM ends it, and jobs go on as
+they are (or as daemon.at_stop says)."""
 
 _EXAMPLES = """\
   systemctl start gandiva                     the usual way

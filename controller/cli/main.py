@@ -32,9 +32,8 @@ examples:
   gandiva report -S now-1hours   jobs of the last hour with their GPU time
   gandiva explain 1234           why job 1234 waits, runs or moved
 
-Each command has a --help of its own. Manual pages: gandiva-report(1),
-gandiva-top(1), gandiva-explain(1), gandiva-config(1), gandiva.toml(5),
-gandivad(8), gandiva-check(8), gandiva-agent(8)."""
+Each command has a --help and a manual page of its own; gandiva(1) names them.
+Settings are in gandiva.toml(5)."""
 
 
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -42,6 +42,7 @@ def run(args: argparse.Namespace) -> int:
     import tempfile
 
     from controller.simulation.traces import read_trace
+    from controller.simulation.traces.base import TraceError
 
     command = [args.sacct, "--allusers", "--allocations", "--parsable2", f"--format={FIELDS},AdminComment"]
     command += [f"--starttime={args.starttime}", f"--endtime={args.endtime}"]
@@ -61,7 +62,11 @@ def run(args: argparse.Namespace) -> int:
     with tempfile.NamedTemporaryFile(suffix=".txt") as checked:
         checked.write(trace)
         checked.flush()
-        jobs = read_trace(Path(checked.name), "sacct")
+        try:
+            jobs = read_trace(Path(checked.name), "sacct")
+        except TraceError as error:
+            message = str(error).replace(checked.name, f"sacct from {args.starttime} to {args.endtime}")
+            raise GandivaError(f"{message} (you may not be allowed to see the jobs of others)") from error
     if args.output is None:
         sys.stdout.write(trace.decode())
     else:

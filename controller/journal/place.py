@@ -21,8 +21,8 @@ def require_journal(path: Path) -> int:
         raise JournalError(f"there is no journal {path}: has the controller ever run?") from None
     except OSError as error:
         raise JournalError(
-            f"cannot look at the journal {path}: {error.strerror}: it is for root and the controller;"
-            " gandiva report without --journal asks the controller"
+            f"cannot look at the journal {path}: {error.strerror}: it is for root and the user of the"
+            " controller; others ask the controller itself: gandiva report, gandiva explain"
         ) from error
     if not stat.S_ISREG(status.st_mode):
         raise JournalError(f"{path} is no file, so no journal")

@@ -146,6 +146,8 @@ def refusal(job: Job, server: Server, share: int) -> str | None:
         return f"only {len(server.usable)} usable {'GPU' if len(server.usable) == 1 else 'GPUs'}"
     if node.cpus and job.cpus_per_node > node.cpus:
         return f"only {node.cpus} CPUs"
+    if node.memory_bytes and job.memory_per_node_bytes > node.memory_bytes:
+        return f"only {node.memory_bytes / 2**30:.0f} GiB of host memory"
     if server.memory_free_bytes is not None and job.memory_per_node_bytes > server.memory_free_bytes:
         return "not enough free host memory"
     return None

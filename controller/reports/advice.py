@@ -7,8 +7,8 @@ from controller.api.messages import JobMessage, LiveJobMessage
 from controller.reports.slurm_job import SlurmJob
 
 _BY_PHASE = {
-    "queued": "nothing: it starts when there is room. Fewer GPUs, or no --nodelist and --gandiva-gpu-types, "
-    "find room earlier",
+    "queued": "nothing: it starts when there is room. Fewer GPUs, less --mem, or no --nodelist and "
+    "--gandiva-gpu-types, find room earlier",
     "starting": "nothing: Slurm starts it within seconds",
     "yielded": "nothing: it goes on by itself when its turn comes",
     "suspended": "nothing: it goes on by itself when its turn comes",

@@ -139,7 +139,8 @@ def _facts(answer: ExplainMessage, columns: int, slurm: SlurmJob | None) -> Iter
                 (
                     "has run",
                     f"{units.duration(job.run_seconds)} of {units.duration(row.elapsed)}{part}, in "
-                    f"{job.slices} slices, {job.suspends} suspends, {job.moves} moves",
+                    f"{units.several(job.slices, 'slice')}, {units.several(job.suspends, 'suspend')}, "
+                    f"{units.several(job.moves, 'move')}",
                 )
             )
     step_seconds = (live.step_seconds if live else None) or (job.step_seconds if job else None)

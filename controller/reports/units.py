@@ -46,6 +46,11 @@ def share(part: float, whole: float) -> str:
     return f"{100 * min(1.0, part / whole):.1f}%" if whole > 0 else ""
 
 
+def several(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def size(count: int | None, unit: str = "") -> str:
     """Bytes like sacct's memory columns: `1.5G`, or in the unit given (K, M, G, T, P). Empty for None."""
     if count is None:

@@ -230,7 +230,8 @@ class Gandiva:
             words.add(reason)
         else:
             part = "its" if share == job.gpus else f"{share} of its"
-            return f"no server can take {part} {job.gpus} GPUs: " + "; ".join(sorted(words)[:3])
+            gpus = "GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
+            return f"no server can take {part} {gpus}: " + "; ".join(sorted(words)[:3])
         if job.gpus in fleet.affinity.values():
             return f"no server has {share} free GPUs, and those shared by {job.gpus}-GPU jobs are full"
         return f"no server has {share} free GPUs, and no {job.gpus}-GPU job is there to take turns with"

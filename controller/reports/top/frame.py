@@ -249,5 +249,6 @@ def _summary(answer: GpusMessage) -> Text:
     text.append("gandiva  ", style="bold")
     text.append(clock.strftime("%H:%M:%S", clock.localtime(answer.time)))
     text.append(f"{sum(uses.values()):7} GPUs  ", style="bold").append(", ".join(gpus))
-    text.append(f"\n{len(answer.jobs):24} jobs  ", style="bold").append(", ".join(jobs))
+    noun = "job " if len(answer.jobs) == 1 else "jobs"
+    text.append(f"\n{len(answer.jobs):24} {noun}  ", style="bold").append(", ".join(jobs))
     return text

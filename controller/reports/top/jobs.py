@@ -77,7 +77,8 @@ def jobs_grid(
         own = [one for one in jobs if one.user == job.user]
         gpus = sum(len(one.running_on) for one in own)
         hours = sum(one.gpu_seconds for one in own) / 3600
-        words = f"{clean(job.user)}: {len(own)} jobs, {gpus} GPUs in use, {hours:.1f} GPU hours so far"
+        words = f"{clean(job.user)}: {units.several(len(own), 'job')}, {units.several(gpus, 'GPU')} in use"
+        words += f", {hours:.1f} GPU hours so far"
         return Text(words, style="bold", no_wrap=True, overflow="ellipsis")
 
     def below(job: LiveJobMessage) -> Text | None:

@@ -115,6 +115,17 @@ def test_what_is_not_there_is_told_with_the_command_that_makes_it(site: tuple[Se
     assert hosts.found == "is empty" and "ssh-keyscan" in hosts.change
 
 
+def test_what_only_the_controllers_host_needs_is_not_asked_of_others(site: tuple[Settings, Path]) -> None:
+    site[0].nodes.ssh_key.unlink()
+    site[0].nodes.known_hosts.unlink()
+    for leader, said in (("localhost", False), ("ctl.hpc", False), ("other", True)):
+        cluster = site[0].cluster.model_copy(update={"controller_host": leader})
+        findings = bad(permissions((site[0].model_copy(update={"cluster": cluster}), site[1])))
+        changes = [finding.change for finding in findings]
+        assert len(changes) == 2
+        assert all(("needed on the controller's host (other) only" in c) is said for c in changes), leader
+
+
 def test_a_folder_on_the_way_that_may_not_be_entered(site: tuple[Settings, Path]) -> None:
     settings, _ = site
     etc = settings.nodes.ssh_key.parent

@@ -51,3 +51,12 @@ def test_a_request_that_makes_no_sense_is_said_and_left(
     code, out = trace(tmp_path, line(1, "cpu=1,gres/gpu=4", ""), line(2, "gres/shard=4", "gandiva:{|}"))
     assert code == 0 and "job 2: its request makes no sense" in capsys.readouterr().err
     assert "|gres/shard=4|" in out.read_text() and "gandiva:" not in out.read_text()
+
+
+def test_no_jobs_at_all_is_said_of_the_times_that_were_asked_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out = trace(tmp_path)
+    message = capsys.readouterr().err
+    assert code == 1 and not out.exists()
+    assert "sacct from now-1days to now: line 1: no jobs" in message and "/tmp" not in message

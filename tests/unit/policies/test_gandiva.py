@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from controller.model import JobId, Phase
 from controller.policies.gandiva import Gandiva, GandivaSettings, algorithm1
 from controller.policies.servers import build_servers
-from tests.unit.policies.harness import IdealCluster, gpu_set, make_job, make_node
+from tests.unit.policies.harness import GIB, IdealCluster, gpu_set, make_job, make_node
 
 
 def cluster(
@@ -186,6 +186,16 @@ def test_an_impossible_request_waits_with_a_reason() -> None:
     plan = c.step()
     assert not plan.assignments
     assert "only 4 usable GPUs" in plan.reasons[JobId(1)]
+
+
+def test_more_memory_than_any_node_has_is_told_from_memory_that_others_have_now() -> None:
+    c = cluster(4)
+    c.nodes["s0"] = make_node("s0", 4, memory_bytes=64 * GIB, memory_free_bytes=16 * GIB)
+    c.submit(make_job(1, memory_per_node_bytes=999 * GIB))
+    c.submit(make_job(2, memory_per_node_bytes=32 * GIB))
+    reasons = c.step().reasons
+    assert reasons[JobId(1)] == "no server can take its GPU: only 64 GiB of host memory"
+    assert reasons[JobId(2)] == "no server can take its GPU: not enough free host memory"
 
 
 def test_a_departure_lets_a_waiting_job_start_elsewhere() -> None:

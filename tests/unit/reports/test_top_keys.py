@@ -137,9 +137,9 @@ def test_sorting_by_columns_and_backwards() -> None:
 def test_jobs_user_by_user() -> None:
     lines = Screen(three(), height=30).press("t")
     start = next(index for index, line in enumerate(lines) if line.startswith("JobID")) + 1
-    assert lines[start].startswith("alice: 2 jobs, 1 GPUs in use, ")
+    assert lines[start].startswith("alice: 2 jobs, 1 GPU in use, ")
     assert jobs_in(lines) == [7, 9, 8]
-    assert any(line.startswith("bob: 1 jobs, 0 GPUs in use") for line in lines)
+    assert any(line.startswith("bob: 1 job, 0 GPUs in use") for line in lines)
     assert [job.job_id for job in ordered(three().jobs, Order.NAME, NOW, reverse=True, by_user=True)] == [
         7,
         9,

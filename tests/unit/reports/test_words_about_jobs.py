@@ -278,7 +278,7 @@ def test_a_waiting_job_is_explained_by_its_reason_and_its_rivals() -> None:
     assert lines[0] == "Job 8 (train, alice) is suspended and waits for its turn"
     assert "  why         waits for its turn behind 7" in lines
     assert "  bound to    any 1 of n1:0-1" in lines
-    assert "  has run     00:06:40 of 00:13:20 (50.0%), in 2 slices, 1 suspends, 0 moves" in lines
+    assert "  has run     00:06:40 of 00:13:20 (50.0%), in 2 slices, 1 suspend, 0 moves" in lines
     rival = lines[lines.index("On its GPUs now") + 1]
     assert rival.split() == ["7", "train", "bob", "weight", "1", "n1:0"]
 
