@@ -33,6 +33,7 @@ from controller.requests import InvalidRequest, parse_request
 from controller.requeued import Requeued
 from controller.scene import Scene
 from controller.signal import Signal
+from controller.together import both
 
 log = logging.getLogger(__name__)
 
@@ -252,9 +253,7 @@ class Controller:
         """Slurm and the nodes at the same time; nodes that Slurm names for the first time are asked after."""
         deadline_seconds = self.settings.observe_deadline_seconds
         if self.settings.concurrent:
-            view, samples = await asyncio.gather(
-                self._cluster.observe(), self._nodes.observe(deadline_seconds)
-            )
+            view, samples = await both(self._cluster.observe(), self._nodes.observe(deadline_seconds))
         else:
             view, samples = await self._cluster.observe(), await self._nodes.observe(deadline_seconds)
         addresses = {n.name: self.settings.addresses.get(n.name, n.address or n.name) for n in view.nodes}

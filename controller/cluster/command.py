@@ -15,6 +15,7 @@ from controller.cluster.records import JobRecord, array_tasks, shares_record
 from controller.cluster.transport import BindChange, Load, UnbindChange
 from controller.errors import UnknownJob
 from controller.model import GpuId, JobId
+from controller.together import both
 
 
 class CommandTransport:
@@ -32,7 +33,7 @@ class CommandTransport:
         self._names = names if all_jobs else {**self._names, **names}
 
     async def load(self) -> Load:
-        jobs_text, nodes_text = await asyncio.gather(
+        jobs_text, nodes_text = await both(
             run("squeue", "--json", "--states=all", what="reading the jobs"),
             run("scontrol", "show", "nodes", "--json", what="reading the nodes"),
         )
