@@ -152,8 +152,8 @@ class _Worker:
             return await self._answer()
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             self._kill()
-            # What it said last is on its way through another pipe.
-            await asyncio.wait(set(self._tasks), timeout=1.0)
+            if self._tasks:  # What it said last is on its way through another pipe.
+                await asyncio.wait(set(self._tasks), timeout=1.0)
             said = " / ".join(self._said) or "it said nothing"
             raise ClusterUnavailable(f"{what}: the pyslurm worker died: {said}") from error
         except BaseException:

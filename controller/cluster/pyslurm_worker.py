@@ -17,6 +17,7 @@ import marshal
 import os
 import pwd
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
@@ -73,7 +74,12 @@ _ALLOCATED = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"}
 )
 _HEADER_BYTES = 4
+_NAMELESS_SECONDS = 60.0
+"""For so long a user without a name is not asked for again: of jobs of a user that is gone, or while the name
+service is slow, each look would wait for it."""
 _users: dict[int, str] = {}
+_nameless: dict[int, float] = {}
+"""When (monotonic seconds) these users had no name."""
 _whole_gpu: dict[tuple[int, int], bool] = {}
 
 
@@ -83,11 +89,20 @@ def _number(value: Any) -> int:
 
 
 def _user(uid: int) -> str:
-    if uid not in _users:
-        try:
-            _users[uid] = pwd.getpwuid(uid).pw_name
-        except KeyError:
-            return str(uid)
+    """A user's name; the number where there is none."""
+    if uid in _users:
+        return _users[uid]
+    asked_at = _nameless.get(uid)
+    if asked_at is not None and time.monotonic() < asked_at + _NAMELESS_SECONDS:
+        return str(uid)
+    try:
+        _users[uid] = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        if len(_nameless) >= 10_000:
+            _nameless.clear()
+        _nameless[uid] = time.monotonic()  # (after the answer, which may have taken long)
+        return str(uid)
+    _nameless.pop(uid, None)
     return _users[uid]
 
 

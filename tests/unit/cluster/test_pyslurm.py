@@ -9,13 +9,15 @@ import json
 import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from controller.cluster import pyslurm_worker
 from controller.cluster.factory import open_cluster
 from controller.cluster.gres import BoundRequest
-from controller.cluster.pyslurm import PyslurmTransport
+from controller.cluster.pyslurm import PyslurmTransport, _Worker
 from controller.cluster.slurm import SlurmCluster
 from controller.cluster.transport import BindChange
 from controller.errors import ClusterRefused, ClusterUnavailable, SettingsError, UnknownJob
@@ -221,6 +223,57 @@ async def test_a_pyslurm_that_does_not_start(
         await transport.load()
     plan(Jobs_load={"jobs": []})
     assert (await transport.load()).jobs == ()
+
+
+async def test_a_worker_that_dies_in_the_middle_of_an_answer(
+    transport: PyslurmTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All else that is known of it (its exit, its last words) may have been read before the answer ends."""
+
+    async def cut_short(worker: _Worker) -> None:
+        process = worker._process
+        assert process is not None
+        process.kill()
+        while worker._tasks:
+            await asyncio.wait(set(worker._tasks))
+        raise asyncio.IncompleteReadError(b"", 100)
+
+    await transport.suspend(JOB)
+    with monkeypatch.context() as patched:
+        patched.setattr(_Worker, "_answer", cut_short)
+        with pytest.raises(ClusterUnavailable, match="the pyslurm worker died"):
+            await transport.suspend(JOB)
+    await transport.suspend(JOB)
+
+
+def test_a_user_without_a_name_is_not_asked_for_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    names: dict[int, str] = {}
+    now = 1000.0
+
+    def getpwuid(uid: int) -> SimpleNamespace:
+        asked.append(uid)
+        return SimpleNamespace(pw_name=names[uid])
+
+    monkeypatch.setattr(pyslurm_worker, "_users", {})
+    monkeypatch.setattr(pyslurm_worker, "_nameless", {})
+    monkeypatch.setattr(pyslurm_worker, "pwd", SimpleNamespace(getpwuid=getpwuid))
+    monkeypatch.setattr(pyslurm_worker, "time", SimpleNamespace(monotonic=lambda: now))
+    assert [pyslurm_worker._user(4711) for _ in range(3)] == ["4711"] * 3
+    assert asked == [4711]
+    names[4711] = "alice"
+    now += pyslurm_worker._NAMELESS_SECONDS
+    assert [pyslurm_worker._user(4711) for _ in range(3)] == ["alice"] * 3
+    assert asked == [4711, 4711]
+
+
+def test_users_without_a_name_do_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pyslurm_worker, "_users", {})
+    monkeypatch.setattr(pyslurm_worker, "_nameless", {})
+    monkeypatch.setattr(pyslurm_worker, "pwd", SimpleNamespace(getpwuid={}.__getitem__))
+    for uid in range(25_000):
+        pyslurm_worker._user(uid)
+    assert len(pyslurm_worker._nameless) <= 10_000
 
 
 def test_a_host_without_pyslurm_is_told_the_alternative(monkeypatch: pytest.MonkeyPatch) -> None:
