@@ -8,6 +8,8 @@ the same by `held`, `eligible` or `up`.
 from __future__ import annotations
 
 import functools
+import heapq
+import itertools
 import logging
 import math
 import re
@@ -232,35 +234,55 @@ def _is_bound(record: JobRecord) -> bool:
         return False
 
 
-def array_tasks(record: JobRecord) -> tuple[int, ...]:
-    """The task numbers behind one record, without the `%limit`; of a list that Slurm has cut short those that
-    are still whole. Empty when there is nothing to tell."""
-    text = record.array_tasks.partition("%")[0]
-    if text.endswith(_CUT_SHORT):
-        text = text.rpartition(",")[0]
+def array_tasks(record: JobRecord, limit: int | None = None) -> tuple[int, ...]:
+    """The task numbers behind one record, ascending, without the `%limit`; of a list that Slurm has cut short
+    those that are still whole. Empty when there is nothing to tell.
+
+    Args:
+        record: as read from Slurm.
+        limit: no more than so many, the lowest. An array may have millions.
+    """
     try:
-        return parse_task_numbers(text)
+        spans = _task_spans(_whole_part(record.array_tasks))
     except ValueError as error:
         log.warning("job %d: array tasks %r: %s; they wait", record.id, record.array_tasks, error)
         return ()
+    return tuple(itertools.islice(heapq.merge(*spans), limit))
 
 
 def parse_task_numbers(text: str) -> tuple[int, ...]:
     """Parse `0-5,9` and `1-9:2`. Raises ValueError."""
-    numbers: list[int] = []
+    return tuple(itertools.chain.from_iterable(_task_spans(text)))
+
+
+def _whole_part(array_tasks: str) -> str:
+    """A list of tasks without its limit, and without a number that is cut short."""
+    text = array_tasks.partition("%")[0]
+    return text.rpartition(",")[0] if text.endswith(_CUT_SHORT) else text
+
+
+def _task_spans(text: str) -> list[range]:
+    """A list of tasks as ranges, which cost the same whatever their length. Raises ValueError."""
+    spans: list[range] = []
     for part in text.split(",") if text else ():
         span, _, step = part.partition(":")
         first, _, last = span.partition("-")
-        numbers.extend(range(int(first), int(last or first) + 1, int(step or 1)))
-    return tuple(numbers)
+        spans.append(range(int(first), int(last or first) + 1, int(step or 1)))
+    return spans
 
 
 def shares_record(record: JobRecord) -> bool:
     """Whether several array tasks share this record, so that it cannot be bound before they are split. Where
-    Slurm does not say all of them, or what it says makes no sense, they are several."""
+    Slurm does not say all of them, or what it says makes no sense, they are several. (Asked several times a
+    look: the tasks are not listed for it.)"""
     if record.array_task_id >= 0 or not record.array_tasks:
         return False
-    return _CUT_SHORT in record.array_tasks or len(array_tasks(record)) != 1
+    if _CUT_SHORT in record.array_tasks:
+        return True
+    try:
+        return sum(map(len, _task_spans(_whole_part(record.array_tasks)))) != 1
+    except (ValueError, OverflowError):  # (a range of more than a machine word has no length)
+        return True
 
 
 def array_rooms(records: Iterable[JobRecord]) -> Mapping[int, bool]:

@@ -245,7 +245,7 @@ class SlurmCluster:
                 continue
             wanted = min(MAX_WAITING_TASKS, record.array_limit or MAX_WAITING_TASKS)
             room = wanted - waiting[record.array_job_id]
-            tasks = sorted(array_tasks(record))[:-1][: max(room, 0)]
+            tasks = array_tasks(record, max(room, 0) + 1)[:-1]
             if tasks:
                 try:
                     await self._transport.split(JobId(record.array_job_id), tasks)

@@ -26,9 +26,11 @@ def expand(expression: str) -> tuple[str, ...]:
         names.extend(_expand_one(item, expression))
         if len(names) > MAX_NAMES:
             raise ValueError(f"{expression!r} has more than {MAX_NAMES} names")
-    if len(set(names)) != len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{expression!r} names {twice} twice")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{expression!r} names {name} twice")
+        seen.add(name)
     return tuple(names)
 
 

@@ -138,6 +138,21 @@ def test_task_numbers() -> None:
     assert array_tasks(job_record(array_tasks="1,3-5,1...%2")) == (1, 3, 4, 5)
 
 
+def test_no_more_task_numbers_than_asked_for_and_the_lowest_first() -> None:
+    array = job_record(array_tasks="1-9:2,2,20-4000000%5")
+    assert array_tasks(array, 4) == (1, 2, 3, 5)
+    assert array_tasks(array, 0) == ()
+
+
+def test_what_a_record_stands_for_is_told_without_listing_its_tasks() -> None:
+    """An array may have millions of tasks, and this is asked several times a look. (These would not fit into
+    any memory.)"""
+    array = job_record(array_job_id=7, array_tasks="0-9999999999999999,7%2")
+    assert shares_record(array)
+    assert array_tasks(array, 3) == (0, 1, 2)
+    assert shares_record(job_record(array_job_id=7, array_tasks="0-" + "9" * 100))
+
+
 def test_only_records_of_several_tasks_are_shared() -> None:
     assert shares_record(job_record(array_job_id=7, array_tasks="0-1"))
     assert not shares_record(job_record(array_job_id=7, array_tasks="4"))

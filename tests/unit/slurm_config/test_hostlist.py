@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.slurm_config import hostlist
 from controller.slurm_config.hostlist import MAX_NAMES, expand
 
 
@@ -31,6 +32,28 @@ def test_expansion(expression: str, names: tuple[str, ...]) -> None:
 def test_refused(expression: str) -> None:
     with pytest.raises(ValueError):
         expand(expression)
+
+
+class _Counted(str):
+    """A string that counts how often strings of its kind were compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        _Counted.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_name_that_comes_twice_is_found_in_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In as many passes as there are names before it, 65,536 names would take minutes."""
+    names = [_Counted(f"n{number}") for number in range(2_000)]
+    monkeypatch.setattr(hostlist, "_split", lambda _: ["whatever"])
+    monkeypatch.setattr(hostlist, "_expand_one", lambda *_: [*names, _Counted("n1999")])
+    with pytest.raises(ValueError, match="names n1999 twice"):
+        expand("whatever")
+    assert _Counted.compared < 10_000
 
 
 @given(st.text(alphabet="n019[]-,.", max_size=20))
