@@ -623,10 +623,11 @@ def _end_of(job: SlurmJob | None, since: float | None, now: float) -> float:
 
 def _same_job(known: tuple[str, float], job: SlurmJob) -> bool:
     """Whether this is the job that was known by its user and its submit time. (A requeue changes the submit
-    time, and is counted.)"""
+    time, and is counted. While the name service is away, a user's number stands for the name.)"""
     user, submit_time = known
+    same_user = job.user == user or str(job.uid) in (job.user, user)
     requeued = job.restart_count > 0 or job.state is JobState.COMPLETING
-    return job.user == user and (requeued or abs(job.submit_time - submit_time) < 1.0)
+    return same_user and (requeued or abs(job.submit_time - submit_time) < 1.0)
 
 
 def _request_json(request: Request) -> dict[str, Any]:

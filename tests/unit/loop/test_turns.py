@@ -113,3 +113,26 @@ def test_a_journal_that_cannot_be_read_at_first_is_read_later(
         await world.stop()
 
     run_virtual(scenario(), start=1_000_000.0)
+
+
+def test_a_user_whose_name_is_not_found_for_a_while_is_the_same_user(tmp_path: Path) -> None:
+    """Taken for another's, his job would be left out of a look, and its GPUs given away."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        job = world.submit(work_seconds=60, uid=2001)
+        world.start()
+        await asyncio.sleep(10)
+        assert world.running() == {job}
+        for name in ("2001", "alice"):
+            world.cluster.jobs[job].user = name
+            world.cluster.touch(job)
+            await asyncio.sleep(5)
+        assert all(job in tick.snapshot.jobs for tick in world.ticks if tick.snapshot.time > 1)
+        world.cluster.jobs[job].user = "bob"
+        world.cluster.touch(job)
+        await asyncio.sleep(5)
+        assert not all(job in tick.snapshot.jobs for tick in world.ticks if tick.snapshot.time > 1)
+        await world.stop()
+
+    run_virtual(scenario())
