@@ -32,6 +32,7 @@ WORKERS = 2
 """One can load all jobs while the other suspends one."""
 
 _HEADER_BYTES = 4
+_REAP_SECONDS = 1.0
 _ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -153,7 +154,7 @@ class _Worker:
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             self._kill()
             if self._tasks:  # What it said last is on its way through another pipe.
-                await asyncio.wait(set(self._tasks), timeout=1.0)
+                await asyncio.wait(set(self._tasks), timeout=_REAP_SECONDS)
             said = " / ".join(self._said) or "it said nothing"
             raise ClusterUnavailable(f"{what}: the pyslurm worker died: {said}") from error
         except BaseException:
@@ -161,10 +162,10 @@ class _Worker:
             raise
 
     async def close(self) -> None:
-        """End the process and wait until it is gone."""
+        """End the process and wait until it is gone: a moment, unless it hangs in the kernel."""
         self._kill()
         if self._tasks:
-            await asyncio.wait(set(self._tasks))
+            await asyncio.wait(set(self._tasks), timeout=_REAP_SECONDS)
 
     async def _start(self, what: str) -> asyncio.subprocess.Process:
         path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))

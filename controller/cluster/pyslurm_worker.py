@@ -106,10 +106,10 @@ def _user(uid: int) -> str:
     return _users[uid]
 
 
-def _name(job: Any) -> str:
-    """The job's name. Users may put any bytes there; pyslurm decodes strictly."""
+def _text(job: Any, field: str) -> str:
+    """A text that people choose. They may put any bytes there; pyslurm decodes strictly."""
     try:
-        return job.name or ""
+        return getattr(job, field) or ""
     except UnicodeDecodeError:
         return "?"
 
@@ -149,7 +149,7 @@ def _job(job: Any) -> tuple[Any, ...]:
         job.id,
         uid,
         _user(uid),
-        _name(job),
+        _text(job, "name"),
         job.account or "",
         job.partition or "",
         job.qos or "",
@@ -161,7 +161,7 @@ def _job(job: Any) -> tuple[Any, ...]:
         _number(job.submit_time),
         _number(job.start_time),
         _number(job.end_time),
-        job.admin_comment or "",
+        _text(job, "admin_comment"),
         _gres(job.gres_per_node),
         job.allocated_nodes or "",
         job.required_nodes or "",
@@ -188,7 +188,7 @@ def _node(node: Any) -> tuple[Any, ...]:
         _gres(node.configured_gres),
         "",
         _number(node.effective_cpus),
-        _number(node.real_memory),
+        max(_number(node.real_memory) - _number(node.memory_reserved_for_system), 0),
         _number(node.allocated_memory),
         tuple(node.active_features or ()),
     )
@@ -210,7 +210,7 @@ def _load(pyslurm: Any) -> tuple[Any, ...]:
     whole = []
     for cluster in pyslurm.Jobs.load().data.values():
         for job in cluster.values():
-            if (job.admin_comment or "").startswith(_PREFIX):
+            if _text(job, "admin_comment").startswith(_PREFIX):
                 jobs.append(_job(job))
             if job.state in _ALLOCATED:
                 key = (job.id, _number(job.start_time))

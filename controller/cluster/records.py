@@ -105,7 +105,9 @@ class NodeRecord(NamedTuple):
     gres_used: str
     """Empty where the adapter does not know."""
     cpus: int
+    """Those that jobs can get."""
     memory_mib: int
+    """What jobs can get, in all."""
     memory_allocated_mib: int
     features: tuple[str, ...]
 

@@ -148,7 +148,11 @@ class _Node(BaseModel):
     gres: str = ""
     gres_used: str = ""
     cpus: int = 0
+    effective_cpus: _Int = 0
+    """Without those that Slurm keeps for itself (CoreSpecCount)."""
     real_memory: int = 0
+    specialized_memory: _Int = 0
+    """MemSpecLimit: no job gets it."""
     alloc_memory: int = 0
     active_features: _Words = ()
 
@@ -160,8 +164,8 @@ class _Node(BaseModel):
             reason=self.reason,
             gres=self.gres,
             gres_used=self.gres_used,
-            cpus=self.cpus,
-            memory_mib=self.real_memory,
+            cpus=self.effective_cpus or self.cpus,
+            memory_mib=max(self.real_memory - self.specialized_memory, 0),
             memory_allocated_mib=self.alloc_memory,
             features=self.active_features,
         )

@@ -136,6 +136,8 @@ class SlurmCluster:
     async def _bind(self, job_id: JobId, binding: GpuSet) -> None:
         if not {gpu.node for gpu in binding} <= self._models.keys():
             self._nodes(await self._transport.load())
+        if gone := sorted({gpu.node for gpu in binding} - self._models.keys()):
+            raise ClusterRefused(f"job {job_id}: {', '.join(gone)} is no node with GPUs of ours (any more)")
         request = bound_request(binding, self._models)
         record = await self._settled(job_id)
         if record.priority != 0:

@@ -121,8 +121,8 @@ def state_name(words: Sequence[str]) -> str:
 def node_up(words: Collection[str]) -> bool:
     """Whether jobs may start on a node in this state.
 
-    A reserved or planned node still takes jobs: PLANNED is up; RESERVED is not, as only the reservation's
-    jobs may start there.
+    PLANNED (for a job that Slurm's backfill has in mind) is up. RESERVED is not: only jobs with
+    `--reservation` may start there, and Gandiva jobs are never such (docs/slurm-facts.md, Reservations).
     """
     return bool(words) and not any(_plain(word) in _NODE_DOWN for word in words)
 

@@ -34,6 +34,7 @@ NODE = {
     "configured_gres": {"gpu:a100_0": 1, "shard:a100_0": 16},
     "effective_cpus": 16,
     "real_memory": 8192,
+    "memory_reserved_for_system": 1024,
     "allocated_memory": 100,
     "active_features": ["gandiva_a100"],
 }
@@ -91,6 +92,7 @@ async def test_jobs_and_nodes(plan: Plan, transport: PyslurmTransport) -> None:
     (node,) = load.nodes
     assert node.state == ("MIXED", "DRAIN")
     assert node.gres == "gpu:a100_0:1,shard:a100_0:16"
+    assert node.memory_mib == 7168, "without what Slurm keeps for the system"
     assert load.whole_gpu_jobs == {}
 
 
@@ -244,6 +246,29 @@ async def test_a_worker_that_dies_in_the_middle_of_an_answer(
         with pytest.raises(ClusterUnavailable, match="the pyslurm worker died"):
             await transport.suspend(JOB)
     await transport.suspend(JOB)
+
+
+async def test_closing_does_not_wait_for_ever(
+    transport: PyslurmTransport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process that hangs in the kernel cannot be killed."""
+    monkeypatch.setattr("controller.cluster.pyslurm._REAP_SECONDS", 0.01)
+    never = asyncio.get_running_loop().create_future()
+    transport._all[0]._follow(never)
+    await asyncio.wait_for(transport.close(), 10)
+    never.cancel()
+
+
+@pytest.mark.parametrize("field", ["name", "admin_comment"])
+def test_texts_that_are_no_text_do_not_end_the_look(field: str) -> None:
+    class Job:
+        @property
+        def name(self) -> str:
+            return b"\xff".decode()
+
+        admin_comment = name
+
+    assert pyslurm_worker._text(Job(), field) == "?"
 
 
 def test_a_user_without_a_name_is_not_asked_for_at_each_look(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -181,3 +181,11 @@ def test_fields_of_later_releases_are_ignored(release: str) -> None:
     for job in whole["jobs"]:
         job["something_new"] = {"set": True}
     assert gandiva_jobs(json.dumps(whole), "test") == gandiva_jobs(recordings.text(release, "squeue"), "test")
+
+
+def test_what_slurm_keeps_for_the_system_is_not_for_jobs(release: str) -> None:
+    """CoreSpecCount and MemSpecLimit: a job placed on these would not start."""
+    answer = json.loads(recordings.text(release, "nodes"))
+    answer["nodes"][0] |= {"cpus": 16, "effective_cpus": 14, "real_memory": 8192, "specialized_memory": 1024}
+    node = nodes(json.dumps(answer), "test")[0]
+    assert (node.cpus, node.memory_mib) == (14, 7168)

@@ -145,9 +145,16 @@ async def test_jobs_that_cannot_be_bound(record: JobRecord, problem: str) -> Non
 
 async def test_bindings_that_cannot_be() -> None:
     transport = FakeTransport(job_record())
-    for binding in (frozenset(), N1 | BOTH, frozenset({GpuId("n9", 0)})):
+    for binding in (frozenset(), N1 | BOTH):
         with pytest.raises(ValueError):
             await port(transport).bind(JOB, binding)
+    assert transport.calls == []
+
+
+async def test_a_node_that_was_taken_out_of_slurm_meanwhile_is_no_bug() -> None:
+    transport = FakeTransport(job_record())
+    with pytest.raises(ClusterRefused, match="n9 is no node with GPUs of ours"):
+        await port(transport).bind(JOB, frozenset({GpuId("n9", 0)}))
     assert transport.calls == []
 
 
