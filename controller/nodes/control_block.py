@@ -137,7 +137,7 @@ class ControlBlock:
         """What to say where there is none."""
         return (
             f"no control block {self.path}: the job was not prepared here, or the node has lost it since (did"
-            f" it restart?); where nothing of it is there, scontrol requeue {self.job_id} starts it again"
+            f" it restart?); a job of which nothing is there is requeued by the controller"
         )
 
     def exists(self) -> bool:
