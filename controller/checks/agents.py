@@ -12,6 +12,7 @@ from controller.checks.gpus import KnownNode, gres_line
 from controller.checks.slurm_files import judge_plugin
 from controller.checks.slurm_options import RESTART
 from controller.nodes.protocol import HelloResult
+from controller.nodes.rank_room import APART
 from controller.settings.schema import NodesSettings
 
 MAX_CLOCK_SECONDS = 1.0
@@ -45,6 +46,8 @@ def judge_agent(
     yield _driver(node.name, hello)
     yield _clock(node.name, answer)
     yield _run_dir(node.name, hello)
+    if hello.rank_files:
+        yield _rank_files(node.name, hello)
     if hello.plugin_built_for:
         yield judge_plugin(node.name, hello.plugin_built_for, node.release)
 
@@ -146,6 +149,19 @@ def _clock(name: str, answer: AgentAnswer) -> Finding:
         )
     return ok(
         name, "clock", text if abs(ahead) > doubt else f"as this host's, within {max(doubt, 0.01):.2f} s"
+    )
+
+
+def _rank_files(name: str, hello: HelloResult) -> Finding:
+    if hello.rank_files == APART:
+        return ok(name, "rank files", "each job has a file system of its own")
+    return warning(
+        name,
+        "rank files",
+        f"a job's user can fill {hello.run_dir or '/run/gandiva'} and with it hinder all jobs there:"
+        f" {hello.rank_files}",
+        f"on {name}: let root mount a tmpfs where gandiva-agent and slurmd run (util-linux; in a container"
+        " CAP_SYS_ADMIN)",
     )
 
 

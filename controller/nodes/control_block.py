@@ -2,7 +2,8 @@
 """The root side of the control block: making it, commanding through it, taking it away.
 
 The block's folder, `command`, `visible` and `agent.json` belong to root; only `ranks/` belongs to the job's
-user (see `rank_files`). `command` is changed in place and never replaced: sessions have it mapped.
+user (see `rank_files`), and is a file system of its own (see `rank_room`). `command` is changed in place and
+never replaced: sessions have it mapped.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from controller.nodes import rank_room
 from controller.nodes.deadline import Deadline, Poll
 from controller.nodes.file_lock import try_lock
 from controller.nodes.port import NodePhase
@@ -157,18 +159,19 @@ class ControlBlock:
         self.path.mkdir(exist_ok=True)
         self.path.chmod(0o755)  # whatever the umask says
         if not self.ranks.is_dir() or self.ranks.is_symlink() or self.uid() != uid:
-            self.put_aside(self.ranks)
-            self.ranks.mkdir(mode=0o700)
-            os.chown(self.ranks, uid, -1)  # no look-up of the group: a name service may hang
+            self._make_ranks(uid)
         self.write_command(layout.Verb.RUN, 0)
 
-    def clear_ranks(self) -> None:
+    def clear_ranks(self, uid: int) -> None:
         """Forget the sessions of an earlier run of the job. Raises OSError."""
-        uid = self.uid()
+        if not rank_room.is_fresh(self.ranks, uid):
+            self._make_ranks(uid)
+
+    def _make_ranks(self, uid: int) -> None:
+        rank_room.drop(self.ranks)
         self.put_aside(self.ranks)
         self.ranks.mkdir(mode=0o700)
-        if uid is not None:
-            os.chown(self.ranks, uid, -1)
+        rank_room.furnish(self.ranks, uid)
 
     def remove(self) -> None:
         """Take the block away; sessions that wait are told to go on first. Raises OSError."""
@@ -330,6 +333,9 @@ def _write_atomically(path: Path, text: str, mode: int) -> None:
 
 
 def _remove_tree(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.lstat().st_uid == os.geteuid():  # a whole block, not something of a user's that was in one
+            rank_room.drop(path / "ranks")
     # rm, because it copes with folders nested thousands deep and with a user who changes links meanwhile.
     with contextlib.suppress(subprocess.TimeoutExpired):
         subprocess.run(

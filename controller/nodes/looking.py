@@ -10,7 +10,7 @@ from pathlib import Path
 
 from checkpointing.cuda_driver import Capabilities
 from controller import __version__
-from controller.nodes import protocol
+from controller.nodes import protocol, rank_room
 from controller.nodes.deadline import Deadline
 from controller.nodes.gpus import NvmlUnavailable, Reading
 from controller.nodes.installed import built_for, filesystem_of, find_plugin
@@ -57,6 +57,7 @@ class Looking:
             time=time.time(),
             run_dir=str(self._node.settings.run_dir)[:400],
             run_dir_filesystem=filesystem_of(self._node.settings.run_dir)[:40],
+            rank_files=rank_room.examine(self._node.settings.run_dir)[:200],
             plugin_built_for=_plugin_built_for(),
         )
 

@@ -226,6 +226,8 @@ class HelloResult(_Open):
     """Seconds since the epoch on the node's clock."""
     run_dir: str = Field(default="", max_length=400)
     run_dir_filesystem: str = Field(default="", max_length=40)
+    rank_files: str = Field(default="", max_length=200)
+    """`apart`: each job's rank files have a file system of their own; otherwise why they have not."""
     plugin_built_for: str = Field(default="", max_length=200)
     """The Slurm release of the node's SPANK plugin, `none` where there is no plugin, or what is wrong."""
 

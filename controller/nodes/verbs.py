@@ -89,7 +89,7 @@ class NodeAgent:
                     f"job {args.job_id} is here already: its processes must end before it can start again",
                     args.job_id,
                 )
-            block.clear_ranks()
+            block.clear_ranks(args.uid)
             block.write_command(Verb.RUN, 0)
             block.write_visible(args.gpus, args.binding)
             block.save_state(

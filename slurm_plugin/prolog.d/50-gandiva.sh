@@ -65,6 +65,25 @@ make_folder() {
     mkdir -m "$2" -- "$1" 2>/dev/null || is_roots_folder "$1"
 }
 
+# What is mounted in a mount namespace of slurmd's own, the node agent would not see.
+where_all_see_it() {
+    theirs=$(readlink /proc/1/ns/mnt 2>/dev/null) || theirs=
+    if [ -z "$theirs" ] || [ "$theirs" = "$(readlink /proc/self/ns/mnt)" ]; then
+        timeout 20 "$@"
+    else
+        timeout 20 nsenter --mount=/proc/1/ns/mnt -- "$@"
+    fi
+}
+
+# As controller/nodes/rank_room.py does it: what the user may write is on a file system of its own.
+mount_ranks() {
+    options=mode=0700,uid=$uid,gid=$gid,size=8388608,nr_inodes=1024,nosuid,nodev,noexec
+    where_all_see_it mount -i -n -t tmpfs -o "$options" gandiva "$1" || return 1
+    [ "$(stat -c %d -- "$1")" = "$(stat -c %d -- "$block")" ] || return 0
+    where_all_see_it umount -l -c -- "$1"
+    return 1
+}
+
 job=${SLURM_JOB_ID:-}
 case $job in '' | *[!0-9]*) exit 0 ;; esac
 uid=${SLURM_JOB_UID:-}
@@ -91,12 +110,11 @@ block=$run_dir/$job
 make_folder "$block" 0755 || give_up "$block: expected a folder that is root's alone"
 
 if [ ! -e "$block/ranks" ] && [ ! -h "$block/ranks" ]; then
-    # Under another name until it is the user's: a session never sees it half made.
-    fresh=$block/.ranks.$$
-    if mkdir -m 0700 -- "$fresh" && chown -- "$uid:$gid" "$fresh"; then
-        mv -nT -- "$fresh" "$block/ranks" 2>/dev/null
+    # Root's until it is mounted: a session finds all of it or cannot get in.
+    if mkdir -m 0700 -- "$block/ranks" 2>/dev/null && ! mount_ranks "$block/ranks"; then
+        note "$block/ranks has no file system of its own: the job's user can fill the one of all jobs"
+        chown -- "$uid:$gid" "$block/ranks"
     fi
-    [ ! -d "$fresh" ] || rmdir -- "$fresh" 2>/dev/null
     [ -d "$block/ranks" ] || give_up "$block/ranks: cannot make it"
 fi
 

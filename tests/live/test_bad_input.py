@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from tests.live.gpu_history import overlaps
@@ -74,6 +76,46 @@ def test_hostile_control_files_hurt_only_their_owner(site: Site, kind: str) -> N
     assert site.cluster.controller_running()
     assert "Traceback" not in site.log()
     assert overlaps(site.holds()) == []
+
+
+FILL = """
+cd /run/gandiva/$SLURM_JOB_ID/ranks
+dd if=/dev/zero of=0 bs=1M count=512; for i in $(seq 5000); do mkdir $i || break; done
+for d in .. ../..; do (: > $d/mine) 2>/dev/null && echo WROTE $d; done
+echo filled: $(stat -f -c '%a blocks %d inodes' .), of all jobs: $(stat -f -c '%a of %b, %d of %c' ../..)
+"""
+
+
+def test_who_fills_the_control_files_fills_only_their_own(site: Site) -> None:
+    """On a GPU of n1 bob's job has written all it can; two of alice's take turns as if it were not there."""
+    for n, node in ((3, "n1"), (4, "n2")):
+        site.wait_state(
+            site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", node), "RUNNING"
+        )
+    hostile = site.submit("bob", f"{FILL} sleep 600", "--gandiva", "--gres=gpu:1")
+    site.wait_state(hostile, "RUNNING")
+    site.wait("the filled folder", lambda: "filled:" in site.output("bob", hostile))
+    said = site.output("bob", hostile)
+    assert "No space left on device" in said and "WROTE" not in said
+    counts = re.search(r"filled: 0 blocks 0 inodes, of all jobs: (\d+) of (\d+), (\d+) of (\d+)", said)
+    assert counts is not None, said
+    free_blocks, blocks, free_inodes, inodes = map(int, counts.groups())
+    assert free_blocks > 0.9 * blocks and free_inodes > 0.9 * inodes
+
+    honest = [site.train("alice", "--gandiva", "--gres=gpu:1") for _ in range(2)]
+    site.wait_on_gpu(*honest)
+    site.wait(
+        "three turns of each honest job",
+        lambda: all(sum(h.job_id == job and h.seconds > 1 for h in site.holds()) >= 3 for job in honest),
+        120,
+    )
+    reports = {row["job_id"]: row for row in site.report()}
+    assert all(reports[job]["suspends"] >= 2 for job in honest), reports
+    site.cancel_all()
+    left = "ls -A /run/gandiva | grep -v -e leader.json -e lock; grep /run/gandiva/ /proc/mounts"
+    site.wait(
+        "the removed folders", lambda: not site.cluster.exec("n1", left, check=False).stdout.strip(), 30
+    )
 
 
 def test_users_cannot_forge_a_request(site: Site) -> None:

@@ -32,6 +32,7 @@ GOOD = {
     "software_version": __version__,
     "run_dir": "/run/gandiva",
     "run_dir_filesystem": "tmpfs",
+    "rank_files": "apart",
     "plugin_built_for": "26.05.5",
 }
 ANSWER = AgentAnswer("10.0.0.1", HelloResult.model_validate(GOOD), "", 0.003, 0.002)
@@ -54,7 +55,7 @@ def hello(**over: Any) -> AgentAnswer:
 
 def test_an_agent_in_order() -> None:
     assert bad(ANSWER) == []
-    assert len(judged(ANSWER)) == 6
+    assert len(judged(ANSWER)) == 7
 
 
 @pytest.mark.parametrize(
@@ -67,6 +68,7 @@ def test_an_agent_in_order() -> None:
         ({"driver_version": "535.1", "checkpoint_supported": False}, "warning", "driver 570 or newer"),
         ({"driver_version": ""}, "error", "nvidia-smi"),
         ({"run_dir_filesystem": "ext4"}, "warning", "systemctl enable --now run-gandiva.mount"),
+        ({"rank_files": "mount: permission denied"}, "warning", "let root mount a tmpfs"),
         ({"plugin_built_for": "24.11.5"}, "error", "make -C slurm_plugin"),
         ({"plugin_built_for": "none"}, "error", "make -C slurm_plugin"),
     ],
@@ -78,7 +80,7 @@ def test_an_agent_out_of_order(over: dict[str, Any], level: str, change: str) ->
 
 def test_an_older_agent_says_less_and_is_no_crash() -> None:
     old = {key: value for key, value in GOOD.items() if key not in ("software_version", "run_dir_filesystem")}
-    del old["plugin_built_for"]
+    del old["plugin_built_for"], old["rank_files"]
     found = bad(replace(ANSWER, hello=HelloResult.model_validate(old)))
     assert {finding.check for finding in found} == {"agent", "run folder"}
     assert {finding.level for finding in found} == {Level.WARNING}

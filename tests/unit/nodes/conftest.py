@@ -23,6 +23,9 @@ from controller.nodes.connection import Patience
 from controller.nodes.port import NodeJob, NodeSample
 from controller.nodes.remote import RemoteNodes
 from controller.nodes.transport import Channel, LocalTransport
+from tests.unit.mounts import mountable, unmount_below
+
+__all__ = ["mountable"]
 
 ROOT = Path(__file__).resolve().parents[3]
 NODE = f"n1-{os.getpid()}"
@@ -33,6 +36,13 @@ PATIENCE_SECONDS = 60.0
 """How long a test waits for something that must happen; never reached in a good run."""
 
 T = TypeVar("T")
+
+
+@pytest.fixture(autouse=True)
+def unmounted(tmp_path: Path) -> Iterator[None]:
+    """Where tests run as root, the rank files of a job have a file system of their own."""
+    yield
+    unmount_below(tmp_path)
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,15 @@ import os
 import shutil
 import stat
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from controller.nodes import rank_room
+from tests.unit.mounts import mountable, unmount_below
+
+__all__ = ["mountable"]
 
 SOURCES = Path(__file__).parents[3] / "slurm_plugin"
 OPTION = "SPANK__SLURM_SPANK_OPTION_gandiva_"
@@ -23,6 +29,7 @@ class Node:
     def __init__(self, root: Path) -> None:
         self.etc = root / "etc"
         self.run_dir = root / "run" / "gandiva"
+        self.wrapper: list[str] = []
         (root / "run").mkdir()
         for name in ("prolog.d", "epilog.d"):
             shutil.copytree(SOURCES / name, self.etc / name)
@@ -34,7 +41,7 @@ class Node:
 
     def _run(self, kind: str, env: dict[str, str]) -> str:
         done = subprocess.run(
-            [str(self.etc / f"{kind}.d/50-gandiva.sh")],
+            [*self.wrapper, str(self.etc / f"{kind}.d/50-gandiva.sh")],
             env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(USER), **env},
             capture_output=True,
             text=True,
@@ -57,11 +64,12 @@ class Node:
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Node:
+def node(tmp_path: Path) -> Iterator[Node]:
     if os.geteuid() != 0:
         pytest.skip("control blocks are root's: run as root")
     tmp_path.chmod(0o755)
-    return Node(tmp_path)
+    yield Node(tmp_path)
+    unmount_below(tmp_path)
 
 
 def test_the_block_is_the_documented_one(node: Node) -> None:
@@ -74,6 +82,35 @@ def test_the_block_is_the_documented_one(node: Node) -> None:
     command = node.block / "command"
     assert (command.stat().st_uid, stat.S_IMODE(command.stat().st_mode)) == (0, 0o644)
     assert command.read_bytes() == b"GNDC\x01\x00\x00\x00" + bytes(4088)
+
+
+@pytest.mark.usefixtures("mountable")
+def test_ranks_are_a_file_system_with_the_agents_limits(node: Node) -> None:
+    node.prolog(**ASKED)
+    ranks = node.block / "ranks"
+    found = os.statvfs(ranks)
+    assert rank_room.mounted(ranks) == 1
+    assert (found.f_blocks * found.f_frsize, found.f_files) == (rank_room.ROOM_BYTES, rank_room.ROOM_INODES)
+    assert found.f_flag & (os.ST_NOSUID | os.ST_NODEV | os.ST_NOEXEC) == 14
+    node.prolog(**ASKED)
+    assert rank_room.mounted(ranks) == 1, "again: nothing to do"
+    assert node.epilog() == ""
+    assert str(node.run_dir) not in rank_room.MOUNTS.read_text()
+    assert list(node.run_dir.iterdir()) == []
+
+
+def test_where_nothing_can_be_mounted_ranks_are_a_folder(node: Node) -> None:
+    if shutil.which("setpriv") is None:
+        pytest.skip("needs setpriv")
+    node.wrapper = ["setpriv", "--bounding-set=-sys_admin"]
+    assert "can fill the one of all jobs" in node.prolog(**ASKED)
+    ranks = node.block / "ranks"
+    found = ranks.stat()
+    assert rank_room.mounted(ranks) == 0
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (USER, 4322, 0o700)
+    (ranks / "0").write_text("x")
+    assert node.epilog() == ""
+    assert list(node.run_dir.iterdir()) == []
 
 
 def test_what_the_agent_made_stays(node: Node) -> None:

@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A small file system of its own for each job's `ranks/`, the one place of a control block that users write.
+
+Commands, claims and the agent's notes lie on one file system for all jobs of a node. Could a job's user write
+there too, one of them could fill it, or use up its inodes, and nobody's job could be suspended or started any
+more. So `ranks/` is the mount point of a tmpfs with limits of its own: who fills it has filled their own.
+Quotas of tmpfs would do the same, but are new (Linux 6.6) and often left out of a kernel.
+
+The mount is made where jobs and later agents see it: in the mount namespace of process 1, should the agent
+have another one. Where nothing may be mounted, `ranks/` is a folder like any other, the log says so, and so
+does `gandiva check`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOM_BYTES = 8 << 20
+"""Room for MAX_RANKS files of a page, where a page is the largest there is (64 KiB)."""
+ROOM_INODES = 1024
+APART = "apart"
+COMMAND_SECONDS = 20.0
+MOUNTS = Path("/proc/self/mountinfo")
+
+log = logging.getLogger(__name__)
+
+
+def furnish(ranks: Path, uid: int) -> None:
+    """Make an empty folder of ours the user's, on a file system of its own where that can be.
+
+    Raises OSError when it cannot even be given to the user.
+    """
+    problem = _mount(ranks, uid)
+    if problem:
+        log.warning(
+            "%s has no file system of its own (%s): the job's user can fill up the one of all jobs",
+            ranks,
+            problem,
+        )
+        os.chown(ranks, uid, -1)  # no look-up of the group: a name service may hang
+
+
+def is_fresh(ranks: Path, uid: int) -> bool:
+    """Whether it has a file system of its own and nobody has written there."""
+    if mounted(ranks) != 1:  # over ours the user may have mounted something that never answers (FUSE)
+        return False
+    with contextlib.suppress(OSError), os.scandir(ranks) as entries:
+        return next(entries, None) is None and ranks.lstat().st_uid == uid
+    return False
+
+
+def drop(ranks: Path) -> None:
+    """Take its file system away; processes that still have files open there keep these, and only these."""
+    for enter in (_elsewhere(), ()):
+        for _ in range(mounted(ranks)):
+            # -l: whatever is in use. -c: look at nothing that a user may have mounted there (FUSE).
+            problem = _run([*enter, "umount", "-l", "-c", "--", _real(ranks)])
+            if problem:
+                log.warning("%s", problem)
+
+
+def examine(run_dir: Path) -> str:
+    """APART where jobs get file systems of their own, else why not: makes one and takes it away again."""
+    ranks = run_dir / f".trash-probe-{os.getpid()}" / "ranks"
+    problem = ""
+    try:
+        ranks.mkdir(parents=True, exist_ok=True)
+        problem = _mount(ranks, os.geteuid())
+        drop(ranks)
+        ranks.rmdir()
+        ranks.parent.rmdir()
+    except FileNotFoundError:
+        pass  # another agent has just begun, and tidied up
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
+    return problem or APART
+
+
+def mounted(path: Path) -> int:
+    """How many file systems are mounted there, one over the other. From the kernel's list: opens nothing."""
+    wanted = _real(path)
+    try:
+        lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    except OSError:
+        return 0
+    points = (line.split(" ", 5)[4] for line in lines)
+    return sum(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), point) == wanted for point in points)
+
+
+def _mount(ranks: Path, uid: int) -> str:
+    """Returns what is wrong; nothing: it is mounted, and seen from here."""
+    options = f"mode=0700,uid={uid},size={ROOM_BYTES},nr_inodes={ROOM_INODES},nosuid,nodev,noexec"
+    enter = _elsewhere()
+    problem = _run([*enter, "mount", "-i", "-n", "-t", "tmpfs", "-o", options, "gandiva", _real(ranks)])
+    if not problem and not mounted(ranks):
+        _run([*enter, "umount", "-l", "-c", "--", _real(ranks)])
+        problem = "what process 1 mounts is not seen here: this mount namespace is cut off from it"
+    return problem
+
+
+def _elsewhere() -> tuple[str, ...]:
+    """What goes before a command that must be carried out in another mount namespace than ours."""
+    try:
+        same = Path("/proc/1/ns/mnt").readlink() == Path("/proc/self/ns/mnt").readlink()
+    except OSError:
+        same = True  # not to be told: then it is not to be entered either
+    return () if same else ("nsenter", "--mount=/proc/1/ns/mnt", "--")
+
+
+def _real(path: Path) -> str:
+    """As the kernel names it. What is above it is root's; itself it may be anything, and is not looked at."""
+    return str(Path(os.path.realpath(path.parent)) / path.name)
+
+
+def _run(command: Sequence[str]) -> str:
+    """Returns what went wrong."""
+    try:
+        done = subprocess.run(
+            command,
+            timeout=COMMAND_SECONDS,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    said = " ".join(done.stderr.decode("utf-8", "replace").split())
+    return "" if done.returncode == 0 else said[:150] or f"{command[0]}: exit status {done.returncode}"
