@@ -447,9 +447,22 @@ def test_control_blocks_are_mounted_once_and_never_over_jobs(client: Any, folder
         assert node("systemctl is-active run-gandiva.mount").stdout.strip() == "active"
         options = node("findmnt -no OPTIONS /run/gandiva").stdout
         assert {"nosuid", "nodev", "noexec", "size=65536k"} <= set(options.strip().split(","))
-        # A job is there while the package is upgraded.
-        node("mkdir /run/gandiva/77 && dpkg -i /pk/gandiva-node_*.deb 2>&1")
+        # A job is there while the package is upgraded; what its user writes is on a file system of its own.
+        job = "SLURM_JOB_ID=77 SLURM_JOB_UID=65534 SLURM_JOB_GID=65534"
+        asked = "SLURM_JOB_GPUS=0 SPANK__SLURM_SPANK_OPTION_gandiva_gandiva='(null)'"
+        place = "/usr/share/gandiva/slurm"
+        assert node(f"{job} {asked} {place}/prolog.d/50-gandiva.sh 2>&1").stdout == ""
+        node("dpkg -i /pk/gandiva-node_*.deb 2>&1")
         assert node("ls /run/gandiva").stdout == "77\n"
+        found = node("findmnt -no OPTIONS /run/gandiva/77/ranks").stdout.strip().split(",")
+        assert {"nosuid", "nodev", "noexec", "size=8192k", "nr_inodes=1024", "uid=65534"} <= set(found)
+        said = node(
+            'echo \'{"id":1,"verb":"hello","args":{},"deadline_seconds":20}\' | gandiva-agent n1', check=False
+        ).stdout
+        assert '"rank_files":"apart"' in said
+        assert node(f"{job} {place}/epilog.d/50-gandiva.sh 2>&1").stdout == ""
+        assert node("ls /run/gandiva").stdout == "leader.json\n"
+        assert "/run/gandiva/" not in node("cat /proc/mounts").stdout
         # A job is there, and for some reason the mount is not.
         node("systemctl stop run-gandiva.mount && mkdir -p /run/gandiva/88")
         node("systemctl start run-gandiva.mount")
