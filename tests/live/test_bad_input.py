@@ -57,7 +57,7 @@ HOSTILE = {
     "symlink": "rm -f $d/ranks/0; ln -s /etc/shadow $d/ranks/0; ln -s /dev/zero $d/ranks/1",
     "fifo": "rm -f $d/ranks/0; mkfifo $d/ranks/0",
     "folder": "rm -rf $d/ranks; mkdir $d/ranks; mkdir $d/ranks/0",
-    "many": "for i in $(seq 2000); do : > $d/ranks/$i; done; touch $d/ranks/notanumber",
+    "many": "for i in $(seq 1000); do : > $d/ranks/$i; done; touch $d/ranks/notanumber",
 }
 
 
