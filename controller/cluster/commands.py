@@ -47,9 +47,10 @@ async def run(*argv: str, what: str, job_id: JobId | None = None) -> str:
             env=clean_environment(),
         )
     except OSError as error:
-        raise ClusterUnavailable(
-            f"{what}: cannot run {argv[0]}: {error.strerror}; install Slurm's client commands on this host"
-        ) from error
+        advice = "has this host too little memory, or the controller too many processes or open files?"
+        if isinstance(error, FileNotFoundError | PermissionError):
+            advice = "install Slurm's client commands on this host"
+        raise ClusterUnavailable(f"{what}: cannot run {argv[0]}: {error.strerror}; {advice}") from error
     try:
         output, errors = await process.communicate()
     except BaseException:

@@ -37,6 +37,10 @@ MAX_WAITING_TASKS = 64
 """So many held tasks of one array get records of their own ahead of time. The rest of a large array stays in
 one record, as Slurm keeps it."""
 
+SPLITTING_SHARE = 0.25
+"""Splitting arrays takes no more of a look's deadline than this, but for the call that is under way; the rest
+is split at the next looks. Somebody who submits a thousand arrays must not keep us from looking at all."""
+
 SETTLE_SECONDS = 0.5
 """slurmctld passes suspend, resume and kill on to the nodes after it has answered, and may do so in the wrong
 order when they follow each other within milliseconds: a job was then RUNNING for Slurm and frozen for good on
@@ -241,8 +245,13 @@ class SlurmCluster:
             if job_state(record.state) is JobState.PENDING and not shares_record(record)
         )
         now = time.time()
+        clock = asyncio.get_running_loop().time
+        give_up_at = clock() + SPLITTING_SHARE * self._deadline_seconds
         changed = False
         for record in records:
+            if clock() >= give_up_at:
+                log.info("there are many job arrays to split: the rest of them at the next look")
+                break
             if not shares_record(record) or not _may_split(record, now):
                 continue
             wanted = min(MAX_WAITING_TASKS, record.array_limit or MAX_WAITING_TASKS)

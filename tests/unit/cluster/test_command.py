@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import os
 import time
 from collections.abc import Callable
@@ -80,6 +82,16 @@ async def test_reading_everything(fake: Fake) -> None:
 async def test_a_missing_command() -> None:
     with pytest.raises(ClusterUnavailable, match="install Slurm's client commands"):
         await run("no-such-command-here", what="trying")
+
+
+async def test_a_host_that_starts_no_more_processes_has_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def no_more(*_: object, **__: object) -> None:
+        raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(asyncio, "create_subprocess_exec", no_more)
+        with pytest.raises(ClusterUnavailable, match="Resource temporarily unavailable; has this host too"):
+            await run("squeue", what="trying")
 
 
 async def test_what_a_command_says_is_in_the_error(fake: Fake) -> None:

@@ -16,6 +16,7 @@ from controller.cluster.states import REQUEUED_HELD
 from controller.cluster.transport import BindChange, Load, UnbindChange
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, JobId
+from controller.simulation.virtual_time import run_virtual
 from tests.unit.cluster.factories import REQUEST, job_record, node_record, running_record
 
 JOB = JobId(7)
@@ -317,6 +318,22 @@ async def test_large_arrays_are_split_some_tasks_at_a_time() -> None:
     transport = FakeTransport(job_record(array_job_id=7, array_tasks="100-999"), *tasks)
     await port(transport).observe()
     assert transport.calls == [("split", JOB, (100, 101, 102))]
+
+
+def test_a_thousand_new_arrays_do_not_keep_from_looking() -> None:
+    class Slow(FakeTransport):
+        async def split(self, array_id: JobId, tasks: Sequence[int]) -> None:
+            await asyncio.sleep(1)
+            await super().split(array_id, tasks)
+
+    async def scenario() -> None:
+        arrays = [job_record(id=i, array_job_id=i, array_tasks="0-9") for i in range(1, 1001)]
+        transport = Slow(*arrays)
+        cluster = port(transport, deadline_seconds=20)
+        assert len((await cluster.observe()).jobs) == 1000
+        assert [call[:2] for call in transport.calls] == [("split", JobId(i)) for i in range(1, 6)]
+
+    run_virtual(scenario())
 
 
 async def test_no_more_tasks_are_split_than_the_array_may_run() -> None:
