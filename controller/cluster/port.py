@@ -50,6 +50,7 @@ class SlurmNode:
     """Slurm's own words, for people."""
     reason: str
     cpus: int
+    """Those that jobs can get, and so the memory: without what Slurm keeps for the system."""
     memory_bytes: int
     memory_allocated_bytes: int
     ordinary_gpus: Mapping[int, JobId | None]
