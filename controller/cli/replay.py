@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.cli.common import Subparsers, job_number, new_parser
+from controller.errors import GandivaError
 
 if TYPE_CHECKING:
     from controller.simulation.replay import Verdict
@@ -45,6 +46,8 @@ def run(args: argparse.Namespace) -> int:
         recorded = _other_policy(recorded, args.policy)
     _, verdicts = replay(recorded)
     shown = [v for v in verdicts if args.job is None or v.job.id in args.job]
+    for number in sorted(set(args.job or ()) - {v.job.id for v in verdicts}):
+        raise GandivaError(f"{args.file}: there is no job {number} in it")
     if args.json:
         import json
 

@@ -32,6 +32,8 @@ else:
 _SHARDS = 16
 _ENTRY = re.compile(r"([a-z][a-z0-9]{0,31}):([0-9]{1,7})")
 
+_WORDS = {"missing": "missing, and there is no default", "extra_forbidden": "no such key"}
+
 
 class ClusterSpecError(GandivaError):
     """The description of the cluster makes no sense."""
@@ -124,9 +126,11 @@ def _read(path: Path) -> ClusterSpec:
     except OSError as error:
         raise ClusterSpecError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise ClusterSpecError(f"{path}: {where}: {first['msg']}") from None
+        problems = [
+            f"{'.'.join(map(str, e['loc']))}: {_WORDS.get(e['type'], e['msg'])}" for e in error.errors()
+        ]
+        keys = ", ".join(_Nodes.model_fields)
+        raise ClusterSpecError(f"{path}: {'; '.join(problems[:5])} (keys of [[nodes]]: {keys})") from None
     except (ValueError, RecursionError) as error:
         raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
     nodes: list[SlurmNode] = []

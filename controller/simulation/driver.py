@@ -148,6 +148,7 @@ class Simulation:
                 return None
             types = "+".join(job.gpu_types)
             problem = f"job {job.id} wants {job.gpus} GPUs, the cluster has {available} {types}".rstrip()
+            problem += " (--set simulation.drop_unfinishable=true leaves such jobs out)"
             raise TraceError(self.trace, job.line, job.gpus_column, problem)
         if job.duration_seconds is not None:
             return job.duration_seconds

@@ -33,3 +33,5 @@ def test_a_decision_is_recorded_once_when_asked(tmp_path: Path, capsys: pytest.C
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert main(["replay", str(file)]) == 0
     assert capsys.readouterr().out.endswith("The same decision as recorded.\n")
+    assert main(["replay", "--job", "999", str(file)]) == 1
+    assert capsys.readouterr() == ("", f"gandiva: {file}: there is no job 999 in it\n")

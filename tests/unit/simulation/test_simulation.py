@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from controller.cli.main import main
 from controller.settings import parse_settings
 from controller.settings.schema import Settings
-from controller.simulation.cluster_spec import parse_cluster
+from controller.simulation.cluster_spec import ClusterSpecError, parse_cluster
 from controller.simulation.driver import Outcome, Simulation, SimulationError
 from controller.simulation.ground_truth import GroundTruth, Throughputs, read_throughputs
 from controller.simulation.metrics import summary
@@ -290,3 +290,15 @@ def test_summary_of_known_jobs() -> None:
     assert values["avg_jct_seconds"] == 20 and values["median_jct_seconds"] == 20
     assert values["makespan_seconds"] == 30 and values["avg_queueing_seconds"] == 5
     assert values["gpu_utilization_fraction"] == pytest.approx((20 + 20) / 60)
+
+
+def test_a_description_of_the_cluster_is_refused_with_all_that_is_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('[[nodes]]\ngpu_mode = "a100"\ngpus = 0\n')
+    with pytest.raises(ClusterSpecError) as caught:
+        parse_cluster(str(path), 8)
+    assert str(caught.value) == (
+        f"{path}: nodes.0.gpu_model: missing, and there is no default; nodes.0.gpus: Input should be greater"
+        " than or equal to 1; nodes.0.gpu_mode: no such key"
+        " (keys of [[nodes]]: count, gpu_model, gpus, switch, cpus, memory)"
+    )

@@ -158,7 +158,10 @@ def test_the_command_writes_nothing_for_a_bad_trace(
     assert main(arguments) == 1
     shown = capsys.readouterr()
     assert shown.out == ""
-    assert shown.err == f"gandiva: {path}: line 2, column `gpus`: job a wants 64 GPUs, the cluster has 32\n"
+    assert shown.err == (
+        f"gandiva: {path}: line 2, column `gpus`: job a wants 64 GPUs, the cluster has 32"
+        " (--set simulation.drop_unfinishable=true leaves such jobs out)\n"
+    )
     assert not out.exists() and not page.exists()
 
 
