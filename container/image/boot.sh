@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
 # First process of a host of the mini cluster (below tini): makes the host ready, starts what needs no Slurm
 # configuration, then only waits. Everything else is started by the harness through service.sh.
 #

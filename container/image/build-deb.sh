@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
 # Builds the packages of this release from the sources in /build/gandiva-slurm: results in /build/out.
 set -euo pipefail
 cd /build/gandiva-slurm

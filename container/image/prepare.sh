@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
 # On the host ctl, once: the controller's key, and Slurm's configuration, made by the product's own command
 # from /etc/minicluster/cluster.toml. Prints the public key.
 set -euo pipefail

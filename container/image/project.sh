@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
 # The quick layer: builds and installs this project from /opt/gandiva/src. Runs as root; again at each change
 # of the sources, in an image under construction or (`gandiva-cluster sync`) in a running container.
 set -euo pipefail

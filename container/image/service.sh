@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
 # service.sh start|stop|running NAME [NODE...]      service.sh kill NAME SIGNAL [NODE...]
 #
 # The daemons of a mini cluster's host, without an init system. Names: munge, sshd, mariadb, slurmdbd,

@@ -1,4 +1,6 @@
 #!/bin/bash
+# SPDX-License-Identifier: GPL-2.0-or-later
+#
 # The layer of a site that installs the packages: Slurm and its company as in the base layer, but nothing of
 # Gandiva's; what the packages depend on comes from Debian. Runs once, as root.
 set -euo pipefail
