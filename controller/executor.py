@@ -159,12 +159,16 @@ class Executor:
     def mark(self) -> int:
         """Call before an observation begins; give the answer to `in_flight` when it is complete."""
         self._mark += 1
-        self._ended = {job_id: op for job_id, op in self._ended.items() if op.ended_at_mark == self._mark - 1}
+        if self._ended:
+            last = self._mark - 1
+            self._ended = {job_id: op for job_id, op in self._ended.items() if op.ended_at_mark == last}
         return self._mark
 
     def in_flight(self) -> Mapping[JobId, InFlight]:
         """Jobs in transition, those included whose transition ended while the observation was being made:
         what was seen of them may be out of date."""
+        if not (self._ended or self._operations):
+            return {}
         stale = {job_id: op.flight for job_id, op in self._ended.items() if op.ended_at_mark == self._mark}
         return stale | {job_id: op.flight for job_id, op in self._operations.items()}
 
@@ -296,7 +300,8 @@ class Executor:
         self._begin_slice(job.id, action.gpus, since if believable else None)
 
     async def _prepare(self, job: Job, action: Place) -> None:
-        wanted, bound = by_node(action.gpus), by_node(action.binding)
+        bound = by_node(action.binding)
+        wanted = bound if action.gpus == action.binding else by_node(action.gpus)
         await self._all(
             self._nodes.prepare(
                 node,
@@ -532,8 +537,8 @@ class Executor:
             await self._put_back(job, gpus)
 
     async def _put_back(self, job: Job, gpus: GpuSet) -> None:
-        wanted = by_node(gpus)
         bound = by_node(job.binding)
+        wanted = bound if gpus == job.binding else by_node(gpus)
         await self._all(
             self._nodes.resume(
                 node,

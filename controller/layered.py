@@ -27,6 +27,8 @@ class Layered(Mapping[K, V]):
 
     def with_changes(self, put: Mapping[K, V], remove: frozenset[K] | set[K] = frozenset()) -> Layered[K, V]:
         """The version with `put` in it and without `remove`."""
+        if not put and not remove:
+            return self
         made: Layered[K, V] = Layered.__new__(Layered)
         if len(self._top) + max(len(put), len(remove)) > _LIMIT:
             # (In C: this happens within a decision, and the large part may be very large.)
@@ -36,17 +38,18 @@ class Layered(Mapping[K, V]):
             whole.update(put)
             made._base, made._top, made._count = whole, {}, len(whole)
             return made
-        top = dict(self._top)
-        count = self._count
+        base, top, count = self._base, dict(self._top), self._count
         for key in remove:
-            if key in self:
+            above = top.get(key)
+            if key in base if above is None else above is not _GONE:
                 count -= 1
                 top[key] = _GONE
         for key, value in put.items():
-            if key in remove or key not in self:
+            above = top.get(key)
+            if above is _GONE or (above is None and key not in base):
                 count += 1
             top[key] = value
-        made._base, made._top, made._count = self._base, top, count
+        made._base, made._top, made._count = base, top, count
         return made
 
     def whole(self) -> dict[K, V]:

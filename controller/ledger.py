@@ -21,7 +21,8 @@ class Ledger:
         self._holders: dict[GpuId, set[JobId]] = {}
         self._held: dict[JobId, set[GpuId]] = {}
         self._leaving: set[JobId] = set()
-        self._changed = asyncio.Event()
+        self._changed: asyncio.Event | None = None
+        """Set at the next change; there while somebody waits for one."""
 
     def sync(self, snapshot: Snapshot) -> None:
         """Take over what was observed of jobs that are not in transition."""
@@ -32,10 +33,12 @@ class Ledger:
         for job_id in looked_at:
             if job_id in snapshot.busy:
                 continue
-            self._drop(job_id)
             job = snapshot.jobs.get(job_id)
-            if job is not None and job.phase in ON_GPU:
-                self._hold(job_id, job.running_on)
+            holds = job.running_on if job is not None and job.phase in ON_GPU else frozenset()
+            if holds != self._held.get(job_id, frozenset()):
+                self._drop(job_id)
+                if holds:
+                    self._hold(job_id, holds)
         self._notify()
 
     def holders(self, gpus: Iterable[GpuId]) -> set[JobId]:
@@ -67,6 +70,8 @@ class Ledger:
             if blocking := others - self._leaving:
                 names = ", ".join(str(j) for j in sorted(blocking))
                 raise ClaimFailed(f"{', '.join(map(str, sorted(gpus)))} still held by job {names}")
+            if self._changed is None:
+                self._changed = asyncio.Event()
             await self._changed.wait()
         self._hold(job_id, gpus)
 
@@ -81,6 +86,7 @@ class Ledger:
             self._holders[gpu].discard(job_id)
 
     def _notify(self) -> None:
-        # A fresh event each time: everybody waiting now looks again, nobody misses a change.
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        # Each event is for one change: everybody waiting now looks again, nobody misses one.
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None

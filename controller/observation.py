@@ -114,19 +114,17 @@ def make_job(
     """A job from what Slurm, its nodes and the controller know of it."""
     on_nodes = [_node_job(samples.get(name), slurm_job.id) for name in slurm_job.nodes]
     seen = [n for n in on_nodes if isinstance(n, NodeJob)]
-    running_on = frozenset(
-        GpuId(name, ordinal)
+    told = {
+        (name, ordinal)
         for name, node_job in zip(slurm_job.nodes, on_nodes, strict=True)
         if isinstance(node_job, NodeJob)
         for ordinal in node_job.gpus
-    )
-    binding = slurm_job.binding
-    if not running_on <= binding or not running_on:
-        # No (believable) word from the nodes: then what Slurm gave it.
-        running_on = binding
-    elif len(running_on) == len(binding):
-        # (One object for the two is compared sooner, at every look.)
-        running_on = binding
+    }
+    running_on = binding = slurm_job.binding
+    if told < binding:
+        # (No word from the nodes, or none that can be believed: then all that Slurm gave it, as one object
+        # for the two, which is compared sooner at every look.)
+        running_on = frozenset(GpuId(name, ordinal) for name, ordinal in told) or binding
     phase = _phase(slurm_job, on_nodes)
     if phase is Phase.STARTING and not binding:
         # Released by a controller that was killed: it may be on the GPUs that it was prepared for any moment.
@@ -175,13 +173,17 @@ def _memory_bytes(
     job_id: JobId, samples: Mapping[str, NodeSample | NodeError], nodes: tuple[str, ...]
 ) -> int:
     """The most memory that the job's processes hold on one GPU just now."""
-    held = [0]
+    most_bytes = 0
     for name in nodes:
         sample = samples.get(name)
         if isinstance(sample, NodeSample):
             for gpu in sample.gpus:
-                held.append(sum(p.memory_bytes for p in gpu.processes if p.job_id == job_id))
-    return max(held)
+                held_bytes = 0
+                for process in gpu.processes:
+                    if process.job_id == job_id:
+                        held_bytes += process.memory_bytes
+                most_bytes = max(most_bytes, held_bytes)
+    return most_bytes
 
 
 def _node_job(sample: NodeSample | NodeError | None, job_id: JobId) -> NodeJob | NodeError | None:
@@ -215,7 +217,8 @@ def _profile(known: Profile, seen: list[NodeJob], memory_bytes: int) -> Profile:
     peak_memory_bytes = max(known.peak_memory_bytes, memory_bytes)
     ranks = [rank for node_job in seen for rank in node_job.ranks]
     if not ranks:
-        return replace(known, peak_memory_bytes=peak_memory_bytes)
+        same = peak_memory_bytes == known.peak_memory_bytes
+        return known if same else replace(known, peak_memory_bytes=peak_memory_bytes)
     step_seconds = max(rank.step_seconds for rank in ranks)
     return Profile(
         step_seconds=step_seconds or known.step_seconds,

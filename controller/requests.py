@@ -7,6 +7,7 @@ the same, because another tool might.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
@@ -61,8 +62,12 @@ def is_gandiva(admin_comment: str) -> bool:
     return admin_comment.startswith(PREFIX)
 
 
+@lru_cache(maxsize=1024)
 def parse_request(admin_comment: str, default_weight: float = 1.0) -> Request:
-    """The request in an `admin_comment`. Raises InvalidRequest naming the field and what is wrong with it."""
+    """The request in an `admin_comment`. Raises InvalidRequest naming the field and what is wrong with it.
+
+    (Many jobs ask for the same in the same words: these are read once.)
+    """
     if not is_gandiva(admin_comment):
         raise InvalidRequest(f"admin_comment does not begin with {PREFIX!r}")
     text = admin_comment[len(PREFIX) :]

@@ -48,7 +48,10 @@ class Requeued:
             elif job.state is not JobState.COMPLETING:
                 self._suspended.pop(job.id, None)
                 self._held.discard(job.id)
-        self._suspended = {j: until for j, until in self._suspended.items() if until >= snapshot.time}
+        if self._suspended:
+            self._suspended = {j: until for j, until in self._suspended.items() if until >= snapshot.time}
+        if not self._held:
+            return []
         self._held &= snapshot.jobs.keys()
         return [
             Withdraw(job_id, "requeued while it was suspended, for which Slurm calls it held")

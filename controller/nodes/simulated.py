@@ -259,12 +259,16 @@ class SimulatedNodes:
         return found
 
     def _check(self, node: str) -> None:
+        if len(self._blocks[node]) < 2:
+            return
         for ordinal, jobs in self._memory_on(node).items():
             if len(jobs) > 1:
                 now = self.cluster.clock()
                 self.violations.append(f"t={now:g}: jobs {jobs} on {GpuId(node, ordinal)}")
 
     def _refuse_busy(self, node: str, job_id: JobId, gpus: Sequence[int]) -> None:
+        if not self._blocks[node]:
+            return
         held = self._memory_on(node)
         for ordinal in gpus:
             if others := [j for j in held.get(ordinal, ()) if j != job_id]:
