@@ -263,7 +263,7 @@ class Controller:
             self._addresses = {**self._addresses, **addresses}
         if addresses:
             await self._nodes.set_nodes(self._addresses)
-        if any(name not in samples for name in addresses):
+        if addresses and any(name not in samples for name in addresses):
             samples = {**samples, **await self._nodes.observe(deadline_seconds)}
         return view, samples
 
@@ -396,7 +396,7 @@ class Controller:
             seen = [snapshot.jobs[job_id] for job_id in changes.jobs if job_id in snapshot.jobs]
             known = [job_id for job_id in changes.jobs if job_id in self._memory]
             gone_jobs = {job_id for job_id in known if job_id not in self._scene.known}
-        started = {j.id: j.start_time for j in view.jobs}
+        told = {j.id: j for j in view.jobs}
         for job in seen:
             if job.id in snapshot.busy:
                 continue
@@ -404,13 +404,13 @@ class Controller:
             # (One that is stuck in a switch which a killed controller had begun has not left them either.)
             on_gpus = job.phase is Phase.RUNNING or (job.phase is Phase.STUCK and job.id in self._was_running)
             if on_gpus and memory.running_since is None:
-                since = self._ran_since(job.id, started.get(job.id), now)
+                since = self._ran_since(job.id, told[job.id].start_time if job.id in told else None, now)
                 self._memory.started(job.id, job.running_on, since)
                 self._recorder.slice_begins(job.id, job.running_on, since)
             elif job.phase in _OFF_GPU and self._memory.stopped(job.id, now):
                 self._recorder.slice_ends(job.id, "found off its GPUs", now)
             memory.profile = job.profile
-        ended = {j.id: j for j in view.jobs if j.state in (JobState.ENDED, JobState.COMPLETING)}
+        ended = {i: j for i, j in told.items() if j.state in (JobState.ENDED, JobState.COMPLETING)}
         for job_id in known:
             if job_id in snapshot.busy:
                 continue
@@ -427,10 +427,11 @@ class Controller:
                     self._recorder.slice_ends(job_id, "job ended", end)
             if gone:
                 self._memory.forget(job_id)
-        # Jobs on nodes that do not answer yet (an agent takes a moment to start) are judged when they do.
-        unseen = {job.id for job in seen if job.phase is Phase.UNKNOWN}
-        self._was_running = {j: was for j, was in self._was_running.items() if j in unseen}
-        self._was_starting = {j: since for j, since in self._was_starting.items() if j in unseen}
+        if self._was_running or self._was_starting:
+            # Jobs on nodes that do not answer yet (an agent takes a moment to start) are judged when they do.
+            unseen = {job.id for job in seen if job.phase is Phase.UNKNOWN}
+            self._was_running = {j: was for j, was in self._was_running.items() if j in unseen}
+            self._was_starting = {j: since for j, since in self._was_starting.items() if j in unseen}
         self._looked_at = now
 
     def _ran_since(self, job_id: JobId, started: float | None, now: float) -> float:

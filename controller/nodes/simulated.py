@@ -222,26 +222,25 @@ class SimulatedNodes:
         """`made`: what was said of jobs on other nodes now. A gang's ranks do the same steps."""
         if node in self.unreachable:
             return NodeUnreachable(node, "no answer from its agent")
-        if not self._blocks[node]:
+        blocks = self._blocks[node]
+        if not blocks:
             idle = self._idle.get(node)
             if idle is not None:
                 return idle
-        gpus = _Gpus(node, self.cluster.nodes[node].gpus, self._memory_on(node))
         jobs: dict[JobId, NodeJob] = {}
-        for job_id, block in self._blocks[node].items():
-            job = self.cluster.jobs.get(job_id)
-            here = job is not None and job.state in _WITH_PROCESSES and node in job.nodes
+        on_gpu: dict[int, list[JobId]] = {}
+        for job_id, block in blocks.items():
+            here = self._lives_on(node, job_id)
             key = (job_id, here, block.phase, block.gpus)
-            if key not in made:
-                made[key] = NodeJob(
-                    job_id,
-                    block.phase,
-                    block.gpus,
-                    ranks=_ranks(job) if here and job is not None else (),
-                    movable=self.movable,
-                )
-            jobs[job_id] = made[key]
-        sample = NodeSample(node, now, gpus, jobs)
+            said = made.get(key)
+            if said is None:
+                ranks = _ranks(self.cluster.jobs[job_id]) if here else ()
+                said = made[key] = NodeJob(job_id, block.phase, block.gpus, ranks, movable=self.movable)
+            jobs[job_id] = said
+            if here and block.phase is not NodePhase.YIELDED:
+                for ordinal in block.gpus:
+                    on_gpu.setdefault(ordinal, []).append(job_id)
+        sample = NodeSample(node, now, _Gpus(node, self.cluster.nodes[node].gpus, on_gpu), jobs)
         if not jobs and self.cluster.partial:
             self._idle[node] = sample
         return sample
@@ -250,13 +249,15 @@ class SimulatedNodes:
         """Jobs with memory, by GPU."""
         found: dict[int, list[JobId]] = {}
         for job_id, block in self._blocks[node].items():
-            job = self.cluster.jobs.get(job_id)
-            if job is None or block.phase is NodePhase.YIELDED or node not in job.nodes:
-                continue  # (prepared here once, but it runs elsewhere: no process of it is here)
-            if job.state in _WITH_PROCESSES:
+            if block.phase is not NodePhase.YIELDED and self._lives_on(node, job_id):
                 for ordinal in block.gpus:
                     found.setdefault(ordinal, []).append(job_id)
         return found
+
+    def _lives_on(self, node: str, job_id: JobId) -> bool:
+        """Whether it has processes here (it may have been prepared here once, and run elsewhere)."""
+        job = self.cluster.jobs.get(job_id)
+        return job is not None and job.state in _WITH_PROCESSES and node in job.nodes
 
     def _check(self, node: str) -> None:
         if len(self._blocks[node]) < 2:
@@ -328,12 +329,15 @@ def _ranks(job: SimulatedJob) -> tuple[RankSample, ...]:
 
 
 class _Gpus(Sequence[GpuSample]):
-    """The GPUs of a sample, described when somebody looks."""
+    """The GPUs of a sample, described when somebody looks at them for the first time."""
+
+    __slots__ = ("_cards", "_described", "_node", "_on_gpu")
 
     def __init__(self, node: str, cards: Sequence[SlurmGpu], on_gpu: Mapping[int, Sequence[JobId]]) -> None:
         self._node = node
         self._cards = cards
         self._on_gpu = on_gpu
+        self._described: list[GpuSample] | None = None
 
     @overload
     def __getitem__(self, place: int) -> GpuSample: ...
@@ -342,9 +346,20 @@ class _Gpus(Sequence[GpuSample]):
     def __getitem__(self, place: slice) -> Sequence[GpuSample]: ...
 
     def __getitem__(self, place: int | slice) -> GpuSample | Sequence[GpuSample]:
-        if isinstance(place, slice):
-            return [self[i] for i in range(*place.indices(len(self)))]
-        card = self._cards[place]
+        return self._all()[place]
+
+    def __iter__(self) -> Iterator[GpuSample]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._cards)
+
+    def _all(self) -> list[GpuSample]:
+        if self._described is None:
+            self._described = [self._describe(card) for card in self._cards]
+        return self._described
+
+    def _describe(self, card: SlurmGpu) -> GpuSample:
         holders = self._on_gpu.get(card.index, ())
         return GpuSample(
             index=card.index,
@@ -354,11 +369,5 @@ class _Gpus(Sequence[GpuSample]):
             memory_used_bytes=2**30 * len(holders),
             utilization_fraction=1.0 if holders else 0.0,
             healthy=True,
-            processes=tuple(GpuProcess(1000 + job_id, job_id, 2001, 2**30) for job_id in holders),
+            processes=tuple([GpuProcess(1000 + job_id, job_id, 2001, 2**30) for job_id in holders]),
         )
-
-    def __iter__(self) -> Iterator[GpuSample]:
-        return map(self.__getitem__, range(len(self._cards)))
-
-    def __len__(self) -> int:
-        return len(self._cards)
