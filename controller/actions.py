@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from controller.frozen import quickly_made
 from controller.model import ALLOCATED, Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot, SuspendMethod
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Place:
     """Bind a queued job and let Slurm start it."""

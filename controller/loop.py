@@ -20,6 +20,7 @@ from controller.clock import Clock
 from controller.cluster.port import ClusterPort, ClusterView, JobState, SlurmJob
 from controller.errors import ClusterError, GandivaError, JournalError, NodeError
 from controller.executor import Executor, ExecutorSettings, Recorder, Step
+from controller.frozen import quickly_made
 from controller.journal import JobRecord, Journal
 from controller.lingering import lingering
 from controller.lost import Lost
@@ -71,6 +72,7 @@ class LoopSettings:
     """Node name -> address, where it differs from what Slurm knows."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Tick:
     """One turn of the loop, for the live view, metrics and tests."""

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
+from controller.frozen import quickly_made
 from controller.model import GpuSet, JobId
 
 
@@ -62,6 +63,7 @@ class SlurmNode:
     """The leaf switch it hangs on, where the adapter knows the topology."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
     """A job as slurmctld reports it. Jobs without a Gandiva request are not reported at all,
@@ -105,6 +107,7 @@ class SlurmJob:
     """Time on GPUs it needs in all, where the adapter knows (Slurm does not)."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """One consistent look at Slurm."""
