@@ -125,7 +125,8 @@ def sizes_file() -> Path:
 
 
 def as_in_the_daemon(snapshot: Snapshot) -> Snapshot:
-    """The same without word of what changed, every job a new object with its times up to now."""
+    """The same without word of what changed, every job a new object with its times up to now, and so every
+    node and its GPUs. (What a simulation makes only when it is asked for is there before the policy is.)"""
     now = snapshot.time
     jobs = {
         job_id: replace(
@@ -136,7 +137,11 @@ def as_in_the_daemon(snapshot: Snapshot) -> Snapshot:
         )
         for job_id, job in snapshot.jobs.items()
     }
-    return replace(snapshot, jobs=jobs, serial=0, changes=None)
+    nodes = {
+        name: replace(node, gpus=tuple([replace(gpu) for gpu in node.gpus]))
+        for name, node in snapshot.nodes.items()
+    }
+    return replace(snapshot, nodes=nodes, jobs=jobs, serial=0, changes=None)
 
 
 def stop_after(simulation: Simulation, count: int, *, untold: bool = False) -> list[float]:

@@ -18,6 +18,7 @@ from typing import Any
 from controller.actions import Action, Place, diff
 from controller.clock import Clock
 from controller.cluster.port import ClusterPort, ClusterView, JobState, SlurmJob
+from controller.collecting import collected_later
 from controller.errors import ClusterError, GandivaError, JournalError, NodeError
 from controller.executor import Executor, ExecutorSettings, Recorder, Step
 from controller.frozen import quickly_made
@@ -196,7 +197,8 @@ class Controller:
         snapshot = self._snapshot(view, samples, observed)
         self.executor.sync(snapshot)
         self._keep_time(view, snapshot)
-        plan = self.policy.plan(snapshot, self._policy_state)
+        with collected_later():
+            plan = self.policy.plan(snapshot, self._policy_state)
         planned = self._clock.now()
         actions = diff(
             snapshot,

@@ -23,6 +23,7 @@ from controller.policies.differences import as_before
 from controller.policies.gangs.lanes import Key, Lane, Shape, select
 from controller.policies.gangs.pool import GpuPool
 
+_MAY_START = frozenset({Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED})
 _JOB, _GPUS = itemgetter(1), itemgetter(2)
 """Of an entry of a lane's running jobs."""
 _SAME_SECONDS = 1e-5
@@ -56,6 +57,9 @@ class Standing(enum.Enum):
 Course = tuple[int, float, float, float, float, JobId]
 """How a running job's place changes: minus its class, a value, the change of this value per second, since
 when it changes, and submission and id for the tie."""
+
+_Place = tuple[Standing, int, Key, Any]
+"""Where a job stands: its standing, lane and key; and its shape if it waits, its GPUs if it runs."""
 
 A = TypeVar("A")
 
@@ -93,6 +97,8 @@ class GangPolicy(ABC, Generic[A]):
     lane_count = 1
     dynamic = False
     """The keys of running jobs change as they run."""
+    reshapes = False
+    """What `consolidated` says of a job may change while it waits, though its own profile says nothing."""
 
     def __init__(self) -> None:
         self._reset(Snapshot(0.0, {}, {}))
@@ -229,35 +235,46 @@ class GangPolicy(ABC, Generic[A]):
 
     def _differences(self, snapshot: Snapshot) -> Set[JobId]:
         """The same where nobody says which. Of the others, the times and the profile are taken over."""
-        jobs, members, now = snapshot.jobs, self._members, snapshot.time
-        touched = members.keys() - jobs.keys()
+        jobs, members, now, dynamic = snapshot.jobs, self._members, snapshot.time, self.dynamic
+        touched = set(members.keys() - jobs.keys())
         touched |= snapshot.busy | self._busy | self._expected
+        touch, member_of, is_running = touched.add, members.get, Phase.RUNNING
+        # (Some steps for each job at every look. So what is asked of none is not called.)
         for job_id, job in jobs.items():
-            member = members.get(job_id)
-            if member is None or job.not_before is not None or not as_before(member.job, job):
-                touched.add(job_id)
-            elif job.phase is Phase.RUNNING:
-                old, member.job = member.job, job
-                ran = job.run_seconds_at(now)
-                if abs(ran - now - member.ran_from) > _SAME_SECONDS or old.run_seconds <= 0:
-                    touched.add(job_id)
-                elif member.standing is Standing.RUNNING and self.dynamic:
+            member = member_of(job_id)
+            if member is None:
+                touch(job_id)
+                continue
+            old = member.job
+            if job.not_before is not None or not as_before(old, job):
+                touch(job_id)
+                continue
+            member.job = job
+            if job.phase is is_running:
+                ran = job.run_seconds if job.accrues_since is None else job.run_seconds_at(now)
+                late = ran - now - member.ran_from
+                if late > _SAME_SECONDS or late < -_SAME_SECONDS or old.run_seconds <= 0:
+                    touch(job_id)
+                elif dynamic and member.standing is Standing.RUNNING:
                     member.course = self._course(member, now)
                 if job.request.model and job.profile != old.profile:
                     self.seen(member, now)
-            else:
-                old, member.job = member.job, job
-                held = member.standing is Standing.FIXED
-                # (Of one that holds GPUs and does not run, nobody can foresee anything.)
-                if held or job.run_seconds != old.run_seconds or self._reshaped(member, now):
-                    touched.add(job_id)
+            elif (
+                job.run_seconds != old.run_seconds
+                # Of one that holds GPUs and does not run, nobody can foresee anything.
+                or member.standing is Standing.FIXED
+                or (
+                    job.request.gpus > 1
+                    and (self.reshapes or job.profile.largest_tensor_bytes)
+                    and self._reshaped(member, now)
+                )
+            ):
+                touch(job_id)
         return touched
 
     def _reshaped(self, member: Member[A], now: float) -> bool:
         """Whether a job that waits must be placed otherwise than it had to, though it is as it was."""
-        if member.standing is not Standing.WAITING or member.job.request.gpus == 1:
-            return False
-        return self.consolidated(member, now) != member.shape[3]
+        return member.standing is Standing.WAITING and self.consolidated(member, now) != member.shape[3]
 
     def _reset(self, snapshot: Snapshot) -> None:
         self._members: dict[JobId, Member[A]] = {}
@@ -289,19 +306,16 @@ class GangPolicy(ABC, Generic[A]):
     # -- taking over what was observed ----------------------------------------------------------------
 
     def _standing(self, job: Job, busy: bool, now: float) -> Standing:
+        phase = job.phase
         later = job.not_before is not None and job.not_before > now
-        match job.phase:
-            case Phase.QUEUED | Phase.SUSPENDED | Phase.YIELDED:
-                return Standing.ASIDE if busy or later else Standing.WAITING
-            case Phase.INELIGIBLE:
+        if phase is Phase.RUNNING:
+            if busy:
                 return Standing.ASIDE
-            case Phase.RUNNING:
-                if busy:
-                    return Standing.ASIDE
-                stays = later or not job.suspendable or not self.preemptive
-                return Standing.FIXED if stays else Standing.RUNNING
-            case _:
-                return Standing.FIXED
+            stays = later or not job.suspendable or not self.preemptive
+            return Standing.FIXED if stays else Standing.RUNNING
+        if phase in _MAY_START:
+            return Standing.ASIDE if busy or later else Standing.WAITING
+        return Standing.ASIDE if phase is Phase.INELIGIBLE else Standing.FIXED
 
     def _sync(self, job_id: JobId, snapshot: Snapshot, now: float) -> None:
         job = snapshot.jobs.get(job_id)
@@ -317,20 +331,20 @@ class GangPolicy(ABC, Generic[A]):
             member = self._members[job_id] = Member(
                 job, self.load_account(job, self._unseen.pop(job_id, None))
             )
-        else:
-            self._leave_lane(member)
-            member.job = job
+        place = self._place(member)
+        member.job = job
         member.ran_from = job.run_seconds_at(now) - now
         member.standing = standing
         held: GpuSet = frozenset()
         if standing is Standing.RUNNING or standing is Standing.FIXED:
             held = job.running_on or job.binding
-        if held != member.held:
-            self._pool.give(member.held)
-            self._pool.take(held)
+        if held is not member.held:
+            if held != member.held:
+                self._pool.give(member.held)
+                self._pool.take(held)
             member.held = held
         self.seen(member, now)
-        self._enter(member, now)
+        self._enter(member, place, now)
 
     def _leave(self, member: Member[A]) -> None:
         """Take it out of lanes and pool."""
@@ -338,19 +352,31 @@ class GangPolicy(ABC, Generic[A]):
         self._pool.give(member.held)
         member.held = frozenset()
 
-    def _leave_lane(self, member: Member[A]) -> None:
-        job = member.job
-        if member.standing is Standing.WAITING:
-            self._lanes[member.lane].remove_waiting(member.key, job.id, member.shape)
-        elif member.standing is Standing.RUNNING:
-            self._lanes[member.lane].remove_running(member.key, job.id, job.request.gpus)
+    def _place(self, member: Member[A]) -> _Place:
+        """Where it stands: what `_enter` takes it from, if it does not come back to the same place."""
+        standing = member.standing
+        if standing is Standing.WAITING:
+            return standing, member.lane, member.key, member.shape
+        if standing is Standing.RUNNING:
+            return standing, member.lane, member.key, member.job.request.gpus
+        return standing, 0, (), 0
 
-    def _enter(self, member: Member[A], now: float) -> None:
-        """Put it where its standing, lane and key say. (The pool counts its GPUs already.)"""
+    def _leave_lane(self, member: Member[A]) -> None:
+        self._leave_place(member.job.id, self._place(member))
+
+    def _leave_place(self, job_id: JobId, place: _Place) -> None:
+        standing, lane, key, detail = place
+        if standing is Standing.WAITING:
+            self._lanes[lane].remove_waiting(key, job_id, detail)
+        elif standing is Standing.RUNNING:
+            self._lanes[lane].remove_running(key, job_id, detail)
+
+    def _enter(self, member: Member[A], before: _Place, now: float) -> None:
+        """From where it stood to where its standing, lane and key say. (The pool counts its GPUs already.)"""
         member.lane = self.lane(member, now)
         if member.standing is Standing.WAITING:
             member.shape = self._shape(member, now)
-        self._enter_lane(member, now)
+        self._enter_lane(member, before, now)
         self._set_timer(member, now)
 
     def _set_timer(self, member: Member[A], now: float) -> None:
@@ -396,24 +422,25 @@ class GangPolicy(ABC, Generic[A]):
                 and job.not_before is not None
                 and job.not_before <= now + 1e-6
             )
-            self._leave_lane(member)
+            place = self._place(member)
             self.moved.add(job.id)
             if again:
                 member.standing = Standing.WAITING
             self.due(member, now)
-            self._enter(member, now)
+            self._enter(member, place, now)
 
-    def _enter_lane(self, member: Member[A], now: float) -> None:
-        """Into its lane again, by a new key."""
+    def _enter_lane(self, member: Member[A], before: _Place, now: float) -> None:
+        """From where it stood into its lane, by a new key."""
         job = member.job
-        member.key = self.key(member, now)
-        if member.standing is Standing.WAITING:
-            self._lanes[member.lane].add_waiting(member.key, job.id, member.shape)
-        elif member.standing is Standing.RUNNING:
-            self._lanes[member.lane].add_running(member.key, job.id, job.request.gpus)
-        else:
-            return
-        if self.dynamic:
+        member.key = key = self.key(member, now)
+        place = self._place(member)
+        if place != before:
+            self._leave_place(job.id, before)
+            if member.standing is Standing.WAITING:
+                self._lanes[member.lane].add_waiting(key, job.id, member.shape)
+            elif member.standing is Standing.RUNNING:
+                self._lanes[member.lane].add_running(key, job.id, job.request.gpus)
+        if self.dynamic and (member.standing is Standing.WAITING or member.standing is Standing.RUNNING):
             member.course = self._course(member, now)
 
     def _course(self, member: Member[A], now: float) -> Course:
@@ -542,17 +569,17 @@ class GangPolicy(ABC, Generic[A]):
             member = self._members[job_id]
             # Its GPUs are given back to the pool already.
             member.held = frozenset()
-            self._leave_lane(member)
+            place = self._place(member)
             member.standing = Standing.WAITING
             self.stopped(member, now)
-            self._enter(member, now)
+            self._enter(member, place, now)
             changed.add(job_id)
         for member, gpus in placed:
-            self._leave_lane(member)
+            place = self._place(member)
             member.standing = Standing.RUNNING if self.preemptive else Standing.FIXED
             self.began(member, now)
             member.held = gpus
-            self._enter(member, now)
+            self._enter(member, place, now)
             changed.add(member.job.id)
         self._expected |= changed
         return changed
@@ -569,10 +596,10 @@ class GangPolicy(ABC, Generic[A]):
                 self._write_job(job_id, now, assignments, reasons, entries)
             if incremental:
                 # Plans are frozen: what is handed out is never changed again.
-                names = {str(job_id) for job_id in changed}
                 self._assignments = self._assignments.with_changes(assignments, changed)
                 self._reasons = self._reasons.with_changes(reasons, changed)
                 if entries or self._entries:
+                    names = set(map(str, changed))
                     self._entries = self._entries.with_changes(entries, names)
             else:
                 self._assignments, self._reasons = Layered(assignments), Layered(reasons)
@@ -620,8 +647,12 @@ class GangPolicy(ABC, Generic[A]):
         if entry is not None:
             entries[str(job_id)] = entry
         job = member.job
-        if member.standing in (Standing.RUNNING, Standing.FIXED):
-            assignments[job_id] = Assignment(True, member.held, job.binding or member.held)
+        if member.standing is Standing.RUNNING or member.standing is Standing.FIXED:
+            binding = job.binding or member.held
+            last = self._assignments.get(job_id)
+            if last is None or not last.run or last.gpus != member.held or last.binding != binding:
+                last = Assignment(True, member.held, binding)
+            assignments[job_id] = last
             if job.phase is not Phase.RUNNING:
                 reasons[job_id] = "its turn, and the GPUs are free"
         elif member.standing is Standing.WAITING:

@@ -79,6 +79,9 @@ class _Tiresias(GangPolicy[Account]):
 
     def __init__(self, settings: QueueSettings, limits: list[float]) -> None:
         self._settings = settings
+        self._consolidate, self._service = settings.consolidate, settings.service
+        self._knob_ratio = settings.promote_knob_ratio
+        # (Fields of a settings model are slower to read, and these are read for every job.)
         self._limits = limits
         self.backfill = settings.backfill
         self.lane_count = len(limits) + 1
@@ -143,6 +146,7 @@ class _Tiresias(GangPolicy[Account]):
         speeds = raw.get("speeds") or {}
         self._speeds = {str(model): [float(v) for v in values] for model, values in speeds.items()}
         self._skews = {str(model): float(skew) for model, skew in (raw.get("skews") or {}).items()}
+        self.reshapes = self._consolidate == "always" or bool(self._skews)
         looked = raw.get("looked")
         self._looked = None if looked is None else float(looked)
         self._refit()
@@ -161,13 +165,13 @@ class _Tiresias(GangPolicy[Account]):
     def attained(self, member: Member[Account], now: float) -> float:
         """Service since the job was last in queue 1 by promotion, in the unit of the limits."""
         job, account = member.job, member.account
-        if self._settings.service == "seconds":
+        if self._service == "seconds":
             return job.run_seconds_at(now) - account.forgiven_seconds
         return job.gpu_seconds_at(now) - account.forgiven_gpu_seconds
 
     def course(self, member: Member[Account]) -> tuple[float, float]:
         job, account = member.job, member.account
-        if self._settings.service == "seconds":
+        if self._service == "seconds":
             return job.run_seconds - account.forgiven_seconds, 1.0
         return job.gpu_seconds - account.forgiven_gpu_seconds, float(len(job.running_on))
 
@@ -175,7 +179,7 @@ class _Tiresias(GangPolicy[Account]):
         account = member.account
         if account.queue >= self.lane_count:
             account.queue = self.lane_count - 1
-        if self._exact:
+        if self._exact and account.queue < len(self._limits):
             while self._outgrown(member, now):
                 self._demote(member)
         return account.queue
@@ -198,11 +202,11 @@ class _Tiresias(GangPolicy[Account]):
             return
         outgrown = [m for m in self._above_last() if self._outgrown(m, now)]
         for member in sorted(outgrown, key=lambda m: (m.job.submit_time, m.job.id)):
-            self._leave_lane(member)
+            place = self._place(member)
             self._demote(member)
             self.moved.add(member.job.id)
             member.lane = member.account.queue
-            self._enter_lane(member, now)
+            self._enter_lane(member, place, now)
 
     def next_look(self, now: float) -> float | None:
         if self._exact:
@@ -229,15 +233,18 @@ class _Tiresias(GangPolicy[Account]):
 
     def seen(self, member: Member[Account], now: float) -> None:
         job, account = member.job, member.account
-        if job.run_seconds > 0 and account.first_run is None:
+        if account.first_run is None and job.run_seconds > 0:
             account.first_run = job.start_time if job.start_time is not None else now
         waits = member.standing is Standing.WAITING and account.waiting_since is None
         if waits and job.run_seconds > account.forgiven_seconds:
             account.waiting_since = now
+        if not job.request.model:
+            return
         skew = skew_fraction(job.profile)
-        if skew is not None and job.request.model:
+        if skew is not None:
             self._skews[job.request.model] = skew
-        if job.request.model and job.profile.step_seconds and job.phase is Phase.RUNNING:
+            self.reshapes = True
+        if job.profile.step_seconds and job.phase is Phase.RUNNING:
             self._learn_speed(job)
 
     def began(self, member: Member[Account], now: float) -> None:
@@ -262,17 +269,17 @@ class _Tiresias(GangPolicy[Account]):
         account.waiting_since = now
 
     def next_time(self, member: Member[Account], now: float) -> float | None:
-        job, account, knob = member.job, member.account, self._settings.promote_knob_ratio
-        if member.standing is Standing.WAITING and account.queue > 0 and knob > 0:
+        job, account, standing, knob = member.job, member.account, member.standing, self._knob_ratio
+        if standing is Standing.WAITING and account.queue > 0 and knob > 0:
             ran = job.run_seconds_at(now) - account.forgiven_seconds
             if account.waiting_since is not None and ran > 0:
                 return account.waiting_since + max(0.0, knob * ran - account.waited_seconds)
         elif (
             self._exact
-            and member.standing in (Standing.RUNNING, Standing.FIXED)
+            and (standing is Standing.RUNNING or standing is Standing.FIXED)
             and account.queue < len(self._limits)
         ):
-            rate = 1 if self._settings.service == "seconds" else job.gpus
+            rate = 1 if self._service == "seconds" else job.request.gpus
             return now + max(0.0, self._limits[account.queue] - self.attained(member, now)) / rate
         return None
 
@@ -297,12 +304,12 @@ class _Tiresias(GangPolicy[Account]):
         while self._fresh:
             member = self._fresh.pop(0)
             if member.account.fresh and self._members.get(member.job.id) is member:
-                self._leave_lane(member)
+                place = self._place(member)
                 member.account.fresh = False
                 self._last += 1
                 member.account.position = self._last
                 self.moved.add(member.job.id)
-                self._enter_lane(member, now)
+                self._enter_lane(member, place, now)
 
     def wake_interval(self) -> float | None:
         return self._settings.interval_seconds if self.dynamic else None
@@ -310,15 +317,15 @@ class _Tiresias(GangPolicy[Account]):
     def waiting_words(self, member: Member[Account]) -> str:
         queue = f"queue {member.account.queue + 1} of {self.lane_count}"
         place = " on as few nodes as possible" if member.shape[3:4] == (True,) else ""
-        return f"waits in {queue} for {gpus_words(member.job.gpus)}{place}"
+        return f"waits in {queue} for {gpus_words(member.job.request.gpus)}{place}"
 
     # -- placement ------------------------------------------------------------------------------------
 
     def consolidated(self, member: Member[Account], now: float) -> bool:
         settings, job = self._settings, member.job
-        if settings.consolidate == "never" or job.gpus == 1:
+        if job.request.gpus == 1 or self._consolidate == "never":
             return False
-        if settings.consolidate == "skewed":
+        if self._consolidate == "skewed":
             # Of a job that never ran, what is known of others with its model (if its user named one).
             skew = skew_fraction(job.profile)
             if skew is None:
