@@ -60,6 +60,8 @@ when it changes, and submission and id for the tie."""
 
 _Place = tuple[Standing, int, Key, Any]
 """Where a job stands: its standing, lane and key; and its shape if it waits, its GPUs if it runs."""
+_NOWHERE: _Place = (Standing.ASIDE, 0, (), 0)
+"""In no lane."""
 
 A = TypeVar("A")
 
@@ -76,6 +78,8 @@ class Member(Generic[A]):
     lane: int = 0
     key: Key = ()
     shape: Shape = (1,)
+    leaving: bool = False
+    """It waits for GPUs of a node where nothing starts any more, and so in no lane (`_let_leave`)."""
     ran_from: float = 0.0
     """When it would have begun, had it run without a break (of a job seen RUNNING): it has run as long as it
     should at any time if this has not moved."""
@@ -207,6 +211,8 @@ class GangPolicy(ABC, Generic[A]):
         if self.dynamic:
             self._reorder(now)
         changed = self._decide(now)
+        if self._leaving:
+            changed |= self._let_leave(now)
         self.planned(now)
         changed.update(touched, self.moved)
         self.moved.clear()
@@ -285,6 +291,8 @@ class GangPolicy(ABC, Generic[A]):
         self._unseen: dict[JobId, Any] = {}
         self._assignments: Layered[JobId, Assignment] = Layered()
         self._reasons: Layered[JobId, str] = Layered()
+        self._leaving: set[JobId] = set()
+        """Jobs that wait for their turn on nodes where nothing starts any more."""
         self._incremental = self.told = False
         self._busy = frozenset()
         self._expected: set[JobId] = set()
@@ -323,6 +331,7 @@ class GangPolicy(ABC, Generic[A]):
         if job is None:
             if member is not None:
                 self._leave(member)
+                self._leaving.discard(job_id)
                 del self._members[job_id]
                 self.gone(member, now)
             return
@@ -343,6 +352,10 @@ class GangPolicy(ABC, Generic[A]):
                 self._pool.give(member.held)
                 self._pool.take(held)
             member.held = held
+        if self._pool.closed:
+            closed = self._pool.closed
+            member.leaving = job.phase in _MAY_START and any(gpu.node in closed for gpu in job.binding)
+            (self._leaving.add if member.leaving else self._leaving.discard)(job_id)
         self.seen(member, now)
         self._enter(member, place, now)
 
@@ -355,11 +368,11 @@ class GangPolicy(ABC, Generic[A]):
     def _place(self, member: Member[A]) -> _Place:
         """Where it stands: what `_enter` takes it from, if it does not come back to the same place."""
         standing = member.standing
-        if standing is Standing.WAITING:
+        if standing is Standing.WAITING and not member.leaving:
             return standing, member.lane, member.key, member.shape
         if standing is Standing.RUNNING:
             return standing, member.lane, member.key, member.job.request.gpus
-        return standing, 0, (), 0
+        return _NOWHERE
 
     def _leave_lane(self, member: Member[A]) -> None:
         self._leave_place(member.job.id, self._place(member))
@@ -436,9 +449,9 @@ class GangPolicy(ABC, Generic[A]):
         place = self._place(member)
         if place != before:
             self._leave_place(job.id, before)
-            if member.standing is Standing.WAITING:
+            if place[0] is Standing.WAITING:
                 self._lanes[member.lane].add_waiting(key, job.id, member.shape)
-            elif member.standing is Standing.RUNNING:
+            elif place[0] is Standing.RUNNING:
                 self._lanes[member.lane].add_running(key, job.id, job.request.gpus)
         if self.dynamic and (member.standing is Standing.WAITING or member.standing is Standing.RUNNING):
             member.course = self._course(member, now)
@@ -474,7 +487,7 @@ class GangPolicy(ABC, Generic[A]):
         """All that wait, by new keys."""
         waiting: list[list[Member[A]]] = [[] for _ in self._lanes]
         for member in self._members.values():
-            if member.standing is Standing.WAITING:
+            if member.standing is Standing.WAITING and not member.leaving:
                 waiting[member.lane].append(member)
         for number, members in enumerate(waiting):
             keys = self.keys([member.course for member in members], number, now)
@@ -523,6 +536,19 @@ class GangPolicy(ABC, Generic[A]):
             changed |= self._commit(placed, in_the_way, now)
             skip.add(failed)
         raise AssertionError("the last round returns")
+
+    def _let_leave(self, now: float) -> set[JobId]:
+        """A node that is being drained gets empty when the jobs bound to it have ended: those that are off
+        their GPUs go on there when these are idle. (No lane has them: they are in nobody's way.)"""
+        waiting = [m for m in map(self._members.__getitem__, self._leaving) if m.standing is Standing.WAITING]
+        placed: list[tuple[Member[A], GpuSet]] = []
+        for member in sorted(waiting, key=lambda m: (self.lane(m, now), self.key(m, now))):
+            job = member.job
+            gpus = job.running_on if len(job.running_on) == job.gpus else job.binding
+            if len(gpus) == job.gpus and self._pool.all_idle(gpus):
+                self._pool.take(gpus)
+                placed.append((member, gpus))
+        return self._commit(placed, [], now)
 
     def _find(self, member: Member[A]) -> GpuSet | None:
         job = member.job

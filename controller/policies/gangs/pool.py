@@ -22,13 +22,14 @@ _TRIES = 8
 class Slot:
     """One node."""
 
-    __slots__ = ("free", "free_count", "held", "ids", "node", "number", "usable")
+    __slots__ = ("free", "free_count", "held", "ids", "node", "number", "sound", "usable")
 
     def __init__(self, number: int, node: Node) -> None:
         self.number = number
         self.node = node
         highest = max((gpu.id.ordinal for gpu in node.gpus), default=-1)
         self.ids = tuple(GpuId(node.name, ordinal) for ordinal in range(highest + 1))
+        self.sound = sound_mask(node)
         self.usable = usable_mask(node)
         self.held = [0] * (highest + 1)
         self.free = self.usable
@@ -37,8 +38,12 @@ class Slot:
 
 def usable_mask(node: Node) -> int:
     """Bits of the GPUs that Gandiva jobs may use now; 0 when the node is not available."""
-    if not node.available:
-        return 0
+    return sound_mask(node) if node.available else 0
+
+
+def sound_mask(node: Node) -> int:
+    """Those that jobs may use which Slurm has bound to them: also on a node where it would start nothing (one
+    that is being drained), but not where the agent does not answer, which shows no GPU as healthy."""
     mask = 0
     for gpu in node.gpus:
         if gpu_usable(gpu):
@@ -63,6 +68,8 @@ class GpuPool:
             self._filed[slot.free_count].append(slot.number)
         self.usable_count = sum(slot.free_count for slot in self._slots)
         self.free_count = self.usable_count
+        self.closed = frozenset(slot.node.name for slot in self._slots if slot.sound and not slot.usable)
+        """Nodes where nothing starts, but what is there may go on."""
         self._switches = len({slot.node.switch for slot in self._slots})
 
     @property
@@ -78,7 +85,8 @@ class GpuPool:
         if slot.node is node:
             return True
         if (
-            slot.usable != usable_mask(node)
+            slot.node.available != node.available
+            or slot.sound != sound_mask(node)
             or len(slot.node.gpus) != len(node.gpus)
             or slot.node.switch != node.switch
         ):
@@ -123,6 +131,15 @@ class GpuPool:
         """Whether nobody holds any of these."""
         return all(
             (slot := self._by_name.get(gpu.node)) is not None and slot.free >> gpu.ordinal & 1 for gpu in gpus
+        )
+
+    def all_idle(self, gpus: Iterable[GpuId]) -> bool:
+        """Whether nobody holds any of these, on whatever node: for jobs that Slurm has bound to them."""
+        return all(
+            (slot := self._by_name.get(gpu.node)) is not None
+            and slot.sound >> gpu.ordinal & 1
+            and not slot.held[gpu.ordinal]
+            for gpu in gpus
         )
 
     # -- looking for room -----------------------------------------------------------------------------

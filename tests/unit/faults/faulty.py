@@ -54,9 +54,16 @@ class Faults:
     random: random.Random | None = None
     """Besides what is armed: trouble at random, with this probability."""
     probability: float = 0.0
+    silence_seconds: dict[JobId, float] = field(default_factory=dict)
+    """How long calls about a job were without an answer: nobody can know when in it a job left its GPUs."""
 
     def arm(self, method: str, *troubles: Trouble) -> None:
         self.armed.setdefault(method, []).extend(troubles)
+
+    def silent(self, job_id: JobId, trouble: Trouble | None, deadline_seconds: float) -> None:
+        """Count what this trouble does to a call about a job."""
+        if trouble in (Trouble.DEAF, Trouble.SLOW, Trouble.TIMEOUT, Trouble.AFTERWARDS):
+            self.silence_seconds[job_id] = self.silence_seconds.get(job_id, 0.0) + deadline_seconds
 
     def take(self, method: str) -> Trouble | None:
         waiting = self.armed.get(method)
@@ -168,6 +175,7 @@ class FaultyCluster(PassingOn):
         trouble = self._faults.take(method)
         if trouble is Trouble.OLDER and method == "job":
             trouble = Trouble.LOST
+        self._faults.silent(job_id, trouble, RPC_DEADLINE_SECONDS)
         call = getattr(self._cluster, method)
         return await _troubled(
             trouble, lambda: call(job_id, *arguments), RPC_DEADLINE_SECONDS, unavailable, None
@@ -227,6 +235,11 @@ class FaultyNodes:
                 return await getattr(self._nodes, method)(node, job_id, **options)
 
         trouble = self._faults.take(method)
+        if trouble is Trouble.OLDER and method == "prepare":
+            # Its answer says nothing but that it was done, so an earlier one could not be told from it, and
+            # the job would start without its control block. Answers carry the number of their request.
+            trouble = Trouble.LOST
+        self._faults.silent(job_id, trouble, deadline_seconds + GRACE_SECONDS)
         older = _OLDER_ANSWERS.get(method)
         return await _troubled(trouble, one_at_a_time, deadline_seconds + GRACE_SECONDS, unreachable, older)
 

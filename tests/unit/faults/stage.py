@@ -25,6 +25,8 @@ from tests.unit.faults.faulty import Faults, FaultyCluster, FaultyNodes
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 RETRY_SECONDS = 20.0
+START_SECONDS = 20.0
+"""How long the controller waits for a start."""
 MIN_JOB_AGE_SECONDS = 60.0
 REQUEUE_DELAY_SECONDS = 3.0
 
@@ -46,7 +48,7 @@ class Stage(World):
     def __init__(self, folder: Path, nodes: int = 2, gpus: int = 2, **options: Any) -> None:
         options.setdefault("step_deadline_seconds", 5.0)
         options.setdefault("retry_after_seconds", RETRY_SECONDS)
-        options.setdefault("start_deadline_seconds", 20.0)
+        options.setdefault("start_deadline_seconds", START_SECONDS)
         super().__init__(folder, nodes=nodes, gpus=gpus, **options)
         self.faults = Faults()
         self.port = FaultyCluster(self.cluster, self.faults)
@@ -216,9 +218,13 @@ class Stage(World):
                 job.held, job.wanted, job.eligible = old.held, old.wanted, old.eligible
                 job.restart_count, job.submit_time = old.restart_count, old.submit_time
                 job.binding, job.nodes = old.binding, old.nodes
-                if job.state is not old.state:
+                on_node = (JobState.RUNNING, JobState.SUSPENDED)
+                if old.state in on_node and job.state in (JobState.PENDING, JobState.COMPLETING):
+                    # It was requeued since: its node says that it is not there, and Slurm requeues it again.
+                    self._requeue(job)
+                elif job.state is not old.state:
                     self.cluster._to(job, old.state, old.state_name)
-                if job.state is JobState.COMPLETING:
+                if old.state is JobState.COMPLETING:
                     self.cluster._after(0.1, self.cluster._requeued, job)
         self.cluster._next_id = next_id
         return lost
@@ -303,7 +309,9 @@ class Stage(World):
             assert row.record.state == job.state_name, f"job {job.id}: the journal says {row.record.state}"
             assert row.record.end_time is not None and not row.on_gpus, f"job {job.id}: still open"
             # A slice begins when a node has answered and ends when it has: a switch is in it.
-            allowed = 0.35 * (row.slices + 1) + (0.0 if job.id in exact else slack_seconds)
+            allowed = 0.35 * (row.slices + 1)
+            if job.id not in exact:
+                allowed += slack_seconds + self.faults.silence_seconds.get(job.id, 0.0)
             if job.id in exact and not job.restart_count:
                 assert row.record.submit_time == job.submit_time, f"job {job.id}: submitted at another time"
                 assert (row.record.start_time or math.inf) >= job.submit_time, (
