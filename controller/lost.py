@@ -4,7 +4,11 @@
 A node that lost power and is back soon forgets its jobs, and slurmctld does not hear of it before the node
 registers anew, which can take minutes (docs/slurm-facts.md). Until then such a job holds GPUs that stand
 idle, and cannot be put back onto them. So it is requeued by us, once its node has said for a while that it
-has no control block of it, and then, asked for just that, that no process of it lives.
+has no control block of it, and then, asked for just that, that no process of it lives and that it was booted
+since the job's start.
+
+Without the boot nothing of this shows that a job was cut short: a slurmctld that was killed and is back with
+an old state takes one that has just completed for running, which must not run again.
 """
 
 from __future__ import annotations
@@ -30,6 +34,8 @@ ALIVE_SECONDS = 300.0
 ASK_SECONDS = 10.0
 
 _THERE = (JobState.RUNNING, JobState.SUSPENDED)
+_Run = tuple[str, JobId, float | None]
+"""A node, a job there, and its start: of another run of the job nothing follows for this one."""
 
 
 @dataclass(slots=True)
@@ -47,7 +53,7 @@ class Lost:
 
     def __init__(self, nodes: NodePort) -> None:
         self._nodes = nodes
-        self._absent: dict[tuple[str, JobId], _Absence] = {}
+        self._absent: dict[_Run, _Absence] = {}
 
     def look(
         self,
@@ -62,7 +68,7 @@ class Lost:
         """
         if view.partial:
             return frozenset()
-        absent: dict[tuple[str, JobId], _Absence] = {}
+        absent: dict[_Run, _Absence] = {}
         for job in view.jobs:
             if job.state not in _THERE or job.exclusive_gpus:
                 continue
@@ -70,7 +76,7 @@ class Lost:
                 sample = samples.get(node)
                 if not isinstance(sample, NodeSample) or job.id in sample.jobs:
                     continue
-                key = (node, job.id)
+                key = (node, job.id, job.start_time)
                 absence = absent[key] = self._absent.get(key) or _Absence(now + LOST_SECONDS)
                 if absence.asked is None and now >= absence.ask_at and job.id not in in_flight:
                     absence.asked = asyncio.create_task(
@@ -80,12 +86,12 @@ class Lost:
             if key not in absent and absence.asked is not None:
                 absence.asked.cancel()
         self._absent = absent
-        return frozenset(job_id for (_, job_id), absence in absent.items() if not absence.alive)
+        return frozenset(job_id for (_, job_id, _), absence in absent.items() if not absence.alive)
 
     def actions(self, snapshot: Snapshot) -> list[Requeue]:
         """What gets those back to work that are lost for certain."""
         found: dict[JobId, str] = {}
-        for (node, job_id), absence in self._absent.items():
+        for (node, job_id, _), absence in self._absent.items():
             job = snapshot.jobs.get(job_id)
             if not absence.lost or job is None or job_id in snapshot.busy:
                 continue
@@ -106,9 +112,8 @@ class Lost:
             absence.ask_at += LOST_SECONDS
             absence.asked = None
             return
-        # Between two srun only the node of the batch script must have a process of the job.
         booted_since = job.start_time is not None and living.booted_at > job.start_time
-        if living.processes == 0 and (node == job.nodes[0] or booted_since):
+        if living.processes == 0 and booted_since:
             message = f"Slurm takes it for {job.state_name}, but nothing of it is left on {node}"
             log.warning("job %s (user %s): %s; it is requeued", job.id, job.user, message)
             absence.lost, absence.alive = True, False

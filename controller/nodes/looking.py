@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from pathlib import Path
 
@@ -156,11 +157,15 @@ def _boot_id() -> str:
         return ""
 
 
-def _booted_at() -> float:
+def _booted_at(proc: Path = Path("/proc")) -> float:
+    """When process 1 began: the boot of a machine, or the start of a container (whose btime is its host's)."""
     try:
-        lines = Path("/proc/stat").read_text().splitlines()
-        return float(next(line.split()[1] for line in lines if line.startswith("btime ")))
+        lines = (proc / "stat").read_text().splitlines()
+        machine = float(next(line.split()[1] for line in lines if line.startswith("btime ")))
+        first = (proc / "1" / "stat").read_text()
+        ticks = int(first[first.rindex(")") + 1 :].split()[19])
+        return machine + ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, StopIteration, IndexError, ValueError) as error:
         raise AgentError(
-            protocol.ErrorKind.INTERNAL, f"/proc/stat does not say when the node was started: {error!r}"
+            protocol.ErrorKind.INTERNAL, f"{proc} does not say when the node was started: {error!r}"
         ) from error

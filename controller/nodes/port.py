@@ -113,7 +113,7 @@ class Living:
     processes: int
     """Processes of the job on the node, Slurm's own for it included."""
     booted_at: float
-    """When the node was started, in seconds since the epoch."""
+    """When the node (or the container that is one) was started, in seconds since the epoch."""
 
 
 @dataclass(frozen=True, slots=True)
