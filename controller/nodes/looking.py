@@ -158,7 +158,7 @@ def _boot_id() -> str:
 
 
 def _booted_at(proc: Path = Path("/proc")) -> float:
-    """When process 1 began: the boot of a machine, or the start of a container (whose btime is its host's)."""
+    """When process 1 began: the boot of a machine, or start of a container (whose btime is its host's)."""
     try:
         lines = (proc / "stat").read_text().splitlines()
         machine = float(next(line.split()[1] for line in lines if line.startswith("btime ")))
