@@ -158,14 +158,13 @@ def _boot_id() -> str:
 
 
 def _booted_at(proc: Path = Path("/proc")) -> float:
-    """When process 1 began: the boot of a machine, or start of a container (whose btime is its host's)."""
+    """When process 1 began: the boot of a machine, or of a container (whose clock is its host's)."""
     try:
-        lines = (proc / "stat").read_text().splitlines()
-        machine = float(next(line.split()[1] for line in lines if line.startswith("btime ")))
         first = (proc / "1" / "stat").read_text()
         ticks = int(first[first.rindex(")") + 1 :].split()[19])
-        return machine + ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, StopIteration, IndexError, ValueError) as error:
+    except (OSError, IndexError, ValueError) as error:
         raise AgentError(
-            protocol.ErrorKind.INTERNAL, f"{proc} does not say when the node was started: {error!r}"
+            protocol.ErrorKind.INTERNAL, f"{proc}/1/stat does not say when the node was started: {error!r}"
         ) from error
+    began_seconds = ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + began_seconds
