@@ -343,10 +343,12 @@ class GangPolicy(ABC, Generic[A]):
         place = self._place(member)
         member.job = job
         member.ran_from = job.run_seconds_at(now) - now
-        member.standing = standing
         held: GpuSet = frozenset()
         if standing is Standing.RUNNING or standing is Standing.FIXED:
             held = job.running_on or job.binding
+            if self._pool.closed and held and all(gpu.node in self._pool.closed for gpu in held):
+                standing = Standing.FIXED  # where nothing starts, its GPUs are of use to nobody else
+        member.standing = standing
         if held is not member.held:
             if held != member.held:
                 self._pool.give(member.held)

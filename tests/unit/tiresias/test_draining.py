@@ -56,3 +56,16 @@ def test_nothing_goes_on_where_the_agent_does_not_answer(name: str) -> None:
     sick = tuple(replace(gpu, healthy=False) for gpu in node.gpus)
     lost = replace(node, available=False, reason="no answer", gpus=sick)
     assert running(POLICIES[name](), [lost], [suspended(1, lost, range(2)), job(2, 1, 5.0)]) == set()
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_job_on_a_drained_node_is_not_stopped_for_one_that_cannot_go_there(name: str) -> None:
+    open_node, closed = cluster(2, 1)
+    closed = replace(closed, available=False, reason="DRAINED fan")
+    there = replace(suspended(2, closed, range(1)), phase=Phase.RUNNING, run_seconds=9e5, gpu_seconds=9e5)
+    elsewhere = replace(
+        suspended(1, open_node, range(1)), phase=Phase.RUNNING, run_seconds=8e5, gpu_seconds=8e5
+    )
+    queued = replace(job(3, 1, 50.0, submit=3.0))
+    ran = running(POLICIES[name](), [open_node, closed], [elsewhere, there, queued], 1e6)
+    assert 2 in ran and len(ran) == 2
