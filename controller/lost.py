@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
@@ -110,14 +111,14 @@ class Lost:
             # Not known. (An agent from before this could be asked does not know the verb.)
             log.info("job %s: not known whether it lives on %s: %s", job.id, node, error)
             absence.ask_at += LOST_SECONDS
-            absence.asked = None
             return
+        finally:
+            absence.asked = None
         booted_since = job.start_time is not None and living.booted_at > job.start_time
         if living.processes == 0 and booted_since:
             message = f"Slurm takes it for {job.state_name}, but nothing of it is left on {node}"
             log.warning("job %s (user %s): %s; it is requeued", job.id, job.user, message)
-            absence.lost, absence.alive = True, False
+            absence.lost, absence.alive, absence.ask_at = True, False, math.inf
         else:
             absence.alive = True
             absence.ask_at += ALIVE_SECONDS
-            absence.asked = None
