@@ -44,16 +44,17 @@ class Model(train_mock.Model):
         Model.last = self
 
     def train_step(self, seed: int) -> int:
-        begin = time.time()
+        before, begin = self.uuids(), time.time()
         result = super().train_step(seed)
         end = time.time()
+        gpus = self.uuids()  # (waits while the driver has the job suspended)
         usual = self._options.minibatch_ms / 1000
-        gpus = self.uuids()
         # After a move by the driver the GPUs are others by now: a turn names those that it was on.
-        if end - (self._end or begin) > AWAY_MINIBATCHES * usual or (self._steps and gpus != self._gpus):
+        moved = gpus != before or (self._steps and gpus != self._gpus)
+        if moved or end - (self._end or begin) > AWAY_MINIBATCHES * usual:
             self.end_turn()
-            # When in this mini-batch it came back is not known, only that it was there at its end.
-            begin = end
+            # When in this mini-batch it came back is not known, only that it is there now.
+            begin = end = time.time()
         self._gpus = gpus
         self._begin, self._end = self._begin or begin, end
         self._steps += 1

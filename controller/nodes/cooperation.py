@@ -14,7 +14,7 @@ from controller.nodes.gpus import NvmlUnavailable
 from controller.nodes.node import NVML_SECONDS, Node
 from controller.nodes.port import NodePhase, RankState
 from controller.nodes.protocol import AgentError, ErrorKind
-from controller.nodes.rank_files import Ranks
+from controller.nodes.rank_files import PATIENCE_SECONDS, Ranks
 from controller.nodes.returning import Returning
 from gandiva.layout import Verb
 
@@ -32,7 +32,7 @@ class Cooperation:
     def pause(self, args: protocol.PauseArgs, deadline: Deadline) -> protocol.PauseResult:
         """Ask all ranks to stop at one step boundary; with `sole` wait for it and undo it at the deadline."""
         with self._node.job(args.job_id, deadline) as (block, state):
-            ranks = self._node.ranks(block, state)
+            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
             if state.phase is NodePhase.YIELDED:
                 return protocol.PauseResult(
                     target_step=state.stopped_step or 0, all_blocked=True, ranks=ranks.infos()
@@ -54,7 +54,7 @@ class Cooperation:
         block.save_state(state)
         sequence = block.write_command(Verb.PAUSE, target)
         while True:
-            ranks = self._node.ranks(block, state)
+            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
             if _all_blocked(ranks, target, sequence):
                 return protocol.PauseResult(target_step=target, all_blocked=True, ranks=ranks.infos())
             agreed = _agreed(ranks)
@@ -79,7 +79,7 @@ class Cooperation:
 
     def _cooperating(self, block: ControlBlock, state: JobState, sole: bool) -> Ranks:
         """The job's sessions. Raises AgentError not_cooperative when they do not speak for all of the job."""
-        ranks = self._node.ranks(block, state)
+        ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
         self._check_sessions(ranks, sole, state.job_id)
         try:
             holders = self._node.look(Deadline(NVML_SECONDS)).of_job(state.job_id)
@@ -151,7 +151,9 @@ class Cooperation:
         poll = Poll(deadline, longest_seconds=0.01)
         if command is None or command.verb is not Verb.OFFLOAD:
             sequence = block.write_command(Verb.PAUSE, target)
-            while not _all_blocked(ranks := self._node.ranks(block, state), target, sequence):
+            while not _all_blocked(
+                ranks := self._node.ranks(block, state, PATIENCE_SECONDS), target, sequence
+            ):
                 self._check_sessions(ranks, False, state.job_id)
                 if not poll.wait():
                     raise AgentError(
@@ -161,12 +163,12 @@ class Cooperation:
                     )
         if not state.offload_seconds:
             # Its first time: from the second on the buffers are there. What it registered is all it keeps.
-            ranks = self._node.ranks(block, state)
+            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
             needed = {rank.process.pid: rank.state_bytes for rank in ranks.live}
             self._node.require_host_memory(needed, state.job_id)
         sequence = block.write_command(Verb.OFFLOAD, target)
         while True:
-            ranks = self._node.ranks(block, state)
+            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
             working = [rank for rank in ranks.live if rank.state is not RankState.FINISHED]
             for rank in working:
                 if rank.state is RankState.FAILED and rank.answered_sequence == sequence:

@@ -23,7 +23,7 @@ from controller.nodes.occupancy import Occupancy, survey, wait_until_clear
 from controller.nodes.port import NodePhase
 from controller.nodes.processes import Processes
 from controller.nodes.protocol import AgentError, ErrorKind
-from controller.nodes.rank_files import Ranks
+from controller.nodes.rank_files import GLANCE_SECONDS, Ranks
 from gandiva.layout import Verb
 
 NVML_SECONDS = 5.0
@@ -76,8 +76,10 @@ class Node:
             target_step=command.target_step if command is not None and asked else 0,
         )
 
-    def ranks(self, block: ControlBlock, state: JobState) -> Ranks:
-        return rank_files.read_ranks(str(block.ranks), state.uid, state.job_id, self.processes)
+    def ranks(self, block: ControlBlock, state: JobState, patience_seconds: float = GLANCE_SECONDS) -> Ranks:
+        return rank_files.read_ranks(
+            str(block.ranks), state.uid, state.job_id, self.processes, patience_seconds
+        )
 
     def look(self, deadline: Deadline) -> Occupancy:
         return survey(self.reader, self.processes, deadline)

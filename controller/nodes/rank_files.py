@@ -26,7 +26,10 @@ from gandiva import layout
 MAX_NAMES = 4096
 MAX_STEP_SECONDS = 86_400.0
 MAX_WORLD_SIZE = 65_536
-READ_TRIES = 5
+GLANCE_SECONDS = 0.005
+"""For a look: a session that writes just now is read at the next one."""
+PATIENCE_SECONDS = 0.5
+"""For a switch: on a busy node a session may be off its core in the middle of writing."""
 
 _NAME = re.compile(r"0|[1-9]\d{0,4}")
 _STATES = {
@@ -103,8 +106,12 @@ class Ranks:
         return tuple(rank.info() for rank in self.live)
 
 
-def read_ranks(directory: str, uid: int, job_id: int, processes: Processes) -> Ranks:
-    """Read `ranks/` of a job. Never raises for anything its user can do."""
+def read_ranks(
+    directory: str, uid: int, job_id: int, processes: Processes, patience_seconds: float = GLANCE_SECONDS
+) -> Ranks:
+    """Read `ranks/` of a job. Never raises for anything its user can do, and waits for files that are being
+    written no longer than `patience_seconds` in all."""
+    until = time.monotonic() + patience_seconds
     try:
         folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -115,7 +122,7 @@ def read_ranks(directory: str, uid: int, job_id: int, processes: Processes) -> R
         live, problems = [], []
         for name in _names(folder):
             try:
-                live.append(_read_one(folder, name, uid, job_id, processes))
+                live.append(_read_one(folder, name, uid, job_id, processes, until))
             except FinishedAndGone:
                 continue
             except BadRankFile as error:
@@ -137,7 +144,7 @@ def _names(folder: int) -> list[str]:
     return sorted(found, key=int)[:MAX_RANKS]
 
 
-def _read_one(folder: int, name: str, uid: int, job_id: int, processes: Processes) -> Rank:
+def _read_one(folder: int, name: str, uid: int, job_id: int, processes: Processes, until: float) -> Rank:
     try:
         # O_NONBLOCK: opening a pipe must not wait for its other end.
         file = os.open(
@@ -146,7 +153,7 @@ def _read_one(folder: int, name: str, uid: int, job_id: int, processes: Processe
     except OSError as error:
         raise BadRankFile(f"cannot be opened: {error.strerror}") from None
     try:
-        record = _read_record(file, uid)
+        record = _read_record(file, uid, until)
     finally:
         os.close(file)
     rank = check_record(int(name), record)
@@ -154,7 +161,7 @@ def _read_one(folder: int, name: str, uid: int, job_id: int, processes: Processe
     return rank
 
 
-def _read_record(file: int, uid: int) -> layout.RankRecord:
+def _read_record(file: int, uid: int, until: float) -> layout.RankRecord:
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode):
         raise BadRankFile("not a regular file")
@@ -164,7 +171,7 @@ def _read_record(file: int, uid: int) -> layout.RankRecord:
         raise BadRankFile("has a second name")
     if status.st_size != layout.RECORD_BYTES:
         raise BadRankFile(f"size is {status.st_size}, not {layout.RECORD_BYTES}")
-    for _ in range(READ_TRIES):
+    while True:
         first, second = _pread(file), _pread(file)
         record, again = layout.parse_rank(first), layout.parse_rank(second)
         if record is None and first[: len(layout.RANK_MAGIC)] != layout.RANK_MAGIC:
@@ -172,8 +179,9 @@ def _read_record(file: int, uid: int) -> layout.RankRecord:
         # The same even number before and after: nobody wrote in between (steps and samples may differ).
         if record is not None and again is not None and record.sequence == again.sequence:
             return record
+        if time.monotonic() >= until:
+            raise BadRankFile("is being written all the time, or is of another version")
         time.sleep(0.001)
-    raise BadRankFile("is being written all the time, or is of another version")
 
 
 def _pread(file: int) -> bytes:

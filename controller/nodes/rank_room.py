@@ -39,7 +39,7 @@ def furnish(ranks: Path, uid: int) -> None:
     problem = _mount(ranks, uid)
     if problem:
         log.warning(
-            "%s has no file system of its own (%s): the job's user can fill up the one of all jobs",
+            "file %s has no file system of its own (%s): the job's user can fill up the one of all jobs",
             ranks,
             problem,
         )
@@ -62,7 +62,7 @@ def drop(ranks: Path) -> None:
             # -l: whatever is in use. -c: look at nothing that a user may have mounted there (FUSE).
             problem = _run([*enter, "umount", "-l", "-c", "--", _real(ranks)])
             if problem:
-                log.warning("%s", problem)
+                log.warning("file %s: not unmounted: %s", ranks, problem)
 
 
 def examine(run_dir: Path) -> str:

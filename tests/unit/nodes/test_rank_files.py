@@ -13,10 +13,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller.nodes import rank_files
 from controller.nodes.port import RankState
 from controller.nodes.processes import Processes, ProcessId
 from controller.nodes.protocol import MAX_RANKS, MAX_STEP
-from controller.nodes.rank_files import BadRankFile, Ranks, check_record, read_ranks
+from controller.nodes.rank_files import (
+    GLANCE_SECONDS,
+    PATIENCE_SECONDS,
+    BadRankFile,
+    Ranks,
+    check_record,
+    read_ranks,
+)
 from gandiva import layout
 
 JOB = 12
@@ -204,6 +212,33 @@ def test_a_flood_of_names_is_bounded(folder: Path) -> None:
     for name in ("00", "-1", "1x", "999999", "..1", " 3"):
         (folder / name).write_bytes(good)
     assert [rank.rank for rank in read(folder).live] == list(range(MAX_RANKS))
+
+
+def test_a_writer_that_lost_its_core_is_waited_for_at_a_switch_only(folder: Path) -> None:
+    path = folder / "0"
+    path.write_bytes(record(sequence=9))
+    glance = read(folder)
+    assert glance.live == () and "being written" in glance.problems[0]
+
+    def go_on() -> None:
+        with path.open("r+b") as file:  # (as sessions do: the file keeps its size)
+            file.write(record(sequence=10))
+
+    going_on = threading.Timer(0.1, go_on)
+    going_on.start()
+    found = read_ranks(str(folder), os.getuid(), JOB, ThisProcess(), PATIENCE_SECONDS)
+    going_on.join()
+    assert len(found.live) == 1, found.problems
+
+
+def test_a_flood_of_torn_files_is_waited_for_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number in range(MAX_RANKS):
+        (folder / str(number)).write_bytes(record(sequence=9))
+    slept: list[float] = []
+    monkeypatch.setattr(rank_files.time, "sleep", slept.append)
+    monkeypatch.setattr(rank_files.time, "monotonic", lambda: sum(slept))
+    assert len(read(folder).problems) == MAX_RANKS
+    assert sum(slept) == pytest.approx(GLANCE_SECONDS, abs=0.0011)
 
 
 def test_a_writer_in_a_hurry_is_read_consistently(folder: Path) -> None:
