@@ -13,7 +13,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.nodes import rank_files
 from controller.nodes.port import RankState
 from controller.nodes.processes import Processes, ProcessId
 from controller.nodes.protocol import MAX_RANKS, MAX_STEP
@@ -235,8 +234,8 @@ def test_a_flood_of_torn_files_is_waited_for_once(folder: Path, monkeypatch: pyt
     for number in range(MAX_RANKS):
         (folder / str(number)).write_bytes(record(sequence=9))
     slept: list[float] = []
-    monkeypatch.setattr(rank_files.time, "sleep", slept.append)
-    monkeypatch.setattr(rank_files.time, "monotonic", lambda: sum(slept))
+    monkeypatch.setattr(time, "sleep", slept.append)
+    monkeypatch.setattr(time, "monotonic", lambda: sum(slept))
     assert len(read(folder).problems) == MAX_RANKS
     assert sum(slept) == pytest.approx(GLANCE_SECONDS, abs=0.0011)
 
