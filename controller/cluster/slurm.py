@@ -48,6 +48,11 @@ its node in half of the tries (docs/slurm-facts.md, Suspend and resume; none in 
 them). So two such calls for one job are kept this far apart. Slices are much longer: only a call that undoes
 another one waits."""
 
+REVOKED_SECONDS = 2.5
+"""A job that starts anew in the second in which its last run was ended is FAILED on its node, for good: slurmd
+takes the new credential for the one that it has just revoked (`Job credential revoked`, seen on 24.11; both
+times are whole seconds). So it is bound no sooner than this after its requeue, which is its submit time."""
+
 _POLL_SECONDS = 0.05
 
 T = TypeVar("T")
@@ -221,13 +226,22 @@ class SlurmCluster:
         """The job's record once it is pending and over with its last run. Raises ClusterRefused when it is
         not pending, ClusterUnavailable when it does not get there in time."""
         give_up_at = time.monotonic() + 0.9 * self._deadline_seconds
+        waited = completing = False
         while True:
             record = await self._transport.job(job_id)
             state = job_state(record.state)
             if state is JobState.PENDING:
-                return record
+                # Its last kill was when it was requeued, or (repeated) until just now.
+                since = time.time() if completing else float(record.submit_time)
+                left_seconds = since + REVOKED_SECONDS - time.time()
+                if waited or not record.restarts or not 0.0 < left_seconds <= REVOKED_SECONDS:
+                    return record
+                waited = True
+                await asyncio.sleep(left_seconds)
+                continue
             if state is not JobState.COMPLETING:
                 raise ClusterRefused(f"job {job_id} is {record.state[0]}, not pending: too late to change it")
+            completing = True
             if time.monotonic() >= give_up_at:
                 raise ClusterUnavailable(f"job {job_id} is still not through with its last run")
             await asyncio.sleep(min(_POLL_SECONDS, max(0.0, give_up_at - time.monotonic())))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from controller.cluster.port import ClusterPort, JobState
 from controller.cluster.records import JobRecord
-from controller.cluster.slurm import MAX_WAITING_TASKS, SlurmCluster
+from controller.cluster.slurm import MAX_WAITING_TASKS, REVOKED_SECONDS, SlurmCluster
 from controller.cluster.states import REQUEUED_HELD
 from controller.cluster.transport import BindChange, Load, UnbindChange
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
@@ -114,11 +115,37 @@ async def test_binding_fixes_the_number_of_nodes_where_it_must(changes: dict[str
     assert transport.calls == [("bind", JOB, "shard:a100_0:1", ("n1", "n2"), True)]
 
 
-async def test_binding_waits_for_the_end_of_the_last_run() -> None:
+@pytest.fixture
+def slept(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """What was slept. Nothing is."""
+    made: list[float] = []
+
+    async def no_sleep(seconds: float) -> None:
+        made.append(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", no_sleep)
+    return made
+
+
+async def test_binding_waits_for_the_end_of_the_last_run(slept: list[float]) -> None:
     transport = FakeTransport(job_record(state=("PENDING", "COMPLETING")))
     transport.later = [job_record(state=("PENDING", "COMPLETING")), job_record(restarts=1)]
     await port(transport).bind(JOB, N1)
     assert [call[0] for call in transport.calls] == ["bind"]
+    # And until a new credential cannot be taken for the one that its end revoked.
+    assert slept[-1] == pytest.approx(REVOKED_SECONDS, abs=0.1)
+
+
+@pytest.mark.parametrize(("restarts", "ago", "waits"), [(1, 0, True), (1, 10, False), (0, 0, False)])
+async def test_a_job_is_not_bound_in_the_moment_of_its_requeue(
+    slept: list[float], restarts: int, ago: int, waits: bool
+) -> None:
+    submitted = int(time.time()) - ago
+    transport = FakeTransport(job_record(restarts=restarts, submit_time=submitted))
+    await port(transport).bind(JOB, N1)
+    assert [call[0] for call in transport.calls] == ["bind"]
+    assert bool(slept) is waits
+    assert all(REVOKED_SECONDS - 1.5 < seconds <= REVOKED_SECONDS for seconds in slept)
 
 
 async def test_binding_gives_up_on_a_last_run_that_does_not_end() -> None:
