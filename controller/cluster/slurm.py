@@ -49,7 +49,7 @@ them). So two such calls for one job are kept this far apart. Slices are much lo
 another one waits."""
 
 REVOKED_SECONDS = 2.5
-"""A job that starts anew in the second in which its last run was ended is FAILED on its node, for good: slurmd
+"""A job that starts anew in the second in which its last run was ended FAILS on its node, for good: slurmd
 takes the new credential for the one that it has just revoked (`Job credential revoked`, seen on 24.11; both
 times are whole seconds). So it is bound no sooner than this after its requeue, which is its submit time."""
 
