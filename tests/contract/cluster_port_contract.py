@@ -22,6 +22,8 @@ from controller.model import GpuId, GpuSet, JobId
 NO_JOB = JobId(999_999)
 PATIENCE_SECONDS = 60.0
 """Less than the two minutes after which Slurm would start a requeued job by itself."""
+KILLED_AGAIN_SECONDS = 90.0
+"""Slurm may lose the first kill of a job that has just started, and repeats it after a minute."""
 
 
 class World(Protocol):
@@ -108,10 +110,18 @@ async def running(world: World, binding: GpuSet, job_id: JobId | None = None) ->
     """A job that runs on exactly this binding."""
     nodes = {gpu.node for gpu in binding}
     job_id = job_id or await world.submit(gpus_per_node=len(binding) // len(nodes), nodes=len(nodes))
-    await world.port.bind(job_id, binding)
+    await until(f"job {job_id} bound", lambda: _bound(world, job_id, binding), KILLED_AGAIN_SECONDS)
     await world.port.release(job_id)
     await in_state(world, job_id, JobState.RUNNING)
     return job_id
+
+
+async def _bound(world: World, job_id: JobId, binding: GpuSet) -> bool:
+    try:
+        await world.port.bind(job_id, binding)
+    except ClusterUnavailable:  # it is not through with its last run, and the port says: ask again
+        return False
+    return True
 
 
 async def seen(world: World, job_id: JobId) -> SlurmJob:
@@ -255,8 +265,7 @@ class ClusterPortContract:
         job_id = await running(world, gpus(world.nodes[0], 0))
         await world.port.suspend(job_id)
         await world.port.requeue(job_id)
-        # Slurm 24.11 may lose the first kill of a job that has just started, and repeats it after a minute.
-        assert (await in_state(world, job_id, JobState.PENDING, timeout_seconds=90)).held
+        assert (await in_state(world, job_id, JobState.PENDING, timeout_seconds=KILLED_AGAIN_SECONDS)).held
 
     async def test_binding_waits_until_a_requeued_job_is_through_with_its_run(self, world: World) -> None:
         job_id = await running(world, gpus(world.nodes[0], 0))
