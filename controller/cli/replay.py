@@ -46,8 +46,8 @@ def run(args: argparse.Namespace) -> int:
         recorded = _other_policy(recorded, args.policy)
     _, verdicts = replay(recorded)
     shown = [v for v in verdicts if args.job is None or v.job.id in args.job]
-    for number in sorted(set(args.job or ()) - {v.job.id for v in verdicts}):
-        raise GandivaError(f"{args.file}: there is no job {number} in it")
+    if missing := sorted(set(args.job or ()) - {v.job.id for v in verdicts}):
+        raise GandivaError(f"{args.file}: there is no job {missing[0]} in it")
     if args.json:
         import json
 

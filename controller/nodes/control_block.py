@@ -138,8 +138,8 @@ class ControlBlock:
     def missing(self) -> str:
         """What to say where there is none."""
         return (
-            f"no control block {self.path}: the job was not prepared here, or the node has lost it since (did"
-            f" it restart?); a job of which nothing is there is requeued by the controller"
+            f"no control block {self.path}: the job was not prepared here, or the node has lost it since;"
+            f" after a restart of the node the controller requeues it, else scontrol requeue {self.job_id} does"
         )
 
     def exists(self) -> bool:

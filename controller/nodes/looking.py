@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import time
+from functools import cached_property
 from pathlib import Path
 
 from checkpointing.cuda_driver import Capabilities
@@ -29,6 +30,11 @@ class Looking:
 
     def __init__(self, node: Node) -> None:
         self._node = node
+
+    @cached_property
+    def _rank_files(self) -> str:
+        """Found out by mounting something: once for each agent, however often it is asked who leads."""
+        return rank_room.examine(self._node.settings.run_dir)[:200]
 
     def hello(self, _args: protocol.HelloArgs, deadline: Deadline) -> protocol.HelloResult:
         """Who and what this node is."""
@@ -58,7 +64,7 @@ class Looking:
             time=time.time(),
             run_dir=str(self._node.settings.run_dir)[:400],
             run_dir_filesystem=filesystem_of(self._node.settings.run_dir)[:40],
-            rank_files=rank_room.examine(self._node.settings.run_dir)[:200],
+            rank_files=self._rank_files,
             plugin_built_for=_plugin_built_for(),
         )
 

@@ -208,10 +208,8 @@ class SimulatedNodes:
 
     async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
         self._reach(node)
-        job = self.cluster.jobs.get(job_id)
-        here = job is not None and job.state in _WITH_PROCESSES and node in job.nodes
         self._answer(node)
-        return Living(int(here), 0.0)
+        return Living(int(self._lives_on(node, job_id)), 0.0)
 
     async def close(self) -> None:
         """Nothing to close."""
