@@ -139,7 +139,8 @@ class ControlBlock:
         """What to say where there is none."""
         return (
             f"no control block {self.path}: the job was not prepared here, or the node has lost it since;"
-            f" after a restart of the node the controller requeues it, else scontrol requeue {self.job_id} does"
+            f" after a restart of the node the controller requeues it,"
+            f" else scontrol requeue {self.job_id} does"
         )
 
     def exists(self) -> bool:
