@@ -51,7 +51,8 @@ return function(parts)
 
    local function owner_changes(job_desc, job_rec, part_list)
       for name, what in pairs(FIXED_TEXTS) do
-         if check.text(job_desc[name]) then refuse(what) end
+         -- An empty text is a change too: it takes away what the controller has just written there.
+         if type(job_desc[name]) == "string" then refuse(what) end
       end
       for name, what in pairs(FIXED_NUMBERS) do
          if check.number(job_desc[name]) then refuse(what) end

@@ -396,6 +396,7 @@ def test_owners_cannot_break_the_hold(slurm: Slurm) -> None:
         "gres=gpu:2",
         "gres=shard:a100_0:1",
         "reqnodelist=n1",
+        "reqnodelist=",
         "priority=100",
         "features=x",
         "numnodes=2",

@@ -154,6 +154,11 @@ OURS = {"admin_comment": 'gandiva:{"v":1}', "tres_per_node": "gres/gpu:2"}
         {"shared": 0},
         {"reservation": "r"},
         {"priority": 100},
+        # Emptied, between binding and start: it would start on GPUs that nobody made free.
+        {"req_nodes": ""},
+        {"tres_per_node": ""},
+        {"features": ""},
+        {"reservation": ""},
     ],
 )
 def test_owners_cannot_loosen_the_binding(slurmctld: Slurmctld, change: Mapping[str, Any]) -> None:
