@@ -69,6 +69,9 @@ NODE_FIELDS = (
     "features",
 )
 
+UNREADABLE = "(pyslurm cannot read it)"
+"""Instead of a GRES text. It is none, so whoever parses it says that and goes on without."""
+
 _PREFIX = "gandiva:"
 _ALLOCATED = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"}
@@ -132,8 +135,13 @@ def _exit(job: Any) -> tuple[int, int]:
     return (128 if job.state == "FAILED" and not code and not signal else code), signal
 
 
-def _gres(requested: dict[str, Any] | None) -> str:
-    return ",".join(f"{name}:{count}" for name, count in (requested or {}).items())
+def _gres(record: Any, field: str) -> str:
+    """A GRES request or configuration as text. pyslurm fails at what it does not expect there, such as the
+    `--gres=gpu` of any user; that must cost one job or node, not the look at all of them."""
+    try:
+        return ",".join(f"{name}:{count}" for name, count in (getattr(record, field) or {}).items())
+    except (IndexError, ValueError):
+        return UNREADABLE
 
 
 def _job(job: Any) -> tuple[Any, ...]:
@@ -162,7 +170,7 @@ def _job(job: Any) -> tuple[Any, ...]:
         _number(job.start_time),
         _number(job.end_time),
         _text(job, "admin_comment"),
-        _gres(job.gres_per_node),
+        _gres(job, "gres_per_node"),
         job.allocated_nodes or "",
         job.required_nodes or "",
         job.excluded_nodes or "",
@@ -185,7 +193,7 @@ def _node(node: Any) -> tuple[Any, ...]:
         node.address or node.hostname or "",
         tuple((node.state or "").split("+")),
         node.reason or "",
-        _gres(node.configured_gres),
+        _gres(node, "configured_gres"),
         "",
         _number(node.effective_cpus),
         max(_number(node.real_memory) - _number(node.memory_reserved_for_system), 0),
@@ -199,7 +207,8 @@ def _holds_whole_gpus(job: Any, key: tuple[int, int]) -> bool:
     if key not in _whole_gpu:
         tres = job.allocated_tres
         names = list(tres.gres) if tres is not None else []
-        names += [name.removeprefix("gres/") for name in job.gres_per_node or ()]
+        # Where this cannot be read, what Slurm accounts to the job (above) must do.
+        names += [item.removeprefix("gres/") for item in _gres(job, "gres_per_node").split(",")]
         _whole_gpu[key] = any(name == "gpu" or name.startswith("gpu:") for name in names)
     return _whole_gpu[key]
 

@@ -56,10 +56,21 @@ def _behave(call: str) -> Any:
     return step
 
 
+def _record(fields: dict[str, Any]) -> Any:
+    """`raises`: fields that cannot be read, as pyslurm's GRES for a request without a number."""
+
+    def unreadable(_record: Any) -> Any:
+        raise IndexError("list index out of range")
+
+    raises = fields.pop("raises", ())
+    kind = type("Record", (SimpleNamespace,), dict.fromkeys(raises, property(unreadable)))
+    return kind(**{name: value for name, value in fields.items() if name not in raises})
+
+
 def _job(fields: dict[str, Any]) -> Any:
     empty = dict.fromkeys(_FIELDS.split())
     some = {"user_id": 0, "name": "", "state": "PENDING", "priority": 0, "num_nodes": 1, "cpus": 1}
-    job = SimpleNamespace(**{**empty, **some, "memory_per_node": 100, **fields})
+    job = _record({**empty, **some, "memory_per_node": 100, **fields})
     if job.allocated_tres is not None:
         job.allocated_tres = SimpleNamespace(gres=job.allocated_tres)
     return job
@@ -76,7 +87,7 @@ class Nodes:
     @staticmethod
     def load() -> Any:
         nodes = _behave("Nodes.load").get("nodes", [])
-        return SimpleNamespace(data={"mini": {node["name"]: SimpleNamespace(**node) for node in nodes}})
+        return SimpleNamespace(data={"mini": {node["name"]: _record(node) for node in nodes}})
 
 
 class JobSubmitDescription:

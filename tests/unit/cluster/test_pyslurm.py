@@ -114,6 +114,43 @@ async def test_which_gpus_an_ordinary_job_holds_is_asked_once(
     assert (await transport.load()).whole_gpu_jobs == {}
 
 
+async def test_an_ordinary_job_whose_gres_pyslurm_cannot_parse_keeps_nobody_from_looking(
+    plan: Plan, transport: PyslurmTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--gres=gpu` and `--gres=gpu:a100` name no number, which pyslurm takes for granted."""
+    ours = {"id": 7, "state": "PENDING", "admin_comment": REQUEST, "gres_per_node": {"gres/gpu": 1}}
+    holding = {"id": 8, "state": "RUNNING", "allocated_tres": {"gpu": 1}, "raises": ["gres_per_node"]}
+    other = {"id": 9, "state": "RUNNING", "allocated_tres": {}, "raises": ["gres_per_node"]}
+    plan(Jobs_load={"jobs": [ours, holding, other]})
+    answer = {"job_id": 8, "user_id": 0, "job_state": ["RUNNING"], "nodes": "n1"}
+    detail = {**answer, "gres_detail": ["gpu:a100_1:1(IDX:1)"]}
+    script = f"#!/bin/sh\necho \"$@\" >> {tmp_path}/squeues\ncat <<'E'\n{json.dumps({'jobs': [detail]})}\nE\n"
+    (tmp_path / "squeue").write_text(script)
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    load = await transport.load()
+    assert [job.id for job in load.jobs] == [7]
+    assert load.whole_gpu_jobs == {GpuId("n1", 1): JobId(8)}
+    assert (tmp_path / "squeues").read_text().splitlines() == ["--json --states=all --jobs=8"]
+
+
+async def test_gres_that_pyslurm_cannot_parse_costs_one_job_or_node_only(
+    plan: Plan, transport: PyslurmTransport, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd = {"id": 7, "state": "RUNNING", "admin_comment": REQUEST, "allocated_nodes": "n1", "start_time": 9}
+    plan(
+        Jobs_load={"jobs": [{**odd, "raises": ["gres_per_node"]}, {**odd, "id": 8}]},
+        Nodes_load={"nodes": [NODE, {**NODE, "name": "n2", "raises": ["configured_gres"]}]},
+    )
+    view = await SlurmCluster(transport, deadline_seconds=30.0).observe()
+    assert [(job.id, job.binding, job.exclusive_gpus) for job in view.jobs] == [
+        (7, frozenset(), True),
+        (8, frozenset(), True),
+    ]
+    assert [(node.name, len(node.gpus)) for node in view.nodes] == [("n1", 1), ("n2", 0)]
+    assert "node n2: '(pyslurm cannot read it)'" in caplog.text
+
+
 async def test_task_zero_of_an_array_is_a_task(plan: Plan, transport: PyslurmTransport) -> None:
     plan(Job_load={"job": {"id": 7, "array_id": 6, "array_task_id": None}})
     assert (await transport.job(JOB)).array_task_id == 0
