@@ -157,7 +157,7 @@ class DriverVerbs:
             poll = Poll(deadline, longest_seconds=0.05)
             while True:
                 running = [
-                    process.pid
+                    process
                     for process in self._node.processes.of_job(args.job_id)
                     if self._node.processes.halted(process.pid) is None
                 ]
@@ -169,8 +169,8 @@ class DriverVerbs:
                 if not poll.wait():
                     raise AgentError(
                         ErrorKind.DEADLINE,
-                        f"job {args.job_id}: process {running[0]} and {len(running) - 1} others are neither"
-                        f" stopped nor frozen after {args.wait_seconds:.1f} s",
+                        f"job {args.job_id}: process {running[0].pid} and {len(running) - 1} others are"
+                        f" neither stopped nor frozen after {args.wait_seconds:.1f} s",
                         args.job_id,
                     )
             try:

@@ -16,6 +16,7 @@ a job of the same user.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -114,9 +115,10 @@ class Processes:
         owner = self._uid_of_job(job_id)
         found = []
         for pid in self._pids():
-            if self.job_of(pid) != job_id or (self.uid(pid) == 0 and owner != 0):
+            if self.job_of(pid) != job_id:
                 continue
-            if self._comm(pid) == "slurmstepd":
+            # Only of root's processes does the name count: a user's can have any.
+            if self.uid(pid) == 0 and (owner != 0 or self._comm(pid) == "slurmstepd"):
                 continue
             start = self.start_time_ticks(pid)
             if start is not None:
@@ -137,11 +139,28 @@ class Processes:
             return "stopped"
         return "frozen" if self._frozen(pid) else None
 
-    def send(self, pids: Sequence[int], number: signal.Signals) -> None:
-        """Send a signal; a process that has ended meanwhile needs none."""
-        for pid in pids:
+    def send(self, processes: Sequence[ProcessId], number: signal.Signals) -> None:
+        """Send a signal; a process that has ended meanwhile needs none, and who has its pid now gets none."""
+        for process in processes:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, number)
+                self._send_one(process, number)
+
+    def _send_one(self, process: ProcessId, number: signal.Signals) -> None:
+        try:
+            # Opened before the look: then it stands for the process that was looked at.
+            descriptor = os.pidfd_open(process.pid)
+        except OSError as error:
+            if error.errno not in (errno.ENOSYS, errno.EPERM):
+                raise
+            # Linux before 5.3 (RHEL 8) has no such call: then the look just before must do.
+            if self.alive(process):
+                os.kill(process.pid, number)
+            return
+        try:
+            if self.alive(process):
+                signal.pidfd_send_signal(descriptor, number)
+        finally:
+            os.close(descriptor)
 
     # -- inside --------------------------------------------------------------------------------------------
 

@@ -103,8 +103,7 @@ class Returning:
     def let_run(self, state: JobState) -> None:
         """Undo a stop of our own; one by the user or by Slurm is theirs to undo."""
         if state.stopped:
-            pids = [process.pid for process in self._node.processes.of_job(state.job_id)]
-            self._node.processes.send(pids, signal.SIGCONT)
+            self._node.processes.send(self._node.processes.of_job(state.job_id), signal.SIGCONT)
 
     def _check_movable(self, state: JobState, args: protocol.ResumeArgs) -> None:
         problem = ""

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -127,6 +129,29 @@ def test_processes_of_a_job_are_the_users(table: Table) -> None:
     table.add(53, cgroup=V1, state="Z")
     table.add(54, cgroup="0::/\n")
     assert table.processes().of_job(12) == (ProcessId(50, 500),)
+
+
+def test_no_name_hides_a_process_of_the_user(table: Table) -> None:
+    """Anybody can call a process slurmstepd (prctl). Slurm's own run as root, in root's jobs too."""
+    table.add(50, cgroup=V1, comm="slurmstepd", cmdline="slurmstepd: [12.0]")
+    assert table.processes().of_job(12) == (ProcessId(50, 500),)
+    table.owners[12] = 0
+    table.add(51, cgroup=V1, uid=0, comm="slurmstepd")
+    table.add(52, cgroup=V1, uid=0)
+    assert sorted(found.pid for found in table.processes().of_job(12)) == [50, 52]
+
+
+def test_a_signal_reaches_nobody_who_got_the_pid_meanwhile() -> None:
+    """Between a look and a signal a pid can be used again: root must not stop a stranger."""
+    processes = Processes("n1", lambda _job: None)
+    with subprocess.Popen(["sleep", "5"]) as child:
+        start = processes.start_time_ticks(child.pid)
+        assert start is not None
+        ended = ProcessId(child.pid, start - 1)
+        processes.send([ended], signal.SIGKILL)
+        processes.send([ProcessId(child.pid, start)], signal.SIGTERM)
+        assert child.wait(timeout=60) == -signal.SIGTERM, "the first signal was meant for another process"
+    processes.send([ProcessId(child.pid, start)], signal.SIGTERM)
 
 
 def test_stopped_and_frozen(table: Table) -> None:
