@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Our simulator beside Blox' on its cases of the references, in one run.
 
-    python -m benchmarks.peers.blox --blox CHECKOUT --python PYTHON [--only REGEX] [--repeat N]
+    python -m benchmarks.peers.blox --blox CHECKOUT --python PYTHON [--only REGEX] [--repeat N] [--shipped N]
 
-CHECKOUT is a clone of msr-fiddle/blox (commit c8851b2 was used), PYTHON one that has pandas < 2. That Blox
-does here what it does by itself is checked: each job must end when its recorded result says.
-`blox_rounds.py` tells what of Blox runs. Ours runs with `fidelity/blox.toml`, in rounds of the same length.
+CHECKOUT is a clone of msr-fiddle/blox (commit c8851b2 was used), PYTHON one that has pandas < 2. Blox runs
+twice: as it is shipped, its two programs over gRPC (`blox_shipped.py`, which tells what else PYTHON and
+CHECKOUT must have for that), and its rounds alone in one process (`blox_rounds.py`), which is far quicker.
+That it does here what it does by itself is checked: each job must end when its recorded result says.
+Ours runs with `fidelity/blox.toml`, in rounds of the same length.
 """
 
 from __future__ import annotations
@@ -15,21 +17,41 @@ import gzip
 import json
 import os
 import re
+import resource
+import socket
 import subprocess
 import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.measure import FIDELITY, Ours, references, spent
+from benchmarks.peers.measure import FIDELITY, LIMIT_SECONDS, Ours, references, spent
 
 POLICIES = {"Fifo": "fifo", "Srtf": "srtf", "Las": "tiresias-las"}
 TRACES = {"inputs/plain/xs.csv": "converted/xs_job.csv", "inputs/plain/t60.csv": "shipped/60_job.csv"}
 """The same jobs as plain CSV (for Blox) and in Tiresias' format (for ours)."""
+STUBS = "blox/deployment/grpc_stubs/simulator_pb2_grpc.py"
 HEADER = (
-    "| case | policy | Blox CPU (wall) s | of it rounds | ours CPU (wall) s | of it simulation "
-    "| whole programs | simulation alone | average JCT, Blox / ours (s) |\n" + "|---" * 9 + "|"
+    "| case | policy | as shipped CPU (wall) s | of it after its start | rounds alone CPU s "
+    "| ours CPU (wall) s | of it simulation | shipped / ours CPU (wall) | shipped / ours, without starts "
+    "| rounds / our simulation | average JCT, Blox / ours (s) |\n" + "|---" * 11 + "|"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Shipped:
+    """A run of Blox' two programs, times in seconds."""
+
+    cpu: float
+    """Both, with their starts."""
+    wall: float
+    """Of the second, which is started when the first is ready."""
+    running_cpu: float
+    """Both, without their imports and the begin of the interpreter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,21 +60,24 @@ class Row:
 
     case: str
     policy: str
-    their_cpu: float
-    their_wall: float
-    their_rounds_cpu: float
+    shipped: Shipped | None
+    rounds_cpu: float
     our_cpu: float
     our_wall: float
-    our_simulation_cpu: float
+    simulation_cpu: float
     their_average_jct: float
     our_average_jct: float
 
     def __str__(self) -> str:
+        whole = running = programs = simulations = "-"
+        if their := self.shipped:
+            whole, running = f"{their.cpu:.2f} ({their.wall:.1f})", f"{their.running_cpu:.2f}"
+            programs = f"{their.cpu / self.our_cpu:.0f} ({their.wall / self.our_wall:.0f}) times"
+            simulations = f"{their.running_cpu / self.simulation_cpu:.0f} times"
         return (
-            f"| {self.case} | {self.policy} | {self.their_cpu:.2f} ({self.their_wall:.1f}) "
-            f"| {self.their_rounds_cpu:.2f} | {self.our_cpu:.2f} ({self.our_wall:.1f}) "
-            f"| {self.our_simulation_cpu:.3f} | {self.their_cpu / self.our_cpu:.0f} times "
-            f"| {self.their_rounds_cpu / self.our_simulation_cpu:.0f} times "
+            f"| {self.case} | {self.policy} | {whole} | {running} | {self.rounds_cpu:.2f} "
+            f"| {self.our_cpu:.2f} ({self.our_wall:.1f}) | {self.simulation_cpu:.3f} | {programs} "
+            f"| {simulations} | {self.rounds_cpu / self.simulation_cpu:.0f} times "
             f"| {self.their_average_jct:.3f} / {self.our_average_jct:.3f} |"
         )
 
@@ -62,11 +87,63 @@ def different(recorded: dict[str, float], found: dict[str, float]) -> list[str]:
     return sorted(i for i in recorded.keys() | found.keys() if recorded.get(i) != found.get(i))
 
 
+def free_ports(count: int) -> list[str]:
+    """Different ones that nobody listens on now."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [str(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@contextmanager
+def started(*words: Any, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """A program that does not outlive the block, whatever happens in it."""
+    options |= {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, **options) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def as_shipped(python: str, words: list[str]) -> tuple[Shipped, dict[str, float]]:
+    """Both programs, and how long each job took. Raises RuntimeError with what they said when one fails."""
+    script = str(Path(__file__).with_name("blox_shipped.py"))
+    words = [*words, "--ports", *free_ports(2)]
+    environment = {
+        **os.environ,
+        "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",  # (of its README)
+        "no_grpc_proxy": "localhost,127.0.0.1",
+    }
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
+        place = {"cwd": folder, "env": environment, "stderr": errors}
+        wall, said, failed = 0.0, "", True
+        with started(python, script, "simulator", *words, **place) as simulator:
+            assert simulator.stdout is not None
+            if simulator.stdout.readline() == "ready\n":
+                begin = time.perf_counter()
+                with started(python, script, "scheduler", *words, **place) as scheduler:
+                    said = scheduler.communicate(timeout=LIMIT_SECONDS)[0]
+                wall = time.perf_counter() - begin
+                failed = scheduler.returncode != 0
+            handed = simulator.communicate(timeout=60)[0]
+        if failed or simulator.returncode:
+            errors.seek(0)
+            raise RuntimeError(f"Blox as shipped failed: {errors.read()[-2000:]}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    found = json.loads(said)
+    return Shipped(cpu, wall, found["cpu_seconds"] + json.loads(handed)["cpu_seconds"]), found["jcts"]
+
+
 def compare(case: dict[str, Any], recorded: dict[str, float], args: argparse.Namespace) -> Row:
     """One case under one policy. Raises SystemExit when Blox does not do what it did for the references."""
-    rounds = [args.python, "-W", "ignore", str(Path(__file__).with_name("blox_rounds.py")), str(args.blox)]
-    rounds += [str(args.refs / case["jobs"]), "--policy", case["policy"], "--nodes", str(case["nodes"])]
-    rounds += ["--gpus-per-node", str(case["gpus_per_node"]), "--round", str(case["round_s"])]
+    words = [str(args.blox), str(args.refs / case["jobs"]), "--policy", case["policy"]]
+    words += ["--nodes", str(case["nodes"]), "--gpus-per-node", str(case["gpus_per_node"])]
+    words += ["--round", str(case["round_s"])]
+    rounds = [args.python, "-W", "ignore", str(Path(__file__).with_name("blox_rounds.py")), *words]
     seconds = case["round_s"]
     simulation = Ours(
         args.refs / "inputs/tiresias" / TRACES[case["jobs"]],
@@ -76,28 +153,54 @@ def compare(case: dict[str, Any], recorded: dict[str, float], args: argparse.Nam
         FIDELITY / "blox.toml",
         (f"simulation.round_seconds={seconds}", f"policy.tiresias-las.interval_seconds={seconds}"),
     )
-    name = f"{case['case']} {case['policy']}"
-    theirs, ours, alone = [], [], []
-    for _ in range(args.repeat):
-        run = spent(rounds)
-        said = json.loads(run.printed)
-        if wrong := different(recorded, said["jcts"]):
-            raise SystemExit(f"{name}: Blox ends {len(wrong)} jobs at other times than recorded: {wrong[:9]}")
-        theirs.append((run.cpu_seconds, run.wall_seconds, said["cpu_seconds"]))
-        ours.append(simulation.command())
-        alone.append(simulation.alone()[0])
+
+    def check(jcts: dict[str, float], what: str) -> None:
+        if wrong := different(recorded, jcts):
+            name = f"{case['case']} {case['policy']}"
+            raise SystemExit(
+                f"{name}: {what} ends {len(wrong)} jobs at other times than recorded: {wrong[:9]}"
+            )
+
+    shipped, theirs, ours, alone = [], [], [], []
+    for number in range(max(args.repeat, args.shipped)):
+        if number < args.shipped:
+            found, jcts = as_shipped(args.python, words)
+            check(jcts, "Blox as shipped")
+            shipped.append(found)
+        if number < args.repeat:
+            said = json.loads(spent(rounds).printed)
+            check(said["jcts"], "Blox")
+            theirs.append(said["cpu_seconds"])
+            ours.append(simulation.command())
+            alone.append(simulation.alone()[0])
+    best = None
+    if shipped:
+        best = Shipped(
+            min(run.cpu for run in shipped),
+            min(run.wall for run in shipped),
+            min(run.running_cpu for run in shipped),
+        )
     return Row(
         case["case"],
         case["policy"],
-        min(cpu for cpu, _, _ in theirs),
-        min(wall for _, wall, _ in theirs),
-        min(cpu for _, _, cpu in theirs),
+        best,
+        min(theirs),
         min(run.cpu_seconds for run in ours),
         min(run.wall_seconds for run in ours),
         min(alone),
         said["avg_jct_seconds"],
         json.loads(ours[0].printed)["avg_jct_seconds"],
     )
+
+
+def not_shipped(args: argparse.Namespace) -> str:
+    """Why Blox cannot be run as it is shipped; empty: it can."""
+    if not (args.blox / STUBS).is_file():
+        return f"no gRPC stubs in {args.blox} (`mkdir grpc_stubs; make grpc` in its blox/deployment)"
+    check = "import grpc, matplotlib, google.protobuf as p; raise SystemExit(p.__version__ >= '5')"
+    if subprocess.run([args.python, "-c", check], capture_output=True, check=False, timeout=120).returncode:
+        return f"{args.python} lacks grpcio, matplotlib or protobuf < 5"
+    return ""
 
 
 def missing(args: argparse.Namespace) -> str:
@@ -125,6 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--refs", type=Path, default=references(), metavar="DIR")
     parser.add_argument("--only", default="", metavar="REGEX", help="of `case/policy`")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="alternating; the best counts")
+    parser.add_argument("--shipped", type=int, default=1, metavar="N", help="runs of Blox as it is shipped")
     args = parser.parse_args(arguments)
     if problem := missing(args):
         print(f"not compared with Blox: {problem}")
@@ -132,6 +236,9 @@ def main(arguments: list[str] | None = None) -> int:
     results = json.loads((args.refs / "results_public.json").read_text())["blox"]
     with gzip.open(args.refs / "per_job/per_job_jct_public.json.gz") as file:
         per_job = json.load(file)
+    if args.shipped and (problem := not_shipped(args)):
+        print(f"Blox as it is shipped is left out: {problem}")
+        args.shipped = 0
     print(HEADER, flush=True)
     for case in results:
         if re.search(args.only, f"{case['case']}/{case['policy']}"):

@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+import argparse
 import json
+import math
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from benchmarks.peers import blox, tiresias
 from benchmarks.peers.blox_rounds import Feed, read_jobs
+from benchmarks.peers.blox_shipped import Trace, completion_times
 from benchmarks.peers.measure import FIDELITY, Ours
 
 ROUNDS = Path(blox.__file__).with_name("blox_rounds.py")
@@ -174,3 +179,165 @@ def test_ours_is_measured_as_a_whole_and_alone(tmp_path: Path) -> None:
     cpu_seconds, wall_seconds = ours.alone()
     assert 0 < cpu_seconds < whole.cpu_seconds
     assert wall_seconds > 0
+
+
+PROGRAMS = {
+    "workload/__init__.py": """
+import os, sys
+sys.path.append(os.path.dirname(__file__))
+
+class Workload:
+    def __init__(self, log):
+        raise SystemExit("reads the Philly log")
+""",
+    "workload/job.py": """
+class Job:
+    def __init__(self, number, arrival, iteration, iterations, gpus, a, b, c, d, tenant):
+        self.words = [number, arrival, iteration * iterations, gpus]
+""",
+    "simulator_simple.py": """
+import json, socketserver, threading
+from workload import Workload
+
+class SimulatorRunner:
+    def __init__(self, log, loads, track, schedulers, number_of_machines=32, gpus_per_machine=4):
+        self.workload, self.ipaddr_rm = Workload(log), "localhost:50051"
+        self.words = [*schedulers, number_of_machines, gpus_per_machine, *track]
+
+def parse_args(parser):
+    for name in ("cluster-job-log", "sim-type", "jobs-per-hour", "exp-prefix"):
+        parser.add_argument("--" + name)
+    for name in ("start-job-track", "end-job-track", "simulator-rpc-port"):
+        parser.add_argument("--" + name, type=int)
+    return parser.parse_args()
+
+def launch_server(args):
+    runner = SimulatorRunner(args.cluster_job_log, [1], (args.start_job_track, args.end_job_track), ["Las"])
+    print("must not be seen")
+
+    class Handler(socketserver.StreamRequestHandler):
+        def handle(self):
+            jobs = [runner.workload.generate_next_job(0).words for _ in range(runner.words[-1] + 2)]
+            said = [runner.words, runner.ipaddr_rm, jobs]
+            self.wfile.write(json.dumps(said).encode() + b"\\n")
+
+    server = socketserver.TCPServer(("127.0.0.1", args.simulator_rpc_port), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    server.stop = lambda grace: server.shutdown()
+    return server
+""",
+    "las_scheduler.py": """
+import json, math, socket
+import schedulers
+
+def parse_args(parser):
+    parser.add_argument("--simulate", action="store_true")
+    for name in ("load", "exp-prefix"):
+        parser.add_argument("--" + name)
+    for name in ("round-duration", "start-id-track", "stop-id-track"):
+        parser.add_argument("--" + name, type=int)
+    for name in ("simulator-rpc-port", "central-scheduler-port"):
+        parser.add_argument("--" + name, type=int)
+    return parser.parse_args()
+
+def main(args):
+    print("must not be seen")
+    with socket.create_connection(("127.0.0.1", args.simulator_rpc_port)) as connection:
+        words, address, jobs = json.loads(connection.makefile().readline())
+    name = schedulers.Las(args).__class__.__name__
+    assert words == [name, 2, 3, 0, args.stop_id_track], words
+    assert address == f"localhost:{args.central_scheduler_port}"
+    assert jobs.pop()[1] == math.inf
+    ends = {number: [begin, begin + lasts + args.round_duration] for number, begin, lasts, gpus in jobs}
+    path = f"run_{args.start_id_track}_{args.stop_id_track}_{name}_accept_all_load_1.0_job_stats.json"
+    open(path, "w").write(json.dumps(ends))
+""",
+}
+WORDS = ["--policy", "Fifo", "--nodes", "2", "--gpus-per-node", "3", "--round", "100"]
+
+
+@pytest.fixture
+def programs(checkout: Path) -> Path:
+    for name, text in PROGRAMS.items():
+        path = checkout / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return checkout
+
+
+def test_both_programs_of_the_checkout_run_on_our_jobs(programs: Path, tmp_path: Path) -> None:
+    """With the nodes, the policy and the ports that were asked for; theirs are other ones."""
+    found, jcts = blox.as_shipped(sys.executable, [str(programs), str(tmp_path / "jobs.csv"), *WORDS])
+    assert jcts == {"a": 350, "b": 200, "c": 200}
+    assert 0 < found.running_cpu < found.cpu
+    assert found.wall > 0
+
+
+@pytest.mark.parametrize("name", ["simulator_simple.py", "las_scheduler.py"])
+def test_a_program_of_the_checkout_that_fails_is_told(programs: Path, tmp_path: Path, name: str) -> None:
+    (programs / name).write_text("raise ValueError('no such luck')\n")
+    with pytest.raises(RuntimeError, match="no such luck"):
+        blox.as_shipped(sys.executable, [str(programs), str(tmp_path / "jobs.csv"), *WORDS])
+
+
+def test_after_the_last_job_one_that_never_arrives(tmp_path: Path) -> None:
+    """Theirs would begin with the first again, and a call that raises is made anew for ever."""
+    (tmp_path / "jobs.csv").write_text(JOBS)
+    trace = Trace(tmp_path / "jobs.csv", lambda *words: SimpleNamespace(words=words))
+    handed = [trace.generate_next_job(0).words for _ in range(5)]
+    assert handed[1] == (1, 10.0, 1, 100.0, 1, None, None, None, None, 0)
+    assert [words[1] for words in handed] == [0, 10, 350, math.inf, math.inf]
+
+
+def test_completion_times_are_read_by_the_names_of_the_table(tmp_path: Path) -> None:
+    (tmp_path / "run_0_1_Las_accept_all_load_1.0_job_stats.json").write_text('{"1": [5, 9], "0": [1, 4.5]}')
+    (tmp_path / "run_0_1_Las_load_1.0_job_stats.json").write_text("of a later round")
+    assert completion_times(tmp_path, ["x", "y"]) == {"x": 3.5, "y": 4}
+
+
+def test_blox_as_shipped_needs_stubs_and_grpc(programs: Path) -> None:
+    args = argparse.Namespace(blox=programs, python=sys.executable)
+    assert "no gRPC stubs" in blox.not_shipped(args)
+    stubs = programs / blox.STUBS
+    stubs.parent.mkdir(parents=True)
+    stubs.write_text("")
+    (programs / "python").write_text("#!/bin/sh\nexit 1\n")
+    (programs / "python").chmod(0o755)
+    args.python = str(programs / "python")
+    assert "lacks grpcio" in blox.not_shipped(args)
+    (programs / "python").write_text("#!/bin/sh\nexit 0\n")
+    assert blox.not_shipped(args) == ""
+
+
+def test_a_line_tells_the_ratios_and_what_was_not_run() -> None:
+    row = blox.Row("xs_48", "Las", blox.Shipped(20, 60, 15), 5, 0.5, 1.5, 0.1, 7, 8)
+    assert str(row) == (
+        "| xs_48 | Las | 20.00 (60.0) | 15.00 | 5.00 | 0.50 (1.5) | 0.100 "
+        "| 40 (40) times | 150 times | 50 times | 7.000 / 8.000 |"
+    )
+    assert "| - | - | 5.00 |" in str(replace(row, shipped=None))
+    assert (
+        str(row).count("|")
+        == blox.HEADER.split("\n")[0].count("|")
+        == str(replace(row, shipped=None)).count("|")
+    )
+
+
+def test_a_run_that_was_stopped_counts_the_jobs_that_had_ended(tmp_path: Path) -> None:
+    header = (
+        "time,job_id,num_gpu,submit_time,start_time,end_time,executed_time,JCT,duration,pending_time,"
+        "preempt,resume,promote"
+    )
+    (tmp_path / "log").mkdir()
+    lines = [header, "9,1,1,0,0,9,9,9,9,0,0,0,0", "15,2,4,5,9,15,6,10,6,4,0,0,0", "21,3,4,5,9,2"]
+    (tmp_path / "log/job.csv").write_text("\n".join(lines))
+    assert tiresias.completion_times(tmp_path) == [9, 10]
+
+
+def test_each_case_has_the_schedules_of_the_references(tmp_path: Path) -> None:
+    """With promotion the one trace that they have it for."""
+    found = {case.name: case.schedules for case in tiresias.cases(tmp_path)}
+    assert [name for name, schedules in found.items() if "dlas-gpu-8" in schedules] == ["ee9e8c (1,511 jobs)"]
+    case = next(tiresias.cases(tmp_path))
+    assert tiresias.ours(case, "dlas-gpu-8", tmp_path).changes[0] == "promote_knob_ratio=8"
+    assert "yarn" in tiresias.ours(case, "dlas-gpu-gittins", tmp_path).changes[0]
