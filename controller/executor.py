@@ -36,6 +36,7 @@ from controller.model import GpuSet, Job, JobId, Phase, Snapshot, SuspendMethod
 from controller.nodes.port import NodePort, Offload
 from controller.observation import InFlight
 from controller.policies.servers import by_node
+from controller.together import at_once
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -85,7 +86,8 @@ class ExecutorSettings:
     place_retry_seconds: float = 10.0
     node_call_deadline_seconds: float = 15.0
     concurrent: bool = True
-    """Speak to all nodes of a gang at the same time. False saves the tasks for it where no call waits."""
+    """Operations are tasks, and speak to all nodes of a gang at the same time. False saves the tasks for both
+    where hardly any call waits."""
 
 
 class Recorder(Protocol):
@@ -193,7 +195,11 @@ class Executor:
             if isinstance(action, Suspend | Requeue):
                 self._ledger.leaving(job.id)
             self._operations[job.id] = operation
-            operation.task = asyncio.create_task(self._run(operation), name=f"job-{job.id}")
+            name = f"job-{job.id}"
+            if self.settings.concurrent:
+                operation.task = asyncio.create_task(self._run(operation), name=name)
+            else:
+                operation.task = at_once(self._run(operation), name)
 
     async def drain(self, deadline_seconds: float) -> bool:
         """Wait for what is under way. False: something was still going on at the deadline."""

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Two things done at the same time, of which none is left running when the other fails."""
+"""Two things done at the same time, of which none is left running when the other fails; and one thing that is
+done at once as far as it goes."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Generator
 from typing import Any, TypeVar
 
 log = logging.getLogger(__name__)
@@ -39,3 +40,36 @@ async def both(first: Coroutine[Any, Any, A], second: Coroutine[Any, Any, B]) ->
     if errors:
         raise errors[0]
     return tasks[0].result(), tasks[1].result()
+
+
+def at_once(coroutine: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None] | None:
+    """Do it now, up to where it has to wait; a task of this name does the rest. None: it is done.
+
+    (As the eager tasks of Python 3.12, for what hardly ever waits and must not ask for the task it is in.)
+    """
+    try:
+        waits_for = coroutine.send(None)
+    except StopIteration:
+        return None
+    return asyncio.create_task(_Begun(coroutine, waits_for), name=name)
+
+
+class _Begun(Coroutine[Any, Any, None]):
+    """A coroutine that waits for something already, which its task has not been told yet."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, None], waits_for: Any) -> None:
+        self._coroutine = coroutine
+        self._untold: list[Any] = [waits_for]
+
+    def send(self, value: Any) -> Any:
+        return self._untold.pop() if self._untold else self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        self._untold.clear()
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        self._coroutine.close()
+
+    def __await__(self) -> Generator[Any, Any, None]:
+        raise NotImplementedError("a task's own")

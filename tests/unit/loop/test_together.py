@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Two things at the same time."""
+"""Two things at the same time, and one at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from controller.errors import ClusterUnavailable, NodeError
 from controller.nodes.port import NodeSample
 from controller.nodes.simulated import SimulatedNodes
 from controller.simulation.virtual_time import run_virtual
-from controller.together import both
+from controller.together import at_once, both
 from tests.unit.loop.world import World
 
 
@@ -67,6 +67,59 @@ async def test_an_error_is_not_hidden_by_the_end_of_the_other(caplog: pytest.Log
     with pytest.raises(ValueError, match="first"):
         await both(Part(error=ValueError("first")).work(), Part(error=KeyError("second")).work())
     assert "second" in caplog.text
+
+
+async def test_what_need_not_wait_is_done_at_once() -> None:
+    done = []
+
+    async def work() -> None:
+        done.append("done")
+
+    assert at_once(work(), "quick") is None
+    assert done == ["done"]
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.01])
+async def test_what_has_to_wait_goes_on_as_a_task(seconds: float) -> None:
+    done = []
+
+    async def work() -> None:
+        done.append("begun")
+        await asyncio.sleep(seconds)
+        assert asyncio.current_task() is not None
+        await asyncio.sleep(seconds)
+        done.append("ended")
+
+    task = at_once(work(), "slow")
+    assert done == ["begun"]
+    assert task is not None and task.get_name() == "slow"
+    await task
+    assert done == ["begun", "ended"]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+async def test_what_goes_on_as_a_task_can_be_ended(begun: bool) -> None:
+    part = Part(seconds=3600)
+
+    async def work() -> None:
+        await part.work()
+
+    task = at_once(work(), "endless")
+    assert task is not None
+    if begun:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert part.ended
+
+
+async def test_an_error_before_the_first_wait_is_the_callers() -> None:
+    async def work() -> None:
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        at_once(work(), "wrong")
 
 
 def test_the_nodes_are_not_asked_twice_at_once_when_slurm_fails(tmp_path: Path) -> None:
