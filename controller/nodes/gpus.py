@@ -8,9 +8,10 @@ unknown is busy: nothing here ever invents a free GPU.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -27,6 +28,8 @@ class ProcessReading:
 
     pid: int
     memory_bytes: int | None
+    graphics: bool = False
+    """It computes nothing there: it renders (EGL, Vulkan), or is an X server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +134,13 @@ class NvmlSource:
                 if call == "nvmlDeviceGetComputeRunningProcesses":
                     raise
                 continue
-            for process in listed:
-                size = process.usedGpuMemory
-                # One pid may be listed once per GPU instance: add up, and unknown stays unknown.
-                before = used.get(int(process.pid), 0)
-                used[int(process.pid)] = None if size is None or before is None else before + int(size)
+            _add_up(listed, used)
+        processes = [ProcessReading(pid, size) for pid, size in used.items()]
+        processes += [
+            ProcessReading(pid, size, graphics=True)
+            for pid, size in self._rendering(pynvml, handle).items()
+            if pid not in used
+        ]
         return GpuReading(
             index=index,
             uuid=uuid,
@@ -143,9 +148,19 @@ class NvmlSource:
             memory_bytes=int(memory.total),
             memory_used_bytes=int(memory.used),
             utilization_fraction=min(1.0, max(0.0, utilization)),
-            processes=tuple(ProcessReading(pid, size) for pid, size in sorted(used.items())),
+            processes=tuple(sorted(processes, key=lambda process: process.pid)),
             healthy=not self._has_uncorrected_errors(pynvml, handle),
         )
+
+    @staticmethod
+    def _rendering(pynvml: Any, handle: Any) -> dict[int, int | None]:
+        """Processes with graphics on the GPU; those that compute as well are in the other list too."""
+        used: dict[int, int | None] = {}
+        with contextlib.suppress(
+            pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, AttributeError
+        ):
+            _add_up(pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle), used)
+        return used
 
     @staticmethod
     def _memory(pynvml: Any, handle: Any) -> Any:
@@ -165,6 +180,14 @@ class NvmlSource:
             )
         except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
             return False
+
+
+def _add_up(listed: Iterable[Any], used: dict[int, int | None]) -> None:
+    """One pid may be listed once per GPU instance: add up, and unknown stays unknown."""
+    for process in listed:
+        size = process.usedGpuMemory
+        before = used.get(int(process.pid), 0)
+        used[int(process.pid)] = None if size is None or before is None else before + int(size)
 
 
 def _text(value: Any) -> str:

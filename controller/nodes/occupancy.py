@@ -86,7 +86,11 @@ def survey(reader: GpuReader, processes: Processes, deadline: Deadline) -> Occup
     reading = reader.read(deadline)
     holders = []
     for gpu in reading.gpus:
-        holders += [_holder(gpu, process.pid, process.memory_bytes, processes) for process in gpu.processes]
+        for process in gpu.processes:
+            holder = _holder(gpu, process.pid, process.memory_bytes, processes)
+            # Graphics of no job are the node's own (an X server stays for ever); a job's are in the way.
+            if holder.job_id is not None or not process.graphics:
+                holders.append(holder)
     return Occupancy(reading, tuple(holders))
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,13 +15,15 @@ from controller.nodes.deadline import Deadline
 from controller.nodes.gpus import (
     GpuReader,
     GpuReading,
+    NvmlSource,
     NvmlUnavailable,
     ProcessReading,
     Reading,
     describe,
     model_slug,
 )
-from controller.nodes.occupancy import Holder, Occupancy
+from controller.nodes.occupancy import Holder, Occupancy, survey
+from controller.nodes.processes import Processes
 
 GPU = GpuReading(0, "GPU-0", "a100", 1000, 0, 0.0, (), healthy=True)
 
@@ -98,6 +103,55 @@ def test_an_error_is_told_and_forgotten() -> None:
     assert reader.read(Deadline(10)).gpus[0].healthy
 
 
+def listed(monkeypatch: pytest.MonkeyPatch, **lists: list[tuple[int, int | None]]) -> Reading:
+    """A reading through pynvml of one GPU, of which NVML lists these processes (pid, bytes)."""
+    import pynvml
+
+    answers: dict[str, Any] = {
+        "nvmlInit": None,
+        "nvmlSystemGetDriverVersion": "580.1",
+        "nvmlDeviceGetCount": 1,
+        "nvmlDeviceGetHandleByIndex": 0,
+        "nvmlDeviceGetName": "NVIDIA A100",
+        "nvmlDeviceGetUUID": "GPU-0",
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=1000, used=500),
+        "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0),
+        "nvmlDeviceGetTotalEccErrors": 0,
+    }
+    for kind in ("Compute", "MPSCompute", "Graphics"):
+        found = [SimpleNamespace(pid=pid, usedGpuMemory=size) for pid, size in lists.get(kind, [])]
+        answers[f"nvmlDeviceGet{kind}RunningProcesses"] = found
+    for name, answer in answers.items():
+        monkeypatch.setattr(pynvml, name, lambda *_args, _answer=answer, **_options: _answer)
+    return NvmlSource().read()
+
+
+def test_memory_of_graphics_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A simulator that a job renders with (EGL, Vulkan) is in NVML's list of graphics processes only."""
+    reading = listed(monkeypatch, Compute=[(50, 100), (51, 60)], Graphics=[(51, 60), (52, 40), (53, 5)])
+    assert reading.gpus[0].processes == (
+        ProcessReading(50, 100),
+        ProcessReading(51, 60),
+        ProcessReading(52, 40, graphics=True),
+        ProcessReading(53, 5, graphics=True),
+    )
+
+
+def test_graphics_of_no_job_are_the_nodes_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """An X server stays for ever, with a few MiB on each GPU."""
+    for pid in (51, 52):
+        (tmp_path / str(pid)).mkdir()
+    (tmp_path / "52" / "cgroup").write_text("6:freezer:/slurm/uid_1000/job_12/step_0\n")
+    reading = listed(monkeypatch, Compute=[(51, 60)], Graphics=[(52, 40), (53, 5)])
+    source = Source()
+    monkeypatch.setattr(source, "read", lambda: reading)
+    seen = survey(GpuReader(source), Processes("n1", lambda _: None, tmp_path), Deadline(10))
+    assert [(found.pid, found.job_id, found.memory_bytes) for found in seen.holders] == [
+        (51, None, 60),
+        (52, 12, 40),
+    ]
+
+
 def occupancy(*holders: Holder, healthy: bool = True) -> Occupancy:
     reading = Reading("580", tuple(replace(GPU, index=index, healthy=healthy) for index in range(2)))
     return Occupancy(reading, holders)
@@ -127,7 +181,6 @@ def test_what_cannot_be_read_is_named() -> None:
 
 def test_a_size_the_driver_does_not_tell_is_not_nothing() -> None:
     from controller.nodes.occupancy import _holder
-    from controller.nodes.processes import Processes
 
     processes = Processes("n1", lambda _: None)
     reading = replace(GPU, memory_used_bytes=700, processes=(ProcessReading(1, None),))
