@@ -9,6 +9,7 @@ never replaced: sessions have it mapped.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import mmap
 import os
@@ -327,7 +328,9 @@ def _write_atomically(path: Path, text: str, mode: int) -> None:
     file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
     try:
         os.fchmod(file, mode)
-        os.write(file, text.encode())
+        data = text.encode()
+        if os.write(file, data) != len(data):  # a full file system takes what fits, and says no more
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary))
     finally:
         os.close(file)
     temporary.replace(path)

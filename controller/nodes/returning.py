@@ -42,13 +42,15 @@ class Returning:
             off = [process for process in state.checkpointed if self._alive(process)]
             with self._node.claiming(args.gpus, deadline):
                 # A job that has not finished leaving still has its GPUs: to undo that nothing need be free.
-                if state.phase is NodePhase.YIELDED or off or moved:
+                # Of one whose notes are lost (they name no GPU then) nobody knows whether it had finished.
+                has_none = state.phase is NodePhase.YIELDED or not state.gpus
+                if has_none or off or moved:
                     needed = _memory_needed([process for process in off if self._is_off(process)], args.gpus)
                     self._node.require_free(args.gpus, args.job_id, deadline, needed)
                 self.let_run(state)
                 self._wait_thawed(block, state, off, deadline)
                 # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
-                if state.phase is NodePhase.YIELDED:
+                if has_none:
                     state = block.save_state(
                         state.but(phase=NodePhase.PAUSING, gpus=args.gpus, binding=binding, error="")
                     )

@@ -154,6 +154,18 @@ def test_a_state_survives_and_may_say_more_than_we_know(block: ControlBlock) -> 
         state.but(gpus=(1, 1))
 
 
+def test_a_state_that_is_written_in_part_does_not_take_the_place_of_the_last(
+    block: ControlBlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full tmpfs takes as many pages as it has left, and says no more than how many bytes that was."""
+    before = block.save_state(JobState(job_id=12, uid=1000, gpus=(2,), phase=NodePhase.YIELDED))
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:20]))
+    with pytest.raises(OSError, match="No space left"):
+        block.save_state(before.but(phase=NodePhase.RUNNING))
+    assert block.load_state() == before
+
+
 def test_two_agents_do_not_work_on_one_job(block: ControlBlock) -> None:
     other = ControlBlocks(block.path.parent).block(12)
     with block.locked(Deadline(1.0)):

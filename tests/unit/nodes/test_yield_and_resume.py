@@ -176,6 +176,30 @@ def test_a_gpu_in_use_is_given_to_nobody(rig: Rig) -> None:
     rig.run(scenario)
 
 
+def test_a_job_of_which_nothing_is_known_any_more_comes_back_to_a_free_gpu_only(rig: Rig) -> None:
+    """Its command says that it was asked to leave, not whether it did."""
+
+    async def scenario(nodes: RemoteNodes) -> None:
+        await prepare(nodes, 2, [0], [0])
+        job = rig.start(2, *QUICK, "--steps", "100000", gpus="0")
+        rig.wait_for_steps(job, 2)
+        await offload(nodes, 2, release_context=True)
+        await prepare(nodes, 3, [0], [0])
+        other = rig.start(3, *QUICK, "--steps", "100000", gpus="0")
+        rig.wait_for_steps(other, 2)
+        (rig.run_dir / "2" / "agent.json").write_text("{")
+        held = rig.held()[0]
+        with pytest.raises(NodeError) as refused:
+            await resume(nodes, 2, [0], [0])
+        assert refused.value.kind == ErrorKind.GPU_BUSY.value
+        assert rig.held()[0] == held
+        other.kill()
+        await resume(nodes, 2, [0], [0])
+        assert rig.held()[0] > 64 * MIB
+
+    rig.run(scenario)
+
+
 def test_a_job_that_has_not_started_may_be_moved_to_a_free_gpu_only(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0])
