@@ -119,12 +119,18 @@ class ControlBlocks:
         """Whose job it is, as root wrote it down; None without a block."""
         return self.block(job_id).uid()
 
-    def empty_trash(self) -> None:
-        """Remove what an agent that was killed, or an epilog that ran out of time, had only put aside."""
-        with contextlib.suppress(OSError):
-            for entry in self.run_dir.iterdir():
-                if entry.name.startswith((".trash-", ".gone.")):
-                    _remove_tree(entry)
+    def trash(self) -> list[Path]:
+        """What an agent that was killed, or an epilog that ran out of time, had only put aside."""
+        try:
+            return [e for e in self.run_dir.iterdir() if e.name.startswith((".trash-", ".gone."))]
+        except OSError:
+            return []
+
+    def empty(self, trash: Sequence[Path]) -> None:
+        """Remove it. May take long: jobs' users may have made it large."""
+        for path in trash:
+            with contextlib.suppress(OSError):
+                _remove_tree(path)
 
 
 class ControlBlock:

@@ -7,6 +7,7 @@ and leaves the job running when it fails, or says that it could not.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 
 from pydantic import BaseModel
@@ -48,8 +49,9 @@ class NodeAgent:
         }
 
     def start(self) -> None:
-        """Clean up after agents that were killed."""
-        self._node.blocks.empty_trash()
+        """Clean up after agents that were killed: only what lies there now, and beside the work."""
+        blocks = self._node.blocks
+        threading.Thread(target=blocks.empty, args=(blocks.trash(),), name="trash", daemon=True).start()
 
     def carry_out(self, verb: str, args: BaseModel, deadline: Deadline) -> BaseModel:
         """Do what a request asks. Raises AgentError."""

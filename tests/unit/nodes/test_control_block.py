@@ -7,15 +7,20 @@ import json
 import mmap
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
-from controller.nodes import rank_room
+from checkpointing.driver_process import DriverProcesses
+from controller.nodes import control_block, rank_room
 from controller.nodes.control_block import ControlBlock, ControlBlocks, JobState
 from controller.nodes.deadline import Deadline
+from controller.nodes.gpus import GpuReader, NvmlSource
+from controller.nodes.node import AgentSettings
 from controller.nodes.port import NodePhase
 from controller.nodes.protocol import AgentError, ErrorKind
+from controller.nodes.verbs import NodeAgent
 from gandiva import layout
 from gandiva.layout import Verb
 
@@ -119,10 +124,27 @@ def test_what_an_agent_put_aside_and_did_not_delete_is_deleted_later(tmp_path: P
     (tmp_path / ".gone.11.4711" / "ranks").mkdir(parents=True)  # by an epilog whose 20 s were over
     (tmp_path / "13").mkdir()
     (tmp_path / "lost+found").mkdir()
-    blocks.empty_trash()
+    blocks.empty(blocks.trash())
     assert blocks.job_ids() == [13]
     assert {path.name for path in tmp_path.iterdir()} == {"13", "lost+found"}
     assert ControlBlocks(tmp_path / "nowhere").job_ids() == []
+
+
+def test_a_new_agent_does_not_wait_for_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user may have left millions of files: their node would be without an agent for as long."""
+    go_on, removed = threading.Event(), threading.Event()
+
+    def remove(_path: Path) -> None:
+        go_on.wait(5.0)
+        removed.set()
+
+    monkeypatch.setattr(control_block, "_remove_tree", remove)
+    (tmp_path / ".gone.11.4711").mkdir()
+    settings = AgentSettings("n1", tmp_path, None)
+    NodeAgent(settings, GpuReader(NvmlSource()), DriverProcesses()).start()
+    assert not removed.is_set()
+    go_on.set()
+    assert removed.wait(60.0)
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_nothing_stays_mounted(blocks: ControlBlocks, how: str) -> None:
     else:
         name = ".trash-1-1-0" if how == "by an agent that was killed" else ".gone.1.4711"
         block.path.rename(blocks.run_dir / name)
-        blocks.empty_trash()
+        blocks.empty(blocks.trash())
     assert list(blocks.run_dir.iterdir()) == []
     assert f"{blocks.run_dir}/" not in rank_room.MOUNTS.read_text()
 
