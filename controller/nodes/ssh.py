@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +49,7 @@ class SshTransport:
         host, port = split_address(address, self._settings.port)
         client = paramiko.SSHClient()
         try:
-            return self._connect(client, node, host, port)
+            return self._connect(client, node, address, host, port)
         except TransportError:
             client.close()
             raise
@@ -66,7 +67,7 @@ class SshTransport:
             client.close()
             raise TransportError(f"{address}: {error or type(error).__name__}") from error
 
-    def _connect(self, client: paramiko.SSHClient, node: str, host: str, port: int) -> Channel:
+    def _connect(self, client: paramiko.SSHClient, node: str, address: str, host: str, port: int) -> Channel:
         settings = self._settings
         client.load_host_keys(str(settings.known_hosts_file))
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
@@ -92,7 +93,25 @@ class SshTransport:
                 socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, settings.keepalive_seconds * 2000
             )
         channel = transport.open_session(timeout=settings.connect_seconds)
-        channel.exec_command(f"gandiva-agent {node}")
+        # paramiko waits for the answer to this one for ever, unless the connection is closed under it.
+        too_late = threading.Event()
+
+        def give_up() -> None:
+            too_late.set()
+            client.close()
+
+        timer = threading.Timer(settings.connect_seconds, give_up)
+        timer.daemon = True
+        timer.start()
+        try:
+            channel.exec_command(f"gandiva-agent {node}")
+        except paramiko.SSHException as error:
+            if not too_late.is_set():
+                raise
+            seconds = settings.connect_seconds
+            raise TransportError(f"{address}: sshd has not started the agent within {seconds:g} s") from error
+        finally:
+            timer.cancel()
         return _SshChannel(client, channel)
 
 

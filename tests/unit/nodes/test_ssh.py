@@ -7,6 +7,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import paramiko
@@ -32,6 +33,8 @@ class Guard(paramiko.ServerInterface):
         self._key = key
         self.command: bytes = b""
         self.started = threading.Event()
+        self.goes_on = threading.Event()
+        self.goes_on.set()
 
     def check_auth_publickey(self, username: str, key: paramiko.PKey) -> int:
         good = username == "root" and key == self._key
@@ -46,6 +49,7 @@ class Guard(paramiko.ServerInterface):
     def check_channel_exec_request(self, channel: paramiko.Channel, command: bytes) -> bool:
         self.command = command
         self.started.set()
+        self.goes_on.wait(2 * WAIT_SECONDS)
         return True
 
 
@@ -148,6 +152,26 @@ def test_an_agent_is_started_and_spoken_to(keys: Keys, server: Server) -> None:
         await nodes.close()
 
     asyncio.run(scenario())
+
+
+def test_a_server_that_starts_nothing_is_given_up(keys: Keys, server: Server) -> None:
+    """Else every try to reach such a node would leave a thread and a connection behind, for ever."""
+    server.guard.goes_on.clear()
+    settings = replace(keys.settings(server, keys.host), connect_seconds=3.0)
+    said: list[str] = []
+
+    def connect() -> None:
+        try:
+            SshTransport(settings).connect("n1", f"127.0.0.1:{server.port}")
+        except TransportError as error:
+            said.append(str(error))
+
+    trying = threading.Thread(target=connect, daemon=True)
+    trying.start()
+    assert server.guard.started.wait(WAIT_SECONDS)
+    trying.join(WAIT_SECONDS)
+    server.guard.goes_on.set()
+    assert said == [f"127.0.0.1:{server.port}: sshd has not started the agent within 3 s"]
 
 
 @pytest.mark.parametrize("known", ["none", "another"])
