@@ -165,7 +165,7 @@ class Cooperation:
             # Its first time: from the second on the buffers are there. What it registered is all it keeps.
             ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
             needed = {rank.process.pid: rank.state_bytes for rank in ranks.live}
-            self._node.require_host_memory(needed, state.job_id)
+            self._node.require_host_memory(needed, state.job_id, deadline)
         sequence = block.write_command(Verb.OFFLOAD, target)
         while True:
             ranks = self._node.ranks(block, state, PATIENCE_SECONDS)

@@ -124,7 +124,7 @@ class DriverVerbs:
             memory_bytes=held,
             gpus=state.gpus or tuple(sorted(held)),
         )
-        self._node.require_host_memory({process.pid: sum(held.values())}, state.job_id)
+        self._node.require_host_memory({process.pid: sum(held.values())}, state.job_id, deadline)
         before = state
         state = block.save_state(
             state.but(phase=NodePhase.PAUSING, checkpointed=(record,), gpus=record.gpus, error="")

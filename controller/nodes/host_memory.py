@@ -46,12 +46,14 @@ class HostMemory:
 
     def room(self, pid: int) -> Room | None:
         """The tightest bound on what the process may still take; None where nothing can be read."""
-        rooms = [*self._machine(), *self._groups(pid)]
+        machine = self.machine()
+        rooms = [*([] if machine is None else [machine]), *self._groups(pid)]
         return min(rooms, key=lambda room: room.free_bytes, default=None)
 
-    def _machine(self) -> list[Room]:
+    def machine(self) -> Room | None:
+        """What all processes of the node together may still take; None where it cannot be read."""
         match = re.search(r"^MemAvailable:\s+(\d+) kB$", _text(self._proc / "meminfo"), re.MULTILINE)
-        return [Room(int(match[1]) << 10, "this node's memory")] if match else []
+        return Room(int(match[1]) << 10, "this node's memory") if match else None
 
     def _groups(self, pid: int) -> list[Room]:
         rooms = []

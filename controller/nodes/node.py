@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,6 +49,9 @@ class Node:
         self.blocks = ControlBlocks(settings.run_dir)
         self.processes = Processes(settings.node, self.blocks.uid_of_job)
         self.host_memory = HostMemory()
+        self._promised: dict[int, int] = {}
+        """Bytes of host memory, by job, that verbs under way were told they may take."""
+        self._promising = threading.Condition()
         self.reader = reader
         self.driver = driver
         self.leases = Leases(settings.run_dir)
@@ -57,7 +61,12 @@ class Node:
     def job(self, job_id: int, deadline: Deadline) -> Iterator[tuple[ControlBlock, JobState]]:
         block = self.blocks.block(job_id)
         with block.locked(deadline):
-            yield block, self.state(block)
+            try:
+                yield block, self.state(block)
+            finally:
+                with self._promising:
+                    if self._promised.pop(job_id, None) is not None:
+                        self._promising.notify_all()
 
     def state(self, block: ControlBlock) -> JobState:
         """What is known about a job; of a block made by the prolog, what can be seen. Raises AgentError."""
@@ -165,21 +174,38 @@ class Node:
                     raise AgentError(ErrorKind.GPU_BUSY, f"GPU {gpu} is just being given to another job")
             yield
 
-    def require_host_memory(self, needed_bytes: Mapping[int, int], job_id: int) -> None:
-        """Raise AgentError host_memory unless these processes (pid: bytes) may take so much more.
+    def require_host_memory(self, needed_bytes: Mapping[int, int], job_id: int, deadline: Deadline) -> None:
+        """Promise these processes (pid: bytes) so much more, until this job's verb is over. Waits for other
+        jobs' verbs where the machine has too little beside what they were promised: all of a node's jobs
+        may leave at once. Raises AgentError host_memory.
 
         The copies of several processes of a job go to one limit.
         """
         needed = sum(needed_bytes.values())
-        for pid in needed_bytes:
-            room = self.host_memory.room(pid)
-            if room is not None and room.free_bytes < needed:
-                raise AgentError(
-                    ErrorKind.HOST_MEMORY,
-                    f"{needed >> 20} MiB of GPU memory of job {job_id} do not fit into host memory:"
-                    f" {room.free_bytes >> 20} MiB are left of {room.limit}; submit it with more --mem",
-                    job_id,
-                )
+        with self._promising:
+            while True:
+                for pid in needed_bytes:
+                    room = self.host_memory.room(pid)
+                    if room is not None and room.free_bytes < needed:
+                        raise self._no_room(needed, job_id, room.free_bytes, f"left of {room.limit}")
+                machine = self.host_memory.machine()
+                # (They may have taken part of it already: then it is counted twice, and there is more soon.)
+                others = sum(size for other, size in self._promised.items() if other != job_id)
+                if machine is None or not others or machine.free_bytes - others >= needed:
+                    break
+                if not self._promising.wait(deadline.left_seconds):
+                    what = f"left of {machine.limit}, where other jobs are just leaving their GPUs too"
+                    raise self._no_room(needed, job_id, machine.free_bytes, what)
+            self._promised[job_id] = needed
+
+    @staticmethod
+    def _no_room(needed: int, job_id: int, free_bytes: int, what: str) -> AgentError:
+        return AgentError(
+            ErrorKind.HOST_MEMORY,
+            f"{needed >> 20} MiB of GPU memory of job {job_id} do not fit into host memory:"
+            f" {free_bytes >> 20} MiB are {what}; submit it with more --mem",
+            job_id,
+        )
 
     def verify_gone(self, state: JobState, limit_bytes: int) -> int:
         """The bytes the job has left on the node's GPUs. Raises AgentError left_on_gpu when that is more than

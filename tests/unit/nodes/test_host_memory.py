@@ -3,10 +3,13 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from controller.nodes.deadline import Deadline
 from controller.nodes.gpus import GpuReader, NvmlSource
 from controller.nodes.host_memory import HostMemory, Room
 from controller.nodes.node import AgentSettings, Node
@@ -88,7 +91,46 @@ def test_a_copy_that_does_not_fit_is_refused_with_what_to_do(machine: Machine, t
     machine.process_in("0::/\n")
     node = Node(AgentSettings("n1", tmp_path, None), GpuReader(NvmlSource()), driver=None)  # type: ignore[arg-type]
     node.host_memory = machine.memory
-    node.require_host_memory({42: 1000 * MIB}, 7)
+    node.require_host_memory({42: 1000 * MIB}, 7, Deadline(0))
     with pytest.raises(AgentError, match=r"2000 MiB .* job 7 .* 1000 MiB are left .* more --mem") as refused:
-        node.require_host_memory({42: 1000 * MIB, 43: 1000 * MIB}, 7)
+        node.require_host_memory({42: 1000 * MIB, 43: 1000 * MIB}, 7, Deadline(0))
     assert refused.value.kind is ErrorKind.HOST_MEMORY
+
+
+def test_jobs_that_leave_at_once_are_not_promised_the_same_memory(machine: Machine, tmp_path: Path) -> None:
+    """All of a node's jobs change at the end of a turn. Past the machine's memory the kernel kills one."""
+    machine.process_in("0::/\n")
+    node = Node(AgentSettings("n1", tmp_path / "run", None), GpuReader(NvmlSource()), driver=None)  # type: ignore[arg-type]
+    node.host_memory = machine.memory
+    node.blocks.block(7).create(os.getuid())
+    with node.job(7, Deadline(10)):
+        node.require_host_memory({42: 600 * MIB}, 7, Deadline(0))
+        node.require_host_memory({42: 600 * MIB}, 7, Deadline(0))  # it asks again: that is its own
+        node.require_host_memory({42: 400 * MIB}, 8, Deadline(0))
+        with pytest.raises(AgentError, match=r"600 MiB .* job 9 .* other jobs are just leaving") as refused:
+            node.require_host_memory({42: 600 * MIB}, 9, Deadline(0))
+        assert refused.value.kind is ErrorKind.HOST_MEMORY
+    # What job 7 took is taken by now, or was not needed.
+    node.require_host_memory({42: 600 * MIB}, 9, Deadline(0))
+
+
+def test_who_does_not_fit_beside_others_waits_for_them(machine: Machine, tmp_path: Path) -> None:
+    machine.process_in("0::/\n")
+    node = Node(AgentSettings("n1", tmp_path / "run", None), GpuReader(NvmlSource()), driver=None)  # type: ignore[arg-type]
+    node.host_memory = machine.memory
+    node.blocks.block(7).create(os.getuid())
+    leaving, go_on = threading.Event(), threading.Event()
+
+    def leave() -> None:
+        with node.job(7, Deadline(10)):
+            node.require_host_memory({42: 600 * MIB}, 7, Deadline(0))
+            leaving.set()
+            go_on.wait(60)
+
+    other = threading.Thread(target=leave, daemon=True)
+    other.start()
+    assert leaving.wait(60)
+    threading.Timer(0.05, go_on.set).start()
+    node.require_host_memory({42: 600 * MIB}, 9, Deadline(60))
+    assert go_on.is_set()
+    other.join(60)
