@@ -193,6 +193,8 @@ class Node:
                 others = sum(size for other, size in self._promised.items() if other != job_id)
                 if machine is None or not others or machine.free_bytes - others >= needed:
                     break
+                if job_id in self._promised:
+                    break  # in the middle of leaving: two such jobs must not wait for each other
                 if not self._promising.wait(deadline.left_seconds):
                     what = f"left of {machine.limit}, where other jobs are just leaving their GPUs too"
                     raise self._no_room(needed, job_id, machine.free_bytes, what)

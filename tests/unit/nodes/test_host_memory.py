@@ -114,6 +114,18 @@ def test_jobs_that_leave_at_once_are_not_promised_the_same_memory(machine: Machi
     node.require_host_memory({42: 600 * MIB}, 9, Deadline(0))
 
 
+def test_jobs_in_the_middle_of_leaving_do_not_wait_for_each_other(machine: Machine, tmp_path: Path) -> None:
+    """After its state a job's CUDA context is taken off: by then it has taken what it was promised first."""
+    machine.process_in("0::/\n")
+    node = Node(AgentSettings("n1", tmp_path, None), GpuReader(NvmlSource()), driver=None)  # type: ignore[arg-type]
+    node.host_memory = machine.memory
+    for job_id in (7, 8):
+        node.require_host_memory({42: 450 * MIB}, job_id, Deadline(0))
+    machine.available(100)
+    for job_id in (7, 8):
+        node.require_host_memory({42: 50 * MIB}, job_id, Deadline(0))
+
+
 def test_who_does_not_fit_beside_others_waits_for_them(machine: Machine, tmp_path: Path) -> None:
     machine.process_in("0::/\n")
     node = Node(AgentSettings("n1", tmp_path / "run", None), GpuReader(NvmlSource()), driver=None)  # type: ignore[arg-type]
