@@ -5,51 +5,54 @@ changes on top."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import isqrt
 from typing import Any, TypeVar
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 _GONE: Any = object()
-_LIMIT = 256
-"""So many changes are carried on top before the large part is made anew."""
+_LIMIT = 16
+"""So many changes, and the square root of all entries, are carried on top before the large part is made anew:
+each change copies those before it, and each new large part costs all entries."""
 
 
 class Layered(Mapping[K, V]):
     """Frozen. `with_changes` gives the next version in a time that does not grow with the size."""
 
-    __slots__ = ("_base", "_count", "_top")
+    __slots__ = ("_base", "_limit", "_top")
 
     def __init__(self, base: Mapping[K, V] | None = None) -> None:
-        self._base: Mapping[K, V] = dict(base or {})
+        self._settle(dict(base or {}))
+
+    def _settle(self, whole: dict[K, V]) -> None:
+        """All of it is the large part."""
+        self._base: Mapping[K, V] = whole
         self._top: dict[K, V] = {}
-        self._count = len(self._base)
+        """What differs: other values, new keys, and keys of the large part that are gone."""
+        self._limit = _LIMIT + isqrt(len(whole))
 
     def with_changes(self, put: Mapping[K, V], remove: frozenset[K] | set[K] = frozenset()) -> Layered[K, V]:
         """The version with `put` in it and without `remove`."""
         if not put and not remove:
             return self
         made: Layered[K, V] = Layered.__new__(Layered)
-        if len(self._top) + max(len(put), len(remove)) > _LIMIT:
+        if len(self._top) + max(len(put), len(remove)) > self._limit:
             # (In C: this happens within a decision, and the large part may be very large.)
             whole = self.whole()
             for key in remove - put.keys():
                 whole.pop(key, None)
             whole.update(put)
-            made._base, made._top, made._count = whole, {}, len(whole)
+            made._settle(whole)
             return made
-        base, top, count = self._base, dict(self._top), self._count
+        base, top = self._base, dict(self._top)
         for key in remove:
-            above = top.get(key)
-            if key in base if above is None else above is not _GONE:
-                count -= 1
+            if key in base:
                 top[key] = _GONE
-        for key, value in put.items():
-            above = top.get(key)
-            if above is _GONE or (above is None and key not in base):
-                count += 1
-            top[key] = value
-        made._base, made._top, made._count = base, top, count
+            else:
+                top.pop(key, None)
+        top.update(put)
+        made._base, made._top, made._limit = base, top, self._limit
         return made
 
     def whole(self) -> dict[K, V]:
@@ -89,7 +92,8 @@ class Layered(Mapping[K, V]):
             yield from self._base
 
     def __len__(self) -> int:
-        return self._count
+        base = self._base
+        return len(base) + sum(-1 if value is _GONE else key not in base for key, value in self._top.items())
 
     def __repr__(self) -> str:
         return f"Layered({dict(self)!r})"

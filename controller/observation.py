@@ -112,19 +112,24 @@ def make_job(
     accrues_since: float | None = None,
 ) -> Job:
     """A job from what Slurm, its nodes and the controller know of it."""
-    on_nodes = [_node_job(samples.get(name), slurm_job.id) for name in slurm_job.nodes]
-    seen = [n for n in on_nodes if isinstance(n, NodeJob)]
-    told = {
-        (name, ordinal)
-        for name, node_job in zip(slurm_job.nodes, on_nodes, strict=True)
-        if isinstance(node_job, NodeJob)
-        for ordinal in node_job.gpus
-    }
+    on_nodes: list[NodeJob | NodeError | None] = []
+    seen: list[NodeJob] = []
     running_on = binding = slurm_job.binding
-    if told < binding:
-        # (No word from the nodes, or none that can be believed: then all that Slurm gave it, as one object
-        # for the two, which is compared sooner at every look.)
-        running_on = frozenset(GpuId(name, ordinal) for name, ordinal in told) or binding
+    profile = memory.profile
+    if slurm_job.nodes:
+        on_nodes = [_node_job(samples.get(name), slurm_job.id) for name in slurm_job.nodes]
+        seen = [n for n in on_nodes if isinstance(n, NodeJob)]
+        told = {
+            (name, ordinal)
+            for name, node_job in zip(slurm_job.nodes, on_nodes, strict=True)
+            if isinstance(node_job, NodeJob)
+            for ordinal in node_job.gpus
+        }
+        if told < binding:
+            # (No word from the nodes, or none that can be believed: then all that Slurm gave it, as one
+            # object for the two, which is compared sooner at every look.)
+            running_on = frozenset(GpuId(name, ordinal) for name, ordinal in told) or binding
+        profile = _profile(profile, seen, _memory_bytes(slurm_job.id, samples, slurm_job.nodes))
     phase = _phase(slurm_job, on_nodes)
     if phase is Phase.STARTING and not binding:
         # Released by a controller that was killed: it may be on the GPUs that it was prepared for any moment.
@@ -155,7 +160,7 @@ def make_job(
         # Not Slurm's own list: a binding of ours stands there once the job was placed.
         required_nodes=frozenset(request.nodelist),
         not_before=memory.not_before,
-        profile=_profile(memory.profile, seen, _memory_bytes(slurm_job.id, samples, slurm_job.nodes)),
+        profile=profile,
     )
 
 

@@ -202,7 +202,7 @@ class SimulatedCluster:
 
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:
         per_node = by_node(binding)
-        if not per_node or len({tuple(ordinals) for ordinals in per_node.values()}) > 1:
+        if len(set(per_node.values())) != 1:
             raise ValueError("a binding needs the same GPU indices on each node")
         await self._rpc()
         job = self._find(job_id)

@@ -287,8 +287,7 @@ class SimulatedNodes:
             elif job.state is JobState.RUNNING:
                 if job.id not in self._blocks[node]:
                     # Slurm started it by itself, after a requeue: the prolog makes the block.
-                    ordinals = by_node(job.binding)[node]
-                    self._blocks[node][job.id] = _Block(tuple(ordinals))
+                    self._blocks[node][job.id] = _Block(by_node(job.binding)[node])
                 self._check(node)
 
     def _touch(self, node: str, job_id: JobId) -> None:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from types import MappingProxyType
 
 from controller.model import Gpu, GpuId, GpuSet, Job, JobId, Node, Snapshot
 from controller.policies.base import natural_key
@@ -112,12 +114,13 @@ def build_servers(snapshot: Snapshot) -> dict[str, Server]:
     return servers
 
 
-def by_node(gpus: Iterable[GpuId]) -> dict[str, list[int]]:
-    """Ordinals per node, sorted."""
-    nodes: dict[str, list[int]] = {}
+@lru_cache(maxsize=4096)
+def by_node(gpus: GpuSet) -> Mapping[str, tuple[int, ...]]:
+    """Ordinals per node, sorted. (The same sets are asked about with each step of a switch.)"""
+    nodes: dict[str, tuple[int, ...]] = {}
     for node, ordinal in sorted(gpus):
-        nodes.setdefault(node, []).append(ordinal)
-    return nodes
+        nodes[node] = (*nodes.get(node, ()), ordinal)
+    return MappingProxyType(nodes)
 
 
 def share_per_node(job: Job) -> int:

@@ -36,9 +36,9 @@ class Place:
         return mine == (other.nodes, other.share, other.exact, other.memory_bytes)
 
 
-def exact_ordinals(gpus: GpuSet) -> dict[str, tuple[int, ...]]:
+def exact_ordinals(gpus: GpuSet) -> Mapping[str, tuple[int, ...]]:
     """Ordinals per node."""
-    return {name: tuple(ordinals) for name, ordinals in by_node(gpus).items()}
+    return by_node(gpus)
 
 
 class Fleet:

@@ -470,6 +470,8 @@ class GangPolicy(ABC, Generic[A]):
         if self.rekey:
             self.rekey = False
             self._rekey_waiting(now)
+        if not self._waited_for():
+            return  # (their order is of no interest until somebody waits)
         members = self._members
         for number, lane in enumerate(self._lanes):
             if not lane.running_count:
@@ -503,8 +505,14 @@ class GangPolicy(ABC, Generic[A]):
 
     # -- deciding -------------------------------------------------------------------------------------
 
+    def _waited_for(self) -> bool:
+        """Whether anybody waits in a lane. Where nobody does, all go on that run."""
+        return any(lane.waiting_count for lane in self._lanes)
+
     def _decide(self, now: float) -> set[JobId]:
         """Select and place; returns the jobs whose part of the plan changed."""
+        if not self._waited_for():
+            return set()
         members, pool = self._members, self._pool
         changed: set[JobId] = set()
         skip: set[Shape] = set()
@@ -641,11 +649,7 @@ class GangPolicy(ABC, Generic[A]):
         times = [self.next_look(now), self._timers[0][0] if self._timers else None]
         wake_at = min((time for time in times if time is not None), default=None)
         interval = self.wake_interval()
-        if (
-            interval
-            and any(lane.waiting_count for lane in self._lanes)
-            and any(lane.running_count for lane in self._lanes)
-        ):
+        if interval and self._waited_for() and any(lane.running_count for lane in self._lanes):
             wake_at = now + interval if wake_at is None else min(wake_at, now + interval)
         return Plan(
             self._assignments,
