@@ -27,7 +27,7 @@ def test_every_version_stays_as_it_was(seed: int) -> None:
     version: Layered[int, int] = Layered(known)
     versions = [(version, dict(known))]
     for number in range(100):
-        put = {key: 1000 + number for key in draw.sample(range(60), draw.randrange(4))}
+        put = dict.fromkeys(draw.sample(range(60), draw.randrange(4)), 1000 + number)
         remove = set(draw.sample(range(60), draw.randrange(6)))
         known = {key: value for key, value in known.items() if key not in remove} | put
         version = version.with_changes(put, remove)
