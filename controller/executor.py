@@ -586,6 +586,9 @@ class Executor:
     # -- helpers --------------------------------------------------------------------------------------
 
     def _step(self, operation: _Operation, step: Step) -> None:
+        if operation.abandoned:
+            # (A call that ends as it is cancelled may swallow that: `asyncio.wait_for` before Python 3.12.)
+            raise asyncio.CancelledError
         self._recorder.operation_step(operation.number, step, self._clock.now())
 
     def _begin_slice(self, job_id: JobId, gpus: GpuSet, since: float | None = None) -> None:
