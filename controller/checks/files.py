@@ -7,10 +7,12 @@ import contextlib
 import grp
 import os
 import pwd
+import socket
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from controller.checks.finding import Finding, error, ok, warning
 from controller.nodes.installed import filesystem_of
@@ -48,8 +50,40 @@ class Account:
         return status.st_mode >> shift & what == what
 
 
+def is_controllers(settings: Settings, host: str) -> bool:
+    """Whether this is the controller's host (or one that is to take its place: it has the key).
+
+    May ask the network for the address of a name.
+    """
+    leader = settings.cluster.controller_host
+    if leader == "localhost" or leader.split(".")[0] == host or settings.nodes.ssh_key.exists():
+        return True
+    # It may be named by an alias. Only an address of one's own can be bound.
+    try:
+        found = socket.getaddrinfo(leader, None, type=socket.SOCK_DGRAM)
+    except OSError:
+        return False
+    return any(_is_ours(family, address) for family, _, _, _, address in found)
+
+
+def _is_ours(family: int, address: Any) -> bool:
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.bind((address[0], 0))
+    except OSError:
+        return False
+    return True
+
+
+def judge_client(settings: Settings, path: Path, host: str) -> Iterator[Finding]:
+    """What a host needs that is not the controller's: settings that its users can read."""
+    yield _open_settings(path)
+    leader = settings.cluster.controller_host
+    yield ok(host, "controller", f"is on {leader}: run this there for its key, its journal and the agents")
+
+
 def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> Iterator[Finding]:
-    """`path`: the settings file. `user`: the daemon's."""
+    """On the controller's host. `path`: the settings file. `user`: the daemon's."""
     account = Account.find(user)
     if account is None:
         yield error(
@@ -61,11 +95,8 @@ def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> I
         return
     yield ok(host, "user", f"{user}, uid {account.uid}")
     yield _settings_file(path, account)
-    leader = settings.cluster.controller_host
-    here = leader == "localhost" or leader.split(".")[0] == host
-    only = "" if here else f"needed on the controller's host ({leader}) only; there, "
-    yield _key(settings.nodes.ssh_key, account, only)
-    yield _readable(settings.nodes.known_hosts, account, "known_hosts", f"{only}ssh-keyscan NODE… > {{path}}")
+    yield _key(settings.nodes.ssh_key, account)
+    yield _readable(settings.nodes.known_hosts, account, "known_hosts", "ssh-keyscan NODE… > {path}")
     yield from _journal_folder(settings.journal.path, account)
     if settings.log.file is not None:
         yield _folder(settings.log.file.parent, account, "log folder")
@@ -108,22 +139,32 @@ def _settings_file(path: Path, account: Account) -> Finding:
         return error(
             str(path), "settings", f"{account.name} may not read it ({_mode(found)})", f"chmod 644 {path}"
         )
-    if not found.st_mode & stat.S_IROTH:
+    return _open(path, found)
+
+
+def _open_settings(path: Path) -> Finding:
+    """As `_settings_file`, where no daemon is."""
+    try:
+        return _open(path, path.stat())
+    except OSError as failure:
+        return _unseen(path, "settings", failure)
+
+
+def _open(path: Path, status: os.stat_result) -> Finding:
+    if not status.st_mode & stat.S_IROTH:
         return warning(
             str(path),
             "settings",
-            f"users may not read it ({_mode(found)}): gandiva top and report find no controller",
+            f"users may not read it ({_mode(status)}): gandiva top and report find no controller",
             f"chmod 644 {path}; there is no secret in it",
         )
-    if found.st_mode & stat.S_IWOTH:
-        return error(str(path), "settings", f"everybody may write it ({_mode(found)})", f"chmod 644 {path}")
+    if status.st_mode & stat.S_IWOTH:
+        return error(str(path), "settings", f"everybody may write it ({_mode(status)})", f"chmod 644 {path}")
     return ok(str(path), "settings", "readable by all")
 
 
-def _key(path: Path, account: Account, only: str) -> Finding:
-    found = _status(
-        path, account, "SSH key", f"{only}as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}"
-    )
+def _key(path: Path, account: Account) -> Finding:
+    found = _status(path, account, "SSH key", f"as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}")
     if isinstance(found, Finding):
         return found
     right = f"chown {account.name} {path}; chmod 600 {path}"

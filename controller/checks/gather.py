@@ -48,35 +48,69 @@ class Request:
 async def examine(request: Request) -> list[Finding]:
     """Everything, in the order: this host, Slurm, nodes. Raises nothing that is expected."""
     host = socket.gethostname().split(".")[0]
+    path = request.settings_path
     findings: list[Finding] = []
+    settings: Settings | None = None
     try:
-        settings = await _in_thread(lambda: load_settings(request.settings_path), request.deadline_seconds)
-        findings.append(ok(host, "settings", f"{request.settings_path} is valid"))
+        settings = await _in_thread(lambda: load_settings(path), request.deadline_seconds)
+        findings.append(ok(host, "settings", f"{path} is valid"))
     except (GandivaError, TimeoutError) as failure:
-        findings.append(
-            error(host, "settings", str(failure) or "cannot be read in time", f"edit {request.settings_path}")
-        )
-        settings = Settings()
-    here, journal, api, slurm = await asyncio.gather(
-        _part(
-            host,
-            "files",
-            request,
-            lambda: files.judge_permissions(settings, request.settings_path, request.user, host),
-        ),
-        _part(host, "journal", request, lambda: controller.judge_journal(settings.journal.path)),
-        _part(
-            host,
-            "API",
-            request,
-            lambda: controller.judge_api(settings.api_url, request.deadline_seconds * 0.8),
-        ),
-        _slurm(request, settings, host),
+        findings.append(_no_settings(host, path, str(failure) or "cannot be read in time"))
+        # Wrong ones are most often the controller's, just edited; none are a host's that nobody gave any.
+        settings = Settings() if path.exists() else None
+    parts = [_slurm(request, settings, host)]
+    if settings is not None:
+        parts = [_this_host(request, settings, host), *parts]
+    return [*findings, *(finding for part in await asyncio.gather(*parts) for finding in part)]
+
+
+def _no_settings(host: str, path: Path, why: str) -> Finding:
+    """They are invalid, or not there: on a host of users that is what was never copied to it."""
+    if path.exists():
+        return error(host, "settings", why, f"edit {path}")
+    # The key to the nodes is on the controller's host, and a daemon without settings does not start.
+    level = error if Settings().nodes.ssh_key.exists() else warning
+    return level(
+        host,
+        "settings",
+        f"there is no {path}: gandiva top, report, explain and status do not find the controller, and this "
+        "check only looks at Slurm",
+        f"on the controller's host: gandiva config sample > {path}; on login nodes: copy that file (there is "
+        "no secret in it; other nodes need none), or name another one with --config or GANDIVA_CONFIG",
     )
-    return [*findings, *here, *journal, *api, *slurm]
 
 
-async def _slurm(request: Request, settings: Settings, host: str) -> list[Finding]:
+async def _this_host(request: Request, settings: Settings, host: str) -> list[Finding]:
+    """Files, journal and API: what is the controller's is looked at where it is."""
+
+    def api() -> Iterable[Finding]:
+        return controller.judge_api(settings.api_url, request.deadline_seconds * 0.8)
+
+    def journal() -> Iterable[Finding]:
+        return controller.judge_journal(settings.journal.path)
+
+    def permissions() -> Iterable[Finding]:
+        return files.judge_permissions(settings, request.settings_path, request.user, host)
+
+    def client() -> Iterable[Finding]:
+        return files.judge_client(settings, request.settings_path, host)
+
+    if await _is_controllers(request, settings, host):
+        parts = [("files", permissions), ("journal", journal), ("API", api)]
+    else:
+        parts = [("files", client), ("API", api)]
+    found = await asyncio.gather(*(_part(host, check, request, judge) for check, judge in parts))
+    return [finding for part in found for finding in part]
+
+
+async def _is_controllers(request: Request, settings: Settings, host: str) -> bool:
+    try:
+        return await _in_thread(lambda: files.is_controllers(settings, host), request.deadline_seconds)
+    except (TimeoutError, OSError):
+        return True  # (its findings then say what hangs, or may not be looked at)
+
+
+async def _slurm(request: Request, settings: Settings | None, host: str) -> list[Finding]:
     """Options and files of Slurm, then the nodes it names."""
     try:
         text = await _command(request, "scontrol", "show", "config", what="reading Slurm's configuration")
@@ -89,7 +123,7 @@ async def _slurm(request: Request, settings: Settings, host: str) -> list[Findin
     on_disk, level, nodes = await asyncio.gather(
         _part(host, "Slurm's files", request, lambda: _files(options, host, request)),
         _admin_level(request),
-        _nodes(request, settings, options),
+        _nodes(request, settings, options, host),
     )
     return [*slurm_options.judge_options(options), level, *on_disk, *nodes]
 
@@ -117,7 +151,9 @@ async def _admin_level(request: Request) -> Finding:
     return slurm_options.judge_admin_level(reply, request.user)
 
 
-async def _nodes(request: Request, settings: Settings, options: SlurmOptions) -> list[Finding]:
+async def _nodes(
+    request: Request, settings: Settings | None, options: SlurmOptions, host: str
+) -> list[Finding]:
     try:
         reply = await _command(request, "scontrol", "show", "nodes", "--json", what="reading the nodes")
         known = gpus.gpu_nodes(reply)
@@ -135,27 +171,32 @@ async def _nodes(request: Request, settings: Settings, options: SlurmOptions) ->
     elif not known:
         line = f"in {options.file}: include gandiva/slurm.conf (see gandiva config slurm)"
         return [error("slurm", "nodes", "Slurm has no node with GPUs", line)]
-    try:
-        unreadable = await _in_thread(lambda: _unreadable(settings.nodes), request.deadline_seconds)
-    except TimeoutError:
-        unreadable = f"{settings.nodes.ssh_key} or {settings.nodes.known_hosts} cannot be opened: no answer"
+    elif not all(gpus.left_out(node) for node in known):
+        findings += [gpus.not_shared(node) for node in known if gpus.left_out(node)]
+        known = tuple(node for node in known if not gpus.left_out(node))
     answers: dict[str, agents.AgentAnswer] = {}
-    if unreadable:
-        findings.append(
-            warning(
-                "nodes",
-                "agents",
-                f"not asked: {unreadable}",
-                f"run this check as root or as {request.user} on the controller's host",
-            )
-        )
-    else:
-        answers = await ask_agents(known, settings.nodes, request.deadline_seconds)
+    if settings is not None and await _is_controllers(request, settings, host):
+        answers, refusal = await _agents(request, settings.nodes, known)
+        findings += refusal
     for node in known:
         findings += gpus.judge_node(node, options.file, options.release)
-        if node.name in answers:
+        if settings is not None and node.name in answers:
             findings += agents.judge_agent(node, answers[node.name], settings.nodes, str(options.file))
     return findings
+
+
+async def _agents(
+    request: Request, settings: NodesSettings, known: Sequence[gpus.KnownNode]
+) -> tuple[dict[str, agents.AgentAnswer], list[Finding]]:
+    """Their answers, or why they were not asked."""
+    try:
+        unreadable = await _in_thread(lambda: _unreadable(settings), request.deadline_seconds)
+    except TimeoutError:
+        unreadable = f"{settings.ssh_key} or {settings.known_hosts} cannot be opened: no answer"
+    if not unreadable:
+        return await ask_agents(known, settings, request.deadline_seconds), []
+    change = f"run this check as root or as {request.user} on the controller's host"
+    return {}, [warning("nodes", "agents", f"not asked: {unreadable}", change)]
 
 
 def _unreadable(settings: NodesSettings) -> str:

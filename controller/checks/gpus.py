@@ -49,6 +49,19 @@ def gpu_nodes(reply: str) -> tuple[KnownNode, ...]:
     return tuple(found)
 
 
+def left_out(node: KnownNode) -> bool:
+    """Whether its GPUs are as they were before Gandiva: without types of their own, without shards."""
+    try:
+        return not node.gpus and all(item.name != "shard" for item in parse_gres(node.record.gres))
+    except ValueError:
+        return False
+
+
+def not_shared(node: KnownNode) -> Finding:
+    """Of a node that is left out, where others are not: a site may begin with some."""
+    return ok(node.name, "GRES", f"{node.record.gres or 'none'}: no shards, so for ordinary jobs only")
+
+
 def _raw(reply: str) -> list[dict[str, Any]]:
     nodes = json.loads(reply).get("nodes", [])
     return [node for node in nodes if isinstance(node, dict)]

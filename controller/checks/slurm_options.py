@@ -179,6 +179,21 @@ def _grace(options: SlurmOptions) -> Iterator[Finding]:
         )
 
 
+def _preemption(options: SlurmOptions) -> Iterator[Finding]:
+    """Slurm's own suspending (gang scheduling is the same) and ours would undo each other."""
+    modes = {word.upper() for word in options.words("PreemptMode")}
+    found = f"PreemptMode={options.get('PreemptMode') or 'OFF'}"
+    if modes & {"GANG", "SUSPEND"}:
+        yield warning(
+            "slurm",
+            "PreemptMode",
+            f"{found}: Slurm suspends and resumes jobs in turn too, with their memory still on the GPUs",
+            f"in {options.file}: PreemptMode=REQUEUE or OFF, {RESTART}",
+        )
+    else:
+        yield ok("slurm", "PreemptMode", found)
+
+
 def _requeue(options: SlurmOptions) -> Iterator[Finding]:
     if options.get("JobRequeue") == "0":
         yield warning(
@@ -237,6 +252,7 @@ _RULES = (
     _plugstack,
     _processes,
     _grace,
+    _preemption,
     _requeue,
     _accounting,
 )

@@ -13,7 +13,8 @@ Examine an installation from the controller's host: Slurm's options and files,
 the GPUs as Slurm and as the nodes have them, the agents, clocks, permissions,
 the journal, the API. Says what is wrong and which line to change. Changes
 nothing, and works when the controller does not run. Run it as root or as the
-daemon's user: others may not read the key to the nodes.
+daemon's user: others may not read the key to the nodes. On login nodes anybody
+may run it; it leaves out there what is the controller's alone.
 
 Exit status 0: all is well; 1: warnings; 2: errors."""
 

@@ -3,8 +3,13 @@
 
 from __future__ import annotations
 
-from controller.api.messages import JobMessage, LiveJobMessage
+import re
+from collections.abc import Sequence
+
+from controller.api.messages import EventMessage, JobMessage, LiveJobMessage
 from controller.reports.slurm_job import SlurmJob
+
+_REASON = re.compile(r"\(reason: (.+)\)$")
 
 _BY_PHASE = {
     "queued": "nothing: it starts when there is room. Fewer GPUs, less --mem, or no --nodelist and "
@@ -48,8 +53,34 @@ def held_by_user(slurm: SlurmJob) -> bool:
     return slurm.eligible_time[:10] >= "2099-12-31"
 
 
-def next_step(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None) -> str:
-    """What the user can do; empty: nothing worth saying."""
+def not_started_by_slurm(events: Sequence[EventMessage]) -> str:
+    """Slurm's reason, where the last try to start the job failed because Slurm did not; else empty."""
+    if not events or events[-1].kind != "place-failed":
+        return ""
+    match = _REASON.search(events[-1].message)
+    return match[1] if match else ""
+
+
+def _about_reason(reason: str) -> str:
+    if reason.startswith(("Assoc", "QOS")):
+        return (
+            f"a limit of your account or QOS is reached ({reason}): it starts when others of your jobs have "
+            "ended. Resting ones count, and a job that joins a shared server counts a shard of each GPU "
+            "there: sacctmgr show assoc where user=$USER, sacctmgr show qos"
+        )
+    if "eserved" in reason or reason in ("Priority", "Resources"):
+        return (
+            f"Slurm keeps the node for a reservation or for an ordinary job that waits ({reason}): a shorter "
+            "--time may start it earlier, as may no --nodelist"
+        )
+    return ""
+
+
+def next_step(
+    job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None, refused: str = ""
+) -> str:
+    """What the user can do; empty: nothing worth saying. `refused`: why Slurm did not start it at the last
+    try (`not_started_by_slurm`)."""
     if live is None:
         return _BY_STATE.get(job.state.split()[0] if job and job.state else "", "")
     if live.phase == "ineligible":
@@ -58,6 +89,8 @@ def next_step(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJ
         if slurm is not None and slurm.reason == "JobHeldAdmin":
             return "ask the operator who holds it"
         return "nothing: Gandiva takes it in when Slurm would start it"
+    if live.phase in ("queued", "starting") and (advice := _about_reason(refused)):
+        return advice
     if live.phase == "running" and not live.suspendable:
         return (
             "call step() of its session between mini-batches, or submit it with --gandiva-suspend=requeue: "

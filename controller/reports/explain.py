@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from controller.api.messages import ExplainMessage, JobMessage, LiveJobMessage
 from controller.reports import units
-from controller.reports.advice import next_step, why_not_eligible
+from controller.reports.advice import next_step, not_started_by_slurm, why_not_eligible
 from controller.reports.row import Row
 from controller.reports.slurm_job import SlurmJob
 from controller.reports.text import clean, fit, gpu_list, width
@@ -150,8 +150,8 @@ def _facts(answer: ExplainMessage, columns: int, slurm: SlurmJob | None) -> Iter
     if live is None and job is not None and job.end_time is not None:
         code = Row(job, answer.time).exit_code
         facts.append(("ended", units.moment(job.end_time) + (f", exit code {code}" if code else "")))
-    if step := next_step(job, live, slurm):
-        facts.append(("next", step))
+    if step := next_step(job, live, slurm, not_started_by_slurm(answer.events)):
+        facts.append(("next", clean(step)))
     for name, value in facts:
         yield from _wrapped(f"  {name:<11} ", value, columns)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +16,8 @@ from controller.reports.row import Row
 from controller.reports.sacct import Accounting
 from controller.reports.states import is_final
 from controller.reports.when import parse_time
+
+_TASK = re.compile(r"([0-9]{1,10})_(?:([0-9]{1,10})|\[.*)", re.ASCII)
 
 
 class Source(Protocol):
@@ -55,8 +58,19 @@ class JournalSource:
 
 
 def join(jobs: JobsMessage, accounting: Mapping[int, Accounting]) -> list[Row]:
-    """Each job with what slurmdbd says of it."""
-    return [Row(job, jobs.time, accounting.get(job.job_id)) for job in jobs.jobs]
+    """Each job with what slurmdbd says of it; the tasks of an array together, by their numbers."""
+    rows = [Row(job, jobs.time, accounting.get(job.job_id)) for job in jobs.jobs]
+    return sorted(rows, key=_place)
+
+
+def _place(row: Row) -> tuple[int, int, int]:
+    """Array, task, number of the job: tasks get jobs of their own in any order, the last one the array's."""
+    raw = int(row.job.job_id)
+    # `12_3`; also `12_[4-9]`, tasks that Slurm still has as one record: behind those that have begun.
+    match = _TASK.fullmatch(row.job_id)
+    if match is None:
+        return raw, -1, raw
+    return int(match[1]), int(match[2]) if match[2] else 1 << 32, raw
 
 
 def as_json(rows: Sequence[Row], *, truncated: bool) -> Iterator[str]:

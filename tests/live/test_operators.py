@@ -61,6 +61,15 @@ def test_an_ordinary_user_hears_what_could_not_be_looked_at(site: Site) -> None:
     assert any("you may not read /etc/gandiva/agent_key" in finding["found"] for finding in findings)
 
 
+def test_on_a_login_node_anybody_may_look_at_what_it_needs(site: Site) -> None:
+    done = site.cluster.exec("login", ["gandiva", "check", "--json", *PATIENT], user="alice", check=False)
+    answer = json.loads(done.stdout)
+    assert (done.exit_code, bad(answer["findings"])) == (0, []), answer
+    assert {"API", "GresTypes", "SPANK plugin", "GRES"} <= {
+        finding["check"] for finding in answer["findings"]
+    }
+
+
 @contextmanager
 def broken(cluster: MiniCluster, break_: Broken) -> Iterator[None]:
     """Break something, and put it right again whatever happens in between."""

@@ -62,6 +62,8 @@ def test_a_recorded_configuration_is_in_order() -> None:
             "warning",
             "PreemptParameters=min_exempt_priority=1,suspend_grace_time=2",
         ),
+        ({"PreemptMode": "GANG,SUSPEND"}, "warning", "PreemptMode=REQUEUE or OFF"),
+        ({"PreemptMode": "GANG"}, "warning", "PreemptMode=REQUEUE or OFF"),
         ({"DefMemPerCPU": "UNLIMITED"}, "warning", "DefMemPerCPU=MIB"),
         ({"JobRequeue": "0"}, "warning", "JobRequeue=1"),
         ({"AccountingStorageType": "(null)"}, "error", "AccountingStorageType=accounting_storage/slurmdbd"),

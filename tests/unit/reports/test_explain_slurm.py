@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from controller.api.messages import ExplainMessage
+from controller.api.messages import EventMessage, ExplainMessage
 from controller.cli.main import main
-from controller.reports.advice import next_step, why_not_eligible
+from controller.reports.advice import next_step, not_started_by_slurm, why_not_eligible
 from controller.reports.explain import explain, ordinary
 from controller.reports.slurm_job import SlurmJob, ask_slurm
 
@@ -120,3 +120,34 @@ def test_what_is_not_a_job_id(word: str, capsys: pytest.CaptureFixture[str]) -> 
     with pytest.raises(SystemExit):
         main(["explain", "--url", "http://127.0.0.1:1", "--", word])
     assert "is not a job id: 12, or 12_3" in capsys.readouterr().err
+
+
+def failed(kind: str = "place-failed", reason: str = "AssocGrpGRES") -> EventMessage:
+    return EventMessage(time=NOW, kind=kind, message=f"Slurm did not start it within 60 s (reason: {reason})")
+
+
+def test_why_slurm_did_not_start_what_was_placed() -> None:
+    assert not_started_by_slurm([failed(reason="Resources"), failed()]) == "AssocGrpGRES"
+    assert not_started_by_slurm([failed(), failed(kind="resume-failed")]) == "", "the last try counts"
+    assert not_started_by_slurm([]) == ""
+    assert not_started_by_slurm([EventMessage(time=NOW, kind="place-failed", message="no memory")]) == ""
+
+
+@pytest.mark.parametrize("phase", ["queued", "starting"])
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("AssocGrpGRES", "a limit of your account or QOS is reached (AssocGrpGRES)"),
+        ("QOSMaxJobsPerUserLimit", "a limit of your account or QOS is reached"),
+        ("ReqNodeNotAvail, May be reserved for other job", "a shorter --time may start it earlier"),
+        ("Priority", "an ordinary job that waits"),
+    ],
+)
+def test_a_limit_of_slurms_is_not_called_a_lack_of_room(phase: str, reason: str, said: str) -> None:
+    assert said in next_step(None, live(9, phase=phase), None, reason)
+    assert said not in next_step(None, live(9, phase="running"), None, reason), "it has started since"
+
+
+def test_other_reasons_leave_the_advice_as_it_is() -> None:
+    queued = live(9, phase="queued")
+    assert next_step(None, queued, None, "BadConstraints") == next_step(None, queued, None)

@@ -201,3 +201,13 @@ def test_json_moves_no_cursor() -> None:
     text = "\n".join(as_json(rows, truncated=False))
     assert text.replace("\n", "").isprintable()
     assert json.loads(text)["jobs"][0]["name"] == "a\x9b2Jb\x85é"
+
+
+def test_the_tasks_of_an_array_stand_together_by_their_numbers() -> None:
+    # Slurm gives tasks job ids as they start; the last one keeps the array's.
+    ids = {7: "7", 8: "8_10", 9: "9", 10: "8_2", 11: "8_0", 12: "8_[11-20]", 30: "30"}
+    accounting = {raw: Accounting(job_id, "RUNNING", "0:0", None) for raw, job_id in ids.items() if raw != 9}
+    jobs = JobsMessage(time=NOW, jobs=[job(raw) for raw in ids], truncated=False)
+    order = [row.job_id for row in join(jobs, accounting)]
+    assert order == ["7", "8_0", "8_2", "8_10", "8_[11-20]", "9", "30"]
+    assert [row.job_id for row in join(jobs, {})] == ["7", "8", "9", "10", "11", "12", "30"]
