@@ -127,9 +127,13 @@ class GangPolicy(ABC, Generic[A]):
         """The value its key follows from, and the change of it per second on GPUs (where `dynamic`)."""
         return 0.0, 0.0
 
-    def keys(self, courses: Sequence[Course], lane: int, now: float) -> Sequence[Key] | None:
-        """Keys of the running jobs of a lane (where `dynamic`). None: as they are."""
-        return None
+    def by_course(self) -> bool:
+        """Whether keys follow from courses just now (where `dynamic`). If not, running jobs keep theirs."""
+        return self.dynamic
+
+    def keys(self, courses: Sequence[Course], lane: int, now: float) -> Sequence[Key]:
+        """Keys of the running jobs of a lane (where `by_course`)."""
+        raise NotImplementedError
 
     def lane(self, member: Member[A], now: float) -> int:
         """The lane it stands in."""
@@ -241,7 +245,8 @@ class GangPolicy(ABC, Generic[A]):
 
     def _differences(self, snapshot: Snapshot) -> Set[JobId]:
         """The same where nobody says which. Of the others, the times and the profile are taken over."""
-        jobs, members, now, dynamic = snapshot.jobs, self._members, snapshot.time, self.dynamic
+        jobs, members, now = snapshot.jobs, self._members, snapshot.time
+        self._courses_passed = self.dynamic
         touched = set(members.keys() - jobs.keys())
         touched |= snapshot.busy | self._busy | self._expected
         touch, member_of, is_running = touched.add, members.get, Phase.RUNNING
@@ -261,8 +266,6 @@ class GangPolicy(ABC, Generic[A]):
                 late = ran - now - member.ran_from
                 if late > _SAME_SECONDS or late < -_SAME_SECONDS or old.run_seconds <= 0:
                     touch(job_id)
-                elif dynamic and member.standing is Standing.RUNNING:
-                    member.course = self._course(member, now)
                 if job.request.model and job.profile != old.profile:
                     self.seen(member, now)
             elif (
@@ -295,6 +298,8 @@ class GangPolicy(ABC, Generic[A]):
         """Jobs that wait for their turn on nodes where nothing starts any more."""
         self._incremental = self.told = False
         self._busy = frozenset()
+        self._courses_passed = False
+        """Running jobs were taken over without a look at their courses, which are not right any more."""
         self._expected: set[JobId] = set()
         """Jobs that the last plan starts or stops: nothing is known of them but what is seen."""
         self.rekey = False
@@ -470,22 +475,24 @@ class GangPolicy(ABC, Generic[A]):
         if self.rekey:
             self.rekey = False
             self._rekey_waiting(now)
-        if not self._waited_for():
+        if not (self._waited_for() and self.by_course()):
             return  # (their order is of no interest until somebody waits)
         members = self._members
         for number, lane in enumerate(self._lanes):
             if not lane.running_count:
                 continue
             running = [members[job_id] for _, job_id, _ in lane.running]
+            if self._courses_passed:
+                for member in running:
+                    member.course = self._course(member, now)
             keys = self.keys([member.course for member in running], number, now)
-            if keys is None:
-                continue
             for member, key in zip(running, keys, strict=True):
                 member.key = key
             # (Most of it written so that no step of Python is taken for each job.)
             fresh = list(zip(keys, map(_JOB, lane.running), map(_GPUS, lane.running), strict=True))
             fresh.sort()
             lane.reorder(fresh)
+        self._courses_passed = False
 
     def _rekey_waiting(self, now: float) -> None:
         """All that wait, by new keys."""
@@ -494,8 +501,9 @@ class GangPolicy(ABC, Generic[A]):
             if member.standing is Standing.WAITING and not member.leaving:
                 waiting[member.lane].append(member)
         for number, members in enumerate(waiting):
-            keys = self.keys([member.course for member in members], number, now)
-            if keys is None:
+            if self.by_course():
+                keys = self.keys([member.course for member in members], number, now)
+            else:
                 keys = [self.key(member, now) for member in members]
             lines: dict[Shape, list[tuple[Key, JobId]]] = {}
             for member, key in zip(members, keys, strict=True):

@@ -9,7 +9,7 @@ anew there.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -200,7 +200,10 @@ class _Tiresias(GangPolicy[Account]):
     def look(self, now: float) -> None:
         if self._exact:
             return
-        outgrown = [m for m in self._above_last() if self._outgrown(m, now)]
+        outgrown = []
+        for member, limit in self._below_limits():
+            if self.attained(member, now) >= limit - _TINY:
+                outgrown.append(member)
         for member in sorted(outgrown, key=lambda m: (m.job.submit_time, m.job.id)):
             place = self._place(member)
             self._demote(member)
@@ -211,17 +214,24 @@ class _Tiresias(GangPolicy[Account]):
     def next_look(self, now: float) -> float | None:
         if self._exact:
             return None
-        per_second = self._settings.service == "seconds"
-        times = []
-        for member in self._above_last():
-            job, account = member.job, member.account
-            left = self._limits[account.queue] - (job.run_seconds_at(now) - account.forgiven_seconds)
-            times.append(now + max(0.0, left if per_second else math.floor(left / job.gpus + _TINY)))
-        return min(times, default=None)
+        per_second = self._service == "seconds"
+        soonest = math.inf
+        for member, limit in self._below_limits():
+            job = member.job
+            left = limit - (job.run_seconds_at(now) - member.account.forgiven_seconds)
+            if not per_second:
+                left = math.floor(left / job.request.gpus + _TINY)
+            if left < soonest:
+                soonest = left
+        return None if soonest == math.inf else now + max(0.0, soonest)
 
-    def _above_last(self) -> list[Member[Account]]:
-        """Running jobs that can be demoted."""
-        return [self._members[i] for lane in self._lanes[:-1] for _, i, _ in lane.running]
+    def _below_limits(self) -> Iterator[tuple[Member[Account], float]]:
+        """Running jobs that can be demoted, and the service at which they are."""
+        members = self._members
+        for lane, limit in zip(self._lanes, self._limits, strict=False):
+            if lane.running_count:
+                for _, job_id, _ in lane.running:
+                    yield members[job_id], limit
 
     def key(self, member: Member[Account], now: float) -> Key:
         job, account = member.job, member.account
@@ -423,10 +433,11 @@ class TiresiasGittins(_Tiresias):
         job = member.job
         return (-job.priority_class, -index, job.submit_time, job.id)
 
-    def keys(self, courses: Sequence[Course], lane: int, now: float) -> Sequence[Key] | None:
+    def by_course(self) -> bool:
+        return self._table is not None or len(self._distribution) >= self._gittins.samples_needed
+
+    def keys(self, courses: Sequence[Course], lane: int, now: float) -> Sequence[Key]:
         settings = self._gittins
-        if self._table is None and len(self._distribution) < settings.samples_needed:
-            return None
         # (It is done for every running job in every plan. Jobs of one lane have one quantum.)
         attained = [
             round(reached, 6) if (reached := value + change * (now - since)) > 0 else 0.0
