@@ -67,6 +67,22 @@ def test_what_slurm_counts_for_jobs_that_share(site: Site) -> None:
     assert tres(site, floating) == before
 
 
+def test_jobs_that_share_keep_to_their_binding_when_an_ordinary_job_ends_beside_them(site: Site) -> None:
+    ordinary = site.submit("bob", "sleep 600", "--gres=gpu:1", "-w", "n1")
+    site.wait_state(ordinary, "RUNNING")
+    sharing = [site.train("alice", "--gandiva", "--gres=gpu:1", "-w", "n1") for _ in range(5)]
+    site.wait_on_gpu(*sharing)
+    site.cluster.exec("ctl", ["scancel", str(ordinary)])
+    before = {row["job_id"]: row["slices"] for row in site.report()}
+    site.wait(
+        "two more turns of each",
+        lambda: all(
+            row["slices"] >= before[row["job_id"]] + 2 for row in site.report() if row["job_id"] in sharing
+        ),
+    )
+    assert "failed" not in site.log()
+
+
 def test_cores_of_a_suspended_job_are_given_away_and_then_shared(site: Site) -> None:
     first = site.submit("alice", "sleep 600", "-n", "4", "-w", "n1")
     site.wait_state(first, "RUNNING")

@@ -6,7 +6,9 @@ set of servers; usually it is one server.
 
 Feasibility is counting, not searching: a job bound to exact GPUs needs just these, and a floating job may
 use any GPU of its one server, so a set of jobs fits if the exact ones do not overlap and every server has
-enough GPUs left for the floating ones.
+enough GPUs left for the floating ones. The exception is a server with a floating job that is bound to a part
+of the GPUs only, because the others were not usable when it started (an ordinary job had them, say): there a
+matching of floating jobs and GPUs is looked for.
 """
 
 from __future__ import annotations
@@ -48,32 +50,55 @@ class Member:
 class Slots:
     """The GPUs of a domain while they are given out."""
 
-    __slots__ = ("_left", "_taken", "_usable")
+    __slots__ = ("_floating", "_left", "_partly", "_servers", "_taken", "_usable")
 
     def __init__(self, usable: Mapping[str, GpuSet]) -> None:
         self._usable: set[GpuId] = set().union(*usable.values())
         self._taken: set[GpuId] = set()
         self._left = {name: len(gpus) for name, gpus in usable.items()}
+        self._servers = usable
+        self._floating: dict[str, list[Member]] = {}
+        self._partly: set[str] = set()
+        """Servers where a floating job may not use all of the GPUs."""
 
     def fits(self, member: Member) -> bool:
         """Whether this job can run besides those added so far."""
         fixed, left = member.fixed, self._left
         if not fixed:
-            return left.get(member.server, 0) >= member.gpus
+            if left.get(member.server, 0) < member.gpus:
+                return False
+            return not (
+                member.server in self._partly or _bound_to_a_part(member, self._servers)
+            ) or self._match(member.server, [*self._floating.get(member.server, ()), member], self._taken)
         if not self._taken.isdisjoint(fixed) or not self._usable.issuperset(fixed):
             return False
         if len(left) == 1:
-            return left[next(iter(fixed)).node] >= len(fixed)
-        need: dict[str, int] = {}
-        for gpu in fixed:
-            need[gpu.node] = need.get(gpu.node, 0) + 1
-        return all(left[node] >= count for node, count in need.items())
+            if left[next(iter(fixed)).node] < len(fixed):
+                return False
+        else:
+            need: dict[str, int] = {}
+            for gpu in fixed:
+                need[gpu.node] = need.get(gpu.node, 0) + 1
+            if any(left[node] < count for node, count in need.items()):
+                return False
+        return not self._partly or all(
+            self._match(server, self._floating[server], self._taken | fixed) for server in self._partly
+        )
+
+    def _match(self, server: str, floating: Sequence[Member], taken: set[GpuId]) -> bool:
+        """Whether all of these find GPUs that they may use."""
+        owners: dict[GpuId, Member] = {}
+        free = self._servers[server] - taken
+        return all(_give(member, free, owners) for member in floating)
 
     def add(self, member: Member) -> None:
         """Give it its GPUs."""
         left = self._left
         if not member.fixed:
             left[member.server] = left.get(member.server, 0) - member.gpus
+            self._floating.setdefault(member.server, []).append(member)
+            if _bound_to_a_part(member, self._servers):
+                self._partly.add(member.server)
             return
         for gpu in member.fixed:
             if gpu in self._usable and gpu not in self._taken:
@@ -103,6 +128,38 @@ def choose(members: Iterable[Member], usable: Mapping[str, GpuSet], *, rotate: b
     return chosen
 
 
+def _bound_to_a_part(member: Member, usable: Mapping[str, GpuSet]) -> bool:
+    """Whether a floating job may not use all GPUs of its server."""
+    return bool(member.binding) and not member.binding.issuperset(usable.get(member.server, ()))
+
+
+def _allowed(member: Member, free: GpuSet) -> GpuSet:
+    """Of these GPUs those that a floating job may use. (One that no binding is known for: all.)"""
+    return free & member.binding if member.binding else free
+
+
+def _give(member: Member, free: GpuSet, owners: dict[GpuId, Member]) -> bool:
+    """Give a floating job as many of the free GPUs as it needs beside the `owners`, who may have to take
+    others for that. Whether there were enough."""
+    return all(_give_one(member, free, owners, set()) for _ in range(member.gpus))
+
+
+def _give_one(member: Member, free: GpuSet, owners: dict[GpuId, Member], tried: set[GpuId]) -> bool:
+    # An augmenting path: nobody loses a GPU without getting another one.
+    allowed = sorted(_allowed(member, free))
+    for gpu in sorted(allowed, key=lambda gpu: (gpu in owners, gpu not in member.last)):
+        if gpu in tried:
+            continue
+        tried.add(gpu)
+        owner = owners.get(gpu)
+        if owner is member:
+            continue
+        if owner is None or _give_one(owner, free, owners, tried):
+            owners[gpu] = member
+            return True
+    return False
+
+
 def locate(chosen: Sequence[Member], usable: Mapping[str, GpuSet]) -> dict[JobId, GpuSet]:
     """On which GPUs each chosen job runs.
 
@@ -123,12 +180,29 @@ def locate(chosen: Sequence[Member], usable: Mapping[str, GpuSet]) -> dict[JobId
         ):
             located[member.job_id] = last
             taken |= last
+    partly = {member.server for member in floating if _bound_to_a_part(member, usable)}
+    for server in partly:
+        _locate_in_parts([m for m in floating if m.server == server], usable[server], located)
     for member in floating:
         if member.job_id not in located:
             free = sorted(gpu for gpu in usable.get(member.server, frozenset()) if gpu not in taken)
             located[member.job_id] = gpus = frozenset(_block(free, member.gpus))
             taken |= gpus
     return located
+
+
+def _locate_in_parts(floating: Sequence[Member], usable: GpuSet, located: dict[JobId, GpuSet]) -> None:
+    """Finds GPUs for the floating jobs of one server where some may not use all of them. Those that stay
+    where they are move only if somebody would get none otherwise."""
+    here = {member.job_id for member in floating}
+    elsewhere = {gpu for job_id, gpus in located.items() if job_id not in here for gpu in gpus}
+    free = usable - elsewhere
+    owners = {gpu: m for m in floating for gpu in located.get(m.job_id, ()) if gpu in free}
+    for member in floating:
+        if member.job_id not in located:
+            _give(member, free, owners)
+    for member in floating:
+        located[member.job_id] = frozenset(gpu for gpu, owner in owners.items() if owner is member)
 
 
 def _block(free: Sequence[GpuId], count: int) -> Sequence[GpuId]:

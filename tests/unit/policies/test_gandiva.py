@@ -316,3 +316,60 @@ def test_a_long_queue_costs_one_search_per_kind(monkeypatch: pytest.MonkeyPatch)
     plan = c.step()
     assert searches <= 3
     assert len(plan.reasons) == 499
+
+
+def take_for_ordinary(c: IdealCluster, *ordinals: int) -> None:
+    """Ordinary jobs have just these GPUs of s0."""
+    node = c.nodes["s0"]
+    gpus = tuple(
+        replace(gpu, ordinary_job=JobId(9000 + gpu.id.ordinal) if gpu.id.ordinal in ordinals else None)
+        for gpu in node.gpus
+    )
+    c.nodes["s0"] = replace(node, gpus=gpus)
+
+
+def test_a_floating_job_stays_within_its_binding_when_an_ordinary_job_ends_beside_it() -> None:
+    c = cluster(4)
+    take_for_ordinary(c, 0)
+    c.submit(*(make_job(n) for n in range(1, 6)))
+    c.run_slices(3)
+    assert c.jobs[JobId(5)].binding == gpu_set("s0:1", "s0:2", "s0:3"), "what was usable when it began"
+    take_for_ordinary(c)
+    history = c.run_slices(10)
+    # (That they run on GPUs of their binding only is the ideal cluster's own check.)
+    assert {len(jobs) for jobs in history} == {3}
+    ran = [sum(number in jobs for jobs in history) for number in range(1, 6)]
+    assert max(ran) - min(ran) <= 1, ran
+    c.submit(make_job(6))
+    assert all(6 in jobs for jobs in c.run_slices(5)), "the GPU that became free is for those who can have it"
+
+
+def test_jobs_that_may_use_different_parts_of_a_server_use_all_of_it() -> None:
+    c = cluster(4)
+    take_for_ordinary(c, 0, 1)
+    c.submit(*(make_job(n) for n in (1, 2, 3)))
+    c.run_slices(2)
+    take_for_ordinary(c)
+    c.submit(*(make_job(n) for n in (4, 5, 6, 7)))
+    history = c.run_slices(14)
+    assert {len(jobs) for jobs in history} == {4}, "two of 1, 2, 3 beside two others, or none idle"
+
+
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_ordinary_jobs_come_and_go_beside_jobs_that_share(data: st.DataObject) -> None:
+    c = cluster(4, max_jobs_per_gpu=3)
+    number, idle_for = 0, 0
+    for _ in range(data.draw(st.integers(3, 14))):
+        bound = {gpu.ordinal for job in c.jobs.values() for gpu in job.binding}
+        may = sorted({0, 1, 2, 3} - bound)
+        # Slurm gives whole GPUs to ordinary jobs where no shard is in use.
+        take_for_ordinary(c, *(data.draw(st.lists(st.sampled_from(may), unique=True)) if may else []))
+        for _ in range(data.draw(st.integers(0, 3))):
+            number += 1
+            c.submit(make_job(number, data.draw(st.integers(1, 2))))
+        if data.draw(st.booleans()) and c.jobs:
+            c.end(int(data.draw(st.sampled_from(sorted(c.jobs)))))
+        c.run_slices(data.draw(st.integers(1, 3)))
+        idle_for = 0 if c.running() or not any(job.binding for job in c.jobs.values()) else idle_for + 1
+        assert idle_for == 0, "somebody who is bound can always run"
