@@ -41,6 +41,11 @@ from controller.together import at_once
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_LIMIT_REASONS = ("Assoc", "QOS")
+"""How Slurm's reasons begin where a limit is reached, such as AssocGrpGRES and QOSMaxJobsPerUserLimit."""
+_LIMIT_SECONDS = 5.0
+"""A job at a limit may start when another one ends just now; after that its GPUs are others'."""
+
 
 class Step(str, enum.Enum):
     """Every step an operation can be killed after. Journaled before it is taken."""
@@ -288,7 +293,10 @@ class Executor:
             released = self._clock.now()
             started = await self._await_start(job.id)
         except GandivaError as failure:
-            self._memory[job.id].not_before = self._clock.now() + self.settings.place_retry_seconds
+            settings, limited = self.settings, isinstance(failure, _AtLimit)
+            # (As often as if it had been waited for; but meanwhile its GPUs are another's to use.)
+            pause = settings.start_deadline_seconds if limited else settings.place_retry_seconds
+            self._memory[job.id].not_before = self._clock.now() + pause
             self._recorder.event("place-failed", str(failure), self._clock.now(), job.id)
             if not isinstance(failure, UnknownJob | _JobEnded):
                 self._step(operation, Step.UNDO)
@@ -321,8 +329,10 @@ class Executor:
         )
 
     async def _await_start(self, job_id: JobId) -> SlurmJob:
-        """Until Slurm says RUNNING. Raises ClusterRefused at the start deadline."""
-        deadline = self._clock.now() + self.settings.start_deadline_seconds
+        """Until Slurm says RUNNING. Raises ClusterRefused at the start deadline, and long before it where a
+        limit of an association or a QOS stands in the way."""
+        begin = self._clock.now()
+        deadline = begin + self.settings.start_deadline_seconds
         pause_seconds = 0.05
         while True:
             try:
@@ -335,10 +345,13 @@ class Executor:
                     return job
                 if job.state in (JobState.ENDED, JobState.COMPLETING):
                     raise _JobEnded(f"job {job_id} ended while it was starting")
-                if self._clock.now() >= deadline:
-                    seconds = self.settings.start_deadline_seconds
-                    raise ClusterRefused(
-                        f"Slurm did not start it within {seconds:g} s (reason: {job.reason or 'none given'})"
+                now = self._clock.now()
+                limited = job.reason.startswith(_LIMIT_REASONS) and now >= begin + _LIMIT_SECONDS
+                if limited or now >= deadline:
+                    kind = _AtLimit if limited else ClusterRefused
+                    raise kind(
+                        f"Slurm did not start it within {now - begin:.0f} s "
+                        f"(reason: {job.reason or 'none given'})"
                     )
             await asyncio.sleep(pause_seconds)
             pause_seconds = min(1.0, pause_seconds * 1.5)
@@ -630,6 +643,10 @@ class Executor:
 
     async def _on_nodes(self, job: Job, call: Callable[[str], Coroutine[Any, Any, T]]) -> list[T]:
         return await self._all(call(node) for node in sorted(by_node(job.binding)))
+
+
+class _AtLimit(ClusterRefused):
+    """Slurm starts no more of its user's, account's or QOS' jobs for now."""
 
 
 class _JobEnded(GandivaError):

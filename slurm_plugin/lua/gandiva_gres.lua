@@ -29,7 +29,7 @@ return function(parts)
       rest = rest or (not text:find("^cpu[:=]") and not text:find("^mem[:=]") and not text:find("^[a-z]+/") and text)
       if not rest then return nil end
       local name, tail = rest:match("^([^:=]+)(.*)$")
-      if not name then return nil end
+      if not name then return nil, true end
       if tail == "" then return { name = name, count = 1 } end
       local kind, digits, unit = tail:match("^:([^:=]+)[:=](%d+)(%a?)$")
       if not kind then

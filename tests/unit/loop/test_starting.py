@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from controller.cluster.port import JobState
+from controller.cluster.port import JobState, SlurmJob
+from controller.cluster.simulated import SimulatedCluster, SimulatedJob
 from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.port import Offload, Pause
@@ -73,6 +75,45 @@ def test_a_gang_on_its_gpus_without_a_session_stays_and_its_user_reads_why(
         assert world.state(second) is JobState.PENDING
         assert f"job {first} (user alice): could not be taken off" in caplog.text
         assert "no live session; it keeps them" in caplog.text
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+class WithLimit(SimulatedCluster):
+    """A user's QOS lets some of the jobs start no sooner than others have ended."""
+
+    limited: frozenset[JobId] = frozenset()
+
+    async def job(self, job_id: JobId) -> SlurmJob:
+        seen = await super().job(job_id)
+        if job_id in self.limited and seen.state is JobState.PENDING:
+            return replace(seen, reason="QOSMaxJobsPerUserLimit")
+        return seen
+
+    def _start(self, job: SimulatedJob) -> None:
+        if job.id not in self.limited:
+            super()._start(job)
+
+
+def test_a_job_at_a_limit_of_slurm_does_not_keep_gpus_from_others(tmp_path: Path) -> None:
+    """It waits for jobs of its user to end, which may take days."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        cluster = WithLimit(world.cluster.nodes, world.cluster.costs)
+        world.cluster = world.cluster_port = cluster
+        world.node_port = world.nodes = SimulatedNodes(cluster)
+        limited, other = world.submit(), world.submit(work_seconds=5)
+        cluster.limited = frozenset({limited})
+        world.start()
+        await asyncio.sleep(20.0)
+        assert world.state(other) is JobState.ENDED
+        assert world.state(limited) is JobState.PENDING
+        cluster.limited = frozenset()
+        await asyncio.sleep(80.0)
+        assert world.running() == {int(limited)}
         await world.stop()
         world.check()
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.slurm_plugin.standin import Slurmctld
@@ -180,6 +180,7 @@ NUMBERS = st.dictionaries(st.sampled_from(NUMBER_FIELDS), NUMBER, max_size=2)
 
 
 @settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(options={}, texts={"tres_per_job": ":shard:"}, numbers={}, batch=False, uid=1000)
 @given(options=OPTIONS, texts=TEXTS, numbers=NUMBERS, batch=st.booleans(), uid=st.sampled_from([0, 1000]))
 def test_whatever_comes_nothing_is_raised_and_every_record_is_valid(
     slurmctld: Slurmctld,
