@@ -154,7 +154,9 @@ class Cgroup(_Table):
     """`[cgroup]`: what Slurm confines; devices must be, else a job can open GPUs that are not its own."""
 
     constrain_devices: bool = True
-    constrain_cores: bool = True
+    constrain_cores: bool = False
+    """Slurm gives a suspended job's cores to the next one and resumes the first on them all the same
+    (docs/ordinary-jobs.md): tied to cores, two running jobs may share some while others are idle."""
     constrain_memory: bool = True
     mountpoint: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/_.-]+$")] | None = None
 

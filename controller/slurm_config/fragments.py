@@ -112,7 +112,7 @@ def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, st
         f"Prolog={options.sysconfdir}/prolog.d/*",
         f"Epilog={options.sysconfdir}/epilog.d/*",
         "ProctrackType=proctrack/cgroup",
-        "TaskPlugin=task/affinity,task/cgroup",
+        f"TaskPlugin={'task/affinity,' if description.cgroup.constrain_cores else ''}task/cgroup",
         "# A suspended job's state has left the GPU before Slurm suspends it: no reason to wait long.",
         f"PreemptParameters=suspend_grace_time={cluster.suspend_grace_seconds}",
         "# With these a released job starts within milliseconds, without them within three seconds. They",
