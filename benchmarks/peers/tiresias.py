@@ -110,7 +110,10 @@ def place(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
 
 def completion_times(folder: Path) -> list[float]:
     """Of the jobs that had ended in their run, also in one that was stopped: each has its line at once."""
-    with (folder / "log" / "job.csv").open() as file:
+    path = folder / "log" / "job.csv"
+    if not path.exists():
+        return []
+    with path.open() as file:
         return [float(row["JCT"]) for row in csv.DictReader(file) if row["JCT"] and row["promote"]]
 
 

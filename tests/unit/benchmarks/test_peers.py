@@ -328,6 +328,7 @@ def test_a_run_that_was_stopped_counts_the_jobs_that_had_ended(tmp_path: Path) -
         "time,job_id,num_gpu,submit_time,start_time,end_time,executed_time,JCT,duration,pending_time,"
         "preempt,resume,promote"
     )
+    assert tiresias.completion_times(tmp_path) == []  # (stopped before its first line)
     (tmp_path / "log").mkdir()
     lines = [header, "9,1,1,0,0,9,9,9,9,0,0,0,0", "15,2,4,5,9,15,6,10,6,4,0,0,0", "21,3,4,5,9,2"]
     (tmp_path / "log/job.csv").write_text("\n".join(lines))
