@@ -40,19 +40,6 @@ def test_a_gpu_with_a_resting_job_is_not_given_to_an_ordinary_one(site: Site) ->
     site.wait_state(wanting, "RUNNING")
 
 
-def test_a_gpu_that_becomes_free_goes_to_an_ordinary_job_first(site: Site) -> None:
-    running = [site.submit("bob", "sleep 600", "--gres=gpu:1", "-w", "n1") for _ in range(4)]
-    site.wait("four jobs", lambda: set(site.states(running).values()) == {"RUNNING"})
-    ours = site.train("alice", "--gandiva", "--gres=gpu:1", "-w", "n1")
-    later = site.submit("bob", "sleep 600", "--gres=gpu:1", "-w", "n1")
-    site.wait_state(later, "PENDING")
-    site.cluster.exec("ctl", ["scancel", str(running[0])])
-    site.wait_state(later, "RUNNING")
-    assert site.state(ours) == "PENDING", "it was there first, but has no priority in Slurm while it waits"
-    site.cluster.exec("ctl", ["scancel", str(running[1])])
-    site.wait_on_gpu(ours)
-
-
 def test_what_slurm_counts_for_jobs_that_share(site: Site) -> None:
     """No `gres/gpu`, a shard of each GPU for those that float; for resting ones the same, cores too."""
     exact = [site.train("alice", "--gandiva", "--gres=gpu:1", "-w", "n1") for _ in range(4)]

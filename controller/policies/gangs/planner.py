@@ -30,6 +30,9 @@ _SAME_SECONDS = 1e-5
 """A job has run as long as was foreseen if it is not further off: time of day has parts of 2e-7 s."""
 _ROUNDS = 64
 """How often a plan is begun anew because a shape could not be placed."""
+_PORTION_JOBS = 250
+"""When so many jobs start, or stop for them, the rest is left to the next plan, which is asked for at once: a
+decision takes no longer where thousands are to change places, and Slurm is not asked for all in one go."""
 
 
 def gpus_words(count: int) -> str:
@@ -302,6 +305,8 @@ class GangPolicy(ABC, Generic[A]):
         """Running jobs were taken over without a look at their courses, which are not right any more."""
         self._expected: set[JobId] = set()
         """Jobs that the last plan starts or stops: nothing is known of them but what is seen."""
+        self._goes_on = False
+        """The last plan is but a portion of what is to change."""
         self.rekey = False
         self.moved: set[JobId] = set()
         """Jobs whose place or account the policy changed by itself."""
@@ -519,9 +524,10 @@ class GangPolicy(ABC, Generic[A]):
 
     def _decide(self, now: float) -> set[JobId]:
         """Select and place; returns the jobs whose part of the plan changed."""
+        self._goes_on = False
         if not self._waited_for():
             return set()
-        members, pool = self._members, self._pool
+        members, pool, portion = self._members, self._pool, _PORTION_JOBS
         changed: set[JobId] = set()
         skip: set[Shape] = set()
         for attempt in range(_ROUNDS):
@@ -532,7 +538,12 @@ class GangPolicy(ABC, Generic[A]):
                 pool.give(members[job_id].held)
             placed: list[tuple[Member[A], GpuSet]] = []
             failed: Shape | None = None
+            # (Who has to stop for whom is counted only where there may be too many.)
+            many = len(selection.starts) + len(stops) > portion
+            holders = {gpu: job_id for job_id in stops for gpu in members[job_id].held} if many else {}
             for job_id in selection.starts:
+                if portion <= 0:
+                    break
                 member = members[job_id]
                 gpus = self._find(member)
                 if gpus is None and self.preemptive:
@@ -542,16 +553,22 @@ class GangPolicy(ABC, Generic[A]):
                     break
                 pool.take(gpus)
                 placed.append((member, gpus))
-            if failed is None or not self.backfill or attempt == _ROUNDS - 1:
+                portion -= 1 + len({holders[gpu] for gpu in gpus if gpu in holders})
+            self._goes_on = failed is None and len(placed) < len(selection.starts)
+            final = failed is None or not self.backfill or attempt == _ROUNDS - 1
+            if final and not self._goes_on:
                 # (Without backfill, the one that cannot be placed blocks all behind it.)
                 return changed | self._commit(placed, stops, now)
-            # Those before it have their places; whether others must stop is decided anew without it.
+            # Those placed have their places; whether others must stop is decided anew: without the one that
+            # could not be placed, or by the next plan.
             taken = {gpu for _, gpus in placed for gpu in gpus}
             in_the_way = [job_id for job_id in stops if not taken.isdisjoint(members[job_id].held)]
             for job_id in stops:
                 if job_id not in in_the_way:
                     pool.take(members[job_id].held)
             changed |= self._commit(placed, in_the_way, now)
+            if failed is None:
+                return changed
             skip.add(failed)
         raise AssertionError("the last round returns")
 
@@ -655,6 +672,8 @@ class GangPolicy(ABC, Generic[A]):
         while self._timers and self._void(self._timers[0]):
             heappop(self._timers)
         times = [self.next_look(now), self._timers[0][0] if self._timers else None]
+        if self._goes_on:
+            times.append(now)
         wake_at = min((time for time in times if time is not None), default=None)
         interval = self.wake_interval()
         if interval and self._waited_for() and any(lane.running_count for lane in self._lanes):

@@ -114,7 +114,7 @@ class Ideal:
 
     def _plan(self, changed: set[JobId]) -> float | None:
         """Plan and apply until nothing changes any more."""
-        for _ in range(4):
+        for _ in range(40):
             self.serial += 1
             changes = Changes(self.serial - 1, frozenset(changed), frozenset())
             snapshot = Snapshot(self.now, self.nodes, dict(self.jobs), serial=self.serial, changes=changes)
@@ -138,6 +138,8 @@ class Ideal:
             check_exclusive(self.jobs.values())
             if not changed:
                 break
+        else:
+            raise AssertionError("the plans do not come to rest")
         self.timeline.times.append(self.now)
         self.timeline.order.append(frozenset(int(i) for i in self.since))
         return plan.wake_at
