@@ -19,6 +19,11 @@ command -v python3 >/dev/null || missing="$missing python3"
 python3 -c 'import venv, ensurepip' 2>/dev/null || missing="$missing python3-venv"
 command -v cc >/dev/null || missing="$missing gcc libc6-dev"
 command -v lua5.4 >/dev/null || missing="$missing lua5.4"
+# Without these two the tests of the SPANK plugin skip themselves; nothing else needs them.
+if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+    command -v make >/dev/null || missing="$missing make"
+    [ -e /usr/include/slurm/spank.h ] || missing="$missing libslurm-dev"
+fi
 if [ -n "$missing" ]; then
     command -v apt-get >/dev/null || fail "these programs are missing, please install them:$missing"
     [ "$(id -u)" = 0 ] || fail "please install as root: apt-get install$missing"
