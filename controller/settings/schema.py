@@ -170,8 +170,8 @@ class RequestsSettings(Section):
     """What counts for a job whose user left a flag out."""
 
     weight: float = setting(1.0, "Default of --gandiva-weight.", ge=0.1, le=100)
-    pack: bool = setting(True, "Default of --gandiva-pack.")
-    migrate: bool = setting(True, "Default of --gandiva-migrate.")
+    pack: bool = setting(True, "Default of --gandiva-pack (recorded only: not acted upon yet).")
+    migrate: bool = setting(True, "Default of --gandiva-migrate (recorded only: not acted upon yet).")
     suspend: Method = setting(
         SuspendMethod.COOPERATIVE,
         "Default of --gandiva-suspend. cooperative: the training script stops at a step boundary and moves "

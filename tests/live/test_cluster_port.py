@@ -80,7 +80,12 @@ class LiveWorld:
             "grep -s -h frozen.1 /sys/fs/cgroup$c/cgroup.events; grep -s -h '^State' $p/status; done; true"
         )
         command = ["bash", "-c", script, "frozen", str(job_id)]
-        done = await asyncio.to_thread(self.cluster.exec, self.nodes[0], command)
+        for _ in range(50):
+            done = await asyncio.to_thread(self.cluster.exec, self.nodes[0], command)
+            if "State" in done.stdout:
+                break
+            # Slurm says RUNNING, and takes a suspend, before the node has begun it.
+            await asyncio.sleep(0.1)
         assert "State" in done.stdout, f"job {job_id} has no process on {self.nodes[0]}"
         return re.search(r"FROZEN|FREEZING|frozen 1|State:\s+T", done.stdout) is not None
 
