@@ -149,10 +149,11 @@ class Processes:
         try:
             # Opened before the look: then it stands for the process that was looked at.
             descriptor = os.pidfd_open(process.pid)
-        except OSError as error:
-            if error.errno not in (errno.ENOSYS, errno.EPERM):
+        except (AttributeError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in (errno.ENOSYS, errno.EPERM):
                 raise
-            # Linux before 5.3 (RHEL 8) has no such call: then the look just before must do.
+            # Linux before 5.3 (RHEL 8) has no such call, nor has a Python that was made with its headers:
+            # then the look just before must do.
             if self.alive(process):
                 os.kill(process.pid, number)
             return

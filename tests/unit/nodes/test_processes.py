@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -141,8 +142,13 @@ def test_no_name_hides_a_process_of_the_user(table: Table) -> None:
     assert sorted(found.pid for found in table.processes().of_job(12)) == [50, 52]
 
 
-def test_a_signal_reaches_nobody_who_got_the_pid_meanwhile() -> None:
+@pytest.mark.parametrize("pidfd", [True, False])
+def test_a_signal_reaches_nobody_who_got_the_pid_meanwhile(
+    pidfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Between a look and a signal a pid can be used again: root must not stop a stranger."""
+    if not pidfd:
+        monkeypatch.delattr(os, "pidfd_open")
     processes = Processes("n1", lambda _job: None)
     with subprocess.Popen(["sleep", "5"]) as child:
         start = processes.start_time_ticks(child.pid)
