@@ -21,7 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 from controller.actions import Action, Place, Requeue, Resume, Suspend, Withdraw
 from controller.clock import Clock
-from controller.cluster.port import ClusterPort, JobState, SlurmJob
+from controller.cluster.port import LIMIT_REASONS, ClusterPort, JobState, SlurmJob
 from controller.errors import (
     ClusterError,
     ClusterRefused,
@@ -41,8 +41,6 @@ from controller.together import at_once
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
-_LIMIT_REASONS = ("Assoc", "QOS")
-"""How Slurm's reasons begin where a limit is reached, such as AssocGrpGRES and QOSMaxJobsPerUserLimit."""
 _LIMIT_SECONDS = 5.0
 """A job at a limit may start when another one ends just now; after that its GPUs are others'."""
 
@@ -346,7 +344,7 @@ class Executor:
                 if job.state in (JobState.ENDED, JobState.COMPLETING):
                     raise _JobEnded(f"job {job_id} ended while it was starting")
                 now = self._clock.now()
-                limited = job.reason.startswith(_LIMIT_REASONS) and now >= begin + _LIMIT_SECONDS
+                limited = job.reason.startswith(LIMIT_REASONS) and now >= begin + _LIMIT_SECONDS
                 if limited or now >= deadline:
                     kind = _AtLimit if limited else ClusterRefused
                     raise kind(

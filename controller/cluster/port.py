@@ -18,6 +18,9 @@ from typing import Protocol
 from controller.frozen import quickly_made
 from controller.model import GpuSet, JobId
 
+LIMIT_REASONS = ("Assoc", "QOS")
+"""How pending reasons begin where a limit is reached, such as AssocGrpGRES and QOSMaxJobsPerUserLimit."""
+
 
 class JobState(str, enum.Enum):
     """Slurm's base states, as far as the controller tells them apart. COMPLETING wins over the base state."""

@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 
 from controller.api.messages import EventMessage, JobMessage, LiveJobMessage
+from controller.cluster.port import LIMIT_REASONS
 from controller.reports.slurm_job import SlurmJob
 
 _REASON = re.compile(r"\(reason: (.+)\)$")
@@ -62,7 +63,7 @@ def not_started_by_slurm(events: Sequence[EventMessage]) -> str:
 
 
 def _about_reason(reason: str) -> str:
-    if reason.startswith(("Assoc", "QOS")):
+    if reason.startswith(LIMIT_REASONS):
         return (
             f"a limit of your account or QOS is reached ({reason}): it starts when others of your jobs have "
             "ended. Resting ones count, and a job that joins a shared server counts a shard of each GPU "

@@ -12,11 +12,11 @@ from collections.abc import Hashable, Iterable, Mapping
 from controller.layered import Layered
 from controller.model import ALLOCATED, Assignment, Job, JobId, Phase, Snapshot
 from controller.policies.differences import as_before
-from controller.policies.gandiva.fleet import Fleet, Place, exact_ordinals, settled_affinity
+from controller.policies.gandiva.fleet import Fleet, Place, settled_affinity
 from controller.policies.gandiva.slicing import Member
 from controller.policies.gandiva.state import Seat, Service, State
 from controller.policies.gandiva.waiting import Waiting, queue_key
-from controller.policies.servers import refusal, share_per_node
+from controller.policies.servers import by_node, refusal, share_per_node
 
 PINNED = frozenset({Phase.STARTING, Phase.STUCK, Phase.COMPLETING, Phase.UNKNOWN})
 
@@ -288,7 +288,7 @@ class Book:
 
 def _bound_place(job: Job) -> Place:
     """Where Slurm has put it. (Slurm's free memory leaves out already what such jobs hold.)"""
-    ordinals = exact_ordinals(job.binding)
+    ordinals = by_node(job.binding)
     if job.floating:
         return Place(tuple(ordinals), share_per_node(job), {}, on=job.running_on)
     return Place(tuple(ordinals), share_per_node(job), ordinals)
@@ -296,7 +296,7 @@ def _bound_place(job: Job) -> Place:
 
 def seat_place(job: Job, seat: Seat) -> Place:
     """Where it waits for its first turn: exact GPUs for a gang over several servers."""
-    exact: Mapping[str, tuple[int, ...]] = exact_ordinals(seat.gpus()) if len(seat.nodes) > 1 else {}
+    exact: Mapping[str, tuple[int, ...]] = by_node(seat.gpus()) if len(seat.nodes) > 1 else {}
     return Place(seat.nodes, job.gpus // len(seat.nodes), exact, job.memory_per_node_bytes)
 
 

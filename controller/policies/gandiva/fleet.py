@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.model import GpuSet, JobId, Node
-from controller.policies.servers import Server, by_node, empty_servers, gpu_usable
+from controller.policies.servers import Server, empty_servers, gpu_usable
 
 _REFILE_ALL = 200
 """From so many changed servers on, filing all anew is cheaper than moving each."""
@@ -34,11 +34,6 @@ class Place:
         """Whether it leaves as much room as the other."""
         mine = (self.nodes, self.share, self.exact, self.memory_bytes)
         return mine == (other.nodes, other.share, other.exact, other.memory_bytes)
-
-
-def exact_ordinals(gpus: GpuSet) -> Mapping[str, tuple[int, ...]]:
-    """Ordinals per node."""
-    return by_node(gpus)
 
 
 class Fleet:

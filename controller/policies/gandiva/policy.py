@@ -11,12 +11,12 @@ from controller.layered import Layered
 from controller.model import Assignment, GpuSet, Job, JobId, Plan, Snapshot
 from controller.policies.gandiva.algorithm1 import STAGE_WORDS, Choice, Stage, get_nodes
 from controller.policies.gandiva.book import Book, seat_member, seat_place
-from controller.policies.gandiva.fleet import Place, exact_ordinals
+from controller.policies.gandiva.fleet import Place
 from controller.policies.gandiva.settings import GandivaSettings
 from controller.policies.gandiva.slicing import Member, choose, locate
 from controller.policies.gandiva.state import Seat, Service, State
 from controller.policies.gandiva.waiting import Visits
-from controller.policies.servers import refusal
+from controller.policies.servers import by_node, refusal
 
 _PORTION_JOBS = 500
 """Turns of so many jobs are changed by one plan at a time; the next plan, which is asked for at once, takes
@@ -191,7 +191,7 @@ class Gandiva:
             book.fleet.count_in(job.id, seat_place(job, seat))
             book.add_member(seat_member(job, seat))
         else:
-            exact = exact_ordinals(choice.binding)
+            exact = by_node(choice.binding)
             share = job.gpus // len(choice.nodes)
             book.fleet.count_in(job.id, Place(choice.nodes, share, exact, job.memory_per_node_bytes))
             member = Member(
