@@ -7,8 +7,9 @@ acknowledged that it left them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from controller.frozen import dataclass
 from controller.model import GpuSet, JobId, Profile
 
 
