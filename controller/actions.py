@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import TypeAlias
 
-from controller.frozen import dataclass
+from controller.frozen import quickly_made
 from controller.model import ALLOCATED, Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot, SuspendMethod
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Place:
     """Bind a queued job and let Slurm start it."""

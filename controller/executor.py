@@ -16,7 +16,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from controller.actions import Action, Place, Requeue, Resume, Suspend, Withdraw
@@ -30,7 +30,6 @@ from controller.errors import (
     NodeError,
     UnknownJob,
 )
-from controller.frozen import dataclass
 from controller.ledger import ClaimFailed, Ledger
 from controller.memory import Memory
 from controller.model import GpuSet, Job, JobId, Phase, Snapshot, SuspendMethod

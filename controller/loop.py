@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.actions import Action, Place, diff
@@ -21,7 +21,7 @@ from controller.cluster.port import ClusterPort, ClusterView, JobState, SlurmJob
 from controller.collecting import collected_later
 from controller.errors import ClusterError, GandivaError, JournalError, NodeError
 from controller.executor import Executor, ExecutorSettings, Recorder, Step
-from controller.frozen import dataclass
+from controller.frozen import quickly_made
 from controller.journal import JobRecord, Journal
 from controller.lingering import lingering
 from controller.lost import Lost
@@ -73,6 +73,7 @@ class LoopSettings:
     """Node name -> address, where it differs from what Slurm knows."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Tick:
     """One turn of the loop, for the live view, metrics and tests."""

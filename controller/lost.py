@@ -17,11 +17,11 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping, Set
+from dataclasses import dataclass
 
 from controller.actions import Requeue
 from controller.cluster.port import ClusterView, JobState, SlurmJob
 from controller.errors import GandivaError, NodeError
-from controller.frozen import dataclass
 from controller.model import JobId, Snapshot
 from controller.nodes.port import NodePort, NodeSample
 

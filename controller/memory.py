@@ -7,9 +7,8 @@ acknowledged that it left them.
 
 from __future__ import annotations
 
-from dataclasses import field
+from dataclasses import dataclass, field
 
-from controller.frozen import dataclass
 from controller.model import GpuSet, JobId, Profile
 
 

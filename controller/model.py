@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple, NewType
 
-from controller.frozen import dataclass
+from controller.frozen import quickly_made
 
 JobId = NewType("JobId", int)
 
@@ -72,6 +72,7 @@ ALLOCATED = ON_GPU | {Phase.YIELDED, Phase.SUSPENDED}
 """Phases in which Slurm has given the job its binding."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Request:
     """What a user asked for with `--gandiva…` flags. None means: not said, the site's default counts."""
@@ -92,6 +93,7 @@ class Request:
     """The nodes the user insists on (`--nodelist`)."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Profile:
     """What was measured of a job while it ran alone. Zero or None: not known yet."""
@@ -105,6 +107,7 @@ class Profile:
     largest_tensor_bytes: int = 0
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU as Slurm and its node report it."""
@@ -122,6 +125,7 @@ class Gpu:
     """How many Gandiva jobs Slurm can bind to this GPU at once."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Node:
     """A GPU server."""
@@ -142,6 +146,7 @@ class Node:
         return len(self.gpus)
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Job:
     """A Gandiva job, from submission to its end."""
@@ -218,6 +223,7 @@ class Changes:
     """Nodes whose GPUs, health or availability may differ (what is in use on them aside)."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that is known at one instant. Deterministic input of a policy; can be saved and replayed."""

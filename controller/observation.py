@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from controller.cluster.port import ClusterView, JobState, SlurmJob, SlurmNode
 from controller.errors import NodeError
-from controller.frozen import dataclass
 from controller.memory import JobMemory, Memory
 from controller.model import Gpu, GpuId, GpuSet, Job, JobId, Node, Phase, Profile, Request, Snapshot
 from controller.nodes.port import GpuSample, NodeJob, NodePhase, NodeSample

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
-from controller.frozen import dataclass
+from controller.frozen import quickly_made
 from controller.model import GpuSet, JobId
 
 LIMIT_REASONS = ("Assoc", "QOS")
@@ -65,6 +66,7 @@ class SlurmNode:
     """The leaf switch it hangs on, where the adapter knows the topology."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
     """A job as slurmctld reports it. Jobs without a Gandiva request are not reported at all,
@@ -108,6 +110,7 @@ class SlurmJob:
     """Time on GPUs it needs in all, where the adapter knows (Slurm does not)."""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class ClusterView:
     """One consistent look at Slurm."""

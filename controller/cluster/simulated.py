@@ -12,12 +12,11 @@ import asyncio
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from controller.cluster.port import ClusterView, JobState, SlurmGpu, SlurmJob, SlurmNode
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
-from controller.frozen import dataclass
 from controller.model import GpuSet, JobId
 from controller.policies.servers import by_node
 

@@ -9,12 +9,12 @@ import sqlite3
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import quote
 
 from controller.errors import JournalError
-from controller.frozen import dataclass
 from controller.journal.damage import forgiving
 from controller.journal.place import require_journal
 from controller.journal.records import Decision, Event, JobRecord, JobRow, Slice, parse_gpus

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from controller.errors import NodeError
-from controller.frozen import dataclass
+from controller.frozen import quickly_made
 from controller.model import JobId
 
 
@@ -37,6 +38,7 @@ class NodePhase(str, enum.Enum):
     FAILED = "failed"
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
     """A process holding memory on a GPU."""
@@ -47,6 +49,7 @@ class GpuProcess:
     memory_bytes: int
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class GpuSample:
     """One GPU at one instant."""
@@ -61,6 +64,7 @@ class GpuSample:
     processes: tuple[GpuProcess, ...] = ()
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class RankSample:
     """One session."""
@@ -76,6 +80,7 @@ class RankSample:
     error: str = ""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class NodeJob:
     """A job's control block on one node."""
@@ -90,6 +95,7 @@ class NodeJob:
     error: str = ""
 
 
+@quickly_made
 @dataclass(frozen=True, slots=True)
 class NodeSample:
     """All that one agent saw at one instant."""

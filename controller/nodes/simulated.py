@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Hashable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import overload
 
 from controller.cluster.port import JobState, SlurmGpu
 from controller.cluster.simulated import SimulatedCluster, SimulatedJob
 from controller.errors import NodeError, NodeUnreachable
-from controller.frozen import dataclass
 from controller.model import GpuId, JobId
 from controller.nodes.port import (
     GpuProcess,

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
-from controller.frozen import dataclass
 from controller.model import Gpu, GpuId, GpuSet, Job, JobId, Node, Snapshot
 from controller.policies.base import natural_key
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -21,7 +22,6 @@ from pydantic import Field, StringConstraints, ValidationError
 
 from controller.cluster.port import SlurmGpu, SlurmNode
 from controller.errors import GandivaError
-from controller.frozen import dataclass
 from controller.settings.base import ByteSize, Section
 
 if sys.version_info >= (3, 11):

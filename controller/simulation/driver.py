@@ -11,14 +11,13 @@ import math
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from controller.cluster.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, request_text
 from controller.errors import GandivaError
 from controller.executor import ExecutorSettings
-from controller.frozen import dataclass
 from controller.loop import Controller, LoopSettings, Tick
 from controller.model import JobId, Plan, Snapshot
 from controller.nodes.simulated import NodeCosts, SimulatedNodes

@@ -9,13 +9,12 @@ from __future__ import annotations
 import ast
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from controller.errors import GandivaError
-from controller.frozen import dataclass
 
 MIB = 2**20
 

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from typing import Any
 
 from controller.actions import Action, Requeue, Suspend
 from controller.executor import Outcome, Step
-from controller.frozen import dataclass
 from controller.journal.records import JobRecord, JobTotals, OpenOperation
 from controller.model import GpuSet, JobId
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
-from dataclasses import field
+from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Generic, TypeVar
 
-from controller.frozen import dataclass
 from controller.model import JobId
 
 Key = tuple[Any, ...]

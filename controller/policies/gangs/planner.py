@@ -12,11 +12,11 @@ from __future__ import annotations
 import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
-from controller.frozen import dataclass
 from controller.layered import Layered
 from controller.model import Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot
 from controller.policies.differences import as_before

@@ -8,11 +8,11 @@ import gzip
 import io
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from controller.errors import GandivaError
-from controller.frozen import dataclass
 
 MAX_LINE_CHARACTERS = 65536
 MAX_GPUS = 1_000_000
