@@ -16,7 +16,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from controller.actions import Action, Place, Requeue, Resume, Suspend, Withdraw
@@ -121,6 +121,9 @@ class Recorder(Protocol):
         ...
 
 
+_LEAVES = InFlight(None, frozenset())
+
+
 @dataclass(slots=True)
 class _Operation:
     """One action under way."""
@@ -128,7 +131,7 @@ class _Operation:
     action: Action
     job: Job
     number: int = 0
-    flight: InFlight = field(default_factory=lambda: InFlight(None, frozenset()))
+    flight: InFlight = _LEAVES
     task: asyncio.Task[None] | None = None
     ended_at_mark: int | None = None
     abandoned: bool = False
@@ -183,10 +186,12 @@ class Executor:
 
     def apply(self, actions: Sequence[Action], snapshot: Snapshot) -> None:
         """Start the actions; returns at once."""
+        concurrent = self.settings.concurrent
         for action in actions:
-            if action.job_id in self._operations:
+            job_id = action.job_id
+            if job_id in self._operations:
                 continue
-            job = snapshot.jobs[action.job_id]
+            job = snapshot.jobs[job_id]
             operation = _Operation(action, job)
             if isinstance(action, Place):
                 operation.flight = InFlight(action.gpus, action.binding)
@@ -196,13 +201,11 @@ class Executor:
                 action, operation.flight.starts_on or job.running_on, self._clock.now()
             )
             if isinstance(action, Suspend | Requeue):
-                self._ledger.leaving(job.id)
-            self._operations[job.id] = operation
-            name = f"job-{job.id}"
-            if self.settings.concurrent:
-                operation.task = asyncio.create_task(self._run(operation), name=name)
-            else:
-                operation.task = at_once(self._run(operation), name)
+                self._ledger.leaving(job_id)
+            self._operations[job_id] = operation
+            run = self._run(operation)
+            name = f"job-{job_id}"
+            operation.task = asyncio.create_task(run, name=name) if concurrent else at_once(run, name)
 
     async def drain(self, deadline_seconds: float) -> bool:
         """Wait for what is under way. False: something was still going on at the deadline."""
@@ -261,18 +264,18 @@ class Executor:
             # (What took no time at all, on an ideal cluster, is as the plan had it: nothing is new.)
             self._on_change()
 
-    async def _perform(self, operation: _Operation) -> None:
+    def _perform(self, operation: _Operation) -> Awaitable[None]:
         match operation.action:
             case Place() as action:
-                await self._place(operation, action)
+                return self._place(operation, action)
             case Suspend() as action:
-                await self._suspend(operation, action)
+                return self._suspend(operation, action)
             case Resume() as action:
-                await self._resume(operation, action)
+                return self._resume(operation, action)
             case Requeue() as action:
-                await self._requeue(operation, action)
+                return self._requeue(operation, action)
             case Withdraw():
-                await self._withdraw(operation)
+                return self._withdraw(operation)
 
     # -- place ----------------------------------------------------------------------------------------
 
@@ -311,10 +314,10 @@ class Executor:
         believable = since is not None and released <= since <= self._clock.now()
         self._begin_slice(job.id, action.gpus, since if believable else None)
 
-    async def _prepare(self, job: Job, action: Place) -> None:
+    def _prepare(self, job: Job, action: Place) -> Awaitable[object]:
         bound = by_node(action.binding)
         wanted = bound if action.gpus == action.binding else by_node(action.gpus)
-        await self._all(
+        return self._all(
             self._nodes.prepare(
                 node,
                 job.id,
@@ -636,11 +639,11 @@ class Executor:
             return False
         return job.state in (JobState.ENDED, JobState.COMPLETING)
 
-    async def _all(self, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-        return await _all(list(calls), concurrent=self.settings.concurrent)
+    def _all(self, calls: Iterable[Coroutine[Any, Any, T]]) -> Awaitable[list[T]]:
+        return _all(list(calls), concurrent=self.settings.concurrent)
 
-    async def _on_nodes(self, job: Job, call: Callable[[str], Coroutine[Any, Any, T]]) -> list[T]:
-        return await self._all(call(node) for node in sorted(by_node(job.binding)))
+    def _on_nodes(self, job: Job, call: Callable[[str], Coroutine[Any, Any, T]]) -> Awaitable[list[T]]:
+        return self._all(call(node) for node in sorted(by_node(job.binding)))
 
 
 class _AtLimit(ClusterRefused):

@@ -19,7 +19,7 @@ class Ledger:
 
     def __init__(self) -> None:
         self._holders: dict[GpuId, set[JobId]] = {}
-        self._held: dict[JobId, set[GpuId]] = {}
+        self._held: dict[JobId, GpuSet] = {}
         self._leaving: set[JobId] = set()
         self._changed: asyncio.Event | None = None
         """Set at the next change; there while somebody waits for one."""
@@ -43,7 +43,8 @@ class Ledger:
 
     def holders(self, gpus: Iterable[GpuId]) -> set[JobId]:
         """Jobs that hold any of these GPUs."""
-        return {job_id for gpu in gpus for job_id in self._holders.get(gpu, ())}
+        holders = self._holders
+        return {job_id for gpu in gpus if gpu in holders for job_id in holders[gpu]}
 
     def leaving(self, job_id: JobId) -> None:
         """This job has been asked to leave its GPUs: waiting for them makes sense."""
@@ -75,11 +76,14 @@ class Ledger:
             await self._changed.wait()
         self._hold(job_id, gpus)
 
-    def _hold(self, job_id: JobId, gpus: Iterable[GpuId]) -> None:
-        held = self._held.setdefault(job_id, set())
+    def _hold(self, job_id: JobId, gpus: GpuSet) -> None:
+        self._held[job_id] = self._held.get(job_id, frozenset()) | gpus
+        holders = self._holders
         for gpu in gpus:
-            self._holders.setdefault(gpu, set()).add(job_id)
-            held.add(gpu)
+            if gpu in holders:
+                holders[gpu].add(job_id)
+            else:
+                holders[gpu] = {job_id}
 
     def _drop(self, job_id: JobId) -> None:
         for gpu in self._held.pop(job_id, ()):

@@ -8,26 +8,19 @@ Slurm has found the first copy and ended it, which it does when the node registe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping, Set
 
 from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.port import NodeSample
 
 
-def lingering(job_ids: Collection[JobId], samples: Mapping[str, NodeSample | NodeError]) -> dict[JobId, str]:
+def lingering(job_ids: Set[JobId], samples: Mapping[str, NodeSample | NodeError]) -> dict[JobId, str]:
     """Of these jobs those that live on a node, and on which. Cost: O(nodes + their processes)."""
     found: dict[JobId, str] = {}
-    if not job_ids:
-        return found
-    for name, sample in samples.items():
-        if not isinstance(sample, NodeSample):
-            continue
-        for job_id, job in sample.jobs.items():
-            if job_id in job_ids and job.ranks:
-                found.setdefault(job_id, name)
-        for gpu in sample.gpus:
-            for process in gpu.processes:
-                if process.job_id is not None and process.job_id in job_ids:
-                    found.setdefault(process.job_id, name)
+    if job_ids:
+        for name, sample in samples.items():
+            if isinstance(sample, NodeSample):
+                for job_id in sample.living(job_ids):
+                    found.setdefault(job_id, name)
     return found

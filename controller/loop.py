@@ -564,8 +564,12 @@ class Controller:
         for name, sample in samples.items():
             if not isinstance(sample, NodeSample):
                 continue
-            for job_id in sample.jobs:
-                if job_id in in_flight or (view.partial and self._scene.alive(job_id)):
+            for job_id in sample.jobs if sample.changed is None else sample.changed:
+                if (
+                    job_id not in sample.jobs
+                    or job_id in in_flight
+                    or (view.partial and self._scene.alive(job_id))
+                ):
                     continue
                 home = homes.get(job_id)
                 if home is not None and (not home or name in home):

@@ -12,6 +12,8 @@ from controller.memory import JobMemory, Memory
 from controller.model import Gpu, GpuId, GpuSet, Job, JobId, Node, Phase, Profile, Request, Snapshot
 from controller.nodes.port import GpuSample, NodeJob, NodePhase, NodeSample
 
+_NO_NODES: frozenset[str] = frozenset()
+
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
@@ -117,23 +119,30 @@ def make_job(
     running_on = binding = slurm_job.binding
     profile = memory.profile
     if slurm_job.nodes:
-        on_nodes = [_node_job(samples.get(name), slurm_job.id) for name in slurm_job.nodes]
-        seen = [n for n in on_nodes if isinstance(n, NodeJob)]
-        told = {
-            (name, ordinal)
-            for name, node_job in zip(slurm_job.nodes, on_nodes, strict=True)
-            if isinstance(node_job, NodeJob)
-            for ordinal in node_job.gpus
-        }
-        if told < binding:
-            # (No word from the nodes, or none that can be believed: then all that Slurm gave it, as one
-            # object for the two, which is compared sooner at every look.)
-            running_on = frozenset(GpuId(name, ordinal) for name, ordinal in told) or binding
-        profile = _profile(profile, seen, _memory_bytes(slurm_job.id, samples, slurm_job.nodes))
+        job_id, memory_bytes, told_count = slurm_job.id, 0, 0
+        for name in slurm_job.nodes:
+            sample = samples.get(name)
+            if isinstance(sample, NodeSample):
+                memory_bytes = max(memory_bytes, sample.memory_bytes_of(job_id))
+                node_job = sample.jobs.get(job_id)
+                on_nodes.append(node_job)
+                if node_job is not None:
+                    seen.append(node_job)
+                    told_count += len(node_job.gpus)
+            else:
+                on_nodes.append(sample or NodeError("?", "unreachable", "not asked yet"))
+        if told_count < len(binding):
+            told = _told(slurm_job.nodes, on_nodes)
+            if told < binding:
+                # (No word from the nodes, or none that can be believed: then all that Slurm gave it, as one
+                # object for the two, which is compared sooner at every look.)
+                running_on = told or binding
+        profile = _profile(profile, seen, memory_bytes)
     phase = _phase(slurm_job, on_nodes)
     if phase is Phase.STARTING and not binding:
         # Released by a controller that was killed: it may be on the GPUs that it was prepared for any moment.
         binding = running_on = _prepared_for(slurm_job.id, samples)
+    ran = 0.0 if memory.running_since is None else max(0.0, now - memory.running_since)
     return Job(
         id=slurm_job.id,
         user=slurm_job.user,
@@ -150,15 +159,15 @@ def make_job(
         movable=bool(seen) and all(n.movable for n in seen),
         suspendable=memory.unsuspendable_until is None or memory.unsuspendable_until <= now,
         start_time=memory.first_start,
-        run_seconds=memory.run_seconds_at(now),
-        gpu_seconds=memory.gpu_seconds_at(now),
+        run_seconds=memory.run_seconds + ran,
+        gpu_seconds=memory.gpu_seconds + ran * len(memory.running_on),
         accrues_since=accrues_since,
         duration_seconds=slurm_job.duration_seconds,
         memory_per_node_bytes=slurm_job.memory_per_node_bytes,
         cpus_per_node=slurm_job.cpus_per_node,
         excluded_nodes=slurm_job.excluded_nodes,
         # Not Slurm's own list: a binding of ours stands there once the job was placed.
-        required_nodes=frozenset(request.nodelist),
+        required_nodes=frozenset(request.nodelist) if request.nodelist else _NO_NODES,
         not_before=memory.not_before,
         profile=profile,
     )
@@ -174,27 +183,14 @@ def _prepared_for(job_id: JobId, samples: Mapping[str, NodeSample | NodeError]) 
     )
 
 
-def _memory_bytes(
-    job_id: JobId, samples: Mapping[str, NodeSample | NodeError], nodes: tuple[str, ...]
-) -> int:
-    """The most memory that the job's processes hold on one GPU just now."""
-    most_bytes = 0
-    for name in nodes:
-        sample = samples.get(name)
-        if isinstance(sample, NodeSample):
-            for gpu in sample.gpus:
-                held_bytes = 0
-                for process in gpu.processes:
-                    if process.job_id == job_id:
-                        held_bytes += process.memory_bytes
-                most_bytes = max(most_bytes, held_bytes)
-    return most_bytes
-
-
-def _node_job(sample: NodeSample | NodeError | None, job_id: JobId) -> NodeJob | NodeError | None:
-    if isinstance(sample, NodeSample):
-        return sample.jobs.get(job_id)
-    return sample if sample is not None else NodeError("?", "unreachable", "not asked yet")
+def _told(nodes: tuple[str, ...], on_nodes: list[NodeJob | NodeError | None]) -> GpuSet:
+    """The GPUs that a job uses, as its nodes say."""
+    return frozenset(
+        GpuId(name, ordinal)
+        for name, node_job in zip(nodes, on_nodes, strict=True)
+        if isinstance(node_job, NodeJob)
+        for ordinal in node_job.gpus
+    )
 
 
 def _phase(job: SlurmJob, on_nodes: list[NodeJob | NodeError | None]) -> Phase:
@@ -207,9 +203,11 @@ def _phase(job: SlurmJob, on_nodes: list[NodeJob | NodeError | None]) -> Phase:
         return Phase.STARTING
     if job.state is JobState.COMPLETING:
         return Phase.COMPLETING
-    if any(isinstance(n, NodeError) for n in on_nodes):
-        return Phase.UNKNOWN
-    phases = {n.phase if isinstance(n, NodeJob) else NodePhase.RUNNING for n in on_nodes}
+    phases = set()
+    for on_node in on_nodes:
+        if isinstance(on_node, NodeError):
+            return Phase.UNKNOWN
+        phases.add(NodePhase.RUNNING if on_node is None else on_node.phase)
     if phases == {NodePhase.YIELDED}:
         return Phase.SUSPENDED if job.state is JobState.SUSPENDED else Phase.YIELDED
     if phases == {NodePhase.RUNNING} and job.state is JobState.RUNNING:
@@ -220,17 +218,26 @@ def _phase(job: SlurmJob, on_nodes: list[NodeJob | NodeError | None]) -> Phase:
 def _profile(known: Profile, seen: list[NodeJob], memory_bytes: int) -> Profile:
     """What is known of the job, brought up to date."""
     peak_memory_bytes = max(known.peak_memory_bytes, memory_bytes)
-    ranks = [rank for node_job in seen for rank in node_job.ranks]
-    if not ranks:
+    step_seconds = samples_done = 0.0
+    steps_done = state_bytes = largest_tensor_bytes = 0
+    any_rank = False
+    for node_job in seen:
+        for rank in node_job.ranks:
+            any_rank = True
+            step_seconds = max(step_seconds, rank.step_seconds)
+            steps_done = max(steps_done, rank.steps_done)
+            samples_done += rank.samples_done
+            state_bytes = max(state_bytes, rank.state_bytes)
+            largest_tensor_bytes = max(largest_tensor_bytes, rank.largest_tensor_bytes)
+    if not any_rank:
         same = peak_memory_bytes == known.peak_memory_bytes
         return known if same else replace(known, peak_memory_bytes=peak_memory_bytes)
-    step_seconds = max(rank.step_seconds for rank in ranks)
     return Profile(
         step_seconds=step_seconds or known.step_seconds,
-        steps_done=max(rank.steps_done for rank in ranks),
-        samples_done=sum(rank.samples_done for rank in ranks),
+        steps_done=steps_done,
+        samples_done=samples_done,
         peak_memory_bytes=peak_memory_bytes,
         utilization_fraction=known.utilization_fraction,
-        state_bytes=max(rank.state_bytes for rank in ranks),
-        largest_tensor_bytes=max(rank.largest_tensor_bytes for rank in ranks),
+        state_bytes=state_bytes,
+        largest_tensor_bytes=largest_tensor_bytes,
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -97,6 +97,16 @@ def make_nodes(names: Iterable[str], gpus: int, model: str = "a100", shards: int
         )
         for name in names
     ]
+
+
+class _Nothing:
+    """To wait for nothing takes no coroutine."""
+
+    def __await__(self) -> Iterator[None]:
+        return iter(())
+
+
+_NOTHING: Awaitable[None] = _Nothing()  # type: ignore[assignment]
 
 
 @dataclass
@@ -283,6 +293,9 @@ class SimulatedCluster:
 
     def work_changed(self, job: SimulatedJob) -> None:
         """Its state or its nodes' leave changed: account for the work done and time its end anew."""
+        runs = job.state is JobState.RUNNING
+        if not runs and job.working_since is None and job.end_timer is None:
+            return
         now = self.clock()
         if job.working_since is not None:
             worked = now - job.working_since
@@ -295,7 +308,7 @@ class SimulatedCluster:
         if job.end_timer is not None:
             job.end_timer.cancel()
             job.end_timer = None
-        if job.state is JobState.RUNNING and self.may_work(job):
+        if runs and self.may_work(job):
             job.working_since = now
             job.rate = self.rate(job)
             if job.rate <= 0:
@@ -349,9 +362,17 @@ class SimulatedCluster:
             raise UnknownJob(f"job {job_id} is not known")
         return job
 
-    async def _rpc(self) -> None:
+    def _rpc(self) -> Awaitable[None]:
         if self.costs.rpc_seconds:
-            await asyncio.sleep(self.costs.rpc_seconds)
+            return self._slow_rpc()
+        self._reach()
+        return _NOTHING
+
+    async def _slow_rpc(self) -> None:
+        await asyncio.sleep(self.costs.rpc_seconds)
+        self._reach()
+
+    def _reach(self) -> None:
         if self.unavailable:
             raise ClusterUnavailable("slurmctld does not answer")
 

@@ -9,7 +9,7 @@ method is idempotent: after `NodeUnreachable` it may be repeated.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -104,6 +104,26 @@ class NodeSample:
     time: float
     gpus: Sequence[GpuSample]
     jobs: Mapping[JobId, NodeJob]
+    changed: Collection[JobId] | None = None
+    """Jobs whose control blocks are not as in the sample before. None: not known."""
+
+    def memory_bytes_of(self, job_id: JobId) -> int:
+        """The most memory that the job's processes hold on one GPU."""
+        most_bytes = 0
+        for gpu in self.gpus:
+            held_bytes = 0
+            for process in gpu.processes:
+                if process.job_id == job_id:
+                    held_bytes += process.memory_bytes
+            most_bytes = max(most_bytes, held_bytes)
+        return most_bytes
+
+    def living(self, job_ids: Set[JobId]) -> set[JobId]:
+        """Of these jobs those with ranks, or with processes on a GPU."""
+        found = {job_id for job_id, job in self.jobs.items() if job.ranks and job_id in job_ids}
+        for gpu in self.gpus:
+            found.update(p.job_id for p in gpu.processes if p.job_id is not None and p.job_id in job_ids)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

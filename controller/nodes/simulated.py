@@ -8,13 +8,15 @@ jobs have memory on one GPU.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import overload
 
 from controller.cluster.port import JobState, SlurmGpu
 from controller.cluster.simulated import SimulatedCluster, SimulatedJob
 from controller.errors import NodeError, NodeUnreachable
+from controller.frozen import quickly_made
+from controller.layered import Layered
 from controller.model import GpuId, JobId
 from controller.nodes.port import (
     GpuProcess,
@@ -31,6 +33,7 @@ from controller.nodes.port import (
 from controller.policies.servers import by_node
 
 _MEMORY_BYTES = 80 * 2**30
+_JOB_MEMORY_BYTES = 2**30
 _WITH_PROCESSES = (JobState.RUNNING, JobState.SUSPENDED)
 
 
@@ -54,6 +57,45 @@ class _Block:
     """At a step boundary, its state on the way to host memory."""
 
 
+class _Blocks(dict[JobId, _Block]):
+    """The control blocks of one node, and which of them name which GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._naming: dict[int, set[JobId]] = {}
+
+    def add(self, job_id: JobId, block: _Block) -> None:
+        """One more, or another one for the job."""
+        self.pop(job_id, None)
+        self[job_id] = block
+        for ordinal in block.gpus:
+            self._naming.setdefault(ordinal, set()).add(job_id)
+
+    def pop(self, job_id: JobId, default: None = None) -> _Block | None:  # type: ignore[override]
+        block = super().pop(job_id, None)
+        if block is not None:
+            for ordinal in block.gpus:
+                self._naming[ordinal].discard(job_id)
+        return block
+
+    def move(self, job_id: JobId, gpus: tuple[int, ...]) -> None:
+        """It names these GPUs from now on."""
+        block = self[job_id]
+        if block.gpus != gpus:
+            self.pop(job_id)
+            block.gpus = gpus
+            self.add(job_id, block)
+
+    def clear(self) -> None:
+        super().clear()
+        self._naming.clear()
+
+    def naming(self, gpus: Sequence[int]) -> set[JobId]:
+        """Jobs whose blocks name any of these GPUs."""
+        naming = self._naming
+        return {job_id for ordinal in gpus if ordinal in naming for job_id in naming[ordinal]}
+
+
 @dataclass
 class SimulatedNodes:
     """Implements `NodePort` on top of a `SimulatedCluster`."""
@@ -63,10 +105,11 @@ class SimulatedNodes:
     movable: bool = True
 
     def __post_init__(self) -> None:
-        self._blocks: dict[str, dict[JobId, _Block]] = {name: {} for name in self.cluster.nodes}
-        self._touched: dict[str, None] = dict.fromkeys(self.cluster.nodes)
-        self._idle: dict[str, NodeSample] = {}
-        """The sample of a node that nothing is on."""
+        self._blocks = {name: _Blocks() for name in self.cluster.nodes}
+        self._touched: dict[str, dict[JobId, None]] = {name: {} for name in self.cluster.nodes}
+        """Nodes that are not as they were told last, and the jobs that it is about."""
+        self._told: dict[str, Layered[JobId, NodeJob]] = {name: Layered() for name in self.cluster.nodes}
+        """Jobs as they were told last, where only changes are told."""
         self.violations: list[str] = []
         """Instants at which two jobs had memory on one GPU. Must stay empty."""
         self.unreachable: set[str] = set()
@@ -86,12 +129,10 @@ class SimulatedNodes:
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
         now = self.cluster.clock()
-        if self.cluster.partial:
-            names, self._touched = self._touched, {}
-        else:
-            names = dict.fromkeys(self.cluster.nodes)
-        made: dict[Hashable, NodeJob] = {}
-        return {name: self._sample(name, now, made) for name in names}
+        if not self.cluster.partial:
+            return {name: self._sample(name, now) for name in self.cluster.nodes}
+        touched, self._touched = self._touched, {}
+        return {name: self._sample(name, now, jobs) for name, jobs in touched.items()}
 
     async def prepare(
         self,
@@ -105,7 +146,7 @@ class SimulatedNodes:
     ) -> None:
         self._reach(node)
         self._refuse_busy(node, job_id, gpus)
-        self._blocks[node][job_id] = _Block(tuple(gpus))
+        self._blocks[node].add(job_id, _Block(tuple(gpus)))
         self._touch(node, job_id)
         self._answer(node)
 
@@ -188,7 +229,7 @@ class SimulatedNodes:
             raise NodeError(node, "driver", f"job {job_id} is frozen: Slurm must resume it first")
         if block.phase is NodePhase.YIELDED:
             self._refuse_busy(node, job_id, gpus)
-            block.gpus = tuple(gpus)
+            self._blocks[node].move(job_id, tuple(gpus))
             if self.costs.restore_seconds:
                 # From here on the GPUs are its own, for whoever looks meanwhile.
                 block.phase, block.stopped = NodePhase.PAUSING, True
@@ -197,7 +238,7 @@ class SimulatedNodes:
             block = self._block(node, job_id)
         block.phase, block.stopped = NodePhase.RUNNING, False
         self._touch(node, job_id)
-        self._check(node)
+        self._check(node, job_id)
         self._work_changed(job_id)
         self._answer(node)
 
@@ -216,32 +257,25 @@ class SimulatedNodes:
 
     # -- what goes on inside ----------------------------------------------------------------------------
 
-    def _sample(self, node: str, now: float, made: dict[Hashable, NodeJob]) -> NodeSample | NodeError:
-        """`made`: what was said of jobs on other nodes now. A gang's ranks do the same steps."""
+    def _sample(
+        self, node: str, now: float, changed: Mapping[JobId, None] | None = None
+    ) -> NodeSample | NodeError:
+        """What is on a node. `changed`: the jobs that are not as they were told last, if that is known."""
         if node in self.unreachable:
+            if changed:
+                self._touched[node] = dict(changed)
             return NodeUnreachable(node, "no answer from its agent")
         blocks = self._blocks[node]
-        if not blocks:
-            idle = self._idle.get(node)
-            if idle is not None:
-                return idle
-        jobs: dict[JobId, NodeJob] = {}
-        on_gpu: dict[int, list[JobId]] = {}
-        for job_id, block in blocks.items():
-            here = self._lives_on(node, job_id)
-            key = (job_id, here, block.phase, block.gpus)
-            said = made.get(key)
-            if said is None:
-                ranks = _ranks(self.cluster.jobs[job_id]) if here else ()
-                said = made[key] = NodeJob(job_id, block.phase, block.gpus, ranks, movable=self.movable)
-            jobs[job_id] = said
-            if here and block.phase is not NodePhase.YIELDED:
-                for ordinal in block.gpus:
-                    on_gpu.setdefault(ordinal, []).append(job_id)
-        sample = NodeSample(node, now, _Gpus(node, self.cluster.nodes[node].gpus, on_gpu), jobs)
-        if not jobs and self.cluster.partial:
-            self._idle[node] = sample
-        return sample
+        looked_at = blocks if changed is None else changed
+        made = {job_id: self._say(node, job_id, blocks[job_id]) for job_id in looked_at if job_id in blocks}
+        jobs: Mapping[JobId, NodeJob] = made
+        if changed is not None:
+            jobs = self._told[node] = self._told[node].with_changes(made, changed.keys() - made.keys())
+        return _Sample(node, now, _Gpus(node, self.cluster.nodes[node].gpus, jobs), jobs, changed)
+
+    def _say(self, node: str, job_id: JobId, block: _Block) -> NodeJob:
+        ranks = _ranks(self.cluster.jobs[job_id]) if self._lives_on(node, job_id) else ()
+        return NodeJob(job_id, block.phase, block.gpus, ranks, movable=self.movable)
 
     def _memory_on(self, node: str) -> dict[int, list[JobId]]:
         """Jobs with memory, by GPU."""
@@ -257,41 +291,52 @@ class SimulatedNodes:
         job = self.cluster.jobs.get(job_id)
         return job is not None and job.state in _WITH_PROCESSES and node in job.nodes
 
-    def _check(self, node: str) -> None:
-        if len(self._blocks[node]) < 2:
+    def _others_on(self, node: str, job_id: JobId, gpus: Sequence[int]) -> list[tuple[JobId, int]]:
+        """Jobs other than this one with memory on any of these GPUs, and on which."""
+        blocks = self._blocks[node]
+        naming = blocks.naming(gpus)
+        naming.discard(job_id)
+        return [
+            (other, ordinal)
+            for other in sorted(naming)
+            if blocks[other].phase is not NodePhase.YIELDED and self._lives_on(node, other)
+            for ordinal in gpus
+            if ordinal in blocks[other].gpus
+        ]
+
+    def _check(self, node: str, job_id: JobId) -> None:
+        """This job may have come to its GPUs."""
+        block = self._blocks[node][job_id]
+        if block.phase is NodePhase.YIELDED or not self._lives_on(node, job_id):
             return
-        for ordinal, jobs in self._memory_on(node).items():
-            if len(jobs) > 1:
-                now = self.cluster.clock()
-                self.violations.append(f"t={now:g}: jobs {jobs} on {GpuId(node, ordinal)}")
+        for other, ordinal in self._others_on(node, job_id, block.gpus):
+            now = self.cluster.clock()
+            self.violations.append(f"t={now:g}: jobs {other} and {job_id} on {GpuId(node, ordinal)}")
 
     def _refuse_busy(self, node: str, job_id: JobId, gpus: Sequence[int]) -> None:
-        if not self._blocks[node]:
-            return
-        held = self._memory_on(node)
-        for ordinal in gpus:
-            if others := [j for j in held.get(ordinal, ()) if j != job_id]:
-                raise NodeError(node, "gpu_busy", f"job {others[0]} has memory on GPU {ordinal}")
+        for other, ordinal in self._others_on(node, job_id, gpus):
+            raise NodeError(node, "gpu_busy", f"job {other} has memory on GPU {ordinal}")
 
     def _may_work(self, job: SimulatedJob) -> bool:
-        blocks = [self._blocks[node].get(job.id) for node in job.nodes]
-        return bool(job.nodes) and all(
-            b is None or not (b.stopped or b.phase is NodePhase.YIELDED) for b in blocks
-        )
+        for node in job.nodes:
+            block = self._blocks[node].get(job.id)
+            if block is not None and (block.stopped or block.phase is NodePhase.YIELDED):
+                return False
+        return bool(job.nodes)
 
     def _on_state(self, job: SimulatedJob) -> None:
         for node in job.nodes:
-            self._touched[node] = None
+            self._touched.setdefault(node, {})[job.id] = None
             if job.state in (JobState.ENDED, JobState.COMPLETING):
                 self._blocks[node].pop(job.id, None)
             elif job.state is JobState.RUNNING:
                 if job.id not in self._blocks[node]:
                     # Slurm started it by itself, after a requeue: the prolog makes the block.
-                    self._blocks[node][job.id] = _Block(by_node(job.binding)[node])
-                self._check(node)
+                    self._blocks[node].add(job.id, _Block(by_node(job.binding)[node]))
+                self._check(node, job.id)
 
     def _touch(self, node: str, job_id: JobId) -> None:
-        self._touched[node] = None
+        self._touched.setdefault(node, {})[job_id] = None
         self.cluster.touch(job_id)
 
     def _work_changed(self, job_id: JobId) -> None:
@@ -325,15 +370,33 @@ def _ranks(job: SimulatedJob) -> tuple[RankSample, ...]:
     return (rank,)
 
 
+def _has_memory(job: NodeJob) -> bool:
+    """(Without ranks it is not here.)"""
+    return bool(job.ranks) and job.phase is not NodePhase.YIELDED
+
+
+@quickly_made
+@dataclass(frozen=True, slots=True)
+class _Sample(NodeSample):
+    """Knows what is asked of it without a look at every GPU."""
+
+    def memory_bytes_of(self, job_id: JobId) -> int:
+        job = self.jobs.get(job_id)
+        return _JOB_MEMORY_BYTES if job is not None and _has_memory(job) else 0
+
+    def living(self, job_ids: Set[JobId]) -> set[JobId]:
+        return {job_id for job_id in job_ids if (job := self.jobs.get(job_id)) is not None and job.ranks}
+
+
 class _Gpus(Sequence[GpuSample]):
     """The GPUs of a sample, described when somebody looks at them for the first time."""
 
-    __slots__ = ("_cards", "_described", "_node", "_on_gpu")
+    __slots__ = ("_cards", "_described", "_jobs", "_node")
 
-    def __init__(self, node: str, cards: Sequence[SlurmGpu], on_gpu: Mapping[int, Sequence[JobId]]) -> None:
+    def __init__(self, node: str, cards: Sequence[SlurmGpu], jobs: Mapping[JobId, NodeJob]) -> None:
         self._node = node
         self._cards = cards
-        self._on_gpu = on_gpu
+        self._jobs = jobs
         self._described: list[GpuSample] | None = None
 
     @overload
@@ -353,18 +416,24 @@ class _Gpus(Sequence[GpuSample]):
 
     def _all(self) -> list[GpuSample]:
         if self._described is None:
-            self._described = [self._describe(card) for card in self._cards]
+            on_gpu: dict[int, list[JobId]] = {}
+            for job_id, job in self._jobs.items():
+                if _has_memory(job):
+                    for ordinal in job.gpus:
+                        on_gpu.setdefault(ordinal, []).append(job_id)
+            self._described = [self._describe(card, on_gpu.get(card.index, ())) for card in self._cards]
         return self._described
 
-    def _describe(self, card: SlurmGpu) -> GpuSample:
-        holders = self._on_gpu.get(card.index, ())
+    def _describe(self, card: SlurmGpu, holders: Sequence[JobId]) -> GpuSample:
         return GpuSample(
             index=card.index,
             uuid=f"GPU-{self._node}-{card.index}",
             model=card.model,
             memory_bytes=_MEMORY_BYTES,
-            memory_used_bytes=2**30 * len(holders),
+            memory_used_bytes=_JOB_MEMORY_BYTES * len(holders),
             utilization_fraction=1.0 if holders else 0.0,
             healthy=True,
-            processes=tuple([GpuProcess(1000 + job_id, job_id, 2001, 2**30) for job_id in holders]),
+            processes=tuple(
+                [GpuProcess(1000 + job_id, job_id, 2001, _JOB_MEMORY_BYTES) for job_id in holders]
+            ),
         )

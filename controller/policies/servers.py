@@ -117,10 +117,10 @@ def build_servers(snapshot: Snapshot) -> dict[str, Server]:
 @lru_cache(maxsize=4096)
 def by_node(gpus: GpuSet) -> Mapping[str, tuple[int, ...]]:
     """Ordinals per node, sorted. (The same sets are asked about with each step of a switch.)"""
-    nodes: dict[str, tuple[int, ...]] = {}
+    nodes: dict[str, list[int]] = {}
     for node, ordinal in sorted(gpus):
-        nodes[node] = (*nodes.get(node, ()), ordinal)
-    return MappingProxyType(nodes)
+        nodes.setdefault(node, []).append(ordinal)
+    return MappingProxyType({node: tuple(ordinals) for node, ordinals in nodes.items()})
 
 
 def share_per_node(job: Job) -> int:

@@ -75,15 +75,10 @@ class ClusterSpec:
         return tuple(dict.fromkeys(gpu.model for node in self.nodes for gpu in node.gpus))
 
     def counted(self) -> ClusterSpec:
-        """The same GPUs without places: each a node of its own."""
-        nodes: list[SlurmNode] = []
-        for model in self.models:
-            count = self.of_types((model,))
-            width = len(str(count))
-            nodes += [
-                _node(f"{model}-{i + 1:0{width}d}", model, 1, "", 1 << 20, 1 << 60) for i in range(count)
-            ]
-        return ClusterSpec(tuple(nodes))
+        """The same GPUs without places: all of a type on one node."""
+        return ClusterSpec(
+            tuple(_node(model, model, self.of_types((model,)), "", 1 << 20, 1 << 60) for model in self.models)
+        )
 
 
 def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:

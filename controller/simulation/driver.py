@@ -318,9 +318,8 @@ class Simulation:
 
     def _rate(self, job: SimulatedJob) -> float:
         trace = self._by_id[job.id]
-        names = {gpu.node for gpu in job.binding}
-        gpu_type = self._type_of[next(iter(names))]
-        spread = len(names) > -(-trace.gpus // self._largest_node)
+        gpu_type = self._type_of[job.nodes[0]]
+        spread = len(job.nodes) > -(-trace.gpus // self._largest_node)
         if not self.throughputs.alone and not spread:
             return 1.0
         return self._ground_truth.relative_rate(trace.model, trace.gpus, gpu_type, spread=spread)

@@ -33,7 +33,7 @@ class Forgotten(SimulatedNodes):
         sessions = {j: NodeJob(j, NodePhase.RUNNING, (0,), (rank,)) for j in self.with_session}
         processes = tuple(GpuProcess(900 + int(j), j, 1000, 1 << 30) for j in self.with_memory)
         gpus = tuple(replace(gpu, processes=(*gpu.processes, *processes)) for gpu in sample.gpus)
-        return replace(sample, jobs={**sample.jobs, **sessions}, gpus=gpus)
+        return NodeSample(sample.node, sample.time, gpus, {**sample.jobs, **sessions})
 
 
 @pytest.mark.parametrize("seen_by", ["with_session", "with_memory"])
