@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
-@contextmanager
-def collected_later() -> Iterator[None]:
+class CollectedLater:
     """Python looks for garbage after the block, not within it: with 20,000 jobs one such look at what plans
     have made, or at all that is kept, takes longer than a plan itself. (What nobody refers to any more is
     freed at once all the same.)"""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
+
+    __slots__ = ("_enabled",)
+
+    def __enter__(self) -> None:
+        self._enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_error: object) -> None:
+        if self._enabled:
             gc.enable()

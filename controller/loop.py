@@ -18,7 +18,7 @@ from typing import Any
 from controller.actions import Action, Place, diff
 from controller.clock import Clock
 from controller.cluster.port import ClusterPort, ClusterView, JobState, SlurmJob
-from controller.collecting import collected_later
+from controller.collecting import CollectedLater
 from controller.errors import ClusterError, GandivaError, JournalError, NodeError
 from controller.executor import Executor, ExecutorSettings, Recorder, Step
 from controller.frozen import quickly_made
@@ -197,7 +197,7 @@ class Controller:
         snapshot = self._snapshot(view, samples, observed)
         self.executor.sync(snapshot)
         self._keep_time(view, snapshot)
-        with collected_later():
+        with CollectedLater():
             plan = self.policy.plan(snapshot, self._policy_state)
         planned = self._clock.now()
         actions = diff(
@@ -557,38 +557,48 @@ class Controller:
         """Control blocks of jobs that are over, or were prepared on nodes that they did not get. (Those of
         jobs in transition are left alone.) Usually the epilog was here first; and since a running job needs
         its block, one look does not count: slurmctld may have lost its memory, or answer with an old one."""
-        homes = {j.id: j.nodes for j in view.jobs if j.state is not JobState.ENDED}
-        in_flight = self.executor.in_flight()
         leftovers: dict[tuple[str, JobId], float] = {}
         now = self._clock.now()
-        for name, sample in samples.items():
-            if not isinstance(sample, NodeSample):
+        for name, job_id in self._not_needed(view, samples):
+            since = leftovers[name, job_id] = self._leftovers.get((name, job_id), now)
+            if not view.partial and now - since < LEFTOVER_SECONDS:
                 continue
-            for job_id in sample.jobs if sample.changed is None else sample.changed:
-                if (
-                    job_id not in sample.jobs
-                    or job_id in in_flight
-                    or (view.partial and self._scene.alive(job_id))
-                ):
-                    continue
-                home = homes.get(job_id)
-                if home is not None and (not home or name in home):
-                    continue
-                since = leftovers[name, job_id] = self._leftovers.get((name, job_id), now)
-                if (not view.partial and now - since < LEFTOVER_SECONDS) or (
-                    name,
-                    job_id,
-                ) in self._forgetting:
-                    continue
-                if not self.settings.concurrent:
-                    await self._forget(name, job_id)
-                    continue
-                # Beside the loop: its lock may be held, and its user may have filled it. A turn waits for no
-                # single node.
-                self._forgetting[name, job_id] = asyncio.create_task(
-                    self._forget(name, job_id), name=f"forget-{job_id}"
-                )
+            if (name, job_id) in self._forgetting:
+                continue
+            if not self.settings.concurrent:
+                await self._forget(name, job_id)
+                continue
+            # Beside the loop: its lock may be held, and its user may have filled it. A turn waits for no
+            # single node.
+            self._forgetting[name, job_id] = asyncio.create_task(
+                self._forget(name, job_id), name=f"forget-{job_id}"
+            )
         self._leftovers = leftovers
+
+    def _not_needed(
+        self, view: ClusterView, samples: Mapping[str, NodeSample | NodeError]
+    ) -> list[tuple[str, JobId]]:
+        """Node and job of the control blocks that nobody seems to need."""
+        if view.partial:
+            alive = self._scene.alive
+            found = [
+                (name, job_id)
+                for name, sample in samples.items()
+                if isinstance(sample, NodeSample)
+                for job_id in (sample.jobs if sample.changed is None else sample.changed)
+                if not alive(job_id) and job_id in sample.jobs
+            ]
+        else:
+            homes = {j.id: j.nodes for j in view.jobs if j.state is not JobState.ENDED}
+            found = [
+                (name, job_id)
+                for name, sample in samples.items()
+                if isinstance(sample, NodeSample)
+                for job_id in sample.jobs
+                if (home := homes.get(job_id)) is None or (home and name not in home)
+            ]
+        in_flight = self.executor.in_flight() if found else {}
+        return [(name, job_id) for name, job_id in found if job_id not in in_flight]
 
     async def _forget(self, node: str, job_id: JobId) -> None:
         try:
