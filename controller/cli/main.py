@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import argparse
+import atexit
+import gc
 import importlib
 import io
 import os
@@ -46,7 +48,10 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("-V", "--version", action="version", version=f"gandiva {__version__}")
-    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command", required=True)
+    # (With a prog of its own argparse needs no width of the terminal, and for that half of shutil.)
+    subparsers = parser.add_subparsers(
+        title="commands", metavar="COMMAND", dest="command", required=True, prog="gandiva"
+    )
     # A command that is named at once needs none of the others.
     for name in arguments[:1] if set(arguments[:1]) & set(COMMANDS) else COMMANDS:
         options = {"with_slurm": "slurm" in arguments} if name == "config" else {}
@@ -57,6 +62,10 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Exit status: 0 done, 1 failed (one message on standard error), 2 wrong usage."""
     arguments = list(sys.argv[1:] if argv is None else argv)
+    # Pydantic would look through all installed packages for plugins, and load what it finds.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
+    # At its end the interpreter would look through all objects for garbage, just before it gives all back.
+    atexit.register(gc.freeze)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # Names may have characters that the terminal has not.

@@ -356,6 +356,19 @@ def test_a_simulation_loads_no_daemon(tmp_path: Path) -> None:
     assert done.stderr == "SLOW []\n"
 
 
+def test_plugins_of_pydantic_are_not_looked_for(tmp_path: Path) -> None:
+    """It would read the metadata of all that is installed, and run what says that it is one."""
+    (tmp_path / "jobs.csv").write_text("job_id,submit_seconds,duration_seconds,gpus\n1,0,10,1\n")
+    (tmp_path / "site" / "other-1.0.dist-info").mkdir(parents=True)
+    (tmp_path / "site" / "other-1.0.dist-info" / "METADATA").write_text("Name: other\nVersion: 1.0\n")
+    (tmp_path / "site" / "other-1.0.dist-info" / "entry_points.txt").write_text("[pydantic]\nother = other\n")
+    (tmp_path / "site" / "other.py").write_text("print('PLUGIN')\n")
+    words = "simulate --trace jobs.csv --trace-format native --cluster a100:1 --policy fifo"
+    path = f"{ROOT}:{tmp_path / 'site'}"
+    done = process("-m", "controller.cli.main", *words.split(), cwd=tmp_path, env={"PYTHONPATH": path})
+    assert done.returncode == 0 and "fifo" in done.stdout and "PLUGIN" not in done.stdout
+
+
 def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     scene.write_journal(tmp_path / "journal")
     command = (
