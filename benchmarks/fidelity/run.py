@@ -25,6 +25,7 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.fidelity import policies  # noqa: E402
 from controller.simulation.cluster_spec import parse_cluster  # noqa: E402
 from controller.simulation.configure import configure  # noqa: E402
 from controller.simulation.driver import Outcome, Simulation  # noqa: E402
@@ -32,19 +33,6 @@ from controller.simulation.traces import read_trace  # noqa: E402
 
 TOLERANCE = 0.01
 BEGIN, END = "<!-- table: make fidelity -->", "<!-- end of table -->"
-
-TIRESIAS_POLICIES = {
-    "fifo": ("fifo", ()),
-    "fjf": ("fifo-skip", ()),
-    "sjf": ("sjf", ()),
-    "shortest": ("srtf", ()),
-    "shortest-gpu": ("srsf", ()),
-    "dlas": ("tiresias-las", ("service=seconds",)),
-    "dlas-gpu": ("tiresias-las", ()),
-    "dlas-gpu-8": ("tiresias-las", ("promote_knob_ratio=8", "promote_waiting=since-promotion")),
-    "dlas-gpu-gittins": ("tiresias-gittins", ()),
-}
-BLOX_POLICIES = {"Fifo": "fifo", "Srtf": "srtf", "Las": "tiresias-las"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +64,7 @@ def cases(refs: Path) -> Iterator[Case]:
     for row in results["tiresias"]:
         if row.get("n") != row["n_trace"] or row["scheme"] != "count" or row["case"].startswith("rerun_"):
             continue
-        policy, changes = TIRESIAS_POLICIES[row["schedule"]]
+        policy, changes = policies.TIRESIAS[row["schedule"]]
         limits = [float(v) for v in row["queue_limit"].split(",")][: row["num_queue"] - 1]
         if policy.startswith("tiresias"):
             changes = (*changes, f"queue_limits={limits}")
@@ -103,7 +91,7 @@ def cases(refs: Path) -> Iterator[Case]:
             "Blox",
             row["case"],
             row["policy"],
-            BLOX_POLICIES[row["policy"]],
+            policies.BLOX[row["policy"]],
             HERE / "blox.toml",
             (),
             refs / "inputs/tiresias/converted/xs_job.csv",

@@ -29,9 +29,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.measure import FIDELITY, LIMIT_SECONDS, Ours, references, spent
+from benchmarks.fidelity import policies
+from benchmarks.peers.measure import FIDELITY, LIMIT_SECONDS, Ours, environment, references, spent
 
-POLICIES = {"Fifo": "fifo", "Srtf": "srtf", "Las": "tiresias-las"}
 TRACES = {"inputs/plain/xs.csv": "converted/xs_job.csv", "inputs/plain/t60.csv": "shipped/60_job.csv"}
 """The same jobs as plain CSV (for Blox) and in Tiresias' format (for ours)."""
 STUBS = "blox/deployment/grpc_stubs/simulator_pb2_grpc.py"
@@ -111,14 +111,13 @@ def as_shipped(python: str, words: list[str]) -> tuple[Shipped, dict[str, float]
     """Both programs, and how long each job took. Raises RuntimeError with what they said when one fails."""
     script = str(Path(__file__).with_name("blox_shipped.py"))
     words = [*words, "--ports", *free_ports(2)]
-    environment = {
-        **os.environ,
-        "PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python",  # (of its README)
-        "no_grpc_proxy": "localhost,127.0.0.1",
-    }
+    its_environment = environment(
+        PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION="python",  # (of its README)
+        no_grpc_proxy="localhost,127.0.0.1",
+    )
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile("w+") as errors:
-        place = {"cwd": folder, "env": environment, "stderr": errors}
+        place = {"cwd": folder, "env": its_environment, "stderr": errors}
         wall, said, failed = 0.0, "", True
         with started(python, script, "simulator", *words, **place) as simulator:
             assert simulator.stdout is not None
@@ -149,7 +148,7 @@ def compare(case: dict[str, Any], recorded: dict[str, float], args: argparse.Nam
         args.refs / "inputs/tiresias" / TRACES[case["jobs"]],
         f"v100:{case['nodes'] * case['gpus_per_node']}",
         case["gpus_per_node"],
-        POLICIES[case["policy"]],
+        policies.BLOX[case["policy"]],
         FIDELITY / "blox.toml",
         (f"simulation.round_seconds={seconds}", f"policy.tiresias-las.interval_seconds={seconds}"),
     )
@@ -168,7 +167,7 @@ def compare(case: dict[str, Any], recorded: dict[str, float], args: argparse.Nam
             check(jcts, "Blox as shipped")
             shipped.append(found)
         if number < args.repeat:
-            said = json.loads(spent(rounds).printed)
+            said = json.loads(spent(rounds, env=environment()).printed)
             check(said["jcts"], "Blox")
             theirs.append(said["cpu_seconds"])
             ours.append(simulation.command())

@@ -27,7 +27,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.peers.measure import FIDELITY, LIMIT_SECONDS, Ours, references, spent
+from benchmarks.fidelity import policies
+from benchmarks.peers.measure import FIDELITY, LIMIT_SECONDS, Ours, environment, references, spent
 
 STUBS = {
     "numpy.py": "def mean(values):\n    return float(sum(values)) / len(values)\n",
@@ -36,18 +37,6 @@ STUBS = {
     "cplex/six/moves/__init__.py": "range = range\n",
     "cplex/exceptions.py": "class CplexError(Exception):\n    pass\n",
 }
-PAIRS: dict[str, tuple[str, tuple[str, ...]]] = {
-    "fifo": ("fifo", ()),
-    "fjf": ("fifo-skip", ()),
-    "sjf": ("sjf", ()),
-    "shortest": ("srtf", ()),
-    "shortest-gpu": ("srsf", ()),
-    "dlas": ("tiresias-las", ("service=seconds",)),
-    "dlas-gpu": ("tiresias-las", ()),
-    "dlas-gpu-gittins": ("tiresias-gittins", ()),
-    "dlas-gpu-8": ("tiresias-las", ("promote_knob_ratio=8", "promote_waiting=since-promotion")),
-}
-"""Their schedule, our policy and its settings."""
 HEADER = (
     "| trace | schedule | theirs CPU s | ours CPU s | of it simulation "
     "| whole programs | theirs / our simulation | average JCT, theirs / ours (s) |\n" + "|---" * 8 + "|"
@@ -76,16 +65,16 @@ class Case:
 
 def cases(inputs: Path) -> Iterator[Case]:
     """Those of the references."""
-    most = tuple(schedule for schedule in PAIRS if schedule != "dlas-gpu-8")
+    most = tuple(schedule for schedule in policies.TIRESIAS if schedule != "dlas-gpu-8")
     yield Case("60_job", inputs / "shipped/60_job.csv", "1x2x4", most)
     yield Case("xs", inputs / "converted/xs_job.csv", "1x8x4", most)
     philly = inputs / "converted/philly_ee9e8c_job.csv"
-    yield Case("ee9e8c (1,511 jobs)", philly, "1x18x8", tuple(PAIRS))
+    yield Case("ee9e8c (1,511 jobs)", philly, "1x18x8", tuple(policies.TIRESIAS))
 
 
 def ours(case: Case, schedule: str, inputs: Path) -> Ours:
     """The same of ours."""
-    policy, changes = PAIRS[schedule]
+    policy, changes = policies.TIRESIAS[schedule]
     if schedule == "dlas-gpu-gittins":
         changes = (*changes, f'distribution="{inputs / "shipped/yarn-gput1000.csv"}"')
     settings = FIDELITY / "tiresias.toml"
@@ -105,7 +94,7 @@ def theirs(case: Case, schedule: str, args: argparse.Namespace, folder: Path) ->
 
 def place(args: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Where it runs."""
-    return {"cwd": args.tiresias / "simulator", "env": {**os.environ, "PYTHONPATH": str(folder / "stubs")}}
+    return {"cwd": args.tiresias / "simulator", "env": environment(PYTHONPATH=str(folder / "stubs"))}
 
 
 def completion_times(folder: Path) -> list[float]:

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.peers import blox, tiresias
 from benchmarks.peers.blox_rounds import Feed, read_jobs
 from benchmarks.peers.blox_shipped import Trace, completion_times
-from benchmarks.peers.measure import FIDELITY, Ours
+from benchmarks.peers.measure import FIDELITY, Ours, environment, spent
 
 ROUNDS = Path(blox.__file__).with_name("blox_rounds.py")
 JOBS = "job_id,arrival,duration,gpus\na,0,250,1\nb,10,100,1\nc,350,100,1\n"
@@ -342,3 +342,9 @@ def test_each_case_has_the_schedules_of_the_references(tmp_path: Path) -> None:
     case = next(tiresias.cases(tmp_path))
     assert tiresias.ours(case, "dlas-gpu-8", tmp_path).changes[0] == "promote_knob_ratio=8"
     assert "yarn" in tiresias.ours(case, "dlas-gpu-gittins", tmp_path).changes[0]
+
+
+def test_programs_are_measured_with_their_code_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    program = "import os, sys; print(sys.dont_write_bytecode, os.environ['MORE'])"
+    assert spent([sys.executable, "-c", program], env=environment(MORE="x")).printed == "False x\n"
