@@ -78,29 +78,40 @@ def diff(
     if only is None:
         jobs: Iterable[Job] = snapshot.jobs.values()
     else:
-        jobs = [snapshot.jobs[job_id] for job_id in sorted(only) if job_id in snapshot.jobs]
+        find = snapshot.jobs.get
+        jobs = [job for job_id in sorted(only) if (job := find(job_id)) is not None]
+    busy, assignments = snapshot.busy, plan.assignments
     for job in jobs:
-        if job.id in snapshot.busy:
+        if job.id in busy:
             continue
-        if job.phase is Phase.STARTING:
+        phase = job.phase
+        if phase is Phase.STARTING:
             frees.append(Withdraw(job.id, "released, but nobody waits for its start"))
             continue
         if job.not_before is not None and job.not_before > snapshot.time:
             continue
-        assignment = plan.assignments.get(job.id)
-        reason = plan.reasons.get(job.id, "")
-        if job.phase is Phase.QUEUED:
+        assignment = assignments.get(job.id)
+        if phase is Phase.QUEUED:
             if assignment is not None and assignment.run:
+                reason = plan.reasons.get(job.id, "")
                 claims.append(Place(job.id, assignment.gpus, assignment.binding, reason))
             continue
-        if job.phase not in ALLOCATED:
+        if phase is Phase.RUNNING and (assignment is None or _goes_on(job, assignment)):
             continue
+        if phase not in ALLOCATED:
+            continue
+        reason = plan.reasons.get(job.id, "")
         action = _allocated(job, assignment, reason, suspend_in_slurm, default_method)
         if isinstance(action, Suspend | Requeue):
             frees.append(action)
         elif action is not None:
             claims.append(action)
     return frees + claims
+
+
+def _goes_on(job: Job, assignment: Assignment) -> bool:
+    """Whether a running job is where it should be."""
+    return assignment.run and assignment.gpus == job.running_on
 
 
 def _allocated(
@@ -112,9 +123,7 @@ def _allocated(
 ) -> Action | None:
     """The action for a job that Slurm has given GPUs."""
     if job.phase is Phase.RUNNING:
-        if assignment is None or (assignment.run and assignment.gpus == job.running_on):
-            return None
-        if not job.suspendable:
+        if assignment is None or _goes_on(job, assignment) or not job.suspendable:
             return None
         words = reason if not assignment.run else f"moves to other GPUs of its server: {reason or 'its turn'}"
         if not assignment.run and (job.request.suspend or default_method) is SuspendMethod.REQUEUE:

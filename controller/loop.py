@@ -317,10 +317,9 @@ class Controller:
         if snapshot.changes is None or plan.changed is None:
             return None
         looked_at = snapshot.changes.jobs | plan.changed | self._put_off
+        find = snapshot.jobs.get
         self._put_off = frozenset(
-            job_id
-            for job_id in looked_at
-            if (job := snapshot.jobs.get(job_id)) is not None and job.not_before is not None
+            [i for i in looked_at if (job := find(i)) is not None and job.not_before is not None]
         )
         return looked_at
 
