@@ -24,7 +24,8 @@ class JournalLock:
         self.journal = journal
         self.path = journal.with_name(journal.name + ".lock")
         self.holder = "unknown"
-        """The process that had it when `take` failed last: its pid, as text."""
+        """The process that had it when `take` failed last: its pid, as text; unknown where it could not leave
+        that (a full disk, or one that cannot be written)."""
         self._file: IO[str] | None = None
 
     def take(self) -> bool:
@@ -34,7 +35,7 @@ class JournalLock:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                self.holder = file.read(20).strip() or "unknown"
+                self.holder = _living(file.read(20).strip())
                 file.close()
                 return False
             except OSError as error:
@@ -57,6 +58,8 @@ class JournalLock:
     def release(self) -> None:
         """Let others have it."""
         if self._file is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._file.fileno(), 0)  # (the next holder has the lock before it signs)
             self._file.close()
             self._file = None
 
@@ -86,6 +89,17 @@ class JournalLock:
         with contextlib.suppress(OSError):  # on a full disk the lock counts, not the number in it
             os.ftruncate(file.fileno(), 0)
             os.pwrite(file.fileno(), f"{os.getpid()}\n".encode(), 0)
+
+
+def _living(pid: str) -> str:
+    """The pid, unless it is one that an earlier holder left behind."""
+    try:
+        os.kill(int(pid), 0)
+    except PermissionError:
+        return pid  # (another user's)
+    except (OSError, ValueError, OverflowError):
+        return "unknown"
+    return pid
 
 
 def _is_at(file: IO[str], path: Path) -> bool:

@@ -302,7 +302,13 @@ class ControlBlock:
                         self.job_id,
                     )
             os.pwrite(file, f"{os.getpid()} {time.monotonic() + deadline.left_seconds:015.3f}\n".encode(), 0)
-            yield
+            try:
+                yield
+            finally:
+                # Who comes next has the lock a moment before its pid is there. Mine must not be then: it
+                # would be this process that is taken for hung, long at work on another job.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file, 0)
         finally:
             os.close(file)
 

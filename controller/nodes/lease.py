@@ -70,9 +70,10 @@ class Leases:
                 log.info("controller %s leads", controller)
             mine = _Lease(controller=controller, until=_now() + seconds)
             try:
-                data = mine.model_dump_json().encode()
-                os.pwrite(descriptor, data, 0)
-                os.ftruncate(descriptor, len(data))
+                # All that is ever read, in one call: no end of an earlier lease is behind it, also if this
+                # process ends right here. (The lock is this file's: no other can take its place.)
+                os.pwrite(descriptor, mine.model_dump_json().encode().ljust(_MAX_BYTES), 0)
+                os.ftruncate(descriptor, _MAX_BYTES)
             except OSError as error:
                 log.warning("%s: %s", self._path, error)
 

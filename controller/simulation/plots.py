@@ -106,9 +106,11 @@ def svg(
     low, high = (min(xs), max(xs)) if xs else (0.0, 1.0)
     top = max([*ys, 1e-9])
     span = high - low or 1.0
+    # The last label has its middle at the end of the axis. Letters are at most 8 wide.
+    right = width - max(10, 4 * len(x_label(high)))
 
     def place(x: float, y: float) -> str:
-        px = left + (x - low) / span * (width - left - 10)
+        px = left + (x - low) / span * (right - left)
         py = height - bottom - y / top * (height - bottom - 30)
         return f"{px:.1f},{py:.1f}"
 
@@ -119,7 +121,7 @@ def svg(
     for i in range(5):
         y = top * i / 4
         py = place(low, y).split(",")[1]
-        parts.append(f'<line x1="{left}" x2="{width - 10}" y1="{py}" y2="{py}" class="g"/>')
+        parts.append(f'<line x1="{left}" x2="{right}" y1="{py}" y2="{py}" class="g"/>')
         parts.append(f'<text x="{left - 6}" y="{py}" class="r">{html.escape(y_label(y))}</text>')
         x = low + span * i / 4
         px = place(x, 0).split(",")[0]

@@ -55,6 +55,27 @@ def test_it_is_free_the_moment_its_holder_is_gone_and_not_while_it_is_stopped(
     process.stdout.close()
 
 
+@pytest.mark.parametrize("left", ["dead", "", "9" * 19, "word"])
+def test_the_number_of_an_earlier_holder_is_not_told(tmp_path: Path, left: str) -> None:
+    """On a disk that cannot be written any more the next holder's cannot take its place."""
+    path = tmp_path / "journal.sqlite"
+    if left == "dead":
+        gone = subprocess.Popen(["true"])
+        gone.wait(timeout=30)
+        left = str(gone.pid)
+    first, second = JournalLock(path), JournalLock(path)
+    assert first.take()
+    first.path.write_text(f"{left}\n")
+    assert not second.take() and second.holder == "unknown"
+
+
+def test_who_lets_go_takes_its_number_away(tmp_path: Path) -> None:
+    lock = JournalLock(tmp_path / "journal.sqlite")
+    assert lock.take()
+    lock.release()
+    assert lock.path.read_text() == ""
+
+
 def test_a_lock_file_that_was_removed_is_no_lock_any_more(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     first, second = JournalLock(path), JournalLock(path)

@@ -88,6 +88,27 @@ def test_what_makes_no_sense_is_no_lease(tmp_path: Path, clock: list[float], con
     assert json.loads((tmp_path / "leader.json").read_bytes()) == {"controller": "a", "until": 1010.0}
 
 
+def test_an_agent_that_is_killed_while_it_writes_leaves_a_lease(
+    tmp_path: Path, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the end of a longer one behind it the file would make no sense, and anybody could lead."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_: object) -> None:
+        raise Killed
+
+    Leases(tmp_path).renew("long" * 40, 10)
+    clock[0] += 20
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr("controller.nodes.lease.os.ftruncate", killed)
+        Leases(tmp_path).renew("short", 10)
+    holder = Leases(tmp_path).holder()
+    assert holder is not None and holder.controller == "short"
+    assert "short" in refused(Leases(tmp_path), "other")
+
+
 def test_a_link_or_a_pipe_in_its_place_is_not_followed_and_does_not_hang(tmp_path: Path) -> None:
     victim = tmp_path / "victim"
     victim.write_text("precious")

@@ -7,6 +7,8 @@ import json
 import mmap
 import os
 import stat
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from checkpointing.driver_process import DriverProcesses
 from controller.nodes import control_block, rank_room
 from controller.nodes.control_block import ControlBlock, ControlBlocks, JobState
 from controller.nodes.deadline import Deadline
+from controller.nodes.file_lock import try_lock
 from controller.nodes.gpus import GpuReader, NvmlSource
 from controller.nodes.node import AgentSettings
 from controller.nodes.port import NodePhase
@@ -55,6 +58,36 @@ def test_a_new_block_has_the_modes_of_the_contract(tmp_path: Path) -> None:
     # A user who could open it could hold the lock for ever.
     assert mode(block.path / "agent.lock") == 0o600
     assert (block.path / "command").stat().st_size == layout.RECORD_BYTES
+
+
+AGENT = """
+import sys, time
+from pathlib import Path
+from controller.nodes.control_block import ControlBlocks
+from controller.nodes.deadline import Deadline
+with ControlBlocks(Path(sys.argv[1])).block(12).locked(Deadline(0.0)):
+    pass
+print("let go", flush=True)
+time.sleep(60)
+"""
+
+
+def test_an_agent_that_let_go_is_not_ended_for_the_one_that_has_the_lock_now(
+    block: ControlBlock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next holder has the lock a moment before it has signed."""
+    monkeypatch.setattr(control_block, "HUNG_SECONDS", 0.0)
+    words = [sys.executable, "-c", AGENT, str(block.path.parent), "gandiva-agent"]
+    agent = subprocess.Popen(words, stdout=subprocess.PIPE)
+    try:
+        assert agent.stdout is not None and agent.stdout.readline() == b"let go\n"
+        with (block.path / "agent.lock").open("rb+") as held, (block.path / "agent.lock").open("rb+") as file:
+            assert try_lock(held.fileno()) and not try_lock(file.fileno())
+            assert not control_block._end_hung_agent(file.fileno(), 12)
+        assert agent.poll() is None
+    finally:
+        agent.kill()
+        agent.communicate(timeout=30)
 
 
 def test_a_command_is_changed_in_place_and_numbered(block: ControlBlock) -> None:

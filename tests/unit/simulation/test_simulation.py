@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from controller.simulation.cluster_spec import ClusterSpecError, parse_cluster
 from controller.simulation.driver import Outcome, Simulation, SimulationError
 from controller.simulation.ground_truth import GroundTruth, Throughputs, read_throughputs
 from controller.simulation.metrics import summary
+from controller.simulation.plots import svg
 from controller.simulation.traces import TraceJob
 
 IDEAL = """
@@ -223,6 +225,14 @@ def test_compare_prints_one_table_and_plots(tmp_path: Path, capsys: pytest.Captu
     assert main([*arguments, "--compare", "fifo,srtf"]) == 0
     shown = capsys.readouterr().out
     assert "Policy" in shown and "● fifo  ■ srtf" in shown and "GPUs in use over time" in shown
+
+
+def test_labels_of_a_plot_are_within_it() -> None:
+    drawn = svg("Title", [("a", [(3.0, 1.0), (5.0, 2.0)])], lambda x: f"{10**x:,.0f} jobs", str)
+    labels = re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" class="m">([^<]+)<', drawn)
+    assert labels[0][1] == "1,000 jobs" and labels[-1][1] == "100,000 jobs"
+    for middle, label in labels:
+        assert float(middle) - 4 * len(label) >= 0 and float(middle) + 4 * len(label) <= 720
 
 
 @pytest.mark.parametrize(
