@@ -7,7 +7,8 @@ from typing import Any
 
 from controller.model import Job
 from controller.policies.gangs.lanes import Key
-from controller.policies.gangs.planner import GangPolicy, Member
+from controller.policies.gangs.member import Member
+from controller.policies.gangs.planner import GangPolicy
 from controller.settings.base import Section, setting
 
 

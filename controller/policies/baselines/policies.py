@@ -10,7 +10,9 @@ from typing import Any
 from controller.model import Job
 from controller.policies.baselines.settings import FifoSkipSettings, SjfSettings, SrsfSettings, SrtfSettings
 from controller.policies.gangs.lanes import Key
-from controller.policies.gangs.planner import Course, GangPolicy, Member
+from controller.policies.gangs.member import Member
+from controller.policies.gangs.planner import GangPolicy
+from controller.policies.gangs.rounding import rounded
 
 
 class _Plain(GangPolicy[None]):
@@ -65,23 +67,20 @@ class _Remaining(_Plain):
 
     def key(self, member: Member[None], now: float) -> Key:
         job = member.job
-        left, change = self.course(member)
-        if job.accrues_since is not None:
-            left += change * (now - job.accrues_since)
-        return (-job.priority_class, round(left, 6) if left > 0 else 0.0, job.submit_time, job.id)
+        return (-job.priority_class, *self.ranks((member,), 0, now), job.submit_time, job.id)
 
-    def course(self, member: Member[None]) -> tuple[float, float]:
-        job = member.job
-        size = job.gpus if self.weighted else 1
-        if job.duration_seconds is None:
-            return math.inf, 0.0
-        return (job.duration_seconds - job.run_seconds) * size, -1.0 * size
+    def ranks(self, members: Sequence[Member[None]], lane: int, now: float) -> Sequence[float]:
+        return rounded([max(0.0, left) for left in self._left([member.job for member in members], now)])
 
-    def keys(self, courses: Sequence[Course], lane: int, now: float) -> list[Key]:
-        # (It is done for every running job in every plan.)
+    def _left(self, jobs: Sequence[Job], now: float) -> list[float]:
+        # (For every running job at every plan.)
+        sizes = [job.request.gpus for job in jobs] if self.weighted else [1] * len(jobs)
         return [
-            (rank, round(left, 6) if (left := value + change * (now - since)) > 0 else 0.0, submit, job_id)
-            for rank, value, change, since, submit, job_id in courses
+            math.inf
+            if job.duration_seconds is None
+            else (job.duration_seconds - job.run_seconds) * size
+            - (0.0 if job.accrues_since is None else size * (now - job.accrues_since))
+            for job, size in zip(jobs, sizes, strict=True)
         ]
 
 

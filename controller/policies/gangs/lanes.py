@@ -9,26 +9,27 @@ as long as nobody waiting stands before them, so that most scans cost a few step
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Hashable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from controller.model import JobId
 
 Key = tuple[Any, ...]
 """Place in the order. Unique: it ends with the job's id."""
+Entry = tuple[Any, ...]
+"""A running job: its key, and the size of its gang after it. (One flat tuple: there are many, and where they
+change places all are made with each plan.)"""
 Shape = tuple[Hashable, ...]
 """Jobs of one shape fit or do not fit in the same way. The first item is the size of the gang."""
 
-
-E = TypeVar("E", bound=tuple[Any, ...])
 
 _FEW = 16
 """Up to one change in so many entries, each is put in its place by itself; from there on all are sorted."""
 
 
-class Sorted(Generic[E]):
+class Sorted:
     """Unique entries in order, for many changes and few looks: what changed is gathered until somebody
     looks, who leaves and comes back has not moved, and thousands of changes cost one sort of a list that is
     nearly sorted."""
@@ -36,24 +37,24 @@ class Sorted(Generic[E]):
     __slots__ = ("_gone", "_new", "_settled")
 
     def __init__(self) -> None:
-        self._settled: list[E] = []
-        self._new: set[E] = set()
-        self._gone: set[E] = set()
+        self._settled: list[Entry] = []
+        self._new: set[Entry] = set()
+        self._gone: set[Entry] = set()
 
-    def add(self, entry: E) -> None:
+    def add(self, entry: Entry) -> None:
         if entry in self._gone:
             self._gone.remove(entry)
         else:
             self._new.add(entry)
 
-    def remove(self, entry: E) -> None:
+    def remove(self, entry: Entry) -> None:
         """Take out one that is there."""
         if entry in self._new:
             self._new.remove(entry)
         else:
             self._gone.add(entry)
 
-    def entries(self) -> list[E]:
+    def entries(self) -> list[Entry]:
         """All of them, in order; not to be changed, and right until the next change."""
         new, gone, entries = self._new, self._gone, self._settled
         if not (new or gone):
@@ -72,7 +73,7 @@ class Sorted(Generic[E]):
         gone.clear()
         return entries
 
-    def replace(self, entries: list[E]) -> None:
+    def replace(self, entries: list[Entry]) -> None:
         """These instead, in order."""
         self._settled = entries
         self._new.clear()
@@ -83,52 +84,49 @@ class Sorted(Generic[E]):
 class Lane:
     """One queue: who runs, and who waits by shape, each in order."""
 
-    _running: Sorted[tuple[Key, JobId, int]] = field(default_factory=Sorted)
+    _running: Sorted = field(default_factory=Sorted)
     running_count: int = 0
     running_gpus: int = 0
-    _waiting: dict[Shape, Sorted[tuple[Key, JobId]]] = field(default_factory=dict)
+    _waiting: dict[Shape, Sorted] = field(default_factory=dict)
     waiting_count: int = 0
 
     @property
-    def running(self) -> list[tuple[Key, JobId, int]]:
+    def running(self) -> list[Entry]:
         """In order."""
         return self._running.entries()
 
-    def add_running(self, key: Key, job_id: JobId, gpus: int) -> None:
-        self._running.add((key, job_id, gpus))
+    def add_running(self, entry: Entry) -> None:
+        self._running.add(entry)
         self.running_count += 1
-        self.running_gpus += gpus
+        self.running_gpus += entry[-1]
 
-    def remove_running(self, key: Key, job_id: JobId, gpus: int) -> None:
-        self._running.remove((key, job_id, gpus))
+    def remove_running(self, entry: Entry) -> None:
+        self._running.remove(entry)
         self.running_count -= 1
-        self.running_gpus -= gpus
+        self.running_gpus -= entry[-1]
 
-    def reorder(self, running: list[tuple[Key, JobId, int]]) -> None:
+    def reorder(self, running: list[Entry]) -> None:
         """The same jobs run, in this order."""
         self._running.replace(running)
 
-    def add_waiting(self, key: Key, job_id: JobId, shape: Shape) -> None:
+    def add_waiting(self, key: Key, shape: Shape) -> None:
         line = self._waiting.get(shape)
         if line is None:
             line = self._waiting[shape] = Sorted()
-        line.add((key, job_id))
+        line.add(key)
         self.waiting_count += 1
 
-    def remove_waiting(self, key: Key, job_id: JobId, shape: Shape) -> None:
-        self._waiting[shape].remove((key, job_id))
+    def remove_waiting(self, key: Key, shape: Shape) -> None:
+        self._waiting[shape].remove(key)
         self.waiting_count -= 1
 
-    def replace_waiting(self, lines: Mapping[Shape, list[tuple[Key, JobId]]]) -> None:
-        """The same jobs wait, with other keys; by shape, in any order."""
-        self._waiting = {}
-        for shape, entries in lines.items():
-            entries.sort()
-            line = self._waiting[shape] = Sorted()
-            line.replace(entries)
+    def waiting(self) -> Iterator[tuple[Sorted, list[Key]]]:
+        """Those that wait, by shape: their line, and their keys, in order."""
+        for line in self._waiting.values():
+            yield line, line.entries()
 
-    def lines(self, gpus: int, skip: Set[Shape]) -> Iterator[tuple[int, list[tuple[Key, JobId]]]]:
-        """Those that wait with gangs of at most so many GPUs: the size of the gang, and who, in order."""
+    def lines(self, gpus: int, skip: Set[Shape]) -> Iterator[tuple[int, list[Key]]]:
+        """Those that wait with gangs of at most so many GPUs: the size of the gang, and keys in order."""
         empty = []
         for shape, line in self._waiting.items():
             size = shape[0]
@@ -165,12 +163,12 @@ def select(lanes: Sequence[Lane], free_gpus: int, skip: Set[Shape], *, backfill:
         return selection
     for lane in lanes:
         if not selection.free_gpus:
-            selection.stops.extend(job_id for _, job_id, _ in lane.running)
+            selection.stops.extend([entry[-2] for entry in lane.running])
             continue
         heads = _heads(lane, selection.free_gpus, skip)
         if lane.running_count:
             fit = lane.running_gpus <= selection.free_gpus
-            if fit and (not heads or heads[0][0] > lane.running[-1][0]):
+            if fit and (not heads or heads[0][0] > lane.running[-1]):
                 selection.free_gpus -= lane.running_gpus
             else:
                 _merge(lane, heads, selection)
@@ -179,37 +177,36 @@ def select(lanes: Sequence[Lane], free_gpus: int, skip: Set[Shape], *, backfill:
     return selection
 
 
-_Head = tuple[Key, JobId, int, int, list[tuple[Key, JobId]]]
-"""Key, job, gang size, index in its line, the line."""
+_Head = tuple[Key, int, int, list[Key]]
+"""Key, gang size, index in its line, the line."""
 
 
 def _heads(lane: Lane, free_gpus: int, skip: Set[Shape]) -> list[_Head]:
     if not lane.waiting_count:
         return []
-    heads: list[_Head] = [(*line[0], size, 0, line) for size, line in lane.lines(free_gpus, skip)]
+    heads: list[_Head] = [(line[0], size, 0, line) for size, line in lane.lines(free_gpus, skip)]
     heapify(heads)
     return heads
 
 
 def _advance(heads: list[_Head]) -> None:
     """Put the next job of the first line in its place."""
-    _, _, size, index, line = heads[0]
+    _, size, index, line = heads[0]
     index += 1
     if index < len(line):
-        key, job_id = line[index]
-        heapreplace(heads, (key, job_id, size, index, line))
+        heapreplace(heads, (line[index], size, index, line))
     else:
         heappop(heads)
 
 
 def _take_waiting(heads: list[_Head], selection: Selection) -> None:
     while heads and selection.free_gpus:
-        _, job_id, size, _, _ = heads[0]
+        key, size, _, _ = heads[0]
         if size > selection.free_gpus:
             # What is left only shrinks: nobody of this line fits any more.
             heappop(heads)
             continue
-        selection.starts.append(job_id)
+        selection.starts.append(key[-1])
         selection.free_gpus -= size
         _advance(heads)
 
@@ -218,19 +215,19 @@ def _merge(lane: Lane, heads: list[_Head], selection: Selection) -> None:
     running = lane.running
     tail = _start_those_before(lane, heads, selection) if lane.running_gpus <= selection.free_gpus else 0
     free = selection.free_gpus
-    for key, running_id, gpus in running[tail:] if tail else running:
-        while heads and heads[0][0] < key:
-            _, job_id, size, _, _ = heads[0]
+    for entry in running[tail:] if tail else running:
+        while heads and heads[0][0] < entry:
+            key, size, _, _ = heads[0]
             if size > free:
                 heappop(heads)
                 continue
-            selection.starts.append(job_id)
+            selection.starts.append(key[-1])
             free -= size
             _advance(heads)
-        if gpus <= free:
-            free -= gpus
+        if entry[-1] <= free:
+            free -= entry[-1]
         else:
-            selection.stops.append(running_id)
+            selection.stops.append(entry[-2])
     selection.free_gpus = free
     _take_waiting(heads, selection)
 
@@ -244,15 +241,15 @@ def _start_those_before(lane: Lane, heads: list[_Head], selection: Selection) ->
     first = len(running)
     left = selection.free_gpus - lane.running_gpus
     # `left`: GPUs that remain when the scan comes to `running[first]`.
-    most = max((head[2] for head in heads), default=0)
+    most = max((head[1] for head in heads), default=0)
     while heads:
         while first and left < 2 * most:
             first -= 1
-            left += running[first][2]
-        if not first or left < 2 * most or heads[0][0] > running[first - 1][0]:
+            left += running[first][-1]
+        if not first or left < 2 * most or heads[0][0] > running[first - 1]:
             break
-        _, job_id, size, _, _ = heads[0]
-        selection.starts.append(job_id)
+        key, size, _, _ = heads[0]
+        selection.starts.append(key[-1])
         left -= size
         _advance(heads)
     selection.free_gpus = left
@@ -262,26 +259,41 @@ def _start_those_before(lane: Lane, heads: list[_Head], selection: Selection) ->
 def _strict(lanes: Sequence[Lane], selection: Selection, skip: Set[Shape]) -> None:
     """The first that does not fit blocks all behind it."""
     for number, lane in enumerate(lanes):
-        for key, job_id, gpus, runs in _in_order(lane, skip):
-            if gpus > selection.free_gpus:
-                behind = lane.running[bisect_left(lane.running, (key,)) :]
-                selection.stops.extend(stopped for _, stopped, _ in behind)
-                for later in lanes[number + 1 :]:
-                    selection.stops.extend(stopped for _, stopped, _ in later.running)
-                return
-            selection.free_gpus -= gpus
-            if not runs:
-                selection.starts.append(job_id)
+        blocked = _strict_lane(lane, _heads(lane, 1 << 60, skip), selection)
+        if blocked is not None:
+            selection.stops.extend([entry[-2] for entry in lane.running[blocked:]])
+            for later in lanes[number + 1 :]:
+                selection.stops.extend([entry[-2] for entry in later.running])
+            return
 
 
-def _in_order(lane: Lane, skip: Set[Shape]) -> Iterator[tuple[Key, JobId, int, bool]]:
-    running = lane.running
-    heads = _heads(lane, 1 << 60, skip)
-    for key, running_id, gpus in running:
-        while heads and heads[0][0] < key:
-            yield heads[0][0], heads[0][1], heads[0][2], False
-            _advance(heads)
-        yield key, running_id, gpus, True
+def _strict_lane(lane: Lane, heads: list[_Head], selection: Selection) -> int | None:
+    """The same for one. How many of its running jobs stand before the one that blocks; None: nobody does."""
+    running, free, before = lane.running, selection.free_gpus, 0
+    blocked = None
     while heads:
-        yield heads[0][0], heads[0][1], heads[0][2], False
+        key, size, _, _ = heads[0]
+        upto = bisect_left(running, key, before)
+        blocked, free = _kept(running, before, upto, free)
+        before = upto
+        if blocked is None and size > free:
+            blocked = before
+        if blocked is not None:
+            break
+        selection.starts.append(key[-1])
+        free -= size
         _advance(heads)
+    else:
+        blocked, free = _kept(running, before, len(running), free)
+    selection.free_gpus = free
+    return blocked
+
+
+def _kept(running: list[Entry], begin: int, end: int, free: int) -> tuple[int | None, int]:
+    """The first running job of these that does not fit, and what is left before it."""
+    for index in range(begin, end):
+        gpus = running[index][-1]
+        if gpus > free:
+            return index, free
+        free -= gpus
+    return None, free

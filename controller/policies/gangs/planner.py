@@ -9,25 +9,20 @@ look at every job finds (in the daemon); tests compare all with a plan made from
 
 from __future__ import annotations
 
-import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
 from heapq import heappop, heappush
-from operator import itemgetter
 from typing import Any, Generic, TypeVar
 
 from controller.layered import Layered
 from controller.model import Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot
-from controller.policies.differences import as_before
 from controller.policies.gangs.lanes import Key, Lane, Shape, select
-from controller.policies.gangs.pool import GpuPool
+from controller.policies.gangs.member import NOWHERE, Member, Place, Standing
+from controller.policies.gangs.pool import GpuPool, Holding
+from controller.policies.gangs.rounding import prepare
+from controller.policies.gangs.untold import differing
 
 _MAY_START = frozenset({Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED})
-_JOB, _GPUS = itemgetter(1), itemgetter(2)
-"""Of an entry of a lane's running jobs."""
-_SAME_SECONDS = 1e-5
-"""A job has run as long as was foreseen if it is not further off: time of day has parts of 2e-7 s."""
 _ROUNDS = 64
 """How often a plan is begun anew because a shape could not be placed."""
 _PORTION_JOBS = 250
@@ -45,51 +40,10 @@ def _by_submission(job_ids: Iterable[JobId], snapshot: Snapshot) -> list[JobId]:
     return sorted(job_ids, key=lambda job_id: (jobs[job_id].submit_time, job_id))
 
 
-class Standing(enum.Enum):
-    """What a plan can do with a job."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    """May be stopped."""
-    FIXED = "fixed"
-    """On its GPUs, and stays there for now."""
-    ASIDE = "aside"
-    """Neither on GPUs nor a candidate now: on its way off them, ineligible, or to be left alone."""
-
-
-Course = tuple[int, float, float, float, float, JobId]
-"""How a running job's place changes: minus its class, a value, the change of this value per second, since
-when it changes, and submission and id for the tie."""
-
-_Place = tuple[Standing, int, Key, Any]
-"""Where a job stands: its standing, lane and key; and its shape if it waits, its GPUs if it runs."""
-_NOWHERE: _Place = (Standing.ASIDE, 0, (), 0)
-"""In no lane."""
-
 A = TypeVar("A")
 
-
-@dataclass(slots=True)
-class Member(Generic[A]):
-    """A job, its place, and what the policy remembers of it."""
-
-    job: Job
-    account: A
-    standing: Standing = Standing.ASIDE
-    held: GpuSet = frozenset()
-    """GPUs counted as its own in the pool."""
-    lane: int = 0
-    key: Key = ()
-    shape: Shape = (1,)
-    leaving: bool = False
-    """It waits for GPUs of a node where nothing starts any more, and so in no lane (`_let_leave`)."""
-    ran_from: float = 0.0
-    """When it would have begun, had it run without a break (of a job seen RUNNING): it has run as long as it
-    should at any time if this has not moved."""
-    timer: float | None = None
-    """When it is due; entries of the list of timers that say something else are void."""
-    course: Course = (0, 0.0, 0.0, 0.0, 0.0, JobId(0))
-    """What its key follows from, where keys change as jobs run."""
+_Placed = tuple[Member[A], GpuSet, Holding]
+"""A job that starts, and where."""
 
 
 class GangPolicy(ABC, Generic[A]):
@@ -126,16 +80,13 @@ class GangPolicy(ABC, Generic[A]):
     def key(self, member: Member[A], now: float) -> Key:
         """Its place in its lane: the smaller the earlier. Unique."""
 
-    def course(self, member: Member[A]) -> tuple[float, float]:
-        """The value its key follows from, and the change of it per second on GPUs (where `dynamic`)."""
-        return 0.0, 0.0
-
-    def by_course(self) -> bool:
-        """Whether keys follow from courses just now (where `dynamic`). If not, running jobs keep theirs."""
+    def moves(self) -> bool:
+        """Whether running jobs change places just now (where `dynamic`). If not, they keep their keys. If so,
+        every key is (-class, rank, submission, id)."""
         return self.dynamic
 
-    def keys(self, courses: Sequence[Course], lane: int, now: float) -> Sequence[Key]:
-        """Keys of the running jobs of a lane (where `by_course`)."""
+    def ranks(self, members: Sequence[Member[A]], lane: int, now: float) -> Sequence[float]:
+        """What stands for the rank in the keys of these jobs of a lane (where `moves`)."""
         raise NotImplementedError
 
     def lane(self, member: Member[A], now: float) -> int:
@@ -148,6 +99,10 @@ class GangPolicy(ABC, Generic[A]):
 
     def seen(self, member: Member[A], now: float) -> None:
         """It was observed afresh (before `lane` and `key` are asked)."""
+
+    def first_seen(self, member: Member[A]) -> bool:
+        """Whether it is to be observed afresh because it ran for the first time, though as was expected."""
+        return False
 
     def began(self, member: Member[A], now: float) -> None:
         """The plan starts it."""
@@ -207,6 +162,8 @@ class GangPolicy(ABC, Generic[A]):
             self._reset(snapshot)
             self._load(state)
             touched = _by_submission(snapshot.jobs, snapshot)
+        if self.dynamic:
+            prepare(len(touched))
         self._incremental = known
         for job_id in touched:
             self._sync(job_id, snapshot, now)
@@ -247,42 +204,24 @@ class GangPolicy(ABC, Generic[A]):
         return touched
 
     def _differences(self, snapshot: Snapshot) -> Set[JobId]:
-        """The same where nobody says which. Of the others, the times and the profile are taken over."""
-        jobs, members, now = snapshot.jobs, self._members, snapshot.time
-        self._courses_passed = self.dynamic
-        touched = set(members.keys() - jobs.keys())
-        touched |= snapshot.busy | self._busy | self._expected
-        touch, member_of, is_running = touched.add, members.get, Phase.RUNNING
-        # (Some steps for each job at every look. So what is asked of none is not called.)
-        for job_id, job in jobs.items():
-            member = member_of(job_id)
-            if member is None:
-                touch(job_id)
-                continue
-            old = member.job
-            if job.not_before is not None or not as_before(old, job):
-                touch(job_id)
-                continue
-            member.job = job
-            if job.phase is is_running:
-                ran = job.run_seconds if job.accrues_since is None else job.run_seconds_at(now)
-                late = ran - now - member.ran_from
-                if late > _SAME_SECONDS or late < -_SAME_SECONDS or old.run_seconds <= 0:
-                    touch(job_id)
-                if job.request.model and job.profile != old.profile:
-                    self.seen(member, now)
-            elif (
-                job.run_seconds != old.run_seconds
-                # Of one that holds GPUs and does not run, nobody can foresee anything.
-                or member.standing is Standing.FIXED
-                or (
-                    job.request.gpus > 1
-                    and (self.reshapes or job.profile.largest_tensor_bytes)
-                    and self._reshaped(member, now)
-                )
-            ):
-                touch(job_id)
-        return touched
+        """The same where nobody says which."""
+        now = snapshot.time
+        found = differing(
+            snapshot.jobs,
+            self._members,
+            now,
+            profiled=lambda member: self.seen(member, now),
+            first_seen=self.first_seen,
+            reshaped=lambda member: self._reshaped(member, now),
+            reshapes=self.reshapes,
+        )
+        return (
+            found
+            | (self._members.keys() - snapshot.jobs.keys())
+            | snapshot.busy
+            | self._busy
+            | self._expected
+        )
 
     def _reshaped(self, member: Member[A], now: float) -> bool:
         """Whether a job that waits must be placed otherwise than it had to, though it is as it was."""
@@ -301,8 +240,6 @@ class GangPolicy(ABC, Generic[A]):
         """Jobs that wait for their turn on nodes where nothing starts any more."""
         self._incremental = self.told = False
         self._busy = frozenset()
-        self._courses_passed = False
-        """Running jobs were taken over without a look at their courses, which are not right any more."""
         self._expected: set[JobId] = set()
         """Jobs that the last plan starts or stops: nothing is known of them but what is seen."""
         self._goes_on = False
@@ -360,10 +297,7 @@ class GangPolicy(ABC, Generic[A]):
                 standing = Standing.FIXED  # where nothing starts, its GPUs are of use to nobody else
         member.standing = standing
         if held is not member.held:
-            if held != member.held:
-                self._pool.give(member.held)
-                self._pool.take(held)
-            member.held = held
+            self._hold(member, held)
         if self._pool.closed:
             closed = self._pool.closed
             member.leaving = job.phase in _MAY_START and any(gpu.node in closed for gpu in job.binding)
@@ -371,32 +305,36 @@ class GangPolicy(ABC, Generic[A]):
         self.seen(member, now)
         self._enter(member, place, now)
 
+    def _hold(self, member: Member[A], held: GpuSet) -> None:
+        """These GPUs are its own, and no others."""
+        if held != member.held:
+            self._pool.give(member.holding)
+            member.holding = self._pool.holding(held)
+            self._pool.take(member.holding)
+        member.held = held
+
     def _leave(self, member: Member[A]) -> None:
         """Take it out of lanes and pool."""
-        self._leave_lane(member)
-        self._pool.give(member.held)
-        member.held = frozenset()
+        self._leave_place(self._place(member))
+        self._hold(member, frozenset())
 
-    def _place(self, member: Member[A]) -> _Place:
+    def _place(self, member: Member[A]) -> Place:
         """Where it stands: what `_enter` takes it from, if it does not come back to the same place."""
         standing = member.standing
         if standing is Standing.WAITING and not member.leaving:
-            return standing, member.lane, member.key, member.shape
+            return standing, member.lane, member.entry, member.shape
         if standing is Standing.RUNNING:
-            return standing, member.lane, member.key, member.job.request.gpus
-        return _NOWHERE
+            return standing, member.lane, member.entry, ()
+        return NOWHERE
 
-    def _leave_lane(self, member: Member[A]) -> None:
-        self._leave_place(member.job.id, self._place(member))
-
-    def _leave_place(self, job_id: JobId, place: _Place) -> None:
-        standing, lane, key, detail = place
+    def _leave_place(self, place: Place) -> None:
+        standing, lane, entry, shape = place
         if standing is Standing.WAITING:
-            self._lanes[lane].remove_waiting(key, job_id, detail)
+            self._lanes[lane].remove_waiting(entry, shape)
         elif standing is Standing.RUNNING:
-            self._lanes[lane].remove_running(key, job_id, detail)
+            self._lanes[lane].remove_running(entry)
 
-    def _enter(self, member: Member[A], before: _Place, now: float) -> None:
+    def _enter(self, member: Member[A], before: Place, now: float) -> None:
         """From where it stood to where its standing, lane and key say. (The pool counts its GPUs already.)"""
         member.lane = self.lane(member, now)
         if member.standing is Standing.WAITING:
@@ -454,67 +392,65 @@ class GangPolicy(ABC, Generic[A]):
             self.due(member, now)
             self._enter(member, place, now)
 
-    def _enter_lane(self, member: Member[A], before: _Place, now: float) -> None:
+    def _enter_lane(self, member: Member[A], before: Place, now: float) -> None:
         """From where it stood into its lane, by a new key."""
-        job = member.job
-        member.key = key = self.key(member, now)
+        key, standing = self.key(member, now), member.standing
+        member.entry = key if standing is not Standing.RUNNING else (*key, member.job.request.gpus)
         place = self._place(member)
-        if place != before:
-            self._leave_place(job.id, before)
-            if place[0] is Standing.WAITING:
-                self._lanes[member.lane].add_waiting(key, job.id, member.shape)
-            elif place[0] is Standing.RUNNING:
-                self._lanes[member.lane].add_running(key, job.id, job.request.gpus)
-        if self.dynamic and (member.standing is Standing.WAITING or member.standing is Standing.RUNNING):
-            member.course = self._course(member, now)
-
-    def _course(self, member: Member[A], now: float) -> Course:
-        job = member.job
-        value, change = self.course(member)
-        since = job.accrues_since
-        if since is None:
-            since, change = now, 0.0
-        return (-job.priority_class, value, change, since, job.submit_time, job.id)
+        if place == before:
+            return
+        self._leave_place(before)
+        if place is NOWHERE:
+            return
+        if standing is Standing.WAITING:
+            self._lanes[member.lane].add_waiting(key, member.shape)
+        else:
+            self._lanes[member.lane].add_running(member.entry)
 
     def _reorder(self, now: float) -> None:
+        """Running jobs into the order of this moment."""
         if self.rekey:
             self.rekey = False
             self._rekey_waiting(now)
-        if not (self._waited_for() and self.by_course()):
+        if not (self._waited_for() and self.moves()):
             return  # (their order is of no interest until somebody waits)
         members = self._members
         for number, lane in enumerate(self._lanes):
             if not lane.running_count:
                 continue
-            running = [members[job_id] for _, job_id, _ in lane.running]
-            if self._courses_passed:
-                for member in running:
-                    member.course = self._course(member, now)
-            keys = self.keys([member.course for member in running], number, now)
-            for member, key in zip(running, keys, strict=True):
-                member.key = key
-            # (Most of it written so that no step of Python is taken for each job.)
-            fresh = list(zip(keys, map(_JOB, lane.running), map(_GPUS, lane.running), strict=True))
+            running = [members[entry[-2]] for entry in lane.running]
+            jobs = [member.job for member in running]
+            # (For every running job at every plan, and so written with few steps.)
+            fresh = [
+                (-job.priority_class, rank, job.submit_time, job.id, job.request.gpus)
+                for job, rank in zip(jobs, self.ranks(running, number, now), strict=True)
+            ]
+            for member, entry in zip(running, fresh, strict=True):
+                member.entry = entry
             fresh.sort()
             lane.reorder(fresh)
-        self._courses_passed = False
 
     def _rekey_waiting(self, now: float) -> None:
         """All that wait, by new keys."""
-        waiting: list[list[Member[A]]] = [[] for _ in self._lanes]
-        for member in self._members.values():
-            if member.standing is Standing.WAITING and not member.leaving:
-                waiting[member.lane].append(member)
-        for number, members in enumerate(waiting):
-            if self.by_course():
-                keys = self.keys([member.course for member in members], number, now)
-            else:
-                keys = [self.key(member, now) for member in members]
-            lines: dict[Shape, list[tuple[Key, JobId]]] = {}
-            for member, key in zip(members, keys, strict=True):
-                member.key = key
-                lines.setdefault(member.shape, []).append((key, member.job.id))
-            self._lanes[number].replace_waiting(lines)
+        for number, lane in enumerate(self._lanes):
+            for line, keys in lane.waiting():
+                members = [self._members[key[-1]] for key in keys]
+                line.replace(sorted(self._new_keys(members, number, now)))
+
+    def _new_keys(self, members: Sequence[Member[A]], lane: int, now: float) -> list[Key]:
+        """Of some that wait."""
+        keys: list[Key]
+        if self.moves():
+            jobs = [member.job for member in members]
+            keys = [
+                (-job.priority_class, rank, job.submit_time, job.id)
+                for job, rank in zip(jobs, self.ranks(members, lane, now), strict=True)
+            ]
+        else:
+            keys = [self.key(member, now) for member in members]
+        for member, key in zip(members, keys, strict=True):
+            member.entry = key
+        return keys
 
     # -- deciding -------------------------------------------------------------------------------------
 
@@ -535,8 +471,8 @@ class GangPolicy(ABC, Generic[A]):
             selection = select(self._lanes, pool.free_count + kept_gpus, skip, backfill=self.backfill)
             stops = selection.stops
             for job_id in stops:
-                pool.give(members[job_id].held)
-            placed: list[tuple[Member[A], GpuSet]] = []
+                pool.give(members[job_id].holding)
+            placed: list[_Placed[A]] = []
             failed: Shape | None = None
             # (Who has to stop for whom is counted only where there may be too many.)
             many = len(selection.starts) + len(stops) > portion
@@ -545,15 +481,18 @@ class GangPolicy(ABC, Generic[A]):
                 if portion <= 0:
                     break
                 member = members[job_id]
-                gpus = self._find(member)
-                if gpus is None and self.preemptive:
-                    gpus = self._make_room(member, stops)
-                if gpus is None:
+                found = self._find(member)
+                if found is None and self.preemptive:
+                    found = self._make_room(member, stops)
+                if found is None:
                     failed = member.shape
                     break
-                pool.take(gpus)
-                placed.append((member, gpus))
-                portion -= 1 + len({holders[gpu] for gpu in gpus if gpu in holders})
+                pool.take(found)
+                gpus = pool.gpus(found)
+                placed.append((member, gpus, found))
+                portion -= 1
+                if holders:
+                    portion -= len({holders[gpu] for gpu in gpus if gpu in holders})
             self._goes_on = failed is None and len(placed) < len(selection.starts)
             final = failed is None or not self.backfill or attempt == _ROUNDS - 1
             if final and not self._goes_on:
@@ -561,11 +500,13 @@ class GangPolicy(ABC, Generic[A]):
                 return changed | self._commit(placed, stops, now)
             # Those placed have their places; whether others must stop is decided anew: without the one that
             # could not be placed, or by the next plan.
-            taken = {gpu for _, gpus in placed for gpu in gpus}
-            in_the_way = [job_id for job_id in stops if not taken.isdisjoint(members[job_id].held)]
+            taken = {gpu for _, gpus, _ in placed for gpu in gpus}
+            in_the_way = []
             for job_id in stops:
-                if job_id not in in_the_way:
-                    pool.take(members[job_id].held)
+                if taken.isdisjoint(members[job_id].held):
+                    pool.take(members[job_id].holding)
+                else:
+                    in_the_way.append(job_id)
             changed |= self._commit(placed, in_the_way, now)
             if failed is None:
                 return changed
@@ -576,70 +517,72 @@ class GangPolicy(ABC, Generic[A]):
         """A node that is being drained gets empty when the jobs bound to it have ended: those that are off
         their GPUs go on there when these are idle. (No lane has them: they are in nobody's way.)"""
         waiting = [m for m in map(self._members.__getitem__, self._leaving) if m.standing is Standing.WAITING]
-        placed: list[tuple[Member[A], GpuSet]] = []
+        placed: list[_Placed[A]] = []
         for member in sorted(waiting, key=lambda m: (self.lane(m, now), self.key(m, now))):
             job = member.job
             gpus = job.running_on if len(job.running_on) == job.gpus else job.binding
             if len(gpus) == job.gpus and self._pool.all_idle(gpus):
-                self._pool.take(gpus)
-                placed.append((member, gpus))
+                holding = self._pool.holding(gpus)
+                self._pool.take(holding)
+                placed.append((member, gpus, holding))
         return self._commit(placed, [], now)
 
-    def _find(self, member: Member[A]) -> GpuSet | None:
-        job = member.job
-        if job.binding:
-            # Slurm has bound it already: it goes on where it is, or (floating) on any free GPUs there.
-            if len(job.running_on) == job.gpus and self._pool.all_free(job.running_on):
-                return job.running_on
-            if job.movable and job.floating:
-                free = [gpu for gpu in sorted(job.binding) if self._pool.all_free((gpu,))]
-                if len(free) >= job.gpus:
-                    return frozenset(free[: job.gpus])
-            return None
-        return self._pool.find(job, consolidated=bool(member.shape[3]))
+    def _find(self, member: Member[A]) -> Holding | None:
+        job, pool = member.job, self._pool
+        if not job.binding:
+            return pool.find(job, consolidated=bool(member.shape[3]))
+        # Slurm has bound it already: it goes on where it is, or (floating) on any free GPUs there.
+        if len(job.running_on) == job.gpus and pool.all_free(job.running_on):
+            return pool.holding(job.running_on)
+        if job.movable and job.floating:
+            free = [gpu for gpu in sorted(job.binding) if pool.all_free((gpu,))]
+            if len(free) >= job.gpus:
+                return pool.holding(free[: job.gpus])
+        return None
 
-    def _make_room(self, member: Member[A], stops: list[JobId]) -> GpuSet | None:
+    def _make_room(self, member: Member[A], stops: list[JobId]) -> Holding | None:
         """There are GPUs enough, but not where it can use them: stop jobs behind it, the last first. Adds
         them to `stops`."""
         pool, gone = self._pool, set(stops)
         behind = [
-            job_id
+            entry[-2]
             for number in range(member.lane, self.lane_count)
-            for key, job_id, _ in self._lanes[number].running
-            if job_id not in gone and (number > member.lane or key > member.key)
+            for entry in self._lanes[number].running
+            if entry[-2] not in gone and (number > member.lane or entry > member.entry)
         ]
         released: list[JobId] = []
-        found: GpuSet | None = None
+        found: Holding | None = None
         for job_id in reversed(behind):
-            pool.give(self._members[job_id].held)
+            pool.give(self._members[job_id].holding)
             released.append(job_id)
             if pool.free_count >= member.job.gpus:
                 found = self._find(member)
                 if found is not None:
                     break
+        gpus = pool.gpus(found or ())
         for job_id in released:
-            if found is not None and not found.isdisjoint(self._members[job_id].held):
-                stops.append(job_id)
+            if gpus.isdisjoint(self._members[job_id].held):
+                pool.take(self._members[job_id].holding)
             else:
-                pool.take(self._members[job_id].held)
+                stops.append(job_id)
         return found
 
-    def _commit(self, placed: list[tuple[Member[A], GpuSet]], stops: list[JobId], now: float) -> set[JobId]:
+    def _commit(self, placed: Sequence[_Placed[A]], stops: list[JobId], now: float) -> set[JobId]:
         changed: set[JobId] = set()
         for job_id in reversed(stops):
             member = self._members[job_id]
             # Its GPUs are given back to the pool already.
-            member.held = frozenset()
+            member.held, member.holding = frozenset(), ()
             place = self._place(member)
             member.standing = Standing.WAITING
             self.stopped(member, now)
             self._enter(member, place, now)
             changed.add(job_id)
-        for member, gpus in placed:
+        for member, gpus, holding in placed:
             place = self._place(member)
             member.standing = Standing.RUNNING if self.preemptive else Standing.FIXED
             self.began(member, now)
-            member.held = gpus
+            member.held, member.holding = gpus, holding
             self._enter(member, place, now)
             changed.add(member.job.id)
         self._expected |= changed

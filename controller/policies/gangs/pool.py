@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Free GPUs of the whole cluster, kept so that a gang finds its place without looking at every node.
 
-One integer per node has a bit for each free GPU, and nodes are filed by how many they have.
+One integer per node has a bit for each free GPU, and nodes are filed by how many they have. Gangs come and go
+as such integers too, so that no step is taken for each GPU.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Set
 
 from controller.model import GpuId, GpuSet, Job, Node
 from controller.policies.base import natural_key
-from controller.policies.servers import gpu_usable
 
 _ALIGNED_UP_TO = 16
 """Larger "nodes" are pools of GPUs without a topology (counting placement in simulation)."""
@@ -22,18 +21,41 @@ _TRIES = 8
 class Slot:
     """One node."""
 
-    __slots__ = ("free", "free_count", "held", "ids", "node", "number", "sound", "usable")
+    __slots__ = ("bit", "filed", "free", "free_count", "ids", "more", "node", "sound", "taken", "usable")
 
     def __init__(self, number: int, node: Node) -> None:
-        self.number = number
+        self.bit = 1 << number
+        """Its own among the nodes of a drawer."""
         self.node = node
         highest = max((gpu.id.ordinal for gpu in node.gpus), default=-1)
         self.ids = tuple(GpuId(node.name, ordinal) for ordinal in range(highest + 1))
         self.sound = sound_mask(node)
         self.usable = usable_mask(node)
-        self.held = [0] * (highest + 1)
+        self.taken = 0
+        """Held by somebody."""
+        self.more: dict[int, int] = {}
+        """By bit: by how many beyond the first."""
         self.free = self.usable
-        self.free_count = self.usable.bit_count()
+        self.free_count = self.filed = self.usable.bit_count()
+
+    def gpus(self, mask: int) -> Iterable[GpuId]:
+        """Those of these bits."""
+        first, count = (mask & -mask).bit_length() - 1, mask.bit_count()
+        if mask >> first == (1 << count) - 1:
+            return self.ids[first : first + count]
+        return [self.ids[bit.bit_length() - 1] for bit in _bits(mask)]
+
+
+Holding = tuple[tuple[Slot, int], ...]
+"""GPUs, as bits of their nodes."""
+
+
+def _bits(mask: int) -> Iterator[int]:
+    """Each alone, the lowest first."""
+    while mask:
+        lowest = mask & -mask
+        yield lowest
+        mask ^= lowest
 
 
 def usable_mask(node: Node) -> int:
@@ -46,8 +68,9 @@ def sound_mask(node: Node) -> int:
     that is being drained), but not where the agent does not answer, which shows no GPU as healthy."""
     mask = 0
     for gpu in node.gpus:
-        if gpu_usable(gpu):
-            mask |= 1 << gpu.id.ordinal
+        # (`gpu_usable`, written out: every GPU is looked at whenever nobody says what changed.)
+        if gpu.healthy and gpu.ordinary_job is None and gpu.memory_used_bytes is not None:
+            mask |= 1 << gpu.id[1]
     return mask
 
 
@@ -63,11 +86,15 @@ class GpuPool:
         self._slots = [Slot(i, nodes[name]) for i, name in enumerate(names)]
         self._by_name = {slot.node.name: slot for slot in self._slots}
         self.largest = max((len(slot.ids) for slot in self._slots), default=0)
-        self._filed: list[list[int]] = [[] for _ in range(self.largest + 1)]
+        self._drawers: dict[int, int] = {}
+        """Nodes by how many GPUs are free there, a bit for each."""
+        self._counts = 0
+        """Which drawers have something in them, a bit for each."""
+        self._unfiled: set[Slot] = set()
+        """Nodes to be filed anew when somebody looks: most changes are taken back or followed by others."""
         for slot in self._slots:
-            self._filed[slot.free_count].append(slot.number)
-        self.usable_count = sum(slot.free_count for slot in self._slots)
-        self.free_count = self.usable_count
+            self._put(slot)
+        self.free_count = sum(slot.free_count for slot in self._slots)
         self.closed = frozenset(slot.node.name for slot in self._slots if slot.sound and not slot.usable)
         """Nodes where nothing starts, but what is there may go on."""
         self._switches = len({slot.node.switch for slot in self._slots})
@@ -86,46 +113,75 @@ class GpuPool:
             return True
         if (
             slot.node.available != node.available
-            or slot.sound != sound_mask(node)
             or len(slot.node.gpus) != len(node.gpus)
             or slot.node.switch != node.switch
+            or slot.sound != sound_mask(node)
         ):
             return False
         slot.node = node
         return True
 
-    def take(self, gpus: Iterable[GpuId]) -> None:
-        """One more job holds these GPUs. GPUs of nodes that are gone are ignored."""
-        taken: dict[Slot, int] = {}
+    def holding(self, gpus: Iterable[GpuId]) -> Holding:
+        """These GPUs as `take` and `give` want them. GPUs of nodes that are gone are left out."""
+        masks: dict[Slot, int] = {}
         for node, ordinal in gpus:
             slot = self._by_name.get(node)
-            if slot is not None and ordinal < len(slot.held):
-                slot.held[ordinal] += 1
-                if slot.held[ordinal] == 1:
-                    taken[slot] = taken.get(slot, 0) | 1 << ordinal
-        for slot, mask in taken.items():
-            self._file(slot, slot.free & ~mask)
+            if slot is not None and ordinal < len(slot.ids):
+                masks[slot] = masks.get(slot, 0) | 1 << ordinal
+        return tuple(masks.items())
 
-    def give(self, gpus: Iterable[GpuId]) -> None:
+    @staticmethod
+    def gpus(holding: Holding) -> GpuSet:
+        """The other way."""
+        if len(holding) == 1:
+            slot, mask = holding[0]
+            return frozenset(slot.gpus(mask))
+        return frozenset([gpu for slot, mask in holding for gpu in slot.gpus(mask)])
+
+    def take(self, holding: Holding) -> None:
+        """One more job holds these GPUs."""
+        for slot, mask in holding:
+            for bit in _bits(slot.taken & mask):
+                slot.more[bit] = slot.more.get(bit, 0) + 1
+            slot.taken |= mask
+            self._change(slot, slot.free & ~mask)
+
+    def give(self, holding: Holding) -> None:
         """One job fewer holds them."""
-        given: dict[Slot, int] = {}
-        for node, ordinal in gpus:
-            slot = self._by_name.get(node)
-            if slot is not None and ordinal < len(slot.held):
-                slot.held[ordinal] -= 1
-                if slot.held[ordinal] == 0:
-                    given[slot] = given.get(slot, 0) | 1 << ordinal
-        for slot, mask in given.items():
-            self._file(slot, slot.free | mask & slot.usable)
+        for slot, mask in holding:
+            if slot.more:
+                for bit in [bit for bit in _bits(mask) if bit in slot.more]:
+                    mask ^= bit
+                    slot.more[bit] -= 1
+                    if not slot.more[bit]:
+                        del slot.more[bit]
+            slot.taken ^= mask
+            self._change(slot, slot.free | mask & slot.usable)
 
-    def _file(self, slot: Slot, free: int) -> None:
-        if free == slot.free:
-            return
-        drawer, count = self._filed[slot.free_count], free.bit_count()
-        del drawer[bisect_left(drawer, slot.number)]
+    def _change(self, slot: Slot, free: int) -> None:
+        count = free.bit_count()
         self.free_count += count - slot.free_count
         slot.free, slot.free_count = free, count
-        insort(self._filed[count], slot.number)
+        self._unfiled.add(slot)
+
+    def _put(self, slot: Slot) -> None:
+        """Into the drawer it belongs into."""
+        count = slot.filed = slot.free_count
+        drawer = self._drawers.get(count, 0)
+        if not drawer:
+            self._counts |= 1 << count
+        self._drawers[count] = drawer | slot.bit
+
+    def _file(self) -> None:
+        """Every node into its drawer."""
+        for slot in self._unfiled:
+            if slot.filed != slot.free_count:
+                drawer = self._drawers[slot.filed] ^ slot.bit
+                self._drawers[slot.filed] = drawer
+                if not drawer:
+                    self._counts ^= 1 << slot.filed
+                self._put(slot)
+        self._unfiled.clear()
 
     def all_free(self, gpus: Iterable[GpuId]) -> bool:
         """Whether nobody holds any of these."""
@@ -138,13 +194,13 @@ class GpuPool:
         return all(
             (slot := self._by_name.get(gpu.node)) is not None
             and slot.sound >> gpu.ordinal & 1
-            and not slot.held[gpu.ordinal]
+            and not slot.taken >> gpu.ordinal & 1
             for gpu in gpus
         )
 
     # -- looking for room -----------------------------------------------------------------------------
 
-    def find(self, job: Job, *, consolidated: bool) -> GpuSet | None:
+    def find(self, job: Job, *, consolidated: bool) -> Holding | None:
         """Free GPUs for the whole gang, on the fullest nodes that have room (lowest number first).
 
         `consolidated`: on as few nodes as its size allows, under one switch, or not at all; else on as few
@@ -176,21 +232,21 @@ class GpuPool:
                 if consolidated:
                     return
 
-    def _one_node(self, job: Job, share: int) -> GpuSet | None:
-        for free_count in range(share, self.largest + 1):
-            for number in self._filed[free_count]:
-                slot = self._slots[number]
-                if _accepts(slot.node, job):
-                    return frozenset([slot.ids[o] for o in _pick(slot.free, share, len(slot.ids))])
+    def _with_room(self, share: int) -> Iterator[Slot]:
+        """Nodes with so many free GPUs, the fullest first, the lowest number first."""
+        self._file()
+        for count in _bits(self._counts >> share << share):
+            for node in _bits(self._drawers[count.bit_length() - 1]):
+                yield self._slots[node.bit_length() - 1]
+
+    def _one_node(self, job: Job, share: int) -> Holding | None:
+        for slot in self._with_room(share):
+            if _accepts(slot.node, job):
+                return ((slot, _pick(slot.free, share, len(slot.ids))),)
         return None
 
-    def _nodes(self, job: Job, count: int, share: int, consolidated: bool) -> GpuSet | None:
-        fitting = [
-            slot
-            for free_count in range(share, self.largest + 1)
-            for slot in map(self._slots.__getitem__, self._filed[free_count])
-            if _accepts(slot.node, job)
-        ]
+    def _nodes(self, job: Job, count: int, share: int, consolidated: bool) -> Holding | None:
+        fitting = [slot for slot in self._with_room(share) if _accepts(slot.node, job)]
         groups: Iterable[list[Slot]] = [fitting]
         if consolidated and self._switches > 1:
             by_switch: dict[str, list[Slot]] = {}
@@ -204,7 +260,7 @@ class GpuPool:
         return None
 
 
-def _common(fitting: list[Slot], count: int, share: int) -> GpuSet | None:
+def _common(fitting: list[Slot], count: int, share: int) -> Holding | None:
     """`share` GPUs of the same numbers on `count` of these nodes. Greedy; exact for whole nodes."""
     for first in range(min(len(fitting) - count + 1, _TRIES)):
         members = [fitting[first]]
@@ -215,26 +271,26 @@ def _common(fitting: list[Slot], count: int, share: int) -> GpuSet | None:
                 members.append(slot)
                 mask = both
                 if len(members) == count:
-                    ordinals = _pick(mask, share, len(members[0].ids))
-                    return frozenset([member.ids[o] for member in members for o in ordinals])
+                    picked = _pick(mask, share, len(members[0].ids))
+                    return tuple([(member, picked) for member in members])
     return None
 
 
-def _pick(free: int, count: int, size: int) -> list[int]:
-    """`count` of the free GPUs: an aligned block, which shares switches and bridges, where there is one."""
-    if count == size == free.bit_count():
-        return list(range(size))
+def _pick(free: int, count: int, size: int) -> int:
+    """`count` of the free GPUs: an aligned block, which shares switches and bridges, where there is one; else
+    the lowest."""
+    block = (1 << count) - 1
     if 1 < count <= size <= _ALIGNED_UP_TO:
-        block = (1 << count) - 1
         for start in range(0, size - count + 1, count):
             if free >> start & block == block:
-                return list(range(start, start + count))
-    ordinals = []
+                return block << start
+    first = (free & -free).bit_length() - 1
+    if free >> first & block == block:
+        return block << first
+    rest = free
     for _ in range(count):
-        lowest = free & -free
-        ordinals.append(lowest.bit_length() - 1)
-        free ^= lowest
-    return ordinals
+        rest &= rest - 1
+    return free ^ rest
 
 
 def _accepts(node: Node, job: Job) -> bool:

@@ -113,5 +113,11 @@ class SimulatorTable:
 
     def indices(self, attained: Sequence[float]) -> list[float]:
         """The same for many values at once."""
-        sizes, indices = self.sizes, [*self._indices, 0.0]
-        return [indices[bisect_right(sizes, value)] for value in attained]
+        indices = [*self._indices, 0.0]
+        if len(attained) < _WORTH_ARRAYS:
+            return [indices[bisect_right(self.sizes, value)] for value in attained]
+        import numpy as np
+
+        places = np.searchsorted(np.asarray(self.sizes, dtype=float), attained, side="right")
+        found: list[float] = np.asarray(indices)[places].tolist()
+        return found

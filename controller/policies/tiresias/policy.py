@@ -17,7 +17,9 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from controller.model import Job, Phase
 from controller.policies.gangs.lanes import Key
-from controller.policies.gangs.planner import Course, GangPolicy, Member, Standing, gpus_words
+from controller.policies.gangs.member import Member, Standing
+from controller.policies.gangs.planner import GangPolicy, gpus_words
+from controller.policies.gangs.rounding import rounded
 from controller.policies.tiresias.gittins import Distribution, SimulatorTable
 from controller.policies.tiresias.settings import QueueSettings, TiresiasGittinsSettings, TiresiasLasSettings
 from controller.policies.tiresias.skew import fit_pack_limit, skew_fraction
@@ -169,11 +171,22 @@ class _Tiresias(GangPolicy[Account]):
             return job.run_seconds_at(now) - account.forgiven_seconds
         return job.gpu_seconds_at(now) - account.forgiven_gpu_seconds
 
-    def course(self, member: Member[Account]) -> tuple[float, float]:
-        job, account = member.job, member.account
+    def _attained(self, members: Sequence[Member[Account]], now: float) -> list[float]:
+        """The same for many: this is asked of every running job at every plan."""
+        jobs = [member.job for member in members]
         if self._service == "seconds":
-            return job.run_seconds - account.forgiven_seconds, 1.0
-        return job.gpu_seconds - account.forgiven_gpu_seconds, float(len(job.running_on))
+            ran = [job.run_seconds - m.account.forgiven_seconds for job, m in zip(jobs, members, strict=True)]
+            return [
+                value if (since := job.accrues_since) is None else value + (now - since)
+                for job, value in zip(jobs, ran, strict=True)
+            ]
+        served = [
+            job.gpu_seconds - m.account.forgiven_gpu_seconds for job, m in zip(jobs, members, strict=True)
+        ]
+        return [
+            value if (since := job.accrues_since) is None else value + len(job.running_on) * (now - since)
+            for job, value in zip(jobs, served, strict=True)
+        ]
 
     def lane(self, member: Member[Account], now: float) -> int:
         account = member.account
@@ -230,8 +243,8 @@ class _Tiresias(GangPolicy[Account]):
         members = self._members
         for lane, limit in zip(self._lanes, self._limits, strict=False):
             if lane.running_count:
-                for _, job_id, _ in lane.running:
-                    yield members[job_id], limit
+                for entry in lane.running:
+                    yield members[entry[-2]], limit
 
     def key(self, member: Member[Account], now: float) -> Key:
         job, account = member.job, member.account
@@ -256,6 +269,9 @@ class _Tiresias(GangPolicy[Account]):
             self.reshapes = True
         if job.profile.step_seconds and job.phase is Phase.RUNNING:
             self._learn_speed(job)
+
+    def first_seen(self, member: Member[Account]) -> bool:
+        return member.account.first_run is None
 
     def began(self, member: Member[Account], now: float) -> None:
         account = member.account
@@ -385,11 +401,8 @@ class TiresiasLas(_Tiresias):
         job = member.job
         return (-job.priority_class, round(self.attained(member, now), 6), job.submit_time, job.id)
 
-    def keys(self, courses: Sequence[Course], lane: int, now: float) -> list[Key]:
-        return [
-            (rank, round(value + change * (now - since), 6), submit, job_id)
-            for rank, value, change, since, submit, job_id in courses
-        ]
+    def ranks(self, members: Sequence[Member[Account]], lane: int, now: float) -> Sequence[float]:
+        return rounded(self._attained(members, now))
 
 
 class TiresiasGittins(_Tiresias):
@@ -433,16 +446,13 @@ class TiresiasGittins(_Tiresias):
         job = member.job
         return (-job.priority_class, -index, job.submit_time, job.id)
 
-    def by_course(self) -> bool:
+    def moves(self) -> bool:
         return self._table is not None or len(self._distribution) >= self._gittins.samples_needed
 
-    def keys(self, courses: Sequence[Course], lane: int, now: float) -> Sequence[Key]:
+    def ranks(self, members: Sequence[Member[Account]], lane: int, now: float) -> Sequence[float]:
         settings = self._gittins
-        # (It is done for every running job in every plan. Jobs of one lane have one quantum.)
-        attained = [
-            round(reached, 6) if (reached := value + change * (now - since)) > 0 else 0.0
-            for _, value, change, since, _, _ in courses
-        ]
+        # (Jobs of one lane have one quantum.)
+        attained = rounded([max(0.0, served) for served in self._attained(members, now)])
         indices: Sequence[float | None]
         if self._table is not None:
             indices = self._table.indices(attained)
@@ -453,10 +463,7 @@ class TiresiasGittins(_Tiresias):
             if settings.quantum == "queue":
                 quantum = self._limits[lane] if lane < len(self._limits) else math.inf
             indices = self._distribution.indices(attained, quantum)
-        return [
-            (course[0], -(index or 0.0), course[4], course[5])
-            for course, index in zip(courses, indices, strict=True)
-        ]
+        return [-(index or 0.0) for index in indices]
 
     # -- learning -------------------------------------------------------------------------------------
 

@@ -12,12 +12,16 @@ from controller.model import JobId
 from controller.policies.gangs.lanes import Lane, select
 
 
-def plain(lanes: list[list[tuple[float, int, int, bool]]], free: int) -> tuple[list[int], list[int]]:
+def plain(
+    lanes: list[list[tuple[float, int, int, bool]]], free: int, backfill: bool
+) -> tuple[list[int], list[int]]:
     """Starts and stops by one look at each job in order: (key, number, GPUs, runs)."""
     starts, stops = [], []
+    blocked = False
     for lane in lanes:
         for _, number, gpus, runs in sorted(lane):
-            if gpus <= free:
+            blocked = blocked or (not backfill and gpus > free)
+            if gpus <= free and not blocked:
                 free -= gpus
                 if not runs:
                     starts.append(number)
@@ -27,8 +31,8 @@ def plain(lanes: list[list[tuple[float, int, int, bool]]], free: int) -> tuple[l
 
 
 @settings(max_examples=300, deadline=None)
-@given(seed=st.integers(0, 2**32), spare=st.integers(0, 6), short=st.booleans())
-def test_select_is_the_plain_scan(seed: int, spare: int, short: bool) -> None:
+@given(seed=st.integers(0, 2**32), spare=st.integers(0, 6), short=st.booleans(), backfill=st.booleans())
+def test_select_is_the_plain_scan(seed: int, spare: int, short: bool, backfill: bool) -> None:
     rng = random.Random(seed)
     jobs: list[list[tuple[float, int, int, bool]]] = []
     number = 0
@@ -48,9 +52,10 @@ def test_select_is_the_plain_scan(seed: int, spare: int, short: bool) -> None:
         made = Lane()
         for key, job, gpus, runs in lane:
             if runs:
-                made.add_running((key,), JobId(job), gpus)
+                made.add_running((key, JobId(job), gpus))
             else:
-                made.add_waiting((key,), JobId(job), (gpus,))
+                made.add_waiting((key, JobId(job)), (gpus,))
         lanes.append(made)
-    selection = select(lanes, free, set(), backfill=True)
-    assert (selection.starts, sorted(selection.stops)) == (plain(jobs, free)[0], sorted(plain(jobs, free)[1]))
+    selection = select(lanes, free, set(), backfill=backfill)
+    starts, stops = plain(jobs, free, backfill)
+    assert (selection.starts, sorted(selection.stops)) == (starts, sorted(stops))

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A job as the planner of exclusive gangs knows it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from controller.model import GpuSet, Job
+from controller.policies.gangs.lanes import Key, Shape
+from controller.policies.gangs.pool import Holding
+
+
+class Standing(enum.Enum):
+    """What a plan can do with a job."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    """May be stopped."""
+    FIXED = "fixed"
+    """On its GPUs, and stays there for now."""
+    ASIDE = "aside"
+    """Neither on GPUs nor a candidate now: on its way off them, ineligible, or to be left alone."""
+
+
+Place = tuple[Standing, int, Key, Shape]
+"""Where a job stands: its standing, lane and entry there; and its shape if it waits."""
+NOWHERE: Place = (Standing.ASIDE, 0, (), ())
+"""In no lane."""
+
+A = TypeVar("A")
+
+
+@dataclass(slots=True)
+class Member(Generic[A]):
+    """A job, its place, and what the policy remembers of it."""
+
+    job: Job
+    account: A
+    standing: Standing = Standing.ASIDE
+    held: GpuSet = frozenset()
+    """GPUs counted as its own in the pool."""
+    holding: Holding = ()
+    """The same as the pool has it."""
+    lane: int = 0
+    entry: Key = ()
+    """In the lane: its key, and if it runs the size of its gang after it."""
+    shape: Shape = (1,)
+    leaving: bool = False
+    """It waits for GPUs of a node where nothing starts any more, and so in no lane (`_let_leave`)."""
+    ran_from: float = 0.0
+    """When it would have begun, had it run without a break (of a job seen RUNNING): it has run as long as it
+    should at any time if this has not moved."""
+    timer: float | None = None
+    """When it is due; entries of the list of timers that say something else are void."""
