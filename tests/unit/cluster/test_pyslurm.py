@@ -66,6 +66,18 @@ async def transport(plan: Plan) -> AsyncIterator[PyslurmTransport]:
     await made.close()
 
 
+@pytest.fixture
+def squeue_calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], list[str]]:
+    """A squeue that knows job 8 on one GPU. Returns how it was called."""
+    answer = {"job_id": 8, "user_id": 0, "job_state": ["RUNNING"], "nodes": "n1"}
+    jobs = json.dumps({"jobs": [{**answer, "gres_detail": ["gpu:a100_1:1(IDX:1)"]}]})
+    called = tmp_path / "squeues"
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\necho \"$@\" >> {called}\ncat <<'E'\n{jobs}\nE\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    return lambda: called.read_text().splitlines()
+
+
 def calls() -> list[str]:
     return Path("calls").read_text().splitlines()
 
@@ -97,41 +109,29 @@ async def test_jobs_and_nodes(plan: Plan, transport: PyslurmTransport) -> None:
 
 
 async def test_which_gpus_an_ordinary_job_holds_is_asked_once(
-    plan: Plan, transport: PyslurmTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, transport: PyslurmTransport, squeue_calls: Callable[[], list[str]]
 ) -> None:
     ordinary = {"id": 8, "state": "RUNNING", "start_time": 1000, "allocated_tres": {"gpu": 2}}
     plan(Jobs_load={"jobs": [ordinary]})
-    answer = {"job_id": 8, "user_id": 0, "job_state": ["RUNNING"], "nodes": "n1"}
-    detail = {**answer, "gres_detail": ["gpu:a100_1:1(IDX:1)"]}
-    script = f"#!/bin/sh\necho \"$@\" >> {tmp_path}/squeues\ncat <<'E'\n{json.dumps({'jobs': [detail]})}\nE\n"
-    (tmp_path / "squeue").write_text(script)
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     for _ in range(3):
         assert (await transport.load()).whole_gpu_jobs == {GpuId("n1", 1): JobId(8)}
-    assert (tmp_path / "squeues").read_text().splitlines() == ["--json --states=all --jobs=8"]
+    assert squeue_calls() == ["--json --states=all --jobs=8"]
     plan(Jobs_load={"jobs": []})
     assert (await transport.load()).whole_gpu_jobs == {}
 
 
 async def test_an_ordinary_job_whose_gres_pyslurm_cannot_parse_keeps_nobody_from_looking(
-    plan: Plan, transport: PyslurmTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plan: Plan, transport: PyslurmTransport, squeue_calls: Callable[[], list[str]]
 ) -> None:
     """`--gres=gpu` and `--gres=gpu:a100` name no number, which pyslurm takes for granted."""
     ours = {"id": 7, "state": "PENDING", "admin_comment": REQUEST, "gres_per_node": {"gres/gpu": 1}}
     holding = {"id": 8, "state": "RUNNING", "allocated_tres": {"gpu": 1}, "raises": ["gres_per_node"]}
     other = {"id": 9, "state": "RUNNING", "allocated_tres": {}, "raises": ["gres_per_node"]}
     plan(Jobs_load={"jobs": [ours, holding, other]})
-    answer = {"job_id": 8, "user_id": 0, "job_state": ["RUNNING"], "nodes": "n1"}
-    detail = {**answer, "gres_detail": ["gpu:a100_1:1(IDX:1)"]}
-    script = f"#!/bin/sh\necho \"$@\" >> {tmp_path}/squeues\ncat <<'E'\n{json.dumps({'jobs': [detail]})}\nE\n"
-    (tmp_path / "squeue").write_text(script)
-    (tmp_path / "squeue").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     load = await transport.load()
     assert [job.id for job in load.jobs] == [7]
     assert load.whole_gpu_jobs == {GpuId("n1", 1): JobId(8)}
-    assert (tmp_path / "squeues").read_text().splitlines() == ["--json --states=all --jobs=8"]
+    assert squeue_calls() == ["--json --states=all --jobs=8"]
 
 
 async def test_gres_that_pyslurm_cannot_parse_costs_one_job_or_node_only(
