@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import time
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.cli.common import Subparsers, new_parser, terminal_columns
+from controller.errors import GandivaError
 
 if TYPE_CHECKING:
     from controller.loop import Tick
@@ -59,7 +61,8 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         action="append",
         default=[],
         dest="changes",
-        help="a setting of the policy, or any other by its whole name (table.key)",
+        help="a setting of the policy, or any other by its whole name (table.key; with --compare: "
+        "policy.NAME.key)",
     )
     parser.add_argument(
         "--throughputs", metavar="FILE", type=Path, help="steps per second by GPU type, model, gang (JSON)"
@@ -93,16 +96,17 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
-    from controller.errors import GandivaError
     from controller.simulation.cluster_spec import parse_cluster
     from controller.simulation.configure import configure
     from controller.simulation.driver import Simulation
     from controller.simulation.ground_truth import Throughputs, read_throughputs
     from controller.simulation.traces import read_trace
 
-    names = args.compare.split(",") if args.compare else [args.policy]
+    names = args.compare.split(",") if args.compare is not None else [args.policy]
     if args.jobs_out is not None and len(names) > 1:
         raise GandivaError("--jobs-out takes the jobs of one policy: use it with --policy")
+    for path in (args.jobs_out, args.html):
+        _check_place(path)
     chosen = [configure(args.settings, name, args.changes) for name in names]
     cluster = parse_cluster(args.cluster, args.gpus_per_node)
     throughputs = read_throughputs(args.throughputs) if args.throughputs else Throughputs()
@@ -126,8 +130,19 @@ def _run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _check_place(path: Path | None) -> None:
+    """Raises GandivaError where a result could not be written, which is better known before than after."""
+    if path is None:
+        return
+    if not path.parent.is_dir():
+        raise GandivaError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise GandivaError(f"cannot write {path}: it is a folder")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise GandivaError(f"cannot write {path}: permission denied")
+
+
 def _write(args: argparse.Namespace, outcomes: list[Outcome]) -> None:
-    from controller.errors import GandivaError
     from controller.simulation.metrics import write_jobs
 
     try:

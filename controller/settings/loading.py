@@ -55,15 +55,16 @@ def load_settings(path: Path) -> Settings:
     return parse_settings(read_text(path), str(path))
 
 
-def read_text(path: Path) -> str:
-    """The text of a settings file, unchecked. Raises SettingsError."""
+def read_text(path: Path, named_with: str = f"--config or {ENVIRONMENT}") -> str:
+    """The text of a settings file, unchecked. Raises SettingsError. `named_with`: what another is named with,
+    for the message."""
     try:
         with path.open("rb") as file:
             raw = file.read(MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise SettingsError(
             f"there is no settings file {path}: make one from `gandiva config sample`, or name another one "
-            f"with --config or {ENVIRONMENT}"
+            f"with {named_with}"
         ) from None
     except OSError as error:
         raise SettingsError(f"cannot read the settings file {path}: {error.strerror}") from error

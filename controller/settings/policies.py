@@ -46,7 +46,11 @@ class PolicySettings(Section):
         """`[policy.tiresias-las]` is the table of the policy of that name, too."""
         if not isinstance(values, dict):
             return values
-        return {key.replace("-", "_") if isinstance(key, str) else key: v for key, v in values.items()}
+        named = {key.replace("-", "_") if isinstance(key, str) else key: v for key, v in values.items()}
+        if len(named) < len(values):
+            twice = next(key for key in values if key not in named)
+            raise ValueError(f'has the table "{twice}" twice, with dashes and with underscores')
+        return named
 
     @property
     def chosen(self) -> BaseModel:

@@ -26,7 +26,7 @@ def configure(path: Path | None, policy: str | None, changes: Sequence[str]) -> 
     if path is not None:
         source = str(path)
         try:
-            values = tomllib.loads(read_text(path))
+            values = tomllib.loads(read_text(path, "--settings"))
         except (ValueError, RecursionError) as error:  # (numbers of 5,000 digits, 1,000 brackets)
             raise SettingsError(f"{path}: not valid TOML: {error}") from error
     table = values.setdefault("policy", {})
@@ -41,6 +41,8 @@ def configure(path: Path | None, policy: str | None, changes: Sequence[str]) -> 
         if not equals or not key:
             raise SettingsError(f"--set {change}: must be KEY=VALUE, such as queue_limits=[3250.0]")
         parts = key.split(".") if "." in key else ["policy", name, key]
+        if parts == ["policy", "name"] and policy is not None:
+            raise SettingsError(f"--set {change}: the policy is {policy} already")
         _set(values, parts, _value(text.strip()), change)
     return check_values(values, source)
 

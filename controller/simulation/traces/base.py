@@ -121,8 +121,8 @@ def open_text(path: Path) -> IO[str]:
     """The file, unpacked where its name ends in .gz. Raises GandivaError."""
     try:
         if path.suffix == ".gz":
-            return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8", newline="")
-        return path.open(encoding="utf-8", newline="")
+            return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8-sig", newline="")
+        return path.open(encoding="utf-8-sig", newline="")  # (spreadsheets begin with a mark that is no text)
     except OSError as error:
         raise GandivaError(f"cannot read the trace {path}: {error.strerror}") from error
 
@@ -161,9 +161,9 @@ def read_table(
             seen = True
             yield Row(path, line, dict(zip(names, fields, strict=True)))
         if not seen:
-            raise TraceError(
-                path, 1, "", "no jobs: the file is empty" + ("" if names is None else " but for its header")
-            )
+            only_header = not header and names is not None
+            problem = "no jobs: the file is empty" + (" but for its header" if only_header else "")
+            raise TraceError(path, 1, "", problem)
 
 
 def _check_header(path: Path, line: int, names: list[str], needed: Sequence[str], hint: str) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from controller.simulation.traces.base import Row, TraceError, TraceJob, check_unique, read_table
+from controller.simulation.traces.base import MAX_GPUS, Row, TraceError, TraceJob, check_unique, read_table
 
 _MODEL = re.compile(r"[^A-Za-z0-9._+-]+")
 
@@ -101,7 +101,7 @@ def sacct(path: Path, hint: str) -> list[TraceJob]:
         if "." in row.values["JobID"]:
             continue
         tres = row.values["AllocTRES"] or row.values.get("ReqTRES", "")
-        gpus = sum(map(int, _TRES_GPUS.findall(tres))) or sum(map(int, _TRES_TYPED.findall(tres)))
+        gpus = _tres_gpus(row, _TRES_GPUS.findall(tres)) or _tres_gpus(row, _TRES_TYPED.findall(tres))
         elapsed_seconds = row.number("ElapsedRaw")
         if not gpus or not elapsed_seconds:
             continue
@@ -121,6 +121,14 @@ def sacct(path: Path, hint: str) -> list[TraceJob]:
     found.sort(key=lambda item: item[0])
     zero = found[0][0]
     return [_at(job, (moment - zero).total_seconds()) for moment, job in found]
+
+
+def _tres_gpus(row: Row, counts: list[str]) -> int:
+    """Their sum. Raises TraceError; a number of 5,000 digits is none for Python either."""
+    gpus = sum(int(count) if len(count) < 9 else MAX_GPUS + 1 for count in counts)
+    if gpus > MAX_GPUS:
+        raise TraceError(row.path, row.line, "AllocTRES", f"more than {MAX_GPUS} GPUs")
+    return gpus
 
 
 def native(path: Path, hint: str) -> list[TraceJob]:

@@ -104,6 +104,10 @@ def test_values_are_read() -> None:
         ('[api]\nurl = "file:///etc/passwd"', "must be a URL such as"),
         ("[log]\nfile = 1", "log.file = 1: must be an absolute path"),
         ("[a", "not valid TOML"),
+        (
+            "[policy.tiresias-las]\nqueue_limits = [1.0]\n[policy.tiresias_las]\nqueue_limits = [2.0]",
+            'policy = {…}: has the table "tiresias-las" twice, with dashes and with underscores',
+        ),
     ],
 )
 def test_a_mistake_gives_one_message_with_file_key_value_and_what_is_allowed(text: str, message: str) -> None:

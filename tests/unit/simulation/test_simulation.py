@@ -242,6 +242,7 @@ def test_labels_of_a_plot_are_within_it() -> None:
         ("queue_limits=[9, 3]", "must be rising numbers"),
         ("nonsense=1", "policy.tiresias-las.nonsense: no such key"),
         ("simulation.round_seconds=-1", "simulation.round_seconds"),
+        ("policy.name=srtf", "--set policy.name=srtf: the policy is tiresias-las already"),
     ],
 )
 def test_bad_settings_on_the_command_line(
@@ -252,6 +253,42 @@ def test_bad_settings_on_the_command_line(
     arguments = ["simulate", "--trace", str(path), "--trace-format", "native", "--cluster", "v100:4"]
     assert main([*arguments, "--policy", "tiresias-las", "--set", change]) == 1
     assert message in capsys.readouterr().err
+
+
+def test_a_comparison_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.csv").write_text(NATIVE)
+    arguments = ["simulate", "--trace", str(tmp_path / "t.csv"), "--trace-format", "native"]
+    assert main([*arguments, "--cluster", "v100:4", "--compare", ""]) == 1
+    assert 'policy.name = ""' in capsys.readouterr().err
+
+
+def test_a_settings_file_that_is_not_there_is_named_as_this_command_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.csv").write_text(NATIVE)
+    arguments = ["simulate", "--trace", str(tmp_path / "t.csv"), "--trace-format", "native"]
+    assert main([*arguments, "--cluster", "v100:4", "--settings", str(tmp_path / "none.toml")]) == 1
+    said = capsys.readouterr().err
+    assert "or name another one with --settings" in said and "GANDIVA_CONFIG" not in said
+
+
+@pytest.mark.parametrize("option", ["--html", "--jobs-out"])
+def test_what_cannot_be_written_is_said_before_anything_is_simulated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    (tmp_path / "t.csv").write_text(NATIVE)
+    other = {"--html": "--jobs-out", "--jobs-out": "--html"}[option]
+    arguments = ["simulate", "--trace", str(tmp_path / "t.csv"), "--trace-format", "native"]
+    arguments += ["--cluster", "v100:4", other, str(tmp_path / "written"), option]
+
+    def never(_: Simulation) -> Outcome:
+        raise AssertionError("simulated")
+
+    monkeypatch.setattr(Simulation, "run", never)
+    for place, problem in (("none/x", "there is no folder"), (".", "it is a folder")):
+        assert main([*arguments, str(tmp_path / place)]) == 1
+        assert problem in capsys.readouterr().err
+    assert not (tmp_path / "written").exists()
 
 
 def test_recorded_decisions_replay_to_the_same_plan(

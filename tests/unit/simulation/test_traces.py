@@ -61,6 +61,18 @@ def test_all_formats_read_what_they_should(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+def test_the_mark_of_a_spreadsheet_at_the_begin_is_no_part_of_a_name(tmp_path: Path, name: str) -> None:
+    data = ("\ufeff" + NATIVE + "a,0,1,1\n").encode()
+    (tmp_path / name).write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+    assert [job.id for job in read_trace(tmp_path / name, "native")] == ["a"]
+
+
+def test_an_empty_file_of_a_format_without_a_header_has_none(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"the file is empty$"):
+        read_trace(write(tmp_path, "\n"), "gavel")
+
+
 def test_gzip_is_unpacked(tmp_path: Path) -> None:
     path = tmp_path / "t.csv.gz"
     path.write_bytes(gzip.compress((NATIVE + "a,0,1,1\n").encode()))
@@ -110,6 +122,16 @@ def test_gzip_is_unpacked(tmp_path: Path) -> None:
             "line 2, column `timestamp`: 'noon' is not a time",
         ),
         ("sacct", SACCT + "1|2026-10-01T10:00:00|60|cpu=1|a\n", "no job in it ran on GPUs"),
+        (
+            "sacct",
+            SACCT + f"1|2026-10-01T10:00:00|60|gres/gpu={'9' * 5000}|a\n",
+            "line 2, column `AllocTRES`: more than 1000000 GPUs",
+        ),
+        (
+            "sacct",
+            SACCT + "1|2026-10-01T10:00:00|60|gres/gpu:a100=999999,gres/gpu:v100=999999|a\n",
+            "line 2, column `AllocTRES`: more than 1000000 GPUs",
+        ),
         (
             "native",
             NATIVE.strip() + ",nodes\na,0,1,3,2\n",
