@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Literal
 
 from controller.errors import GandivaError
 
@@ -137,7 +137,9 @@ def read_table(
 ) -> Iterator[Row]:
     """Rows of a table. `header`: the names of the columns where the file has none. Raises TraceError."""
     with open_text(path) as file:
-        reader = csv.reader(_lines(path, file), delimiter=delimiter, strict=True)
+        # Quotes have a meaning in files with commas only: sacct and Gavel write them as they are.
+        quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
+        reader = csv.reader(_lines(path, file), delimiter=delimiter, quoting=quoting, strict=True)
         names = list(header) if header else None
         seen = False
         while True:

@@ -68,6 +68,14 @@ def test_the_mark_of_a_spreadsheet_at_the_begin_is_no_part_of_a_name(tmp_path: P
     assert [job.id for job in read_trace(tmp_path / name, "native")] == ["a"]
 
 
+def test_quotes_in_the_names_of_jobs_are_letters_to_sacct_and_gavel(tmp_path: Path) -> None:
+    row = "|2026-10-01T10:00:00|60|gres/gpu=1|a|"
+    text = SACCT.strip() + "|JobName\n" + f'1{row}"of mine\n2{row}"all"\n'
+    assert [job.id for job in read_trace(write(tmp_path, text), "sacct")] == ["1", "2"]
+    (job,) = read_trace(write(tmp_path, GAVEL.replace("python3", '"python3')), "gavel")
+    assert job.steps == 1646
+
+
 def test_an_empty_file_of_a_format_without_a_header_has_none(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"the file is empty$"):
         read_trace(write(tmp_path, "\n"), "gavel")
