@@ -99,6 +99,10 @@ def make_nodes(names: Iterable[str], gpus: int, model: str = "a100", shards: int
     ]
 
 
+_NOTHING_BOUND: GpuSet = frozenset()
+_NO_NODES: frozenset[str] = frozenset()
+
+
 class _Nothing:
     """To wait for nothing takes no coroutine."""
 
@@ -390,34 +394,36 @@ class SimulatedCluster:
         return job.view
 
     def _made_view(self, job: SimulatedJob) -> SlurmJob:
+        pending, ended = job.state is JobState.PENDING, job.state is JobState.ENDED
+        # (By place, in the order of the fields: by name it takes three times as long.)
         return SlurmJob(
-            id=job.id,
-            user=job.user,
-            uid=job.uid,
-            name=job.name or f"job{job.id}",
-            account="research",
-            partition="gpu",
-            qos="normal",
-            state=job.state,
-            state_name=job.state_name,
-            reason="JobHeldUser" if job.held else "None",
-            held=job.held,
-            user_hold=False,
-            eligible=job.eligible,
-            request=job.request,
-            submit_time=job.submit_time,
-            start_time=job.start_time,
-            end_time=job.end_time,
-            binding=job.binding if job.state is not JobState.PENDING else frozenset(),
-            exclusive_gpus=False,
-            nodes=job.nodes,
-            cpus_per_node=1,
-            memory_per_node_bytes=job.memory_per_node_bytes,
-            restart_count=job.restart_count,
-            excluded_nodes=frozenset(),
-            required_nodes=frozenset(),
-            exit_code=job.exit_code if job.state is JobState.ENDED else 0,
-            duration_seconds=job.work_seconds if self.tells_durations else None,
+            job.id,
+            job.user,
+            job.uid,
+            job.name or f"job{job.id}",
+            "research",  # account
+            "gpu",  # partition
+            "normal",  # qos
+            job.state,
+            job.state_name,
+            "JobHeldUser" if job.held else "None",
+            job.held,
+            False,  # user_hold
+            job.eligible,
+            job.request,
+            job.submit_time,
+            job.start_time,
+            job.end_time,
+            _NOTHING_BOUND if pending else job.binding,
+            False,  # exclusive_gpus
+            job.nodes,
+            1,  # cpus_per_node
+            job.memory_per_node_bytes,
+            job.restart_count,
+            _NO_NODES,  # excluded
+            _NO_NODES,  # required
+            job.exit_code if ended else 0,
+            job.work_seconds if self.tells_durations else None,
         )
 
 
