@@ -594,7 +594,9 @@ class Controller:
                 for name, sample in samples.items()
                 if isinstance(sample, NodeSample)
                 for job_id in sample.jobs
-                if (home := homes.get(job_id)) is None or (home and name not in home)
+                if ((home := homes.get(job_id)) is None or (home and name not in home))
+                # (One that lives here needs it, whatever Slurm has forgotten.)
+                and not sample.living({job_id})
             ]
         in_flight = self.executor.in_flight() if found else {}
         return [(name, job_id) for name, job_id in found if job_id not in in_flight]

@@ -12,6 +12,7 @@ import pytest
 from controller.errors import JournalError
 from controller.loop import LEFTOVER_SECONDS
 from controller.model import JobId
+from controller.nodes.port import NodeJob, NodePhase, NodeSample
 from controller.policies.fifo import Fifo
 from controller.simulation.virtual_time import run_virtual
 from tests.unit.loop.test_lingering import Forgotten
@@ -20,10 +21,18 @@ from tests.unit.loop.world import World
 GONE = JobId(999)
 
 
-class Slow(Forgotten):
+class LeftBehind(Forgotten):
+    """The control block of a job that is gone."""
+
+    def _lived_on(self, sample: NodeSample) -> NodeSample:
+        sample = super()._lived_on(sample)
+        block = NodeJob(GONE, NodePhase.RUNNING, (0,))
+        return NodeSample(sample.node, sample.time, sample.gpus, {GONE: block, **sample.jobs})
+
+
+class Slow(LeftBehind):
     """Takes for ever to remove a control block."""
 
-    with_session = frozenset({GONE})
     asked = 0
 
     async def forget(self, node: str, job_id: JobId) -> None:
@@ -43,6 +52,39 @@ def test_a_control_block_that_takes_long_to_remove_keeps_nobody_waiting(tmp_path
         job = world.submit(work_seconds=5)
         await world.until_ended([job], 60)
         assert nodes.asked == 1, "it is asked again only when the first try is over"
+        await world.stop()
+
+    run_virtual(scenario(), start=1_000_000.0)
+
+
+class Counting(LeftBehind):
+    """Says how often a control block was to be removed."""
+
+    asked = 0
+
+    async def forget(self, node: str, job_id: JobId) -> None:
+        self.asked += 1
+
+
+@pytest.mark.parametrize("alive_by", ["with_session", "with_memory"])
+def test_a_job_that_lives_keeps_its_control_block_though_slurm_has_forgotten_it(
+    tmp_path: Path, alive_by: str
+) -> None:
+    """slurmctld may have lost its memory, and find the job again when its node registers anew."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        nodes = Counting(world.cluster)
+        world.node_port = world.nodes = nodes
+        setattr(nodes, alive_by, frozenset({GONE}))
+        world.start()
+        await asyncio.sleep(4 * LEFTOVER_SECONDS)
+        assert nodes.asked == 0
+        setattr(nodes, alive_by, frozenset())
+        await asyncio.sleep(LEFTOVER_SECONDS / 2)
+        assert nodes.asked == 0, "one look does not count"
+        await asyncio.sleep(LEFTOVER_SECONDS)
+        assert nodes.asked > 0
         await world.stop()
 
     run_virtual(scenario(), start=1_000_000.0)
