@@ -39,10 +39,10 @@ smoke: env ## A few live tests on Slurm 24.11 with the command adapter (RELEASE=
 	@printf '==> Smoke tests on another Slurm release\n'
 	@RELEASE=$${RELEASE:-trixie} $(PYTHON) -m pytest tests/live -m 'live and smoke' -q
 
-live: env ## Live tests: real Slurm in containers, mock GPUs (KEEP=1 keeps the clusters, CLUSTERS=1 makes one)
+live: env ## Live tests: real Slurm in containers, mock GPUs (KEEP=1 keeps the clusters, three; CLUSTERS=N makes N)
 	@printf '==> Live tests on mini clusters\n'
 	@$(CLUSTER) build
-	@$(PYTHON) -m pytest tests/live -m live -q --ignore tests/live/test_packages.py -n $(or $(CLUSTERS),2) --dist worksteal
+	@$(PYTHON) -m pytest tests/live -m live -q --ignore tests/live/test_packages.py -n $(or $(CLUSTERS),3) --dist worksteal
 
 faults: env ## Break every part at every step on a real Slurm (QUICK=1: one of each kind; WRITE=1: into the docs)
 	@printf '==> Faults on a mini cluster\n'
