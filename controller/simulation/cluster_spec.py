@@ -29,6 +29,8 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
+MOST_GPUS = 1_000_000
+"""Of a simulated cluster: more must be a slip, and would take minutes to lay out."""
 _SHARDS = 16
 _ENTRY = re.compile(r"([a-z][a-z0-9]{0,31}):([0-9]{1,7})")
 
@@ -85,6 +87,8 @@ def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
     """From the command line: entries `model:count`, or the name of a TOML file. Raises ClusterSpecError."""
     entries = text.split(",")
     if all(_ENTRY.fullmatch(entry) for entry in entries):
+        if sum(int(entry.split(":")[1]) for entry in entries) > MOST_GPUS:
+            raise ClusterSpecError(f"--cluster {text}: more than {MOST_GPUS:,} GPUs in all")
         nodes: list[SlurmNode] = []
         for entry in entries:
             model, count = entry.split(":")
@@ -93,16 +97,16 @@ def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
             raise ClusterSpecError(f"--cluster {text}: no GPUs at all")
         return ClusterSpec(tuple(nodes))
     path = Path(text)
-    if path.suffix != ".toml" and not _exists(path):
+    if path.suffix != ".toml" and not _is_file(path):
         raise ClusterSpecError(
             f"--cluster {text}: neither entries such as v100:36,k80:12 (type, number of GPUs) nor a TOML file"
         )
     return _read(path)
 
 
-def _exists(path: Path) -> bool:
+def _is_file(path: Path) -> bool:
     try:
-        return path.exists()
+        return path.is_file()
     except (OSError, ValueError):  # no name that a file could have
         return False
 
@@ -128,6 +132,8 @@ def _read(path: Path) -> ClusterSpec:
         raise ClusterSpecError(f"{path}: {'; '.join(problems[:5])} (keys of [[nodes]]: {keys})") from None
     except (ValueError, RecursionError) as error:
         raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
+    if sum(group.count * group.gpus for group in described.nodes) > MOST_GPUS:
+        raise ClusterSpecError(f"{path}: more than {MOST_GPUS:,} GPUs in all")
     nodes: list[SlurmNode] = []
     for group in described.nodes:
         for _ in range(group.count):

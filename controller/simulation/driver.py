@@ -156,7 +156,9 @@ class Simulation:
         work = self._ground_truth.duration_seconds(job.model, job.gpus, job.steps)
         if work is None and not drop:
             where = f"on {self._ground_truth.reference_type} with {job.gpus} GPUs"
-            problem = f"the table of throughputs (--throughputs) has no rate of {job.model!r} {where}"
+            problem = f"the table of throughputs has no rate of {job.model!r} {where}"
+            if not self.throughputs.alone:
+                problem = "how long its steps take is not known: --throughputs names the table that says so"
             raise TraceError(self.trace, job.line, "job_type", problem)
         return work
 

@@ -21,7 +21,7 @@ from controller.simulation.driver import Outcome, Simulation, SimulationError
 from controller.simulation.ground_truth import GroundTruth, Throughputs, read_throughputs
 from controller.simulation.metrics import summary
 from controller.simulation.plots import svg
-from controller.simulation.traces import TraceJob
+from controller.simulation.traces import TraceError, TraceJob
 
 IDEAL = """
 [requests]
@@ -349,3 +349,21 @@ def test_a_description_of_the_cluster_is_refused_with_all_that_is_wrong(tmp_path
         " than or equal to 1; nodes.0.gpu_mode: no such key"
         " (keys of [[nodes]]: count, gpu_model, gpus, switch, cpus, memory)"
     )
+
+
+@pytest.mark.parametrize("text", ["", ",", ".", "a100", "a100:0", "a100:500000,h100:500001", "c.toml"])
+def test_a_cluster_that_cannot_be_is_refused_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.toml").write_text('[[nodes]]\ngpu_model = "a100"\ngpus = 1024\ncount = 1000\n')
+    words = {"a100:0": "no GPUs at all", "a100:500000,h100:500001": "more than 1,000,000 GPUs"}
+    words["c.toml"] = "more than 1,000,000 GPUs"
+    with pytest.raises(ClusterSpecError, match=words.get(text, "neither entries such as")):
+        parse_cluster(text, 8)
+
+
+def test_steps_without_a_table_of_throughputs_say_which_option_is_missing() -> None:
+    job = TraceJob("a", 0, 1, None, 2, model="resnet50", steps=100.0)
+    with pytest.raises(TraceError, match="--throughputs names the table"):
+        run([job], IDEAL, "fifo", "v100:2", 2)
