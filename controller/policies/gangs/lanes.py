@@ -25,7 +25,7 @@ Shape = tuple[Hashable, ...]
 """Jobs of one shape fit or do not fit in the same way. The first item is the size of the gang."""
 
 
-_FEW = 16
+_FEW = 8
 """Up to one change in so many entries, each is put in its place by itself; from there on all are sorted."""
 
 

@@ -24,11 +24,6 @@ class Standing(enum.Enum):
     """Neither on GPUs nor a candidate now: on its way off them, ineligible, or to be left alone."""
 
 
-Place = tuple[Standing, int, Key, Shape]
-"""Where a job stands: its standing, lane and entry there; and its shape if it waits."""
-NOWHERE: Place = (Standing.ASIDE, 0, (), ())
-"""In no lane."""
-
 A = TypeVar("A")
 
 
@@ -43,6 +38,8 @@ class Member(Generic[A]):
     """GPUs counted as its own in the pool."""
     holding: Holding = ()
     """The same as the pool has it."""
+    entered: Standing = Standing.ASIDE
+    """What it is in its lane: one that waits, one that runs, or (ASIDE) not there."""
     lane: int = 0
     entry: Key = ()
     """In the lane: its key, and if it runs the size of its gang after it."""

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 from controller.layered import Layered
 from controller.model import Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot
 from controller.policies.gangs.lanes import Key, Lane, Shape, select
-from controller.policies.gangs.member import NOWHERE, Member, Place, Standing
+from controller.policies.gangs.member import Member, Standing
 from controller.policies.gangs.pool import GpuPool, Holding
 from controller.policies.gangs.rounding import prepare
 from controller.policies.gangs.untold import differing
@@ -287,23 +287,22 @@ class GangPolicy(ABC, Generic[A]):
             member = self._members[job_id] = Member(
                 job, self.load_account(job, self._unseen.pop(job_id, None))
             )
-        place = self._place(member)
         member.job = job
         member.ran_from = job.run_seconds_at(now) - now
         held: GpuSet = frozenset()
+        closed = self._pool.closed
         if standing is Standing.RUNNING or standing is Standing.FIXED:
             held = job.running_on or job.binding
-            if self._pool.closed and held and all(gpu.node in self._pool.closed for gpu in held):
+            if closed and held and all(gpu.node in closed for gpu in held):
                 standing = Standing.FIXED  # where nothing starts, its GPUs are of use to nobody else
         member.standing = standing
         if held is not member.held:
             self._hold(member, held)
-        if self._pool.closed:
-            closed = self._pool.closed
+        if closed:
             member.leaving = job.phase in _MAY_START and any(gpu.node in closed for gpu in job.binding)
             (self._leaving.add if member.leaving else self._leaving.discard)(job_id)
         self.seen(member, now)
-        self._enter(member, place, now)
+        self._enter(member, now)
 
     def _hold(self, member: Member[A], held: GpuSet) -> None:
         """These GPUs are its own, and no others."""
@@ -315,32 +314,45 @@ class GangPolicy(ABC, Generic[A]):
 
     def _leave(self, member: Member[A]) -> None:
         """Take it out of lanes and pool."""
-        self._leave_place(self._place(member))
+        self._leave_lane(member)
         self._hold(member, frozenset())
 
-    def _place(self, member: Member[A]) -> Place:
-        """Where it stands: what `_enter` takes it from, if it does not come back to the same place."""
-        standing = member.standing
-        if standing is Standing.WAITING and not member.leaving:
-            return standing, member.lane, member.entry, member.shape
-        if standing is Standing.RUNNING:
-            return standing, member.lane, member.entry, ()
-        return NOWHERE
+    def _leave_lane(self, member: Member[A]) -> None:
+        if member.entered is Standing.WAITING:
+            self._lanes[member.lane].remove_waiting(member.entry, member.shape)
+        elif member.entered is Standing.RUNNING:
+            self._lanes[member.lane].remove_running(member.entry)
+        member.entered = Standing.ASIDE
 
-    def _leave_place(self, place: Place) -> None:
-        standing, lane, entry, shape = place
-        if standing is Standing.WAITING:
-            self._lanes[lane].remove_waiting(entry, shape)
-        elif standing is Standing.RUNNING:
-            self._lanes[lane].remove_running(entry)
-
-    def _enter(self, member: Member[A], before: Place, now: float) -> None:
-        """From where it stood to where its standing, lane and key say. (The pool counts its GPUs already.)"""
-        member.lane = self.lane(member, now)
-        if member.standing is Standing.WAITING:
-            member.shape = self._shape(member, now)
-        self._enter_lane(member, before, now)
+    def _enter(self, member: Member[A], now: float) -> None:
+        """From where it is to where its standing, lane and key say. (The pool counts its GPUs already.)"""
+        lane = self.lane(member, now)
+        shape = self._shape(member, now) if member.standing is Standing.WAITING else member.shape
+        self._enter_lane(member, lane, shape, now)
         self._set_timer(member, now)
+
+    def _enter_lane(self, member: Member[A], lane: int, shape: Shape, now: float) -> None:
+        """The same, by a new key. Most come back to the place that they have already."""
+        standing = member.standing
+        if standing is Standing.RUNNING:
+            entry = (*self.key(member, now), member.job.request.gpus)
+        elif standing is Standing.WAITING and not member.leaving:
+            entry = self.key(member, now)
+        else:
+            entry, standing = (), Standing.ASIDE
+        if (
+            standing is member.entered
+            and entry == member.entry
+            and lane == member.lane
+            and shape == member.shape
+        ):
+            return
+        self._leave_lane(member)
+        member.entered, member.entry, member.lane, member.shape = standing, entry, lane, shape
+        if standing is Standing.WAITING:
+            self._lanes[lane].add_waiting(entry, shape)
+        elif standing is Standing.RUNNING:
+            self._lanes[lane].add_running(entry)
 
     def _set_timer(self, member: Member[A], now: float) -> None:
         time = self.next_time(member, now)
@@ -385,27 +397,11 @@ class GangPolicy(ABC, Generic[A]):
                 and job.not_before is not None
                 and job.not_before <= now + 1e-6
             )
-            place = self._place(member)
             self.moved.add(job.id)
             if again:
                 member.standing = Standing.WAITING
             self.due(member, now)
-            self._enter(member, place, now)
-
-    def _enter_lane(self, member: Member[A], before: Place, now: float) -> None:
-        """From where it stood into its lane, by a new key."""
-        key, standing = self.key(member, now), member.standing
-        member.entry = key if standing is not Standing.RUNNING else (*key, member.job.request.gpus)
-        place = self._place(member)
-        if place == before:
-            return
-        self._leave_place(before)
-        if place is NOWHERE:
-            return
-        if standing is Standing.WAITING:
-            self._lanes[member.lane].add_waiting(key, member.shape)
-        else:
-            self._lanes[member.lane].add_running(member.entry)
+            self._enter(member, now)
 
     def _reorder(self, now: float) -> None:
         """Running jobs into the order of this moment."""
@@ -573,17 +569,15 @@ class GangPolicy(ABC, Generic[A]):
             member = self._members[job_id]
             # Its GPUs are given back to the pool already.
             member.held, member.holding = frozenset(), ()
-            place = self._place(member)
             member.standing = Standing.WAITING
             self.stopped(member, now)
-            self._enter(member, place, now)
+            self._enter(member, now)
             changed.add(job_id)
         for member, gpus, holding in placed:
-            place = self._place(member)
             member.standing = Standing.RUNNING if self.preemptive else Standing.FIXED
             self.began(member, now)
             member.held, member.holding = gpus, holding
-            self._enter(member, place, now)
+            self._enter(member, now)
             changed.add(member.job.id)
         self._expected |= changed
         return changed
@@ -596,15 +590,22 @@ class GangPolicy(ABC, Generic[A]):
             assignments: dict[JobId, Assignment] = {}
             reasons: dict[JobId, str] = {}
             entries: dict[str, Any] = {}
+            forgotten: set[str] = set()
             for job_id in changed:
-                self._write_job(job_id, now, assignments, reasons, entries)
+                member = self._members.get(job_id)
+                entry = None if member is None else self.dump_account(member, now)
+                if entry is None:
+                    forgotten.add(str(job_id))
+                else:
+                    entries[str(job_id)] = entry
+                if member is not None:
+                    self._write_job(member, now, assignments, reasons)
             if incremental:
                 # Plans are frozen: what is handed out is never changed again.
-                self._assignments = self._assignments.with_changes(assignments, changed)
-                self._reasons = self._reasons.with_changes(reasons, changed)
+                self._assignments = self._assignments.with_changes(assignments, changed - assignments.keys())
+                self._reasons = self._reasons.with_changes(reasons, changed - reasons.keys())
                 if entries or self._entries:
-                    names = set(map(str, changed))
-                    self._entries = self._entries.with_changes(entries, names)
+                    self._entries = self._entries.with_changes(entries, forgotten)
             else:
                 self._assignments, self._reasons = Layered(assignments), Layered(reasons)
                 self._entries = Layered(entries)
@@ -636,19 +637,13 @@ class GangPolicy(ABC, Generic[A]):
 
     def _write_job(
         self,
-        job_id: JobId,
+        member: Member[A],
         now: float,
         assignments: dict[JobId, Assignment],
         reasons: dict[JobId, str],
-        entries: dict[str, Any],
     ) -> None:
-        member = self._members.get(job_id)
-        if member is None:
-            return
-        entry = self.dump_account(member, now)
-        if entry is not None:
-            entries[str(job_id)] = entry
         job = member.job
+        job_id = job.id
         if member.standing is Standing.RUNNING or member.standing is Standing.FIXED:
             binding = job.binding or member.held
             last = self._assignments.get(job_id)

@@ -141,8 +141,9 @@ class GpuPool:
     def take(self, holding: Holding) -> None:
         """One more job holds these GPUs."""
         for slot, mask in holding:
-            for bit in _bits(slot.taken & mask):
-                slot.more[bit] = slot.more.get(bit, 0) + 1
+            if slot.taken & mask:
+                for bit in _bits(slot.taken & mask):
+                    slot.more[bit] = slot.more.get(bit, 0) + 1
             slot.taken |= mask
             self._change(slot, slot.free & ~mask)
 
@@ -235,9 +236,15 @@ class GpuPool:
     def _with_room(self, share: int) -> Iterator[Slot]:
         """Nodes with so many free GPUs, the fullest first, the lowest number first."""
         self._file()
-        for count in _bits(self._counts >> share << share):
-            for node in _bits(self._drawers[count.bit_length() - 1]):
-                yield self._slots[node.bit_length() - 1]
+        slots, counts = self._slots, self._counts >> share << share
+        while counts:
+            count = counts & -counts
+            counts ^= count
+            nodes = self._drawers[count.bit_length() - 1]
+            while nodes:
+                node = nodes & -nodes
+                nodes ^= node
+                yield slots[node.bit_length() - 1]
 
     def _one_node(self, job: Job, share: int) -> Holding | None:
         for slot in self._with_room(share):

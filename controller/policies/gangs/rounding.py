@@ -8,14 +8,28 @@ from collections.abc import Sequence
 _WORTH_ARRAYS = 200
 """From so many values on, arrays are faster than a loop."""
 _PLACES, _PARTS = 6, 1e6
+_FEW_SECONDS = 4e6
+"""In millionths, a number with floating point tells so many from their halves to a thousandth."""
 _FEW_PARTS = 2.0**50
 """Fewer millionths than that are told from their halves by a number with floating point."""
+
+
+def rounded_one(value: float) -> float:
+    """`round(value, 6)`, in half the time for times up to a few weeks."""
+    if not -_FEW_SECONDS < value < _FEW_SECONDS:
+        return round(value, _PLACES)
+    parts = value * _PARTS
+    whole = round(parts)
+    if -0.499 < parts - whole < 0.499:
+        return whole / _PARTS
+    # The multiplication may have carried it over a half: digits decide.
+    return round(value, _PLACES)
 
 
 def rounded(values: Sequence[float]) -> list[float]:
     """Each to millionths, as `round` does it: a place in a queue may depend on the last digit."""
     if len(values) < _WORTH_ARRAYS:
-        return [round(value, _PLACES) for value in values]
+        return [rounded_one(value) for value in values]
     import numpy as np
 
     with np.errstate(over="ignore", invalid="ignore"):

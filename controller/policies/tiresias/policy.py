@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -74,6 +75,12 @@ def _saved(raw: Any) -> Any:
         return _SAVED.validate_python(raw)
     except ValidationError:
         return None
+
+
+@lru_cache(maxsize=1024)
+def _waiting_words(queue: int, queues: int, gpus: int, consolidated: bool) -> str:
+    place = " on as few nodes as possible" if consolidated else ""
+    return f"waits in queue {queue} of {queues} for {gpus_words(gpus)}{place}"
 
 
 class _Tiresias(GangPolicy[Account]):
@@ -218,11 +225,9 @@ class _Tiresias(GangPolicy[Account]):
             if self.attained(member, now) >= limit - _TINY:
                 outgrown.append(member)
         for member in sorted(outgrown, key=lambda m: (m.job.submit_time, m.job.id)):
-            place = self._place(member)
             self._demote(member)
             self.moved.add(member.job.id)
-            member.lane = member.account.queue
-            self._enter_lane(member, place, now)
+            self._enter_lane(member, member.account.queue, member.shape, now)
 
     def next_look(self, now: float) -> float | None:
         if self._exact:
@@ -330,20 +335,22 @@ class _Tiresias(GangPolicy[Account]):
         while self._fresh:
             member = self._fresh.pop(0)
             if member.account.fresh and self._members.get(member.job.id) is member:
-                place = self._place(member)
                 member.account.fresh = False
                 self._last += 1
                 member.account.position = self._last
                 self.moved.add(member.job.id)
-                self._enter_lane(member, place, now)
+                self._enter_lane(member, member.lane, member.shape, now)
 
     def wake_interval(self) -> float | None:
         return self._settings.interval_seconds if self.dynamic else None
 
     def waiting_words(self, member: Member[Account]) -> str:
-        queue = f"queue {member.account.queue + 1} of {self.lane_count}"
-        place = " on as few nodes as possible" if member.shape[3:4] == (True,) else ""
-        return f"waits in {queue} for {gpus_words(member.job.request.gpus)}{place}"
+        return _waiting_words(
+            member.account.queue + 1,
+            self.lane_count,
+            member.job.request.gpus,
+            member.shape[3:4] == (True,),
+        )
 
     # -- placement ------------------------------------------------------------------------------------
 
