@@ -17,11 +17,12 @@ from typing import Any, Generic, TypeVar
 from controller.layered import Layered
 from controller.model import Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot
 from controller.policies.gangs.lanes import Key, Lane, Shape, select
-from controller.policies.gangs.member import Member, Standing
+from controller.policies.gangs.member import ASIDE, FIXED, RUNNING, WAITING, Member, Standing
 from controller.policies.gangs.pool import GpuPool, Holding
 from controller.policies.gangs.rounding import prepare
 from controller.policies.gangs.untold import differing
 
+_RUNS = Phase.RUNNING
 _MAY_START = frozenset({Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED})
 _ROUNDS = 64
 """How often a plan is begun anew because a shape could not be placed."""
@@ -225,7 +226,7 @@ class GangPolicy(ABC, Generic[A]):
 
     def _reshaped(self, member: Member[A], now: float) -> bool:
         """Whether a job that waits must be placed otherwise than it had to, though it is as it was."""
-        return member.standing is Standing.WAITING and self.consolidated(member, now) != member.shape[3]
+        return member.standing is WAITING and self.consolidated(member, now) != member.shape[3]
 
     def _reset(self, snapshot: Snapshot) -> None:
         self._members: dict[JobId, Member[A]] = {}
@@ -263,14 +264,14 @@ class GangPolicy(ABC, Generic[A]):
     def _standing(self, job: Job, busy: bool, now: float) -> Standing:
         phase = job.phase
         later = job.not_before is not None and job.not_before > now
-        if phase is Phase.RUNNING:
+        if phase is _RUNS:
             if busy:
-                return Standing.ASIDE
+                return ASIDE
             stays = later or not job.suspendable or not self.preemptive
-            return Standing.FIXED if stays else Standing.RUNNING
+            return FIXED if stays else RUNNING
         if phase in _MAY_START:
-            return Standing.ASIDE if busy or later else Standing.WAITING
-        return Standing.ASIDE if phase is Phase.INELIGIBLE else Standing.FIXED
+            return ASIDE if busy or later else WAITING
+        return ASIDE if phase is Phase.INELIGIBLE else FIXED
 
     def _sync(self, job_id: JobId, snapshot: Snapshot, now: float) -> None:
         job = snapshot.jobs.get(job_id)
@@ -291,10 +292,10 @@ class GangPolicy(ABC, Generic[A]):
         member.ran_from = job.run_seconds_at(now) - now
         held: GpuSet = frozenset()
         closed = self._pool.closed
-        if standing is Standing.RUNNING or standing is Standing.FIXED:
+        if standing is RUNNING or standing is FIXED:
             held = job.running_on or job.binding
             if closed and held and all(gpu.node in closed for gpu in held):
-                standing = Standing.FIXED  # where nothing starts, its GPUs are of use to nobody else
+                standing = FIXED  # where nothing starts, its GPUs are of use to nobody else
         member.standing = standing
         if held is not member.held:
             self._hold(member, held)
@@ -318,28 +319,28 @@ class GangPolicy(ABC, Generic[A]):
         self._hold(member, frozenset())
 
     def _leave_lane(self, member: Member[A]) -> None:
-        if member.entered is Standing.WAITING:
+        if member.entered is WAITING:
             self._lanes[member.lane].remove_waiting(member.entry, member.shape)
-        elif member.entered is Standing.RUNNING:
+        elif member.entered is RUNNING:
             self._lanes[member.lane].remove_running(member.entry)
-        member.entered = Standing.ASIDE
+        member.entered = ASIDE
 
     def _enter(self, member: Member[A], now: float) -> None:
         """From where it is to where its standing, lane and key say. (The pool counts its GPUs already.)"""
         lane = self.lane(member, now)
-        shape = self._shape(member, now) if member.standing is Standing.WAITING else member.shape
+        shape = self._shape(member, now) if member.standing is WAITING else member.shape
         self._enter_lane(member, lane, shape, now)
         self._set_timer(member, now)
 
     def _enter_lane(self, member: Member[A], lane: int, shape: Shape, now: float) -> None:
         """The same, by a new key. Most come back to the place that they have already."""
         standing = member.standing
-        if standing is Standing.RUNNING:
+        if standing is RUNNING:
             entry = (*self.key(member, now), member.job.request.gpus)
-        elif standing is Standing.WAITING and not member.leaving:
+        elif standing is WAITING and not member.leaving:
             entry = self.key(member, now)
         else:
-            entry, standing = (), Standing.ASIDE
+            entry, standing = (), ASIDE
         if (
             standing is member.entered
             and entry == member.entry
@@ -349,15 +350,15 @@ class GangPolicy(ABC, Generic[A]):
             return
         self._leave_lane(member)
         member.entered, member.entry, member.lane, member.shape = standing, entry, lane, shape
-        if standing is Standing.WAITING:
+        if standing is WAITING:
             self._lanes[lane].add_waiting(entry, shape)
-        elif standing is Standing.RUNNING:
+        elif standing is RUNNING:
             self._lanes[lane].add_running(entry)
 
     def _set_timer(self, member: Member[A], now: float) -> None:
         time = self.next_time(member, now)
         job = member.job
-        if member.standing is Standing.ASIDE and job.not_before is not None and job.not_before > now:
+        if member.standing is ASIDE and job.not_before is not None and job.not_before > now:
             time = job.not_before if time is None else min(time, job.not_before)
         if time != member.timer:
             member.timer = time
@@ -392,14 +393,10 @@ class GangPolicy(ABC, Generic[A]):
     def _run_timers(self, now: float) -> None:
         for member in sorted(self._pop_due(now), key=lambda m: (m.job.submit_time, m.job.id)):
             job = member.job
-            again = (
-                member.standing is Standing.ASIDE
-                and job.not_before is not None
-                and job.not_before <= now + 1e-6
-            )
+            again = member.standing is ASIDE and job.not_before is not None and job.not_before <= now + 1e-6
             self.moved.add(job.id)
             if again:
-                member.standing = Standing.WAITING
+                member.standing = WAITING
             self.due(member, now)
             self._enter(member, now)
 
@@ -512,7 +509,7 @@ class GangPolicy(ABC, Generic[A]):
     def _let_leave(self, now: float) -> set[JobId]:
         """A node that is being drained gets empty when the jobs bound to it have ended: those that are off
         their GPUs go on there when these are idle. (No lane has them: they are in nobody's way.)"""
-        waiting = [m for m in map(self._members.__getitem__, self._leaving) if m.standing is Standing.WAITING]
+        waiting = [m for m in map(self._members.__getitem__, self._leaving) if m.standing is WAITING]
         placed: list[_Placed[A]] = []
         for member in sorted(waiting, key=lambda m: (self.lane(m, now), self.key(m, now))):
             job = member.job
@@ -569,12 +566,12 @@ class GangPolicy(ABC, Generic[A]):
             member = self._members[job_id]
             # Its GPUs are given back to the pool already.
             member.held, member.holding = frozenset(), ()
-            member.standing = Standing.WAITING
+            member.standing = WAITING
             self.stopped(member, now)
             self._enter(member, now)
             changed.add(job_id)
         for member, gpus, holding in placed:
-            member.standing = Standing.RUNNING if self.preemptive else Standing.FIXED
+            member.standing = RUNNING if self.preemptive else FIXED
             self.began(member, now)
             member.held, member.holding = gpus, holding
             self._enter(member, now)
@@ -587,28 +584,7 @@ class GangPolicy(ABC, Generic[A]):
     def _write(self, snapshot: Snapshot, changed: set[JobId], incremental: bool) -> Plan:
         now = snapshot.time
         if changed or not incremental or not self.told:
-            assignments: dict[JobId, Assignment] = {}
-            reasons: dict[JobId, str] = {}
-            entries: dict[str, Any] = {}
-            forgotten: set[str] = set()
-            for job_id in changed:
-                member = self._members.get(job_id)
-                entry = None if member is None else self.dump_account(member, now)
-                if entry is None:
-                    forgotten.add(str(job_id))
-                else:
-                    entries[str(job_id)] = entry
-                if member is not None:
-                    self._write_job(member, now, assignments, reasons)
-            if incremental:
-                # Plans are frozen: what is handed out is never changed again.
-                self._assignments = self._assignments.with_changes(assignments, changed - assignments.keys())
-                self._reasons = self._reasons.with_changes(reasons, changed - reasons.keys())
-                if entries or self._entries:
-                    self._entries = self._entries.with_changes(entries, forgotten)
-            else:
-                self._assignments, self._reasons = Layered(assignments), Layered(reasons)
-                self._entries = Layered(entries)
+            self._write_jobs(changed, now)
             # (Who says what changed keeps no journal, where memories must be plain data.)
             jobs: Mapping[str, Any] = self._entries if self.told else self._entries.whole()
             self._state = {"v": 1, "jobs": jobs, **self.dump_common()}
@@ -635,32 +611,57 @@ class GangPolicy(ABC, Generic[A]):
         member = self._members.get(job_id)
         return member is None or member.timer != time
 
-    def _write_job(
-        self,
-        member: Member[A],
-        now: float,
-        assignments: dict[JobId, Assignment],
-        reasons: dict[JobId, str],
-    ) -> None:
+    def _write_jobs(self, changed: set[JobId], now: float) -> None:
+        """The parts of these jobs. Plans are frozen: what is handed out is never changed again."""
+        assignments: dict[JobId, Assignment] = {}
+        reasons: dict[JobId, str] = {}
+        entries: dict[str, Any] = {}
+        unassigned: set[JobId] = set()
+        unexplained: set[JobId] = set()
+        forgotten: set[str] = set()
+        for job_id in changed:
+            member, last, word = self._members.get(job_id), self._assignments.get(job_id), str(job_id)
+            assignment, reason, entry = None, None, None
+            if member is not None:
+                assignment, reason = self._part(member, last, now)
+                entry = self.dump_account(member, now)
+            # (Most are as they were.)
+            if assignment is None:
+                if last is not None:
+                    unassigned.add(job_id)
+            elif assignment is not last:
+                assignments[job_id] = assignment
+            if reason is None:
+                if job_id in self._reasons:
+                    unexplained.add(job_id)
+            else:
+                reasons[job_id] = reason
+            if entry is not None:
+                entries[word] = entry
+            elif word in self._entries:
+                forgotten.add(word)
+        self._assignments = self._assignments.with_changes(assignments, unassigned)
+        self._reasons = self._reasons.with_changes(reasons, unexplained)
+        self._entries = self._entries.with_changes(entries, forgotten)
+
+    def _part(
+        self, member: Member[A], last: Assignment | None, now: float
+    ) -> tuple[Assignment | None, str | None]:
+        """What a job should do, and why. `last`: what it should do before."""
         job = member.job
-        job_id = job.id
-        if member.standing is Standing.RUNNING or member.standing is Standing.FIXED:
+        if member.standing is RUNNING or member.standing is FIXED:
             binding = job.binding or member.held
-            last = self._assignments.get(job_id)
             if last is None or not last.run or last.gpus != member.held or last.binding != binding:
                 last = Assignment(True, member.held, binding)
-            assignments[job_id] = last
-            if job.phase is not Phase.RUNNING:
-                reasons[job_id] = "its turn, and the GPUs are free"
-        elif member.standing is Standing.WAITING:
+            return last, None if job.phase is _RUNS else "its turn, and the GPUs are free"
+        if member.standing is WAITING:
             words = self.waiting_words(member)
-            if job.phase is Phase.RUNNING:
+            if job.phase is _RUNS:
                 words = f"stops for jobs before it: {words}"
-            if job.binding:
-                assignments[job_id] = Assignment(False, job.running_on, job.binding)
-            reasons[job_id] = words
-        elif job.phase is Phase.RUNNING:
+            return Assignment(False, job.running_on, job.binding) if job.binding else None, words
+        if job.phase is _RUNS:
             # On its way off its GPUs.
-            assignments[job_id] = Assignment(False, job.running_on, job.binding)
-        elif job.not_before is not None and job.not_before > now:
-            reasons[job_id] = "could not be started a moment ago; tries again shortly"
+            return Assignment(False, job.running_on, job.binding), None
+        if job.not_before is not None and job.not_before > now:
+            return None, "could not be started a moment ago; tries again shortly"
+        return None, None

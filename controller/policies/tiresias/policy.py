@@ -18,13 +18,14 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from controller.model import Job, Phase
 from controller.policies.gangs.lanes import Key
-from controller.policies.gangs.member import Member, Standing
+from controller.policies.gangs.member import FIXED, RUNNING, WAITING, Member
 from controller.policies.gangs.planner import GangPolicy, gpus_words
 from controller.policies.gangs.rounding import rounded
 from controller.policies.tiresias.gittins import Distribution, SimulatorTable
 from controller.policies.tiresias.settings import QueueSettings, TiresiasGittinsSettings, TiresiasLasSettings
 from controller.policies.tiresias.skew import fit_pack_limit, skew_fraction
 
+_RUNS = Phase.RUNNING
 _TINY = 1e-6
 """Service below which two values count as equal: sums of floating-point times."""
 
@@ -119,7 +120,7 @@ class _Tiresias(GangPolicy[Account]):
 
     def dump_account(self, member: Member[Account], now: float) -> Any:
         a, job = member.account, member.job
-        since = now if job.accrues_since is None and job.phase is Phase.RUNNING else job.accrues_since
+        since = now if job.accrues_since is None and job.phase is _RUNS else job.accrues_since
         return [
             a.queue,
             a.position,
@@ -213,17 +214,19 @@ class _Tiresias(GangPolicy[Account]):
         account.queue += 1
         self._last += 1
         account.position = self._last
-        if self._by_entry and member.standing is Standing.RUNNING:
+        if self._by_entry and member.standing is RUNNING:
             account.fresh = True
             self._fresh.append(member)
 
     def look(self, now: float) -> None:
         if self._exact:
             return
-        outgrown = []
-        for member, limit in self._below_limits():
-            if self.attained(member, now) >= limit - _TINY:
-                outgrown.append(member)
+        outgrown = [
+            member
+            for members, limit in self._below_limits()
+            for member in members
+            if self.attained(member, now) >= limit - _TINY
+        ]
         for member in sorted(outgrown, key=lambda m: (m.job.submit_time, m.job.id)):
             self._demote(member)
             self.moved.add(member.job.id)
@@ -234,27 +237,30 @@ class _Tiresias(GangPolicy[Account]):
             return None
         per_second = self._service == "seconds"
         soonest = math.inf
-        for member, limit in self._below_limits():
-            job = member.job
-            left = limit - (job.run_seconds_at(now) - member.account.forgiven_seconds)
-            if not per_second:
-                left = math.floor(left / job.request.gpus + _TINY)
-            if left < soonest:
-                soonest = left
+        for members, limit in self._below_limits():
+            for member in members:
+                job = member.job
+                since, ran = job.accrues_since, job.run_seconds
+                if since is not None:
+                    ran += now - since
+                left = limit - (ran - member.account.forgiven_seconds)
+                if not per_second:
+                    left = math.floor(left / job.request.gpus + _TINY)
+                if left < soonest:
+                    soonest = left
         return None if soonest == math.inf else now + max(0.0, soonest)
 
-    def _below_limits(self) -> Iterator[tuple[Member[Account], float]]:
-        """Running jobs that can be demoted, and the service at which they are."""
+    def _below_limits(self) -> Iterator[tuple[list[Member[Account]], float]]:
+        """Running jobs that can be demoted, by lane, and the service at which they are."""
         members = self._members
         for lane, limit in zip(self._lanes, self._limits, strict=False):
             if lane.running_count:
-                for entry in lane.running:
-                    yield members[entry[-2]], limit
+                yield [members[entry[-2]] for entry in lane.running], limit
 
     def key(self, member: Member[Account], now: float) -> Key:
         job, account = member.job, member.account
         if self._by_entry:
-            waits = member.standing is not Standing.RUNNING or account.fresh
+            waits = member.standing is not RUNNING or account.fresh
             return (-job.priority_class, waits, account.position, job.id)
         started = math.inf if account.first_run is None else account.first_run
         return (-job.priority_class, started, job.submit_time, job.id)
@@ -263,7 +269,7 @@ class _Tiresias(GangPolicy[Account]):
         job, account = member.job, member.account
         if account.first_run is None and job.run_seconds > 0:
             account.first_run = job.start_time if job.start_time is not None else now
-        waits = member.standing is Standing.WAITING and account.waiting_since is None
+        waits = member.standing is WAITING and account.waiting_since is None
         if waits and job.run_seconds > account.forgiven_seconds:
             account.waiting_since = now
         if not job.request.model:
@@ -272,7 +278,7 @@ class _Tiresias(GangPolicy[Account]):
         if skew is not None:
             self._skews[job.request.model] = skew
             self.reshapes = True
-        if job.profile.step_seconds and job.phase is Phase.RUNNING:
+        if job.profile.step_seconds and job.phase is _RUNS:
             self._learn_speed(job)
 
     def first_seen(self, member: Member[Account]) -> bool:
@@ -301,22 +307,18 @@ class _Tiresias(GangPolicy[Account]):
 
     def next_time(self, member: Member[Account], now: float) -> float | None:
         job, account, standing, knob = member.job, member.account, member.standing, self._knob_ratio
-        if standing is Standing.WAITING and account.queue > 0 and knob > 0:
+        if standing is WAITING and account.queue > 0 and knob > 0:
             ran = job.run_seconds_at(now) - account.forgiven_seconds
             if account.waiting_since is not None and ran > 0:
                 return account.waiting_since + max(0.0, knob * ran - account.waited_seconds)
-        elif (
-            self._exact
-            and (standing is Standing.RUNNING or standing is Standing.FIXED)
-            and account.queue < len(self._limits)
-        ):
+        elif self._exact and (standing is RUNNING or standing is FIXED) and account.queue < len(self._limits):
             rate = 1 if self._service == "seconds" else job.request.gpus
             return now + max(0.0, self._limits[account.queue] - self.attained(member, now)) / rate
         return None
 
     def due(self, member: Member[Account], now: float) -> bool:
         account = member.account
-        if member.standing is Standing.WAITING:
+        if member.standing is WAITING:
             time = self.next_time(member, now)
             if time is not None and time <= now + _TINY:
                 # Starved: to queue 1, as if it had never run (its true service is kept in the accounts).
