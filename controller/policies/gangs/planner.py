@@ -12,6 +12,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence, Set
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from controller.layered import Layered
@@ -22,8 +23,9 @@ from controller.policies.gangs.pool import GpuPool, Holding
 from controller.policies.gangs.rounding import prepare
 from controller.policies.gangs.untold import differing
 
-_RUNS = Phase.RUNNING
-_MAY_START = frozenset({Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED})
+_QUEUED, _SUSPENDED, _YIELDED, _RUNS = Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED, Phase.RUNNING
+_MAY_START = frozenset({_QUEUED, _SUSPENDED, _YIELDED})
+_waiting_count, _running_gpus = attrgetter("waiting_count"), attrgetter("running_gpus")
 _ROUNDS = 64
 """How often a plan is begun anew because a shape could not be placed."""
 _PORTION_JOBS = 250
@@ -269,7 +271,7 @@ class GangPolicy(ABC, Generic[A]):
                 return ASIDE
             stays = later or not job.suspendable or not self.preemptive
             return FIXED if stays else RUNNING
-        if phase in _MAY_START:
+        if phase is _QUEUED or phase is _SUSPENDED or phase is _YIELDED:
             return ASIDE if busy or later else WAITING
         return ASIDE if phase is Phase.INELIGIBLE else FIXED
 
@@ -330,7 +332,13 @@ class GangPolicy(ABC, Generic[A]):
         lane = self.lane(member, now)
         shape = self._shape(member, now) if member.standing is WAITING else member.shape
         self._enter_lane(member, lane, shape, now)
-        self._set_timer(member, now)
+        time, job = self.next_time(member, now), member.job
+        if member.standing is ASIDE and job.not_before is not None and job.not_before > now:
+            time = job.not_before if time is None else min(time, job.not_before)
+        if time != member.timer:
+            member.timer = time
+            if time is not None:
+                heappush(self._timers, (time, job.id))
 
     def _enter_lane(self, member: Member[A], lane: int, shape: Shape, now: float) -> None:
         """The same, by a new key. Most come back to the place that they have already."""
@@ -354,16 +362,6 @@ class GangPolicy(ABC, Generic[A]):
             self._lanes[lane].add_waiting(entry, shape)
         elif standing is RUNNING:
             self._lanes[lane].add_running(entry)
-
-    def _set_timer(self, member: Member[A], now: float) -> None:
-        time = self.next_time(member, now)
-        job = member.job
-        if member.standing is ASIDE and job.not_before is not None and job.not_before > now:
-            time = job.not_before if time is None else min(time, job.not_before)
-        if time != member.timer:
-            member.timer = time
-            if time is not None:
-                heappush(self._timers, (time, job.id))
 
     def _shape(self, member: Member[A], now: float) -> Shape:
         job, request = member.job, member.job.request
@@ -449,7 +447,7 @@ class GangPolicy(ABC, Generic[A]):
 
     def _waited_for(self) -> bool:
         """Whether anybody waits in a lane. Where nobody does, all go on that run."""
-        return any(lane.waiting_count for lane in self._lanes)
+        return any(map(_waiting_count, self._lanes))
 
     def _decide(self, now: float) -> set[JobId]:
         """Select and place; returns the jobs whose part of the plan changed."""
@@ -460,7 +458,7 @@ class GangPolicy(ABC, Generic[A]):
         changed: set[JobId] = set()
         skip: set[Shape] = set()
         for attempt in range(_ROUNDS):
-            kept_gpus = sum(lane.running_gpus for lane in self._lanes)
+            kept_gpus = sum(map(_running_gpus, self._lanes))
             selection = select(self._lanes, pool.free_count + kept_gpus, skip, backfill=self.backfill)
             stops = selection.stops
             for job_id in stops:

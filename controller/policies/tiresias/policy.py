@@ -375,14 +375,17 @@ class _Tiresias(GangPolicy[Account]):
 
     def _learn_speed(self, job: Job) -> None:
         """Step time of a model in its widest and its closest placement."""
-        skew, model = skew_fraction(job.profile), job.request.model
-        if skew is None or model is None or job.gpus == 1 or not job.profile.step_seconds:
+        model, step_seconds = job.request.model, job.profile.step_seconds
+        if job.request.gpus == 1 or model is None or not step_seconds:
+            return
+        skew = skew_fraction(job.profile)
+        if skew is None:
             return
         nodes = len({gpu.node for gpu in job.running_on})
-        values = self._speeds.setdefault(f"{model}/{job.gpus}", [skew, 0.0, 0.0])
+        values = self._speeds.setdefault(f"{model}/{job.request.gpus}", [skew, 0.0, 0.0])
         where = 1 if nodes <= -(-job.gpus // max(1, self._pool.largest)) else 2
-        if values[where] != job.profile.step_seconds:
-            values[where] = job.profile.step_seconds
+        if values[where] != step_seconds:
+            values[where] = step_seconds
             self._refit()
 
     def _refit(self) -> None:

@@ -24,4 +24,6 @@ def test_many_at_once(values: list[float], seed: int) -> None:
     # Halves of a millionth, as near as a number comes to them, in all sizes.
     halves = [(rng.randrange(10 ** rng.randint(1, 15)) + 0.5) / 1e6 for _ in range(300)]
     every = [*CLOSE, *values, *halves, *(math.nextafter(half, rng.choice([0, 1e300])) for half in halves)]
-    assert rounded(every) == [round(value, 6) for value in every]
+    whole = [round(value, 6) for value in every]
+    assert rounded(every) == whole
+    assert [rounded([value]) for value in every] == [[value] for value in whole]
