@@ -70,7 +70,9 @@ class _Remaining(_Plain):
         return (-job.priority_class, *self.ranks((member,), 0, now), job.submit_time, job.id)
 
     def ranks(self, members: Sequence[Member[None]], lane: int, now: float) -> Sequence[float]:
-        return rounded([max(0.0, left) for left in self._left([member.job for member in members], now)])
+        return rounded(
+            [left if left > 0 else 0.0 for left in self._left([member.job for member in members], now)]
+        )
 
     def _left(self, jobs: Sequence[Job], now: float) -> list[float]:
         # (For every running job at every plan.)

@@ -247,6 +247,8 @@ class GangPolicy(ABC, Generic[A]):
         """Jobs that the last plan starts or stops: nothing is known of them but what is seen."""
         self._goes_on = False
         """The last plan is but a portion of what is to change."""
+        self._ranked = False
+        """The keys of running jobs are those that `ranks` gives."""
         self.rekey = False
         self.moved: set[JobId] = set()
         """Jobs whose place or account the policy changed by itself."""
@@ -403,23 +405,30 @@ class GangPolicy(ABC, Generic[A]):
         if self.rekey:
             self.rekey = False
             self._rekey_waiting(now)
-        if not (self._waited_for() and self.moves()):
+        if not self.moves():
+            self._ranked = False
+            return
+        if not self._waited_for():
             return  # (their order is of no interest until somebody waits)
         members = self._members
         for number, lane in enumerate(self._lanes):
             if not lane.running_count:
                 continue
-            running = [members[entry[-2]] for entry in lane.running]
-            jobs = [member.job for member in running]
-            # (For every running job at every plan, and so written with few steps.)
+            entries = lane.running
+            running = [members[entry[-2]] for entry in entries]
+            if not self._ranked:
+                entries = [(*self.key(member, now), member.job.request.gpus) for member in running]
+            # (For every running job at every plan, and so written with few steps, and few looks at jobs.)
+            ranks = self.ranks(running, number, now)
             fresh = [
-                (-job.priority_class, rank, job.submit_time, job.id, job.request.gpus)
-                for job, rank in zip(jobs, self.ranks(running, number, now), strict=True)
+                (order, rank, submitted, job_id, gpus)
+                for (order, _, submitted, job_id, gpus), rank in zip(entries, ranks, strict=True)
             ]
             for member, entry in zip(running, fresh, strict=True):
                 member.entry = entry
             fresh.sort()
             lane.reorder(fresh)
+        self._ranked = True
 
     def _rekey_waiting(self, now: float) -> None:
         """All that wait, by new keys."""
@@ -461,8 +470,7 @@ class GangPolicy(ABC, Generic[A]):
             kept_gpus = sum(map(_running_gpus, self._lanes))
             selection = select(self._lanes, pool.free_count + kept_gpus, skip, backfill=self.backfill)
             stops = selection.stops
-            for job_id in stops:
-                pool.give(members[job_id].holding)
+            pool.give_all(members[job_id].holding for job_id in stops)
             placed: list[_Placed[A]] = []
             failed: Shape | None = None
             # (Who has to stop for whom is counted only where there may be too many.)
@@ -492,12 +500,11 @@ class GangPolicy(ABC, Generic[A]):
             # Those placed have their places; whether others must stop is decided anew: without the one that
             # could not be placed, or by the next plan.
             taken = {gpu for _, gpus, _ in placed for gpu in gpus}
-            in_the_way = []
+            in_the_way: list[JobId] = []
+            go_on: list[JobId] = []
             for job_id in stops:
-                if taken.isdisjoint(members[job_id].held):
-                    pool.take(members[job_id].holding)
-                else:
-                    in_the_way.append(job_id)
+                (go_on if taken.isdisjoint(members[job_id].held) else in_the_way).append(job_id)
+            pool.take_all(members[job_id].holding for job_id in go_on)
             changed |= self._commit(placed, in_the_way, now)
             if failed is None:
                 return changed

@@ -58,6 +58,19 @@ def _bits(mask: int) -> Iterator[int]:
         mask ^= lowest
 
 
+def _together(holdings: Iterable[Holding]) -> Iterator[Holding]:
+    """All in one, where there may be thousands; apart from it those that share GPUs with one before them."""
+    masks: dict[Slot, int] = {}
+    for holding in holdings:
+        for slot, mask in holding:
+            known = masks.get(slot, 0)
+            if known & mask:
+                yield ((slot, mask),)
+            else:
+                masks[slot] = known | mask
+    yield tuple(masks.items())
+
+
 def usable_mask(node: Node) -> int:
     """Bits of the GPUs that Gandiva jobs may use now; 0 when the node is not available."""
     return sound_mask(node) if node.available else 0
@@ -158,6 +171,16 @@ class GpuPool:
                         del slot.more[bit]
             slot.taken ^= mask
             self._change(slot, slot.free | mask & slot.usable)
+
+    def take_all(self, holdings: Iterable[Holding]) -> None:
+        """`take` each of these."""
+        for together in _together(holdings):
+            self.take(together)
+
+    def give_all(self, holdings: Iterable[Holding]) -> None:
+        """`give` each of these."""
+        for together in _together(holdings):
+            self.give(together)
 
     def _change(self, slot: Slot, free: int) -> None:
         count = free.bit_count()

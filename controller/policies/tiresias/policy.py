@@ -181,20 +181,17 @@ class _Tiresias(GangPolicy[Account]):
 
     def _attained(self, members: Sequence[Member[Account]], now: float) -> list[float]:
         """The same for many: this is asked of every running job at every plan."""
-        jobs = [member.job for member in members]
-        if self._service == "seconds":
-            ran = [job.run_seconds - m.account.forgiven_seconds for job, m in zip(jobs, members, strict=True)]
-            return [
-                value if (since := job.accrues_since) is None else value + (now - since)
-                for job, value in zip(jobs, ran, strict=True)
-            ]
-        served = [
-            job.gpu_seconds - m.account.forgiven_gpu_seconds for job, m in zip(jobs, members, strict=True)
-        ]
-        return [
-            value if (since := job.accrues_since) is None else value + len(job.running_on) * (now - since)
-            for job, value in zip(jobs, served, strict=True)
-        ]
+        per_second, values = self._service == "seconds", []
+        for member in members:
+            job, account = member.job, member.account
+            since = job.accrues_since
+            if per_second:
+                value = job.run_seconds - account.forgiven_seconds
+                values.append(value if since is None else value + (now - since))
+            else:
+                value = job.gpu_seconds - account.forgiven_gpu_seconds
+                values.append(value if since is None else value + len(job.running_on) * (now - since))
+        return values
 
     def lane(self, member: Member[Account], now: float) -> int:
         account = member.account
@@ -464,7 +461,7 @@ class TiresiasGittins(_Tiresias):
     def ranks(self, members: Sequence[Member[Account]], lane: int, now: float) -> Sequence[float]:
         settings = self._gittins
         # (Jobs of one lane have one quantum.)
-        attained = rounded([max(0.0, served) for served in self._attained(members, now)])
+        attained = rounded([served if served > 0 else 0.0 for served in self._attained(members, now)])
         indices: Sequence[float | None]
         if self._table is not None:
             indices = self._table.indices(attained)

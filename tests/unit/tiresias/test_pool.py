@@ -31,6 +31,10 @@ def room(sizes: dict[str, int], free: set[GpuId], gpus: int) -> GpuSet | None:
     return frozenset(GpuId(name, ordinal) for ordinal in ordinals)
 
 
+def gpus_of(pool: GpuPool, holdings: list[Holding]) -> Counter[GpuId]:
+    return Counter(gpu for holding in holdings for gpu in pool.gpus(holding))
+
+
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), nodes=st.sampled_from([(4, 4, 8), (8,), (40,), (3, 24)]))
 def test_gangs_that_come_and_go_and_share(seed: int, nodes: tuple[int, ...]) -> None:
@@ -52,6 +56,11 @@ def test_gangs_that_come_and_go_and_share(seed: int, nodes: tuple[int, ...]) -> 
             pool.give(given_back)
             holders.subtract(pool.gpus(given_back))
             continue
+        if rng.random() < 0.1:
+            some = rng.sample(held, rng.randint(0, len(held)))
+            pool.give_all(some)
+            assert pool.free_count == len(set(every) - (+(holders - gpus_of(pool, some))).keys())
+            pool.take_all(reversed(some))
         if found is None or rng.random() < 0.3:
             # Some on GPUs that others hold, as where one is on its way off them.
             found = pool.holding({*rng.sample(every, min(gpus, len(every))), GpuId("gone", 0)})
