@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-_WORTH_ARRAYS = 200
-"""From so many values on, arrays are faster than a loop."""
+_WORTH_ARRAYS = 2000
+"""From so many values on, arrays gain more than a tenth of a millisecond. (Loading them takes 70.)"""
 _PLACES, _PARTS = 6, 1e6
 _FEW_SECONDS = 4e6
 """In millionths, a number with floating point tells so many from their halves to a thousandth."""
