@@ -133,7 +133,6 @@ class _Operation:
     number: int = 0
     flight: InFlight = _LEAVES
     task: asyncio.Task[None] | None = None
-    ended_at_mark: int | None = None
     abandoned: bool = False
 
 
@@ -155,30 +154,27 @@ class Executor:
         self._clock = clock
         self._memory = memory
         self._recorder = recorder
+        self._keeps_steps = getattr(recorder, "keeps_steps", True)
         self._on_change = on_change
         self._ledger = Ledger()
         self._operations: dict[JobId, _Operation] = {}
-        self._ended: dict[JobId, _Operation] = {}
-        self._mark = 0
+        self._ended: dict[JobId, InFlight] = {}
+        """Those whose transition ended since the last observation began."""
         self.settings = settings
 
     # -- what the loop asks ---------------------------------------------------------------------------
 
-    def mark(self) -> int:
-        """Call before an observation begins; give the answer to `in_flight` when it is complete."""
-        self._mark += 1
+    def mark(self) -> None:
+        """Call before an observation begins."""
         if self._ended:
-            last = self._mark - 1
-            self._ended = {job_id: op for job_id, op in self._ended.items() if op.ended_at_mark == last}
-        return self._mark
+            self._ended = {}
 
     def in_flight(self) -> Mapping[JobId, InFlight]:
-        """Jobs in transition, those included whose transition ended while the observation was being made:
-        what was seen of them may be out of date."""
-        if not (self._ended or self._operations):
-            return {}
-        stale = {job_id: op.flight for job_id, op in self._ended.items() if op.ended_at_mark == self._mark}
-        return stale | {job_id: op.flight for job_id, op in self._operations.items()}
+        """Jobs in transition, and those whose transition ended since `mark`: what was seen of them may be
+        out of date."""
+        if not self._operations:
+            return self._ended
+        return {**self._ended, **{job_id: op.flight for job_id, op in self._operations.items()}}
 
     def sync(self, snapshot: Snapshot) -> None:
         """Take over who holds which GPU."""
@@ -256,8 +252,7 @@ class Executor:
         finally:
             self._ledger.stays(job_id)
             self._operations.pop(job_id, None)
-            operation.ended_at_mark = self._mark
-            self._ended[job_id] = operation
+            self._ended[job_id] = operation.flight
         end = self._clock.now()
         self._recorder.operation_ends(operation.number, outcome, error, end)
         if end > begin or outcome is not Outcome.DONE:
@@ -603,7 +598,8 @@ class Executor:
         if operation.abandoned:
             # (A call that ends as it is cancelled may swallow that: `asyncio.wait_for` before Python 3.12.)
             raise asyncio.CancelledError
-        self._recorder.operation_step(operation.number, step, self._clock.now())
+        if self._keeps_steps:
+            self._recorder.operation_step(operation.number, step, self._clock.now())
 
     def _begin_slice(self, job_id: JobId, gpus: GpuSet, since: float | None = None) -> None:
         now = self._clock.now() if since is None else since

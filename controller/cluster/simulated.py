@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
@@ -101,16 +101,6 @@ def make_nodes(names: Iterable[str], gpus: int, model: str = "a100", shards: int
 
 _NOTHING_BOUND: GpuSet = frozenset()
 _NO_NODES: frozenset[str] = frozenset()
-
-
-class _Nothing:
-    """To wait for nothing takes no coroutine."""
-
-    def __await__(self) -> Iterator[None]:
-        return iter(())
-
-
-_NOTHING: Awaitable[None] = _Nothing()  # type: ignore[assignment]
 
 
 @dataclass
@@ -366,17 +356,9 @@ class SimulatedCluster:
             raise UnknownJob(f"job {job_id} is not known")
         return job
 
-    def _rpc(self) -> Awaitable[None]:
+    async def _rpc(self) -> None:
         if self.costs.rpc_seconds:
-            return self._slow_rpc()
-        self._reach()
-        return _NOTHING
-
-    async def _slow_rpc(self) -> None:
-        await asyncio.sleep(self.costs.rpc_seconds)
-        self._reach()
-
-    def _reach(self) -> None:
+            await asyncio.sleep(self.costs.rpc_seconds)
         if self.unavailable:
             raise ClusterUnavailable("slurmctld does not answer")
 

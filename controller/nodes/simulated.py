@@ -291,11 +291,13 @@ class SimulatedNodes:
         job = self.cluster.jobs.get(job_id)
         return job is not None and job.state in _WITH_PROCESSES and node in job.nodes
 
-    def _others_on(self, node: str, job_id: JobId, gpus: Sequence[int]) -> list[tuple[JobId, int]]:
+    def _others_on(self, node: str, job_id: JobId, gpus: Sequence[int]) -> Sequence[tuple[JobId, int]]:
         """Jobs other than this one with memory on any of these GPUs, and on which."""
         blocks = self._blocks[node]
         naming = blocks.naming(gpus)
         naming.discard(job_id)
+        if not naming:
+            return ()
         return [
             (other, ordinal)
             for other in sorted(naming)

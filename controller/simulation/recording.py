@@ -32,6 +32,8 @@ class SimulationRecords:
 
     keeps_jobs = False
     """The loop need not describe jobs for us."""
+    keeps_steps = False
+    """Nobody can die in a simulation, and so nobody asks which step was the last."""
 
     histories: dict[JobId, History] = field(default_factory=dict)
     usage: list[tuple[float, int]] = field(default_factory=list)
@@ -50,7 +52,7 @@ class SimulationRecords:
         return 0
 
     def operation_step(self, operation: int, step: Step, now: float) -> None:
-        """Nobody can die in a simulation."""
+        """(`keeps_steps`)"""
 
     def operation_ends(self, operation: int, outcome: Outcome, error: str, now: float) -> None:
         if outcome is Outcome.FAILED:
