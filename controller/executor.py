@@ -41,6 +41,8 @@ from controller.together import at_once
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+_STARTED = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+_OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
 _LIMIT_SECONDS = 5.0
 """A job at a limit may start when another one ends just now; after that its GPUs are others'."""
 
@@ -337,9 +339,9 @@ class Executor:
                 if self._clock.now() >= deadline:
                     raise
             else:
-                if job.state in (JobState.RUNNING, JobState.SUSPENDED):
+                if job.state in _STARTED:
                     return job
-                if job.state in (JobState.ENDED, JobState.COMPLETING):
+                if job.state in _OVER:
                     raise _JobEnded(f"job {job_id} ended while it was starting")
                 now = self._clock.now()
                 limited = job.reason.startswith(LIMIT_REASONS) and now >= begin + _LIMIT_SECONDS
@@ -633,7 +635,7 @@ class Executor:
             return True
         except ClusterError:
             return False
-        return job.state in (JobState.ENDED, JobState.COMPLETING)
+        return job.state in _OVER
 
     def _all(self, calls: Iterable[Coroutine[Any, Any, T]]) -> Awaitable[list[T]]:
         return _all(list(calls), concurrent=self.settings.concurrent)

@@ -44,6 +44,8 @@ class SuspendMethod(str, enum.Enum):
 class Phase(str, enum.Enum):
     """Where a job really is, derived from Slurm and from its nodes, never from memory."""
 
+    __hash__ = str.__hash__  # (An enumeration's own is written in Python, and sets of members ask for it.)
+
     QUEUED = "queued"
     """Held in Slurm by us, waiting for a decision."""
     INELIGIBLE = "ineligible"

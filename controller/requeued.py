@@ -15,6 +15,7 @@ from controller.actions import Withdraw
 from controller.cluster.port import ClusterView, JobState
 from controller.model import JobId, Snapshot
 
+_SUSPENDED, _PENDING, _COMPLETING = JobState.SUSPENDED, JobState.PENDING, JobState.COMPLETING
 ADMIN_HOLD = "JobHeldAdmin"
 MOMENT_SECONDS = 10.0
 """How soon Slurm calls it held. A later hold is an administrator's."""
@@ -35,9 +36,10 @@ class Requeued:
     def actions(self, view: ClusterView, snapshot: Snapshot) -> list[Withdraw]:
         """What makes their holds ours again."""
         for job in view.jobs:
-            if job.state is JobState.SUSPENDED:
+            state = job.state
+            if state is _SUSPENDED:
                 self._suspended[job.id] = math.inf
-            elif job.state is JobState.PENDING:
+            elif state is _PENDING:
                 until = self._suspended.get(job.id)
                 if until is not None:
                     self._suspended[job.id] = min(until, snapshot.time + MOMENT_SECONDS)
@@ -45,7 +47,7 @@ class Requeued:
                     self._held.discard(job.id)
                 elif until is not None:
                     self._held.add(job.id)
-            elif job.state is not JobState.COMPLETING:
+            elif state is not _COMPLETING:
                 self._suspended.pop(job.id, None)
                 self._held.discard(job.id)
         if self._suspended:

@@ -25,6 +25,8 @@ LIMIT_REASONS = ("Assoc", "QOS")
 class JobState(str, enum.Enum):
     """Slurm's base states, as far as the controller tells them apart. COMPLETING wins over the base state."""
 
+    __hash__ = str.__hash__  # (An enumeration's own is written in Python, and sets of members ask for it.)
+
     PENDING = "PENDING"
     CONFIGURING = "CONFIGURING"
     RUNNING = "RUNNING"

@@ -32,6 +32,8 @@ class RankState(str, enum.Enum):
 class NodePhase(str, enum.Enum):
     """What a job is doing on one node, as the agent knows it."""
 
+    __hash__ = str.__hash__  # (An enumeration's own is written in Python, and sets of members ask for it.)
+
     RUNNING = "running"
     PAUSING = "pausing"
     YIELDED = "yielded"

@@ -32,9 +32,13 @@ from controller.nodes.port import (
 )
 from controller.policies.servers import by_node
 
+# (Python 3.11 takes seven times as long to read these of their class.)
+_RUNNING, _SUSPENDED = JobState.RUNNING, JobState.SUSPENDED
+_COMPLETING, _ENDED = JobState.COMPLETING, JobState.ENDED
+_NODE_RUNNING, _NODE_PAUSING, _NODE_YIELDED = NodePhase.RUNNING, NodePhase.PAUSING, NodePhase.YIELDED
 _MEMORY_BYTES = 80 * 2**30
 _JOB_MEMORY_BYTES = 2**30
-_WITH_PROCESSES = (JobState.RUNNING, JobState.SUSPENDED)
+_WITH_PROCESSES = (_RUNNING, _SUSPENDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +56,7 @@ class _Block:
     """A control block."""
 
     gpus: tuple[int, ...]
-    phase: NodePhase = NodePhase.RUNNING
+    phase: NodePhase = _NODE_RUNNING
     stopped: bool = False
     """At a step boundary, its state on the way to host memory."""
 
@@ -154,14 +158,14 @@ class SimulatedNodes:
         self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
     ) -> Pause:
         block = self._block(node, job_id)
-        if block.phase is NodePhase.YIELDED:
+        if block.phase is _NODE_YIELDED:
             return Pause(floor_step, True)
-        block.phase = NodePhase.PAUSING
+        block.phase = _NODE_PAUSING
         self._touch(node, job_id)
         if job_id in self.stubborn:
             await asyncio.sleep(wait_seconds)
             if sole:
-                block.phase = NodePhase.RUNNING
+                block.phase = _NODE_RUNNING
                 self._touch(node, job_id)
                 raise NodeError(node, "deadline", f"job {job_id} reached no step boundary")
             return Pause(floor_step, False)
@@ -182,13 +186,13 @@ class SimulatedNodes:
         block = self._block(node, job_id)
         if job_id in self.idle:
             return Offload(0, 0.0, empty=True)
-        if block.phase is not NodePhase.YIELDED:
+        if block.phase is not _NODE_YIELDED:
             if self.costs.offload_seconds:
                 block.stopped = True
                 self._work_changed(job_id)
                 await asyncio.sleep(self.costs.offload_seconds)
             block = self._block(node, job_id)
-            block.phase = NodePhase.YIELDED
+            block.phase = _NODE_YIELDED
             self._touch(node, job_id)
             self.switches += 1
             self._work_changed(job_id)
@@ -210,9 +214,9 @@ class SimulatedNodes:
 
     async def verify_empty(self, node: str, job_id: JobId, *, stop: bool, deadline_seconds: float) -> None:
         block = self._block(node, job_id)
-        if not stop and self.cluster.jobs[job_id].state is not JobState.SUSPENDED:
+        if not stop and self.cluster.jobs[job_id].state is not _SUSPENDED:
             raise NodeError(node, "deadline", f"job {job_id} has processes that still run")
-        block.phase = NodePhase.YIELDED
+        block.phase = _NODE_YIELDED
         self._touch(node, job_id)
 
     async def resume(
@@ -225,18 +229,18 @@ class SimulatedNodes:
         deadline_seconds: float,
     ) -> None:
         block = self._block(node, job_id)
-        if self.cluster.jobs[job_id].state is JobState.SUSPENDED:
+        if self.cluster.jobs[job_id].state is _SUSPENDED:
             raise NodeError(node, "driver", f"job {job_id} is frozen: Slurm must resume it first")
-        if block.phase is NodePhase.YIELDED:
+        if block.phase is _NODE_YIELDED:
             self._refuse_busy(node, job_id, gpus)
             self._blocks[node].move(job_id, tuple(gpus))
             if self.costs.restore_seconds:
                 # From here on the GPUs are its own, for whoever looks meanwhile.
-                block.phase, block.stopped = NodePhase.PAUSING, True
+                block.phase, block.stopped = _NODE_PAUSING, True
                 self._touch(node, job_id)
                 await asyncio.sleep(self.costs.restore_seconds)
             block = self._block(node, job_id)
-        block.phase, block.stopped = NodePhase.RUNNING, False
+        block.phase, block.stopped = _NODE_RUNNING, False
         self._touch(node, job_id)
         self._check(node, job_id)
         self._work_changed(job_id)
@@ -281,7 +285,7 @@ class SimulatedNodes:
         """Jobs with memory, by GPU."""
         found: dict[int, list[JobId]] = {}
         for job_id, block in self._blocks[node].items():
-            if block.phase is not NodePhase.YIELDED and self._lives_on(node, job_id):
+            if block.phase is not _NODE_YIELDED and self._lives_on(node, job_id):
                 for ordinal in block.gpus:
                     found.setdefault(ordinal, []).append(job_id)
         return found
@@ -301,7 +305,7 @@ class SimulatedNodes:
         return [
             (other, ordinal)
             for other in sorted(naming)
-            if blocks[other].phase is not NodePhase.YIELDED and self._lives_on(node, other)
+            if blocks[other].phase is not _NODE_YIELDED and self._lives_on(node, other)
             for ordinal in gpus
             if ordinal in blocks[other].gpus
         ]
@@ -309,7 +313,7 @@ class SimulatedNodes:
     def _check(self, node: str, job_id: JobId) -> None:
         """This job may have come to its GPUs."""
         block = self._blocks[node][job_id]
-        if block.phase is NodePhase.YIELDED or not self._lives_on(node, job_id):
+        if block.phase is _NODE_YIELDED or not self._lives_on(node, job_id):
             return
         for other, ordinal in self._others_on(node, job_id, block.gpus):
             now = self.cluster.clock()
@@ -322,16 +326,16 @@ class SimulatedNodes:
     def _may_work(self, job: SimulatedJob) -> bool:
         for node in job.nodes:
             block = self._blocks[node].get(job.id)
-            if block is not None and (block.stopped or block.phase is NodePhase.YIELDED):
+            if block is not None and (block.stopped or block.phase is _NODE_YIELDED):
                 return False
         return bool(job.nodes)
 
     def _on_state(self, job: SimulatedJob) -> None:
         for node in job.nodes:
             self._touched.setdefault(node, {})[job.id] = None
-            if job.state in (JobState.ENDED, JobState.COMPLETING):
+            if job.state in (_ENDED, _COMPLETING):
                 self._blocks[node].pop(job.id, None)
-            elif job.state is JobState.RUNNING:
+            elif job.state is _RUNNING:
                 if job.id not in self._blocks[node]:
                     # Slurm started it by itself, after a requeue: the prolog makes the block.
                     self._blocks[node].add(job.id, _Block(by_node(job.binding)[node]))
@@ -343,7 +347,7 @@ class SimulatedNodes:
 
     def _work_changed(self, job_id: JobId) -> None:
         job = self.cluster.jobs.get(job_id)
-        if job is not None and job.state is not JobState.ENDED:
+        if job is not None and job.state is not _ENDED:
             self.cluster.work_changed(job)
 
     def _block(self, node: str, job_id: JobId) -> _Block:
@@ -374,7 +378,7 @@ def _ranks(job: SimulatedJob) -> tuple[RankSample, ...]:
 
 def _has_memory(job: NodeJob) -> bool:
     """(Without ranks it is not here.)"""
-    return bool(job.ranks) and job.phase is not NodePhase.YIELDED
+    return bool(job.ranks) and job.phase is not _NODE_YIELDED
 
 
 @quickly_made
