@@ -90,6 +90,7 @@ class _Tiresias(GangPolicy[Account]):
     def __init__(self, settings: QueueSettings, limits: list[float]) -> None:
         self._settings = settings
         self._consolidate, self._service = settings.consolidate, settings.service
+        self._by_skew = settings.consolidate == "skewed"
         self._knob_ratio = settings.promote_knob_ratio
         # (Fields of a settings model are slower to read, and these are read for every job.)
         self._limits = limits
@@ -269,7 +270,7 @@ class _Tiresias(GangPolicy[Account]):
         waits = member.standing is WAITING and account.waiting_since is None
         if waits and job.run_seconds > account.forgiven_seconds:
             account.waiting_since = now
-        if not job.request.model:
+        if not job.request.model or not self._by_skew:
             return
         skew = skew_fraction(job.profile)
         if skew is not None:
