@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -99,12 +99,9 @@ def diff(
                 reason = plan.reasons.get(job.id, "")
                 claims.append(Place(job.id, assignment.gpus, assignment.binding, reason))
             continue
-        if phase is _RUNNING and (assignment is None or _goes_on(job, assignment)):
-            continue
         if phase not in ALLOCATED:
             continue
-        reason = plan.reasons.get(job.id, "")
-        action = _allocated(job, assignment, reason, suspend_in_slurm, default_method)
+        action = _allocated(job, assignment, plan.reasons, suspend_in_slurm, default_method)
         if isinstance(action, Suspend | Requeue):
             frees.append(action)
         elif action is not None:
@@ -112,22 +109,20 @@ def diff(
     return frees + claims
 
 
-def _goes_on(job: Job, assignment: Assignment) -> bool:
-    """Whether a running job is where it should be."""
-    return assignment.run and assignment.gpus == job.running_on
-
-
 def _allocated(
     job: Job,
     assignment: Assignment | None,
-    reason: str,
+    reasons: Mapping[JobId, str],
     suspend_in_slurm: bool,
     default_method: SuspendMethod,
 ) -> Action | None:
     """The action for a job that Slurm has given GPUs."""
     if job.phase is _RUNNING:
-        if assignment is None or _goes_on(job, assignment) or not job.suspendable:
+        if assignment is None or (assignment.run and assignment.gpus == job.running_on):
             return None
+        if not job.suspendable:
+            return None
+        reason = reasons.get(job.id, "")
         words = reason if not assignment.run else f"moves to other GPUs of its server: {reason or 'its turn'}"
         if not assignment.run and (job.request.suspend or default_method) is SuspendMethod.REQUEUE:
             return Requeue(job.id, words)
@@ -137,7 +132,7 @@ def _allocated(
         return Resume(job.id, job.running_on, "puts right a half-done switch")
     if job.phase in (Phase.SUSPENDED, Phase.YIELDED):
         if assignment is not None and assignment.run:
-            return Resume(job.id, assignment.gpus, reason)
+            return Resume(job.id, assignment.gpus, reasons.get(job.id, ""))
         if job.phase is Phase.YIELDED and suspend_in_slurm:
-            return Suspend(job.id, reason or "completes a suspend that was cut short")
+            return Suspend(job.id, reasons.get(job.id) or "completes a suspend that was cut short")
     return None

@@ -103,7 +103,7 @@ class Recorder(Protocol):
         ...
 
     def operation_step(self, operation: int, step: Step, now: float) -> None:
-        """Before the step is taken."""
+        """Before the step is taken. (Not told to one whose `keeps_steps` is False.)"""
         ...
 
     def operation_ends(self, operation: int, outcome: Outcome, error: str, now: float) -> None:

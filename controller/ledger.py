@@ -43,8 +43,7 @@ class Ledger:
 
     def holders(self, gpus: Iterable[GpuId]) -> set[JobId]:
         """Jobs that hold any of these GPUs."""
-        holders = self._holders
-        return {job_id for gpu in gpus if gpu in holders for job_id in holders[gpu]}
+        return {job_id for gpu in gpus for job_id in self._holders.get(gpu, ())}
 
     def leaving(self, job_id: JobId) -> None:
         """This job has been asked to leave its GPUs: waiting for them makes sense."""
@@ -78,12 +77,8 @@ class Ledger:
 
     def _hold(self, job_id: JobId, gpus: GpuSet) -> None:
         self._held[job_id] = self._held.get(job_id, frozenset()) | gpus
-        holders = self._holders
         for gpu in gpus:
-            if gpu in holders:
-                holders[gpu].add(job_id)
-            else:
-                holders[gpu] = {job_id}
+            self._holders.setdefault(gpu, set()).add(job_id)
 
     def _drop(self, job_id: JobId) -> None:
         for gpu in self._held.pop(job_id, ()):

@@ -16,7 +16,6 @@ from controller.nodes.port import GpuSample, NodeJob, NodePhase, NodeSample
 _PENDING, _CONFIGURING, _RUNNING = JobState.PENDING, JobState.CONFIGURING, JobState.RUNNING
 _SUSPENDED, _COMPLETING, _ENDED = JobState.SUSPENDED, JobState.COMPLETING, JobState.ENDED
 _NODE_RUNNING, _NODE_YIELDED = NodePhase.RUNNING, NodePhase.YIELDED
-_NO_NODES: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +145,6 @@ def make_job(
     if phase is Phase.STARTING and not binding:
         # Released by a controller that was killed: it may be on the GPUs that it was prepared for any moment.
         binding = running_on = _prepared_for(slurm_job.id, samples)
-    ran = 0.0 if memory.running_since is None else max(0.0, now - memory.running_since)
     # (By place, in the order of the fields: by name it takes three times as long, for each job at each look.)
     return Job(
         slurm_job.id,
@@ -164,15 +162,15 @@ def make_job(
         bool(seen) and all(n.movable for n in seen),
         memory.unsuspendable_until is None or memory.unsuspendable_until <= now,  # suspendable
         memory.first_start,
-        memory.run_seconds + ran,
-        memory.gpu_seconds + ran * len(memory.running_on),
+        memory.run_seconds_at(now),
+        memory.gpu_seconds_at(now),
         accrues_since,
         slurm_job.duration_seconds,
         slurm_job.memory_per_node_bytes,
         slurm_job.cpus_per_node,
         slurm_job.excluded_nodes,
         # Not Slurm's own list: a binding of ours stands there once the job was placed.
-        frozenset(request.nodelist) if request.nodelist else _NO_NODES,
+        frozenset(request.nodelist),
         memory.not_before,
         profile,
     )

@@ -103,10 +103,6 @@ def make_nodes(names: Iterable[str], gpus: int, model: str = "a100", shards: int
     ]
 
 
-_NOTHING_BOUND: GpuSet = frozenset()
-_NO_NODES: frozenset[str] = frozenset()
-
-
 @dataclass
 class SimulatedCluster:
     """Implements `ClusterPort`. `on_state` is told of every change of a job's state (by the nodes)."""
@@ -400,14 +396,14 @@ class SimulatedCluster:
             job.submit_time,
             job.start_time,
             job.end_time,
-            _NOTHING_BOUND if pending else job.binding,
+            frozenset() if pending else job.binding,
             False,  # exclusive_gpus
             job.nodes,
             1,  # cpus_per_node
             job.memory_per_node_bytes,
             job.restart_count,
-            _NO_NODES,  # excluded
-            _NO_NODES,  # required
+            frozenset(),  # excluded_nodes
+            frozenset(),  # required_nodes
             job.exit_code if ended else 0,
             job.work_seconds if self.tells_durations else None,
         )

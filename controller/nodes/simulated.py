@@ -281,15 +281,6 @@ class SimulatedNodes:
         ranks = _ranks(self.cluster.jobs[job_id]) if self._lives_on(node, job_id) else ()
         return NodeJob(job_id, block.phase, block.gpus, ranks, movable=self.movable)
 
-    def _memory_on(self, node: str) -> dict[int, list[JobId]]:
-        """Jobs with memory, by GPU."""
-        found: dict[int, list[JobId]] = {}
-        for job_id, block in self._blocks[node].items():
-            if block.phase is not _NODE_YIELDED and self._lives_on(node, job_id):
-                for ordinal in block.gpus:
-                    found.setdefault(ordinal, []).append(job_id)
-        return found
-
     def _lives_on(self, node: str, job_id: JobId) -> bool:
         """Whether it has processes here (it may have been prepared here once, and run elsewhere)."""
         job = self.cluster.jobs.get(job_id)

@@ -23,14 +23,13 @@ from pydantic import Field, StringConstraints, ValidationError
 from controller.cluster.port import SlurmGpu, SlurmNode
 from controller.errors import GandivaError
 from controller.settings.base import ByteSize, Section
+from controller.simulation.traces.base import MAX_GPUS
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
-MOST_GPUS = 1_000_000
-"""Of a simulated cluster: more must be a slip, and would take minutes to lay out."""
 _SHARDS = 16
 _ENTRY = re.compile(r"([a-z][a-z0-9]{0,31}):([0-9]{1,7})")
 
@@ -87,8 +86,8 @@ def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
     """From the command line: entries `model:count`, or the name of a TOML file. Raises ClusterSpecError."""
     entries = text.split(",")
     if all(_ENTRY.fullmatch(entry) for entry in entries):
-        if sum(int(entry.split(":")[1]) for entry in entries) > MOST_GPUS:
-            raise ClusterSpecError(f"--cluster {text}: more than {MOST_GPUS:,} GPUs in all")
+        if sum(int(entry.split(":")[1]) for entry in entries) > MAX_GPUS:
+            raise ClusterSpecError(f"--cluster {text}: more than {MAX_GPUS:,} GPUs in all")
         nodes: list[SlurmNode] = []
         for entry in entries:
             model, count = entry.split(":")
@@ -105,8 +104,9 @@ def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
 
 
 def _is_file(path: Path) -> bool:
+    """(A pipe is as good as one.)"""
     try:
-        return path.is_file()
+        return path.exists() and not path.is_dir()
     except (OSError, ValueError):  # no name that a file could have
         return False
 
@@ -132,8 +132,8 @@ def _read(path: Path) -> ClusterSpec:
         raise ClusterSpecError(f"{path}: {'; '.join(problems[:5])} (keys of [[nodes]]: {keys})") from None
     except (ValueError, RecursionError) as error:
         raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
-    if sum(group.count * group.gpus for group in described.nodes) > MOST_GPUS:
-        raise ClusterSpecError(f"{path}: more than {MOST_GPUS:,} GPUs in all")
+    if sum(group.count * group.gpus for group in described.nodes) > MAX_GPUS:
+        raise ClusterSpecError(f"{path}: more than {MAX_GPUS:,} GPUs in all")
     nodes: list[SlurmNode] = []
     for group in described.nodes:
         for _ in range(group.count):

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 
 from controller.model import GpuId, GpuSet, Job, Node
 from controller.policies.base import natural_key
+from controller.policies.servers import gpu_usable
 
 _ALIGNED_UP_TO = 16
 """Larger "nodes" are pools of GPUs without a topology (counting placement in simulation)."""
@@ -81,9 +82,8 @@ def sound_mask(node: Node) -> int:
     that is being drained), but not where the agent does not answer, which shows no GPU as healthy."""
     mask = 0
     for gpu in node.gpus:
-        # (`gpu_usable`, written out: every GPU is looked at whenever nobody says what changed.)
-        if gpu.healthy and gpu.ordinary_job is None and gpu.memory_used_bytes is not None:
-            mask |= 1 << gpu.id[1]
+        if gpu_usable(gpu):
+            mask |= 1 << gpu.id.ordinal
     return mask
 
 

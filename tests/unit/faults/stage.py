@@ -16,6 +16,7 @@ from controller.cluster.simulated import SimulatedJob
 from controller.executor import Step
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
+from controller.nodes.port import NodePhase
 from controller.policies.base import Policy
 from controller.policies.fifo import Fifo
 from controller.policies.gandiva import Gandiva, GandivaSettings
@@ -252,12 +253,21 @@ class Stage(World):
 
     # -- the truth ----------------------------------------------------------------------------------------
 
+    def _memory_on(self, node: str) -> dict[int, list[JobId]]:
+        """Jobs with memory, by GPU."""
+        found: dict[int, list[JobId]] = {}
+        for job_id, block in self.nodes._blocks[node].items():
+            if block.phase is not NodePhase.YIELDED and self.nodes._lives_on(node, job_id):
+                for ordinal in block.gpus:
+                    found.setdefault(ordinal, []).append(job_id)
+        return found
+
     async def _watch(self) -> None:
         """Look behind everybody's back, ten times a second; save what slurmctld would save."""
         turn = 0
         while True:
             for node in self.cluster.nodes:
-                for ordinal, jobs in self.nodes._memory_on(node).items():
+                for ordinal, jobs in self._memory_on(node).items():
                     if len(jobs) > 1:
                         now = asyncio.get_running_loop().time()
                         self.shared.append(f"t={now:g}: jobs {jobs} on {node}:{ordinal}")
