@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from controller.cluster.port import ClusterView, JobState, SlurmJob, SlurmNode
 from controller.errors import NodeError
-from controller.layered import Layered
+from controller.layered import Version, versioned
 from controller.memory import Memory
 from controller.model import Changes, Job, JobId, Node, Request, Snapshot
 from controller.nodes.port import NodeSample
@@ -33,8 +33,8 @@ class Scene:
         self._priority_class = priority_class
         self._slurm_jobs: dict[JobId, SlurmJob] = {}
         self._slurm_nodes: dict[str, SlurmNode] = {}
-        self._samples: Layered[str, NodeSample | NodeError] = Layered()
-        self._jobs: Layered[JobId, Job] = Layered()
+        self._samples: Version[str, NodeSample | NodeError] = versioned()
+        self._jobs: Version[JobId, Job] = versioned()
         self._nodes: Mapping[str, Node] = {}
         self._in_flight: frozenset[JobId] = frozenset()
         self._serial = 0

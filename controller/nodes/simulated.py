@@ -16,7 +16,7 @@ from controller.cluster.port import JobState, SlurmGpu
 from controller.cluster.simulated import SimulatedCluster, SimulatedJob
 from controller.errors import NodeError, NodeUnreachable
 from controller.frozen import quickly_made
-from controller.layered import Layered
+from controller.layered import Version, versioned
 from controller.model import GpuId, JobId
 from controller.nodes.port import (
     GpuProcess,
@@ -112,7 +112,7 @@ class SimulatedNodes:
         self._blocks = {name: _Blocks() for name in self.cluster.nodes}
         self._touched: dict[str, dict[JobId, None]] = {name: {} for name in self.cluster.nodes}
         """Nodes that are not as they were told last, and the jobs that it is about."""
-        self._told: dict[str, Layered[JobId, NodeJob]] = {name: Layered() for name in self.cluster.nodes}
+        self._told: dict[str, Version[JobId, NodeJob]] = {name: versioned() for name in self.cluster.nodes}
         """Jobs as they were told last, where only changes are told."""
         self.violations: list[str] = []
         """Instants at which two jobs had memory on one GPU. Must stay empty."""

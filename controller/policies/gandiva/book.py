@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Mapping
 
-from controller.layered import Layered
+from controller.layered import Version, versioned
 from controller.model import ALLOCATED, Assignment, Job, JobId, Phase, Snapshot
 from controller.policies.differences import as_before
 from controller.policies.gandiva.fleet import Fleet, Place, settled_affinity
@@ -63,8 +63,8 @@ class Book:
         self.boundaries: dict[str, float] = {}
         """When turns change next, by the first server of each domain where jobs wait."""
 
-        self.assignments: Layered[JobId, Assignment] = Layered()
-        self.reasons: Layered[JobId, str] = Layered()
+        self.assignments: Version[JobId, Assignment] = versioned()
+        self.reasons: Version[JobId, str] = versioned()
         # Where seats have become scarce, those before in the queue keep theirs.
         present = [snapshot.jobs[JobId(i)] for i in state.seats if i in snapshot.jobs]
         self.seats = {job.id: state.seats[job.id] for job in present}

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.layered import Layered
+from controller.layered import versioned
 from controller.model import Assignment, GpuSet, Job, JobId, Plan, Snapshot
 from controller.policies.gandiva.algorithm1 import STAGE_WORDS, Choice, Stage, get_nodes
 from controller.policies.gandiva.book import Book, seat_member, seat_place
@@ -87,7 +87,7 @@ class Gandiva:
     def _write(self, planning: _Planning, *, from_scratch: bool) -> Plan:
         book, changed = planning.book, planning.changed
         if from_scratch:
-            book.assignments, book.reasons = Layered(planning.assignments), Layered(planning.reasons)
+            book.assignments, book.reasons = versioned(planning.assignments), versioned(planning.reasons)
         elif changed:
             book.assignments = book.assignments.with_changes(planning.assignments, changed)
             book.reasons = book.reasons.with_changes(planning.reasons, changed)

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from controller.layered import Layered
+from controller.layered import Version, versioned
 from controller.model import Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot
 from controller.policies.gangs.lanes import Key, Lane, Shape, select
 from controller.policies.gangs.member import ASIDE, FIXED, RUNNING, WAITING, Member, Standing
@@ -235,10 +235,10 @@ class GangPolicy(ABC, Generic[A]):
         self._lanes = [Lane() for _ in range(self.lane_count)]
         self._pool = GpuPool(snapshot.nodes)
         self._timers: list[tuple[float, JobId]] = []
-        self._entries: Layered[str, Any] = Layered()
+        self._entries: Version[str, Any] = versioned()
         self._unseen: dict[JobId, Any] = {}
-        self._assignments: Layered[JobId, Assignment] = Layered()
-        self._reasons: Layered[JobId, str] = Layered()
+        self._assignments: Version[JobId, Assignment] = versioned()
+        self._reasons: Version[JobId, str] = versioned()
         self._leaving: set[JobId] = set()
         """Jobs that wait for their turn on nodes where nothing starts any more."""
         self._incremental = self.told = False
