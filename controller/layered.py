@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Mappings that are cheap to change without changing them. A small one is copied; of a large one, many versions
-share one large part, and each has a few changes on top."""
+"""Mappings that are cheap to change without changing them. A small one is copied; of a large one, many
+versions share one large part, and each has a few changes on top."""
 
 from __future__ import annotations
 
