@@ -7,6 +7,7 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,8 +93,9 @@ class Server(threading.Thread):
                 request = Request.model_validate_json(line)
                 result = hello("n1") if request.verb == "hello" else OBSERVED
                 channel.sendall(encode(Answer(id=request.id, ok=True, result=result)))
-        channel.send_exit_status(0)
-        channel.close()
+        with suppress(EOFError):  # (the client may not wait for it)
+            channel.send_exit_status(0)
+            channel.close()
 
     def close(self) -> None:
         self._socket.close()
