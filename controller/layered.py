@@ -25,7 +25,11 @@ size."""
 
 def versioned(entries: Mapping[K, V] | None = None) -> Version[K, V]:
     """A first version."""
-    whole = dict(entries or {})
+    return _version(dict(entries or {}))
+
+
+def _version(whole: dict[K, V]) -> Version[K, V]:
+    """Of a dict that nobody else has."""
     return Small(whole) if len(whole) <= _SMALL else Layered(whole)
 
 
@@ -71,7 +75,7 @@ class Layered(Mapping[K, V]):
             for key in remove - put.keys():
                 whole.pop(key, None)
             whole.update(put)
-            return Layered(whole) if len(whole) > _SMALL else Small(whole)
+            return _version(whole)
         base, top = self._base, dict(self._top)
         for key in remove:
             if key in base:
