@@ -314,7 +314,7 @@ class Executor:
     def _prepare(self, job: Job, action: Place) -> Awaitable[object]:
         bound = by_node(action.binding)
         wanted = bound if action.gpus == action.binding else by_node(action.gpus)
-        calls = [
+        return self._all(
             self._nodes.prepare(
                 node,
                 job.id,
@@ -324,8 +324,7 @@ class Executor:
                 deadline_seconds=self.settings.node_call_deadline_seconds,
             )
             for node, ordinals in bound.items()
-        ]
-        return calls[0] if len(calls) == 1 else self._all(calls)
+        )
 
     async def _await_start(self, job_id: JobId) -> SlurmJob:
         """Until Slurm says RUNNING. Raises ClusterRefused at the start deadline, and long before it where a

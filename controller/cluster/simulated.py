@@ -179,8 +179,7 @@ class SimulatedCluster:
     # -- the port -------------------------------------------------------------------------------------
 
     async def observe(self) -> ClusterView:
-        if self.unavailable or self.costs.rpc_seconds:
-            await self._rpc()
+        await self._rpc()
         if self.partial:
             return self._what_changed()
         view = ClusterView(
@@ -202,16 +201,14 @@ class SimulatedCluster:
         return ClusterView(self.clock(), jobs, nodes, partial=True, gone=gone)
 
     async def job(self, job_id: JobId) -> SlurmJob:
-        if self.unavailable or self.costs.rpc_seconds:
-            await self._rpc()
+        await self._rpc()
         return self._view(self._find(job_id))
 
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:
         per_node = by_node(binding)
         if len(set(per_node.values())) != 1:
             raise ValueError("a binding needs the same GPU indices on each node")
-        if self.unavailable or self.costs.rpc_seconds:
-            await self._rpc()
+        await self._rpc()
         job = self._find(job_id)
         while job.state is _COMPLETING and not self.unavailable:
             # As the other adapters do: a requeued job is bound once it is through with its last run.
@@ -223,8 +220,7 @@ class SimulatedCluster:
         self._answer()
 
     async def unbind(self, job_id: JobId) -> None:
-        if self.unavailable or self.costs.rpc_seconds:
-            await self._rpc()
+        await self._rpc()
         job = self._find(job_id)
         if job.state is not _PENDING:
             raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending")
@@ -232,8 +228,7 @@ class SimulatedCluster:
         self._answer()
 
     async def release(self, job_id: JobId) -> None:
-        if self.unavailable or self.costs.rpc_seconds:
-            await self._rpc()
+        await self._rpc()
         job = self._find(job_id)
         if job.state is _PENDING and job.held:
             job.held = False
@@ -242,8 +237,7 @@ class SimulatedCluster:
         self._answer()
 
     async def hold(self, job_id: JobId) -> None:
-        if self.unavailable or self.costs.rpc_seconds:
-            await self._rpc()
+        await self._rpc()
         job = self._find(job_id)
         if job.state is not _PENDING:
             raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending")
@@ -252,8 +246,7 @@ class SimulatedCluster:
         self._answer()
 
     async def suspend(self, job_id: JobId) -> None:
-        if self.unavailable or self.costs.rpc_seconds:
-            await self._rpc()
+        await self._rpc()
         job = self._find(job_id)
         if job.state is _RUNNING:
             self._to(job, _SUSPENDED)
@@ -262,8 +255,7 @@ class SimulatedCluster:
         self._answer()
 
     async def resume(self, job_id: JobId) -> None:
-        if self.unavailable or self.costs.rpc_seconds:
-            await self._rpc()
+        await self._rpc()
         job = self._find(job_id)
         if job.state is _SUSPENDED:
             self._to(job, _RUNNING)
@@ -272,8 +264,7 @@ class SimulatedCluster:
         self._answer()
 
     async def requeue(self, job_id: JobId) -> None:
-        if self.unavailable or self.costs.rpc_seconds:
-            await self._rpc()
+        await self._rpc()
         job = self._find(job_id)
         if job.state in (_PENDING, _COMPLETING):
             # On its way or there: an answer got lost, and the call is repeated.
@@ -366,8 +357,6 @@ class SimulatedCluster:
         return job
 
     async def _rpc(self) -> None:
-        """What a call costs, and whether it gets through. (Not asked where both are nothing: simulations are
-        made of calls.)"""
         if self.costs.rpc_seconds:
             await asyncio.sleep(self.costs.rpc_seconds)
         if self.unavailable:
