@@ -73,8 +73,8 @@ deb-test: env ## The packages: a cluster from them, systemd, upgrade, purge, bot
 	    RELEASE=$$release ALL=$(if $(QUICK),,1) $(PYTHON) -m pytest tests/live/test_packages.py -m live -q || exit 1; \
 	done
 
-bench: env ## Benchmarks: step() overhead, GPU idle gap at a switch, loop time
-	@$(PYTHON) benchmarks/run.py
+bench: env ## Benchmarks: step() overhead, loop time, other people's simulators (HERE=1: in .venv), gap at a switch
+	@$(PYTHON) benchmarks/run.py $(if $(HERE),--here)
 
 overhead: env ## What the controller costs with 8 to 10,000 jobs in a real slurmctld (10 minutes)
 	@$(PYTHON) -m benchmarks.overhead

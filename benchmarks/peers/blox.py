@@ -30,11 +30,23 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fidelity import policies
-from benchmarks.peers.measure import FIDELITY, LIMIT_SECONDS, Ours, environment, references, spent
+from benchmarks.peers.measure import (
+    FIDELITY,
+    LIMIT_SECONDS,
+    Ours,
+    described,
+    environment,
+    least,
+    references,
+    spent,
+)
 
 TRACES = {"inputs/plain/xs.csv": "converted/xs_job.csv", "inputs/plain/t60.csv": "shipped/60_job.csv"}
 """The same jobs as plain CSV (for Blox) and in Tiresias' format (for ours)."""
 STUBS = "blox/deployment/grpc_stubs/simulator_pb2_grpc.py"
+NOT_COMPARED = "not compared with Blox"
+WANTED = 50
+"""Times as quick as Blox as shipped."""
 HEADER = (
     "| case | policy | as shipped CPU (wall) s | of it after its start | rounds alone CPU s "
     "| ours CPU (wall) s | of it simulation | shipped / ours CPU (wall) | shipped / ours, without starts "
@@ -68,18 +80,41 @@ class Row:
     their_average_jct: float
     our_average_jct: float
 
+    def programs(self, their: Shipped) -> float:
+        """CPU time of both programs against that of ours."""
+        return their.cpu / self.our_cpu
+
+    def simulations(self, their: Shipped) -> float:
+        """The same without the starts."""
+        return their.running_cpu / self.simulation_cpu
+
     def __str__(self) -> str:
         whole = running = programs = simulations = "-"
         if their := self.shipped:
             whole, running = f"{their.cpu:.2f} ({their.wall:.1f})", f"{their.running_cpu:.2f}"
-            programs = f"{their.cpu / self.our_cpu:.0f} ({their.wall / self.our_wall:.0f}) times"
-            simulations = f"{their.running_cpu / self.simulation_cpu:.0f} times"
+            programs = f"{self.programs(their):.0f} ({their.wall / self.our_wall:.0f}) times"
+            simulations = f"{self.simulations(their):.0f} times"
         return (
             f"| {self.case} | {self.policy} | {whole} | {running} | {self.rounds_cpu:.2f} "
             f"| {self.our_cpu:.2f} ({self.our_wall:.1f}) | {self.simulation_cpu:.3f} | {programs} "
             f"| {simulations} | {self.rounds_cpu / self.simulation_cpu:.0f} times "
             f"| {self.their_average_jct:.3f} / {self.our_average_jct:.3f} |"
         )
+
+
+def outcome(rows: list[Row]) -> str:
+    """What one looks for in the table."""
+    if not rows:
+        return "No case has that name."
+    run = [(row, row.shipped) for row in rows if row.shipped]
+    if not run:
+        return f"Blox as shipped was not run: nothing is known of {WANTED} times."
+    alone = least([row.simulations(their) for row, their in run], WANTED, digits=1)
+    programs = least([row.programs(their) for row, their in run], WANTED, digits=1)
+    return (
+        f"At least {WANTED} times as quick as Blox as shipped: simulation alone in {alone}, "
+        f"with the start of programs in {programs}."
+    )
 
 
 def different(recorded: dict[str, float], found: dict[str, float]) -> list[str]:
@@ -196,7 +231,8 @@ def not_shipped(args: argparse.Namespace) -> str:
     """Why Blox cannot be run as it is shipped; empty: it can."""
     if not (args.blox / STUBS).is_file():
         return f"no gRPC stubs in {args.blox} (`mkdir grpc_stubs; make grpc` in its blox/deployment)"
-    check = "import grpc, matplotlib, google.protobuf as p; raise SystemExit(p.__version__ >= '5')"
+    # (With pyplot, which lists all fonts at its first import on a machine: no run is to be charged with it.)
+    check = "import grpc, matplotlib.pyplot, google.protobuf as p; raise SystemExit(p.__version__ >= '5')"
     if subprocess.run([args.python, "-c", check], capture_output=True, check=False, timeout=120).returncode:
         return f"{args.python} lacks grpcio, matplotlib or protobuf < 5"
     return ""
@@ -216,8 +252,8 @@ def missing(args: argparse.Namespace) -> str:
     return f"{args.python} has no pandas < 2 (--python or GANDIVA_BLOX_PYTHON)" if found.returncode else ""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the table. Status 0, too, when there is nothing to compare with, which is said."""
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -228,20 +264,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="REGEX", help="of `case/policy`")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="alternating; the best counts")
     parser.add_argument("--shipped", type=int, default=1, metavar="N", help="runs of Blox as it is shipped")
-    args = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table. Status 0, too, when there is nothing to compare with, which is said."""
+    args = parsed(arguments)
     if problem := missing(args):
-        print(f"not compared with Blox: {problem}")
+        print(f"{NOT_COMPARED}: {problem}")
         return 0
+    print(f"Ours: {described(sys.executable)}; theirs: {described(args.python)}.", flush=True)
     results = json.loads((args.refs / "results_public.json").read_text())["blox"]
     with gzip.open(args.refs / "per_job/per_job_jct_public.json.gz") as file:
         per_job = json.load(file)
     if args.shipped and (problem := not_shipped(args)):
         print(f"Blox as it is shipped is left out: {problem}")
         args.shipped = 0
+    rows = []
     print(HEADER, flush=True)
     for case in results:
         if re.search(args.only, f"{case['case']}/{case['policy']}"):
-            print(compare(case, per_job[case["per_job_key"]], args), flush=True)
+            rows.append(compare(case, per_job[case["per_job_key"]], args))
+            print(rows[-1], flush=True)
+    print(f"\n{outcome(rows)}")
     return 0
 
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import compileall
 import json
+import math
 import os
 import resource
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -106,3 +108,40 @@ def simulate(
 def references() -> Path:
     """The folder of reference inputs and results."""
     return Path(os.environ.get("GANDIVA_REFS", ROOT.parent / "shared" / "refs"))
+
+
+_BUILD = """
+import json, sys, sysconfig
+read = sysconfig.get_config_var
+words = [sys.version.split()[0], read("CONFIG_ARGS") or "", read("PGO_PROF_USE_FLAG") or ""]
+sys.stdout.write(json.dumps(words))
+"""
+"""Also for Python 2."""
+
+
+def described(python: str) -> str:
+    """Its version, and whether it was built with optimisation, which is worth a tenth of the time or more.
+
+    Raises:
+        OSError: it does not run, or does not answer.
+    """
+    try:
+        version, options, profile_flag = json.loads(spent([python, "-c", _BUILD], timeout=60).printed)
+    except (subprocess.SubprocessError, ValueError) as error:
+        said = (getattr(error, "stderr", None) or "").strip().rpartition("\n")[2]
+        raise OSError(said or f"no answer to `{python} -c …`") from error
+    if "--enable-optimizations" in options:
+        built = "built with --enable-optimizations"
+    elif profile_flag:
+        built = "built without --enable-optimizations"
+    else:  # Debian optimises by its own rules, and takes their traces out of what it installs.
+        built = "as its distribution builds it"
+    return f"Python {version} ({built})"
+
+
+def least(ratios: Sequence[float], wanted: float, digits: int) -> str:
+    """How many of the cases reach what is wanted, and the smallest ratio: rounded down, so that no case
+    that does not reach it looks as if it did."""
+    reached = sum(ratio >= wanted for ratio in ratios)
+    smallest = math.floor(min(ratios) * 10**digits) / 10**digits
+    return f"{reached} of {len(ratios)} (least {smallest:.{digits}f} times)"

@@ -28,7 +28,16 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.fidelity import policies
-from benchmarks.peers.measure import FIDELITY, LIMIT_SECONDS, Ours, environment, references, spent
+from benchmarks.peers.measure import (
+    FIDELITY,
+    LIMIT_SECONDS,
+    Ours,
+    described,
+    environment,
+    least,
+    references,
+    spent,
+)
 
 STUBS = {
     "numpy.py": "def mean(values):\n    return float(sum(values)) / len(values)\n",
@@ -37,6 +46,7 @@ STUBS = {
     "cplex/six/moves/__init__.py": "range = range\n",
     "cplex/exceptions.py": "class CplexError(Exception):\n    pass\n",
 }
+NOT_COMPARED = "not compared with Tiresias' simulator"
 HEADER = (
     "| trace | schedule | theirs CPU s | ours CPU s | of it simulation "
     "| whole programs | theirs / our simulation | average JCT, theirs / ours (s) |\n" + "|---" * 8 + "|"
@@ -61,6 +71,44 @@ class Case:
     @property
     def gpus_per_node(self) -> int:
         return int(self.shape.split("x")[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The best of the repetitions, CPU times in seconds."""
+
+    case: str
+    schedule: str
+    their_cpu: float
+    our_cpu: float
+    simulation_cpu: float
+    their_average_jct: float
+    our_average_jct: float
+
+    @property
+    def programs(self) -> float:
+        return self.their_cpu / self.our_cpu
+
+    @property
+    def simulation(self) -> float:
+        """Their whole program against our simulation alone."""
+        return self.their_cpu / self.simulation_cpu
+
+    def __str__(self) -> str:
+        return (
+            f"| {self.case} | {self.schedule} | {self.their_cpu:.2f} | {self.our_cpu:.2f} "
+            f"| {self.simulation_cpu:.3f} | {self.programs:.2f} times | {self.simulation:.2f} times "
+            f"| {self.their_average_jct:.3f} / {self.our_average_jct:.3f} |"
+        )
+
+
+def outcome(rows: list[Row]) -> str:
+    """What one looks for in the table."""
+    if not rows:
+        return "No case has that name."
+    alone = least([row.simulation for row in rows], 1, digits=2)
+    programs = least([row.programs for row in rows], 1, digits=2)
+    return f"Not slower than theirs: simulation alone in {alone}, whole programs in {programs}."
 
 
 def cases(inputs: Path) -> Iterator[Case]:
@@ -106,7 +154,7 @@ def completion_times(folder: Path) -> list[float]:
         return [float(row["JCT"]) for row in csv.DictReader(file) if row["JCT"] and row["promote"]]
 
 
-def compare(case: Case, schedule: str, args: argparse.Namespace, folder: Path) -> str:
+def compare(case: Case, schedule: str, args: argparse.Namespace, folder: Path) -> Row:
     """One line of the table: the best of the repetitions, alternating."""
     their_cpu, our_cpu, simulation_cpu = [], [], []
     simulation = ours(case, schedule, args.refs / "inputs/tiresias")
@@ -115,12 +163,15 @@ def compare(case: Case, schedule: str, args: argparse.Namespace, folder: Path) -
         run = simulation.command()
         our_cpu.append(run.cpu_seconds)
         simulation_cpu.append(simulation.alone()[0])
-    best, mine, alone = min(their_cpu), min(our_cpu), min(simulation_cpu)
-    jcts, our_jct = completion_times(folder), json.loads(run.printed)["avg_jct_seconds"]
-    return (
-        f"| {case.name} | {schedule} | {best:.2f} | {mine:.2f} | {alone:.3f} "
-        f"| {best / mine:.2f} times | {best / alone:.2f} times "
-        f"| {sum(jcts) / len(jcts):.3f} / {our_jct:.3f} |"
+    jcts = completion_times(folder)
+    return Row(
+        case.name,
+        schedule,
+        min(their_cpu),
+        min(our_cpu),
+        min(simulation_cpu),
+        sum(jcts) / len(jcts),
+        json.loads(run.printed)["avg_jct_seconds"],
     )
 
 
@@ -165,11 +216,15 @@ def missing(args: argparse.Namespace) -> str:
         return f"no references in {args.refs} (--refs or GANDIVA_REFS)"
     if shutil.which(args.python2) is None:
         return f"no Python 2.7 {args.python2!r} (--python2 or GANDIVA_PYTHON2)"
+    try:
+        described(args.python2)
+    except OSError as error:
+        return f"{args.python2} does not run ({error})"
     return ""
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Print the table. Status 0, too, when there is nothing to compare with, which is said."""
+def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
+    """The options."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -180,10 +235,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="REGEX", help="of `trace/schedule`, or philly")
     parser.add_argument("--repeat", type=int, default=3, metavar="N", help="alternating; the best counts")
     parser.add_argument("--times", type=float, default=5.0, help="with philly: what theirs may take of ours")
-    args = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the table. Status 0, too, when there is nothing to compare with, which is said."""
+    args = parsed(arguments)
     if problem := missing(args):
-        print(f"not compared with Tiresias' simulator: {problem}")
+        print(f"{NOT_COMPARED}: {problem}")
         return 0
+    print(f"Ours: {described(sys.executable)}; theirs: {described(args.python2)}.", flush=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for stub, text in STUBS.items():
@@ -194,11 +255,14 @@ def main(arguments: list[str] | None = None) -> int:
             for line in whole_philly(args, folder):
                 print(line, flush=True)
             return 0
+        rows = []
         print(HEADER, flush=True)
         for case in cases(args.refs / "inputs/tiresias"):
             for schedule in case.schedules:
                 if re.search(args.only, f"{case.name}/{schedule}"):
-                    print(compare(case, schedule, args, folder), flush=True)
+                    rows.append(compare(case, schedule, args, folder))
+                    print(rows[-1], flush=True)
+        print(f"\n{outcome(rows)}")
     return 0
 
 

@@ -18,7 +18,7 @@ import pytest
 from benchmarks.peers import blox, tiresias
 from benchmarks.peers.blox_rounds import Feed, read_jobs
 from benchmarks.peers.blox_shipped import Trace, completion_times
-from benchmarks.peers.measure import FIDELITY, Ours, environment, spent
+from benchmarks.peers.measure import FIDELITY, Ours, described, environment, spent
 
 ROUNDS = Path(blox.__file__).with_name("blox_rounds.py")
 JOBS = "job_id,arrival,duration,gpus\na,0,250,1\nb,10,100,1\nc,350,100,1\n"
@@ -348,3 +348,65 @@ def test_programs_are_measured_with_their_code_compiled(monkeypatch: pytest.Monk
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     program = "import os, sys; print(sys.dont_write_bytecode, os.environ['MORE'])"
     assert spent([sys.executable, "-c", program], env=environment(MORE="x")).printed == "False x\n"
+
+
+def blox_row(running_cpu: float, cpu: float) -> blox.Row:
+    """Ours takes 1 s with its start, and 0.5 s without."""
+    return blox.Row("xs", "Las", blox.Shipped(cpu, 60, running_cpu), 5, 1, 1.5, 0.5, 7, 8)
+
+
+def test_the_outcome_beside_blox_is_counted_from_the_rows() -> None:
+    """Rounded down: what is said to be missed must look so."""
+    rows = [blox_row(24.99, 50), blox_row(25, 20.27), blox_row(90, 49), replace(blox_row(1, 1), shipped=None)]
+    assert blox.outcome(rows) == (
+        "At least 50 times as quick as Blox as shipped: simulation alone in 2 of 3 (least 49.9 times), "
+        "with the start of programs in 1 of 3 (least 20.2 times)."
+    )
+    assert "was not run" in blox.outcome(rows[3:])
+    assert blox.outcome([]) == tiresias.outcome([]) == "No case has that name."
+
+
+def test_the_outcome_beside_tiresias_is_counted_from_the_rows() -> None:
+    rows = [
+        tiresias.Row("xs", "fifo", their_cpu, our_cpu, 0.25, 9, 9)
+        for their_cpu, our_cpu in ((0.2499, 0.5), (0.25, 0.5), (2.5, 2.5))
+    ]
+    assert tiresias.outcome(rows) == (
+        "Not slower than theirs: simulation alone in 2 of 3 (least 0.99 times), "
+        "whole programs in 1 of 3 (least 0.49 times)."
+    )
+    assert str(rows[2]) == "| xs | fifo | 2.50 | 2.50 | 0.250 | 1.00 times | 10.00 times | 9.000 / 9.000 |"
+    assert str(rows[2]).count("|") == tiresias.HEADER.split("\n")[0].count("|")
+
+
+@pytest.mark.parametrize(
+    ("options", "flag", "built"),
+    [
+        ("'--prefix=/x' '--enable-optimizations'", "-fprofile-use", "built with --enable-optimizations"),
+        ("'--prefix=/x'", "-fprofile-use", "built without --enable-optimizations"),
+        ("'--prefix=/usr'", "", "as its distribution builds it"),
+    ],
+)
+def test_a_python_is_told_by_how_it_was_built(tmp_path: Path, options: str, flag: str, built: str) -> None:
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ncat <<'E'\n{json.dumps(['9.8.7', options, flag])}\nE\n")
+    python.chmod(0o755)
+    assert described(str(python)) == f"Python 9.8.7 ({built})"
+
+
+def test_a_python_that_does_not_run_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert described(sys.executable).startswith(f"Python {sys.version.split()[0]} (")
+    (tmp_path / "simulator").mkdir()
+    (tmp_path / "simulator/run_sim.py").write_text("")
+    (tmp_path / "inputs/tiresias").mkdir(parents=True)
+    python = tmp_path / "python"
+    for text, said in (
+        ("echo not JSON", "no answer"),
+        ("echo lib.so: missing >&2; exit 127", "lib.so: missing"),
+    ):
+        python.write_text(f"#!/bin/sh\n{text}\n")
+        python.chmod(0o755)
+        words = ["--tiresias", str(tmp_path), "--refs", str(tmp_path), "--python2", str(python)]
+        assert tiresias.main(words) == 0
+        found = capsys.readouterr().out
+        assert found.startswith("not compared with Tiresias") and said in found
