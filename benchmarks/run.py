@@ -65,8 +65,8 @@ def benchmark(name: str, here: bool) -> int:
         if status != NO_CONTAINER:
             return status
         print(
-            f"No container, see above: {name} runs in this Python instead, "
-            "and how quick ours is says nothing of the packages.",
+            f"No container, see above: {name} runs in this Python instead; "
+            "with the one of the packages it may come out otherwise.",
             flush=True,
         )
     return run(BENCHMARKS[name][0])
