@@ -48,6 +48,8 @@ class Member(Generic[A]):
     entry: Key = ()
     """In the lane: its key, and if it runs the size of its gang after it."""
     shape: Shape = (1,)
+    demand: int = 1
+    """GPUs that it takes of those that are given out: what it is bound to where nothing starts is not."""
     leaving: bool = False
     """It waits for GPUs of a node where nothing starts any more, and so in no lane (`_let_leave`)."""
     ran_from: float = 0.0

@@ -38,6 +38,11 @@ def gpus_words(count: int) -> str:
     return "a free GPU" if count == 1 else f"{count} free GPUs"
 
 
+def _own_gpus(job: Job) -> GpuSet:
+    """Those that a job off its GPUs goes on with: where it was last; if that is not known, its binding."""
+    return job.running_on if len(job.running_on) == job.gpus else job.binding
+
+
 def _by_submission(job_ids: Iterable[JobId], snapshot: Snapshot) -> list[JobId]:
     jobs = snapshot.jobs
     return sorted(job_ids, key=lambda job_id: (jobs[job_id].submit_time, job_id))
@@ -174,6 +179,7 @@ class GangPolicy(ABC, Generic[A]):
             self.gone_unseen(self._unseen[job_id], now)
         self._unseen.clear()
         self._run_timers(now)
+        self._admit(now)
         self.look(now)
         if self.dynamic:
             self._reorder(now)
@@ -240,7 +246,7 @@ class GangPolicy(ABC, Generic[A]):
         self._assignments: Version[JobId, Assignment] = versioned()
         self._reasons: Version[JobId, str] = versioned()
         self._leaving: set[JobId] = set()
-        """Jobs that wait for their turn on nodes where nothing starts any more."""
+        """Jobs that wait, and are bound to GPUs of nodes where nothing starts any more."""
         self._incremental = self.told = False
         self._busy = frozenset()
         self._expected: set[JobId] = set()
@@ -303,9 +309,15 @@ class GangPolicy(ABC, Generic[A]):
         member.standing = standing
         if held is not member.held:
             self._hold(member, held)
+        member.demand = size = job.request.gpus
         if closed:
-            member.leaving = job.phase in _MAY_START and any(gpu.node in closed for gpu in job.binding)
-            (self._leaving.add if member.leaving else self._leaving.discard)(job_id)
+            member.demand = max(0, size - sum(gpu.node in closed for gpu in _own_gpus(job)))
+            if member.demand == size or job.phase not in _MAY_START:
+                member.leaving = False
+                self._leaving.discard(job_id)
+            elif job_id not in self._leaving:
+                member.leaving = True
+                self._leaving.add(job_id)
         self.seen(member, now)
         self._enter(member, now)
 
@@ -346,7 +358,7 @@ class GangPolicy(ABC, Generic[A]):
         """The same, by a new key. Most come back to the place that they have already."""
         standing = member.standing
         if standing is RUNNING:
-            entry = (*self.key(member, now), member.job.request.gpus)
+            entry = (*self.key(member, now), member.demand)
         elif standing is WAITING and not member.leaving:
             entry = self.key(member, now)
         else:
@@ -368,7 +380,7 @@ class GangPolicy(ABC, Generic[A]):
     def _shape(self, member: Member[A], now: float) -> Shape:
         job, request = member.job, member.job.request
         return (
-            request.gpus,
+            member.demand,
             request.nodes,
             request.gpu_types,
             self.consolidated(member, now),
@@ -417,7 +429,7 @@ class GangPolicy(ABC, Generic[A]):
             entries = lane.running
             running = [members[entry[-2]] for entry in entries]
             if not self._ranked:
-                entries = [(*self.key(member, now), member.job.request.gpus) for member in running]
+                entries = [(*self.key(member, now), member.demand) for member in running]
             # (For every running job at every plan, and so written with few steps, and few looks at jobs.)
             ranks = self.ranks(running, number, now)
             fresh = [
@@ -511,14 +523,28 @@ class GangPolicy(ABC, Generic[A]):
             skip.add(failed)
         raise AssertionError("the last round returns")
 
+    def _admit(self, now: float) -> None:
+        """A gang that is bound to drained nodes and to open ones stands in its lane, for its part of the open
+        ones, while its part of the drained ones is idle."""
+        for job_id in sorted(self._leaving):
+            member = self._members[job_id]
+            drained = [gpu for gpu in _own_gpus(member.job) if gpu.node in self._pool.closed]
+            leaving = not member.demand or not self._pool.all_idle(drained)
+            if leaving is not member.leaving:
+                member.leaving = leaving
+                self._enter(member, now)
+
     def _let_leave(self, now: float) -> set[JobId]:
         """A node that is being drained gets empty when the jobs bound to it have ended: those that are off
         their GPUs go on there when these are idle. (No lane has them: they are in nobody's way.)"""
-        waiting = [m for m in map(self._members.__getitem__, self._leaving) if m.standing is WAITING]
+        waiting = [
+            member
+            for member in map(self._members.__getitem__, self._leaving)
+            if member.standing is WAITING and not member.demand
+        ]
         placed: list[_Placed[A]] = []
         for member in sorted(waiting, key=lambda m: (self.lane(m, now), self.key(m, now))):
-            job = member.job
-            gpus = job.running_on if len(job.running_on) == job.gpus else job.binding
+            job, gpus = member.job, _own_gpus(member.job)
             if len(gpus) == job.gpus and self._pool.all_idle(gpus):
                 holding = self._pool.holding(gpus)
                 self._pool.take(holding)
@@ -530,7 +556,7 @@ class GangPolicy(ABC, Generic[A]):
         if not job.binding:
             return pool.find(job, consolidated=bool(member.shape[3]))
         # Slurm has bound it already: it goes on where it is, or (floating) on any free GPUs there.
-        if len(job.running_on) == job.gpus and pool.all_free(job.running_on):
+        if len(job.running_on) == job.gpus and pool.all_idle(job.running_on):
             return pool.holding(job.running_on)
         if job.movable and job.floating:
             free = [gpu for gpu in sorted(job.binding) if pool.all_free((gpu,))]
@@ -553,7 +579,7 @@ class GangPolicy(ABC, Generic[A]):
         for job_id in reversed(behind):
             pool.give(self._members[job_id].holding)
             released.append(job_id)
-            if pool.free_count >= member.job.gpus:
+            if pool.free_count >= member.demand:
                 found = self._find(member)
                 if found is not None:
                     break

@@ -69,3 +69,33 @@ def test_a_job_on_a_drained_node_is_not_stopped_for_one_that_cannot_go_there(nam
     queued = replace(job(3, 1, 50.0, submit=3.0))
     ran = running(POLICIES[name](), [open_node, closed], [elsewhere, there, queued], 1e6)
     assert 2 in ran and len(ran) == 2
+
+
+def on_both(open_node: Node, closed: Node) -> Job:
+    """A suspended gang on all of both."""
+    gpus = frozenset(gpu.id for node in (open_node, closed) for gpu in node.gpus)
+    gang = replace(suspended(1, closed, range(2)), binding=gpus, running_on=gpus)
+    return replace(gang, request=replace(gang.request, gpus=len(gpus), nodes=2))
+
+
+_PASSES_BY_SERVICE = {"las", "las by entry", "las late", "las strict", "las undiscretised", "gittins"}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_gang_on_a_drained_and_an_open_node_takes_its_turn_on_the_open_one(name: str) -> None:
+    open_node, closed = cluster(2, 2)
+    closed = replace(closed, available=False, reason="DRAINED fan")
+    gang, nodes = on_both(open_node, closed), [open_node, closed]
+    there = replace(suspended(2, open_node, range(2)), phase=Phase.RUNNING, run_seconds=9e5, gpu_seconds=9e5)
+    queued = job(3, 2, 500.0, submit=3.0)
+    holder = replace(suspended(4, closed, range(1)), phase=Phase.RUNNING)
+    policy = POLICIES[name]()
+    ran = running(policy, nodes, [gang, there, holder], 1e6)
+    assert ran == {2, 4}, "nobody stops for it, and nobody waits, before its part of the drained node is idle"
+    ran = running(policy, nodes, [gang, there], 1e6 + 1)
+    assert ran == ({1} if name in _PASSES_BY_SERVICE else {2}), "then it is one among those of the open one"
+    ran = running(policy, nodes, [gang, queued], 1e6 + 2)
+    # (By size, and without queues by service, the one that waits comes first.)
+    assert ran == ({3} if name in {"sjf", "las undiscretised"} else {1})
+    assert running(policy, nodes, [gang, queued, holder], 1e6 + 3) == {3, 4}
+    assert running(policy, nodes, [gang], 1e6 + 4) == {1}
