@@ -15,8 +15,8 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -29,7 +29,8 @@ from benchmarks.fidelity import policies  # noqa: E402
 from controller.simulation.cluster_spec import parse_cluster  # noqa: E402
 from controller.simulation.configure import configure  # noqa: E402
 from controller.simulation.driver import Outcome, Simulation  # noqa: E402
-from controller.simulation.traces import read_trace  # noqa: E402
+from controller.simulation.ground_truth import Throughputs, read_throughputs  # noqa: E402
+from controller.simulation.traces import TraceJob, read_trace  # noqa: E402
 
 TOLERANCE = 0.01
 BEGIN, END = "<!-- table: make fidelity -->", "<!-- end of table -->"
@@ -49,12 +50,32 @@ class Case:
     cluster: str
     gpus_per_node: int
     reference: dict[str, Any]
+    throughputs: Path | None = None
+    """The trace is Gavel's, and a round is so many whole steps."""
 
     def run(self) -> Outcome:
         """Ours."""
         settings = configure(self.settings, self.policy, self.changes)
-        jobs = read_trace(self.trace, "tiresias")
+        if self.throughputs is None:
+            jobs = read_trace(self.trace, "tiresias")
+        else:
+            table = read_throughputs(self.throughputs)
+            jobs = in_whole_steps(read_trace(self.trace, "gavel"), table, settings.simulation.round_seconds)
         return Simulation(self.trace, jobs, parse_cluster(self.cluster, self.gpus_per_node), settings).run()
+
+
+def in_whole_steps(jobs: Sequence[TraceJob], table: Throughputs, round_seconds: float) -> list[TraceJob]:
+    """Gavel gives a job only the steps that fit into a round as a whole; the rest of the round is lost to it.
+    Durations with these losses, for jobs on V100s that go on to their end once they run."""
+    timed = []
+    for job in jobs:
+        rate = table.rate("v100", job.model, job.gpus)
+        assert rate and job.steps
+        rounds, left = divmod(job.steps, int(rate * round_seconds))
+        timed.append(
+            replace(job, steps=None, model="", duration_seconds=rounds * round_seconds + left / rate)
+        )
+    return timed
 
 
 def cases(refs: Path) -> Iterator[Case]:
@@ -100,21 +121,23 @@ def cases(refs: Path) -> Iterator[Case]:
             row,
         )
     for row in results["gavel"]:
-        # Of its policies only this one is among ours; other rows have several types of GPUs, or the floor
-        # between two computations of the allocation.
-        if row["policy"] != "fifo" or not row["case"].startswith("reset0_xs_"):
+        # Of its policies only this one is among ours; other rows have several types of GPUs.
+        name = row["case"]
+        if row["policy"] != "fifo" or not name.startswith(("xs_", "reset0_xs_")):
             continue
+        floor = row["min_alloc_reset_s"] > 0
         yield Case(
             "Gavel",
-            row["case"],
+            name,
             row["policy"],
             "fifo",
-            HERE / "gavel-reset0.toml",
+            HERE / ("gavel.toml" if floor else "gavel-reset0.toml"),
             (),
-            refs / "inputs/tiresias/converted/xs_job.csv",
+            refs / (row["trace"] if floor else "inputs/tiresias/converted/xs_job.csv"),
             f"v100:{row['cluster_v100_p100_k80'].split(':')[0]}",
             1,
             row,
+            refs / row["throughputs"] if floor else None,
         )
 
 

@@ -28,6 +28,7 @@ from controller.simulation.cluster_spec import ClusterSpec
 from controller.simulation.collecting import seldom_collected
 from controller.simulation.ground_truth import GroundTruth, Throughputs, tensor_bytes
 from controller.simulation.recording import SimulationRecords
+from controller.simulation.rounds import InRounds
 from controller.simulation.traces import TraceError, TraceJob
 from controller.simulation.traces.formats import model_slug
 from controller.simulation.virtual_time import SimulationDeadlock, VirtualClock, run_virtual
@@ -114,6 +115,7 @@ class Simulation:
     on_progress: Callable[[int, int, float], None] = lambda _done, _all, _time: None
     """Called with jobs ended, jobs in all, virtual time."""
     on_tick: Callable[[Tick], None] | None = None
+    """Called with each decision."""
 
     def __post_init__(self) -> None:
         simulation = self.settings.simulation
@@ -229,10 +231,11 @@ class Simulation:
             cluster, NodeCosts(costs.step_seconds, costs.suspend_seconds, costs.resume_seconds)
         )
         records, timed = SimulationRecords(), _Timed(make_policy(self.settings.policy))
+        policy, publish = self._in_rounds(timed)
         controller = Controller(
             cluster,
             nodes,
-            timed,
+            policy,
             records,
             clock,
             LoopSettings(
@@ -243,7 +246,7 @@ class Simulation:
             ),
             self._executor_settings(),
             priority_class=priority_classes(self.settings.policy),
-            publish=self.on_tick or (lambda _tick: None),
+            publish=publish,
             recorder=records,
         )
 
@@ -268,6 +271,16 @@ class Simulation:
         if nodes.violations:
             raise SimulationError(f"two jobs on one GPU: {nodes.violations[0]}")
         return records, timed, ends
+
+    def _in_rounds(self, policy: Policy) -> tuple[Policy, Callable[[Tick], None]]:
+        """The policy, and who hears of its decisions: as they are where these may be made at any time."""
+        costs, publish = self.settings.simulation, self.on_tick or (lambda _tick: None)
+        if not costs.round_seconds:
+            return policy, publish
+        # (An event may fall into a look at Slurm; the next look sees it.)
+        late_seconds = costs.coalesce_seconds + 2 * costs.rpc_seconds
+        rounds = InRounds(policy, costs.round_seconds, costs.reset_floor_seconds, late_seconds)
+        return rounds, lambda tick: publish(tick) if rounds.decided else None
 
     @property
     def _ideal(self) -> bool:

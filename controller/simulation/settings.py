@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import model_validator
+
 from controller.settings.base import ByteSize, Section, setting
 
 
@@ -19,6 +21,13 @@ class SimulationSettings(Section):
     round_seconds: float = setting(
         0.0,
         "Decisions are made only at multiples of this time, and jobs end there. 0: at every event.",
+        ge=0,
+        le=86400,
+    )
+    reset_floor_seconds: float = setting(
+        0.0,
+        "Least time between two moments at which who runs is decided; jobs that come and GPUs that become "
+        "free in between wait for the next. Needs round_seconds.",
         ge=0,
         le=86400,
     )
@@ -48,3 +57,12 @@ class SimulationSettings(Section):
     drop_unfinishable: bool = setting(
         False, "Leave out jobs that the cluster can never run, instead of refusing the trace."
     )
+
+    @model_validator(mode="after")
+    def _agree(self) -> SimulationSettings:
+        if self.reset_floor_seconds and not self.round_seconds:
+            raise ValueError(
+                f"reset_floor_seconds is {self.reset_floor_seconds:g} but round_seconds is 0: "
+                "give the length of the rounds at whose boundaries is decided"
+            )
+        return self
