@@ -125,19 +125,18 @@ def cases(refs: Path) -> Iterator[Case]:
         name = row["case"]
         if row["policy"] != "fifo" or not name.startswith(("xs_", "reset0_xs_")):
             continue
-        floor = row["min_alloc_reset_s"] > 0
         yield Case(
             "Gavel",
             name,
             row["policy"],
             "fifo",
-            HERE / ("gavel.toml" if floor else "gavel-reset0.toml"),
+            HERE / ("gavel.toml" if row["min_alloc_reset_s"] else "gavel-reset0.toml"),
             (),
-            refs / (row["trace"] if floor else "inputs/tiresias/converted/xs_job.csv"),
+            refs / row["trace"],
             f"v100:{row['cluster_v100_p100_k80'].split(':')[0]}",
             1,
             row,
-            refs / row["throughputs"] if floor else None,
+            refs / row["throughputs"],
         )
 
 
