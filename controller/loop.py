@@ -402,7 +402,7 @@ class Controller:
             seen = [snapshot.jobs[job_id] for job_id in changes.jobs if job_id in snapshot.jobs]
             known = [job_id for job_id in changes.jobs if job_id in self._memory]
             gone_jobs = {job_id for job_id in known if job_id not in self._scene.known}
-        told = {j.id: j for j in view.jobs}
+        told: dict[JobId, SlurmJob] = {}
         for job in seen:
             if job.id in snapshot.busy:
                 continue
@@ -410,14 +410,15 @@ class Controller:
             # (One that is stuck in a switch which a killed controller had begun has not left them either.)
             on_gpus = job.phase is _RUNNING or (job.phase is _STUCK and job.id in self._was_running)
             if on_gpus and memory.running_since is None:
+                told = told or {j.id: j for j in view.jobs}
                 since = self._ran_since(job.id, told[job.id].start_time if job.id in told else None, now)
                 self._memory.started(job.id, job.running_on, since)
                 self._recorder.slice_begins(job.id, job.running_on, since)
             elif job.phase in _OFF_GPU and self._memory.stopped(job.id, now):
                 self._recorder.slice_ends(job.id, "found off its GPUs", now)
             memory.profile = job.profile
-        ended = {i: j for i, j in told.items() if j.state in _OVER}
-        for job_id in known:
+        ended = {j.id: j for j in view.jobs if j.state in _OVER}
+        for job_id in known if ended or gone_jobs else ():
             if job_id in snapshot.busy:
                 continue
             gone = job_id in gone_jobs

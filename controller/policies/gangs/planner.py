@@ -175,11 +175,13 @@ class GangPolicy(ABC, Generic[A]):
         self._incremental = known
         for job_id in touched:
             self._sync(job_id, snapshot, now)
-        for job_id in sorted(self._unseen):
-            self.gone_unseen(self._unseen[job_id], now)
-        self._unseen.clear()
+        if self._unseen:
+            for job_id in sorted(self._unseen):
+                self.gone_unseen(self._unseen[job_id], now)
+            self._unseen.clear()
         self._run_timers(now)
-        self._admit(now)
+        if self._leaving:
+            self._admit(now)
         self.look(now)
         if self.dynamic:
             self._reorder(now)
@@ -403,7 +405,10 @@ class GangPolicy(ABC, Generic[A]):
         return due
 
     def _run_timers(self, now: float) -> None:
-        for member in sorted(self._pop_due(now), key=lambda m: (m.job.submit_time, m.job.id)):
+        due = self._pop_due(now)
+        if len(due) > 1:
+            due.sort(key=lambda m: (m.job.submit_time, m.job.id))
+        for member in due:
             job = member.job
             again = member.standing is ASIDE and job.not_before is not None and job.not_before <= now + 1e-6
             self.moved.add(job.id)
@@ -482,7 +487,7 @@ class GangPolicy(ABC, Generic[A]):
             kept_gpus = sum(map(_running_gpus, self._lanes))
             selection = select(self._lanes, pool.free_count + kept_gpus, skip, backfill=self.backfill)
             stops = selection.stops
-            pool.give_all(members[job_id].holding for job_id in stops)
+            pool.give_all([members[job_id].holding for job_id in stops])
             placed: list[_Placed[A]] = []
             failed: Shape | None = None
             # (Who has to stop for whom is counted only where there may be too many.)
@@ -516,7 +521,7 @@ class GangPolicy(ABC, Generic[A]):
             go_on: list[JobId] = []
             for job_id in stops:
                 (go_on if taken.isdisjoint(members[job_id].held) else in_the_way).append(job_id)
-            pool.take_all(members[job_id].holding for job_id in go_on)
+            pool.take_all([members[job_id].holding for job_id in go_on])
             changed |= self._commit(placed, in_the_way, now)
             if failed is None:
                 return changed
@@ -622,10 +627,11 @@ class GangPolicy(ABC, Generic[A]):
         assert self._state is not None
         while self._timers and self._void(self._timers[0]):
             heappop(self._timers)
-        times = [self.next_look(now), self._timers[0][0] if self._timers else None]
+        wake_at = self.next_look(now)
         if self._goes_on:
-            times.append(now)
-        wake_at = min((time for time in times if time is not None), default=None)
+            wake_at = now
+        elif self._timers and (wake_at is None or self._timers[0][0] < wake_at):
+            wake_at = self._timers[0][0]
         interval = self.wake_interval()
         if interval and self._waited_for() and any(lane.running_count for lane in self._lanes):
             wake_at = now + interval if wake_at is None else min(wake_at, now + interval)

@@ -7,7 +7,7 @@ as such integers too, so that no step is taken for each GPU.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from controller.model import GpuId, GpuSet, Job, Node
 from controller.policies.base import natural_key
@@ -15,6 +15,8 @@ from controller.policies.servers import gpu_usable
 
 _ALIGNED_UP_TO = 16
 """Larger "nodes" are pools of GPUs without a topology (counting placement in simulation)."""
+_MANY = 16
+"""From so many holdings on they are put together first."""
 _TRIES = 8
 """First nodes that are tried for a gang over several nodes."""
 
@@ -172,15 +174,15 @@ class GpuPool:
             slot.taken ^= mask
             self._change(slot, slot.free | mask & slot.usable)
 
-    def take_all(self, holdings: Iterable[Holding]) -> None:
+    def take_all(self, holdings: Collection[Holding]) -> None:
         """`take` each of these."""
-        for together in _together(holdings):
-            self.take(together)
+        for holding in holdings if len(holdings) < _MANY else _together(holdings):
+            self.take(holding)
 
-    def give_all(self, holdings: Iterable[Holding]) -> None:
+    def give_all(self, holdings: Collection[Holding]) -> None:
         """`give` each of these."""
-        for together in _together(holdings):
-            self.give(together)
+        for holding in holdings if len(holdings) < _MANY else _together(holdings):
+            self.give(holding)
 
     def _change(self, slot: Slot, free: int) -> None:
         count = free.bit_count()

@@ -9,7 +9,7 @@ anew there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Annotated, Any
@@ -220,12 +220,11 @@ class _Tiresias(GangPolicy[Account]):
         if self._exact:
             return
         outgrown = [
-            member
-            for members, limit in self._below_limits()
-            for member in members
-            if self.attained(member, now) >= limit - _TINY
+            member for member, limit in self._below_limits() if self.attained(member, now) >= limit - _TINY
         ]
-        for member in sorted(outgrown, key=lambda m: (m.job.submit_time, m.job.id)):
+        if len(outgrown) > 1:
+            outgrown.sort(key=lambda m: (m.job.submit_time, m.job.id))
+        for member in outgrown:
             self._demote(member)
             self.moved.add(member.job.id)
             self._enter_lane(member, member.account.queue, member.shape, now)
@@ -235,25 +234,25 @@ class _Tiresias(GangPolicy[Account]):
             return None
         per_second = self._service == "seconds"
         soonest = math.inf
-        for members, limit in self._below_limits():
-            for member in members:
-                job = member.job
-                since, ran = job.accrues_since, job.run_seconds
-                if since is not None:
-                    ran += now - since
-                left = limit - (ran - member.account.forgiven_seconds)
-                if not per_second:
-                    left = math.floor(left / job.request.gpus + _TINY)
-                if left < soonest:
-                    soonest = left
+        for member, limit in self._below_limits():
+            job = member.job
+            since, ran = job.accrues_since, job.run_seconds
+            if since is not None:
+                ran += now - since
+            left = limit - (ran - member.account.forgiven_seconds)
+            if not per_second:
+                left = math.floor(left / job.request.gpus + _TINY)
+            if left < soonest:
+                soonest = left
         return None if soonest == math.inf else now + max(0.0, soonest)
 
-    def _below_limits(self) -> Iterator[tuple[list[Member[Account]], float]]:
+    def _below_limits(self) -> list[tuple[Member[Account], float]]:
         """Running jobs that can be demoted, by lane, and the service at which they are."""
-        members = self._members
+        members, found = self._members, []
         for lane, limit in zip(self._lanes, self._limits, strict=False):
             if lane.running_count:
-                yield [members[entry[-2]] for entry in lane.running], limit
+                found += [(members[entry[-2]], limit) for entry in lane.running]
+        return found
 
     def key(self, member: Member[Account], now: float) -> Key:
         job, account = member.job, member.account

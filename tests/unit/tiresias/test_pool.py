@@ -60,7 +60,7 @@ def test_gangs_that_come_and_go_and_share(seed: int, nodes: tuple[int, ...]) -> 
             some = rng.sample(held, rng.randint(0, len(held)))
             pool.give_all(some)
             assert pool.free_count == len(set(every) - (+(holders - gpus_of(pool, some))).keys())
-            pool.take_all(reversed(some))
+            pool.take_all(some[::-1])
         if found is None or rng.random() < 0.3:
             # Some on GPUs that others hold, as where one is on its way off them.
             found = pool.holding({*rng.sample(every, min(gpus, len(every))), GpuId("gone", 0)})
