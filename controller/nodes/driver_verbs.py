@@ -19,6 +19,9 @@ from controller.nodes.protocol import AgentError, ErrorKind
 from controller.nodes.returning import Returning
 from gandiva.layout import Verb
 
+_CALM_SECONDS = 0.5
+"""A step that the job's srun asked for just before it was stopped shows itself within that time."""
+
 
 class DriverVerbs:
     """Verbs that need the CUDA driver, or nothing at all."""
@@ -141,7 +144,11 @@ class DriverVerbs:
 
     def verify_empty(self, args: protocol.VerifyEmptyArgs, deadline: Deadline) -> protocol.EmptyResult:
         """An empty job was suspended by Slurm, or is to be stopped here (`stop`): wait until its processes
-        have really stopped, and make sure that none got onto a GPU before it did."""
+        have really stopped, and make sure that none got onto a GPU before it did.
+
+        A step that is being started at this moment is not suspended by Slurm (docs/slurm-facts.md): its
+        processes run on, so the job has not left before it is seen that there is no such step.
+        """
         deadline = deadline.at_most(args.wait_seconds)
         with self._node.job(args.job_id, deadline) as (block, state):
             if state.phase is not NodePhase.YIELDED and not (
@@ -155,7 +162,9 @@ class DriverVerbs:
             if args.stop:
                 state = block.save_state(state.but(stopped=True))
             poll = Poll(deadline, longest_seconds=0.05)
+            calm_since: float | None = None
             while True:
+                launching = self._node.processes.launching(args.job_id)
                 running = [
                     process
                     for process in self._node.processes.of_job(args.job_id)
@@ -164,13 +173,17 @@ class DriverVerbs:
                 if args.stop:
                     # Again in each round: they may have started others meanwhile.
                     self._node.processes.send(running, signal.SIGSTOP)
-                if not running:
+                now = time.monotonic()
+                if running or launching:
+                    calm_since = None
+                elif calm_since is None:
+                    calm_since = now
+                elif now - calm_since >= _CALM_SECONDS:
                     break
                 if not poll.wait():
                     raise AgentError(
                         ErrorKind.DEADLINE,
-                        f"job {args.job_id}: process {running[0].pid} and {len(running) - 1} others are"
-                        f" neither stopped nor frozen after {args.wait_seconds:.1f} s",
+                        f"job {args.job_id}: {_still(running, launching)} after {args.wait_seconds:.1f} s",
                         args.job_id,
                     )
             try:
@@ -182,3 +195,11 @@ class DriverVerbs:
             if state.phase is not NodePhase.YIELDED:
                 self._node.yielded(block, state, 0, 0, state.offload_seconds)
             return protocol.EmptyResult()
+
+
+def _still(running: Sequence[ProcessId], launching: Sequence[str]) -> str:
+    if running:
+        return f"process {running[0].pid} and {len(running) - 1} others are neither stopped nor frozen"
+    if launching:
+        return f"step {launching[0]} is still being started"
+    return "it has not been calm for long enough"

@@ -33,7 +33,7 @@ _V2 = re.compile(
 )
 # Users own control groups below their own slice and can give them any name.
 _DELEGATED = re.compile(r"/user\.slice/|/user@\d+\.service/")
-_STEPD_TITLE = re.compile(r"slurmstepd: \[(?P<job>\d{1,10})[.\]]")
+_STEPD_TITLE = re.compile(r"slurmstepd: \[(?P<job>\d{1,10})(?:\.(?P<step>[^\]]{0,40}))?\]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,21 @@ class Processes:
                 found.append(ProcessId(pid, start))
         return tuple(found)
 
+    def launching(self, job_id: int) -> list[str]:
+        """Steps of the job that are being started: Slurm's own process of each is here already, and none of
+        the user's under it. (Of one that has ended, Slurm's goes too.) The extern step never has one."""
+        steps: dict[int, str] = {}
+        parents: set[int] = set()
+        for pid in self._pids():
+            fields = self._stat(pid)
+            if fields is None or fields[0] in ("Z", "X"):
+                continue
+            if self._comm(pid) != "slurmstepd" or self.uid(pid) != 0:
+                parents.add(int(fields[1]))
+            elif (title := self._title(pid)) is not None and int(title["job"]) == job_id:
+                steps[pid] = title["step"] or ""
+        return sorted(step for pid, step in steps.items() if pid not in parents and step != "extern")
+
     def living(self, job_id: int) -> int:
         """How many processes look like the job's: those of Slurm itself and those that only their environment
         says so of are counted too. None: nothing of it is here, whoever lost its control block."""
@@ -196,10 +211,14 @@ class Processes:
     def _looks_like(self, pid: int, job_id: int) -> bool:
         if self.job_of(pid) == job_id:
             return True
-        title = _STEPD_TITLE.match((self._read(pid, "cmdline") or "").replace("\0", " "))
+        title = self._title(pid)
         if title is not None and int(title["job"]) == job_id:
             return True
         return f"SLURM_JOB_ID={job_id}" in (self._read(pid, "environ") or "").split("\0")
+
+    def _title(self, pid: int) -> re.Match[str] | None:
+        """What a slurmstepd says it is for."""
+        return _STEPD_TITLE.match((self._read(pid, "cmdline") or "").replace("\0", " "))
 
     def _comm(self, pid: int) -> str:
         return (self._read(pid, "comm") or "").strip()
@@ -213,8 +232,7 @@ class Processes:
             owner = parse_cgroup(self._read(pid, "cgroup") or "")
             if owner is None or owner.sluid != sluid:
                 continue
-            title = (self._read(pid, "cmdline") or "").replace("\0", " ")
-            if match := _STEPD_TITLE.match(title):
+            if match := self._title(pid):
                 # A SLUID is unique for ever: it can be kept. Bounded all the same.
                 if len(self._job_of_sluid) > 10_000:
                     self._job_of_sluid.clear()

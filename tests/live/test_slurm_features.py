@@ -140,6 +140,18 @@ def test_steps_one_after_the_other_survive_being_suspended_between_them(site: Si
         assert "both" in site.output(user, job)
 
 
+def test_jobs_that_are_often_between_two_steps_never_share_a_gpu(site: Site) -> None:
+    """A step that is being started when its job is suspended runs on (docs/slurm-facts.md): `site` looks at
+    the end that no two jobs ever had memory on one GPU."""
+    leave_one_gpu(site)
+    step = f"srun {TRAIN} --steps 2 --minibatch-ms 50 --memory-mb 512"
+    command = f"for i in 1 2 3 4 5 6 7 8; do {step} || exit 1; done; echo all"
+    jobs = [site.submit(user, command, "--gandiva", "--gres=gpu:1") for user in ("alice", "bob")]
+    assert set(site.wait_ended(jobs, 240).values()) == {"COMPLETED"}
+    for user, job in zip(("alice", "bob"), jobs, strict=True):
+        assert "all" in site.output(user, job)
+
+
 @pytest.mark.smoke
 def test_cancelled_while_suspended_or_queued_it_is_gone(site: Site) -> None:
     leave_one_gpu(site)

@@ -65,12 +65,13 @@ class Table:
         cmdline: str = "python",
         environ: dict[str, str] | None = None,
         start: int = 500,
+        parent: int = 1,
     ) -> None:
         folder = self.proc / str(pid)
         folder.mkdir(parents=True)
         (folder / "cgroup").write_text(cgroup)
         (folder / "status").write_text(f"Name:\t{comm}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n")
-        fields = [state] + ["0"] * 18 + [str(start)] + ["0"] * 30
+        fields = [state, str(parent)] + ["0"] * 17 + [str(start)] + ["0"] * 30
         (folder / "stat").write_text(f"{pid} (a ) name) {' '.join(fields)}\n")
         (folder / "comm").write_text(f"{comm}\n")
         (folder / "cmdline").write_bytes(cmdline.encode())
@@ -188,3 +189,29 @@ def test_whatever_looks_like_a_job_counts_as_its_life(table: Table) -> None:
     table.add(54, uid=0, comm="slurmstepd", cmdline="slurmstepd: [121.batch]")
     assert found.living(12) == 3
     assert found.living(121) == 2
+
+
+def test_a_step_is_being_started_until_the_user_has_a_process_in_it(table: Table) -> None:
+    found = table.processes()
+    table.add(40, uid=0, comm="slurmstepd", cmdline="slurmstepd: [12.extern]")
+    table.add(41, uid=0, comm="slurmstepd", cmdline="slurmstepd: [12.batch]")
+    table.add(42, parent=41)
+    table.add(43, uid=0, comm="slurmstepd", cmdline="slurmstepd: [13.0]")
+    assert found.launching(12) == []
+    table.add(50, uid=0, comm="slurmstepd", cmdline="slurmstepd: [12.1]")
+    assert found.launching(12) == ["1"]
+    # Its fork that will become the user's process is Slurm's still.
+    table.add(51, uid=0, comm="slurmstepd", cmdline="slurmstepd: [12.1]", parent=50)
+    assert found.launching(12) == ["1", "1"]
+    table.add(52, parent=50)
+    table.add(53, parent=51)
+    assert found.launching(12) == []
+    # A user's process can have any name.
+    table.add(60, comm="slurmstepd", cmdline="slurmstepd: [12.2]")
+    assert found.launching(12) == []
+
+
+def test_a_step_whose_only_process_has_just_ended_is_not_counted_as_started(table: Table) -> None:
+    table.add(50, uid=0, comm="slurmstepd", cmdline="slurmstepd: [12.1]")
+    table.add(51, parent=50, state="Z")
+    assert table.processes().launching(12) == ["1"]

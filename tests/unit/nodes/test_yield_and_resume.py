@@ -6,7 +6,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -405,6 +407,32 @@ def test_a_job_that_is_on_no_gpu_yet_yields_as_empty(rig: Rig) -> None:
         os.kill(job.pid, signal.SIGCONT)
 
     rig.run(scenario)
+
+
+def test_an_empty_job_has_not_left_while_a_step_of_it_is_being_started(rig: Rig, tmp_path: Path) -> None:
+    """Slurm's suspend does not reach that step: it would run on the GPU of the next job."""
+    program = tmp_path / "slurmstepd"
+    shutil.copy("/bin/sleep", program)
+    step = subprocess.Popen(["slurmstepd: [2.1]", "60"], executable=program)
+
+    async def scenario(nodes: RemoteNodes) -> None:
+        await prepare(nodes, 2, [0], [0])
+        job = rig.start_other(2, "sleep", "60")
+        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
+        with pytest.raises(NodeError, match="step 1 is still being started") as refused:
+            await nodes.verify_empty(NODE, job.job_id, stop=True, deadline_seconds=1.5)
+        step.kill()
+        step.wait()
+        assert refused.value.kind == ErrorKind.DEADLINE.value
+        assert (await job_sample(nodes, job)).phase is NodePhase.PAUSING
+        await nodes.verify_empty(NODE, job.job_id, stop=True, deadline_seconds=10.0)
+        assert (await job_sample(nodes, job)).phase is NodePhase.YIELDED
+
+    try:
+        rig.run(scenario)
+    finally:
+        step.kill()
+        step.wait()
 
 
 def test_an_empty_job_has_left_only_when_its_processes_are_stopped(rig: Rig) -> None:
