@@ -213,7 +213,8 @@ def show(text: str) -> None:
 
 
 def run(plan: Plan, release: str) -> int:
-    """Raises MiniClusterError, DockerException or OSError when there is no container to run it in."""
+    """Its status; NO_CONTAINER, with a line that says why, when there is none to run it in. Raises
+    MiniClusterError, DockerException or OSError when the container does not go on."""
     with contextlib.ExitStack() as stack:
         try:
             client = engine.connect(report=report)

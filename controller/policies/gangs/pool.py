@@ -8,7 +8,6 @@ as such integers too, so that no step is taken for each GPU.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
-from functools import lru_cache
 
 from controller.model import GpuId, GpuSet, Job, Node
 from controller.policies.base import natural_key
@@ -52,12 +51,6 @@ class Slot:
 
 Holding = tuple[tuple[Slot, int], ...]
 """GPUs, as bits of their nodes."""
-
-
-@lru_cache(maxsize=4096)
-def _gpus_of(slot: Slot, mask: int) -> GpuSet:
-    """(Jobs come and go on the same ones; and who meets the same object has nothing to compare.)"""
-    return frozenset(slot.gpus(mask))
 
 
 def _bits(mask: int) -> Iterator[int]:
@@ -156,7 +149,8 @@ class GpuPool:
     def gpus(holding: Holding) -> GpuSet:
         """The other way."""
         if len(holding) == 1:
-            return _gpus_of(*holding[0])
+            slot, mask = holding[0]
+            return frozenset(slot.gpus(mask))
         return frozenset([gpu for slot, mask in holding for gpu in slot.gpus(mask)])
 
     def take(self, holding: Holding) -> None:
