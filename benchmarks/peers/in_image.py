@@ -172,12 +172,21 @@ def container_options(plan: Plan) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
-    """What ends us waits until the end of the block."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    """What ends us waits until the end of the block. Handlers, and no signal mask: a mask belongs to one
+    thread, and a signal to the process that another thread takes still runs its handler in this one."""
+    waiting: list[int] = []
+
+    def note(number: int, _frame: object) -> None:
+        waiting.append(number)
+
+    before = {number: signal.signal(number, note) for number in ENDING}
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for arrived in waiting:
+            signal.raise_signal(arrived)
 
 
 @contextlib.contextmanager

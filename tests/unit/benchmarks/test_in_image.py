@@ -202,14 +202,20 @@ def test_a_removal_that_fails_is_told_unless_the_engine_is_at_it(status: int, to
 
 
 def test_what_ends_us_waits_for_the_removal() -> None:
+    """Also with a second thread, which a signal to the process may reach."""
     before = signal.signal(signal.SIGTERM, in_image.interrupted)
     done = []
+    over = threading.Event()
+    threading.Thread(target=over.wait, daemon=True).start()
     try:
         with pytest.raises(SystemExit) as ended, in_image.held_back():
             os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.1)  # the other thread takes it
             done.append("removed")
         assert done == ["removed"] and ended.value.code == 128 + signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) is in_image.interrupted
     finally:
+        over.set()
         signal.signal(signal.SIGTERM, before)
 
 
@@ -328,9 +334,11 @@ def test_a_benchmark_ends_in_its_own_way_when_we_are_ended(
     before = signal.signal(signal.SIGUSR1, in_image.interrupted)
 
     def end_us() -> None:
-        while not (tmp_path / "ready").exists():
+        for _ in range(3000):
+            if (tmp_path / "ready").exists():
+                os.kill(os.getpid(), signal.SIGUSR1)
+                return
             time.sleep(0.01)
-        os.kill(os.getpid(), signal.SIGUSR1)
 
     thread = threading.Thread(target=end_us, daemon=True)
     try:
