@@ -572,6 +572,7 @@ static CUresult init_locked(void)
 		p->job = mg_job_id();
 		p->pid_namespace = namespace;
 		p->allowed = allowed;
+		p->narrowed = me.count < __builtin_popcount(allowed);
 		FILE *comm = fopen("/proc/self/comm", "re");
 		if (comm != NULL) {
 			if (fgets(p->comm, sizeof(p->comm), comm) != NULL)

@@ -96,7 +96,9 @@ static CUresult admissible(const struct mg_state *s, int slot, enum mg_op op)
 }
 
 /* Turns UUID pairs into map[old GPU] = new GPU. The driver has recorded every GPU the process could open,
- * used or not, and a map that moves anything must say where each of them goes. */
+ * used or not, and a map that moves anything must say where each of them goes. Drivers are also reported to
+ * want every GPU of the node in it, and to refuse to move a process with a narrowed CUDA_VISIBLE_DEVICES:
+ * those are the strict ones. */
 static CUresult read_pairs(const struct mg_state *s, int slot, const CUcheckpointRestoreArgs *args, int8_t *map)
 {
 	uint32_t targets = 0;
@@ -120,8 +122,10 @@ static CUresult read_pairs(const struct mg_state *s, int slot, const CUcheckpoin
 		targets |= 1u << to;
 		moves = moves || from != to;
 	}
+	if (moves && s->strict_device_map && s->procs[slot].narrowed)
+		return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned g = 0; g < s->gpu_count; g++)
-		if (moves && (s->procs[slot].allowed & 1u << g) != 0 && map[g] < 0)
+		if (moves && (s->strict_device_map || (s->procs[slot].allowed & 1u << g) != 0) && map[g] < 0)
 			return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned i = 0; i < s->client_count; i++)
 		if (s->clients[i].in_use && s->clients[i].proc == slot && map[s->clients[i].gpu] < 0)

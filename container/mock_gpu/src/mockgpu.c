@@ -29,6 +29,9 @@ static const char help[] =
 	"    --copy-rate RATE          host <-> device, checkpoint and restore; 0 = takes no time (0)\n"
 	"    --operation-timeout-ms N  checkpoint, restore or unlock of a frozen process fails after this\n"
 	"                              time; 0 = waits for ever, as the real driver does (10000)\n"
+	"    --device-map lenient|strict  strict: a restore that moves a process is INVALID_VALUE unless its map\n"
+	"                              names every GPU of the node and CUDA_VISIBLE_DEVICES did not narrow\n"
+	"                              what the process sees, as drivers are reported to be (lenient)\n"
 	"    --restore-oom stuck|failed  a restore that finds too little memory leaves the process\n"
 	"                              CHECKPOINTED and never restorable (stuck, as driver 580 does) or\n"
 	"                              FAILED\n"
@@ -118,6 +121,14 @@ static uint64_t parse_size(const char *text, const char *what)
 	fail("%s: not a size such as 300MiB or 80GiB: %s", what, text);
 }
 
+/* 0 for the first word, 1 for the second. */
+static uint32_t one_of(const char *text, const char *first, const char *second, const char *what)
+{
+	if (strcmp(text, first) != 0 && strcmp(text, second) != 0)
+		fail("%s: %s or %s, not %s", what, first, second, text);
+	return strcmp(text, second) == 0;
+}
+
 /* The i-th item of a comma-separated list; beyond its end the last one. */
 static void list_item(const char *list, unsigned i, char *out, size_t size)
 {
@@ -198,6 +209,7 @@ static int init_command(int argc, char **argv)
 		{ "context-memory", required_argument, NULL, 'c' },
 		{ "copy-rate", required_argument, NULL, 'r' },
 		{ "operation-timeout-ms", required_argument, NULL, 't' },
+		{ "device-map", required_argument, NULL, 'D' },
 		{ "restore-oom", required_argument, NULL, 'o' },
 		{ "driver", required_argument, NULL, 'd' },
 		{ "node", required_argument, NULL, 'n' },
@@ -238,10 +250,11 @@ static int init_command(int argc, char **argv)
 		case 't':
 			config.operation_timeout_ms = (uint32_t)parse_number(optarg, "--operation-timeout-ms");
 			break;
+		case 'D':
+			config.strict_device_map = one_of(optarg, "lenient", "strict", "--device-map");
+			break;
 		case 'o':
-			if (strcmp(optarg, "stuck") != 0 && strcmp(optarg, "failed") != 0)
-				fail("--restore-oom: stuck or failed, not %s", optarg);
-			config.restore_oom_fails = strcmp(optarg, "failed") == 0;
+			config.restore_oom_fails = one_of(optarg, "stuck", "failed", "--restore-oom");
 			break;
 		case 'd':
 			driver = optarg;

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MG_VERSION 1
+#define MG_VERSION 2
 #define MG_MAX_GPUS 16
 #define MG_MAX_PROCS 256
 #define MG_MAX_CLIENTS 512
@@ -68,6 +68,7 @@ struct mg_proc {
 	uint32_t pid_namespace; /* only processes of the same one can tell whether it lives */
 	int32_t restore_tid;
 	uint32_t allowed; /* bit i: the process may open /dev/nvidia<i> */
+	uint32_t narrowed; /* CUDA_VISIBLE_DEVICES shows it fewer GPUs than that */
 	uint16_t state;   /* enum mg_proc_state */
 	uint16_t stuck;   /* a restore ran out of memory: no later one works (driver 580) */
 	/* The request under way, put here by another process, answered by our service thread. */
@@ -172,6 +173,7 @@ struct mg_state {
 	uint32_t operation_timeout_ms; /* checkpoint, restore, unlock of a frozen process; 0 = wait for ever */
 	uint64_t context_bytes;
 	uint64_t copy_rate; /* bytes/s host <-> device, 0 = unlimited */
+	uint32_t strict_device_map; /* 1 = a moving map names every GPU of the node, and nothing is narrowed */
 	uint32_t restore_oom_fails; /* restore without memory: 1 = state FAILED, 0 = stuck as with driver 580 */
 	char driver_version[20];
 	char node[64];

@@ -177,6 +177,29 @@ def test_restore_on_other_gpus(bare_node: Node) -> None:
     assert [node.used(gpu) for gpu in range(3)] == [CONTEXT + GIB, CONTEXT + 2 * GIB, 0]
 
 
+@pytest.mark.parametrize(
+    ("visible", "allowed"),
+    [("0", 3), ("0,1", 3), ("0,1,2", 2)],
+    ids=["one of three is visible", "two of three are visible", "a device the job may not open"],
+)
+def test_a_strict_driver_refuses_to_move(bare_node: Node, visible: str, allowed: int) -> None:
+    node = bare_node.init("--device-map", "strict", gpus=3)
+    uuids = [gpu["uuid"] for gpu in node.show()["gpus"]]
+    for gpu in range(allowed, 3):
+        (node.devices / f"nvidia{gpu}").unlink()
+    job, agent = node.worker(CUDA_VISIBLE_DEVICES=visible), node.bare_worker()
+    suspend(agent, job.pid)
+    swap = {uuids[0]: uuids[1], uuids[1]: uuids[0]}
+    assert agent.code("restore", job.pid, swap) == INVALID_VALUE
+    whole = agent.code("restore", job.pid, swap | {uuids[2]: uuids[2]})
+    assert whole == (INVALID_VALUE if allowed == 3 else 0)
+    if allowed == 3:
+        assert agent.ask("state", job.pid) == "checkpointed"
+        agent.ask("restore", job.pid, {uuid: uuid for uuid in uuids})  # where it was
+    agent.ask("unlock", job.pid)
+    assert job.ask("sync", 0) is None
+
+
 def test_no_restore_on_another_model(bare_node: Node) -> None:
     node = bare_node.init("--model", "a100,v100")
     job, agent = node.worker(), node.bare_worker()
