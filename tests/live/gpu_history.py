@@ -32,6 +32,7 @@ class Hold:
     node: str
     gpu: int
     job_id: int
+    """Of a process of no job: its number, negative."""
     start: float
     end: float
     """Seconds since the epoch; the end of the history for one that goes on."""
@@ -49,7 +50,7 @@ def holds(node: str, events: Sequence[Event], now: float) -> list[Hold]:
     for event in events:
         if event.event == "busy":
             continue
-        key = (event.gpu, event.job_id)
+        key = (event.gpu, event.job_id or -event.process)
         processes = held.setdefault(key, {})
         before = sum(processes.values())
         processes[event.process] = event.held_bytes

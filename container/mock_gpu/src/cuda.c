@@ -58,6 +58,7 @@ static struct {
 	pid_t pid; /* 0 = cuInit not called */
 	unsigned slot;
 	uint32_t serial;
+	uint32_t job;
 	int count; /* visible devices */
 	unsigned physical[MG_MAX_GPUS];
 } me;
@@ -195,7 +196,7 @@ static bool copy_delay(uint64_t bytes, uint64_t rate, uint32_t id)
 
 static uint64_t copy_rate(struct mg_state *s, unsigned gpu)
 {
-	struct mg_fault *f = mg_fault(s, MG_FAULT_COPY_RATE, me.pid, mg_job_id(), (int)gpu, NULL);
+	struct mg_fault *f = mg_fault(s, MG_FAULT_COPY_RATE, me.pid, me.job, (int)gpu, NULL);
 
 	return f != NULL ? (uint64_t)f->value : s->copy_rate;
 }
@@ -207,7 +208,7 @@ static void serve_lock(uint32_t id)
 
 	gate_set(true, CUDA_SUCCESS);
 	s = mg_begin();
-	pretend_busy = mg_fault(s, MG_FAULT_LOCK_TIMEOUT, me.pid, mg_job_id(), -1, NULL) != NULL;
+	pretend_busy = mg_fault(s, MG_FAULT_LOCK_TIMEOUT, me.pid, me.job, -1, NULL) != NULL;
 	if (!pretend_busy || !mg_commit())
 		mg_abort();
 	for (;;) { /* until work already submitted is done */
@@ -569,7 +570,7 @@ static CUresult init_locked(void)
 		p->pid = getpid();
 		p->start_time = start_time;
 		p->uid = getuid();
-		p->job = mg_job_id();
+		p->job = me.job = mg_job_id(s->jobs_by_environment);
 		p->pid_namespace = namespace;
 		p->allowed = allowed;
 		p->narrowed = me.count < __builtin_popcount(allowed);
@@ -778,7 +779,7 @@ static CUresult no_room(const struct mg_state *s, unsigned gpu, uint64_t bytes)
 
 static bool lost(struct mg_state *s, unsigned gpu)
 {
-	return mg_fault(s, MG_FAULT_GPU_LOST, me.pid, mg_job_id(), (int)gpu, NULL) != NULL;
+	return mg_fault(s, MG_FAULT_GPU_LOST, me.pid, me.job, (int)gpu, NULL) != NULL;
 }
 
 static CUresult charge_context(unsigned gpu)

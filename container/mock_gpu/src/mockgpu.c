@@ -35,6 +35,9 @@ static const char help[] =
 	"    --restore-oom stuck|failed  a restore that finds too little memory leaves the process\n"
 	"                              CHECKPOINTED and never restorable (stuck, as driver 580 does) or\n"
 	"                              FAILED\n"
+	"    --jobs slurm|environment  how a process's job is known: by its control group or a slurmstepd above\n"
+	"                              it; environment: by SLURM_JOB_ID where there is neither, for tests\n"
+	"                              without Slurm (slurm)\n"
 	"    --driver VERSION          driver version (580.95.05)\n"
 	"    --node NAME               what the GPUs' UUIDs are made of ($SLURMD_NODENAME, else the name of DIR,\n"
 	"                              or of the host where DIR is /var/lib/mockgpu)\n"
@@ -42,8 +45,9 @@ static const char help[] =
 	"  history [--json] [--since NS] [--gpu N] [--job ID]\n"
 	"                    every change of who holds how much memory on which GPU\n"
 	"  overlaps [--json] [--since NS] [--min-bytes SIZE]\n"
-	"                    times at which two Slurm jobs held memory on one GPU at the same instant, more\n"
-	"                    than --min-bytes each (0); exit status 1 when there are any\n"
+	"                    times at which two Slurm jobs, or a job and a process of none, held memory on one\n"
+	"                    GPU at the same instant, more than --min-bytes each (0); exit status 1 when there\n"
+	"                    are any\n"
 	"  clear-history     forget the history; what is held at this moment is its new beginning\n"
 	"  inject FAULT [--gpu N] [--pid PID] [--job ID] [--value V] [--count N] [--call NAME] [--fatal]\n"
 	"                    break something: for all GPUs, processes and jobs, or those named; until\n"
@@ -211,6 +215,7 @@ static int init_command(int argc, char **argv)
 		{ "operation-timeout-ms", required_argument, NULL, 't' },
 		{ "device-map", required_argument, NULL, 'D' },
 		{ "restore-oom", required_argument, NULL, 'o' },
+		{ "jobs", required_argument, NULL, 'j' },
 		{ "driver", required_argument, NULL, 'd' },
 		{ "node", required_argument, NULL, 'n' },
 		{ NULL, 0, NULL, 0 },
@@ -255,6 +260,9 @@ static int init_command(int argc, char **argv)
 			break;
 		case 'o':
 			config.restore_oom_fails = one_of(optarg, "stuck", "failed", "--restore-oom");
+			break;
+		case 'j':
+			config.jobs_by_environment = one_of(optarg, "slurm", "environment", "--jobs");
 			break;
 		case 'd':
 			driver = optarg;

@@ -166,15 +166,23 @@ int history_command(int argc, char **argv)
 
 /* --- overlaps ---------------------------------------------------------------------------------------------------- */
 
+/* Who holds memory: a job, or, by itself, a process of no job. */
+struct owner {
+	uint32_t job;
+	uint32_t serial; /* of the process; 0 for a job */
+	int32_t pid;     /* the same */
+};
+
 struct holder { /* a process on a GPU */
-	uint32_t serial, job;
+	uint32_t serial;
+	struct owner owner;
 	unsigned gpu;
 	uint64_t bytes;
 };
 
 struct overlap {
 	unsigned gpu;
-	uint32_t job[2];
+	struct owner owner[2];
 	uint64_t start_ns, end_ns; /* end 0 = still */
 	uint64_t peak_bytes[2];
 };
@@ -193,38 +201,43 @@ static void *grow(void *array, size_t *room, size_t size)
 	return array;
 }
 
-static uint64_t job_bytes(unsigned gpu, uint32_t job)
+static bool same(struct owner one, struct owner other)
+{
+	return one.job == other.job && one.serial == other.serial;
+}
+
+static uint64_t owner_bytes(unsigned gpu, struct owner owner)
 {
 	uint64_t sum = 0;
 
 	for (size_t i = 0; i < holder_count; i++)
-		if (holders[i].gpu == gpu && holders[i].job == job)
+		if (holders[i].gpu == gpu && same(holders[i].owner, owner))
 			sum += holders[i].bytes;
 	return sum;
 }
 
-static struct overlap *open_overlap(unsigned gpu, uint32_t one, uint32_t other)
+static struct overlap *open_overlap(unsigned gpu, struct owner one, struct owner other)
 {
 	for (size_t i = overlap_count; i-- > 0;) {
 		struct overlap *o = &overlaps[i];
-		if (o->end_ns == 0 && o->gpu == gpu && ((o->job[0] == one && o->job[1] == other) ||
-							(o->job[0] == other && o->job[1] == one)))
+		if (o->end_ns == 0 && o->gpu == gpu && ((same(o->owner[0], one) && same(o->owner[1], other)) ||
+							(same(o->owner[0], other) && same(o->owner[1], one))))
 			return o;
 	}
 	return NULL;
 }
 
-/* What job holds on gpu has changed at this time: open, widen or close its overlaps there. */
-static void update(unsigned gpu, uint32_t job, uint64_t time_ns, uint64_t min_bytes)
+/* What an owner holds on gpu has changed at this time: open, widen or close its overlaps there. */
+static void update(unsigned gpu, struct owner owner, uint64_t time_ns, uint64_t min_bytes)
 {
-	uint64_t mine = job_bytes(gpu, job);
+	uint64_t mine = owner_bytes(gpu, owner);
 
 	for (size_t i = 0; i < holder_count; i++) {
-		uint32_t other = holders[i].job;
-		if (holders[i].gpu != gpu || other == job || other == 0)
+		struct owner other = holders[i].owner;
+		if (holders[i].gpu != gpu || same(other, owner))
 			continue;
-		uint64_t theirs = job_bytes(gpu, other);
-		struct overlap *o = open_overlap(gpu, job, other);
+		uint64_t theirs = owner_bytes(gpu, other);
+		struct overlap *o = open_overlap(gpu, owner, other);
 		if (mine <= min_bytes || theirs <= min_bytes) {
 			if (o != NULL)
 				o->end_ns = time_ns;
@@ -234,10 +247,10 @@ static void update(unsigned gpu, uint32_t job, uint64_t time_ns, uint64_t min_by
 			if (overlap_count == overlap_room)
 				overlaps = grow(overlaps, &overlap_room, sizeof(*overlaps));
 			o = &overlaps[overlap_count++];
-			*o = (struct overlap){ .gpu = gpu, .job = { other, job }, .start_ns = time_ns };
+			*o = (struct overlap){ .gpu = gpu, .owner = { other, owner }, .start_ns = time_ns };
 		}
 		for (unsigned k = 0; k < 2; k++) {
-			uint64_t bytes = o->job[k] == job ? mine : theirs;
+			uint64_t bytes = same(o->owner[k], owner) ? mine : theirs;
 			if (bytes > o->peak_bytes[k])
 				o->peak_bytes[k] = bytes;
 		}
@@ -246,10 +259,13 @@ static void update(unsigned gpu, uint32_t job, uint64_t time_ns, uint64_t min_by
 
 static void apply(const struct mg_event *e, uint64_t min_bytes)
 {
+	struct owner owner = { .job = e->job };
 	size_t i = 0;
 
-	if (e->job == 0 || e->kind == MG_EVENT_BUSY || e->kind == MG_EVENT_RESTORE_FAILED)
+	if (e->kind == MG_EVENT_BUSY || e->kind == MG_EVENT_RESTORE_FAILED)
 		return;
+	if (e->job == 0)
+		owner = (struct owner){ .serial = e->serial, .pid = e->pid };
 	/* A restore may have moved the process: forget what it held elsewhere only when told so (it is told:
 	 * the checkpoint has set it to nothing). */
 	while (i < holder_count && (holders[i].serial != e->serial || holders[i].gpu != e->gpu))
@@ -259,12 +275,20 @@ static void apply(const struct mg_event *e, uint64_t min_bytes)
 			return;
 		if (holder_count == holder_room)
 			holders = grow(holders, &holder_room, sizeof(*holders));
-		holders[holder_count++] = (struct holder){ .serial = e->serial, .job = e->job, .gpu = e->gpu };
+		holders[holder_count++] = (struct holder){ .serial = e->serial, .owner = owner, .gpu = e->gpu };
 	}
 	holders[i].bytes = e->held;
-	update(e->gpu, e->job, e->time_ns, min_bytes);
+	update(e->gpu, owner, e->time_ns, min_bytes);
 	if (e->held == 0)
 		holders[i] = holders[--holder_count];
+}
+
+static void print_owner(const struct owner *owner, uint64_t peak_bytes)
+{
+	if (owner->job != 0)
+		printf("job %u (%llu MiB)", owner->job, (unsigned long long)(peak_bytes / MG_MIB));
+	else
+		printf("process %d of no job (%llu MiB)", owner->pid, (unsigned long long)(peak_bytes / MG_MIB));
 }
 
 int overlaps_command(int argc, char **argv)
@@ -284,8 +308,10 @@ int overlaps_command(int argc, char **argv)
 		if (o->end_ns != 0 && o->end_ns <= filter.since_ns)
 			continue;
 		if (filter.json) {
-			printf("%s\n{\"gpu\": %u, \"job_ids\": [%u, %u], \"start_ns\": %llu, \"end_ns\": ", shown ? "," : "",
-			       o->gpu, o->job[0], o->job[1], (unsigned long long)o->start_ns);
+			printf("%s\n{\"gpu\": %u, \"job_ids\": [%u, %u], \"pids_of_no_job\": [%d, %d], \"start_ns\": %llu, "
+			       "\"end_ns\": ",
+			       shown ? "," : "", o->gpu, o->owner[0].job, o->owner[1].job, o->owner[0].pid,
+			       o->owner[1].pid, (unsigned long long)o->start_ns);
 			if (o->end_ns == 0)
 				printf("null");
 			else
@@ -293,9 +319,11 @@ int overlaps_command(int argc, char **argv)
 			printf(", \"peak_bytes\": [%llu, %llu]}", (unsigned long long)o->peak_bytes[0],
 			       (unsigned long long)o->peak_bytes[1]);
 		} else {
-			printf("GPU %u: jobs %u (%llu MiB) and %u (%llu MiB) from ", o->gpu, o->job[0],
-			       (unsigned long long)(o->peak_bytes[0] / MG_MIB), o->job[1],
-			       (unsigned long long)(o->peak_bytes[1] / MG_MIB));
+			printf("GPU %u: ", o->gpu);
+			print_owner(&o->owner[0], o->peak_bytes[0]);
+			printf(" and ");
+			print_owner(&o->owner[1], o->peak_bytes[1]);
+			printf(" from ");
 			print_time(o->start_ns);
 			if (o->end_ns == 0) {
 				printf(" on\n");

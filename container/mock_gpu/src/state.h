@@ -63,7 +63,7 @@ struct mg_proc {
 	int32_t pid;
 	uint64_t start_time; /* field 22 of /proc/PID/stat: a pid may come again, the pair does not */
 	uint32_t uid;
-	uint32_t job; /* SLURM_JOB_ID, 0 outside a job */
+	uint32_t job; /* of Slurm, 0 outside a job */
 	uint32_t serial;
 	uint32_t pid_namespace; /* only processes of the same one can tell whether it lives */
 	int32_t restore_tid;
@@ -174,6 +174,7 @@ struct mg_state {
 	uint64_t context_bytes;
 	uint64_t copy_rate; /* bytes/s host <-> device, 0 = unlimited */
 	uint32_t strict_device_map; /* 1 = a moving map names every GPU of the node, and nothing is narrowed */
+	uint32_t jobs_by_environment; /* there is no Slurm: SLURM_JOB_ID tells the job */
 	uint32_t restore_oom_fails; /* restore without memory: 1 = state FAILED, 0 = stuck as with driver 580 */
 	char driver_version[20];
 	char node[64];
@@ -272,6 +273,8 @@ uint32_t mg_pid_namespace(void);
 /* Bit i: this process may open /dev/nvidia<i> ($MOCKGPU_DEV_DIR instead of /dev for tests). */
 uint32_t mg_allowed_gpus(unsigned count);
 void mg_uuid_text(const unsigned char uuid[16], char out[48]); /* GPU-xxxxxxxx-… */
-uint32_t mg_job_id(void);
+/* The Slurm job that this process belongs to, 0 for none: as its control group or a slurmstepd above it says,
+ * which are root's. What the environment says counts only on a node that was set up without Slurm. */
+uint32_t mg_job_id(bool by_environment);
 
 #endif

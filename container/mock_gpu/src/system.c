@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 #include "state.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -130,9 +131,100 @@ void mg_uuid_text(const unsigned char u[16], char out[48])
 		 u[2], u[3], u[4], u[5], u[6], u[7], u[8], u[9], u[10], u[11], u[12], u[13], u[14], u[15]);
 }
 
-uint32_t mg_job_id(void)
+/* What comes after a word in a text; NULL without it. */
+static const char *after(const char *text, const char *word)
 {
-	const char *text = getenv("SLURM_JOB_ID");
+	const char *found = strstr(text, word);
 
-	return text == NULL ? 0 : (uint32_t)strtoul(text, NULL, 10);
+	return found == NULL ? NULL : found + strlen(word);
+}
+
+/* "slurmstepd: [12.batch]" is the title of Slurm's own process for a step; only root can set it for root's. */
+static uint32_t job_of_stepd(int pid)
+{
+	char path[48], buf[256];
+	struct stat st;
+
+	snprintf(path, sizeof(path), "/proc/%d", pid);
+	if (stat(path, &st) < 0 || st.st_uid != 0)
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+	if (read_small(path, buf, sizeof(buf)) < 0 || strcmp(buf, "slurmstepd\n") != 0)
+		return 0;
+	snprintf(path, sizeof(path), "/proc/%d/cmdline", pid);
+	if (read_small(path, buf, sizeof(buf)) < 0 || strncmp(buf, "slurmstepd: [", 13) != 0)
+		return 0;
+	return (uint32_t)strtoul(buf + 13, NULL, 10);
+}
+
+static uint32_t job_of_parents(int pid)
+{
+	char path[32], buf[2048];
+
+	while (pid > 1) {
+		uint32_t job = job_of_stepd(pid);
+		if (job != 0)
+			return job;
+		snprintf(path, sizeof(path), "/proc/%d/status", pid);
+		if (read_small(path, buf, sizeof(buf)) < 0)
+			return 0;
+		const char *parent = after(buf, "\nPPid:");
+		pid = parent == NULL ? 0 : atoi(parent);
+	}
+	return 0;
+}
+
+/* Slurm 26.05 names the group by an id of its own instead: then a slurmstepd in that group tells the job. */
+static uint32_t job_of_sluid(const char *sluid)
+{
+	char path[300], buf[4096];
+	uint32_t job = 0;
+	struct dirent *entry;
+	DIR *proc = opendir("/proc");
+
+	while (job == 0 && proc != NULL && (entry = readdir(proc)) != NULL) {
+		int pid = atoi(entry->d_name);
+		uint32_t candidate = pid > 0 ? job_of_stepd(pid) : 0;
+		if (candidate == 0)
+			continue;
+		snprintf(path, sizeof(path), "/proc/%d/cgroup", pid);
+		if (read_small(path, buf, sizeof(buf)) > 0 && strstr(buf, sluid) != NULL)
+			job = candidate;
+	}
+	if (proc != NULL)
+		closedir(proc);
+	return job;
+}
+
+/* …/slurm[_NODE]/uid_1000/job_12/… (version 1), …/[NODE_]slurmstepd.scope/job_12/… or …/s<13 characters>/… */
+static uint32_t job_of_cgroup(void)
+{
+	char buf[8192];
+	uint32_t job = 0;
+
+	if (read_small("/proc/self/cgroup", buf, sizeof(buf)) < 0)
+		return 0;
+	for (char *line = strtok(buf, "\n"); line != NULL && job == 0; line = strtok(NULL, "\n")) {
+		if (strstr(line, "/user.slice/") != NULL || strstr(line, "/user@") != NULL)
+			continue; /* a user can name groups there */
+		const char *scope = after(line, "slurmstepd.scope/"), *uid = after(line, "/uid_");
+		char sluid[16] = "";
+		if (scope != NULL && strncmp(scope, "job_", 4) == 0)
+			job = (uint32_t)strtoul(scope + 4, NULL, 10);
+		else if (scope != NULL && sscanf(scope, "%14[s0-9A-Z]", sluid) == 1 && strlen(sluid) == 14)
+			job = job_of_sluid(sluid);
+		else if (uid != NULL && strstr(line, "/slurm") != NULL && after(uid, "/job_") != NULL)
+			job = (uint32_t)strtoul(after(uid, "/job_"), NULL, 10);
+	}
+	return job;
+}
+
+uint32_t mg_job_id(bool by_environment)
+{
+	const char *text = by_environment ? getenv("SLURM_JOB_ID") : NULL;
+	uint32_t job = job_of_cgroup();
+
+	if (job == 0)
+		job = job_of_parents(getppid());
+	return job == 0 && text != NULL ? (uint32_t)strtoul(text, NULL, 10) : job;
 }

@@ -180,7 +180,7 @@ class Node:
         )
 
     def init(self, *options: str, gpus: int = 2) -> Node:
-        self.run("init", "--gpus", str(gpus), "--node", "test", *options)
+        self.run("init", "--gpus", str(gpus), "--node", "test", "--jobs", "environment", *options)
         for index in range(gpus):
             (self.devices / f"nvidia{index}").touch()
         return self

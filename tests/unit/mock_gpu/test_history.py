@@ -3,11 +3,20 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
+import shutil
 import signal
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
-from tests.unit.mock_gpu.bench import CONTEXT, GIB, MIB, Node, wait_until
+import pytest
+
+from tests.unit.mock_gpu.bench import CONTEXT, EXAMPLES, GIB, MIB, Node, wait_until
 
 
 def test_one_job_after_the_other_is_no_overlap(node: Node) -> None:
@@ -26,7 +35,6 @@ def test_two_jobs_at_once_are_an_overlap(node: Node) -> None:
     one, other = node.worker(job=1), node.worker(job=2)
     one.ask("alloc", 0, GIB)
     node.worker(job=3, device=1)  # on another GPU
-    node.worker(device=0)  # no job at all
     other.ask("destroy", 0)
     other.ask("context", 0)
     (first, second) = node.overlaps()
@@ -41,7 +49,76 @@ def test_two_jobs_at_once_are_an_overlap(node: Node) -> None:
     assert node.overlaps("--min-bytes", "300MiB") == []
     told = node.run("overlaps", check=False)
     assert told.returncode == 1
-    assert "GPU 0: jobs 1 (1324 MiB) and 2 (300 MiB)" in told.stdout
+    assert "GPU 0: job 1 (1324 MiB) and job 2 (300 MiB)" in told.stdout
+
+
+def test_a_process_of_no_job_counts_by_itself(node: Node) -> None:
+    alone, job, other = node.worker(), node.worker(job=1), node.worker()
+    found = [(o["job_ids"], o["pids_of_no_job"]) for o in node.overlaps()]
+    assert found == [([0, 1], [alone.pid, 0]), ([0, 0], [alone.pid, other.pid]), ([1, 0], [0, other.pid])]
+    told = node.run("overlaps", check=False).stdout
+    assert f"GPU 0: process {alone.pid} of no job (300 MiB) and job 1 (300 MiB)" in told
+    job.kill()
+
+
+@pytest.fixture
+def control_group() -> Iterator[Path]:
+    """One as Slurm makes it for job 77."""
+    made: list[Path] = []
+    for mount in (Path("/sys/fs/cgroup/freezer"), Path("/sys/fs/cgroup")):
+        if mount == Path("/sys/fs/cgroup") and not (mount / "cgroup.procs").exists():
+            continue
+        with contextlib.suppress(OSError):
+            folder = mount
+            for name in (f"slurm_mock{os.getpid()}", "uid_0", "job_77", "step_0"):
+                folder /= name
+                folder.mkdir()
+                made.insert(0, folder)
+            break
+    if len(made) < 4:
+        for folder in made:
+            folder.rmdir()
+        pytest.skip("no control group can be made here")
+    yield made[0]
+    for folder in made:
+        wait_until(lambda folder=folder: not (folder / "cgroup.procs").read_text())  # type: ignore[misc]
+        folder.rmdir()
+
+
+def test_the_environment_does_not_tell_the_job(bare_node: Node, control_group: Path) -> None:
+    """A job that gives itself another's number, or none, is still seen beside that other."""
+    node = bare_node.init("--jobs", "slurm")
+    node.worker(job=5).ask("alloc", 0, GIB)  # outside of all jobs, whatever it says
+    liar = node.bare_worker(job=5)
+    (control_group / "cgroup.procs").write_text(f"{liar.pid}\n")
+    liar.ask("init")
+    liar.ask("context", 0)
+    (found,) = node.overlaps()
+    assert found["job_ids"] == [0, 77]
+    assert {event["job_id"] for event in node.history()} == {0, 77}
+    liar.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to be Slurm's process")
+def test_without_control_groups_slurms_own_process_tells_the_job(bare_node: Node, tmp_path: Path) -> None:
+    node = bare_node.init("--jobs", "slurm")
+    shell = tmp_path / "slurmstepd"
+    shutil.copy("/bin/sh", shell)
+    body = f"import sys; sys.path.insert(0, {str(EXAMPLES)!r}); import mockcuda; mockcuda.init(); " + (
+        "mockcuda.Context(0); print('there', flush=True); input()"
+    )
+    step = subprocess.Popen(
+        ["slurmstepd: [78.batch]", "-c", f'{sys.executable} -c "{body}"; true'],
+        executable=shell,
+        env=node.environ(SLURM_JOB_ID="5"),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert step.stdout is not None and step.stdin is not None
+    assert step.stdout.readline() == "there\n"
+    assert [event["job_id"] for event in node.history()] == [78]
+    step.communicate("\n")
 
 
 def test_two_processes_of_one_job_are_no_overlap(node: Node) -> None:

@@ -139,7 +139,7 @@ class Rig:
             "PYTHONPATH": str(ROOT),
         }
         (folder / "gpus").mkdir()
-        self.mockgpu("init", "--gpus", "4", "--node", NODE)
+        self.mockgpu("init", "--gpus", "4", "--node", NODE, "--jobs", "environment")
         self.transport = RecordingTransport(
             ["--run-dir", str(self.run_dir), "--gpustat-dir", str(self.gpustat)], self.environ
         )
