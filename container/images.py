@@ -6,6 +6,7 @@
     project   this repository, built and installed                          seconds, at each change
     deb       base, and what Debian packages are built and checked with     minutes, seldom
     site      base without any of Gandiva: packages are installed into it   a minute, seldom
+    torch     base and Debian's PyTorch: the job side is tested in it       two minutes, seldom
 
 Layers are made by running a script in a container and committing it. That works with any engine, needs no
 registry and no build plugin, and has a deadline.
@@ -63,6 +64,7 @@ _BASE_SECONDS: Final = 1800
 _PROJECT_SECONDS: Final = 300
 _DEB_SECONDS: Final = 1200
 _SITE_SECONDS: Final = 600
+_TORCH_SECONDS: Final = 1800
 
 Report = Callable[[str], None]
 
@@ -126,6 +128,12 @@ class Images:
             inputs[f"/build/mock_gpu/{path.relative_to(mock_gpu).as_posix()}"] = _content(path)
         message = "making the image of hosts that packages are installed on (once)"
         return self._ensure_on_base("site", inputs, _SITE_SECONDS, message)
+
+    def ensure_torch(self) -> str:
+        """Name of the image that the job side is tested in. Raises ImageError as :meth:`ensure`."""
+        inputs = {"/build/torch.sh": script("torch.sh")}
+        message = "installing Debian's PyTorch into an image (once, 220 MB, two minutes)"
+        return self._ensure_on_base("torch", inputs, _TORCH_SECONDS, message)
 
     def _ensure_on_base(self, layer: str, inputs: Mapping[str, Content], seconds: float, message: str) -> str:
         with engine.exclusive("build"):
@@ -299,7 +307,7 @@ def remove_all(client: Any) -> int:
             container.remove(force=True)
     # By name, since a pulled image has no label of ours; others may have tagged our images, that is theirs.
     tags = [tag for image in client.images.list() for tag in image.tags]
-    layers = ("base", "os", "deb", "site")
+    layers = ("base", "os", "deb", "site", "torch")
     names = {REPOSITORY, *(f"{REPOSITORY}-{layer}" for layer in layers)}
     ours = [tag for tag in tags if tag.partition(":")[0] in names]
     return sum(try_remove(client, tag) for tag in ours)

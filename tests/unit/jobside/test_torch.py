@@ -17,8 +17,9 @@ from gandiva import _torch
 from gandiva._torch import TorchState, storage_of
 
 from .conftest import Block
+from .need_torch import need_torch
 
-torch: Any = pytest.importorskip("torch")
+torch: Any = need_torch()
 
 
 class CpuAsGpu(_torch.Accelerator):
