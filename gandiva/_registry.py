@@ -97,6 +97,16 @@ class Registry:
             largest = max(largest, torch_size.largest_tensor_bytes)
         return StateSize(total, largest)
 
+    def host_bytes(self) -> int:
+        """Host memory that offload() will take beyond what the process has. It takes no more, or refuses.
+
+        Of hooks, what they state as `state_bytes`; tensors of PyTorch are all counted, registered or not.
+        """
+        total = sum(hook.number("state_bytes") for hook in self._hooks)
+        if "torch" in sys.modules:
+            total += int(self._torch_state().host_bytes())
+        return total
+
     @property
     def releases_context(self) -> bool:
         """Whether offload leaves nothing of this process on the GPU, not even the CUDA context."""

@@ -25,6 +25,8 @@ PUBLISH_SECONDS = 0.5
 
 SHORTEST_SLEEP_SECONDS = 0.001
 LONGEST_SLEEP_SECONDS = 0.05
+SETTLED_SLEEP_SECONDS = 0.004
+"""A rank that has blocked sleeps longer and longer. From this length on its target is no longer moving."""
 SEQLOCK_TRIES = 1000
 
 
@@ -123,6 +125,7 @@ class LiveSession(Session):
         self._pid = os.getpid()
         self._start_time_ticks = _environment.start_time_ticks(self._pid)
         self._state_bytes = 0
+        self._host_bytes = layout.HOST_BYTES_UNKNOWN
         self._largest_tensor_bytes = 0
 
         self._command_map = _map_command(directory / "command")
@@ -238,14 +241,23 @@ class LiveSession(Session):
                     return  # could not; the data are still on the GPU, so training goes on
                 if self._state == State.RUNNING:
                     self._set(State.BLOCKED, command)  # never seen as running while state is on the move
+                self._measure_host_bytes()
                 self._offload(command)
             elif not self._offloaded:
                 self._set(State.BLOCKED, command)
+                if sleep_seconds > SETTLED_SLEEP_SECONDS:
+                    self._measure_host_bytes()
             else:
                 self._set(State.OFFLOADED, command)
             # A stopped or frozen process simply sleeps longer. Nothing here measures time.
             time.sleep(sleep_seconds)
             sleep_seconds = min(sleep_seconds * 1.5, LONGEST_SLEEP_SECONDS)
+
+    def _measure_host_bytes(self) -> None:
+        """Say how much host memory the offload takes, once while blocked. The agent reads it beforehand."""
+        if self._host_bytes == layout.HOST_BYTES_UNKNOWN:
+            self._host_bytes = self._registry.host_bytes()
+            self._publish()
 
     def _offload(self, command: Command) -> None:
         begin = self._clock()
@@ -265,10 +277,12 @@ class LiveSession(Session):
             return
         self._offload_seconds = self._clock() - begin
         self._offloaded = True
+        self._host_bytes = 0
         self._error = b""
         self._set(State.OFFLOADED, command)
 
     def _go_on(self, command: Command) -> None:
+        self._host_bytes = layout.HOST_BYTES_UNKNOWN
         if self._offloaded:
             self._set(State.RESTORING, command)
             try:
@@ -285,6 +299,7 @@ class LiveSession(Session):
 
     def _fail(self, error: str, command: Command) -> None:
         self._failed_sequence = command.sequence
+        self._host_bytes = layout.HOST_BYTES_UNKNOWN
         self._publish_at = 0.0  # look again at the next step: the agent is about to take its request back
         self._error = layout.encode_error(error)
         self._set(State.FAILED, command)
@@ -336,8 +351,10 @@ class LiveSession(Session):
             self._start_time_ticks,
             self._state_bytes,
             self._largest_tensor_bytes,
-            layout.FLAG_RELEASES_CONTEXT if self._registry.releases_context else 0,
+            layout.FLAG_STATES_HOST_BYTES
+            | (layout.FLAG_RELEASES_CONTEXT if self._registry.releases_context else 0),
             self._error,
+            self._host_bytes,
         )
         self._rank_map[: len(record)] = record
         self._words[layout.WORD_SEQUENCE] = (sequence + 1) & (2**64 - 1)

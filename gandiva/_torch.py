@@ -79,22 +79,28 @@ class Arena:
         self._pinned = pinned
         self._chunks: List[Any] = []
 
-    @property
-    def capacity_bytes(self) -> int:
-        return len(self._chunks) * ARENA_CHUNK_BYTES
+    def missing_bytes(self, nbytes: int) -> int:
+        """What reserve() takes beyond what is there: whole chunks."""
+        missing = -(-nbytes // ARENA_CHUNK_BYTES) - len(self._chunks)
+        return max(0, missing) * ARENA_CHUNK_BYTES
 
     def reserve(self, nbytes: int) -> None:
         """Have at least this much; pageable memory where no more can be pinned."""
-        while self.capacity_bytes < nbytes:
+        while self.missing_bytes(nbytes):
             chunk = None
             if self._pinned:
                 try:
-                    chunk = self._torch.empty(ARENA_CHUNK_BYTES, dtype=self._torch.uint8, pin_memory=True)
+                    chunk = self._chunk(pin_memory=True)
                 except RuntimeError:
                     self._pinned = False
             if chunk is None:
-                chunk = self._torch.empty(ARENA_CHUNK_BYTES, dtype=self._torch.uint8)
+                # Written to once: memory that was never touched is not there yet.
+                chunk = self._chunk().fill_(0)
             self._chunks.append(chunk)
+
+    def _chunk(self, **options: Any) -> Any:
+        # The device by name: the script may have set another default device.
+        return self._torch.empty(ARENA_CHUNK_BYTES, dtype=self._torch.uint8, device="cpu", **options)
 
     def pieces(self, position: int, nbytes: int) -> Iterator[Tuple[Any, int, int]]:
         """(host slice, offset in the storage, length) of the bytes at a position; chunks split them."""
@@ -166,6 +172,7 @@ class TorchState:
         self._targets: List[Any] = []
         self._arena = Arena(torch, pinned=self._accelerator.pinned)
         self._saved: List[Saved] = []
+        self._stated_bytes = 0
 
     def add(self, target: Any) -> None:
         self._targets.append(target)
@@ -201,6 +208,14 @@ class TorchState:
         if self._accelerator.initialized():
             self._accelerator.synchronize()
 
+    def host_bytes(self) -> int:
+        """Host memory that the next offload() takes beyond the arena. It refuses where it would take more."""
+        self._stated_bytes = 0
+        if not self._saved and self._accelerator.initialized():
+            gc.collect()
+            self._stated_bytes = self._arena.missing_bytes(_total_bytes(self._plan()))
+        return self._stated_bytes
+
     def offload(self) -> int:
         """Copy every storage on the GPU to the host, then free them all. Returns the bytes that stay.
 
@@ -210,10 +225,17 @@ class TorchState:
         """
         if self._saved or not self._accelerator.initialized():
             return 0
-        gc.collect()
+        self._accelerator.check_supported(gc.get_objects())
         with self._torch.no_grad():
             plan = self._plan()
-            self._arena.reserve(sum(saved.nbytes for saved in plan))
+            total = _total_bytes(plan)
+            missing = self._arena.missing_bytes(total)
+            if missing > self._stated_bytes:
+                # Without the agent's word that there is room, the kernel could end the job.
+                raise RuntimeError(
+                    f"{missing >> 20} MiB of host memory needed, {self._stated_bytes >> 20} MiB announced"
+                )
+            self._arena.reserve(total)
             for saved in plan:
                 for host, offset, length in self._arena.pieces(saved.position, saved.nbytes):
                     host.copy_(saved.view[offset : offset + length], non_blocking=True)
@@ -227,7 +249,6 @@ class TorchState:
 
     def _plan(self) -> List[Saved]:
         live = gc.get_objects()
-        self._accelerator.check_supported(live)
         tensors = list(self._registered())
         tensors += [candidate for candidate in live if isinstance_of(candidate, self._torch.Tensor)]
         del live
@@ -260,6 +281,10 @@ class TorchState:
         if self._saved:
             self._accelerator.synchronize()
             self._saved = []
+
+
+def _total_bytes(plan: Iterable[Saved]) -> int:
+    return sum(saved.nbytes for saved in plan)
 
 
 def _resizable(storage: Any) -> bool:

@@ -27,9 +27,13 @@ ERROR_BYTES = 60
 
 FLAG_RELEASES_CONTEXT = 1
 """Offload destroys the CUDA context too: nothing of the process stays on the GPU."""
+FLAG_STATES_HOST_BYTES = 2
+"""The field host_bytes is written. Sessions from before it existed leave other bytes there."""
+HOST_BYTES_UNKNOWN = 2**64 - 1
+"""In host_bytes: not measured yet."""
 
 COMMAND = struct.Struct("<4sHHQQ")
-RANK = struct.Struct("<4sHHQQQddQdIIQQQI60s")
+RANK = struct.Struct("<4sHHQQQddQdIIQQQI60sQ")
 
 # Positions of the hot fields when a record is seen as an array of 8-byte words.
 WORD_HEAD = 0
@@ -88,6 +92,7 @@ class RankRecord(NamedTuple):
     largest_tensor_bytes: int
     flags: int
     error: bytes
+    host_bytes: int
 
 
 def head_word(verb: Verb) -> int:

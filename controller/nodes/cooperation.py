@@ -161,11 +161,19 @@ class Cooperation:
                         f"job {state.job_id}: {self._laggards(ranks, target)}",
                         state.job_id,
                     )
-        if not state.offload_seconds:
-            # Its first time: from the second on the buffers are there. What it registered is all it keeps.
+        while True:
             ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
-            needed = {rank.process.pid: rank.state_bytes for rank in ranks.live}
-            self._node.require_host_memory(needed, state.job_id, deadline)
+            needed = _host_bytes(ranks, state)
+            if needed is not None:
+                break
+            self._check_sessions(ranks, False, state.job_id)
+            if not poll.wait():
+                raise AgentError(
+                    ErrorKind.DEADLINE,
+                    f"job {state.job_id}: its sessions did not say how much host memory they need",
+                    state.job_id,
+                )
+        self._node.require_host_memory(needed, state.job_id, deadline)
         sequence = block.write_command(Verb.OFFLOAD, target)
         while True:
             ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
@@ -235,6 +243,23 @@ class Cooperation:
             )
         wanted = f"did not reach step {target}" if what == "pause" else "did not offload"
         return f"{', '.join(texts[:4]) or 'a rank'} {wanted}"
+
+
+def _host_bytes(ranks: Ranks, state: JobState) -> dict[int, int] | None:
+    """Host memory that the offload takes, by pid. None while a session has not measured it yet.
+
+    A session of an older release does not say it: its registered state counts the first time, and later its
+    buffers are there.
+    """
+    needed = {}
+    for rank in ranks.live:
+        if not rank.states_host_bytes:
+            needed[rank.process.pid] = 0 if state.offload_seconds else rank.state_bytes
+        elif rank.host_bytes is not None:
+            needed[rank.process.pid] = rank.host_bytes
+        elif rank.state is not RankState.FINISHED:
+            return None
+    return needed
 
 
 def _agreed(ranks: Ranks) -> int:

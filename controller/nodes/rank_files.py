@@ -68,6 +68,10 @@ class Rank:
     largest_tensor_bytes: int
     releases_context: bool
     error: str
+    states_host_bytes: bool
+    """False: a session of an older release, which does not say it."""
+    host_bytes: int | None
+    """Host memory that its next offload takes. None: it does not say it, or has not measured it yet."""
 
     @property
     def next_boundary(self) -> int:
@@ -213,6 +217,8 @@ def check_record(rank: int, record: layout.RankRecord) -> Rank:
         raise BadRankFile(f"state is {record.state}, allowed are 0 to {max(layout.State)}") from None
     if not rank < record.world_size <= MAX_WORLD_SIZE:
         raise BadRankFile(f"world size is {record.world_size}, allowed are {rank + 1} to {MAX_WORLD_SIZE}")
+    states_host_bytes = bool(record.flags & layout.FLAG_STATES_HOST_BYTES)
+    unknown = not states_host_bytes or record.host_bytes == layout.HOST_BYTES_UNKNOWN
     return Rank(
         rank=rank,
         state=state,
@@ -228,6 +234,8 @@ def check_record(rank: int, record: layout.RankRecord) -> Rank:
         largest_tensor_bytes=whole("largest tensor bytes", record.largest_tensor_bytes, MAX_BYTES),
         releases_context=bool(record.flags & layout.FLAG_RELEASES_CONTEXT),
         error=_printable(record.error),
+        states_host_bytes=states_host_bytes,
+        host_bytes=None if unknown else whole("host bytes", record.host_bytes, MAX_BYTES),
     )
 
 

@@ -378,18 +378,45 @@ def test_an_object_with_to_goes_to_its_device_and_back(block: Block) -> None:
     assert thing.places == ["cpu", "gpu:3"]
 
 
+def test_a_blocked_rank_says_how_much_host_memory_it_needs(block: Block) -> None:
+    session = gandiva.attach()
+    part = Part("model", [])
+    session.register(part)
+    trainer = Trainer(session)
+
+    def said(target: int) -> int:
+        sequence = block.command(Verb.PAUSE, target)
+        block.wait_for(State.BLOCKED, sequence=sequence)
+        found = block.wait(lambda: r if (r := block.rank()).host_bytes != layout.HOST_BYTES_UNKNOWN else None)
+        assert (found.state, found.steps_done) == (State.BLOCKED, target)
+        return found.host_bytes
+
+    assert block.rank().flags & layout.FLAG_STATES_HOST_BYTES
+    assert said(5) == 1000
+    part.state_bytes = 5000
+    assert said(8) == 5000  # measured anew, as steps were done in between
+    sequence = block.command(Verb.OFFLOAD, 8)
+    assert block.wait_for(State.OFFLOADED, sequence=sequence).host_bytes == 0
+    sequence = block.command(Verb.RUN)
+    assert block.wait_for(State.RUNNING, sequence=sequence).host_bytes == layout.HOST_BYTES_UNKNOWN
+    trainer.finish()
+
+
 def test_errors_are_cut_between_characters() -> None:
     assert layout.encode_error("ä" * 40) == ("ä" * 30).encode()
     assert layout.encode_error("x" + "ä" * 40) == ("x" + "ä" * 29).encode()
 
 
 def test_records_are_where_the_contract_says() -> None:
-    record = layout.RANK.pack(b"GNDR", 1, 4, 6, 8, 10, 1.5, 0.25, 7, 0.5, 99, 3, 12345, 11, 12, 1, b"oops")
-    assert layout.RANK.size == 160
+    record = layout.RANK.pack(
+        b"GNDR", 1, 4, 6, 8, 10, 1.5, 0.25, 7, 0.5, 99, 3, 12345, 11, 12, 1, b"oops", 77
+    )
+    assert layout.RANK.size == 168
     assert record[40:48] == struct.pack("<d", 0.25)
     assert int.from_bytes(record[64:68], "little") == 99
     assert int.from_bytes(record[72:80], "little") == 12345
     assert record[100:104] == b"oops"
+    assert int.from_bytes(record[160:168], "little") == 77
     parsed = layout.parse_rank(record)
     assert parsed is not None
     assert (parsed.state, parsed.left_bytes, parsed.flags) == (State.FAILED, 7, 1)

@@ -93,6 +93,12 @@ def train(net: Any, optimizer: Any, steps: range, accumulate: int = 1) -> None:
             optimizer.zero_grad()
 
 
+def leave(state: TorchState) -> int:
+    """As the session does it: it says what it needs of host memory, then it offloads."""
+    state.host_bytes()
+    return state.offload()
+
+
 def everything(net: Any, optimizer: Any) -> list[Any]:
     tensors = [*net.parameters(), *net.buffers()]
     for state in optimizer.state.values():
@@ -114,7 +120,7 @@ def test_training_goes_on_bit_for_bit(gpu: CpuAsGpu, kind: str, accumulate: int)
     for begin in range(0, 20, 4):
         train(net, optimizer, range(begin, begin + 4), accumulate)
         gpu.put(*everything(net, optimizer))
-        assert state.offload() == 17
+        assert leave(state) == 17
         assert all(storage_of(tensor).nbytes() == 0 for tensor in everything(net, optimizer))
         state.restore()
     found = everything(net, optimizer)
@@ -136,7 +142,7 @@ def test_identity_is_kept(gpu: CpuAsGpu) -> None:
     state = TorchState(torch, gpu)
     state.add(net)
     before = [id(parameter) for parameter in net.parameters()]
-    state.offload()
+    leave(state)
     state.restore()
     assert [id(parameter) for parameter in net.parameters()] == before
     assert net.second.weight is net.first.weight
@@ -155,7 +161,7 @@ def test_what_autograd_has_saved_survives(gpu: CpuAsGpu) -> None:
     gpu.put(*everything(net, optimizer), batch, loss)
     state = TorchState(torch, gpu)
     state.add(net)
-    state.offload()
+    leave(state)
     assert storage_of(batch).nbytes() == 0, "an unregistered batch of the loop is moved too"
     state.restore()
     loss.backward()
@@ -176,14 +182,14 @@ def test_a_storage_is_moved_once_and_may_be_larger_than_a_chunk(
     state = TorchState(torch, gpu)
     state.add(views)
     state.add(small)
-    state.offload()
+    leave(state)
     assert len(state._arena._chunks) == 9  # 8,056 bytes, each storage once
     state.restore()
     assert torch.equal(base, expected)
     assert torch.equal(small, expected_small)
     # The host memory is kept for the next time.
     chunks = [chunk.data_ptr() for chunk in state._arena._chunks]
-    state.offload()
+    leave(state)
     state.restore()
     assert [chunk.data_ptr() for chunk in state._arena._chunks] == chunks
 
@@ -201,7 +207,7 @@ def test_nothing_is_freed_when_something_cannot_be_copied(
 
     monkeypatch.setattr(state._arena, "reserve", no_memory)
     with pytest.raises(MemoryError):
-        state.offload()
+        leave(state)
     assert tensor.sum() == 45
     state.restore()  # nothing to do
     assert tensor.sum() == 45
@@ -214,7 +220,7 @@ def test_cuda_graphs_are_refused(gpu: CpuAsGpu) -> None:
     state = TorchState(torch, gpu)
     state.add(tensor)
     with pytest.raises(RuntimeError, match="CUDA graphs"):
-        state.offload()
+        leave(state)
     assert tensor.sum() == 45
 
     class Graph:
@@ -272,3 +278,51 @@ def test_a_session_registers_modules_directly(block: Block) -> None:
     session.step()
     assert block.rank().state_bytes > 300
     assert block.rank().largest_tensor_bytes == 256
+
+
+def test_all_live_tensors_are_counted_before_each_offload(
+    gpu: CpuAsGpu, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1000)
+    registered, unregistered = torch.zeros(1500, dtype=torch.uint8), torch.zeros(2000, dtype=torch.uint8)
+    gpu.put(registered, unregistered)
+    state = TorchState(torch, gpu)
+    state.add(registered)
+    assert state.size().total_bytes == 1500
+    assert state.host_bytes() == 4000  # in whole chunks
+    state.offload()
+    state.restore()
+    assert state.host_bytes() == 0  # the arena has room for all of it
+    grown = torch.zeros(1700, dtype=torch.uint8)
+    gpu.put(grown)
+    assert state.host_bytes() == 2000
+
+
+def test_more_host_memory_than_was_said_is_not_taken(gpu: CpuAsGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1000)
+    tensor = torch.full((900,), 7, dtype=torch.uint8)
+    gpu.put(tensor)
+    state = TorchState(torch, gpu)
+    state.add(tensor)
+    state.host_bytes()
+    late = torch.full((4000,), 7, dtype=torch.uint8)
+    gpu.put(late)
+    with pytest.raises(RuntimeError, match="announced"):
+        state.offload()
+    assert len(state._arena._chunks) == 0
+    assert int(tensor.sum()) == 7 * 900 and int(late.sum()) == 7 * 4000
+    assert leave(state) == 17
+    state.restore()
+    assert int(tensor.sum()) == 7 * 900 and int(late.sum()) == 7 * 4000
+
+
+def test_the_arena_is_host_memory_whatever_the_default_device_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1000)
+    torch.set_default_device("meta")
+    try:
+        for pinned in (True, False):  # (pinning fails where there is no GPU)
+            arena = _torch.Arena(torch, pinned=pinned)
+            arena.reserve(500)
+            assert [chunk.device.type for chunk in arena._chunks] == ["cpu"]
+    finally:
+        torch.set_default_device(None)

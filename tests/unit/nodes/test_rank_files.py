@@ -66,6 +66,7 @@ def record(**changes: object) -> bytes:
         "largest": 4,
         "flags": 0,
         "error": b"",
+        "host": 0,
     }
     assert set(changes) <= set(fields)
     fields.update(changes)
@@ -96,6 +97,18 @@ def test_a_good_file_is_read(folder: Path) -> None:
     assert (rank.rank, rank.state, rank.steps_done, rank.samples_done) == (3, RankState.FAILED, 10, 320.0)
     assert (rank.releases_context, rank.error, rank.world_size) == (True, "kaputt ä", 1000)
     assert found.pids == {os.getpid()}
+
+
+def test_the_host_memory_that_a_session_needs_is_read_where_it_says_it(folder: Path) -> None:
+    for number, (flags, host) in enumerate([(0, 9), (2, 9), (2, 2**64 - 1), (2, 2**64 - 2)]):
+        (folder / str(number)).write_bytes(record(flags=flags, host=host))
+    found = read(folder)
+    assert [(rank.states_host_bytes, rank.host_bytes) for rank in found.live] == [
+        (False, None),  # an older release: whatever stands there
+        (True, 9),
+        (True, None),  # not measured yet
+    ]
+    assert [problem.partition(" is ")[0] for problem in found.problems] == ["rank 3: host bytes"]
 
 
 def test_what_is_no_regular_file_of_the_users_is_refused(folder: Path, tmp_path: Path) -> None:
