@@ -2,8 +2,8 @@
 """The CUDA driver API through ctypes: just what the sample training job needs.
 
 Only documented calls with their documented signatures are used, so nothing here knows whether
-``libcuda.so.1`` is NVIDIA's or the mini cluster's mock; only the two kernels of the mock
-(``mock_spin``, ``mock_step``) exist nowhere else.
+``libcuda.so.1`` is NVIDIA's or the mini cluster's mock; only the mock's two kernels (``mock_spin``,
+``mock_step``), memory that stands for more, and communicators exist nowhere else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CUDA_ERROR_ILLEGAL_STATE = 401
 CUDA_ERROR_NOT_READY = 600
 CUDA_ERROR_TIMEOUT = 909
 
-CU_PROCESS_STATE = ("running", "locked", "checkpointed", "failed")
+CU_PROCESS_STATE = ("running", "locked", "checkpointed", "failed", "checkpointing", "restoring")
 
 
 class CudaError(RuntimeError):
@@ -157,12 +157,26 @@ class Context:
         _call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
         return free.value, total.value
 
-    def alloc(self, size: int) -> int:
-        """The device address of fresh memory."""
+    def alloc(self, size: int, stands_for: int | None = None) -> int:
+        """The device address of fresh memory. On mock GPUs it may stand for more than it is: so much is then
+        in use on the GPU, and copying takes the time of so much."""
         self._enter()
         address = ctypes.c_ulonglong()
-        _call("cuMemAlloc_v2", ctypes.byref(address), size)
+        if stands_for is None:
+            _call("cuMemAlloc_v2", ctypes.byref(address), size)
+        else:
+            amount = (ctypes.c_size_t(size), ctypes.c_uint64(stands_for))
+            _call("mockMemAlloc", ctypes.byref(address), *amount)
         return address.value
+
+    def create_communicator(self) -> None:
+        """Mock GPUs only: take what an NCCL communicator takes. The driver cannot checkpoint it."""
+        self._enter()
+        _call("mockCommunicatorCreate")
+
+    def destroy_communicator(self) -> None:
+        self._enter()
+        _call("mockCommunicatorDestroy")
 
     def free(self, address: int) -> None:
         self._enter()

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: GPL-2.0-or-later */
 /* libcuda.so.1: the process's side of the mock driver.
  *
- * Device memory is anonymous host memory of the process, reached only through addresses that are not
- * mapped (reading a device pointer on the host crashes, as it should). What counts against the GPU is
- * kept in the shared state. Every call passes a gate; the restore thread closes it while another process
+ * Device memory is a file without a name in the node's folder, reached only through addresses that are not
+ * mapped (reading a device pointer on the host crashes, as it should); a checkpoint really moves it to
+ * anonymous memory of the process. What counts against the GPU is kept in the shared state. Every call passes a gate; the restore thread closes it while another process
  * has this one locked by the checkpoint API. */
 #include "cuda_api.h"
 #include "state.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdbool.h>
@@ -18,11 +19,20 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+struct extent {
+	off_t start, end;
+};
+
 struct allocation {
 	CUdeviceptr address;
 	size_t bytes;
+	uint64_t booked; /* what it stands for */
 	size_t mapped;
-	unsigned char *host;
+	int file;            /* the device's memory; -1 while it is in host memory */
+	unsigned char *host; /* where the file is mapped */
+	unsigned char *saved;
+	struct extent *extents; /* where in saved there is anything */
+	size_t extent_count;
 	struct mock_context *context;
 	struct allocation *next;
 };
@@ -32,6 +42,7 @@ struct mock_context {
 	bool primary;
 	unsigned references; /* primary: times retained */
 	unsigned flags;
+	unsigned communicators;
 	uint64_t small_bytes; /* of allocations that share 2 MiB pages */
 	uint64_t serial;
 	struct mock_context *next;
@@ -151,20 +162,15 @@ static struct mg_proc *my_proc(struct mg_state *s)
 	return me.slot < s->proc_count && p->in_use && p->serial == me.serial ? p : NULL;
 }
 
+/* False when the request was taken back, or whoever made it was killed. */
 static bool still_asked(uint32_t id)
 {
 	struct mg_state *s = mg_begin();
 	struct mg_proc *p = my_proc(s);
-	bool asked = p != NULL && p->op != MG_OP_NONE && p->op_id == id;
+	bool asked = p != NULL && p->op != MG_OP_NONE && p->op_id == id && !mg_asker_dead(p);
 
 	mg_abort();
 	return asked;
-}
-
-/* Whoever asked is gone: a request that nobody waits for is not carried out. */
-static bool asker_dead(const struct mg_proc *p)
-{
-	return p->op_pid_namespace == mg_pid_namespace() && mg_start_time(p->op_pid) != p->op_start_time;
 }
 
 static bool my_client(const struct mg_state *s, unsigned i)
@@ -222,9 +228,16 @@ static void serve_lock(uint32_t id)
 				done = false;
 			}
 		struct mg_proc *p = my_proc(s);
-		if (p == NULL || p->op != MG_OP_LOCK || p->op_id != id || asker_dead(p)) { /* time is up */
+		if (p == NULL || p->op != MG_OP_LOCK || p->op_id != id) { /* time is up */
 			mg_abort();
 			gate_set(false, CUDA_SUCCESS);
+			return;
+		}
+		if (mg_asker_dead(p)) {
+			bool out_of_sync = mg_drop_request(s, p);
+			if (!mg_commit())
+				continue;
+			gate_set(out_of_sync, CUDA_SUCCESS); /* and then nobody can open it any more */
 			return;
 		}
 		if (!done) {
@@ -243,36 +256,200 @@ static void serve_lock(uint32_t id)
 	}
 }
 
+/* --- where device memory is ------------------------------------------------------------------------- */
+
+static bool map_file(struct allocation *a)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/memory", mg_directory());
+	a->file = open(path, O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+	if (a->file < 0) {
+		snprintf(path, sizeof(path), "%s/memory/XXXXXX", mg_directory());
+		a->file = mkostemp(path, O_CLOEXEC);
+		if (a->file >= 0)
+			unlink(path);
+	}
+	if (a->file < 0)
+		a->file = memfd_create("mockgpu", MFD_CLOEXEC);
+	if (a->file < 0 || ftruncate(a->file, (off_t)a->mapped) < 0)
+		return false;
+	a->host = mmap(NULL, a->mapped, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, a->file, 0);
+	if (a->host == MAP_FAILED)
+		return false;
+	madvise(a->host, a->mapped, MADV_DONTFORK);
+	return true;
+}
+
+static void unmap_file(struct allocation *a)
+{
+	if (a->host != NULL && a->host != MAP_FAILED)
+		munmap(a->host, a->mapped);
+	if (a->file >= 0)
+		close(a->file);
+	a->host = NULL;
+	a->file = -1;
+}
+
+static void drop_saved(struct allocation *a)
+{
+	if (a->saved != NULL)
+		munmap(a->saved, a->mapped);
+	free(a->extents);
+	a->saved = NULL;
+	a->extents = NULL;
+	a->extent_count = 0;
+}
+
+/* Copies what was ever written to into anonymous memory of the process, and gives the device's up. */
+static bool save_allocation(struct allocation *a)
+{
+	off_t start = 0, end;
+
+	a->saved = mmap(NULL, a->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (a->saved == MAP_FAILED) {
+		a->saved = NULL;
+		return false;
+	}
+	madvise(a->saved, a->mapped, MADV_DONTFORK);
+	madvise(a->saved, a->mapped, MADV_NOHUGEPAGE);
+	while ((start = lseek(a->file, start, SEEK_DATA)) >= 0) {
+		end = lseek(a->file, start, SEEK_HOLE);
+		struct extent *more = realloc(a->extents, (a->extent_count + 1) * sizeof(*more));
+		if (end < 0 || more == NULL)
+			return false;
+		a->extents = more;
+		a->extents[a->extent_count++] = (struct extent){ start, end };
+		for (; start < end;) {
+			ssize_t n = pread(a->file, a->saved + start, (size_t)(end - start), start);
+			if (n <= 0)
+				return false;
+			start += n;
+		}
+	}
+	return true;
+}
+
+static bool load_allocation(struct allocation *a)
+{
+	if (!map_file(a))
+		return false;
+	for (size_t i = 0; i < a->extent_count; i++)
+		for (off_t at = a->extents[i].start; at < a->extents[i].end;) {
+			ssize_t n = pwrite(a->file, a->saved + at, (size_t)(a->extents[i].end - at), at);
+			if (n <= 0)
+				return false;
+			at += n;
+		}
+	return true;
+}
+
+/* All device memory to host memory, or none of it. */
+static bool save_memory(void)
+{
+	bool saved = true;
+
+	pthread_mutex_lock(&objects);
+	for (struct allocation *a = allocations; a != NULL && saved; a = a->next)
+		saved = save_allocation(a);
+	for (struct allocation *a = allocations; a != NULL; a = a->next)
+		if (saved)
+			unmap_file(a);
+		else
+			drop_saved(a);
+	pthread_mutex_unlock(&objects);
+	return saved;
+}
+
+static bool load_memory(void)
+{
+	bool loaded = true;
+
+	pthread_mutex_lock(&objects);
+	for (struct allocation *a = allocations; a != NULL && loaded; a = a->next)
+		loaded = load_allocation(a);
+	for (struct allocation *a = allocations; a != NULL; a = a->next)
+		if (loaded)
+			drop_saved(a);
+		else
+			unmap_file(a);
+	pthread_mutex_unlock(&objects);
+	return loaded;
+}
+
+/* Says that a call is under way: from here on it cannot be taken back. False when it was before. */
+static bool begin(uint32_t id, enum mg_op op, enum mg_proc_state state)
+{
+	struct mg_state *s;
+
+	do {
+		s = mg_begin();
+		struct mg_proc *p = my_proc(s);
+		if (p == NULL || p->op != op || p->op_id != id) {
+			mg_abort();
+			return false;
+		}
+		p->op_started = 1;
+		p->state = (uint16_t)state;
+	} while (!mg_commit());
+	return true;
+}
+
+/* The maker of the call was killed in the middle of it. */
+static void cut_off(uint32_t id)
+{
+	struct mg_state *s;
+
+	do {
+		s = mg_begin();
+		struct mg_proc *p = my_proc(s);
+		if (p == NULL || p->op_id != id) {
+			mg_abort();
+			return;
+		}
+		mg_drop_request(s, p);
+	} while (!mg_commit());
+}
+
 static void serve_checkpoint(uint32_t id)
 {
 	struct mg_state *s = mg_begin();
 	uint64_t bytes = 0, rate = s->copy_rate;
+	CUresult result = CUDA_SUCCESS;
 
 	for (unsigned i = 0; i < s->client_count; i++)
 		if (my_client(s, i)) {
 			bytes += s->clients[i].memory_bytes;
 			rate = copy_rate(s, s->clients[i].gpu);
+			if (s->clients[i].communicators > 0)
+				result = CUDA_ERROR_NOT_SUPPORTED; /* NCCL's memory is shared with other processes */
 		}
 	mg_abort();
-	if (!copy_delay(bytes, rate, id))
+	if (!begin(id, MG_OP_CHECKPOINT, MG_CHECKPOINTING))
 		return;
-	CUresult result;
+	if (result == CUDA_SUCCESS && !copy_delay(bytes, rate, id)) {
+		cut_off(id);
+		return;
+	}
+	bool moved = false;
 	do {
 		s = mg_begin();
 		struct mg_proc *p = my_proc(s);
-		if (p == NULL || p->op != MG_OP_CHECKPOINT || p->op_id != id) {
+		if (p == NULL) {
 			mg_abort();
 			return;
 		}
 		struct mg_fault *f = mg_fault(s, MG_FAULT_CHECKPOINT_FAIL, me.pid, p->job, -1, NULL);
-		result = f != NULL ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_SUCCESS;
-		if (f != NULL && f->fatal) {
+		p->state = MG_LOCKED;
+		if (f != NULL)
+			result = f->fatal ? CUDA_ERROR_UNKNOWN : CUDA_ERROR_OPERATING_SYSTEM;
+		if (f != NULL && f->fatal)
 			p->state = MG_FAILED;
-			result = CUDA_ERROR_UNKNOWN;
-		}
+		if (result == CUDA_SUCCESS && !moved && !(moved = save_memory()))
+			result = CUDA_ERROR_OUT_OF_MEMORY;
 		for (unsigned i = 0; i < s->client_count; i++) {
 			struct mg_client *c = &s->clients[i];
-			if (!my_client(s, i) || f != NULL)
+			if (!my_client(s, i) || result != CUDA_SUCCESS)
 				continue;
 			uint64_t before = mg_client_bytes(c);
 			struct mg_fault *leak = mg_fault(s, MG_FAULT_CHECKPOINT_LEAK, me.pid, p->job, c->gpu, NULL);
@@ -322,12 +499,12 @@ static CUresult claim_for_restore(struct mg_state *s, struct mg_proc *p, uint64_
 		if (!my_client(s, i))
 			continue;
 		const struct mg_client *c = &s->clients[i];
-		uint64_t need = c->host_bytes + c->contexts * s->context_bytes;
+		uint64_t need = c->host_bytes + mg_context_bytes(s, c);
 		if (mg_used_bytes(s, target[i]) + need <= s->gpus[target[i]].total_bytes)
 			continue;
 		/* Driver 580 (NVIDIA/cuda-checkpoint issue 44): the state stays CHECKPOINTED, and no later
 		 * restore works either, even with enough memory. */
-		p->stuck = 1;
+		p->stuck = MG_STUCK_RESTORE;
 		if (s->restore_oom_fails)
 			p->state = MG_FAILED;
 		for (unsigned k = 0; k < s->client_count; k++)
@@ -344,7 +521,7 @@ static CUresult claim_for_restore(struct mg_state *s, struct mg_proc *p, uint64_
 		*rate = copy_rate(s, target[i]);
 		c->gpu = (uint16_t)target[i];
 		c->memory_bytes = c->host_bytes;
-		c->context_bytes = c->contexts * s->context_bytes;
+		c->context_bytes = mg_context_bytes(s, c);
 		c->host_bytes = 0;
 		c->kernel_end = 0;
 		c->busy_since = mg_real();
@@ -375,10 +552,12 @@ static void serve_restore(uint32_t id)
 		memcpy(map, p->op_map, sizeof(map));
 		result = claim_for_restore(s, p, &bytes, &rate);
 		failed = p->state == MG_FAILED;
-		if (result == CUDA_SUCCESS)
+		if (result == CUDA_SUCCESS) {
 			p->op_started = 1;
-		else
+			p->state = MG_RESTORING;
+		} else {
 			answer(p, result);
+		}
 	} while (!mg_commit());
 	if (failed)
 		gate_set(false, CUDA_ERROR_UNKNOWN);
@@ -387,7 +566,11 @@ static void serve_restore(uint32_t id)
 	for (int i = 0; mapped && i < me.count; i++)
 		if (map[me.physical[i]] >= 0)
 			me.physical[i] = (unsigned)map[me.physical[i]];
-	copy_delay(bytes, rate, 0);
+	if (!copy_delay(bytes, rate, id)) {
+		cut_off(id);
+		return;
+	}
+	result = load_memory() ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 	do {
 		s = mg_begin();
 		p = my_proc(s);
@@ -395,9 +578,11 @@ static void serve_restore(uint32_t id)
 			mg_abort();
 			return;
 		}
-		p->state = MG_LOCKED;
-		answer(p, CUDA_SUCCESS);
+		p->state = result == CUDA_SUCCESS ? MG_LOCKED : MG_FAILED;
+		answer(p, result);
 	} while (!mg_commit());
+	if (result != CUDA_SUCCESS)
+		gate_set(false, CUDA_ERROR_UNKNOWN);
 }
 
 static void serve_unlock(uint32_t id)
@@ -439,8 +624,8 @@ static void *restore_thread(void *ready)
 		struct mg_state *s = mg_begin();
 		struct mg_proc *p = my_proc(s);
 		uint32_t op = p == NULL ? MG_OP_NONE : p->op, id = p == NULL ? 0 : p->op_id;
-		if (op != MG_OP_NONE && asker_dead(p)) {
-			p->op = MG_OP_NONE;
+		if (op != MG_OP_NONE && mg_asker_dead(p)) {
+			mg_drop_request(s, p);
 			if (!mg_commit())
 				mg_abort();
 			continue;
@@ -573,7 +758,8 @@ static CUresult init_locked(void)
 		p->job = me.job = mg_job_id(s->jobs_by_environment);
 		p->pid_namespace = namespace;
 		p->allowed = allowed;
-		p->narrowed = me.count < __builtin_popcount(allowed);
+		for (int i = 0; i < me.count; i++)
+			p->visible |= 1u << me.physical[i];
 		FILE *comm = fopen("/proc/self/comm", "re");
 		if (comm != NULL) {
 			if (fgets(p->comm, sizeof(p->comm), comm) != NULL)
@@ -838,7 +1024,7 @@ static void wait_for_kernels(unsigned gpu)
 }
 
 /* Gives bytes back; contexts = 1 when they are those of a context and all that is in it. */
-static void give_back(unsigned gpu, uint64_t memory, unsigned contexts_gone)
+static void give_back(unsigned gpu, uint64_t memory, unsigned contexts_gone, unsigned communicators_gone)
 {
 	struct mg_state *s;
 
@@ -851,13 +1037,13 @@ static void give_back(unsigned gpu, uint64_t memory, unsigned contexts_gone)
 			return;
 		}
 		struct mg_client *c = &s->clients[client];
-		uint64_t freed = memory + contexts_gone * s->context_bytes;
+		uint64_t freed = memory;
 		struct mg_fault *leak = mg_fault(s, MG_FAULT_FREE_LEAK, me.pid, p->job, (int)gpu, NULL);
 		c->memory_bytes -= memory < c->memory_bytes ? memory : c->memory_bytes;
-		if (contexts_gone > 0) {
-			c->contexts -= contexts_gone;
-			c->context_bytes = c->contexts * s->context_bytes;
-		}
+		c->contexts -= contexts_gone;
+		c->communicators -= communicators_gone;
+		freed += c->context_bytes - mg_context_bytes(s, c);
+		c->context_bytes = mg_context_bytes(s, c);
 		if (leak != NULL) {
 			uint64_t stays = leak->value > 0 && (uint64_t)leak->value < freed ? (uint64_t)leak->value :
 											    freed;
@@ -937,9 +1123,10 @@ static void destroy_context(struct mock_context *c)
 			a = &gone->next;
 			continue;
 		}
-		if (!is_small(gone->bytes))
-			bytes += large_charge(gone->bytes);
-		munmap(gone->host, gone->mapped);
+		if (!is_small(gone->booked))
+			bytes += large_charge(gone->booked);
+		unmap_file(gone);
+		drop_saved(gone);
 		*a = gone->next;
 		free(gone);
 	}
@@ -950,7 +1137,7 @@ static void destroy_context(struct mock_context *c)
 		}
 	if (primary[c->ordinal] == c)
 		primary[c->ordinal] = NULL;
-	give_back(me.physical[c->ordinal], bytes, 1);
+	give_back(me.physical[c->ordinal], bytes, 1, c->communicators);
 	free(c);
 }
 
@@ -1224,10 +1411,33 @@ static CUresult charge_memory(unsigned gpu, uint64_t bytes)
 	} while (true);
 }
 
-CUDAAPI CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+static CUresult charge_communicator(unsigned gpu)
+{
+	struct mg_state *s;
+
+	mg_reap(true);
+	do {
+		s = mg_begin();
+		struct mg_proc *p = my_proc(s);
+		int client = p == NULL ? -1 : mg_find_client(s, me.slot, gpu);
+		CUresult result = client < 0 ? CUDA_ERROR_DEINITIALIZED : no_room(s, gpu, s->communicator_bytes);
+		if (result != CUDA_SUCCESS) {
+			mg_abort();
+			return result;
+		}
+		struct mg_client *c = &s->clients[client];
+		c->communicators++;
+		c->context_bytes = mg_context_bytes(s, c);
+		mg_event(s, MG_EVENT_ALLOC, p, gpu, (int64_t)s->communicator_bytes, mg_client_bytes(c),
+			 mg_used_bytes(s, gpu));
+	} while (!mg_commit());
+	return CUDA_SUCCESS;
+}
+
+CUDAAPI CUresult mockMemAlloc(CUdeviceptr *address, size_t bytes, uint64_t booked)
 {
 	ENTER();
-	if (address == NULL || bytes == 0)
+	if (address == NULL || bytes == 0 || booked < bytes)
 		return leave(CUDA_ERROR_INVALID_VALUE);
 	pthread_mutex_lock(&objects);
 	struct mock_context *c = current_context();
@@ -1236,37 +1446,72 @@ CUDAAPI CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
 		return leave(CUDA_ERROR_INVALID_CONTEXT);
 	}
 	struct allocation *a = calloc(1, sizeof(*a));
-	uint64_t charge = is_small(bytes) ? large_charge(c->small_bytes + small_size(bytes)) - large_charge(c->small_bytes) :
-					    large_charge(bytes);
+	uint64_t charge = is_small(booked) ? large_charge(c->small_bytes + small_size(booked)) - large_charge(c->small_bytes) :
+					     large_charge(booked);
 	CUresult result = a == NULL ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 	if (result == CUDA_SUCCESS && charge > 0)
 		result = charge_memory(me.physical[c->ordinal], charge);
 	if (result == CUDA_SUCCESS) {
 		a->mapped = (bytes + 4095) / 4096 * 4096;
-		a->host = mmap(NULL, a->mapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-		if (a->host == MAP_FAILED) {
+		if (!map_file(a)) {
+			unmap_file(a);
 			if (charge > 0)
-				give_back(me.physical[c->ordinal], charge, 0);
+				give_back(me.physical[c->ordinal], charge, 0, 0);
 			result = CUDA_ERROR_OUT_OF_MEMORY;
 		}
 	}
 	if (result == CUDA_SUCCESS) {
-		madvise(a->host, a->mapped, MADV_DONTFORK);
-		madvise(a->host, a->mapped, MADV_NOHUGEPAGE); /* untouched memory costs nothing */
 		a->bytes = bytes;
+		a->booked = booked;
 		a->context = c;
 		a->address = next_address;
 		next_address += large_charge(bytes) + MG_PAGE; /* a gap, so that overruns are noticed */
 		a->next = allocations;
 		allocations = a;
-		if (is_small(bytes))
-			c->small_bytes += small_size(bytes);
+		if (is_small(booked))
+			c->small_bytes += small_size(booked);
 		*address = a->address;
 	} else {
 		free(a);
 	}
 	pthread_mutex_unlock(&objects);
 	return leave(result);
+}
+
+CUDAAPI CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes)
+{
+	return mockMemAlloc(address, bytes, bytes);
+}
+
+/* Adds one communicator to the current context, or takes one away. */
+static CUresult change_communicators(bool more)
+{
+	CUresult result = CUDA_SUCCESS;
+
+	ENTER();
+	pthread_mutex_lock(&objects);
+	struct mock_context *context = current_context();
+	unsigned gpu = context == NULL ? 0 : me.physical[context->ordinal];
+	if (context == NULL || (!more && context->communicators == 0))
+		result = CUDA_ERROR_INVALID_CONTEXT;
+	else if (more)
+		result = charge_communicator(gpu);
+	else
+		give_back(gpu, 0, 0, 1);
+	if (result == CUDA_SUCCESS)
+		context->communicators += more ? 1 : -1;
+	pthread_mutex_unlock(&objects);
+	return leave(result);
+}
+
+CUDAAPI CUresult mockCommunicatorCreate(void)
+{
+	return change_communicators(true);
+}
+
+CUDAAPI CUresult mockCommunicatorDestroy(void)
+{
+	return change_communicators(false);
 }
 
 CUDAAPI CUresult cuMemFree_v2(CUdeviceptr address)
@@ -1285,16 +1530,16 @@ CUDAAPI CUresult cuMemFree_v2(CUdeviceptr address)
 		if (a->address != address)
 			continue;
 		struct mock_context *c = a->context;
-		uint64_t charge = large_charge(a->bytes);
-		if (is_small(a->bytes)) {
-			charge = large_charge(c->small_bytes) - large_charge(c->small_bytes - small_size(a->bytes));
-			c->small_bytes -= small_size(a->bytes);
+		uint64_t charge = large_charge(a->booked);
+		if (is_small(a->booked)) {
+			charge = large_charge(c->small_bytes) - large_charge(c->small_bytes - small_size(a->booked));
+			c->small_bytes -= small_size(a->booked);
 		}
-		munmap(a->host, a->mapped);
+		unmap_file(a);
 		*link = a->next;
 		free(a);
 		if (charge > 0)
-			give_back(me.physical[c->ordinal], charge, 0);
+			give_back(me.physical[c->ordinal], charge, 0, 0);
 		result = CUDA_SUCCESS;
 		break;
 	}
@@ -1302,18 +1547,30 @@ CUDAAPI CUresult cuMemFree_v2(CUdeviceptr address)
 	return leave(result);
 }
 
-/* The host memory behind a range of device memory, or NULL. Call with the objects locked. */
-static unsigned char *behind(CUdeviceptr address, size_t bytes)
+/* Call with the objects locked. */
+static struct allocation *allocation_at(CUdeviceptr address, size_t bytes)
 {
 	for (struct allocation *a = allocations; a != NULL; a = a->next)
 		if (address >= a->address && bytes <= a->bytes && address - a->address <= a->bytes - bytes)
-			return a->host + (address - a->address);
+			return a;
 	return NULL;
 }
 
-/* Waits for the context's kernels and for the time the copy takes. */
-static CUresult before_copy(size_t bytes)
+/* The host memory behind a range of device memory, or NULL. Call with the objects locked. */
+static unsigned char *behind(CUdeviceptr address, size_t bytes)
 {
+	struct allocation *a = allocation_at(address, bytes);
+
+	return a == NULL ? NULL : a->host + (address - a->address);
+}
+
+/* Waits for the context's kernels and for the time that copying takes what these bytes stand for. */
+static CUresult before_copy(CUdeviceptr address, size_t bytes)
+{
+	pthread_mutex_lock(&objects);
+	struct allocation *a = allocation_at(address, bytes);
+	uint64_t booked = a == NULL ? 0 : (uint64_t)((double)bytes * (double)a->booked / (double)a->bytes);
+	pthread_mutex_unlock(&objects);
 	int gpu = current_gpu();
 
 	if (gpu < 0)
@@ -1323,14 +1580,14 @@ static CUresult before_copy(size_t bytes)
 	uint64_t rate = copy_rate(s, (unsigned)gpu);
 	bool gone = lost(s, (unsigned)gpu);
 	mg_abort();
-	copy_delay(bytes, rate, 0);
+	copy_delay(booked, rate, 0);
 	return gone ? CUDA_ERROR_DEVICE_UNAVAILABLE : CUDA_SUCCESS;
 }
 
 CUDAAPI CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
 {
 	ENTER();
-	CUresult result = before_copy(bytes);
+	CUresult result = before_copy(to, bytes);
 	if (result != CUDA_SUCCESS)
 		return leave(result);
 	pthread_mutex_lock(&objects);
@@ -1344,7 +1601,7 @@ CUDAAPI CUresult cuMemcpyHtoD_v2(CUdeviceptr to, const void *from, size_t bytes)
 CUDAAPI CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
 {
 	ENTER();
-	CUresult result = before_copy(bytes);
+	CUresult result = before_copy(from, bytes);
 	if (result != CUDA_SUCCESS)
 		return leave(result);
 	pthread_mutex_lock(&objects);
@@ -1358,7 +1615,7 @@ CUDAAPI CUresult cuMemcpyDtoH_v2(void *to, CUdeviceptr from, size_t bytes)
 CUDAAPI CUresult cuMemcpyDtoD_v2(CUdeviceptr to, CUdeviceptr from, size_t bytes)
 {
 	ENTER();
-	CUresult result = before_copy(0); /* device to device is fast */
+	CUresult result = before_copy(0, 0); /* device to device is fast */
 	if (result != CUDA_SUCCESS)
 		return leave(result);
 	pthread_mutex_lock(&objects);
@@ -1384,7 +1641,7 @@ CUDAAPI CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t bytes, 
 CUDAAPI CUresult cuMemsetD8_v2(CUdeviceptr address, unsigned char value, size_t count)
 {
 	ENTER();
-	CUresult result = before_copy(0);
+	CUresult result = before_copy(0, 0);
 	if (result != CUDA_SUCCESS)
 		return leave(result);
 	pthread_mutex_lock(&objects);

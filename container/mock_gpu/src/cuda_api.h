@@ -51,6 +51,8 @@ typedef enum {
 	CU_PROCESS_STATE_LOCKED = 1,
 	CU_PROCESS_STATE_CHECKPOINTED = 2,
 	CU_PROCESS_STATE_FAILED = 3,
+	CU_PROCESS_STATE_CHECKPOINTING = 4, /* in newer drivers, while a call is under way */
+	CU_PROCESS_STATE_RESTORING = 5,
 } CUprocessState;
 
 typedef struct {
@@ -90,5 +92,11 @@ CUDAAPI CUresult cuCheckpointProcessCheckpoint(int pid, CUcheckpointCheckpointAr
 CUDAAPI CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs *args);
 CUDAAPI CUresult cuCheckpointProcessUnlock(int pid, CUcheckpointUnlockArgs *args);
 CUDAAPI CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid);
+
+/* What no driver has. Memory that stands for more in the books, and in the time that copying it takes. */
+CUDAAPI CUresult mockMemAlloc(CUdeviceptr *address, size_t bytes, uint64_t booked_bytes);
+/* What an NCCL communicator takes in the current context; it goes with the context, or with Destroy. */
+CUDAAPI CUresult mockCommunicatorCreate(void);
+CUDAAPI CUresult mockCommunicatorDestroy(void);
 
 #endif

@@ -65,24 +65,18 @@ CUresult cuCheckpointProcessGetRestoreThreadId(int pid, int *tid)
 	return result;
 }
 
-static bool has_context(const struct mg_state *s, int slot)
-{
-	for (unsigned i = 0; i < s->client_count; i++)
-		if (s->clients[i].in_use && s->clients[i].proc == slot)
-			return true;
-	return false;
-}
-
 /* What must be true before a request is accepted. */
 static CUresult admissible(const struct mg_state *s, int slot, enum mg_op op)
 {
 	const struct mg_proc *p = &s->procs[slot];
 
+	if (p->stuck == MG_STUCK_OUT_OF_SYNC)
+		return CUDA_ERROR_OPERATING_SYSTEM;
 	switch (op) {
 	case MG_OP_LOCK:
 		if (p->state != MG_RUNNING)
 			return CUDA_ERROR_ILLEGAL_STATE;
-		return has_context(s, slot) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
+		return mg_has_context(s, (unsigned)slot) ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 	case MG_OP_CHECKPOINT:
 	case MG_OP_UNLOCK:
 		return p->state == MG_LOCKED ? CUDA_SUCCESS : CUDA_ERROR_ILLEGAL_STATE;
@@ -122,7 +116,7 @@ static CUresult read_pairs(const struct mg_state *s, int slot, const CUcheckpoin
 		targets |= 1u << to;
 		moves = moves || from != to;
 	}
-	if (moves && s->strict_device_map && s->procs[slot].narrowed)
+	if (moves && s->strict_device_map && s->procs[slot].visible != s->procs[slot].allowed)
 		return CUDA_ERROR_INVALID_VALUE;
 	for (unsigned g = 0; g < s->gpu_count; g++)
 		if (moves && (s->strict_device_map || (s->procs[slot].allowed & 1u << g) != 0) && map[g] < 0)
@@ -145,19 +139,24 @@ static CUresult request(int pid, enum mg_op op, uint64_t timeout_ms, const CUche
 		mg_reap(true);
 		s = mg_begin();
 		result = find(s, pid, &slot);
-		if (result == CUDA_SUCCESS)
-			result = admissible(s, slot, op);
-		if (result != CUDA_SUCCESS) {
-			mg_abort();
-			return result;
-		}
 		struct mg_proc *p = &s->procs[slot];
-		if (p->op != MG_OP_NONE && mg_start_time(p->op_pid) == p->op_start_time) {
+		if (result == CUDA_SUCCESS && p->op != MG_OP_NONE && !mg_asker_dead(p)) {
 			mg_abort();
 			if (mg_now() >= deadline)
 				return CUDA_ERROR_NOT_READY;
 			mg_sleep_until(mg_now() + 2000000);
 			continue;
+		}
+		if (result == CUDA_SUCCESS && p->op != MG_OP_NONE && mg_drop_request(s, p)) {
+			if (!mg_commit())
+				continue;
+			return CUDA_ERROR_OPERATING_SYSTEM;
+		}
+		if (result == CUDA_SUCCESS)
+			result = admissible(s, slot, op);
+		if (result != CUDA_SUCCESS) {
+			mg_abort();
+			return result;
 		}
 		p->op_mapped = args != NULL && args->gpuPairsCount > 0;
 		if (p->op_mapped) {

@@ -25,7 +25,8 @@ static const char help[] =
 	"    --memory SIZE[,SIZE…]     memory per GPU (that of the model; 80GiB for other names)\n"
 	"    --memory-mib N[,N…]       the same in MiB\n"
 	"    --speed X[,X…]            speed against the reference GPU (1.0)\n"
-	"    --context-memory SIZE     what a CUDA context takes (300MiB)\n"
+	"    --context-memory SIZE     what a CUDA context takes (400MiB)\n"
+	"    --communicator-memory SIZE  what an NCCL communicator takes in a context (600MiB)\n"
 	"    --copy-rate RATE          host <-> device, checkpoint and restore; 0 = takes no time (0)\n"
 	"    --operation-timeout-ms N  checkpoint, restore or unlock of a frozen process fails after this\n"
 	"                              time; 0 = waits for ever, as the real driver does (10000)\n"
@@ -35,6 +36,11 @@ static const char help[] =
 	"    --restore-oom stuck|failed  a restore that finds too little memory leaves the process\n"
 	"                              CHECKPOINTED and never restorable (stuck, as driver 580 does) or\n"
 	"                              FAILED\n"
+	"    --killed-caller out-of-sync|harmless  what becomes of a process when whoever made a checkpoint call\n"
+	"                              on it was killed before the answer: no later call works until it ends,\n"
+	"                              or nothing at all (out-of-sync)\n"
+	"    --init-only hidden|listed  whether NVML lists processes that only called cuInit, with zero bytes,\n"
+	"                              on each GPU that they see (hidden)\n"
 	"    --jobs slurm|environment  how a process's job is known: by its control group or a slurmstepd above\n"
 	"                              it; environment: by SLURM_JOB_ID where there is neither, for tests\n"
 	"                              without Slurm (slurm)\n"
@@ -215,6 +221,9 @@ static int init_command(int argc, char **argv)
 		{ "operation-timeout-ms", required_argument, NULL, 't' },
 		{ "device-map", required_argument, NULL, 'D' },
 		{ "restore-oom", required_argument, NULL, 'o' },
+		{ "killed-caller", required_argument, NULL, 'k' },
+		{ "init-only", required_argument, NULL, 'i' },
+		{ "communicator-memory", required_argument, NULL, 'C' },
 		{ "jobs", required_argument, NULL, 'j' },
 		{ "driver", required_argument, NULL, 'd' },
 		{ "node", required_argument, NULL, 'n' },
@@ -227,7 +236,8 @@ static int init_command(int argc, char **argv)
 	int option;
 
 	config.gpu_count = 4;
-	config.context_bytes = 300 * MG_MIB;
+	config.context_bytes = 400 * MG_MIB;
+	config.communicator_bytes = 600 * MG_MIB;
 	config.operation_timeout_ms = 10000;
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (option) {
@@ -260,6 +270,15 @@ static int init_command(int argc, char **argv)
 			break;
 		case 'o':
 			config.restore_oom_fails = one_of(optarg, "stuck", "failed", "--restore-oom");
+			break;
+		case 'k':
+			config.killed_caller_harmless = one_of(optarg, "out-of-sync", "harmless", "--killed-caller");
+			break;
+		case 'i':
+			config.init_only_listed = one_of(optarg, "hidden", "listed", "--init-only");
+			break;
+		case 'C':
+			config.communicator_bytes = parse_size(optarg, "--communicator-memory");
 			break;
 		case 'j':
 			config.jobs_by_environment = one_of(optarg, "slurm", "environment", "--jobs");
@@ -308,7 +327,13 @@ static int init_command(int argc, char **argv)
 
 /* --- show --------------------------------------------------------------------------------------------------- */
 
-static const char *const state_names[] = { "running", "locked", "checkpointed", "failed" };
+static const char *const state_names[MG_PROC_STATES] = { "running", "locked",	 "checkpointed",
+							 "failed",  "checkpointing", "restoring" };
+
+static const char *state_name(const struct mg_proc *p)
+{
+	return p->state < MG_PROC_STATES ? state_names[p->state] : "unknown";
+}
 
 static const char *const fault_names[MG_FAULT_KINDS] = {
 	[MG_FAULT_LOCK_TIMEOUT] = "lock-timeout",
@@ -365,7 +390,7 @@ static void show_json(const struct mg_state *s)
 		       first ? "" : ",", p->pid, (unsigned long long)p->start_time, p->uid, p->job);
 		first = 0;
 		json_string(p->comm);
-		printf(", \"state\": \"%s\", \"stuck\": %s, \"gpus\": [", state_names[p->state % 4],
+		printf(", \"state\": \"%s\", \"stuck\": %s, \"gpus\": [", state_name(p),
 		       p->stuck ? "true" : "false");
 		for (unsigned k = 0, first_client = 1; k < s->client_count; k++) {
 			const struct mg_client *c = &s->clients[k];
@@ -442,13 +467,13 @@ static void show_table(const struct mg_state *s)
 				continue;
 			any = true;
 			printf("%-8d %-6u %-8u %-16s %-13s %-3u %10llu %10llu %5u\n", p->pid, p->uid, p->job, p->comm,
-			       p->stuck ? "stuck" : state_names[p->state % 4], c->gpu,
+			       p->stuck ? "stuck" : state_name(p), c->gpu,
 			       (unsigned long long)(mg_client_bytes(c) / MG_MIB),
 			       (unsigned long long)(c->host_bytes / MG_MIB), mg_ring_percent(&c->ring, mg_now()));
 		}
 		if (!any)
 			printf("%-8d %-6u %-8u %-16s %-13s %-3s %10d %10d %5d\n", p->pid, p->uid, p->job, p->comm,
-			       state_names[p->state % 4], "-", 0, 0, 0);
+			       state_name(p), "-", 0, 0, 0);
 	}
 	show_faults(s);
 }

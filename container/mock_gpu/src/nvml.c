@@ -493,6 +493,18 @@ API nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, un
 			};
 		n++;
 	}
+	for (unsigned i = 0; state.init_only_listed && i < state.proc_count; i++) {
+		const struct mg_proc *p = &state.procs[i];
+		if (!p->in_use || (p->visible & 1u << device->gpu) == 0 || mg_has_context(&state, i))
+			continue;
+		if (n < room)
+			processes[n] = (nvmlProcessInfo_t){
+				.pid = (unsigned)p->pid,
+				.gpuInstanceId = 0xffffffff,
+				.computeInstanceId = 0xffffffff,
+			};
+		n++;
+	}
 	*count = n;
 	return done(n > room ? NVML_ERROR_INSUFFICIENT_SIZE : NVML_SUCCESS);
 }

@@ -257,19 +257,6 @@ void mg_snapshot(struct mg_state *out)
 	mg_advance_all(out, mg_now());
 }
 
-int mg_proc_state_now(unsigned slot, uint32_t serial)
-{
-	for (;;) {
-		uint64_t head = atomic_load(&shared->head);
-		const struct mg_proc *p = &shared->buffer[head_buffer(head)].procs[slot];
-		bool mine = slot < shared->buffer[head_buffer(head)].proc_count && p->in_use && p->serial == serial;
-		int state = p->state;
-		atomic_thread_fence(memory_order_acquire);
-		if (atomic_load(&shared->head) == head)
-			return mine ? state : -1;
-	}
-}
-
 /* --- making it ---------------------------------------------------------------------------------- */
 
 static void configure(struct mg_state *s, const struct mg_state *config)
@@ -304,6 +291,8 @@ int mg_create(const struct mg_state *config)
 		if (c == '\0')
 			break;
 	}
+	if (snprintf(path, sizeof(path), "%s/memory", dir) < (int)sizeof(path) && mkdir(path, 0777) == 0)
+		(void)!chmod(path, 01777); /* contents of device memory: each file belongs to its process */
 	/* Processes that have it mapped keep seeing the same file where the layout allows. */
 	if (mg_open() == 0) {
 		struct mg_state *s;
@@ -399,6 +388,14 @@ int mg_find_client(const struct mg_state *s, unsigned proc, unsigned gpu)
 	return -1;
 }
 
+bool mg_has_context(const struct mg_state *s, unsigned proc)
+{
+	for (unsigned i = 0; i < s->client_count; i++)
+		if (s->clients[i].in_use && s->clients[i].proc == proc)
+			return true;
+	return false;
+}
+
 int mg_add_client(struct mg_state *s, unsigned proc, unsigned gpu)
 {
 	unsigned i = 0;
@@ -414,6 +411,11 @@ int mg_add_client(struct mg_state *s, unsigned proc, unsigned gpu)
 	s->clients[i].proc = (uint16_t)proc;
 	s->clients[i].gpu = (uint16_t)gpu;
 	return (int)i;
+}
+
+uint64_t mg_context_bytes(const struct mg_state *s, const struct mg_client *c)
+{
+	return c->contexts * s->context_bytes + c->communicators * s->communicator_bytes;
 }
 
 uint64_t mg_client_bytes(const struct mg_client *c)
@@ -536,6 +538,24 @@ void mg_reap(bool force)
 			mg_remove_proc(s, (unsigned)slot, MG_EVENT_REAP, mg_now());
 		} while (!mg_commit());
 	}
+}
+
+bool mg_asker_dead(const struct mg_proc *p)
+{
+	return p->op_pid_namespace == mg_pid_namespace() && mg_start_time(p->op_pid) != p->op_start_time;
+}
+
+bool mg_drop_request(struct mg_state *s, struct mg_proc *p)
+{
+	p->op = MG_OP_NONE;
+	if (p->state == MG_CHECKPOINTING)
+		p->state = MG_LOCKED;
+	if (p->state == MG_RESTORING)
+		p->state = MG_CHECKPOINTED;
+	if (s->killed_caller_harmless)
+		return false;
+	p->stuck = MG_STUCK_OUT_OF_SYNC;
+	return true;
 }
 
 struct mg_fault *mg_fault(struct mg_state *s, enum mg_fault_kind kind, int pid, uint32_t job, int gpu,

@@ -53,7 +53,22 @@ struct mg_gpu {
 };
 
 /* The values are CUprocessState's. */
-enum mg_proc_state { MG_RUNNING = 0, MG_LOCKED = 1, MG_CHECKPOINTED = 2, MG_FAILED = 3 };
+enum mg_proc_state {
+	MG_RUNNING = 0,
+	MG_LOCKED = 1,
+	MG_CHECKPOINTED = 2,
+	MG_FAILED = 3,
+	MG_CHECKPOINTING = 4,
+	MG_RESTORING = 5,
+	MG_PROC_STATES
+};
+
+/* Why no further checkpoint call works on a process. */
+enum mg_stuck {
+	MG_NOT_STUCK = 0,
+	MG_STUCK_RESTORE,    /* a restore ran out of memory (driver 580) */
+	MG_STUCK_OUT_OF_SYNC /* whoever made a call was killed in the middle of it */
+};
 
 enum mg_op { MG_OP_NONE = 0, MG_OP_LOCK, MG_OP_CHECKPOINT, MG_OP_RESTORE, MG_OP_UNLOCK };
 
@@ -68,9 +83,9 @@ struct mg_proc {
 	uint32_t pid_namespace; /* only processes of the same one can tell whether it lives */
 	int32_t restore_tid;
 	uint32_t allowed; /* bit i: the process may open /dev/nvidia<i> */
-	uint32_t narrowed; /* CUDA_VISIBLE_DEVICES shows it fewer GPUs than that */
+	uint32_t visible; /* and what CUDA_VISIBLE_DEVICES leaves of it */
 	uint16_t state;   /* enum mg_proc_state */
-	uint16_t stuck;   /* a restore ran out of memory: no later one works (driver 580) */
+	uint16_t stuck;   /* enum mg_stuck */
 	/* The request under way, put here by another process, answered by our service thread. */
 	uint32_t op; /* enum mg_op */
 	uint32_t op_id;
@@ -91,8 +106,9 @@ struct mg_client {
 	uint16_t proc;
 	uint16_t gpu;
 	uint32_t contexts;
+	uint32_t communicators;
 	uint32_t share; /* of the running kernel, per cent */
-	uint64_t context_bytes;
+	uint64_t context_bytes; /* with communicators */
 	uint64_t memory_bytes;
 	uint64_t host_bytes;   /* moved to host memory by a checkpoint */
 	uint64_t leaked_bytes; /* still on the GPU although a checkpoint has moved it (injected fault) */
@@ -172,8 +188,11 @@ struct mg_state {
 	uint32_t gpu_count;
 	uint32_t operation_timeout_ms; /* checkpoint, restore, unlock of a frozen process; 0 = wait for ever */
 	uint64_t context_bytes;
+	uint64_t communicator_bytes;
 	uint64_t copy_rate; /* bytes/s host <-> device, 0 = unlimited */
 	uint32_t strict_device_map; /* 1 = a moving map names every GPU of the node, and nothing is narrowed */
+	uint32_t killed_caller_harmless; /* 1 = a call whose maker was killed is dropped and does no harm */
+	uint32_t init_only_listed; /* NVML lists processes that have no context, with zero bytes */
 	uint32_t jobs_by_environment; /* there is no Slurm: SLURM_JOB_ID tells the job */
 	uint32_t restore_oom_fails; /* restore without memory: 1 = state FAILED, 0 = stuck as with driver 580 */
 	char driver_version[20];
@@ -217,9 +236,6 @@ void mg_abort(void);
 /* A consistent copy, with the GPU clocks brought forward to now. */
 void mg_snapshot(struct mg_state *out);
 
-/* State of the process in a slot, without copying; -1 when that slot is no longer its. */
-int mg_proc_state_now(unsigned slot, uint32_t serial);
-
 /* Removes processes that have died. Not forced, it looks at most every 5 ms per node. */
 void mg_reap(bool force);
 
@@ -240,12 +256,19 @@ void mg_event(struct mg_state *s, enum mg_event_kind kind, const struct mg_proc 
 int mg_find_proc(const struct mg_state *s, int pid, uint64_t start_time); /* slot or -1; 0 = any start */
 int mg_add_proc(struct mg_state *s);
 int mg_find_client(const struct mg_state *s, unsigned proc, unsigned gpu);
+bool mg_has_context(const struct mg_state *s, unsigned proc); /* on any GPU */
 int mg_add_client(struct mg_state *s, unsigned proc, unsigned gpu);
+/* What its contexts and communicators take while they are on the GPU. */
+uint64_t mg_context_bytes(const struct mg_state *s, const struct mg_client *c);
 uint64_t mg_client_bytes(const struct mg_client *c);                   /* on the GPU */
 uint64_t mg_used_bytes(const struct mg_state *s, unsigned gpu);        /* by everybody */
 void mg_remove_client(struct mg_state *s, unsigned client, enum mg_event_kind kind, uint64_t now_ns);
 void mg_remove_proc(struct mg_state *s, unsigned proc, enum mg_event_kind kind, uint64_t now_ns);
 void mg_busy_event(struct mg_state *s, struct mg_client *c);
+/* Whoever left the request in this entry is gone. */
+bool mg_asker_dead(const struct mg_proc *p);
+/* Takes back the request of somebody who is gone; true when the process is out of sync from now on. */
+bool mg_drop_request(struct mg_state *s, struct mg_proc *p);
 /* The fault that strikes, or NULL. Counts down a limited one, so call it inside a change. */
 struct mg_fault *mg_fault(struct mg_state *s, enum mg_fault_kind kind, int pid, uint32_t job, int gpu,
 			  const char *call);

@@ -22,7 +22,8 @@ WORKER = Path(__file__).with_name("worker.py")
 
 MIB = 1 << 20
 GIB = 1 << 30
-CONTEXT = 300 * MIB
+CONTEXT = 400 * MIB
+COMMUNICATOR = 600 * MIB
 
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
@@ -32,6 +33,7 @@ OPERATING_SYSTEM = 304
 ILLEGAL_STATE = 401
 NOT_READY = 600
 NOT_PERMITTED = 800
+NOT_SUPPORTED = 801
 TIMEOUT = 909
 UNKNOWN = 999
 
@@ -178,6 +180,11 @@ class Node:
             timeout=30,
             check=False,
         )
+
+    def resident(self, worker: Worker) -> int:
+        """Bytes of host memory that are the process's own."""
+        text = Path(f"/proc/{worker.pid}/status").read_text()
+        return int(text.split("RssAnon:")[1].split()[0]) << 10
 
     def init(self, *options: str, gpus: int = 2) -> Node:
         self.run("init", "--gpus", str(gpus), "--node", "test", "--jobs", "environment", *options)

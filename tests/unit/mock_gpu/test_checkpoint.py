@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.mock_gpu.bench import (
+    COMMUNICATOR,
     CONTEXT,
     EXAMPLES,
     GIB,
@@ -21,6 +22,7 @@ from tests.unit.mock_gpu.bench import (
     NOT_INITIALIZED,
     NOT_PERMITTED,
     NOT_READY,
+    NOT_SUPPORTED,
     OPERATING_SYSTEM,
     OUT_OF_MEMORY,
     TIMEOUT,
@@ -111,15 +113,88 @@ def test_a_stopped_process_does_not_answer(bare_node: Node) -> None:
     job.ask("sync", 0)
 
 
-def test_a_request_of_a_killed_agent_is_not_carried_out(node: Node, agent: Worker) -> None:
-    job = node.worker()
+def test_a_request_of_a_killed_agent_can_be_harmless(bare_node: Node) -> None:
+    node = bare_node.init("--killed-caller", "harmless")
+    job, agent = node.worker(), node.bare_worker()
     job.signal(signal.SIGSTOP)
     agent.send("lock", job.pid, 60_000)
     assert not agent.answered(0.1)
     agent.kill()
     job.signal(signal.SIGCONT)
     job.ask("sync", 0)
-    assert node.bare_worker().ask("state", job.pid) == "running"
+    other = node.bare_worker()
+    assert other.ask("state", job.pid) == "running"
+    suspend(other, job.pid)
+
+
+@pytest.mark.parametrize("call", ["lock", "checkpoint", "restore"])
+def test_a_caller_killed_in_mid_call_leaves_the_process_out_of_sync(bare_node: Node, call: str) -> None:
+    node = bare_node.init("--copy-rate", "1GiB")
+    job, agent, other = node.worker(), node.bare_worker(), node.bare_worker()
+    job.ask("alloc", 0, GIB)
+    if call == "lock":
+        job.ask("spin", 0, 10_000_000, 50)  # the lock waits for this kernel
+        agent.send("lock", job.pid, 60_000)
+    else:
+        agent.ask("lock", job.pid, 1000)
+        if call == "restore":
+            agent.ask("checkpoint", job.pid)
+        agent.send(call, job.pid)
+        wait_until(lambda: other.ask("state", job.pid) == f"{call.removesuffix('e')}ing")
+    assert not agent.answered(0.2)
+    agent.kill()
+    left = {"lock": "running", "checkpoint": "locked", "restore": "checkpointed"}[call]
+    wait_until(lambda: other.ask("state", job.pid) == left)
+    for later in ("lock", "checkpoint", "restore", "unlock"):
+        arguments = (job.pid, 1000) if later == "lock" else (job.pid,)
+        assert other.code(later, *arguments) == OPERATING_SYSTEM
+    job.send("sync", 0)
+    assert not job.answered(0.3)  # it waits for ever
+    job.kill()
+    assert node.used() == 0
+
+
+def test_a_checkpoint_moves_the_memory_to_the_process(node: Node, agent: Worker) -> None:
+    job = node.worker()
+    address = job.ask("alloc", 0, GIB)
+    job.ask("fill", 0, address + 512 * MIB, 7, 64 * MIB)
+    written = job.ask("digest", 0, address + 512 * MIB, MIB)
+    before = node.resident(job)
+    suspend(agent, job.pid)
+    assert 60 * MIB < node.resident(job) - before < 80 * MIB  # what was written to, and nothing else
+    agent.ask("restore", job.pid)
+    agent.ask("unlock", job.pid)
+    assert job.ask("digest", 0, address + 512 * MIB, MIB) == written
+    assert node.resident(job) - before < 10 * MIB
+
+
+def test_communicators_take_memory_and_cannot_be_checkpointed(node: Node, agent: Worker) -> None:
+    job = node.worker()
+    job.ask("communicator", 0)
+    assert node.used() == CONTEXT + COMMUNICATOR
+    agent.ask("lock", job.pid, 1000)
+    assert agent.code("checkpoint", job.pid) == NOT_SUPPORTED
+    assert agent.ask("state", job.pid) == "locked"
+    agent.ask("unlock", job.pid)
+    job.ask("no_communicator", 0)
+    assert node.used() == CONTEXT
+    suspend(agent, job.pid)
+    assert node.used() == 0
+
+
+def test_memory_that_stands_for_more(bare_node: Node) -> None:
+    node = bare_node.init("--copy-rate", "4GiB")
+    job = node.worker()
+    address = job.ask("alloc", 0, 65536, GIB)
+    assert node.used() == CONTEXT + GIB
+    job.send("digest", 0, address, 65536)
+    assert not job.answered(0.15)  # 250 ms for 1 GiB
+    job.answer()
+    job.send("digest", 0, address, 8)
+    assert job.answered(0.15)
+    job.answer()
+    job.ask("free", 0, address)
+    assert node.used() == CONTEXT
 
 
 def test_calls_in_the_wrong_state(node: Node, agent: Worker) -> None:

@@ -46,10 +46,10 @@ def test_two_jobs_at_once_are_an_overlap(node: Node) -> None:
     assert node.overlaps()[1]["end_ns"] is not None
     assert len(node.overlaps("--since", str(second["start_ns"]))) == 1
     # Contexts that stay while a job is suspended can be left out.
-    assert node.overlaps("--min-bytes", "300MiB") == []
+    assert node.overlaps("--min-bytes", "400MiB") == []
     told = node.run("overlaps", check=False)
     assert told.returncode == 1
-    assert "GPU 0: job 1 (1324 MiB) and job 2 (300 MiB)" in told.stdout
+    assert "GPU 0: job 1 (1424 MiB) and job 2 (400 MiB)" in told.stdout
 
 
 def test_a_process_of_no_job_counts_by_itself(node: Node) -> None:
@@ -57,7 +57,7 @@ def test_a_process_of_no_job_counts_by_itself(node: Node) -> None:
     found = [(o["job_ids"], o["pids_of_no_job"]) for o in node.overlaps()]
     assert found == [([0, 1], [alone.pid, 0]), ([0, 0], [alone.pid, other.pid]), ([1, 0], [0, other.pid])]
     told = node.run("overlaps", check=False).stdout
-    assert f"GPU 0: process {alone.pid} of no job (300 MiB) and job 1 (300 MiB)" in told
+    assert f"GPU 0: process {alone.pid} of no job (400 MiB) and job 1 (400 MiB)" in told
     job.kill()
 
 

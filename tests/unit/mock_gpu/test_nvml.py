@@ -183,3 +183,13 @@ def test_faults_that_monitoring_meets(node: Node) -> None:
     assert found["hung"] >= 1
     assert found["gone"] == [15, 0, 15]
     assert found["back"] == 0
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_process_that_only_called_cuinit(bare_node: Node, listed: bool) -> None:
+    node = bare_node.init("--init-only", "listed" if listed else "hidden")
+    worker = node.worker(device=None, CUDA_VISIBLE_DEVICES="1")
+    ask = "result = [[[p.pid, p.usedGpuMemory] for p in nvmlDeviceGetComputeRunningProcesses(h)] for h in handles]"
+    assert nvml(node, ask) == [[], [[worker.pid, 0]] if listed else []]
+    worker.ask("context", 0)
+    assert nvml(node, ask) == [[], [[worker.pid, CONTEXT]]]

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NODE = f"n1-{os.getpid()}"
 """Tests that run side by side are nodes of their own: processes are told apart by it."""
 MIB = 1 << 20
-CONTEXT_BYTES = 300 * MIB
+CONTEXT_BYTES = 400 * MIB
 PATIENCE_SECONDS = 60.0
 """How long a test waits for something that must happen; never reached in a good run."""
 

@@ -80,7 +80,7 @@ def test_the_context_counts_and_is_kept_by_default(rig: Rig) -> None:
                 NODE, job.job_id, residual_limit_bytes=MIB, release_context=False, deadline_seconds=20.0
             )
         assert refused.value.kind == ErrorKind.LEFT_ON_GPU.value
-        assert "300 MiB of job 2 stay on GPU 0, allowed are 1 MiB" in refused.value.message
+        assert "400 MiB of job 2 stay on GPU 0, allowed are 1 MiB" in refused.value.message
         seen = await job_sample(nodes, job)
         assert seen.phase is NodePhase.RUNNING
 
