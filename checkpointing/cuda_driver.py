@@ -34,6 +34,10 @@ class ProcessState(enum.IntEnum):
     LOCKED = 1
     CHECKPOINTED = 2
     FAILED = 3
+    CHECKPOINTING = 4
+    """Newer drivers, while another caller's checkpoint is under way; then LOCKED or CHECKPOINTED."""
+    RESTORING = 5
+    """The same of a restore."""
 
 
 class CudaError(Exception):

@@ -3,7 +3,9 @@
 
 A driver call cannot be interrupted, and one that hangs (a target in an uninterruptible wait, a broken GPU)
 must not take the caller with it. The child is kept because cuInit takes seconds; a child that misses a
-deadline is killed and replaced. Calls for several processes at once go to several children.
+deadline is replaced. It is left to finish its call and then ends: NVIDIA's developers report that a target
+gets out of sync for ever when the maker of a call is killed in the middle of it (checkpoint-restore/criu
+pull request 2547). Calls for several processes at once go to several children.
 
 Run as `python -m checkpointing.driver_process` this module is that child: one JSON object per line on
 standard input and output.
@@ -32,7 +34,8 @@ MAX_ANSWER_BYTES = 65536
 
 
 class DriverDeadline(CudaError):
-    """A driver call did not return in time. What it did to the target is unknown: ask for its state."""
+    """A driver call did not return in time. It goes on, and may still be carried out: ask for the target's
+    state."""
 
     def __init__(self, call: str, seconds: float) -> None:
         super().__init__(call, -2, "no answer", f"not back after {seconds:.1f} s; the call was abandoned")
@@ -173,13 +176,13 @@ class DriverProcesses:
             left = max(0.1, deadline_seconds - (time.monotonic() - begin))
             answer = child.ask({"verb": verb, "pid": pid, **args}, left)
         except TimeoutError:
-            child.kill()
+            child.close()
             raise DriverDeadline(verb, deadline_seconds) from None
         except (EOFError, ValueError) as error:
             child.kill()
             raise CudaError(verb, -3, "driver child failed", str(error)) from None
         except BaseException:
-            child.kill()
+            child.close()
             raise
         self._give_back(child)
         return _raise_error(answer)

@@ -22,6 +22,7 @@ UNLOCK_SECONDS = 30.0
 LAST_CHANCE_SECONDS = 5.0
 """How long an undo may take after the deadline has passed: the alternative is a job that hangs for ever."""
 INVALID_VALUE = 1
+UNDER_WAY = (ProcessState.CHECKPOINTING, ProcessState.RESTORING)
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +48,18 @@ def wait_until_runnable(
             )
 
 
+def settled_state(driver: DriverProcesses, pid: int, deadline: Deadline) -> ProcessState:
+    """The process's state once no call of another agent's is under way on it. Raises CudaError, also when
+    that call has no end by the deadline."""
+    poll = Poll(deadline)
+    while True:
+        state = driver.state(pid, STATE_SECONDS)
+        if state not in UNDER_WAY:
+            return state
+        if not poll.wait():
+            raise CudaError("cuCheckpointProcessGetState", 0, f"CU_PROCESS_STATE_{state.name}")
+
+
 def suspend(
     driver: DriverProcesses, process: ProcessId, job_id: int, lock_seconds: float, deadline: Deadline
 ) -> None:
@@ -54,7 +67,7 @@ def suspend(
     can be locked, `driver` for everything else; unless the message says otherwise it runs on."""
     pid = process.pid
     try:
-        state = driver.state(pid, STATE_SECONDS)
+        state = settled_state(driver, pid, deadline)
         if state is ProcessState.RUNNING:
             driver.lock(pid, lock_seconds, lock_seconds + LAST_CHANCE_SECONDS)
             state = ProcessState.LOCKED
@@ -65,6 +78,8 @@ def suspend(
             raise CudaError("cuCheckpointProcessGetState", 0, "CU_PROCESS_STATE_FAILED")
     except CudaError as error:
         after = _undo(driver, pid)
+        if isinstance(error, DriverDeadline) and error.call == "lock" and after == ProcessState.RUNNING.name:
+            after = "in an unknown state (the lock is still under way)"
         kind = ErrorKind.DEADLINE if error.code == NOT_READY else ErrorKind.DRIVER
         raise AgentError(kind, f"process {pid}: {error}; it is {after} now", job_id) from error
 
@@ -72,7 +87,7 @@ def suspend(
 def _undo(driver: DriverProcesses, pid: int) -> str:
     """Make the process run on after a failed suspend; says in words what it is now."""
     try:
-        state = driver.state(pid, STATE_SECONDS)
+        state = settled_state(driver, pid, Deadline(UNLOCK_SECONDS))
         if state is ProcessState.CHECKPOINTED:
             driver.restore(pid, None, UNLOCK_SECONDS)
             state = ProcessState.LOCKED
@@ -99,7 +114,7 @@ def bring_back(
     """
     pid = process.pid
     try:
-        state = driver.state(pid, STATE_SECONDS)
+        state = settled_state(driver, pid, deadline.at_least(UNLOCK_SECONDS))
         if state is ProcessState.CHECKPOINTED:
             _restore(driver, pid, gpu_maps, deadline)
             state = ProcessState.LOCKED

@@ -229,8 +229,9 @@ static void serve_lock(uint32_t id)
 			}
 		struct mg_proc *p = my_proc(s);
 		if (p == NULL || p->op != MG_OP_LOCK || p->op_id != id) { /* time is up */
+			bool out_of_sync = p != NULL && p->stuck == MG_STUCK_OUT_OF_SYNC;
 			mg_abort();
-			gate_set(false, CUDA_SUCCESS);
+			gate_set(out_of_sync, CUDA_SUCCESS);
 			return;
 		}
 		if (mg_asker_dead(p)) {

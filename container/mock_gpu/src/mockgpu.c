@@ -330,6 +330,9 @@ static int init_command(int argc, char **argv)
 static const char *const state_names[MG_PROC_STATES] = { "running", "locked",	 "checkpointed",
 							 "failed",  "checkpointing", "restoring" };
 
+/* The checkpoint call under way on a process, by enum mg_op. */
+static const char *const call_names[] = { "", "lock", "checkpoint", "restore", "unlock" };
+
 static const char *state_name(const struct mg_proc *p)
 {
 	return p->state < MG_PROC_STATES ? state_names[p->state] : "unknown";
@@ -390,8 +393,8 @@ static void show_json(const struct mg_state *s)
 		       first ? "" : ",", p->pid, (unsigned long long)p->start_time, p->uid, p->job);
 		first = 0;
 		json_string(p->comm);
-		printf(", \"state\": \"%s\", \"stuck\": %s, \"gpus\": [", state_name(p),
-		       p->stuck ? "true" : "false");
+		printf(", \"state\": \"%s\", \"call\": \"%s\", \"stuck\": %s, \"gpus\": [", state_name(p),
+		       call_names[p->op % 5], p->stuck ? "true" : "false");
 		for (unsigned k = 0, first_client = 1; k < s->client_count; k++) {
 			const struct mg_client *c = &s->clients[k];
 			if (!c->in_use || c->proc != i)

@@ -189,7 +189,10 @@ def test_faults_that_monitoring_meets(node: Node) -> None:
 def test_a_process_that_only_called_cuinit(bare_node: Node, listed: bool) -> None:
     node = bare_node.init("--init-only", "listed" if listed else "hidden")
     worker = node.worker(device=None, CUDA_VISIBLE_DEVICES="1")
-    ask = "result = [[[p.pid, p.usedGpuMemory] for p in nvmlDeviceGetComputeRunningProcesses(h)] for h in handles]"
+    ask = """
+        lists = [nvmlDeviceGetComputeRunningProcesses(handle) for handle in handles]
+        result = [[[process.pid, process.usedGpuMemory] for process in found] for found in lists]
+    """
     assert nvml(node, ask) == [[], [[worker.pid, 0]] if listed else []]
     worker.ask("context", 0)
     assert nvml(node, ask) == [[], [[worker.pid, CONTEXT]]]
