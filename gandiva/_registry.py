@@ -80,6 +80,13 @@ class Registry:
 
         return _torch.is_torch_state(torch, target)
 
+    def watch_torch(self) -> None:
+        """Note CUDA graphs from now on, if torch has been imported. The session calls it again and again."""
+        if "torch" in sys.modules:
+            from . import _torch
+
+            _torch.watch_graphs(sys.modules["torch"])
+
     def _torch_state(self) -> Any:
         if self._torch is None:
             from . import _torch

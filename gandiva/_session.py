@@ -143,6 +143,7 @@ class LiveSession(Session):
         self._boundary = self._clock()
         self._publish_at = 0.0
         self._warm = False
+        self._registry.watch_torch()
         # What an earlier process left under this rank's number must not be read as this one's.
         self._words[layout.WORD_STEPS] = 0
         self._doubles[layout.WORD_SAMPLES] = 0.0
@@ -169,6 +170,7 @@ class LiveSession(Session):
     def register(self, *objects: Any, name: str = "") -> None:
         if not self._open:
             return
+        self._registry.watch_torch()
         for number, target in enumerate(objects):
             label = name or type(target).__name__
             self._registry.add(target, f"{label}[{number}]" if len(objects) > 1 else label)
@@ -202,6 +204,7 @@ class LiveSession(Session):
         try:
             if now >= self._publish_at:
                 self._publish_at = now + PUBLISH_SECONDS
+                self._registry.watch_torch()
                 if not self._warm and self._steps > WARM_UP_STEPS:
                     self._warm = True
                     self._measure_state()  # optimizers made their state in the first steps
@@ -256,7 +259,10 @@ class LiveSession(Session):
     def _measure_host_bytes(self) -> None:
         """Say how much host memory the offload takes, once while blocked. The agent reads it beforehand."""
         if self._host_bytes == layout.HOST_BYTES_UNKNOWN:
-            self._host_bytes = self._registry.host_bytes()
+            try:
+                self._host_bytes = self._registry.host_bytes()
+            except Exception:
+                self._host_bytes = 0  # offload() fails the same way, and says why
             self._publish()
 
     def _offload(self, command: Command) -> None:

@@ -10,8 +10,10 @@ reset autograd's gradient accumulators, and DDP would then silently stop averagi
 torch is never imported here: the session passes the module that the training script has loaded.
 """
 
+import functools
 import gc
 import time
+import weakref
 from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple
 
 from ._registry import StateSize
@@ -23,6 +25,9 @@ RESTORE_TRIES = 3
 RESTORE_WAIT_SECONDS = 0.5
 MAX_DEPTH = 4
 
+DEFAULT_POOL = (0, 0)
+"""Id of the caching allocator's own pool. CUDA graphs and torch.cuda.MemPool have others."""
+
 
 class Accelerator:
     """What is asked of CUDA; tests put a stand-in here that treats CPU tensors as the GPU's."""
@@ -33,7 +38,7 @@ class Accelerator:
         self.torch = torch
 
     def initialized(self) -> bool:
-        return bool(self.torch.cuda.is_available() and self.torch.cuda.is_initialized())
+        return bool(self.torch.cuda.is_initialized())
 
     def owns(self, tensor: Any) -> bool:
         return bool(tensor.is_cuda)
@@ -56,10 +61,30 @@ class Accelerator:
         )
 
     def check_supported(self, objects: Iterable[Any]) -> None:
-        """Raise RuntimeError where moving storages would corrupt results silently."""
+        """Raise RuntimeError where moving storages would corrupt results silently.
+
+        A CUDA graph holds GPU addresses, and these change. It is found among the live objects; where garbage
+        collection does not see it (gc.freeze()), by its capture; where only C++ holds it, by its memory pool.
+        """
         graph = getattr(self.torch.cuda, "CUDAGraph", None)
-        if graph is not None and any(isinstance_of(candidate, graph) for candidate in objects):
-            raise RuntimeError("CUDA graphs hold GPU addresses; use --gandiva-suspend=transparent")
+        if graph is not None and (
+            any(isinstance_of(candidate, graph) for candidate in objects) or _captured_graphs(graph)
+        ):
+            raise RuntimeError("CUDA graph; use --gandiva-suspend=transparent")
+        if self._private_pools():
+            # Pools of graphs that are gone stay until the caches are emptied.
+            self.torch.cuda.empty_cache()
+            if self._private_pools():
+                raise RuntimeError("memory pool; use --gandiva-suspend=transparent")
+
+    def _private_pools(self) -> bool:
+        try:
+            segments = self.torch.cuda.memory_snapshot()
+        except RuntimeError:
+            return False  # the allocator cudaMallocAsync has no pools
+        return any(
+            tuple(segment.get("segment_pool_id", DEFAULT_POOL)) != DEFAULT_POOL for segment in segments
+        )
 
 
 class Saved(NamedTuple):
@@ -117,6 +142,28 @@ def isinstance_of(candidate: Any, kind: type) -> bool:
     return issubclass(type(candidate), kind)
 
 
+def watch_graphs(torch: Any) -> None:
+    """Have CUDA graphs noted as they are captured. A second call changes nothing."""
+    graph: Any = getattr(getattr(torch, "cuda", None), "CUDAGraph", None)
+    begin = getattr(graph, "capture_begin", None)
+    if begin is None or _captured_graphs(graph) is not None:
+        return
+    captured: Any = weakref.WeakSet()
+
+    @functools.wraps(begin)
+    def capture_begin(self: Any, *arguments: Any, **options: Any) -> Any:
+        captured.add(self)
+        return begin(self, *arguments, **options)
+
+    capture_begin.gandiva_captured = captured  # type: ignore[attr-defined]
+    graph.capture_begin = capture_begin
+
+
+def _captured_graphs(graph: Any) -> Any:
+    """The living graphs that were captured since watch_graphs(); None before it."""
+    return getattr(getattr(graph, "capture_begin", None), "gandiva_captured", None)
+
+
 def is_torch_state(torch: Any, target: Any) -> bool:
     """Whether PyTorch tensors can be found in this object: module, optimizer, tensor, scaler, containers."""
     if isinstance(target, (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)):
@@ -152,6 +199,16 @@ def _walk(torch: Any, target: Any, depth: int) -> Iterator[Any]:
             yield from _walk(torch, dict(vars(target)), depth - 1)
 
 
+def _inner(tensor: Any) -> Iterator[Any]:
+    """What a wrapper around other tensors (DTensor, say) is made of; a plain tensor itself."""
+    flatten = getattr(tensor, "__tensor_flatten__", None)
+    if callable(flatten):
+        for name in flatten()[0]:
+            yield from _inner(getattr(tensor, name))
+    else:
+        yield tensor
+
+
 def storage_of(tensor: Any) -> Any:
     """The untyped storage under a tensor, under the names it has had since PyTorch 1.10."""
     if hasattr(tensor, "untyped_storage"):
@@ -183,11 +240,11 @@ class TorchState:
     def _registered(self) -> Iterator[Any]:
         for target in self._targets:
             for tensor in _walk(self._torch, target, MAX_DEPTH):
-                yield tensor
+                yield from _inner(tensor)
                 # Not None only where the loop steps before zero_grad(), or accumulates: kept bit for bit.
                 gradient = tensor.grad if tensor.is_leaf else None
                 if gradient is not None:
-                    yield gradient
+                    yield from _inner(gradient)
 
     def size(self) -> StateSize:
         """Bytes of the registered state, each storage once, on whatever device it is now."""
@@ -263,9 +320,11 @@ class TorchState:
                 nbytes = int(storage.nbytes())
                 if storage._cdata in seen or nbytes == 0 or not _resizable(storage):
                     continue
+                if storage.data_ptr() == 0:  # (or raises)
+                    continue  # a wrapper states a size and has no memory: the tensors within it are found
                 view = self._torch.empty(0, dtype=self._torch.uint8, device=tensor.device).set_(storage)
             except (RuntimeError, NotImplementedError, AttributeError, TypeError):
-                continue  # no plain storage: it stays, and is counted in what is left
+                continue  # no plain storage: what it has stays, and is counted in what is left
             seen[storage._cdata] = storage
             plan.append(Saved(storage, view, nbytes, position))
             position += nbytes

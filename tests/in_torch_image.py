@@ -56,7 +56,8 @@ def run(client: Any, image: str, arguments: list[str]) -> int:
             host="the container",
             timeout_seconds=LIMIT_SECONDS,
             check=False,
-            env={REQUIRED: "1"},
+            # One thread: those of PyTorch spin while they wait, and the tensors are small.
+            env={REQUIRED: "1", "OMP_NUM_THREADS": "1"},
             workdir=SOURCE_IN_CONTAINER,
             on_output=show,
         ).exit_code

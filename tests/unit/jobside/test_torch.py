@@ -8,12 +8,16 @@ and every bit of the result, is the same.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable
+import inspect
+import sys
+import types
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
 
 from gandiva import _torch
+from gandiva._registry import Registry
 from gandiva._torch import TorchState, storage_of
 
 from .conftest import Block
@@ -54,7 +58,8 @@ class CpuAsGpu(_torch.Accelerator):
 
 
 @pytest.fixture
-def gpu() -> CpuAsGpu:
+def gpu(monkeypatch: pytest.MonkeyPatch) -> CpuAsGpu:
+    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1 << 16)
     return CpuAsGpu()
 
 
@@ -223,17 +228,118 @@ def test_cuda_graphs_are_refused(gpu: CpuAsGpu) -> None:
         leave(state)
     assert tensor.sum() == 45
 
-    class Graph:
-        pass
 
-    real = _torch.Accelerator(torch)
-    fake = type("torch", (), {"cuda": type("cuda", (), {"CUDAGraph": Graph})})
-    monkey = _torch.Accelerator.__new__(_torch.Accelerator)
-    monkey.torch = fake
-    monkey.check_supported([1, object()])
+class Graph:
+    """Stands for torch.cuda.CUDAGraph."""
+
+    def capture_begin(self, pool: object = None) -> object:
+        return pool
+
+
+class Cuda:
+    """Stands for torch.cuda, as far as graphs and pools go."""
+
+    def __init__(self) -> None:
+        self.CUDAGraph = type("CUDAGraph", (Graph,), {})
+        self.pools: list[tuple[int, int]] = [(0, 0)]
+        self.kept = False
+
+    def memory_snapshot(self) -> list[dict[str, Any]]:
+        return [{"segment_pool_id": pool} for pool in self.pools]
+
+    def empty_cache(self) -> None:
+        if not self.kept:
+            self.pools = [(0, 0)]
+
+
+def with_cuda() -> tuple[Cuda, _torch.Accelerator]:
+    cuda = Cuda()
+    return cuda, _torch.Accelerator(types.SimpleNamespace(cuda=cuda))
+
+
+def test_a_graph_among_the_live_objects_is_refused() -> None:
+    cuda, accelerator = with_cuda()
+    accelerator.check_supported([1, object()])
     with pytest.raises(RuntimeError, match="transparent"):
-        monkey.check_supported([Graph()])
-    real.check_supported(gc.get_objects())
+        accelerator.check_supported([cuda.CUDAGraph()])
+
+
+def test_a_graph_that_garbage_collection_cannot_see_is_refused() -> None:
+    cuda, accelerator = with_cuda()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "torch", accelerator.torch)
+        for _ in range(3):  # the session does it again and again
+            Registry().watch_torch()
+    graph = cuda.CUDAGraph()
+    assert graph.capture_begin(pool=(0, 1)) == (0, 1)
+    gc.collect()
+    gc.freeze()
+    try:
+        live = gc.get_objects()
+        assert all(candidate is not graph for candidate in live)
+        with pytest.raises(RuntimeError, match="CUDA graph"):
+            accelerator.check_supported(live)
+    finally:
+        gc.unfreeze()
+    del graph, live
+    gc.collect()
+    accelerator.check_supported([])
+
+
+def test_a_graph_that_only_cpp_holds_is_refused_by_its_memory_pool() -> None:
+    cuda, accelerator = with_cuda()
+    cuda.pools = [(0, 0), (0, 7)]
+    accelerator.check_supported([])  # of a graph that is gone: its pool goes with the caches
+    cuda.pools, cuda.kept = [(0, 0), (0, 7)], True
+    with pytest.raises(RuntimeError, match="memory pool"):
+        accelerator.check_supported([])
+
+
+def test_an_allocator_without_pools_is_no_obstacle(monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, accelerator = with_cuda()
+
+    def not_meaningful() -> None:
+        raise RuntimeError("Calling snapshot with backend:cudaMallocAsync is not meaningful.")
+
+    monkeypatch.setattr(cuda, "memory_snapshot", not_meaningful)
+    accelerator.check_supported([])
+
+
+def test_graphs_of_this_pytorch_can_be_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = inspect.unwrap(torch.cuda.CUDAGraph.capture_begin)
+    monkeypatch.setattr(torch.cuda.CUDAGraph, "capture_begin", begin)  # put back at the end
+    _torch.watch_graphs(torch)
+    _torch.watch_graphs(torch)
+    assert torch.cuda.CUDAGraph.capture_begin.__wrapped__ is begin
+    assert inspect.signature(torch.cuda.CUDAGraph.capture_begin) == inspect.signature(begin)
+
+
+@pytest.fixture
+def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """One process that is a whole job."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    yield torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+    torch.distributed.destroy_process_group()
+
+
+def test_a_wrapper_without_memory_is_left_and_what_is_in_it_is_moved(gpu: CpuAsGpu, mesh: Any) -> None:
+    """DTensor states the size of the whole tensor over a null pointer; each rank has a part of it within."""
+    from torch.distributed.tensor import DTensor, Shard
+
+    local = torch.arange(12.0).reshape(3, 4)
+    wrapper = torch.nn.Parameter(DTensor.from_local(local, mesh, [Shard(0)], run_check=False))
+    wrapper.grad = DTensor.from_local(torch.ones(3, 4), mesh, [Shard(0)], run_check=False)
+    parts = [wrapper._local_tensor, wrapper.grad._local_tensor]
+    gpu.put(wrapper, wrapper.grad, *parts)
+    state = TorchState(torch, gpu)
+    state.add([wrapper])
+    assert state.size() == (2 * 48, 48)
+    leave(state)
+    assert [storage_of(part).nbytes() for part in parts] == [0, 0]
+    state.restore()
+    assert torch.equal(wrapper.to_local(), torch.arange(12.0).reshape(3, 4))
+    assert torch.equal(wrapper.grad.to_local(), torch.ones(3, 4))
 
 
 def test_what_counts_as_torch_state() -> None:
