@@ -48,9 +48,9 @@ live: env ## Live tests: real Slurm in containers, mock GPUs (KEEP=1 keeps the c
 	@$(CLUSTER) build
 	@$(PYTHON) -m pytest tests/live -m live -q --ignore tests/live/test_packages.py -n $(or $(CLUSTERS),3) --dist worksteal
 
-faults: env ## Break every part at every step on a real Slurm (QUICK=1: one of each kind; WRITE=1: into the docs)
-	@printf '==> Faults on a mini cluster\n'
-	@$(PYTHON) -m tests.faults $(if $(QUICK),--quick) $(if $(WRITE),--write)
+faults: env ## Break every part at every step on a real Slurm (QUICK=1: one of each kind; CLUSTERS=N; WRITE=1: into the docs)
+	@printf '==> Faults on mini clusters\n'
+	@$(PYTHON) -m tests.faults $(if $(QUICK),--quick) $(if $(WRITE),--write) $(if $(CLUSTERS),--clusters $(CLUSTERS))
 
 faultsim: env ## The same and more in seeded simulation, 1,000 kills among them (QUICK=1: one of each kind)
 	@$(PYTHON) -m tests.unit.faults $(if $(QUICK),quick)

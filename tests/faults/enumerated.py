@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from controller.executor import Step
 from tests.faults.fault import Evidence, Fault
@@ -17,6 +18,10 @@ ATTEMPTS = 3
 REACHED_SECONDS = 20.0
 LONG_GPU_SECONDS = 12.0
 NOT_WRITTEN = "cannot write the journal"
+DELAYS_SECONDS = (0.006, 0.002, 0.0)
+"""From the time when the agent is at work on the job to the blow, at each attempt: a call may be shorter."""
+STANDSTILL_SECONDS = 1.0
+"""Sooner no stopped agent goes on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,36 +93,62 @@ def make(part: Part, point: Point, moment: Moment) -> Fault:
 
 def strike(stage: Stage, part: Part, point: Point, moment: Moment) -> Evidence:
     """Bring a job to that step, break the part there, repair it, and wait until all is right again."""
+    reasons = []
     for attempt in range(ATTEMPTS):
         try:
-            job_id = _reach(stage, part, point, moment, fresh=min(attempt, 1))
-            break
-        except NotReached:
+            return _strike(stage, part, point, moment, attempt)
+        except NotReached as reason:
+            reasons.append(str(reason) or f"no job came to {point.step.value}")
             stage.withdraw_order()
-    else:
-        raise FaultFailed(
-            f"{point.operation} of a job ({point.workload.name}) never came to {point.step.value}"
-        )
+    raise FaultFailed(
+        f"{moment} {point.step.value} of {point.operation} ({point.workload.name}) nothing was hit: "
+        + "; ".join(reasons)
+    )
+
+
+def _strike(stage: Stage, part: Part, point: Point, moment: Moment, attempt: int) -> Evidence:
+    met = _reach(stage, part, point, moment, attempt)
     not_written = stage.log_since().count(NOT_WRITTEN) if part is DISK else 0
     struck = time.time()
-    target = Target(point.workload, job_id)
-    part.strike(stage, target)
-    if part is not CONTROLLER:
-        stage.go()
+    target = Target(point.workload, int(met["job"]), point.step.value)
+    if moment != "during":
+        part.strike(stage, target)
+        if part is not CONTROLLER:
+            stage.go()
     part.repair(stage, target)
     repaired = time.time()
     if part.kills_job:
-        next(j for j in stage.round.jobs if j.id == job_id).may_fail = True
+        next(j for j in stage.round.jobs if j.id == target.job_id).may_fail = True
     seconds = stage.await_converged(repaired, part.converged_seconds)
+    hit = during(met, stage.await_call_ended(target.job_id), part) if moment == "during" else ""
     if part.tidy is not None:
         part.tidy(stage, target)
     stage.count_trouble(struck)
     if part is DISK and stage.log_since().count(NOT_WRITTEN) == not_written:
         raise FaultFailed("the journal could be written all the time: the disk was not full")
-    return Evidence(f"job {job_id}, right again {seconds:.1f} s after the repair", seconds)
+    return Evidence(f"job {target.job_id}{hit}, right again {seconds:.1f} s after the repair", seconds)
 
 
-def _reach(stage: Stage, part: Part, point: Point, moment: Moment, fresh: int) -> int:
+def during(met: Mapping[str, Any], call: Mapping[str, Any], part: Part) -> str:
+    """That the call was pending when its agent was hit, in words. Raises FaultFailed when it was not.
+
+    A killed agent cannot have answered: its call failed. One that was stopped answered after that, or never.
+    """
+    hit, began, ended = float(met["at"]), float(met["began"]), float(call["ended"])
+    answered = not call["error"] and (part.agent_signal == "KILL" or ended < hit + STANDSTILL_SECONDS)
+    if not met["pending"] or ended <= hit or answered:
+        how = call["error"] or "an answer"
+        raise FaultFailed(
+            f"not during: the call ended with {how} {ended - hit:.3f} s after agent {met['agent']} was hit"
+        )
+    return (
+        f", agent {met['agent']} hit {(hit - began) * 1000:.0f} ms after its call began,"
+        f" the call ended {ended - hit:.2f} s later"
+    )
+
+
+def _reach(stage: Stage, part: Part, point: Point, moment: Moment, attempt: int) -> dict[str, Any]:
+    """Until the daemon is there. Raises NotReached."""
     if part.needs_saved_jobs:
         # What it has not written down it forgets: submissions, and ends (it then takes the job for running
         # until the node registers anew, which is minutes). So none of either in the seconds before.
@@ -125,7 +156,10 @@ def _reach(stage: Stage, part: Part, point: Point, moment: Moment, fresh: int) -
         jobs = [stage.submit(point.workload, LONG_GPU_SECONDS) for _ in range(2)]
         stage.await_saved()
     else:
-        jobs = stage.populate(point.workload, fresh=1 + fresh)
+        jobs = stage.populate(point.workload, fresh=1 + min(attempt, 1))
+    node = point.workload.nodes[0]
+    if moment == "during":
+        stage.arm(node, part.agent_signal, DELAYS_SECONDS[attempt])
     order = Order(
         kind=point.operation,
         step=point.step.value,
@@ -133,8 +167,17 @@ def _reach(stage: Stage, part: Part, point: Point, moment: Moment, fresh: int) -
         deed="kill" if part is CONTROLLER else "meet",
         jobs=tuple(j.id for j in jobs),
         refuse=point.refuse,
+        node=node,
     )
     stage.order(order)
     if point.requeue_first:
         stage.requeue_running(jobs)
-    return int(stage.await_met(REACHED_SECONDS)["job"])
+    try:
+        met = stage.await_met(REACHED_SECONDS)
+    except NotReached:
+        if moment == "during":
+            stage.disarm(node)
+        raise
+    if moment == "during" and not met["struck"]:
+        raise NotReached(f"{point.step.value} of job {met['job']}: {met['why']}")
+    return met

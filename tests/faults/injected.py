@@ -6,14 +6,18 @@ wraps the recorder, which the executor tells of each step before it is taken, an
 (`ORDER`, one JSON object, see `Order` in tests/faults/stage.py) says where to stop and what to do there:
 
 * `kill`: this process ends by SIGKILL.
-* `meet`: write `MET` and wait for `GO`; meanwhile somebody kills something else.
-* `lose`: the call named as the step is made, and then fails as if its answer had been lost; `times` calls in
-  a row.
+* `meet`: write `MET` and wait for `GO`; meanwhile the test kills something else.
+* `lose`: the call to Slurm named as the step is made, and then fails as if its answer had been lost; `times`
+  calls in a row.
 * `twice`: from now on every line of an agent counts as if it had come twice.
 
-Moments: `before` a step (it is in the journal and not taken), `during` it (its call is on its way), `after`
-it (the next one is not in the journal yet). An order is carried out once. With `refuse` in it, the node
-call of that name is first refused once, so that an undo is needed.
+Moments: `before` a step (it is in the journal and not taken), `during` it (the agent on the order's node is
+at work on its call), `after` it (the next one is not in the journal yet). An order is carried out once. With
+`refuse` in it, the node call of that name is first refused once, so that an undo is needed.
+
+A fault `during` a call is the work of `tests/faults/striker.py`, which waits on the node: this process tells
+it that the call begins (`TRIGGER`) and reads what it did (`STRUCK`). `MET` then says whether the call was
+still pending, and `CALL_ENDED` when and how it ended: the test fails a fault whose call was not pending.
 """
 
 from __future__ import annotations
@@ -25,6 +29,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,16 +40,19 @@ from controller.nodes.connection import Connection
 from controller.recording import JournalRecorder
 
 FOLDER = Path("/run/gandiva-faults")
-ORDER, MET, GO = FOLDER / "order", FOLDER / "met", FOLDER / "go"
+ORDER, MET, GO, CALL_ENDED = FOLDER / "order", FOLDER / "met", FOLDER / "go", FOLDER / "call-ended"
+SHARED = Path("/shared/gandiva-faults")
+TRIGGER, STRUCK = SHARED / "trigger", SHARED / "struck"
+"""On the file system that all hosts share; the trigger is a named pipe."""
 MEETING_SECONDS = 120.0
-UNDER_WAY_SECONDS = 0.02
-"""How long a call has been on its way when the fault comes `during` it."""
+STRUCK_SECONDS = 10.0
 
 _orders: dict[str, Any] = {"stamp": 0, "order": None}
 _operations: dict[int, tuple[str, int, str]] = {}
 """Operation -> its kind, its job, the step that it is in."""
 _under_way: dict[int, dict[str, Any]] = {}
 """Job -> the order to carry out during its next call."""
+_watching: set[asyncio.Future[None]] = set()
 
 
 def current() -> dict[str, Any] | None:
@@ -73,11 +82,16 @@ def matches(order: dict[str, Any], kind: str, job_id: int, step: str, moment: st
     )
 
 
-def announce(order: dict[str, Any], job_id: int) -> None:
+def announce(order: dict[str, Any], job_id: int, **more: Any) -> None:
     """The other side may go ahead."""
-    draft = MET.with_suffix(".new")
-    draft.write_text(json.dumps({**order, "job": job_id, "time": time.time()}))
-    draft.rename(MET)
+    put(MET, {**order, "job": job_id, "time": time.time(), **more})
+
+
+def put(path: Path, content: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    draft = path.with_suffix(".new")
+    draft.write_text(json.dumps(content))
+    draft.rename(path)
 
 
 def act(order: dict[str, Any], job_id: int) -> None:
@@ -92,15 +106,50 @@ def act(order: dict[str, Any], job_id: int) -> None:
     GO.unlink(missing_ok=True)
 
 
-async def act_under_way(order: dict[str, Any], job_id: int) -> None:
-    """During a call: everything else goes on."""
-    announce(order, job_id)
-    if order["deed"] == "kill":
-        os.kill(os.getpid(), signal.SIGKILL)
-    deadline = time.monotonic() + MEETING_SECONDS
-    while not GO.exists() and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)
-    GO.unlink(missing_ok=True)
+def pull_trigger(job_id: int) -> str:
+    """Tell the striker that the call begins. Returns why it cannot hear it."""
+    STRUCK.unlink(missing_ok=True)
+    try:
+        pipe = os.open(TRIGGER, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        return f"no striker waits: {error}"
+    os.write(pipe, f"{job_id}\n".encode())
+    os.close(pipe)
+    return ""
+
+
+async def struck() -> dict[str, Any]:
+    """What the striker has done, once it has done it or given up."""
+    deadline = time.monotonic() + STRUCK_SECONDS
+    while time.monotonic() < deadline:
+        if STRUCK.exists():
+            return dict(json.loads(STRUCK.read_text()))
+        await asyncio.sleep(0.001)
+    return {"struck": False, "why": f"no word of the striker in {STRUCK_SECONDS:g} s"}
+
+
+async def act_under_way(order: dict[str, Any], job_id: int, call: Awaitable[Any]) -> Any:
+    """During a call: everything else goes on. Says whether the call was pending, and how it ended."""
+    CALL_ENDED.unlink(missing_ok=True)
+    began, ended = time.monotonic(), False
+    deaf = pull_trigger(job_id)
+
+    async def watch() -> None:
+        strike = {"struck": False, "why": deaf} if deaf else await struck()
+        announce(order, job_id, began=began, pending=not ended, **strike)
+
+    watching = asyncio.ensure_future(watch())
+    _watching.add(watching)
+    watching.add_done_callback(_watching.discard)
+    error = ""
+    try:
+        return await call
+    except BaseException as failure:
+        error = str(failure) or type(failure).__name__
+        raise
+    finally:
+        ended = True
+        put(CALL_ENDED, {"job": job_id, "ended": time.monotonic(), "error": error})
 
 
 def look(operation: int, moment: str) -> None:
@@ -144,10 +193,11 @@ def wrap_recorder() -> None:
 
 
 class Port:
-    """A port whose calls can be interrupted, and whose answers can get lost."""
+    """A port whose calls can be interrupted (those to nodes), and whose answers can get lost (Slurm's)."""
 
-    def __init__(self, port: Any) -> None:
+    def __init__(self, port: Any, *, nodes: bool) -> None:
         self._port = port
+        self._nodes = nodes
 
     def __getattr__(self, name: str) -> Any:
         inner = getattr(self._port, name)
@@ -156,17 +206,16 @@ class Port:
 
         async def call(*arguments: Any, **options: Any) -> Any:
             job_id = next((int(a) for a in arguments if isinstance(a, int)), 0)
-            self._refuse(name, job_id)
-            order = _under_way.pop(job_id, None)
-            if order is None:
+            if not self._nodes:
                 result = await inner(*arguments, **options)
-            else:
-                task = asyncio.ensure_future(inner(*arguments, **options))
-                await asyncio.sleep(UNDER_WAY_SECONDS)
-                await act_under_way(order, job_id)
-                result = await task
-            self._lose(name, job_id)
-            return result
+                self._lose(name, job_id)
+                return result
+            self._refuse(name, job_id)
+            order = _under_way.get(job_id)
+            if order is None or arguments[0] != order["node"]:
+                return await inner(*arguments, **options)
+            del _under_way[job_id]
+            return await act_under_way(order, job_id, inner(*arguments, **options))
 
         return call
 
@@ -190,10 +239,14 @@ class Port:
         raise ClusterUnavailable(f"{call} of job {job_id}: its answer was lost")
 
 
+def wrapped(opened: Callable[..., Any], *arguments: Any, nodes: bool, **options: Any) -> Port:
+    """The port that `opened` makes, with a place for faults."""
+    return Port(opened(*arguments, **options), nodes=nodes)
+
+
 def wrap_ports() -> None:
-    for name in ("open_cluster", "ssh_nodes"):
-        opened = getattr(daemon, name)
-        setattr(daemon, name, lambda *a, opened=opened, **k: Port(opened(*a, **k)))
+    for name, nodes in (("open_cluster", False), ("ssh_nodes", True)):
+        setattr(daemon, name, partial(wrapped, getattr(daemon, name), nodes=nodes))
     on_line = Connection.on_line
 
     def twice(self: Any, link: Any, line: bytes) -> None:

@@ -5,17 +5,39 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from container.containers import container_name
-from tests.faults.stage import BOOT_SECONDS, CONVERGED_SECONDS, JOURNAL, RESTART_SECONDS, Stage
+from tests.faults.shells import Said
+from tests.faults.stage import (
+    BOOT_SECONDS,
+    CONVERGED_SECONDS,
+    JOURNAL,
+    RESTART_SECONDS,
+    FaultFailed,
+    NotReached,
+    Stage,
+)
 from tests.faults.workload import Workload
 
-_AGENTS = """\
-for p in $(pgrep -f '[g]andiva-agent'); do
-  case $(cat /proc/$p/comm) in python3*|gandiva-agent) kill -%s $p;; esac
-done; true"""
+_SIGNAL = """\
+number=%(number)s found=
+for p in $(pgrep -f '%(pattern)s'); do
+  case $(cat /proc/$p/comm 2> /dev/null) in %(names)s) kill -$number $p && found="$found $p";; esac
+done
+[ "$found" ] || { echo 'none is there'; exit 3; }
+for p in $found; do
+  for i in $(seq 500); do
+    state=$(sed 's/.*) //; s/ .*//' /proc/$p/stat 2> /dev/null)
+    case ${state:-X} in %(states)s) continue 2;; esac
+    sleep 0.02
+  done
+  echo "process $p is in state $state after signal $number"; exit 1
+done"""
+"""Every process that fits gets the signal, and does what it must. Status 3: none fits."""
+_STATES = {"KILL": "X|Z", "STOP": "T", "CONT": "[!T]"}
 EMPTY_WAL = f"""\
 import sqlite3
 sqlite3.connect("{JOURNAL}", timeout=5).execute("PRAGMA wal_checkpoint(TRUNCATE)")"""
@@ -23,16 +45,30 @@ sqlite3.connect("{JOURNAL}", timeout=5).execute("PRAGMA wal_checkpoint(TRUNCATE)
 # already pending they do not run one instruction when they are thawed (which they must be, or their container
 # could not end).
 _POWER_CUT = """\
-self=$$ above=$(cut -d' ' -f4 /proc/$PPID/stat)
+self=$$ above=$(cut -d' ' -f4 /proc/$PPID/stat) killed=0
 for p in $(cd /proc && echo [0-9]*); do
   # Not the container's own first processes: it is ended from outside.
   case $p in 1|$self|$PPID|$above) continue;; esac
   case $(tr '\\0' ' ' < "/proc/$p/cmdline") in 'sleep infinity '*) continue;; esac
-  kill -9 "$p"
+  kill -9 "$p" && killed=$((killed + 1))
 done 2> /dev/null
 find /sys/fs/cgroup/freezer -mindepth 1 -name freezer.state -exec sh -c 'echo THAWED > {}' \\; 2> /dev/null
 find /sys/fs/cgroup -mindepth 1 -name cgroup.freeze -exec sh -c 'echo 0 > {}' \\; 2> /dev/null
-true"""
+[ "$killed" -gt 0 ]"""
+
+
+def _send(stage: Stage, node: str, number: str, pattern: str, names: str) -> None:
+    """Raises NotReached when no such process is there, CommandError when one does not heed the signal."""
+    words = {"number": number, "states": _STATES[number], "pattern": pattern, "names": names}
+    said = stage.sh(node, _SIGNAL % words, check=False)
+    if said.status == 3:
+        raise NotReached(f"{node}: no process {pattern} was there to get {number}")
+    if said.status != 0:
+        raise FaultFailed(f"{node}: {said.text.strip()}")
+
+
+def _signal_agents(stage: Stage, node: str, number: str) -> None:
+    _send(stage, node, number, "[g]andiva-agent", "python3*|gandiva-agent")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +77,8 @@ class Target:
 
     workload: Workload
     job_id: int
+    step: str = ""
+    """Where the fault comes."""
 
     @property
     def node(self) -> str:
@@ -66,10 +104,13 @@ class Part:
     """For the test's own sake, when all has been seen to be right."""
     kills_job: bool = False
     """On purpose: it need not complete."""
+    agent_signal: str = ""
+    """What hits the agent `during` a call: KILL or STOP."""
 
 
 def _service(host: str | None, name: str, number: int = 9) -> tuple[Act, Act]:
     def strike(stage: Stage, target: Target) -> None:
+        stage.service(host or target.node, "running", name)
         stage.service(host or target.node, "kill", name, number)
 
     def repair(stage: Stage, target: Target) -> None:
@@ -80,11 +121,11 @@ def _service(host: str | None, name: str, number: int = 9) -> tuple[Act, Act]:
 
 
 def _end_agent(stage: Stage, target: Target) -> None:
-    stage.sh(target.node, _AGENTS % "KILL")
+    _signal_agents(stage, target.node, "KILL")
 
 
 def _cut_channel(stage: Stage, target: Target) -> None:
-    stage.sh(target.node, "pkill -9 -f '[s]shd-session: root'; true")
+    _send(stage, target.node, "KILL", "[s]shd-session: root", "sshd*")
 
 
 _BOOTED_SLURMD = """\
@@ -143,12 +184,14 @@ def _empty_disk(stage: Stage, _: Target) -> None:
 
 
 def _start_controller(stage: Stage, _: Target) -> None:
+    if stage.controller_running():
+        raise FaultFailed("the controller lives after its SIGKILL")
     time.sleep(RESTART_SECONDS)
     stage.start_controller()
 
 
 CONTROLLER = Part("controller", "SIGKILL by itself, started again 1 s later", _nothing, _start_controller)
-AGENT = Part("node agent", "SIGKILL of the agent on the node", _end_agent, _nothing)
+AGENT = Part("node agent", "SIGKILL of the agent on the node", _end_agent, _nothing, agent_signal="KILL")
 CHANNEL = Part("agent channel", "SIGKILL of the node's sshd session", _cut_channel, _nothing)
 SLURMCTLD = Part(
     "slurmctld", "SIGKILL, started again 1 s later", *_service("ctl", "slurmctld"), needs_saved_jobs=True
@@ -178,24 +221,25 @@ SILENT_SECONDS = 30.0
 
 
 def _stop_agent(stage: Stage, target: Target) -> None:
-    stage.sh(target.node, _AGENTS % "STOP")
+    _signal_agents(stage, target.node, "STOP")
 
 
 def _continue_agent(stage: Stage, target: Target) -> None:
     time.sleep(LATE_SECONDS)
-    stage.sh(target.node, _AGENTS % "CONT")
+    _signal_agents(stage, target.node, "CONT")
 
 
 def _clear_agents(stage: Stage, target: Target) -> None:
     """Those that still stand still; sshd cannot tell them from those that are slow."""
     script = (
         "for p in $(pgrep -f '[g]andiva-agent'); do "
-        "grep -q '^State:.T' /proc/$p/status && kill -9 $p; done; true"
+        "if grep -q '^State:.T' /proc/$p/status 2> /dev/null; then kill -9 $p; fi; done"
     )
     stage.sh(target.node, script)
 
 
 def _stop_slurmctld(stage: Stage, _: Target) -> None:
+    stage.service("ctl", "running", "slurmctld")
     stage.service("ctl", "kill", "slurmctld", "STOP")
 
 
@@ -207,9 +251,21 @@ def _continue_slurmctld(seconds: float) -> Act:
     return act
 
 
-LATE_AGENT = Part("agent late", f"stopped, goes on after {LATE_SECONDS:g} s", _stop_agent, _continue_agent)
+LATE_AGENT = Part(
+    "agent late",
+    f"stopped, goes on after {LATE_SECONDS:g} s",
+    _stop_agent,
+    _continue_agent,
+    agent_signal="STOP",
+)
 SILENT_AGENT = Part(
-    "agent silent", "stopped for good", _stop_agent, _nothing, converged_seconds=90.0, tidy=_clear_agents
+    "agent silent",
+    "stopped for good",
+    _stop_agent,
+    _nothing,
+    converged_seconds=90.0,
+    tidy=_clear_agents,
+    agent_signal="STOP",
 )
 LATE_SLURMCTLD = Part(
     "slurmctld late",
@@ -228,21 +284,35 @@ SLOW = (LATE_AGENT, SILENT_AGENT, LATE_SLURMCTLD, SILENT_SLURMCTLD)
 # -- people -----------------------------------------------------------------------------------
 
 
-def _owner(*words: str) -> Act:
+Refusals = Mapping[str, str]
+"""Step -> what Slurm says there, where it refuses. Everywhere else the command must succeed."""
+
+
+def _owner(*words: str, refused: Refusals = MappingProxyType({})) -> Act:
     """The job's owner runs `scontrol` (or `scancel`) on it."""
 
     def act(stage: Stage, target: Target) -> None:
-        stage.as_owner(target.job_id, *words)
+        _as_expected(words, stage.as_owner(target.job_id, *words), refused.get(target.step))
 
     return act
 
 
-def _operator(*words: str) -> Act:
+def _operator(*words: str, refused: Refusals = MappingProxyType({})) -> Act:
     def act(stage: Stage, target: Target) -> None:
         filled = [word.format(job=target.job_id, node=target.node) for word in words]
-        stage.sh("ctl", shlex.join(filled), user="gandiva", check=False)
+        said = stage.sh("ctl", shlex.join(filled), user="gandiva", check=False)
+        _as_expected(words, said, refused.get(target.step))
 
     return act
+
+
+def _as_expected(words: Sequence[str], said: Said, refusal: str | None) -> None:
+    """Raises FaultFailed for a command that was to succeed and did not, or was to be refused and was not."""
+    command, answer = " ".join(words), said.text.strip()
+    if refusal is None and said.status != 0:
+        raise FaultFailed(f"{command} failed: {answer}")
+    if refusal is not None and (said.status == 0 or refusal not in answer):
+        raise FaultFailed(f"{command}: expected Slurm to say {refusal!r}, not {answer!r}")
 
 
 def _later(act: Act) -> Act:

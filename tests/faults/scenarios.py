@@ -190,12 +190,30 @@ def _take_over(stage: Stage, point: Point) -> Evidence:
 
 
 DAMAGE = {
-    "header overwritten": "dd if=/dev/urandom of={path} bs=100 count=1 conv=notrunc",
-    "pages overwritten": "dd if=/dev/urandom of={path} bs=4096 seek=3 count=8 conv=notrunc",
-    "cut in half": "truncate -s $(( $(stat -c %s {path}) / 2 )) {path}; rm -f {path}-wal",
-    "empty": "truncate -s 0 {path}; rm -f {path}-wal",
-    "removed": "rm -f {path} {path}-wal {path}-shm",
+    "header overwritten": (
+        "dd if=/dev/urandom of={path} bs=100 count=1 conv=notrunc status=none",
+        "! cmp -s -n 100 {path} {before}",
+    ),
+    "pages overwritten": (
+        "dd if=/dev/urandom of={path} bs=4096 seek=3 count=8 conv=notrunc status=none",
+        "! cmp -s -i 12288 -n 32768 {path} {before}",
+    ),
+    "cut in half": (
+        "truncate -s $(( $(stat -c %s {path}) / 2 )) {path}; rm -f {path}-wal",
+        "[ $(stat -c %s {path}) = $(( $(stat -c %s {before}) / 2 )) ]",
+    ),
+    "empty": ("truncate -s 0 {path}; rm -f {path}-wal", "[ -e {path} ] && [ ! -s {path} ]"),
+    "removed": ("rm {path}; rm -f {path}-wal {path}-shm", "[ ! -e {path} ]"),
 }
+"""What is done to the file, and how to see in it that it was done."""
+_DAMAGE = """\
+set -e
+[ -s {path} ]
+cp {path} {before}
+{damage}
+{{ {proof}; }} || exit 9
+find {folder} -maxdepth 1 -name '{name}*' -exec chown gandiva: {{}} +"""
+BEFORE = "/tmp/journal-before"
 
 
 JOURNAL_LOST = "journal damaged"
@@ -203,17 +221,24 @@ JOURNAL_LOST = "journal damaged"
 
 
 def damaged_journal() -> Iterator[Fault]:
-    for how, script in DAMAGE.items():
+    for how in DAMAGE:
         yield Fault(
             group=JOURNAL_LOST,
             what="the journal's file is damaged while no controller runs (time on GPUs until then is lost)",
             where="before a start",
             detail=how,
-            run=partial(_damage, how=how, script=script),
+            run=partial(_damage, how=how),
         )
 
 
-def _damage(stage: Stage, how: str, script: str) -> Evidence:
+def damage_script(how: str, path: str = JOURNAL, before: str = BEFORE) -> str:
+    """Damages the file and looks at it: ends with another status than 0 when it is not damaged so."""
+    damage, proof = (words.format(path=path, before=before) for words in DAMAGE[how])
+    folder, _, name = path.rpartition("/")
+    return _DAMAGE.format(path=path, before=before, damage=damage, proof=proof, folder=folder, name=name)
+
+
+def _damage(stage: Stage, how: str) -> Evidence:
     stage.round.books = False
     stage.populate(COOPERATIVE)
     stage.populate(EMPTY)
@@ -223,7 +248,7 @@ def _damage(stage: Stage, how: str, script: str) -> Evidence:
     told = stage.log_since().count("set aside")
     # All of it into the file itself: what lies beside it in the log would hide the damage.
     stage.sh("ctl", f"/opt/gandiva/venv/bin/python -c {shlex.quote(EMPTY_WAL)}", user="gandiva")
-    stage.sh("ctl", f"( {script.format(path=JOURNAL)} ) 2> /dev/null; chown gandiva: {JOURNAL}*; true")
+    stage.sh("ctl", damage_script(how))
     stage.start_controller()
     seconds = stage.await_converged(time.time())
     stage.count_trouble(began)

@@ -50,6 +50,8 @@ SETTINGS: Mapping[str, Any] = {
 
 DAEMON = "/opt/gandiva/faults/gandiva-daemon.py"
 FOLDER = "/run/gandiva-faults"
+SHARED = "/shared/gandiva-faults"
+STRIKER = f"{SHARED}/striker.py"
 KILL_SCRIPT = "/opt/gandiva/faults/kill-again"
 START_DAEMON = f"""\
 setsid setpriv --reuid=gandiva --regid=gandiva --init-groups env HOME=/var/lib/gandiva \
@@ -76,7 +78,7 @@ class FaultFailed(AssertionError):
 
 
 class NotReached(Exception):
-    """The step where the fault should come was not reached in time."""
+    """The place where the fault should come was not reached, or what it should hit was not there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class Order:
     times: int = 1
     refuse: str = ""
     """A node call to refuse first."""
+    node: str = ""
+    """Whose agent is hit `during` the call."""
 
 
 @dataclass(slots=True)
@@ -185,6 +189,8 @@ class Stage:
         source = Path(__file__).with_name("injected.py").read_text()
         self.cluster.write_file("ctl", DAEMON, source)
         self.cluster.write_file("login", EMPTY_SCRIPT, EMPTY_SOURCE)
+        self.sh("ctl", f"install -d -o gandiva -g gandiva {SHARED}; rm -f {SHARED}/*")
+        self.cluster.write_file("ctl", STRIKER, Path(__file__).with_name("striker.py").read_text())
         self.cluster.stop_controller()
         self.kill_controllers()
         restore(self.cluster)
@@ -250,6 +256,32 @@ class Stage:
         answer: dict[str, Any] = json.loads(said.text)
         return answer
 
+    def arm(self, node: str, signal_name: str, delay_seconds: float) -> None:
+        """Make the striker of this node ready; the next order `during` a call is its trigger."""
+        self.disarm(node)
+        pipe = f"rm -f {SHARED}/ready {SHARED}/struck {SHARED}/trigger; mkfifo -m 666 {SHARED}/trigger"
+        start = f"setsid python3 {STRIKER} {signal_name} {delay_seconds:g} < /dev/null > /dev/null 2>&1 &"
+        ready = f"for i in $(seq 500); do [ -e {SHARED}/ready ] && exit; sleep 0.01; done; exit 1"
+        self.sh(node, f"{pipe}; {start}\n{ready}")
+
+    def disarm(self, node: str) -> None:
+        """A striker that has not been needed ends."""
+        self.sh(node, "pkill -9 -f '[s]triker.py'", check=False)
+
+    def await_call_ended(self, job_id: int, seconds: float = 40.0) -> dict[str, Any]:
+        """How the call ended that was hit. Raises FaultFailed when it has not."""
+        path = f"{FOLDER}/call-ended"
+        script = (
+            f"for i in $(seq {round(seconds * 10)}); do [ -e {path} ] && break; sleep 0.1; done; cat {path}"
+        )
+        said = self.sh("ctl", script, check=False, timeout_seconds=seconds * 2)
+        if said.status != 0:
+            raise FaultFailed(f"the call of job {job_id} that was hit has not ended after {seconds:g} s")
+        answer: dict[str, Any] = json.loads(said.text)
+        if answer["job"] != job_id:
+            raise FaultFailed(f"the call that ended was one of job {answer['job']}, not of job {job_id}")
+        return answer
+
     def go(self) -> None:
         """End of the meeting."""
         self.sh("ctl", f"touch {FOLDER}/go")
@@ -308,11 +340,11 @@ class Stage:
             time.sleep(0.1)
         raise NotReached
 
-    def as_owner(self, job_id: int, *words: str) -> None:
-        """The owner of the job runs this command, in which `{job}` is its number. It may be refused."""
+    def as_owner(self, job_id: int, *words: str) -> Said:
+        """The owner of the job runs this command, in which `{job}` is its number."""
         user = next(j.user for j in self.round.jobs if j.id == job_id)
         filled = [word.format(job=job_id) for word in words]
-        self.sh("login", shlex.join(filled), user=user, check=False)
+        return self.sh("login", shlex.join(filled), user=user, check=False)
 
     # -- looking ------------------------------------------------------------------------------------------
 

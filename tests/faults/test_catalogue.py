@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import ast
+import datetime
 import inspect
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -14,8 +17,10 @@ from controller import executor
 from controller.executor import Step
 from tests.faults import catalogue
 from tests.faults.enumerated import POINTS
+from tests.faults.fault import Evidence, Fault, Result
 from tests.faults.parts import PARTS
-from tests.faults.report import BEGIN, END, Line, table, write
+from tests.faults.report import BEGIN, END, Run, table, write
+from tests.faults.runner import ROUND_FAULTS, rounds
 from tests.faults.scenarios import JOURNAL_LOST
 
 
@@ -69,42 +74,60 @@ def test_the_quick_list_has_one_of_each_kind() -> None:
     assert all(any(words in what for words in allowed) for what in left_out), left_out
 
 
-def line(**fields: object) -> Line:
+def result(**fields: object) -> Result:
     given: dict[str, object] = {
         "group": "munge",
         "what": "munge: SIGKILL",
         "where": "suspend, cooperative",
         "detail": "before pause",
-        "times": 1,
-        "passed": True,
-        "evidence": "",
-        "seconds": 60.0,
-        "converged_seconds": 2.0,
     }
-    return Line.model_validate({**given, **fields})
+    ending: dict[str, object] = {"passed": True, "evidence": "", "seconds": 60.0, "converged_seconds": 2.0}
+    for name, value in fields.items():
+        (given if name in given else ending)[name] = value
+    fault = Fault(**given, run=lambda _: Evidence(""))  # type: ignore[arg-type]
+    return Result(fault, **ending)  # type: ignore[arg-type]
 
 
 def test_the_table_counts_and_names_places(tmp_path: Path) -> None:
-    lines = [
-        line(),
-        line(detail="before offload", converged_seconds=4.0),
-        line(where="suspend, gang", passed=False),
-        line(where="place", detail="before claim"),
+    results = [
+        result(),
+        result(detail="before offload", converged_seconds=4.0),
+        result(where="suspend, gang", passed=False),
+        result(where="place", detail="before claim"),
     ]
-    lost = line(
+    run = Run("abc1234", datetime.date(2026, 11, 22), 2400.0, 3)
+    lost = result(
         group=JOURNAL_LOST, what="the journal's file is damaged", where="before a start", detail="empty"
     )
-    assert "| 1 | 1–4, 7–9 |" in table([lost])
-    text = table(lines)
-    assert "4 faults of the catalogue, 4 injections, in 4 minutes: **3 passed, 1 failed**" in text
+    assert "| 1 | 1–4, 7–9 |" in table([lost], run)
+    text = table(results, run)
+    assert "4 faults, 4 injections, all in one run of 40 minutes on 3 mini clusters" in text
+    assert "2026-11-22, commit abc1234: **3 passed, 1 failed**" in text
     assert "| suspend: cooperative (before pause, offload), gang (before pause) | 3 |" in text
     assert "3.0 s, 4.0 s | **1 failed** |" in text
     assert "| \u2033 | place: before claim | 1 |" in text
 
     page = tmp_path / "page.md"
     page.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
-    write(lines, page)
+    write(results, run, page)
     assert page.read_text() == f"before\n{BEGIN}\n\n{text}\n{END}\nafter\n"
     page.write_text("no marks")
     with pytest.raises(ValueError, match="marks"):
-        write(lines, page)
+        write(results, run, page)
+
+
+def test_rounds_keep_groups_apart_and_leave_nothing_out() -> None:
+    faults = catalogue.every()
+    found = rounds(faults)
+    assert sorted(f.name for group in found for f in group) == sorted(f.name for f in faults)
+    assert all(len({f.group for f in group}) == 1 for group in found)
+    assert max(len(group) for group in found) <= ROUND_FAULTS
+    assert [f.name for f in found[0]] == [faults[-1].name], "the longest first: 200 kills"
+
+
+def test_what_is_written_comes_from_a_whole_run() -> None:
+    for words in (["--quick", "--write"], ["--write", "munge"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "tests.faults", *words], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 2 and "a whole run only" in done.stderr
