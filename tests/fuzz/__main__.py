@@ -38,6 +38,8 @@ def main(arguments: list[str]) -> int:
             f" ({number}/{len(chosen)}, {time.monotonic() - began:.0f} s)",
             flush=True,
         )
+        for goal in target.goals:
+            print(f"{'':14} {target.marks[goal]:6} {goal}", flush=True)
         if result.failure:
             print(f"FAILED {target.name}: {result.failure}", flush=True)
     print(f"{total} cases, {len(chosen)} targets: {len(chosen) - failed} passed, {failed} failed")

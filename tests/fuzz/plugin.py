@@ -9,7 +9,8 @@ import random
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from controller.requests import parse_request
@@ -20,6 +21,7 @@ from tests.unit.slurm_plugin.standin import Answer, Slurmctld
 ROOT = Path(__file__).resolve().parents[2]
 SANITIZE = "-fsanitize=address,undefined -fno-sanitize-recover=all"
 
+# The first two values of each are right.
 OPTIONS: Mapping[str, tuple[str, ...]] = {
     "gandiva": ("",),
     "no-gandiva": ("",),
@@ -56,6 +58,8 @@ def available() -> bool:
 def _given(dice: random.Random) -> dict[str, str]:
     """Options as a user might give them."""
     chosen = dice.sample(list(OPTIONS), dice.randint(0, 4))
+    if dice.random() < 0.3:
+        return {name: dice.choice(OPTIONS[name][:2]) for name in chosen if name != "no-gandiva"}
     return {name: mutations.pick(dice, OPTIONS[name]).replace("\0", "") for name in chosen}
 
 
@@ -120,6 +124,8 @@ COUNTS = (0, 1, 2, 7, 64, 65536, 2**31 - 1, 2**32 - 3)
 
 def _job(dice: random.Random) -> dict[str, object]:
     """A job description as slurmctld gives it to the module."""
+    if dice.random() < 0.3:
+        return {"partition": "both", "tres_per_node": "gres/gpu:2", "min_nodes": 1, "max_nodes": 1}
     job: dict[str, object] = {"partition": dice.choice(("gpu", "both", "cpu", "gpu,both", "nowhere"))}
     for name in dice.sample(GPU_FIELDS, dice.randint(0, 2)):
         job[name] = _words(
@@ -147,13 +153,28 @@ def _no_error_of_its_own(answer: Answer) -> None:
     assert not [line for line in answer.logged if "internal error" in line], answer.logged
 
 
+PREFIX = "_SLURM_SPANK_OPTION_gandiva_"
+WITH_VALUES = tuple(name.replace("-", "_") for name, values in OPTIONS.items() if values != ("",))
+"""As slurmctld has the flags: with underscores."""
+_FLAGS_READ: Counter[str] = Counter()
+"""What the module's parsers made of the values of each flag."""
+
+
+def _count_refused(given: Mapping[str, str], said: Sequence[str]) -> None:
+    for name in given:
+        written = f"--{name.replace('_', '-')}="
+        if any(written in line and ": expected " in line for line in said):
+            _FLAGS_READ[f"{name}: value refused"] += 1
+
+
 def _submit(dice: random.Random, _folder: Path) -> bool:
     """The module never raises; a job it takes has a request that the controller can read."""
     slurmctld = _lua()
     assert slurmctld is not None, "needs a Lua interpreter"
-    entries = [f"_SLURM_SPANK_OPTION_gandiva_{name}={_words(value)}" for name, value in _given(dice).items()]
+    given = {name.replace("-", "_"): _words(value) for name, value in _given(dice).items()}
+    entries = [f"{PREFIX}{name}={value}" for name, value in given.items()]
     if dice.random() < 0.2:
-        entries.append(_words(mutations.text(dice, "_SLURM_SPANK_OPTION_gandiva_gandiva-weight=1")))
+        entries.append(_words(mutations.text(dice, f"{PREFIX}gandiva_weight=1")))
     job = _job(dice)
     if dice.random() < 0.2:
         record = {key: value for key, value in _job(dice).items() if isinstance(value, str)}
@@ -165,7 +186,9 @@ def _submit(dice: random.Random, _folder: Path) -> bool:
     _no_error_of_its_own(answer)
     if answer.rc != 0:
         assert answer.said, f"refused without a word: {entries} {job}"
+        _count_refused(given, answer.said)
         return False
+    _FLAGS_READ.update(f"{name}: value accepted" for name in given)
     comment = str(answer.fields.get("admin_comment", ""))
     if comment.startswith("gandiva:"):
         assert "\n" not in comment and len(comment.encode()) <= 1024 + len("gandiva:")
@@ -176,5 +199,12 @@ def _submit(dice: random.Random, _folder: Path) -> bool:
 
 TARGETS = (
     Target("spank", "sbatch's flags and a task's surroundings, with address and UB sanitizers", _spank, 12),
-    Target("submit", "jobs and flags, through the job_submit module", _submit, 12),
+    Target(
+        "submit",
+        "jobs and flags, through the job_submit module",
+        _submit,
+        12,
+        _FLAGS_READ,
+        tuple(f"{name}: value {how}" for name in WITH_VALUES for how in ("accepted", "refused")),
+    ),
 )

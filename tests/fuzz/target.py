@@ -7,9 +7,10 @@ import random
 import resource
 import time
 import traceback
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
@@ -22,7 +23,9 @@ GROWTH_BYTES = 1 << 30
 
 ENOUGH_CASES = 200
 """Of so many cases some must have been accepted (of the pickiest target one in 25 is): else nothing was tried
-but refusing."""
+but refusing. A run of fewer cases goes on until one is."""
+ENOUGH_FOR_MARKS = 2000
+"""The same for each mark that a target must leave."""
 
 Check = Callable[[random.Random, Path], bool]
 """One case. Returns whether the input was accepted; raises AssertionError, or whatever it must not raise."""
@@ -38,6 +41,10 @@ class Target:
     check: Check
     weight: int = 10
     """Share of all cases."""
+    marks: Counter[str] = field(default_factory=Counter)
+    """How often the cases came to certain places; the check counts them."""
+    goals: tuple[str, ...] = ()
+    """Marks that must be left: else the inputs did not get to what they are for."""
 
 
 @dataclass(slots=True)
@@ -55,18 +62,8 @@ def run(target: Target, folder: Path, cases: int, start: int) -> Result:
     """Run so many cases; stops at the first that fails, shrunk by hypothesis."""
     result = Result()
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    target.marks.clear()
 
-    @seed(start)
-    @settings(
-        max_examples=cases,
-        deadline=None,
-        database=None,
-        phases=(Phase.generate, Phase.shrink),
-        verbosity=Verbosity.quiet,
-        suppress_health_check=list(HealthCheck),
-        print_blob=False,
-    )
-    @given(st.integers(0, 2**63 - 1))
     def case(number: int) -> None:
         result.cases += 1
         began = time.process_time()
@@ -83,17 +80,45 @@ def run(target: Target, folder: Path, cases: int, start: int) -> Result:
             result.failure = f"case {number}: took {took:.1f} s"
             raise AssertionError(result.failure)
 
+    @seed(start)
+    @settings(
+        max_examples=cases,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        verbosity=Verbosity.quiet,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+    )
+    @given(st.integers(0, 2**63 - 1))
+    def drawn(number: int) -> None:
+        case(number)
+
+    lacking = ""
+    more = random.Random(start)
     try:
-        case()
+        drawn()
+        while (lacking := _lacking(target, result)) and result.cases < _enough(target):
+            case(more.getrandbits(63))
     except Exception as error:
         if not result.failure:
             result.failure = f"{type(error).__name__}: {error}"
     result.grown_bytes = max(0, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - before)
     if not result.failure and result.grown_bytes > GROWTH_BYTES:
         result.failure = f"memory grew by {result.grown_bytes >> 20} MiB"
-    if not result.failure and not result.accepted and result.cases >= ENOUGH_CASES:
-        result.failure = f"none of {result.cases} cases was accepted"
+    if not result.failure and lacking:
+        result.failure = f"none of {result.cases} cases was {lacking}"
     return result
+
+
+def _lacking(target: Target, result: Result) -> str:
+    """What has not come about yet that must."""
+    missing = [] if result.accepted else ["accepted"]
+    return " or ".join([*missing, *(goal for goal in target.goals if not target.marks[goal])])
+
+
+def _enough(target: Target) -> int:
+    return ENOUGH_FOR_MARKS if target.goals else ENOUGH_CASES
 
 
 @contextmanager

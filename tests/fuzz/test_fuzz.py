@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.fuzz import plugin
 from tests.fuzz.registry import TARGETS
-from tests.fuzz.target import ENOUGH_CASES, Target, run
+from tests.fuzz.target import ENOUGH_CASES, ENOUGH_FOR_MARKS, Target, run
 
 CASES = 15
 SLOW = {"journal": 4, "controller": 4, "decision": 3, "spank": 5, "http": 5}
@@ -37,7 +38,32 @@ def test_a_failure_is_found_and_named(tmp_path: Path) -> None:
 
 
 def test_a_target_that_refuses_everything_is_a_failure(tmp_path: Path) -> None:
-    result = run(Target("broken", "numbers", lambda _dice, _folder: False), tmp_path, ENOUGH_CASES, start=1)
-    assert result.failure == f"none of {ENOUGH_CASES} cases was accepted"
+    refuses = Target("broken", "numbers", lambda _dice, _folder: False)
+    for cases in (1, ENOUGH_CASES):
+        result = run(refuses, tmp_path, cases, start=1)
+        assert result.failure == f"none of {ENOUGH_CASES} cases was accepted"
     one = run(Target("picky", "numbers", lambda dice, _: dice.random() < 0.05), tmp_path, 400, start=1)
     assert not one.failure and 0 < one.accepted < 400
+
+
+def test_a_target_whose_cases_do_not_get_there_is_a_failure(tmp_path: Path) -> None:
+    places: Counter[str] = Counter()
+
+    def check(dice: random.Random, _folder: Path) -> bool:
+        places["here"] += dice.random() < 0.01
+        return True
+
+    reached = run(Target("goes on", "numbers", check, 1, places, ("here",)), tmp_path, 1, start=1)
+    assert not reached.failure and 1 < reached.cases < ENOUGH_FOR_MARKS
+    lost = run(Target("broken", "numbers", check, 1, places, ("here", "there")), tmp_path, 1, start=1)
+    assert lost.failure == f"none of {ENOUGH_FOR_MARKS} cases was there"
+
+
+@pytest.mark.skipif(not plugin.available(), reason="needs make, a C compiler, Slurm's headers and Lua")
+def test_flags_that_slurmctld_does_not_know_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """sbatch's spelling, with dashes, is not what slurmctld gives to the module: no parser sees a value."""
+    (submit,) = (target for target in plugin.TARGETS if target.name == "submit")
+    monkeypatch.setattr(plugin, "PREFIX", plugin.PREFIX + "-")
+    result = run(submit, tmp_path, 1, start=1)
+    assert "gandiva_weight: value accepted" in result.failure
+    assert "gandiva_weight: value refused" in result.failure
