@@ -25,6 +25,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import math
 import os
 import signal
 import sys
@@ -131,12 +132,13 @@ async def struck() -> dict[str, Any]:
 async def act_under_way(order: dict[str, Any], job_id: int, call: Awaitable[Any]) -> Any:
     """During a call: everything else goes on. Says whether the call was pending, and how it ended."""
     CALL_ENDED.unlink(missing_ok=True)
-    began, ended = time.monotonic(), False
+    began, ended = time.monotonic(), math.inf
     deaf = pull_trigger(job_id)
 
     async def watch() -> None:
-        strike = {"struck": False, "why": deaf} if deaf else await struck()
-        announce(order, job_id, began=began, pending=not ended, **strike)
+        strike: dict[str, Any] = {"struck": False, "why": deaf} if deaf else await struck()
+        # By now the call may have failed, because its agent was killed.
+        announce(order, job_id, began=began, pending=strike["struck"] and ended > strike["at"], **strike)
 
     watching = asyncio.ensure_future(watch())
     _watching.add(watching)
@@ -148,8 +150,8 @@ async def act_under_way(order: dict[str, Any], job_id: int, call: Awaitable[Any]
         error = str(failure) or type(failure).__name__
         raise
     finally:
-        ended = True
-        put(CALL_ENDED, {"job": job_id, "ended": time.monotonic(), "error": error})
+        ended = time.monotonic()
+        put(CALL_ENDED, {"job": job_id, "ended": ended, "error": error})
 
 
 def look(operation: int, moment: str) -> None:

@@ -19,7 +19,7 @@ import pytest
 from controller.errors import ClusterUnavailable, NodeError
 from tests.faults import injected, striker
 from tests.faults.enumerated import during
-from tests.faults.parts import _SIGNAL, AGENT, LATE_AGENT, _as_expected
+from tests.faults.parts import _SIGNAL, AGENT, LATE_AGENT, Refusal, _as_expected
 from tests.faults.scenarios import DAMAGE, damage_script
 from tests.faults.shells import Said
 from tests.faults.stage import FaultFailed
@@ -53,8 +53,12 @@ def test_a_call_that_was_over_fails_the_fault(met: Any, call: Any, part: Any) ->
 
 def test_commands_of_people_must_end_as_expected() -> None:
     _as_expected(["scancel", "1"], Said("", 0), None)
-    _as_expected(["scontrol"], Said("scontrol: Access/permission denied", 1), "permission denied")
-    for said, refusal in ((Said("no", 1), None), (Said("", 0), "denied"), (Said("other", 1), "denied")):
+    denied, perhaps = Refusal("permission denied"), Refusal("permission denied", always=False)
+    _as_expected(["scontrol"], Said("scontrol: Access/permission denied", 1), denied)
+    _as_expected(["scontrol"], Said("scontrol: Access/permission denied", 1), perhaps)
+    _as_expected(["scontrol"], Said("", 0), perhaps)
+    wrong = ((Said("no", 1), None), (Said("", 0), denied), (Said("no", 1), denied), (Said("no", 1), perhaps))
+    for said, refusal in wrong:
         with pytest.raises(FaultFailed):
             _as_expected(["scontrol"], said, refusal)
 

@@ -19,6 +19,14 @@ def leave_one_gpu(site: Site) -> None:
         site.wait_state(job, "RUNNING")
 
 
+def assert_taking_turns(site: Site, jobs: list[int]) -> None:
+    """Else the test shows nothing: one GPU for all of them, and at least one was taken off it."""
+    found = [hold for hold in site.holds() if hold.job_id in jobs]
+    assert len({(hold.node, hold.gpu) for hold in found}) == 1, found
+    suspends = {row["job_id"]: row["suspends"] for row in site.report() if row["job_id"] in jobs}
+    assert sum(suspends.values()) >= 1, suspends
+
+
 @pytest.mark.smoke
 def test_array_tasks_are_jobs_of_their_own_and_the_limit_holds(site: Site) -> None:
     command = f"{TRAIN} --steps 40 --minibatch-ms 50 --memory-mb 512"
@@ -138,6 +146,7 @@ def test_steps_one_after_the_other_survive_being_suspended_between_them(site: Si
     assert set(site.wait_ended(jobs, 120).values()) == {"COMPLETED"}
     for user, job in zip(("alice", "bob"), jobs, strict=True):
         assert "both" in site.output(user, job)
+    assert_taking_turns(site, jobs)
 
 
 def test_jobs_that_are_often_between_two_steps_never_share_a_gpu(site: Site) -> None:
@@ -150,6 +159,7 @@ def test_jobs_that_are_often_between_two_steps_never_share_a_gpu(site: Site) -> 
     assert set(site.wait_ended(jobs, 240).values()) == {"COMPLETED"}
     for user, job in zip(("alice", "bob"), jobs, strict=True):
         assert "all" in site.output(user, job)
+    assert_taking_turns(site, jobs)
 
 
 @pytest.mark.smoke
@@ -178,18 +188,29 @@ def test_cancelled_while_suspended_or_queued_it_is_gone(site: Site) -> None:
 
 
 def test_owner_cannot_jump_the_queue(site: Site) -> None:
+    """A GPU is free and no controller is there: nothing but the hold keeps the job from it."""
     leave_one_gpu(site)
-    first = site.train("alice", "--gandiva", "--gres=gpu:1")
-    site.wait_on_gpu(first)
     site.cluster.stop_controller()
-    waiting = site.train("bob", "--gandiva", "--gres=gpu:1")
+    waiting = site.train("bob", "--gandiva", "--gres=gpu:1", steps=20)
     # It drops a hold of their own, never that of Gandiva (docs/plugin.md).
-    for change in (["release", str(waiting)], ["update", f"jobid={waiting}", "gres=gpu:1", "nodelist=n1"]):
+    for change in (
+        ["release", str(waiting)],
+        ["update", f"jobid={waiting}", "priority=1000"],
+        ["update", f"jobid={waiting}", "gres=gpu:1", "nodelist=n2"],
+        ["update", f"jobid={waiting}", "nice=-100"],
+        ["top", str(waiting)],
+        ["release", str(waiting)],
+    ):
         site.cluster.exec("login", ["scontrol", *change], user="bob", check=False)
-    top = site.cluster.exec("login", ["scontrol", "top", str(waiting)], user="bob", check=False)
-    assert top.exit_code != 0 or site.state(waiting) == "PENDING"
-    time.sleep(2)
+        assert site.job(waiting)["Priority"] == "0", change
+    # Submitted later, started at once: the GPU was free all the time, and Slurm gives it away.
+    ordinary = site.submit("bob", "sleep 600", "--no-gandiva", "--gres=gpu:1", "-w", "n2")
+    site.wait_state(ordinary, "RUNNING", timeout_seconds=30)
+    site.cluster.exec("login", ["scancel", str(ordinary)], user="bob")
+    site.wait_ended([ordinary])
     assert site.state(waiting) == "PENDING"
+    site.start_controller()
+    assert site.wait_ended([waiting], 60)[waiting] == "COMPLETED", "the controller lets it start"
 
 
 def test_owner_files_tell_whose_gpu_it_is(site: Site) -> None:

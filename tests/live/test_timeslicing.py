@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.live.gpu_history import held_seconds, overlaps
+from tests.live.gpu_history import Hold, held_seconds, overlaps
 from tests.live.support import EXAMPLES, SLICE_SECONDS, TRAIN, Site
 
 pytestmark = pytest.mark.live
@@ -54,7 +54,7 @@ def test_shares_follow_weights_and_gpus_are_shared_fairly(site: Site) -> None:
 
 def test_gangs_stop_at_one_step_and_their_results_are_those_of_an_undisturbed_run(site: Site) -> None:
     """A two-rank job over two nodes and a four-GPU job share both nodes with disturbers."""
-    ranks = f"srun {TRAIN} --steps 150 --minibatch-ms 50 --memory-mb 512"
+    ranks = f"srun {TRAIN} --steps 250 --minibatch-ms 50 --memory-mb 512"
     four = f"{TRAIN} --steps 150 --minibatch-ms 50 --memory-mb 512 --gpus 4"
     plain = {
         "ranks": site.submit("alice", ranks, "--no-gandiva", "-N2", "--ntasks-per-node=1", "--gres=gpu:1"),
@@ -75,8 +75,8 @@ def test_gangs_stop_at_one_step_and_their_results_are_those_of_an_undisturbed_ru
     states = site.wait_ended([*sliced.values(), *rivals], 240)
     assert set(states.values()) == {"COMPLETED"}, states
     rows = {row["job_id"]: row for row in site.report()}
-    assert rows[sliced["four"]]["suspends"] >= 1, "it was never suspended: the test shows nothing"
     for kind, job in sliced.items():
+        assert rows[job]["suspends"] >= 1, f"{kind} was never suspended: the test shows nothing"
         assert site.digest("alice", job) == site.digest("alice", plain[kind])
     assert overlaps(site.holds()) == []
 
@@ -131,16 +131,33 @@ def test_job_that_nothing_can_suspend_keeps_its_gpu_and_is_named(site: Site) -> 
 
 @pytest.mark.smoke
 def test_ordinary_and_gandiva_jobs_never_share_a_gpu(site: Site) -> None:
-    gandiva = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=60) for _ in range(10)]
+    """More of both than there are GPUs: each kind has to wait for GPUs that the other one has."""
+    gandiva = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=200) for _ in range(10)]
+    site.wait("all eight GPUs in use", lambda: len({(h.node, h.gpu) for h in site.holds()}) == 8)
     ordinary = [
         site.submit(
             "bob", f"{TRAIN} --no-step --steps 40 --minibatch-ms 50 --memory-mb 512", "--no-gandiva", gres
         )
         for gres in ("--gres=gpu:1", "--gres=gpu:a100:1", "--gpus=1")
     ]
-    states = site.wait_ended([*gandiva, *ordinary], 180)
+    assert set(site.states(ordinary).values()) == {"PENDING"}, "GPUs with Gandiva jobs are not Slurm's to give"
+    site.wait_on_gpu(ordinary[0], timeout_seconds=180)
+    gandiva += [site.train("carol", "--gandiva", "--gres=gpu:1", steps=60) for _ in range(9)]
+    states = site.wait_ended([*gandiva, *ordinary], 240)
     assert set(states.values()) == {"COMPLETED"}, states
-    assert overlaps(site.holds()) == []
+    found = site.holds()
+    used = {job: {(h.node, h.gpu) for h in found if h.job_id == job} for job in (*gandiva, *ordinary)}
+    by_gandiva = set().union(*(used[job] for job in gandiva))
+    assert all(used[job] and used[job] <= by_gandiva for job in ordinary), used
+    taken = [h for h in found if h.job_id in ordinary]
+    before = [h for o in taken for h in found if h.job_id in gandiva and _same(h, o) and h.end <= o.start]
+    after = [h for o in taken for h in found if h.job_id in gandiva and _same(h, o) and h.start >= o.end]
+    assert before and after, "no GPU went from a Gandiva job to an ordinary one and back"
+    assert overlaps(found) == []
+
+
+def _same(one: Hold, other: Hold) -> bool:
+    return (one.node, one.gpu) == (other.node, other.gpu)
 
 
 def test_a_job_can_open_its_own_gpu_only(site: Site) -> None:
