@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 
 import pytest
 
 from tests.live.gpu_history import overlaps
-from tests.live.support import SLICE_SECONDS, Site
+from tests.live.support import Site
 
 pytestmark = pytest.mark.live
 
@@ -52,29 +53,67 @@ def test_reload_with_bad_settings_changes_nothing(site: Site) -> None:
 
 
 HOSTILE = {
-    "junk": "head -c 4096 /dev/urandom > $d/ranks/0",
-    "huge": "truncate -s 1T $d/ranks/0; dd if=/dev/zero of=$d/ranks/1 bs=1M count=2 2>/dev/null",
-    "symlink": "rm -f $d/ranks/0; ln -s /etc/shadow $d/ranks/0; ln -s /dev/zero $d/ranks/1",
-    "fifo": "rm -f $d/ranks/0; mkfifo $d/ranks/0",
-    "folder": "rm -rf $d/ranks; mkdir $d/ranks; mkdir $d/ranks/0",
-    "many": "for i in $(seq 1000); do : > $d/ranks/$i; done; touch $d/ranks/notanumber",
+    "junk": ("head -c 4096 /dev/urandom > 0", "[ $(stat -c %s 0) = 4096 ]"),
+    "huge": (
+        "truncate -s 1T 0; dd if=/dev/zero of=1 bs=1M count=2 2> /dev/null",
+        "[ $(stat -c %s 0) -gt 1000000000000 ] && [ $(stat -c %s 1) = 2097152 ]",
+    ),
+    "symlink": ("ln -s /etc/shadow 0; ln -s /dev/zero 1", "[ -L 0 ] && [ -L 1 ]"),
+    "fifo": ("mkfifo 0", "[ -p 0 ]"),
+    "folder": ("mkdir 0", "[ -d 0 ]"),
+    "many": (
+        "for i in $(seq 1000); do : > $i; done; touch notanumber",
+        "[ $(ls | wc -l) = 1001 ]",
+    ),
 }
+"""What a job does in its folder of rank files, and how to see there that it was done."""
+
+SYSLOG = """\
+import os, socket
+listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+listening.bind("/dev/log")
+log = open("/tmp/agent.log", "ab", buffering=0)
+while True:
+    log.write(listening.recv(65536) + b"\\n")
+"""
+
+
+@pytest.fixture
+def agents_log(site: Site) -> Iterator[Callable[[], str]]:
+    """What the agents say from now on: nodes of a mini cluster have no syslog of their own."""
+    begin = f"rm -f /dev/log /tmp/agent.log; setsid python3 -c '{SYSLOG}' < /dev/null > /dev/null 2>&1 &"
+    ready = "for i in $(seq 100); do [ -S /dev/log ] && exit; sleep 0.05; done; exit 1"
+    site.cluster.stop_controller()
+    for node in site.nodes:
+        site.cluster.exec(node, f"{begin}\n{ready}")
+    site.start_controller()  # and agents that find the syslog
+    yield lambda: "".join(site.cluster.read_file(node, "/tmp/agent.log") for node in site.nodes)
+    for node in site.nodes:
+        site.cluster.exec(node, "pkill -f '[/]dev/log'; rm -f /dev/log", check=False)
 
 
 @pytest.mark.parametrize("kind", sorted(HOSTILE))
-def test_hostile_control_files_hurt_only_their_owner(site: Site, kind: str) -> None:
-    """The job keeps its GPU or is suspended some other way; the controller and the others go on."""
+def test_hostile_control_files_hurt_only_their_owner(
+    site: Site, agents_log: Callable[[], str], kind: str
+) -> None:
+    """The job is suspended all the same, the others have their turns, nothing of ours is upset."""
     for n, node in ((4, "n1"), (3, "n2")):
         job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", node)
         site.wait_state(job, "RUNNING")
-    script = f"d=/run/gandiva/$SLURM_JOB_ID; {HOSTILE[kind]}; sleep {2.5 * SLICE_SECONDS:g}"
-    hostile = site.submit("bob", script, "--gandiva", "--gres=gpu:1")
-    site.wait_state(hostile, "RUNNING", "COMPLETED")
-    honest = site.train("alice", "--gandiva", "--gres=gpu:1", steps=20)
-    states = site.wait_ended([hostile, honest], 90)
-    assert states[honest] == "COMPLETED", states
+    act, proof = HOSTILE[kind]
+    script = f"cd /run/gandiva/$SLURM_JOB_ID/ranks; {act}; ls -la | head -5; {proof} && echo done as asked"
+    hostile = site.submit("bob", f"{script}; sleep 600", "--gandiva", "--gres=gpu:1")
+    site.wait_state(hostile, "RUNNING")
+    site.wait("the hostile act", lambda: "done as asked" in site.output("bob", hostile), 30)
+    honest = site.train("alice", "--gandiva", "--gres=gpu:1", steps=200)
+    assert site.wait_ended([honest], 90)[honest] == "COMPLETED"
+    suspends = {row["job_id"]: row["suspends"] for row in site.report()}
+    assert suspends[hostile] >= 2 and suspends[honest] >= 1, f"they did not take turns: {suspends}"
     assert site.cluster.controller_running()
-    assert "Traceback" not in site.log()
+    assert "Traceback" not in site.log() and "internal" not in site.log()
+    said = agents_log()
+    assert f"job {hostile}" in said, f"the agents' log is not read: {said!r}"
+    assert "Traceback" not in said and "a bug" not in said, said
     assert overlaps(site.holds()) == []
 
 

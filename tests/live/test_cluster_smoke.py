@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from contextlib import suppress
 
@@ -11,6 +12,7 @@ import pytest
 
 from container.cluster import MiniCluster
 from container.errors import CommandError, DeadlineError, MiniClusterError
+from container.execute import Completed
 from container.services import Name
 from container.spec import NodeGroup
 
@@ -150,13 +152,82 @@ def test_the_controllers_user_suspends_and_resumes_another_users_job(cluster: Mi
     wait_beats(True)
 
 
+KEY = "-o BatchMode=yes -o UserKnownHostsFile=/etc/gandiva/known_hosts -i /etc/gandiva/agent_key"
+HELLO = '{"id":1,"verb":"hello","deadline_seconds":20}'
+FORWARDS = f"""\
+import json, socket, subprocess, sys
+words = ["-L", "4022:127.0.0.1:22", "-D", "4024", "root@n1", "gandiva-agent", "n1"]
+ssh = subprocess.Popen(["ssh", *sys.argv[1:], *words], stdin=-1, stdout=-1, stderr=-1)
+ssh.stdin.write(b'{HELLO}\\n')
+ssh.stdin.flush()
+found = {{"agent": json.loads(ssh.stdout.readline())}}
+
+def through(host, port, said=b""):
+    connection = socket.create_connection((host, port), 10)
+    connection.settimeout(10)
+    connection.sendall(said)
+    data = b""
+    while b"SSH-2.0" not in data and (piece := connection.recv(7)):
+        data += piece
+    return data.decode("latin-1")
+
+found["direct"] = through("n1", 22)
+found["-L"] = through("127.0.0.1", 4022)
+found["-D"] = through("127.0.0.1", 4024, bytes.fromhex("050100 05010001 7f000001 0016"))
+ssh.stdin.close()
+found["refusals"] = ssh.stderr.read().count(b"administratively prohibited")
+print(json.dumps(found))
+"""
+"""A session with forwarded ports, as -L and -D make them, and what comes from sshd's port behind them."""
+
+
 def test_the_agents_key_opens_nothing_but_the_agent(cluster: MiniCluster) -> None:
-    base = "ssh -o BatchMode=yes -o UserKnownHostsFile=/etc/gandiva/known_hosts -i /etc/gandiva/agent_key"
-    done = cluster.exec("ctl", f"{base} root@n1 id", user="gandiva", check=False, timeout_seconds=30)
-    assert "uid=0" not in done.stdout
+    def ctl(script: str) -> Completed:
+        return cluster.exec("ctl", script, user="gandiva", check=False, timeout_seconds=60)
+
+    # For what it is for it works: what is refused below is not refused by a broken connection.
+    done = ctl(f"echo '{HELLO}' | ssh {KEY} root@n1 gandiva-agent n1")
+    assert json.loads(done.stdout)["result"]["node"] == "n1", done
+    for words in ("id", "'gandiva-agent n1; id'", "'gandiva-agent --run-dir /tmp n1'", "bash -i"):
+        done = ctl(f"ssh {KEY} root@n1 {words} < /dev/null")
+        assert done.exit_code == 2 and "this key allows only" in done.stdout, done
+    done = ctl(f"ssh {KEY} root@n1 < /dev/null")
+    assert done.exit_code == 2 and "name the Slurm node" in done.stdout, done
+
+    done = ctl(f"ssh -tt {KEY} root@n1 gandiva-agent n1 < /dev/null")
+    assert "PTY allocation request failed" in done.stderr, done
+    done = ctl(f"ssh -o ExitOnForwardFailure=yes -R 4023:127.0.0.1:6817 {KEY} root@n1 gandiva-agent n1")
+    assert done.exit_code == 255 and "remote port forwarding failed" in done.stderr, done
+    done = ctl(f"ssh -W 127.0.0.1:22 {KEY} root@n1 < /dev/null")
+    assert done.exit_code == 255 and "administratively prohibited" in done.stderr, done
+    done = cluster.exec("ctl", ["python3", "-c", FORWARDS, *KEY.split()], user="gandiva", timeout_seconds=60)
+    through = json.loads(done.stdout)
+    assert through["agent"]["ok"] and through["direct"] == "SSH-2.0", through
+    assert through["-L"] == "" and "SSH-2.0" not in through["-D"], through
+    assert through["refusals"] == 2, through
+
+    for copy in ("", "-O"):
+        done = ctl(f"scp {copy} {KEY} /etc/hostname root@n1:/root/copied < /dev/null")
+        assert done.exit_code != 0, done
+        done = ctl(f"scp {copy} {KEY} root@n1:/etc/shadow copied < /dev/null; cat copied")
+        assert "root:" not in done.stdout, done
+    assert cluster.exec("n1", ["ls", "/root/copied"], check=False).exit_code != 0
+    done = ctl(f"echo 'ls /root' | sftp {KEY} -b - root@n1")
+    assert done.exit_code != 0 and "/root" not in done.stdout.replace("sftp> ls /root", ""), done
+
+    # The agent that runs with `ssh -A` has no way back to the keys of the controller's user.
+    forwarded = f"(echo '{HELLO}'; sleep 5) | ssh -A {KEY} root@n1 gandiva-agent n1"
+    ctl(f"setsid ssh-agent sh -c {shlex.quote(forwarded)} > /dev/null 2>&1 < /dev/null &")
+    environs = "for p in $(pgrep -f '[g]andiva-agent n1'); do tr '\\0' '\\n' < /proc/$p/environ; done"
+    deadline = time.monotonic() + 30
+    while "SSH_CONNECTION=" not in (found := cluster.exec("n1", environs, check=False).stdout):
+        assert time.monotonic() < deadline, "no agent was started"
+        time.sleep(0.1)
+    assert "SSH_AUTH_SOCK" not in found
+
     # Without the pinned key the host is not trusted, and alice may not even read ours.
-    unknown = base.replace("/etc/gandiva/known_hosts", "/dev/null") + " -o StrictHostKeyChecking=yes"
-    refused = cluster.exec("ctl", f"{unknown} root@n1", user="gandiva", check=False)
+    unknown = KEY.replace("/etc/gandiva/known_hosts", "/dev/null") + " -o StrictHostKeyChecking=yes"
+    refused = ctl(f"ssh {unknown} root@n1")
     assert "Host key verification failed" in refused.stderr
     assert cluster.exec("ctl", ["cat", "/etc/gandiva/agent_key"], user="alice", check=False).exit_code != 0
 

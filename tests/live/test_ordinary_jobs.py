@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
 from controller.slurm_config.hostlist import expand
-from tests.live.support import Site
+from tests.live.support import TRAIN, Site
 
 pytestmark = pytest.mark.live
 
@@ -16,6 +17,19 @@ pytestmark = pytest.mark.live
 def tres(site: Site, job_id: int) -> dict[str, str]:
     """What Slurm has given the job, and counts for it."""
     return dict(word.split("=", 1) for word in site.job(job_id)["AllocTRES"].split(","))
+
+
+OPENS = (
+    "for i in 0 1 2 3; do case $(cat /dev/nvidia$i 2>&1) in *'No such device'*) printf $i;; esac; done; echo"
+)
+"""Prints the GPUs that the control group lets through (and that have no driver behind them)."""
+
+
+def opened(site: Site, user: str, job_id: int) -> set[frozenset[int]]:
+    """The different sets of GPUs that the job has been able to open."""
+    text = site.cluster.read_file("login", f"/home/{user}/{job_id}.opens")
+    whole = text[: text.rindex("\n") + 1]  # it may be writing
+    return {frozenset(map(int, line)) for line in whole.splitlines()}
 
 
 def cores(site: Site, job_id: int) -> set[int]:
@@ -55,10 +69,23 @@ def test_what_slurm_counts_for_jobs_that_share(site: Site) -> None:
 
 
 def test_jobs_that_share_keep_to_their_binding_when_an_ordinary_job_ends_beside_them(site: Site) -> None:
-    ordinary = site.submit("bob", "sleep 600", "--gres=gpu:1", "-w", "n1")
+    """The GPU that comes free is in no control group of theirs; they could not use it."""
+    ordinary = site.submit("bob", f"{OPENS} > $SLURM_JOB_ID.opens; sleep 600", "--gres=gpu:1", "-w", "n1")
     site.wait_state(ordinary, "RUNNING")
-    sharing = [site.train("alice", "--gandiva", "--gres=gpu:1", "-w", "n1") for _ in range(5)]
+    command = f"(while :; do {OPENS} >> $SLURM_JOB_ID.opens; sleep 1; done) & exec {TRAIN} --steps 100000"
+    sharing = [
+        site.submit("alice", f"{command} --minibatch-ms 50", "--gandiva", "--gres=gpu:1", "-w", "n1")
+        for _ in range(5)
+    ]
     site.wait_on_gpu(*sharing)
+    (others,) = opened(site, "bob", ordinary)
+    assert len(others) == 1
+    bindings = {job: opened(site, "alice", job) for job in sharing}
+    assert all(len(seen) == 1 for seen in bindings.values()), bindings
+    first = {job: seen.pop() for job, seen in bindings.items()}
+    assert sorted(len(gpus) for gpus in first.values()) == [1, 1, 1, 3, 3], "two of them float"
+    assert all(gpus and not gpus & others for gpus in first.values()), first
+    cancelled = time.time()
     site.cluster.exec("ctl", ["scancel", str(ordinary)])
     before = {row["job_id"]: row["slices"] for row in site.report()}
     site.wait(
@@ -68,6 +95,10 @@ def test_jobs_that_share_keep_to_their_binding_when_an_ordinary_job_ends_beside_
         ),
     )
     assert "failed" not in site.log()
+    for job, gpus in first.items():
+        assert opened(site, "alice", job) == {gpus}, "what it may open has changed"
+        turns = {h.gpu for h in site.holds() if h.job_id == job and h.end > cancelled}
+        assert turns and turns <= gpus, f"job {job} was on GPUs {turns}, bound to {gpus}"
 
 
 def test_cores_of_a_suspended_job_are_given_away_and_then_shared(site: Site) -> None:

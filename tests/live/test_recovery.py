@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
@@ -19,6 +20,29 @@ pytestmark = pytest.mark.live
 DUMPS = Path(__file__).resolve().parents[1] / "unit" / "journal" / "schemas"
 
 
+KILL_IN_OPERATION = """\
+import json, os, pathlib, sqlite3, sys, time
+journal = sqlite3.connect("file:/var/lib/gandiva/journal.sqlite?mode=ro", uri=True, timeout=10)
+open_operations = "SELECT op_id, kind, step FROM operations WHERE end IS NULL"
+pid = int(pathlib.Path("/run/slurm/gandiva.pid").read_text())
+deadline = time.monotonic() + 40
+while not journal.execute(open_operations).fetchall():
+    assert time.monotonic() < deadline, "no operation began"
+    time.sleep(0.005)
+time.sleep(float(sys.argv[1]))
+os.kill(pid, 9)
+while os.path.exists(f"/proc/{pid}") and ") Z" not in pathlib.Path(f"/proc/{pid}/stat").read_text():
+    time.sleep(0.01)
+print(json.dumps(journal.execute(open_operations).fetchall()))
+"""
+"""Kills the controller some time after an operation has begun; prints which are under way then, and where."""
+OUTCOMES = """\
+import sqlite3, sys
+journal = sqlite3.connect("file:/var/lib/gandiva/journal.sqlite?mode=ro", uri=True, timeout=10)
+print(*(o for (o,) in journal.execute(f"SELECT outcome FROM operations WHERE op_id IN ({sys.argv[1]})")))
+"""
+
+
 @pytest.mark.smoke
 def test_killed_in_mid_switch_every_job_goes_on(site: Site) -> None:
     rng = random.Random(20261121)
@@ -27,17 +51,22 @@ def test_killed_in_mid_switch_every_job_goes_on(site: Site) -> None:
         site.wait_state(job, "RUNNING")
     jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=200) for _ in range(4)]
     site.wait_on_gpu(*jobs[:2])
-    kills = 0
+    cut_off: dict[int, str] = {}
     for _ in range(8):
-        # At a random moment of the next three seconds: a switch is going on about half of the time.
-        time.sleep(rng.uniform(0.2, 3.2))
-        site.cluster.kill_controller(9)
-        kills += 1
+        # Within half a second from the begin of an operation, which the journal tells.
+        code = ["/opt/gandiva/venv/bin/python", "-c", KILL_IN_OPERATION, str(rng.uniform(0.0, 0.5))]
+        done = site.cluster.exec("ctl", code, user="gandiva", timeout_seconds=60)
         assert not site.cluster.controller_running()
+        cut_off |= {number: f"{kind}: {step}" for number, kind, step in json.loads(done.stdout)}
         site.start_controller()
     states = site.wait_ended(jobs, 180)
     assert set(states.values()) == {"COMPLETED"}, states
-    assert kills == 8
+    assert len(cut_off) >= 4, f"few kills came in the middle of a switch: {cut_off}"
+    assert len(set(cut_off.values())) >= 2, f"always at the same step: {cut_off}"
+    numbers = ",".join(map(str, cut_off))
+    code = ["/opt/gandiva/venv/bin/python", "-c", OUTCOMES, numbers]
+    outcomes = site.cluster.exec("ctl", code, user="gandiva").stdout.split()
+    assert outcomes == ["interrupted"] * len(cut_off), "the next controller found them half done"
     assert overlaps(site.holds()) == []
 
 

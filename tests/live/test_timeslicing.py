@@ -140,7 +140,9 @@ def test_ordinary_and_gandiva_jobs_never_share_a_gpu(site: Site) -> None:
         )
         for gres in ("--gres=gpu:1", "--gres=gpu:a100:1", "--gpus=1")
     ]
-    assert set(site.states(ordinary).values()) == {"PENDING"}, "GPUs with Gandiva jobs are not Slurm's to give"
+    assert set(site.states(ordinary).values()) == {"PENDING"}, (
+        "GPUs with Gandiva jobs are not Slurm's to give"
+    )
     site.wait_on_gpu(ordinary[0], timeout_seconds=180)
     gandiva += [site.train("carol", "--gandiva", "--gres=gpu:1", steps=60) for _ in range(9)]
     states = site.wait_ended([*gandiva, *ordinary], 240)
