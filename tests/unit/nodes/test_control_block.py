@@ -10,6 +10,7 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -88,6 +89,26 @@ def test_an_agent_that_let_go_is_not_ended_for_the_one_that_has_the_lock_now(
     finally:
         agent.kill()
         agent.communicate(timeout=30)
+
+
+@pytest.mark.parametrize(("name", "ended"), [("gandiva-agent", True), ("backup", False)])
+def test_only_an_agent_is_ended_for_the_lock_that_it_keeps(
+    block: ControlBlock, name: str, ended: bool
+) -> None:
+    """The number in the lock may be another process's by now: one that root would kill for nothing."""
+    with subprocess.Popen(["bash", "-c", "kill -STOP $$; sleep 60", name]) as process:
+        try:
+            stat_file = Path("/proc", str(process.pid), "stat")
+            while ") T" not in stat_file.read_text():
+                time.sleep(0.01)
+            path = block.path / "agent.lock"
+            path.write_text(f"{process.pid} 0000.0\n")
+            with path.open("rb+") as held, path.open("rb+") as file:
+                assert try_lock(held.fileno()) and not try_lock(file.fileno())
+                assert control_block._end_hung_agent(file.fileno(), 12) is ended
+            assert (process.poll() is not None) is ended
+        finally:
+            process.kill()
 
 
 def test_a_command_is_changed_in_place_and_numbered(block: ControlBlock) -> None:
