@@ -354,6 +354,10 @@ _NOT_YET_STARTED: Refusals = {
     "release": _NOT_STARTED,
     "await-start": Refusal(_NOT_STARTED.said, always=False),
 }
+_MAY_HAVE_ENDED: Refusals = dict.fromkeys(
+    ("release", "await-start", "pause", "slurm-suspend", "slurm-resume", "node-resume"),
+    Refusal("Job has already finished", always=False),
+)
 
 PEOPLE = (
     Part(
@@ -367,7 +371,7 @@ PEOPLE = (
         "user holds",
         f"scontrol hold by the owner, release {LATE_SECONDS:g} s later",
         _owner("scontrol", "hold", "{job}", refused=_NOTHING_TO_HOLD),
-        _later(_owner("scontrol", "release", "{job}")),
+        _later(_owner("scontrol", "release", "{job}", refused=_MAY_HAVE_ENDED)),
     ),
     Part(
         "user updates",
