@@ -81,6 +81,7 @@ def loop_settings(settings: Settings) -> LoopSettings:
         rest_factor=REST_FACTOR,
         observe_deadline_seconds=settings.nodes.observe_deadline_seconds,
         default_weight=settings.requests.weight,
+        weight_limits=settings.requests.weight_limits,
         addresses=dict(settings.nodes.addresses),
     )
 

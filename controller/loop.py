@@ -36,6 +36,7 @@ from controller.requeued import Requeued
 from controller.scene import Scene
 from controller.signal import Signal
 from controller.together import both
+from controller.weights import WeightLimits
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,7 @@ class LoopSettings:
     for."""
     observe_deadline_seconds: float = 3.0
     default_weight: float = 1.0
+    weight_limits: WeightLimits = field(default_factory=WeightLimits)
     addresses: Mapping[str, str] = field(default_factory=dict)
     """Node name -> address, where it differs from what Slurm knows."""
 
@@ -118,7 +120,7 @@ class Controller:
             recorder = JournalRecorder(journal)
         self._recorder = recorder
         self._changed = Signal()
-        self._requests: dict[tuple[JobId, str], Request | None] = {}
+        self._requests: dict[tuple[JobId, str, str, str], Request | None] = {}
         self._records: dict[JobId, JobRecord] = {}
         self._submissions: dict[JobId, tuple[str, float]] = {}
         self._strangers: set[JobId] = set()
@@ -252,6 +254,8 @@ class Controller:
             except JournalError as error:
                 self._say_trouble("journal", f"{error}; policy {policy.name} begins with nothing remembered")
         self.policy = policy
+        # Weights and their limits may be others now. (What cannot be read stays so, and was told.)
+        self._requests = {key: request for key, request in self._requests.items() if request is None}
         self._changed.set()
 
     # -- observing ------------------------------------------------------------------------------------
@@ -327,10 +331,11 @@ class Controller:
         return looked_at
 
     def _request_of(self, job: SlurmJob) -> Request | None:
-        key = (job.id, job.request)
+        key = (job.id, job.request, job.account, job.qos)
         if key not in self._requests:
             try:
-                self._requests[key] = parse_request(job.request, self.settings.default_weight)
+                request = parse_request(job.request, self.settings.default_weight)
+                self._requests[key] = self.settings.weight_limits.apply(request, job.account, job.qos)
             except InvalidRequest as error:
                 self._requests[key] = None
                 message = (
@@ -659,6 +664,8 @@ def _request_json(request: Request) -> dict[str, Any]:
         "gpus": request.gpus,
         "nodes": request.nodes,
         "weight": request.weight,
+        "weight_asked": request.weight_asked,
+        "weight_limit": request.weight_limit or None,
         "min_gpus": request.min_gpus,
         "max_gpus": request.max_gpus,
         "pack": request.pack,

@@ -84,6 +84,7 @@ class Request:
     nodes: int | None = 1
     """Nodes the gang must be spread over evenly; None leaves it to the policy."""
     weight: float = 1.0
+    """The weight that counts: what its user asked for, or the site's limit where that is less."""
     min_gpus: int | None = None
     max_gpus: int | None = None
     pack: bool | None = None
@@ -93,6 +94,10 @@ class Request:
     model: str | None = None
     nodelist: tuple[str, ...] = ()
     """The nodes the user insists on (`--nodelist`)."""
+    weight_asked: float | None = None
+    """What its user asked for, where a limit makes the weight less; else None."""
+    weight_limit: str = ""
+    """Whose limit that is: `account NAME`, `qos NAME` or `site`."""
 
 
 @quickly_made

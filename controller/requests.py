@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from controller.errors import GandivaError
 from controller.model import Request, SuspendMethod
 from controller.slurm_config.hostlist import expand
+from controller.weights import MAX_WEIGHT
 
 PREFIX = "gandiva:"
 _MAX_BYTES = 1024
@@ -35,7 +36,7 @@ class _Message(BaseModel):
     gpus: Count | None = None
     gpus_per_node: Count | None = None
     nodes: Annotated[int, Field(ge=1, le=4096)] | None = None
-    weight: Annotated[float, Field(ge=0.1, le=100)] = 1.0
+    weight: Annotated[float, Field(ge=0.1, le=MAX_WEIGHT)] = 1.0
     min_gpus: Count | None = None
     max_gpus: Count | None = None
     pack: bool | None = None

@@ -45,6 +45,8 @@ class SimulatedJob:
     """Time on its GPUs until it ends by itself."""
     submit_time: float
     uid: int = 2001
+    account: str = "research"
+    qos: str = "normal"
     state: JobState = _PENDING
     state_name: str = "PENDING"
     held: bool = True
@@ -383,9 +385,9 @@ class SimulatedCluster:
             job.user,
             job.uid,
             job.name or f"job{job.id}",
-            "research",  # account
+            job.account,
             "gpu",  # partition
-            "normal",  # qos
+            job.qos,
             job.state,
             job.state_name,
             "JobHeldUser" if job.held else "None",

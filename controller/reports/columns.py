@@ -76,6 +76,7 @@ COLUMNS: tuple[Column, ...] = (
     _column("Partition", 10, lambda r: r.job.partition, "Partition."),
     _column("Phase", 10, lambda r: r.job.phase or "", "What the controller is doing with it now."),
     _column("Reason", 40, lambda r: r.job.reason, "Why the controller did what it did last.", left=True),
+    _column("ReqWeight", 9, lambda r: units.number(r.weight_asked), "Weight its user asked for."),
     _column("RunTime", 11, lambda r: units.duration(r.job.run_seconds), "Time on GPUs."),
     _column(
         "Share", 6, lambda r: units.share(r.job.run_seconds, r.elapsed or 0), "RunTime as a part of Elapsed."
@@ -100,11 +101,18 @@ COLUMNS: tuple[Column, ...] = (
         "Time from submission to the first start (or now).",
     ),
     _column("Weight", 6, lambda r: units.number(r.job.weight), "Its weight in the share-out of GPU time."),
+    _column(
+        "WeightLimit",
+        16,
+        lambda r: r.weight_limit,
+        "Whose limit makes Weight less than ReqWeight: account NAME, qos NAME or site.",
+        left=True,
+    ),
 )
 
 DEFAULT_FORMAT = "JobID%-8,JobName%-10,User%8,GPUs,Weight,State,Elapsed,GPUTime%10,Share"
 BRIEF_FORMAT = "JobID,State,GPUTime,Share"
 LONG_FORMAT = (
     ""
-    "JobID,JobName%-16,User,Account,Partition,State,Phase,GPUs,Weight,Submit,Start,End,WaitTime,Elapsed,RunTime,SuspTime,GPUTime,Share,Slices,Suspends,Moves,StepTime,MaxGPUMem,NodeGPUs,ExitCode,Reason"
+    "JobID,JobName%-16,User,Account,Partition,State,Phase,GPUs,Weight,ReqWeight,WeightLimit,Submit,Start,End,WaitTime,Elapsed,RunTime,SuspTime,GPUTime,Share,Slices,Suspends,Moves,StepTime,MaxGPUMem,NodeGPUs,ExitCode,Reason"
 )

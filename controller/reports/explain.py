@@ -114,7 +114,11 @@ def _facts(answer: ExplainMessage, columns: int, slurm: SlurmJob | None) -> Iter
         facts.append(("why", clean(reason)))
     known = live or job
     assert known is not None
-    asked = f"{known.gpus} GPU{'s' if known.gpus != 1 else ''}, weight {units.number(known.weight)}"
+    weight = units.number(known.weight)
+    if job is not None and (limit := Row(job, answer.time).weight_limit):
+        whose = "this site" if limit == "site" else clean(limit)
+        weight = f"{units.number(Row(job, answer.time).weight_asked)}, counted as {weight} (limit of {whose})"
+    asked = f"{known.gpus} GPU{'s' if known.gpus != 1 else ''}, weight {weight}"
     if live is not None and live.priority_class:
         asked += f", priority class {live.priority_class}"
     facts.append(("asked for", asked))

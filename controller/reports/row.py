@@ -70,5 +70,16 @@ class Row:
         return str(self.job.request.get("suspend") or "")
 
     @property
+    def weight_asked(self) -> float:
+        """What its user asked for; the weight that counts may be less."""
+        asked = self.job.request.get("weight_asked")
+        return float(asked) if isinstance(asked, int | float) else self.job.weight
+
+    @property
+    def weight_limit(self) -> str:
+        """Whose limit makes the weight less; empty: it counts as asked for."""
+        return str(self.job.request.get("weight_limit") or "")
+
+    @property
     def model(self) -> str:
         return str(self.job.request.get("model") or "")

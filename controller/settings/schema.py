@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from controller import places
@@ -28,6 +28,9 @@ from controller.settings.base import (
 )
 from controller.settings.policies import PolicySettings
 from controller.simulation.settings import SimulationSettings
+from controller.weights import MAX_WEIGHT, WeightLimits
+
+Weight = Annotated[float, Field(ge=0.1, le=MAX_WEIGHT)]
 
 API_PORT = 6822
 SSH_PORT = 22
@@ -169,7 +172,24 @@ class SuspendSettings(Section):
 class RequestsSettings(Section):
     """What counts for a job whose user left a flag out."""
 
-    weight: float = setting(1.0, "Default of --gandiva-weight.", ge=0.1, le=100)
+    weight: float = setting(1.0, "Default of --gandiva-weight.", ge=0.1, le=MAX_WEIGHT)
+    max_weight: float = setting(
+        4.0,
+        "Largest weight that counts for jobs whose account and QOS have no limit of their own below. A "
+        "weight of W slows the other jobs of a server as much as W jobs of weight 1 do: with 4 no job of "
+        "weight 1 takes more than four times as long as if all weights were equal.",
+        ge=0.1,
+        le=MAX_WEIGHT,
+    )
+    max_weight_by_account: dict[str, Weight] = setting(
+        {},
+        "Account -> largest weight of its jobs, above or below max_weight. A child account does not inherit.",
+    )
+    max_weight_by_qos: dict[str, Weight] = setting(
+        {},
+        "QOS -> largest weight of its jobs. It comes before the account's, as Slurm's own limits do: a QOS "
+        "can allow more than the account does, and less.",
+    )
     pack: bool = setting(True, "Default of --gandiva-pack (recorded only: not acted upon yet).")
     migrate: bool = setting(True, "Default of --gandiva-migrate (recorded only: not acted upon yet).")
     suspend: Method = setting(
@@ -178,6 +198,16 @@ class RequestsSettings(Section):
         "its state; transparent: the CUDA driver does it; requeue: the job is stopped and starts again "
         "from its own checkpoint.",
     )
+
+    @property
+    def weight_limits(self) -> WeightLimits:
+        """Which weights count."""
+        accounts, qos = self.max_weight_by_account, self.max_weight_by_qos
+        return WeightLimits(
+            self.max_weight,
+            {name.lower(): weight for name, weight in accounts.items()},
+            {name.lower(): weight for name, weight in qos.items()},
+        )
 
 
 class JournalSettings(Section):

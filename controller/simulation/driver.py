@@ -243,6 +243,7 @@ class Simulation:
                 coalesce_seconds=costs.coalesce_seconds,
                 concurrent=not self._ideal,
                 default_weight=self.settings.requests.weight,
+                weight_limits=self.settings.requests.weight_limits,
             ),
             self._executor_settings(),
             priority_class=priority_classes(self.settings.policy),
@@ -317,6 +318,8 @@ class Simulation:
                 SimulatedJob(
                     id=job_id,
                     user=job.user,
+                    account=job.account,
+                    qos=job.qos,
                     request=request_text(
                         job.gpus, nodes=job.nodes, weight=job.weight, model=model_slug(job.model) or None
                     ),

@@ -22,6 +22,7 @@ from pydantic import (
 
 from controller.slurm_config import hostlist
 from controller.slurm_config.errors import DescriptionError
+from controller.weights import MAX_WEIGHT
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -55,6 +56,7 @@ def _user(value: object) -> int | str:
     raise ValueError("expected a user's name or number")
 
 
+Weight = Annotated[float, Field(ge=0.1, le=MAX_WEIGHT, strict=False)]
 User = Annotated[int | str, PlainValidator(_user)]
 """A user, by name or number."""
 
@@ -143,8 +145,11 @@ class Gandiva(_Table):
     """Whether a GPU job with neither --gandiva nor --no-gandiva is time-sliced."""
     partitions: tuple[Name, ...] = ()
     """Partitions in which --gandiva is allowed; none named: all."""
-    max_weight: Annotated[float, Field(ge=0.1, le=100, strict=False)] = 100.0
-    """Largest --gandiva-weight a user may ask for."""
+    max_weight: Weight = 4.0
+    """Largest weight that counts. These three say here what `[requests]` of gandiva.toml says there: the
+    controller keeps to that one, and users are told by this one when they submit."""
+    max_weight_by_account: Mapping[str, Weight] = {}
+    max_weight_by_qos: Mapping[str, Weight] = {}
     controller_users: tuple[User, ...] = ("gandiva",)
     """Who, besides root and SlurmUser, may release and bind held jobs: numbers, or names that /etc/passwd on
     slurmctld's host knows."""

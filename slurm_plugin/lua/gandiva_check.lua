@@ -98,7 +98,14 @@ function M.settings(given)
    for _, key in ipairs({ "trusted_users", "partitions", "models", "nodes" }) do
       if type(given[key]) ~= "table" then wrong(key, "a table") end
    end
-   local settings = { trusted = uids(given.trusted_users) }
+   for _, key in ipairs({ "max_weight_by_account", "max_weight_by_qos" }) do
+      if given[key] ~= nil and type(given[key]) ~= "table" then wrong(key, "a table") end
+      for name, weight in pairs(given[key] or {}) do
+         if type(weight) ~= "number" then wrong(key .. "." .. tostring(name), "a number") end
+      end
+   end
+   -- (Settings made by an earlier version do not have these two.)
+   local settings = { trusted = uids(given.trusted_users), max_weight_by_account = {}, max_weight_by_qos = {} }
    for key, value in pairs(given) do settings[key] = value end
    return settings
 end

@@ -8,12 +8,14 @@ return function(parts)
 
    local PREFIX = "_SLURM_SPANK_OPTION_gandiva_"
 
+   local MAX_WEIGHT = 100 -- what is above the site's limits is said in gandiva_request.lua
+
    -- N or N.N as JSON writes it, without going through floating point.
    local function weight(value)
       local whole, fraction = value:match("^(%d+)%.?(%d*)$")
       if not whole or #value > 12 or value:sub(-1) == "." then return nil end
       local number = tonumber(value)
-      if not number or number < 0.1 or number > settings.max_weight then return nil end
+      if not number or number < 0.1 or number > MAX_WEIGHT then return nil end
       whole = whole:gsub("^0+(%d)", "%1")
       fraction = fraction:gsub("0+$", "")
       return fraction == "" and whole or whole .. "." .. fraction
@@ -54,7 +56,7 @@ return function(parts)
    local flags = {
       gandiva = {},
       no_gandiva = {},
-      gandiva_weight = { parse = weight, expected = string.format("a number from 0.1 to %g", settings.max_weight) },
+      gandiva_weight = { parse = weight, expected = string.format("a number from 0.1 to %g", MAX_WEIGHT) },
       gandiva_gpus = { parse = range, expected = "MIN-MAX, such as 1-4, from 1 to 4096 with MIN not above MAX" },
       gandiva_pack = { parse = yes_no, expected = "yes or no" },
       gandiva_migrate = { parse = yes_no, expected = "yes or no" },

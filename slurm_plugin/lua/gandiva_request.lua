@@ -315,8 +315,23 @@ return function(parts)
       for name, value in pairs(write) do job_desc[name] = value end
    end
 
+   -- The controller limits weights, by the QOS, else the account, else the site (docs/settings.md, [requests]).
+   -- Here the user is told, as far as account and QOS are known at submission.
+   local function tell_of_limit(job_desc, asked)
+      local qos = check.text(job_desc.qos) or check.text(job_desc.default_qos)
+      local account = check.text(job_desc.account) or check.text(job_desc.default_account)
+      local by_qos = qos and settings.max_weight_by_qos[qos:lower()]
+      local by_account = account and settings.max_weight_by_account[account:lower()]
+      local limit = by_qos or by_account or settings.max_weight
+      if not asked or tonumber(asked) <= limit then return end
+      local whose = (by_qos and "QOS " .. check.shown(qos)) or (by_account and "account " .. check.shown(account))
+         or "this site"
+      slurm.log_user("%s", string.format("gandiva: --gandiva-weight=%s counts as %g, the limit of %s", asked, limit, whose))
+   end
+
    function M.submit(job_desc, part_list, flags)
       apply(job_desc, plan(job_desc, part_list, flags))
+      tell_of_limit(job_desc, flags.values.gandiva_weight)
    end
 
    -- A site may have time-slicing on for all who do not decline.

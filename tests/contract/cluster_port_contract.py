@@ -159,6 +159,8 @@ class ClusterPortContract:
         assert job.start_time is None
         assert job.end_time is None
         assert job.uid > 0
+        assert job.account, "limits of weights go by it"
+        assert job.qos == "normal"
         assert await world.port.job(job_id) == job
 
     async def test_a_bound_job_runs_on_exactly_its_gpus(self, world: World) -> None:

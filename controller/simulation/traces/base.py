@@ -44,6 +44,8 @@ class TraceJob:
     """Of the file, for messages."""
     model: str = ""
     user: str = "user"
+    account: str = ""
+    qos: str = ""
     steps: float | None = None
     weight: float = 1.0
     nodes: int | None = None

@@ -132,8 +132,8 @@ def _tres_gpus(row: Row, counts: list[str]) -> int:
 
 
 def native(path: Path, hint: str) -> list[TraceJob]:
-    """CSV `job_id,submit_seconds,duration_seconds,gpus` and, if wanted, `nodes,model,user,weight,gpu_types`
-    (several types with `+` between them)."""
+    """CSV `job_id,submit_seconds,duration_seconds,gpus` and, if wanted,
+    `nodes,model,user,account,qos,weight,gpu_types` (several types with `+` between them)."""
     needed = ("job_id", "submit_seconds", "duration_seconds", "gpus")
     jobs = []
     for row in read_table(path, delimiter=",", needed=needed, hint=hint):
@@ -153,6 +153,8 @@ def native(path: Path, hint: str) -> list[TraceJob]:
                 line=row.line,
                 model=model_slug(row.values.get("model", "")),
                 user=row.values.get("user", "").strip() or "user",
+                account=row.values.get("account", "").strip(),
+                qos=row.values.get("qos", "").strip(),
                 weight=row.number("weight", 0.1, 100) if row.values.get("weight", "").strip() else 1.0,
                 nodes=nodes,
                 gpu_types=tuple(types.split("+")) if types else (),

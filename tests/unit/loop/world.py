@@ -45,6 +45,7 @@ class World:
         self.policy = policy or Gandiva(GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8))
         self.journal_path = folder / "journal.sqlite"
         self.executor_settings = replace(ExecutorSettings(), **executor)  # type: ignore[arg-type]
+        self.loop_settings = LoopSettings(interval_seconds=1.0)
         self.cluster_port: ClusterPort = self.cluster
         self.node_port: NodePort = self.nodes
         """What the controller talks to; tests of faults put ports that fail in front."""
@@ -72,7 +73,7 @@ class World:
             self.policy,
             self._journal,
             self.clock(),
-            LoopSettings(interval_seconds=1.0),
+            self.loop_settings,
             self.executor_settings,
             publish=self.ticks.append,
         )

@@ -54,6 +54,14 @@ def test_the_table_looks_like_sacct() -> None:
     ]
 
 
+def test_a_limited_weight_is_shown_beside_the_one_asked_for() -> None:
+    limited = job(2, weight=4.0, request={"weight_asked": 100.0, "weight_limit": "qos urgent"})
+    assert table("JobID%-5,ReqWeight,Weight,WeightLimit", Row(job(), NOW), Row(limited, NOW))[2:] == [
+        "1             2      2",
+        "2           100      4 qos urgent",
+    ]
+
+
 def test_times_that_are_not_known_yet() -> None:
     (line,) = table(
         "Start%-10,End%-10,Elapsed%-10,SuspTime%-10,WaitTime%-10,Share%-5,NodeGPUs",

@@ -288,6 +288,12 @@ def test_a_job_that_is_over() -> None:
     assert lines[0] == "Job 8 (train, alice) is over: TIMEOUT"
 
 
+def test_a_limited_weight_says_what_was_asked_for_and_whose_limit_it_is() -> None:
+    limited = job(weight=4.0, request={"weight_asked": 100.0, "weight_limit": "account ml"})
+    lines = told(ExplainMessage(time=NOW, job=limited, live=live(weight=4.0)))
+    assert "  asked for   1 GPU, weight 100, counted as 4 (limit of account ml)" in lines
+
+
 def test_a_job_only_the_loop_knows() -> None:
     lines = told(ExplainMessage(time=NOW, live=live(9, **QUEUED)))
     assert lines[0] == "Job 9 (train, alice) waits in the queue"

@@ -257,9 +257,7 @@ def test_every_key_has_a_description_and_a_unit_in_its_name() -> None:
         for key in table.keys:
             assert len(key.description) > 15 and key.description.endswith((".", ")")), key.path
             if isinstance(key.default, float):
-                assert (
-                    key.name.endswith(("_seconds", "_days", "_fraction", "_ratio")) or key.name == "weight"
-                ), key.path
+                assert key.name.endswith(("_seconds", "_days", "_fraction", "_ratio", "weight")), key.path
             if key.default is not None:
                 assert to_toml(key.default)
 

@@ -367,3 +367,27 @@ def test_steps_without_a_table_of_throughputs_say_which_option_is_missing() -> N
     job = TraceJob("a", 0, 1, None, 2, model="resnet50", steps=100.0)
     with pytest.raises(TraceError, match="--throughputs names the table"):
         run([job], IDEAL, "fifo", "v100:2", 2)
+
+
+def crowd(weight: float, **account: str) -> list[TraceJob]:
+    """Twelve long jobs of one user on four GPUs, then ten minutes of work of another user."""
+    many = [
+        TraceJob(f"a{n}", 0.0, 1, 7_200.0, n + 2, user="alice", weight=weight, **account)  # type: ignore[arg-type]
+        for n in range(12)
+    ]
+    return [*many, TraceJob("b", 60.0, 1, 600.0, 14, user="bob", account="physics")]
+
+
+def others_wait(jobs: list[TraceJob], text: str = "") -> float:
+    """How long the other user's job takes."""
+    return next(job.jct_seconds for job in run(jobs, text, "gandiva", "v100:4").jobs if job.id == "b")
+
+
+def test_a_users_weights_slow_others_no_more_than_the_sites_limits_allow() -> None:
+    equal = others_wait(crowd(1.0))
+    assert others_wait(crowd(100.0)) <= 4.2 * equal, "the site's default limit is 4"
+    limited = "[requests.max_weight_by_account]\nml = 1.0"
+    assert others_wait(crowd(100.0, account="ml"), limited) == pytest.approx(equal, rel=0.1)
+    by_qos = limited + "\n[requests.max_weight_by_qos]\nurgent = 3.0"
+    urgent = others_wait(crowd(100.0, account="ml", qos="urgent"), by_qos)
+    assert urgent == pytest.approx(others_wait(crowd(3.0)), rel=0.01), "the QOS comes before the account"

@@ -96,9 +96,22 @@ def test_other_plugins_options_are_none_of_ours(slurmctld: Slurmctld) -> None:
 
 
 def test_a_sites_limit_of_the_weight(make_slurmctld: Callable[..., Slurmctld]) -> None:
-    site = make_slurmctld(max_weight=4)
-    assert site.submit({"gandiva_weight": "4"}, **JOB).rc == 0
-    assert "from 0.1 to 4" in site.submit({"gandiva_weight": "4.01"}, **JOB).said[0]
+    """A weight above the limit is taken and counts less, which the user is told."""
+    site = make_slurmctld(
+        max_weight=4, max_weight_by_account={"ml": 2, "vip": 20}, max_weight_by_qos={"urgent": 10}
+    )
+
+    def said(weight: str, **job: Any) -> str:
+        answer = site.submit({"gandiva_weight": weight}, **JOB, **job)
+        assert answer.rc == 0 and answer.request["weight"] == float(weight)
+        return "; ".join(answer.said)
+
+    assert said("4") == said("20", account="vip") == said("10", account="ml", qos="urgent") == ""
+    assert said("4.5") == "gandiva: --gandiva-weight=4.5 counts as 4, the limit of this site"
+    assert said("4.5", account="ML") == "gandiva: --gandiva-weight=4.5 counts as 2, the limit of account ML"
+    assert said("3", default_account="ml").endswith("counts as 2, the limit of account ml")
+    assert said("11", account="vip", qos="urgent").endswith("counts as 10, the limit of QOS urgent")
+    assert said("11", account="vip", default_qos="urgent").endswith("counts as 10, the limit of QOS urgent")
 
 
 @pytest.mark.parametrize("uid", [0, 1000])

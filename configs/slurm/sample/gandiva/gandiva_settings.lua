@@ -4,7 +4,9 @@ return {
    default = "off",
    trusted_users = { "slurm", "gandiva" },
    partitions = { "gpu" },
-   max_weight = 100.0,
+   max_weight = 4.0,
+   max_weight_by_account = {},
+   max_weight_by_qos = {},
    models = { "a100", "h100" },
    nodes = {
       gpu = {
