@@ -8,7 +8,18 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from controller.frozen import quickly_made
-from controller.model import ALLOCATED, Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot, SuspendMethod
+from controller.model import (
+    ALLOCATED,
+    Assignment,
+    GpuSet,
+    Job,
+    JobId,
+    Phase,
+    Plan,
+    Snapshot,
+    SuspendMethod,
+    Unsuspendable,
+)
 
 # (Python 3.11 takes seven times as long to read these of their class, which is done for every job.)
 _QUEUED, _STARTING, _RUNNING = Phase.QUEUED, Phase.STARTING, Phase.RUNNING
@@ -52,6 +63,14 @@ class Requeue:
 
 
 @dataclass(frozen=True, slots=True)
+class Cancel:
+    """End a job for good: it cannot be suspended, and the site says so (`suspend.unsuspendable`)."""
+
+    job_id: JobId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Withdraw:
     """Take back a release that nobody waits for any more (a controller died in between)."""
 
@@ -59,7 +78,7 @@ class Withdraw:
     reason: str
 
 
-Action: TypeAlias = Place | Suspend | Resume | Requeue | Withdraw
+Action: TypeAlias = Place | Suspend | Resume | Requeue | Cancel | Withdraw
 
 
 def diff(
@@ -102,7 +121,7 @@ def diff(
         if phase not in ALLOCATED:
             continue
         action = _allocated(job, assignment, plan.reasons, suspend_in_slurm, default_method)
-        if isinstance(action, Suspend | Requeue):
+        if isinstance(action, Suspend | Requeue | Cancel):
             frees.append(action)
         elif action is not None:
             claims.append(action)
@@ -123,6 +142,12 @@ def _allocated(
         if not job.suspendable:
             return None
         reason = reasons.get(job.id, "")
+        if job.failed_suspends is not None and job.way_out is not Unsuspendable.KEEP:
+            if assignment.run:
+                return None
+            failed = job.failed_suspends
+            words = f"it cannot be suspended (failed attempts: {failed.tries}): {failed.why}"
+            return Cancel(job.id, words) if job.way_out is Unsuspendable.CANCEL else Requeue(job.id, words)
         words = reason if not assignment.run else f"moves to other GPUs of its server: {reason or 'its turn'}"
         if not assignment.run and (job.request.suspend or default_method) is SuspendMethod.REQUEUE:
             return Requeue(job.id, words)

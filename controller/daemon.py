@@ -71,6 +71,8 @@ def executor_settings(settings: Settings) -> ExecutorSettings:
         residual_limit_bytes=suspend.residual_limit_bytes,
         release_context=suspend.release_context,
         retry_after_seconds=suspend.retry_after_seconds,
+        unsuspendable=suspend.unsuspendable,
+        unsuspendable_tries=suspend.unsuspendable_tries,
     )
 
 

@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from controller.actions import Action, Place, Requeue, Resume, Suspend, Withdraw
+from controller.actions import Action, Cancel, Place, Requeue, Resume, Suspend, Withdraw
 from controller.clock import Clock
 from controller.cluster.port import LIMIT_REASONS, ClusterPort, JobState, SlurmJob
 from controller.errors import (
@@ -32,7 +32,16 @@ from controller.errors import (
 )
 from controller.ledger import ClaimFailed, Ledger
 from controller.memory import Memory
-from controller.model import GpuSet, Job, JobId, Phase, Snapshot, SuspendMethod
+from controller.model import (
+    FailedSuspends,
+    GpuSet,
+    Job,
+    JobId,
+    Phase,
+    Snapshot,
+    SuspendMethod,
+    Unsuspendable,
+)
 from controller.nodes.port import NodePort, Offload
 from controller.observation import InFlight
 from controller.policies.servers import by_node
@@ -43,6 +52,10 @@ T = TypeVar("T")
 
 _STARTED = frozenset({JobState.RUNNING, JobState.SUSPENDED})
 _OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
+_OF_THE_JOB = frozenset(
+    {"deadline", "driver", "host_memory", "left_on_gpu", "not_cooperative", "unsupported"}
+)
+"""Kinds of errors that show that a job cannot be suspended; others are its node's."""
 _LIMIT_SECONDS = 5.0
 """A job at a limit may start when another one ends just now; after that its GPUs are others'."""
 
@@ -63,6 +76,7 @@ class Step(str, enum.Enum):
     SLURM_RESUME = "slurm-resume"
     NODE_RESUME = "node-resume"
     REQUEUE = "requeue"
+    CANCEL = "cancel"
     UNDO = "undo"
 
 
@@ -88,6 +102,9 @@ class ExecutorSettings:
     residual_limit_bytes: int = 0
     release_context: bool = True
     retry_after_seconds: float = 300.0
+    unsuspendable: Unsuspendable = Unsuspendable.KEEP
+    unsuspendable_tries: int = 3
+    """So many suspends must fail in a row before `unsuspendable` counts."""
     place_retry_seconds: float = 10.0
     node_call_deadline_seconds: float = 15.0
     concurrent: bool = True
@@ -198,7 +215,7 @@ class Executor:
             operation.number = self._recorder.operation_begins(
                 action, operation.flight.starts_on or job.running_on, self._clock.now()
             )
-            if isinstance(action, Suspend | Requeue):
+            if isinstance(action, Suspend | Requeue | Cancel):
                 self._ledger.leaving(job_id)
             self._operations[job_id] = operation
             run = self._run(operation)
@@ -271,6 +288,8 @@ class Executor:
                 return self._resume(operation, action)
             case Requeue() as action:
                 return self._requeue(operation, action)
+            case Cancel() as action:
+                return self._cancel(operation, action)
             case Withdraw():
                 return self._withdraw(operation)
 
@@ -489,12 +508,21 @@ class Executor:
         self._ledger.stays(job.id)
         if await self._has_ended(job.id):
             raise _JobEnded(f"job {job.id} ended while it was being suspended") from failure
-        now = self._clock.now()
-        self._memory[job.id].unsuspendable_until = now + self.settings.retry_after_seconds
-        message = (
-            f"could not be taken off {_names(job.running_on)}: {failure}; "
-            f"it keeps them, next try in {self.settings.retry_after_seconds:g} s"
-        )
+        now, memory = self._clock.now(), self._memory[job.id]
+        way_out = Unsuspendable.KEEP
+        if isinstance(failure, NodeError) and failure.kind in _OF_THE_JOB:
+            before = memory.failed_suspends
+            tries = 1 if before is None else before.tries + 1
+            way_out = self._way_out(job, tries)
+            since = now if before is None else before.since
+            memory.failed_suspends = FailedSuspends(tries, since, str(failure), way_out)
+        message = f"could not be taken off {_names(job.running_on)}: {failure}; "
+        if way_out is Unsuspendable.KEEP:
+            memory.unsuspendable_until = now + self.settings.retry_after_seconds
+            message += f"it keeps them, next try in {self.settings.retry_after_seconds:g} s"
+        else:
+            memory.unsuspendable_until = None
+            message += f"too many failed suspends in a row, and suspend.unsuspendable is {way_out.value}"
         self._recorder.event("suspend-failed", message, now, job.id)
         log.error("job %s (user %s): %s", job.id, job.user, message)
         self._step(operation, Step.UNDO)
@@ -503,6 +531,15 @@ class Executor:
         except GandivaError as undo_failure:
             # Its phase will be STUCK or UNKNOWN, and the loop keeps trying.
             log.error("job %s: not back at work yet, tried again every turn: %s", job.id, undo_failure)
+
+    def _way_out(self, job: Job, tries: int) -> Unsuspendable:
+        """What the site does with a job whose suspend has failed so many times in a row. A user who has
+        refused that the job moves has refused that it is requeued."""
+        settings = self.settings
+        refused = settings.unsuspendable is Unsuspendable.REQUEUE and job.request.migrate is False
+        return (
+            Unsuspendable.KEEP if refused or tries < settings.unsuspendable_tries else settings.unsuspendable
+        )
 
     # -- resume ---------------------------------------------------------------------------------------
 
@@ -577,18 +614,41 @@ class Executor:
         except ClusterRefused as refused:
             if not await self._has_ended(job.id):
                 # (Its user may have said --no-requeue since.) It stays where it is.
-                self._memory[job.id].not_before = self._clock.now() + self.settings.retry_after_seconds
-                self._recorder.event("requeue-failed", str(refused), self._clock.now(), job.id)
+                self._stays(job.id, "requeue-failed", refused)
             raise
-        deadline = self._clock.now() + self.settings.start_deadline_seconds
-        while (seen := await self._cluster.job(job.id)).state is not JobState.PENDING:
-            if seen.state is JobState.ENDED:
-                raise _JobEnded(f"job {job.id} ended while it was being requeued")
-            if self._clock.now() >= deadline:
-                raise ClusterUnavailable(f"job {job.id} is still {seen.state_name} after requeue")
-            await asyncio.sleep(0.1)
+        if (await self._until(job.id, "requeue", JobState.PENDING, JobState.ENDED)).state is JobState.ENDED:
+            raise _JobEnded(f"job {job.id} ended while it was being requeued")
         self._end_slice(job.id, action.reason)
         self._ledger.release(job.id)
+
+    async def _cancel(self, operation: _Operation, action: Cancel) -> None:
+        job = operation.job
+        self._step(operation, Step.CANCEL)
+        try:
+            await self._patiently(lambda job_id: self._cluster.end(job_id, action.reason), job.id)
+        except ClusterRefused as refused:
+            if not await self._has_ended(job.id):
+                self._stays(job.id, "cancel-failed", refused)
+            raise
+        self._recorder.event("cancelled", action.reason, self._clock.now(), job.id)
+        log.warning("job %s (user %s): cancelled: %s", job.id, job.user, action.reason)
+        # (The loop ends its slice, at the time that Slurm states.)
+        await self._until(job.id, "its cancellation", *_OVER)
+
+    def _stays(self, job_id: JobId, kind: str, refused: ClusterRefused) -> None:
+        """Slurm does not take it off its GPUs: they are its own until the next try."""
+        now, memory = self._clock.now(), self._memory[job_id]
+        memory.not_before = memory.unsuspendable_until = now + self.settings.retry_after_seconds
+        self._recorder.event(kind, str(refused), now, job_id)
+
+    async def _until(self, job_id: JobId, after: str, *states: JobState) -> SlurmJob:
+        """The job once it is in one of these states. Raises ClusterUnavailable at the start deadline."""
+        deadline = self._clock.now() + self.settings.start_deadline_seconds
+        while (seen := await self._cluster.job(job_id)).state not in states:
+            if self._clock.now() >= deadline:
+                raise ClusterUnavailable(f"job {job_id} is still {seen.state_name} after {after}")
+            await asyncio.sleep(0.1)
+        return seen
 
     async def _withdraw(self, operation: _Operation) -> None:
         self._step(operation, Step.UNDO)

@@ -191,6 +191,11 @@ class FencedCluster:
         self._fence.check()
         await self._inner.requeue(job_id)
 
+    async def end(self, job_id: JobId, reason: str) -> None:
+        """See ClusterPort."""
+        self._fence.check()
+        await self._inner.end(job_id, reason)
+
     async def close(self) -> None:
         """See ClusterPort."""
         await self._inner.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from controller.model import GpuSet, JobId, Profile
+from controller.model import FailedSuspends, GpuSet, JobId, Profile
 
 
 @dataclass(slots=True)
@@ -27,6 +27,7 @@ class JobMemory:
     """A start failed: leave it alone until then."""
     unsuspendable_until: float | None = None
     """A suspend failed: do not ask again until then."""
+    failed_suspends: FailedSuspends | None = None
     suspends: int = 0
     moves: int = 0
     profile: Profile = field(default_factory=Profile)
@@ -75,7 +76,10 @@ class Memory:
     def stopped(self, job_id: JobId, now: float) -> bool:
         """The slice ends. False: there was none."""
         memory = self._jobs.get(job_id)
-        if memory is None or memory.running_since is None:
+        if memory is None:
+            return False
+        memory.failed_suspends = None
+        if memory.running_since is None:
             return False
         memory.run_seconds = memory.run_seconds_at(now)
         memory.gpu_seconds = memory.gpu_seconds_at(now)

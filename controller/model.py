@@ -41,6 +41,15 @@ class SuspendMethod(str, enum.Enum):
     REQUEUE = "requeue"
 
 
+class Unsuspendable(str, enum.Enum):
+    """What becomes of a job that cannot be suspended (`suspend.unsuspendable`)."""
+
+    KEEP = "keep"
+    """It keeps its GPUs, and is asked again later."""
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+
+
 class Phase(str, enum.Enum):
     """Where a job really is, derived from Slurm and from its nodes, never from memory."""
 
@@ -112,6 +121,19 @@ class Profile:
     utilization_fraction: float | None = None
     state_bytes: int = 0
     largest_tensor_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FailedSuspends:
+    """Suspends of a job that failed since it last left its GPUs."""
+
+    tries: int
+    since: float
+    """The first of them."""
+    why: str
+    """What the last one failed with."""
+    way_out: Unsuspendable = Unsuspendable.KEEP
+    """What becomes of the job when it is to leave its GPUs the next time."""
 
 
 @quickly_made
@@ -197,6 +219,12 @@ class Job:
     not_before: float | None = None
     """Do not try to place it before this time (an earlier try failed)."""
     profile: Profile = Profile()
+    failed_suspends: FailedSuspends | None = None
+
+    @property
+    def way_out(self) -> Unsuspendable:
+        """What takes it off its GPUs where a suspend cannot; `KEEP`: it can be suspended, as far as known."""
+        return Unsuspendable.KEEP if self.failed_suspends is None else self.failed_suspends.way_out
 
     @property
     def gpus(self) -> int:

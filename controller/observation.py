@@ -9,7 +9,19 @@ from dataclasses import dataclass, replace
 from controller.cluster.port import ClusterView, JobState, SlurmJob, SlurmNode
 from controller.errors import NodeError
 from controller.memory import JobMemory, Memory
-from controller.model import Gpu, GpuId, GpuSet, Job, JobId, Node, Phase, Profile, Request, Snapshot
+from controller.model import (
+    Gpu,
+    GpuId,
+    GpuSet,
+    Job,
+    JobId,
+    Node,
+    Phase,
+    Profile,
+    Request,
+    Snapshot,
+    Unsuspendable,
+)
 from controller.nodes.port import GpuSample, NodeJob, NodePhase, NodeSample
 
 # (Python 3.11 takes seven times as long to read these of their class, which is done for every job.)
@@ -145,6 +157,8 @@ def make_job(
     if phase is Phase.STARTING and not binding:
         # Released by a controller that was killed: it may be on the GPUs that it was prepared for any moment.
         binding = running_on = _prepared_for(slurm_job.id, samples)
+    failed = memory.failed_suspends
+    unsuspendable = failed is not None and failed.way_out is not Unsuspendable.KEEP
     # (By place, in the order of the fields: by name it takes three times as long, for each job at each look.)
     return Job(
         slurm_job.id,
@@ -159,7 +173,8 @@ def make_job(
         priority_class(slurm_job.qos),
         binding,
         running_on,
-        bool(seen) and all(n.movable for n in seen),
+        # (No move is worth a requeue.)
+        bool(seen) and all(n.movable for n in seen) and not unsuspendable,
         memory.unsuspendable_until is None or memory.unsuspendable_until <= now,  # suspendable
         memory.first_start,
         memory.run_seconds_at(now),
@@ -173,6 +188,7 @@ def make_job(
         frozenset(request.nodelist),
         memory.not_before,
         profile,
+        failed,
     )
 
 

@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError
 
 from controller import __version__
 from controller.api.convert import event_message, job_message, timeline_message
-from controller.api.live import LiveState, Published, jobs_on_gpus, live_job, uses
+from controller.api.live import LiveState, Published, failed_suspends, jobs_on_gpus, live_job, uses
 from controller.api.messages import (
     DecisionMessage,
     ErrorMessage,
@@ -250,6 +250,7 @@ def _job(row: JobRow, published: Published | None) -> JobMessage:
             "reason": published.reasons.get(live.id, row.reason),
             "step_seconds": live.profile.step_seconds or message.step_seconds,
             "peak_memory_bytes": live.profile.peak_memory_bytes or message.peak_memory_bytes,
+            "failed_suspends": failed_suspends(live),
         }
     )
 

@@ -13,7 +13,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from controller.api.messages import GpuMessage, GpusMessage, LiveJobMessage, NodeMessage
+from controller.api.messages import (
+    FailedSuspendsMessage,
+    GpuMessage,
+    GpusMessage,
+    LiveJobMessage,
+    NodeMessage,
+)
 from controller.model import ALLOCATED, ON_GPU, Gpu, GpuId, Job, JobId, Node, Snapshot
 
 
@@ -113,10 +119,21 @@ def live_job(job: Job, published: Published) -> LiveJobMessage:
         gpu_seconds=job.gpu_seconds,
         movable=job.movable,
         suspendable=job.suspendable,
+        failed_suspends=failed_suspends(job),
         steps_done=job.profile.steps_done,
         step_seconds=job.profile.step_seconds,
         busy=job.id in published.snapshot.busy,
         reason=published.reasons.get(job.id, ""),
+    )
+
+
+def failed_suspends(job: Job) -> FailedSuspendsMessage | None:
+    """Why a job cannot be suspended, as the API shows it."""
+    failed = job.failed_suspends
+    if failed is None:
+        return None
+    return FailedSuspendsMessage(
+        tries=failed.tries, since=failed.since, why=failed.why, way_out=failed.way_out.value
     )
 
 

@@ -44,6 +44,18 @@ class NodeMessage(Message):
     gpus: list[GpuMessage] = Field(default_factory=list)
 
 
+class FailedSuspendsMessage(Message):
+    """Suspends of a job that failed since it last left its GPUs."""
+
+    tries: int
+    since: float
+    """The first of them."""
+    why: str
+    """What the last one failed with."""
+    way_out: str = "keep"
+    """What becomes of the job when it is to leave its GPUs the next time: `keep`, `requeue` or `cancel`."""
+
+
 class LiveJobMessage(Message):
     """A job as the loop saw it last."""
 
@@ -66,6 +78,7 @@ class LiveJobMessage(Message):
     suspendable: bool = True
     steps_done: int = 0
     step_seconds: float | None = None
+    failed_suspends: FailedSuspendsMessage | None = None
     busy: bool = False
     """In the middle of a switch."""
     reason: str = ""
@@ -113,6 +126,8 @@ class JobMessage(Message):
     phase: str | None = None
     """The controller's word for what it is doing now; absent when it is over."""
     reason: str = ""
+    failed_suspends: FailedSuspendsMessage | None = None
+    """Absent when it can be suspended, as far as known."""
     request: dict[str, Any] = Field(default_factory=dict)
 
 

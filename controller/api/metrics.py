@@ -32,7 +32,7 @@ from controller.model import ON_GPU, Gpu, Phase
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 USES = ("running", "ordinary", "idle", "unavailable")
-OPERATIONS = ("place", "suspend", "resume", "requeue", "withdraw")
+OPERATIONS = ("place", "suspend", "resume", "requeue", "cancel", "withdraw")
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 """From one call to a Slurm at ease to the longest deadlines."""

@@ -14,6 +14,11 @@ from controller.api.messages import StatusMessage
 from controller.checks.finding import Finding, error, ok, warning
 from controller.errors import JournalError
 from controller.journal import JournalReader
+from controller.reports.advice import cannot_be_suspended
+from controller.reports.text import clean, gpu_list
+
+MAX_JOBS = 20
+"""So many jobs that cannot be suspended are named."""
 
 VERIFIED_BYTES = 100 << 20
 """Larger journals are only opened: reading all of one takes longer than anybody waits for a check."""
@@ -52,6 +57,7 @@ def judge_api(url: str, deadline_seconds: float) -> Iterator[Finding]:
         yield ok(url, "API", f"answers, version {status.version}, policy {status.policy}")
     for problem in status.problems:
         yield warning(url, "controller", problem, "gandiva status shows whether it is still so")
+    yield from _unsuspendable(url, deadline_seconds)
     behind = time.time() - status.time
     if abs(behind) > 1.0 + deadline_seconds:
         yield warning(
@@ -60,6 +66,27 @@ def judge_api(url: str, deadline_seconds: float) -> Iterator[Finding]:
             f"the controller's clock differs from this host's by {abs(behind):.0f} s",
             "start an NTP client on both",
         )
+
+
+def _unsuspendable(url: str, deadline_seconds: float) -> Iterator[Finding]:
+    """Jobs that keep their GPUs because they cannot be suspended."""
+    try:
+        jobs = ApiClient(url, deadline_seconds=deadline_seconds).gpus().jobs
+    except (ApiUnavailable, ApiRefused) as failure:
+        yield warning(url, "API", f"which jobs cannot be suspended is not known: {failure}", "try again")
+        return
+    kept = [(job, job.failed_suspends) for job in jobs if job.failed_suspends is not None]
+    for job, failed in kept[:MAX_JOBS]:
+        yield warning(
+            f"job {job.job_id}",
+            "suspend",
+            clean(f"of user {job.user} on {gpu_list(job.running_on)} {cannot_be_suspended(failed)}"),
+            f'gandiva explain {job.job_id} says what its user can do; [suspend] unsuspendable = "requeue" or '
+            '"cancel" frees the GPUs of such jobs',
+        )
+    if len(kept) > MAX_JOBS:
+        more = f"and {len(kept) - MAX_JOBS} more that cannot be suspended"
+        yield warning(url, "suspend", more, "gandiva report --allusers names them")
 
 
 def _status(url: str, deadline_seconds: float) -> StatusMessage:

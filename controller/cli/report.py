@@ -121,7 +121,7 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report."""
-    from controller.reports.report import JournalSource, as_json, join
+    from controller.reports.report import JournalSource, as_json, join, unsuspendable
     from controller.reports.table import help_format, render
 
     if args.helpformat:
@@ -137,6 +137,8 @@ def run(args: argparse.Namespace) -> int:
     lines = as_json(rows, truncated=jobs.truncated) if args.json else render(rows, layout)
     for line in lines:
         print(line)
+    for warning in unsuspendable(rows):
+        print(f"gandiva: {warning}", file=sys.stderr)
     if jobs.truncated:
         print(f"gandiva: there are more; these are the newest {len(rows)} (--limit)", file=sys.stderr)
     return 0

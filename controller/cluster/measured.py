@@ -18,7 +18,7 @@ from controller.model import JobId
 log = logging.getLogger(__name__)
 
 CALLS: Final = (
-    "load", "job", "bind", "unbind", "release", "hold", "split", "suspend", "resume", "requeue_hold",
+    "load", "job", "bind", "unbind", "release", "hold", "split", "suspend", "resume", "requeue_hold", "end",
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "unknown_job", "refused", "unavailable", "cut_off", "error")
 """`cut_off`: ended at the deadline (or when the controller stopped), without an answer."""
@@ -62,6 +62,9 @@ class MeasuredTransport:
 
     async def requeue_hold(self, job_id: JobId) -> None:
         await self._timed("requeue_hold", self._transport.requeue_hold(job_id), job_id)
+
+    async def end(self, job_id: JobId, reason: str) -> None:
+        await self._timed("end", self._transport.end(job_id, reason), job_id)
 
     async def close(self) -> None:
         await self._transport.close()

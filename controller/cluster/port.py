@@ -168,6 +168,11 @@ class ClusterPort(Protocol):
         """Stop the job and put it back into the queue, held."""
         ...
 
+    async def end(self, job_id: JobId, reason: str) -> None:
+        """Cancel the job, whatever its state. Its user reads the reason in Slurm (`SystemComment`). Harmless
+        when it is over already."""
+        ...
+
     async def close(self) -> None:
         """Let go of connections and threads."""
         ...

@@ -113,6 +113,9 @@ class PyslurmTransport:
     async def requeue_hold(self, job_id: JobId) -> None:
         await self._commands.requeue_hold(job_id)
 
+    async def end(self, job_id: JobId, reason: str) -> None:
+        await self._commands.end(job_id, reason)
+
     async def close(self) -> None:
         await asyncio.gather(*(worker.close() for worker in self._all))
 

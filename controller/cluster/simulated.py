@@ -60,6 +60,9 @@ class SimulatedJob:
     start_time: float | None = None
     end_time: float | None = None
     restart_count: int = 0
+    requeue: bool = True
+    """False: `--no-requeue`."""
+    system_comment: str = ""
     exit_code: int = 0
     """What its script returns when its work is done."""
     name: str = ""
@@ -275,11 +278,21 @@ class SimulatedCluster:
             return
         if job.state not in (_RUNNING, _SUSPENDED):
             raise ClusterRefused(f"job {job_id} is {job.state_name}, not running")
+        if not job.requeue:
+            raise ClusterRefused(f"job {job_id} may not be requeued (--no-requeue)")
         job.held = True
         job.restart_count += 1
         job.overhead_seconds = job.restart_seconds
         self._to(job, _COMPLETING)
         self._after(self.costs.requeue_seconds + job.checkpoint_seconds, self._requeued, job)
+        self._answer()
+
+    async def end(self, job_id: JobId, reason: str) -> None:
+        await self._rpc()
+        job = self._find(job_id)
+        if job.state is not _ENDED:
+            job.system_comment = reason
+            self._end(job, "CANCELLED")
         self._answer()
 
     async def close(self) -> None:
@@ -418,6 +431,7 @@ def request_text(
     nodes: int | None = 1,
     weight: float = 1.0,
     suspend: str | None = None,
+    migrate: bool | None = None,
     model: str | None = None,
 ) -> str:
     """An `admin_comment` as the job_submit module writes it."""
@@ -427,6 +441,8 @@ def request_text(
     message: dict[str, object] = {"v": 1, **fields, "weight": weight}
     if suspend:
         message["suspend"] = suspend
+    if migrate is not None:
+        message["migrate"] = migrate
     if model:
         message["model"] = model
     return "gandiva:" + json.dumps(message, separators=(",", ":"))

@@ -102,6 +102,9 @@ class SlurmCluster:
     async def requeue(self, job_id: JobId) -> None:
         await self._within(f"requeueing job {job_id}", self._requeue(job_id))
 
+    async def end(self, job_id: JobId, reason: str) -> None:
+        await self._within(f"cancelling job {job_id}", self._end(job_id, reason))
+
     async def close(self) -> None:
         await self._transport.close()
 
@@ -195,6 +198,12 @@ class SlurmCluster:
             await self._transport.requeue_hold(job_id)
         elif record.reason != REQUEUED_HELD:
             raise ClusterRefused(f"job {job_id} is {record.state[0]}: requeueing it would run it again")
+
+    async def _end(self, job_id: JobId, reason: str) -> None:
+        record = await self._transport.job(job_id)
+        if job_state(record.state) not in (JobState.ENDED, JobState.COMPLETING):
+            await self._settle(job_id)
+            await self._transport.end(job_id, reason)
 
     async def _switch(self, job_id: JobId, wanted: JobState) -> None:
         """Suspend or resume. Slurm refuses to resume what runs, and does not even answer for a job that it

@@ -6,8 +6,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from controller.api.messages import EventMessage, JobMessage, LiveJobMessage
+from controller.api.messages import EventMessage, FailedSuspendsMessage, JobMessage, LiveJobMessage
 from controller.cluster.port import LIMIT_REASONS
+from controller.reports import units
 from controller.reports.slurm_job import SlurmJob
 
 _REASON = re.compile(r"\(reason: (.+)\)$")
@@ -77,6 +78,16 @@ def _about_reason(reason: str) -> str:
     return ""
 
 
+def cannot_be_suspended(failed: FailedSuspendsMessage) -> str:
+    """Since when, why, and what follows."""
+    attempts = units.several(failed.tries, "attempt")
+    follows = {"requeue": "it is requeued next", "cancel": "it is cancelled next"}
+    return (
+        f"could not be suspended since {units.moment(failed.since)}, {attempts}: {failed.why}; "
+        f"{follows.get(failed.way_out, 'it keeps its GPUs')}"
+    )
+
+
 def next_step(
     job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None, refused: str = ""
 ) -> str:
@@ -92,7 +103,7 @@ def next_step(
         return "nothing: Gandiva takes it in when Slurm would start it"
     if live.phase in ("queued", "starting") and (advice := _about_reason(refused)):
         return advice
-    if live.phase == "running" and not live.suspendable:
+    if live.phase == "running" and (live.failed_suspends is not None or not live.suspendable):
         return (
             "call step() of its session between mini-batches, or submit it with --gandiva-suspend=requeue: "
             "until it can be suspended it shares its GPUs with nobody"

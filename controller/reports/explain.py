@@ -8,7 +8,12 @@ from collections.abc import Iterator, Sequence
 
 from controller.api.messages import ExplainMessage, JobMessage, LiveJobMessage
 from controller.reports import units
-from controller.reports.advice import next_step, not_started_by_slurm, why_not_eligible
+from controller.reports.advice import (
+    cannot_be_suspended,
+    next_step,
+    not_started_by_slurm,
+    why_not_eligible,
+)
 from controller.reports.row import Row
 from controller.reports.slurm_job import SlurmJob
 from controller.reports.text import clean, fit, gpu_list, width
@@ -128,7 +133,9 @@ def _facts(answer: ExplainMessage, columns: int, slurm: SlurmJob | None) -> Iter
         facts.append(("bound to", f"any {live.gpus} of {bound}" if floating else bound))
     if live is not None and live.running_on:
         facts.append(("is on", gpu_list(live.running_on)))
-    if live is not None and not live.suspendable:
+    if live is not None and live.failed_suspends is not None:
+        facts.append(("note", clean(cannot_be_suspended(live.failed_suspends))))
+    elif live is not None and not live.suspendable:
         facts.append(("note", "it could not be suspended a short while ago, so it keeps its GPUs for now"))
     if job is not None:
         row = Row(job, answer.time)

@@ -12,11 +12,14 @@ from typing import Any, Protocol
 from controller.api.convert import job_message, timeline_message
 from controller.api.messages import GpusMessage, JobsMessage, TimelineMessage
 from controller.journal import JobFilter, JournalReader
+from controller.reports.advice import cannot_be_suspended
 from controller.reports.row import Row
 from controller.reports.sacct import Accounting
 from controller.reports.states import is_final
+from controller.reports.text import clean, gpu_list
 from controller.reports.when import parse_time
 
+MAX_WARNINGS = 20
 _TASK = re.compile(r"([0-9]{1,10})_(?:([0-9]{1,10})|\[.*)", re.ASCII)
 
 
@@ -96,6 +99,19 @@ def _values(row: Row) -> dict[str, Any]:
         "wait_seconds": row.waited,
         "share_fraction": min(1.0, row.job.run_seconds / elapsed) if elapsed else None,
     }
+
+
+def unsuspendable(rows: Sequence[Row]) -> Iterator[str]:
+    """Warnings of jobs that keep their GPUs because they cannot be suspended."""
+    kept = [(row, row.job.failed_suspends) for row in rows if row.job.failed_suspends is not None]
+    for row, failed in kept[:MAX_WARNINGS]:
+        where = gpu_list(row.job.last_gpus)
+        yield clean(
+            f"warning: job {row.job_id} ({row.job.user}) on {where} {cannot_be_suspended(failed)}; "
+            f"gandiva explain {row.job_id} says what its user can do"
+        )
+    if len(kept) > MAX_WARNINGS:
+        yield f"warning: and {len(kept) - MAX_WARNINGS} more that cannot be suspended"
 
 
 def start_of_day(now: float) -> float:

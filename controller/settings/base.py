@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from controller.model import SuspendMethod
+from controller.model import SuspendMethod, Unsuspendable
 
 
 class Section(BaseModel):
@@ -129,6 +129,13 @@ def _method(value: object) -> object:
     return value
 
 
+def _way(value: object) -> object:
+    if isinstance(value, str):
+        with contextlib.suppress(ValueError):
+            return Unsuspendable(value)
+    return value
+
+
 # Validation is strict: TOML has types of its own, so a quoted number is a mistake. What TOML lacks
 # (paths, sizes, enumerations) is made from strings here.
 ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**62)]
@@ -137,6 +144,7 @@ Address = Annotated[str, AfterValidator(_address)]
 ListenAddress = Annotated[str, AfterValidator(_listen)]
 Url = Annotated[str, AfterValidator(check_url)]
 Method = Annotated[SuspendMethod, BeforeValidator(_method)]
+Way = Annotated[Unsuspendable, BeforeValidator(_way)]
 NodeName = Annotated[str, AfterValidator(_node_name)]
 UserName = Annotated[str, AfterValidator(_user_name)]
 HostName = Annotated[str, AfterValidator(_host)]

@@ -10,7 +10,7 @@ from pydantic import BaseModel, Field
 from pydantic.fields import FieldInfo
 
 from controller import places
-from controller.model import SuspendMethod
+from controller.model import SuspendMethod, Unsuspendable
 from controller.settings.base import (
     AbsolutePath,
     Address,
@@ -22,6 +22,7 @@ from controller.settings.base import (
     Section,
     Url,
     UserName,
+    Way,
     setting,
     split_address,
     table,
@@ -166,6 +167,20 @@ class SuspendSettings(Section):
         "After a failed suspend the job keeps its GPUs for this long before it is asked again.",
         ge=0,
         le=86400,
+    )
+    unsuspendable: Way = setting(
+        Unsuspendable.KEEP,
+        "What becomes of a job whose turn is over and that cannot be suspended (two GPU processes without a "
+        "session, for example). keep: it keeps its GPUs; gandiva check and gandiva report warn of it. "
+        "requeue: it is stopped and starts again from its own checkpoint; one whose user said --no-requeue "
+        "or --gandiva-migrate=no keeps its GPUs. cancel: it is cancelled, with the reason in Slurm's "
+        "SystemComment.",
+    )
+    unsuspendable_tries: int = setting(
+        3,
+        "So many suspends of a job must fail in a row before suspend.unsuspendable counts for it.",
+        ge=1,
+        le=1000,
     )
 
 

@@ -296,6 +296,9 @@ class Simulation:
             suspend_in_slurm=suspend.mode == "slurm",
             default_method=self.settings.requests.suspend,
             step_deadline_seconds=suspend.step_deadline_seconds,
+            retry_after_seconds=suspend.retry_after_seconds,
+            unsuspendable=suspend.unsuspendable,
+            unsuspendable_tries=suspend.unsuspendable_tries,
             concurrent=not self._ideal,
             start_deadline_seconds=max(60.0, 2 * self.settings.simulation.start_seconds),
         )

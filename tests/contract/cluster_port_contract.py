@@ -233,6 +233,10 @@ class ClusterPortContract:
         with pytest.raises(UnknownJob):
             await getattr(world.port, call)(NO_JOB)
 
+    async def test_ending_an_unknown_job(self, world: World) -> None:
+        with pytest.raises(UnknownJob):
+            await world.port.end(NO_JOB, "why")
+
     async def test_binding_an_unknown_job(self, world: World) -> None:
         with pytest.raises(UnknownJob):
             await world.port.bind(NO_JOB, gpus(world.nodes[0], 0))
@@ -297,6 +301,15 @@ class ClusterPortContract:
                 await call(job_id)
         assert (await world.port.job(job_id)).state_name == "COMPLETED"
 
+    @pytest.mark.parametrize("state", ["pending", "running", "suspended"])
+    async def test_a_job_is_ended_with_a_reason(self, world: World, state: str) -> None:
+        job_id = await (running(world, gpus(world.nodes[0], 0)) if state != "pending" else world.submit())
+        if state == "suspended":
+            await world.port.suspend(job_id)
+        await world.port.end(job_id, "it cannot be suspended")
+        assert (await in_state(world, job_id, JobState.ENDED)).state_name == "CANCELLED"
+        await world.port.end(job_id, "an answer may get lost, and the call be repeated")
+
     async def test_an_unbound_job_is_as_it_was_submitted(self, world: World) -> None:
         job_id = await world.submit(gpus_per_node=2)
         submitted = await world.port.job(job_id)
@@ -347,6 +360,20 @@ class ClusterPortContract:
 
 class RealSlurmContract(ClusterPortContract):
     """For adapters with a real Slurm behind them: what users ask for in Slurm's own words."""
+
+    async def test_the_reason_of_an_end_is_what_its_user_reads(self, world: SlurmWorld) -> None:
+        job_id = await running(world, gpus(world.nodes[0], 0))
+        await world.port.end(job_id, "it cannot be suspended: 'rank' said\n\"no\", twice=2 \u2026")
+        await in_state(world, job_id, JobState.ENDED)
+        text = await world.user("scontrol", "show", "job", str(job_id))
+        assert "SystemComment=it cannot be suspended: ?rank? said??no?, twice=2 ?" in text
+
+    async def test_a_job_that_may_not_be_requeued_runs_on(self, world: SlurmWorld) -> None:
+        job_id = await world.submit("--no-requeue")
+        await running(world, gpus(world.nodes[0], 0), job_id)
+        with pytest.raises(ClusterRefused):
+            await world.port.requeue(job_id)
+        assert (await world.port.job(job_id)).state is JobState.RUNNING
 
     async def test_cores_tasks_and_memory(self, world: SlurmWorld) -> None:
         job_id = await world.submit(

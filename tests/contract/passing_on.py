@@ -39,3 +39,6 @@ class PassingOn:
 
     async def requeue(self, job_id: JobId) -> None:
         await self._call("requeue", job_id)
+
+    async def end(self, job_id: JobId, reason: str) -> None:
+        await self._call("end", job_id, reason)

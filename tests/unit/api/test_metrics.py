@@ -204,7 +204,7 @@ async def test_calls_to_slurm_by_outcome(
     transport: Transport = MeasuredTransport(Fake(), metrics)  # type: ignore[arg-type]
     for call in CALLS:
         arguments: list[object] = [] if call == "load" else [JobId(1)]
-        if call in ("bind", "unbind", "split"):
+        if call in ("bind", "unbind", "split", "end"):
             arguments.append(None)
         if failure is None:
             await getattr(transport, call)(*arguments)

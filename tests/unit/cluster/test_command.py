@@ -138,6 +138,13 @@ async def test_binding_and_unbinding(fake: Fake) -> None:
     ]
 
 
+async def test_a_cancelled_job_is_told_why(fake: Fake) -> None:
+    fake("scontrol", "")
+    fake("scancel", "")
+    await known(7).end(JobId(7), 'no "way"\nout')
+    assert calls() == ["scontrol update JobId=7 SystemComment=no ?way??out", "scancel 7"]
+
+
 async def test_a_task_that_has_its_arrays_id_is_named_by_its_number(fake: Fake) -> None:
     """To scontrol, job 7 would be all tasks of array 7."""
     fake("scontrol", "")

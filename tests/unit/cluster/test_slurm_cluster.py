@@ -75,6 +75,9 @@ class FakeTransport:
     async def requeue_hold(self, job_id: JobId) -> None:
         await self._did("requeue_hold", job_id)
 
+    async def end(self, job_id: JobId, reason: str) -> None:
+        await self._did("end", job_id, reason)
+
     async def close(self) -> None:
         await self._did("close")
 
@@ -265,6 +268,13 @@ async def test_what_is_over_is_not_run_again(state: tuple[str, ...]) -> None:
     assert transport.calls == []
 
 
+@pytest.mark.parametrize("state", [("COMPLETED",), ("COMPLETED", "COMPLETING"), ("FAILED",)])
+async def test_what_is_over_is_not_cancelled(state: tuple[str, ...]) -> None:
+    transport = FakeTransport(running_record("gres/shard:a100_0:1", "n1", state=state))
+    await port(transport).end(JOB, "why")
+    assert transport.calls == []
+
+
 async def test_a_call_that_undoes_another_one_does_not_overtake_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("controller.cluster.slurm.SETTLE_SECONDS", 0.05)
     transport = FakeTransport(running_record("gres/shard:a100_0:1", "n1"))
@@ -313,12 +323,12 @@ async def test_slurmctld_does_not_answer_for_jobs_it_does_not_know() -> None:
 
 
 @pytest.mark.parametrize(
-    "call", ["observe", "job", "bind", "unbind", "release", "hold", "suspend", "resume", "requeue"]
+    "call", ["observe", "job", "bind", "unbind", "release", "hold", "suspend", "resume", "requeue", "end"]
 )
 async def test_every_call_has_a_deadline(call: str) -> None:
     transport = FakeTransport(job_record())
     transport.hangs = True
-    arguments = {"observe": (), "bind": (JOB, N1)}.get(call, (JOB,))
+    arguments = {"observe": (), "bind": (JOB, N1), "end": (JOB, "why")}.get(call, (JOB,))
     with pytest.raises(ClusterUnavailable, match=r"not done within 0\.05 s"):
         await getattr(port(transport, deadline_seconds=0.05), call)(*arguments)
 

@@ -61,7 +61,8 @@ class World:
         nodes = options.pop("nodes", 1)
         weight = options.pop("weight", 1.0)
         suspend = options.pop("suspend", None)
-        text = request_text(gpus, nodes=nodes, weight=weight, suspend=suspend)
+        migrate = options.pop("migrate", None)
+        text = request_text(gpus, nodes=nodes, weight=weight, suspend=suspend, migrate=migrate)
         return self.cluster.submit(text, work_seconds, **options)  # type: ignore[arg-type]
 
     def start(self) -> Controller:

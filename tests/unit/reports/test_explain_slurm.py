@@ -17,6 +17,7 @@ from controller.reports.slurm_job import SlurmJob, ask_slurm
 
 from .test_words_about_jobs import NOW, QUEUED, SUSPENDED, job, live
 
+FAILED: dict[str, Any] = {"tries": 2, "since": NOW - 300, "why": "node n1: two processes"}
 INELIGIBLE: dict[str, Any] = {**QUEUED, "phase": "ineligible", "reason": ""}
 
 
@@ -50,6 +51,14 @@ def test_a_job_that_slurm_holds_back(slurm: SlurmJob | None, why: str, step: str
     assert f"next {step}" in said and (not why or f"why {why}" in said)
 
 
+def test_a_job_that_cannot_be_suspended_says_since_when_why_and_what_follows() -> None:
+    said = text(ExplainMessage(time=NOW, live=live(failed_suspends=FAILED)))
+    assert "note could not be suspended since" in said
+    assert "2 attempts: node n1: two processes; it keeps its GPUs" in said
+    said = text(ExplainMessage(time=NOW, live=live(failed_suspends=FAILED | {"way_out": "cancel"})))
+    assert "two processes; it is cancelled next" in said
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -58,6 +67,7 @@ def test_a_job_that_slurm_holds_back(slurm: SlurmJob | None, why: str, step: str
         ({"phase": "stuck"}, "scancel frees them"),
         ({"phase": "unknown"}, "gandiva status names the node"),
         ({"suspendable": False}, "--gandiva-suspend=requeue"),
+        ({"failed_suspends": FAILED}, "--gandiva-suspend=requeue"),
         ({}, ""),
     ],
 )

@@ -8,7 +8,7 @@ import pytest
 
 from controller.api.messages import JobMessage, JobsMessage
 from controller.reports.columns import BRIEF_FORMAT, COLUMNS, DEFAULT_FORMAT, LONG_FORMAT, Style
-from controller.reports.report import as_json, join
+from controller.reports.report import as_json, join, unsuspendable
 from controller.reports.row import Row
 from controller.reports.sacct import Accounting
 from controller.reports.table import InvalidFormat, Layout, help_format, parse_format, render
@@ -60,6 +60,15 @@ def test_a_limited_weight_is_shown_beside_the_one_asked_for() -> None:
         "1             2      2",
         "2           100      4 qos urgent",
     ]
+
+
+def test_jobs_that_cannot_be_suspended_are_warned_of() -> None:
+    failed = {"tries": 4, "since": NOW - 100, "why": "node n1: \x1b[2Jtwo processes"}
+    rows = [Row(job(1), NOW), *(Row(job(n, failed_suspends=failed), NOW) for n in range(2, 30))]
+    first, *_, last = unsuspendable(rows)
+    assert first.startswith("warning: job 2 (alice) on n1:0-1 could not be suspended since ")
+    assert "4 attempts: node n1: ?[2Jtwo processes; it keeps its GPUs; gandiva explain 2 says" in first
+    assert last == "warning: and 8 more that cannot be suspended"
 
 
 def test_times_that_are_not_known_yet() -> None:

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Jobs that cannot be suspended: what the site's setting makes of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.cluster.port import JobState
+from controller.errors import NodeError
+from controller.executor import Step
+from controller.journal import JournalReader
+from controller.model import JobId, Unsuspendable
+from controller.simulation.virtual_time import run_virtual
+from tests.unit.loop.world import World
+
+TRIES = 3
+PATIENCE_SECONDS = 300.0
+"""More than three tries of five seconds each, twenty seconds after one another."""
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await scenario()
+
+    run_virtual(main(), start=1_000_000.0)
+
+
+def make_world(tmp_path: Path, unsuspendable: Unsuspendable) -> World:
+    return World(
+        tmp_path,
+        gpus=1,
+        step_deadline_seconds=5.0,
+        retry_after_seconds=20.0,
+        unsuspendable=unsuspendable,
+        unsuspendable_tries=TRIES,
+    )
+
+
+def events(world: World, job: JobId) -> list[str]:
+    return [event.kind for event in JournalReader(world.journal_path).events(job)]
+
+
+def two_jobs(world: World, **options: Any) -> tuple[JobId, JobId]:
+    """One that cannot be suspended and has the GPU, and one that waits for it."""
+    stubborn = world.submit(**options)
+    world.nodes.stubborn.add(stubborn)
+    return stubborn, world.submit(work_seconds=30.0)
+
+
+def test_by_default_it_keeps_its_gpus_and_is_shown_with_the_reason(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = make_world(tmp_path, Unsuspendable.KEEP)
+        stubborn, waiting = two_jobs(world)
+        world.start()
+        await asyncio.sleep(PATIENCE_SECONDS)
+        assert world.running() == {stubborn}
+        failed = world.ticks[-1].snapshot.jobs[stubborn].failed_suspends
+        assert failed is not None and failed.tries > TRIES and "cannot be checkpointed" in failed.why
+        assert 1_000_000.0 < failed.since < 1_000_030.0
+        world.nodes.stubborn.clear()
+        await world.until_ended([waiting], 100)
+        assert world.ticks[-1].snapshot.jobs[stubborn].failed_suspends is None
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_requeued_it_waits_in_line_and_the_other_job_gets_the_gpu(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = make_world(tmp_path, Unsuspendable.REQUEUE)
+        stubborn, waiting = two_jobs(world)
+        world.start()
+        await world.until_ended([waiting], PATIENCE_SECONDS)
+        assert world.cluster.jobs[stubborn].restart_count == 1
+        assert events(world, stubborn).count("suspend-failed") == TRIES
+        (requeue,) = [
+            d for d in JournalReader(world.journal_path).decisions(stubborn) if d.action == "requeue"
+        ]
+        assert "cannot be suspended (failed attempts: 3)" in requeue.reason
+        await asyncio.sleep(10)
+        assert world.running() == {stubborn}, "it starts again"
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_a_cancelled_job_leaves_the_reason_in_slurm_and_in_the_journal(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = make_world(tmp_path, Unsuspendable.CANCEL)
+        stubborn, waiting = two_jobs(world)
+        world.start()
+        await world.until_ended([stubborn, waiting], PATIENCE_SECONDS)
+        job = world.cluster.jobs[stubborn]
+        assert (
+            job.state_name == "CANCELLED" and "cannot be suspended (failed attempts: 3)" in job.system_comment
+        )
+        assert events(world, stubborn).count("suspend-failed") == TRIES
+        assert events(world, stubborn)[-1] == "cancelled"
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("refused", ["--no-requeue", "--gandiva-migrate=no"])
+def test_a_job_whose_user_refused_a_requeue_keeps_its_gpus(tmp_path: Path, refused: str) -> None:
+    async def scenario() -> None:
+        world = make_world(tmp_path, Unsuspendable.REQUEUE)
+        options = {"requeue": False} if refused == "--no-requeue" else {"migrate": False}
+        stubborn, _ = two_jobs(world, **options)
+        world.start()
+        await asyncio.sleep(PATIENCE_SECONDS)
+        assert world.running() == {stubborn}
+        assert world.cluster.jobs[stubborn].restart_count == 0
+        assert ("requeue-failed" in events(world, stubborn)) is (refused == "--no-requeue")
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("trouble", ["unreachable", "internal"])
+def test_what_is_its_nodes_fault_does_not_count(tmp_path: Path, trouble: str) -> None:
+    async def scenario() -> None:
+        world = make_world(tmp_path, Unsuspendable.CANCEL)
+        job, _ = two_jobs(world)
+        world.nodes.stubborn.clear()
+
+        async def fails(node: str, *_: Any, **__: Any) -> None:
+            raise NodeError(node, trouble, "it is the node's fault")
+
+        world.nodes.pause = fails  # type: ignore[method-assign,assignment]
+        world.start()
+        await asyncio.sleep(PATIENCE_SECONDS)
+        assert world.state(job) is JobState.RUNNING
+        assert events(world, job).count("suspend-failed") > TRIES
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_a_controller_killed_before_the_cancellation_counts_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = make_world(tmp_path, Unsuspendable.CANCEL)
+        stubborn, waiting = two_jobs(world)
+        controller = world.start()
+        killed = asyncio.Event()
+        original = controller._recorder.operation_step
+
+        def step_or_die(operation: int, step: Step, now: float) -> None:
+            original(operation, step, now)
+            if step is Step.CANCEL:
+                killed.set()
+                raise asyncio.CancelledError
+
+        controller._recorder.operation_step = step_or_die  # type: ignore[method-assign]
+        await asyncio.wait_for(killed.wait(), PATIENCE_SECONDS)
+        await world.kill()
+        world.start()
+        await world.until_ended([stubborn, waiting], PATIENCE_SECONDS)
+        assert world.cluster.jobs[stubborn].state_name == "CANCELLED"
+        await world.stop()
+        world.check()
+
+    run(scenario)
