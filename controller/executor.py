@@ -320,6 +320,10 @@ class Executor:
                 await self._take_back(job.id)
             self._ledger.release(job.id)
             raise
+        if started.state in _OVER:
+            self._charge(started, action.gpus, released)
+            self._ledger.release(job.id)
+            raise _JobEnded(f"job {job.id} ended before it was seen running")
         if started.binding != action.binding:
             # Slurm's word counts: from now on these are its GPUs (the next snapshot says so too).
             message = f"started on {_names(started.binding)} instead of {_names(action.binding)}"
@@ -329,6 +333,18 @@ class Executor:
         since = started.start_time
         believable = since is not None and released <= since <= self._clock.now()
         self._begin_slice(job.id, action.gpus, since if believable else None)
+
+    def _charge(self, job: SlurmJob, gpus: GpuSet, released: float) -> None:
+        """A job that is over and was not seen running: it was on its GPUs for as long as Slurm states, since
+        its release at the earliest (Slurm's times are whole seconds)."""
+        assert job.start_time is not None
+        now = self._clock.now()
+        since = min(max(released, job.start_time), now)
+        self._begin_slice(job.id, gpus, since)
+        if job.end_time is not None:  # (else the loop ends it)
+            end = min(since + max(0.0, job.end_time - job.start_time), now)
+            if self._memory.stopped(job.id, end):
+                self._recorder.slice_ends(job.id, "job ended", end)
 
     def _prepare(self, job: Job, action: Place) -> Awaitable[object]:
         bound = by_node(action.binding)
@@ -346,8 +362,8 @@ class Executor:
         )
 
     async def _await_start(self, job_id: JobId) -> SlurmJob:
-        """Until Slurm says RUNNING. Raises ClusterRefused at the start deadline, and long before it where a
-        limit of an association or a QOS stands in the way."""
+        """Until Slurm says RUNNING, or that it ran. Raises ClusterRefused at the start deadline, and long
+        before it where a limit of an association or a QOS stands in the way."""
         begin = self._clock.now()
         deadline = begin + self.settings.start_deadline_seconds
         pause_seconds = 0.05
@@ -358,7 +374,7 @@ class Executor:
                 if self._clock.now() >= deadline:
                     raise
             else:
-                if job.state in _STARTED:
+                if job.state in _STARTED or (job.state in _OVER and job.start_time is not None):
                     return job
                 if job.state in _OVER:
                     raise _JobEnded(f"job {job_id} ended while it was starting")

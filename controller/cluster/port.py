@@ -97,6 +97,7 @@ class SlurmJob:
     submit_time: float
     start_time: float | None
     end_time: float | None
+    """Known from COMPLETING on."""
     binding: GpuSet
     """GPUs allocated as shards. Empty while pending."""
     exclusive_gpus: bool

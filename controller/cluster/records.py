@@ -40,6 +40,7 @@ _MIB = 2**20
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
 _CUT_SHORT = "..."
 """Ends a list of array tasks of more than 64 bytes (SLURM_BITSTR_LEN); the number before it may be cut."""
+_OVER = frozenset({JobState.COMPLETING, JobState.ENDED})
 _ALLOCATED = frozenset({JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 
 
@@ -188,7 +189,7 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
         submit_time=float(record.submit_time),
         # A job cancelled while it waits gets a start time too.
         start_time=float(record.start_time) if record.start_time and nodes else None,
-        end_time=float(record.end_time) if record.end_time and state is JobState.ENDED else None,
+        end_time=float(record.end_time) if record.end_time and state in _OVER else None,
         binding=_binding(record, nodes) if allocated else frozenset(),
         exclusive_gpus=allocated and _holds_whole_gpus(record),
         nodes=nodes,

@@ -87,7 +87,7 @@ def test_jobs_that_failed_cannot_be_suspended_or_are_on_a_lost_node(site: Site) 
         told(
             site,
             stubborn,
-            "it could not be suspended a short while ago",
+            "note could not be suspended since",
             "next call step() of its session",
             "Events",
         )
