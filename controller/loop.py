@@ -46,6 +46,9 @@ LEFTOVER_SECONDS = 5.0
 CLOCK_DRIFT_SECONDS = 2.0
 """More than this between the time of day and the time since the machine started: somebody set the clock."""
 
+LONGEST_LOOK_SECONDS = 10.0
+"""One look at a GPU says no more than this about how busy it was."""
+
 _STATE_KEY = "policy-state:"
 _UPTIME_KEY = "uptime"
 _LAST_STEPS = frozenset({Step.AWAIT_START.value, Step.NODE_RESUME.value})
@@ -376,6 +379,9 @@ class Controller:
             memory.gpu_seconds = totals.gpu_seconds
             memory.moves = totals.moves
             memory.suspends = totals.suspends
+            if totals.utilization_fraction is not None:
+                memory.watched_seconds = totals.run_seconds
+                memory.busy_seconds = totals.run_seconds * totals.utilization_fraction
 
     def _clock_was_set_by(self, last_seen: float, now: float) -> float:
         """By how many seconds the time of day was set while no controller was there (more than it may drift).
@@ -444,7 +450,36 @@ class Controller:
             unseen = {job.id for job in seen if job.phase is Phase.UNKNOWN}
             self._was_running = {j: was for j, was in self._was_running.items() if j in unseen}
             self._was_starting = {j: since for j, since in self._was_starting.items() if j in unseen}
+        if changes is None:
+            self._watch_utilization(snapshot)
         self._looked_at = now
+
+    def _watch_utilization(self, snapshot: Snapshot) -> None:
+        """How busy the GPUs of running jobs are. One Gandiva job is on a GPU at a time, so the utilisation of
+        the GPU is the job's. NVML's figure is of the last second: a slice's first look does not count."""
+        if self._looked_at is None:
+            return
+        seconds = min(snapshot.time - self._looked_at, LONGEST_LOOK_SECONDS)
+        seen = {
+            gpu.id: gpu.utilization_fraction
+            for node in snapshot.nodes.values()
+            for gpu in node.gpus
+            if gpu.utilization_fraction is not None
+        }
+        for job in snapshot.jobs.values():
+            memory = self._memory[job.id]
+            since = memory.running_since
+            if (
+                job.phase is not _RUNNING
+                or job.id in snapshot.busy
+                or since is None
+                or since > self._looked_at
+            ):
+                continue
+            used = [seen[gpu] for gpu in job.running_on if gpu in seen]
+            if used and len(used) == len(job.running_on):
+                memory.watched_seconds += seconds
+                memory.busy_seconds += seconds * sum(used) / len(used)
 
     def _ran_since(self, job_id: JobId, started: float | None, now: float) -> float:
         """Since when a job is on its GPUs that is found there: a running job goes on when no controller is
@@ -510,6 +545,7 @@ class Controller:
     def _record(self, job: SlurmJob, request: Request) -> JobRecord:
         memory = self._memory[job.id]
         ended = job.state is JobState.ENDED
+        utilization = memory.utilization_fraction
         return JobRecord(
             id=job.id,
             user=job.user,
@@ -528,6 +564,8 @@ class Controller:
             step_seconds=memory.profile.step_seconds,
             peak_memory_bytes=memory.profile.peak_memory_bytes or None,
             exit_code=job.exit_code if ended else None,
+            # (Rounded, so that it is not written at every look.)
+            utilization_fraction=None if utilization is None else round(utilization, 2),
         )
 
     def _commit(self) -> None:

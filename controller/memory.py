@@ -28,9 +28,18 @@ class JobMemory:
     unsuspendable_until: float | None = None
     """A suspend failed: do not ask again until then."""
     failed_suspends: FailedSuspends | None = None
+    watched_seconds: float = 0.0
+    """Part of its time on GPUs in which it was seen how busy they were."""
+    busy_seconds: float = 0.0
+    """That time, times their utilisation."""
     suspends: int = 0
     moves: int = 0
     profile: Profile = field(default_factory=Profile)
+
+    @property
+    def utilization_fraction(self) -> float | None:
+        """Of its GPUs, on average, while it was on them. None: not seen yet."""
+        return self.busy_seconds / self.watched_seconds if self.watched_seconds else None
 
     def run_seconds_at(self, now: float) -> float:
         """Time on GPUs, the current slice included."""

@@ -32,6 +32,7 @@ def job_message(row: JobRow) -> JobMessage:
         step_seconds=record.step_seconds,
         exit_code=record.exit_code,
         peak_memory_bytes=record.peak_memory_bytes,
+        utilization_fraction=record.utilization_fraction,
         last_gpus=[str(gpu) for gpu in row.last_gpus],
         on_gpus=row.on_gpus,
         reason=row.reason,

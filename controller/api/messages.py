@@ -121,6 +121,8 @@ class JobMessage(Message):
     """128 + the signal where a signal ended it; else its exit code."""
     peak_memory_bytes: int | None = None
     """Most memory seen on one GPU."""
+    utilization_fraction: float | None = None
+    """Of its GPUs, on average, while it was on them."""
     last_gpus: list[str] = Field(default_factory=list)
     on_gpus: bool = False
     phase: str | None = None

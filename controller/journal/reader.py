@@ -64,6 +64,7 @@ class JournalReader:
         statement = f"""
             SELECT jobs.job_id, user, account, partition, name, jobs.gpus, weight, submit, jobs.start,
                 jobs.end, state, request, moves, suspends, step_seconds, exit_code, peak_memory_bytes,
+                utilization_fraction,
                 coalesce(run_seconds, 0), coalesce(gpu_seconds, 0), coalesce(usage.slices, 0),
                 coalesce(usage.gpus, ''), slices.start, slices.gpu_count,
                 (SELECT reason FROM decisions WHERE decisions.job_id = jobs.job_id
@@ -198,8 +199,8 @@ def _where(which: JobFilter) -> tuple[list[str], list[object]]:
 
 def _job_row(row: Sequence[Any], now: float) -> JobRow:
     (job_id, user, account, partition, name, gpus, weight, submit, start, end, state, request) = row[:12]
-    moves, suspends, step_seconds, exit_code, peak_memory = row[12:17]
-    run_seconds, gpu_seconds, slices, places, slice_start, slice_gpus, reason = row[17:]
+    moves, suspends, step_seconds, exit_code, peak_memory, utilization = row[12:18]
+    run_seconds, gpu_seconds, slices, places, slice_start, slice_gpus, reason = row[18:]
     running = max(0.0, now - slice_start) if slice_start is not None else 0.0
     return JobRow(
         JobRecord(
@@ -220,6 +221,7 @@ def _job_row(row: Sequence[Any], now: float) -> JobRow:
             step_seconds,
             exit_code,
             peak_memory,
+            utilization,
         ),
         run_seconds + running,
         gpu_seconds + running * (slice_gpus or 0),

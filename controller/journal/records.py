@@ -40,6 +40,8 @@ class JobRecord:
     """128 + the signal where a signal ended it, as shells say it; else its exit code."""
     peak_memory_bytes: int | None = None
     """Most memory seen on one GPU."""
+    utilization_fraction: float | None = None
+    """Of its GPUs, on average, while it was on them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class JobTotals:
     slices: int = 0
     moves: int = 0
     suspends: int = 0
+    utilization_fraction: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

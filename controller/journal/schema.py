@@ -91,6 +91,7 @@ MIGRATIONS: tuple[str, ...] = (
 
     CREATE TABLE state (key TEXT PRIMARY KEY, value TEXT NOT NULL);
     """,
+    "ALTER TABLE jobs ADD COLUMN utilization_fraction REAL;",
 )
 
 

@@ -71,7 +71,7 @@ _EVENT = "INSERT INTO events (time, job_id, node, kind, message) VALUES (?, ?, ?
 _STATE = "INSERT INTO state VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET value = excluded.value"
 # A requeued job gets a new submit time from Slurm; the journal keeps the user's.
 _JOB = """
-    INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    INSERT INTO jobs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
     ON CONFLICT (job_id) DO UPDATE SET
         user = excluded.user, account = excluded.account, partition = excluded.partition,
         name = excluded.name,
@@ -81,7 +81,8 @@ _JOB = """
         moves = max(moves, excluded.moves), suspends = max(suspends, excluded.suspends),
         step_seconds = coalesce(excluded.step_seconds, step_seconds),
         exit_code = coalesce(excluded.exit_code, exit_code),
-        peak_memory_bytes = coalesce(excluded.peak_memory_bytes, peak_memory_bytes)
+        peak_memory_bytes = coalesce(excluded.peak_memory_bytes, peak_memory_bytes),
+        utilization_fraction = coalesce(excluded.utilization_fraction, utilization_fraction)
 """
 _GONE = "UPDATE jobs SET end = ?, state = 'UNKNOWN' WHERE job_id = ? AND end IS NULL"
 _BEGIN = "INSERT OR REPLACE INTO operations (op_id, job_id, kind, begin, detail) VALUES (?, ?, ?, ?, ?)"
@@ -214,6 +215,7 @@ class Journal:
                     job.step_seconds,
                     job.exit_code,
                     job.peak_memory_bytes,
+                    job.utilization_fraction,
                 ),
             )
 
@@ -301,8 +303,8 @@ class Journal:
     def totals(self) -> dict[JobId, JobTotals]:
         """Use of GPUs so far of all jobs that have not ended, closed slices only."""
         rows = self._read(
-            "SELECT job_id, run_seconds, gpu_seconds, slices, coalesce(moves, 0), coalesce(suspends, 0) "
-            "FROM usage LEFT JOIN jobs USING (job_id) WHERE end IS NULL"
+            "SELECT job_id, run_seconds, gpu_seconds, slices, coalesce(moves, 0), coalesce(suspends, 0), "
+            "utilization_fraction FROM usage LEFT JOIN jobs USING (job_id) WHERE end IS NULL"
         )
         return {JobId(job_id): JobTotals(*values) for job_id, *values in rows}
 

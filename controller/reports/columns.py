@@ -52,6 +52,12 @@ COLUMNS: tuple[Column, ...] = (
     _column(
         "GPUTime", 11, lambda r: units.duration(r.job.gpu_seconds), "Time on GPUs, times the number of GPUs."
     ),
+    _column(
+        "GPUUtil",
+        7,
+        lambda r: units.percent(r.job.utilization_fraction),
+        "Utilisation of its GPUs while it was on them, on average.",
+    ),
     _column("JobID", 12, lambda r: r.job_id, "Job, for an array task ARRAY_INDEX.", left=True),
     _column("JobIDRaw", 12, lambda r: str(r.job.job_id), "Slurm's number of the job.", left=True),
     _column("JobName", 10, lambda r: r.job.name, "Name of the job.", left=True),
@@ -114,5 +120,5 @@ DEFAULT_FORMAT = "JobID%-8,JobName%-10,User%8,GPUs,Weight,State,Elapsed,GPUTime%
 BRIEF_FORMAT = "JobID,State,GPUTime,Share"
 LONG_FORMAT = (
     ""
-    "JobID,JobName%-16,User,Account,Partition,State,Phase,GPUs,Weight,ReqWeight,WeightLimit,Submit,Start,End,WaitTime,Elapsed,RunTime,SuspTime,GPUTime,Share,Slices,Suspends,Moves,StepTime,MaxGPUMem,NodeGPUs,ExitCode,Reason"
+    "JobID,JobName%-16,User,Account,Partition,State,Phase,GPUs,Weight,ReqWeight,WeightLimit,Submit,Start,End,WaitTime,Elapsed,RunTime,SuspTime,GPUTime,GPUUtil,Share,Slices,Suspends,Moves,StepTime,MaxGPUMem,NodeGPUs,ExitCode,Reason"
 )

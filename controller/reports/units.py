@@ -46,6 +46,11 @@ def share(part: float, whole: float) -> str:
     return f"{100 * min(1.0, part / whole):.1f}%" if whole > 0 else ""
 
 
+def percent(fraction: float | None) -> str:
+    """`66%`; empty for None."""
+    return "" if fraction is None else f"{100 * fraction:.0f}%"
+
+
 def several(number: int, noun: str) -> str:
     """`1 job`, `2 jobs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
