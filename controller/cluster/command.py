@@ -111,11 +111,17 @@ class CommandTransport:
 
     async def end(self, job_id: JobId, reason: str) -> None:
         what = f"cancelling job {job_id}"
+        name = await self._name_of(job_id)
+        comment = _one_line(reason)
         try:
-            await self._update(job_id, what, [f"SystemComment={_one_line(reason)}"])
+            squeue = ("squeue", "--noheader", "--states=all", f"--jobs={name}", "--format=%k")
+            own = (await run(*squeue, what=what, job_id=job_id)).strip()
+            if comment not in own:  # (the call may be repeated)
+                behind = "" if own in ("", "(null)") else f"{own}; "
+                await self._update(job_id, what, [f"Comment={behind}{comment}"])
         except ClusterRefused as refused:  # (the journal has the reason, too)
             log.info("job %s: no comment: %s", job_id, refused)
-        await run("scancel", await self._name_of(job_id), what=what, job_id=job_id)
+        await run("scancel", name, what=what, job_id=job_id)
 
     async def close(self) -> None:
         """Nothing is kept open."""

@@ -170,8 +170,8 @@ class ClusterPort(Protocol):
         ...
 
     async def end(self, job_id: JobId, reason: str) -> None:
-        """Cancel the job, whatever its state. Its user reads the reason in Slurm (`SystemComment`). Harmless
-        when it is over already."""
+        """Cancel the job, whatever its state. Its user reads the reason in Slurm, behind the job's comment.
+        Harmless when it is over already."""
         ...
 
     async def close(self) -> None:

@@ -62,7 +62,7 @@ class SimulatedJob:
     restart_count: int = 0
     requeue: bool = True
     """False: `--no-requeue`."""
-    system_comment: str = ""
+    comment: str = ""
     exit_code: int = 0
     """What its script returns when its work is done."""
     name: str = ""
@@ -291,7 +291,7 @@ class SimulatedCluster:
         await self._rpc()
         job = self._find(job_id)
         if job.state is not _ENDED:
-            job.system_comment = reason
+            job.comment = reason
             self._end(job, "CANCELLED")
         self._answer()
 

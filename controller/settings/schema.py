@@ -174,7 +174,7 @@ class SuspendSettings(Section):
         "session, for example). keep: it keeps its GPUs; gandiva check and gandiva report warn of it. "
         "requeue: it is stopped and starts again from its own checkpoint; one whose user said --no-requeue "
         "or --gandiva-migrate=no keeps its GPUs. cancel: it is cancelled, with the reason in Slurm's "
-        "SystemComment.",
+        "comment of the job.",
     )
     unsuspendable_tries: int = setting(
         3,

@@ -362,11 +362,12 @@ class RealSlurmContract(ClusterPortContract):
     """For adapters with a real Slurm behind them: what users ask for in Slurm's own words."""
 
     async def test_the_reason_of_an_end_is_what_its_user_reads(self, world: SlurmWorld) -> None:
-        job_id = await running(world, gpus(world.nodes[0], 0))
+        job_id = await world.submit("--comment=mine, own")
+        await running(world, gpus(world.nodes[0], 0), job_id)
         await world.port.end(job_id, "it cannot be suspended: 'rank' said\n\"no\", twice=2 \u2026")
         await in_state(world, job_id, JobState.ENDED)
         text = await world.user("scontrol", "show", "job", str(job_id))
-        assert "SystemComment=it cannot be suspended: ?rank? said??no?, twice=2 ?" in text
+        assert "Comment=mine, own; it cannot be suspended: ?rank? said??no?, twice=2 ?" in text
 
     async def test_a_job_that_may_not_be_requeued_runs_on(self, world: SlurmWorld) -> None:
         job_id = await world.submit("--no-requeue")

@@ -55,7 +55,7 @@ def test_a_job_that_cannot_be_suspended_is_cancelled_and_its_user_reads_why(site
 
     assert site.wait_ended([stubborn, waiting]) == {stubborn: "CANCELLED", waiting: "COMPLETED"}
     shown = site.cluster.exec("login", ["scontrol", "show", "job", str(stubborn)], user="alice").stdout
-    assert "SystemComment=it cannot be suspended (failed attempts: 2): " in shown
+    assert "Comment=it cannot be suspended (failed attempts: 2): " in shown
     assert "cancelled it cannot be suspended (failed attempts: 2)" in explained(site, stubborn)
     assert overlaps(site.holds()) == []
 

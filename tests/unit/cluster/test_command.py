@@ -138,11 +138,17 @@ async def test_binding_and_unbinding(fake: Fake) -> None:
     ]
 
 
-async def test_a_cancelled_job_is_told_why(fake: Fake) -> None:
+@pytest.mark.parametrize(
+    ("own", "comment"), [("(null)", "no ?way??out"), ("rule_7", "rule_7; no ?way??out"), ("no ?way??out", "")]
+)
+async def test_a_cancelled_job_is_told_why_behind_its_own_comment(fake: Fake, own: str, comment: str) -> None:
     fake("scontrol", "")
     fake("scancel", "")
+    fake("squeue", f"echo '{own}'")
     await known(7).end(JobId(7), 'no "way"\nout')
-    assert calls() == ["scontrol update JobId=7 SystemComment=no ?way??out", "scancel 7"]
+    asked, *updates, cancelled = calls()
+    assert asked.startswith("squeue --noheader") and cancelled == "scancel 7"
+    assert updates == ([f"scontrol update JobId=7 Comment={comment}"] if comment else [])
 
 
 async def test_a_task_that_has_its_arrays_id_is_named_by_its_number(fake: Fake) -> None:

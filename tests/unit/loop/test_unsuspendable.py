@@ -98,9 +98,7 @@ def test_a_cancelled_job_leaves_the_reason_in_slurm_and_in_the_journal(tmp_path:
         world.start()
         await world.until_ended([stubborn, waiting], PATIENCE_SECONDS)
         job = world.cluster.jobs[stubborn]
-        assert (
-            job.state_name == "CANCELLED" and "cannot be suspended (failed attempts: 3)" in job.system_comment
-        )
+        assert job.state_name == "CANCELLED" and "cannot be suspended (failed attempts: 3)" in job.comment
         assert events(world, stubborn).count("suspend-failed") == TRIES
         assert events(world, stubborn)[-1] == "cancelled"
         await world.stop()
