@@ -16,7 +16,7 @@ import asyncio
 import enum
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from controller.actions import Action, Cancel, Place, Requeue, Resume, Suspend, Withdraw
@@ -655,6 +655,8 @@ class Executor:
         """Slurm does not take it off its GPUs: they are its own until the next try."""
         now, memory = self._clock.now(), self._memory[job_id]
         memory.not_before = memory.unsuspendable_until = now + self.settings.retry_after_seconds
+        if memory.failed_suspends is not None:
+            memory.failed_suspends = replace(memory.failed_suspends, way_out=Unsuspendable.KEEP)
         self._recorder.event(kind, str(refused), now, job_id)
 
     async def _until(self, job_id: JobId, after: str, *states: JobState) -> SlurmJob:

@@ -118,6 +118,8 @@ def test_a_job_whose_user_refused_a_requeue_keeps_its_gpus(tmp_path: Path, refus
         assert world.running() == {stubborn}
         assert world.cluster.jobs[stubborn].restart_count == 0
         assert ("requeue-failed" in events(world, stubborn)) is (refused == "--no-requeue")
+        failed = world.ticks[-1].snapshot.jobs[stubborn].failed_suspends
+        assert failed is not None and failed.way_out is Unsuspendable.KEEP
         await world.stop()
         world.check()
 
