@@ -108,7 +108,7 @@ def diff(
             continue
         phase = job.phase
         if phase is _STARTING:
-            frees.append(Withdraw(job.id, "released, but nobody waits for its start"))
+            frees.append(Withdraw(job.id, "stale release; job re-held"))
             continue
         if job.not_before is not None and job.not_before > snapshot.time:
             continue
@@ -153,11 +153,11 @@ def _allocated(
             return Requeue(job.id, words)
         return Suspend(job.id, words)
     if job.phase is Phase.STUCK:
-        # Its memory may be on its GPUs: nobody else can have them, so the way out is to let it run.
-        return Resume(job.id, job.running_on, "puts right a half-done switch")
+        # Its memory may be on its GPUs: no other job can have them, so it is resumed there.
+        return Resume(job.id, job.running_on, "recovers an incomplete suspend or resume")
     if job.phase in (Phase.SUSPENDED, Phase.YIELDED):
         if assignment is not None and assignment.run:
             return Resume(job.id, assignment.gpus, reasons.get(job.id, ""))
         if job.phase is Phase.YIELDED and suspend_in_slurm:
-            return Suspend(job.id, reasons.get(job.id) or "completes a suspend that was cut short")
+            return Suspend(job.id, reasons.get(job.id) or "completes an interrupted suspend")
     return None

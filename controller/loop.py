@@ -44,7 +44,7 @@ LEFTOVER_SECONDS = 5.0
 """A control block is removed when its job was seen to be over, or elsewhere, for so long."""
 
 CLOCK_DRIFT_SECONDS = 2.0
-"""More than this between the time of day and the time since the machine started: somebody set the clock."""
+"""More than this between the time of day and the time since boot: the wall clock was stepped."""
 
 LONGEST_LOOK_SECONDS = 10.0
 """One look at a GPU says no more than this about how busy it was."""
@@ -384,7 +384,7 @@ class Controller:
                 memory.busy_seconds = totals.run_seconds * totals.utilization_fraction
 
     def _clock_was_set_by(self, last_seen: float, now: float) -> float:
-        """By how many seconds the time of day was set while no controller was there (more than it may drift).
+        """By how many seconds the wall clock was stepped while no controller ran (more than it may drift).
 
         What policies remember is moved by as much: a turn that began an hour from now would last that long.
         """
@@ -396,7 +396,7 @@ class Controller:
         set_by = now - away_seconds - last_seen
         if abs(set_by) < CLOCK_DRIFT_SECONDS:
             return 0.0
-        log.warning("the time of day was set by %+.0f s while no controller was there", set_by)
+        log.warning("the wall clock was stepped by %+.0f s while no controller ran", set_by)
         shift = getattr(self.policy, "shift_times", None)
         if shift is not None:
             self._policy_state = shift(self._policy_state, set_by)
@@ -683,7 +683,7 @@ def _about(where: str) -> dict[str, str]:
 
 
 def _end_of(job: SlurmJob | None, since: float | None, now: float) -> float:
-    """When a job that is over left its GPUs: Slurm's word, unless its clock was set meanwhile."""
+    """When a job that is over left its GPUs: Slurm's end time, unless its clock was stepped."""
     end = job.end_time if job is not None else None
     return end if end is not None and (since or 0.0) <= end <= now else now
 

@@ -56,6 +56,6 @@ class Requeued:
             return []
         self._held &= snapshot.jobs.keys()
         return [
-            Withdraw(job_id, "requeued while it was suspended, for which Slurm calls it held")
+            Withdraw(job_id, "restores the hold after requeue of a suspended job")
             for job_id in sorted(self._held - snapshot.busy)
         ]

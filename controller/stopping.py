@@ -114,7 +114,9 @@ async def _release(controller: Controller, cluster: ClusterPort) -> None:
     given, kept = await _give_back(cluster, [job for job in view.jobs if _waits_for_us(job)])
     log.info("released: %d jobs back on their GPUs, %d waiting jobs given to Slurm", len(resumed), len(given))
     if kept:
-        log.warning("still held, until a controller starts or somebody releases them: jobs %s", _names(kept))
+        log.warning(
+            "still held, until a controller starts or an operator releases them: jobs %s", _names(kept)
+        )
     if left:
         log.warning(
             "still suspended, until a controller starts, because other jobs are on their GPUs: jobs %s",

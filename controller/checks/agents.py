@@ -62,7 +62,7 @@ def _remedy(name: str, answer: AgentAnswer, settings: NodesSettings) -> str:
     if "host key differs" in text:
         return (
             f"if {name} was installed anew: ssh-keygen -R {host} -f {settings.known_hosts}, then {scan}; "
-            "if not, somebody answers in its place"
+            "if not, another host answers in its place"
         )
     if "is not let in" in text:
         return (

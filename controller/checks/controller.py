@@ -33,7 +33,7 @@ def judge_api(url: str, deadline_seconds: float) -> Iterator[Finding]:
         status = _status(url, deadline_seconds)
     except ApiUnavailable as failure:
         refused = "refused" in str(failure)
-        text = "nobody listens: the controller does not run" if refused else str(failure)
+        text = "connection refused: the controller does not run" if refused else str(failure)
         yield (warning if refused else error)(
             url,
             "API",

@@ -159,7 +159,7 @@ def _open(path: Path, status: os.stat_result) -> Finding:
             f"chmod 644 {path}; there is no secret in it",
         )
     if status.st_mode & stat.S_IWOTH:
-        return error(str(path), "settings", f"everybody may write it ({_mode(status)})", f"chmod 644 {path}")
+        return error(str(path), "settings", f"every user may write it ({_mode(status)})", f"chmod 644 {path}")
     return ok(str(path), "settings", "readable by all")
 
 
@@ -192,7 +192,7 @@ def _readable(path: Path, account: Account, check: str, make: str) -> Finding:
         return error(
             str(path),
             check,
-            f"everybody may write it ({_mode(found)}) and name false nodes",
+            f"every user may write it ({_mode(found)}) and name false nodes",
             f"chmod 644 {path}",
         )
     if not found.st_size:
@@ -246,7 +246,7 @@ def _folder(path: Path, account: Account, check: str) -> Finding:
     if not account.may(found, 7):
         return error(str(path), check, f"{account.name} may not write it ({_mode(found)})", right)
     if found.st_mode & stat.S_IWOTH:
-        return error(str(path), check, f"everybody may write it ({_mode(found)})", f"chmod o-w {path}")
+        return error(str(path), check, f"every user may write it ({_mode(found)})", f"chmod o-w {path}")
     return ok(str(path), check, f"{account.name} may write it")
 
 

@@ -212,7 +212,7 @@ def _accounting(options: SlurmOptions) -> Iterator[Finding]:
         yield error(
             "slurm",
             "accounting",
-            f"AccountingStorageType={kind or '(not set)'}: without slurmdbd nobody has "
+            f"AccountingStorageType={kind or '(not set)'}: without slurmdbd no user has "
             "an AdminLevel, and sacct knows nothing",
             f"in {options.file}: AccountingStorageType=accounting_storage/slurmdbd, with a slurmdbd",
         )

@@ -44,7 +44,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     which = parser.add_argument_group("which jobs")
     which.add_argument("-j", "--jobs", metavar="LIST", type=_numbers, help="these jobs (job ids with commas)")
     which.add_argument("-u", "--user", metavar="LIST", type=_words, help="jobs of these users")
-    which.add_argument("-a", "--allusers", action="store_true", help="jobs of everybody")
+    which.add_argument("-a", "--allusers", action="store_true", help="jobs of all users")
     which.add_argument("-A", "--accounts", metavar="LIST", type=_words, help="jobs of these accounts")
     which.add_argument("-r", "--partition", metavar="LIST", type=_words, help="jobs of these partitions")
     which.add_argument(

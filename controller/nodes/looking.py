@@ -75,7 +75,7 @@ class Looking:
             occupancy = self._node.look(deadline.at_most(NVML_SECONDS))
             reading: Reading = occupancy.reading
         except NvmlUnavailable as error:
-            log.warning("%s; its GPUs are given to nobody until they can be read: try nvidia-smi", error)
+            log.warning("%s; its GPUs are given to no job until they can be read: try nvidia-smi", error)
             reading = self._node.reader.last() or Reading("", ())
         can = Capabilities.of_version(reading.driver_version)
         jobs = []

@@ -9,6 +9,7 @@ journal), so that a saved snapshot and state replay to the same plan.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -26,6 +27,11 @@ class Policy(Protocol):
     def plan(self, snapshot: Snapshot, state: Mapping[str, Any]) -> Plan:
         """What every job should do until the next call. Must be deterministic."""
         ...
+
+
+def start_failed(retry_at: float) -> str:
+    """The reason of a job that Slurm did not start when it was released."""
+    return f"start failed; retry at {time.strftime('%H:%M:%S', time.localtime(retry_at))}"
 
 
 def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:

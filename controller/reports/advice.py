@@ -106,6 +106,6 @@ def next_step(
     if live.phase == "running" and (live.failed_suspends is not None or not live.suspendable):
         return (
             "call step() of its session between mini-batches, or submit it with --gandiva-suspend=requeue: "
-            "until it can be suspended it shares its GPUs with nobody"
+            "until it can be suspended no other job gets its GPUs"
         )
     return _BY_PHASE.get(live.phase, "")

@@ -9,6 +9,7 @@ from typing import Any
 
 from controller.layered import versioned
 from controller.model import Assignment, GpuSet, Job, JobId, Plan, Snapshot
+from controller.policies.base import start_failed
 from controller.policies.gandiva.algorithm1 import STAGE_WORDS, Choice, Stage, get_nodes
 from controller.policies.gandiva.book import Book, seat_member, seat_place
 from controller.policies.gandiva.fleet import Place
@@ -105,8 +106,8 @@ class Gandiva:
 
     def _place_queue(self, planning: _Planning) -> None:
         book = planning.book
-        for job_id in book.later:
-            planning.reasons[job_id] = "could not be started a moment ago; tries again shortly"
+        for job_id, retry_at in book.later.items():
+            planning.reasons[job_id] = start_failed(retry_at)
             planning.changed.add(job_id)
         visits = Visits()
         hopeless, before = book.hopeless, dict(book.hopeless)

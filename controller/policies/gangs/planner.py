@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from controller.layered import Version, versioned
 from controller.model import Assignment, GpuSet, Job, JobId, Phase, Plan, Snapshot
+from controller.policies.base import start_failed
 from controller.policies.gangs.lanes import Key, Lane, Shape, select
 from controller.policies.gangs.member import ASIDE, FIXED, RUNNING, WAITING, Member, Standing
 from controller.policies.gangs.pool import GpuPool, Holding
@@ -700,5 +701,5 @@ class GangPolicy(ABC, Generic[A]):
             # On its way off its GPUs.
             return Assignment(False, job.running_on, job.binding), None
         if job.not_before is not None and job.not_before > now:
-            return None, "could not be started a moment ago; tries again shortly"
+            return None, start_failed(job.not_before)
         return None, None

@@ -124,7 +124,7 @@ OTHERWISE = {
     ("looking.py", "%s; try nvidia-smi"), ("looking.py", "%s; its GPUs"),
     ("lanes.py", "work for %s"), ("lease.py", "%s: %s"),
     # All operations, or all files, at once.
-    ("daemon.py", "this controller does not lead any more"), ("loop.py", "the time of day was set"),
+    ("daemon.py", "this controller does not lead any more"), ("loop.py", "the wall clock was stepped"),
     ("stopping.py", "some operations were still under way"),
     ("stopping.py", "not all jobs could be released"),
     ("stopping.py", "jobs are not released"), ("agent.py", "gave up on work in flight"),
