@@ -218,7 +218,7 @@ def test_the_agents_key_opens_nothing_but_the_agent(cluster: MiniCluster) -> Non
     # The agent that runs with `ssh -A` has no way back to the keys of the controller's user.
     forwarded = f"(echo '{HELLO}'; sleep 5) | ssh -A {KEY} root@n1 gandiva-agent n1"
     ctl(f"setsid ssh-agent sh -c {shlex.quote(forwarded)} > /dev/null 2>&1 < /dev/null &")
-    environs = "for p in $(pgrep -f '[g]andiva-agent n1'); do tr '\\0' '\\n' < /proc/$p/environ; done"
+    environs = "for p in $(pgrep -f '[g]andiva-agent'); do tr '\\0' '\\n' < /proc/$p/environ; done"
     deadline = time.monotonic() + 30
     while "SSH_CONNECTION=" not in (found := cluster.exec("n1", environs, check=False).stdout):
         assert time.monotonic() < deadline, "no agent was started"

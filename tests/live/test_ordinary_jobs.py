@@ -20,7 +20,8 @@ def tres(site: Site, job_id: int) -> dict[str, str]:
 
 
 OPENS = (
-    "for i in 0 1 2 3; do case $(cat /dev/nvidia$i 2>&1) in *'No such device'*) printf $i;; esac; done; echo"
+    "{ for i in 0 1 2 3; do case $(cat /dev/nvidia$i 2>&1) in *'No such device'*) printf $i;; esac; done; "
+    "echo; }"
 )
 """Prints the GPUs that the control group lets through (and that have no driver behind them)."""
 

@@ -49,7 +49,7 @@ def test_killed_in_mid_switch_every_job_goes_on(site: Site) -> None:
     for n, node in ((4, "n1"), (2, "n2")):
         job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", node)
         site.wait_state(job, "RUNNING")
-    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=200) for _ in range(4)]
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=600) for _ in range(4)]
     site.wait_on_gpu(*jobs[:2])
     cut_off: dict[int, str] = {}
     for _ in range(8):
