@@ -149,11 +149,7 @@ def _run(clusters: list[MiniCluster], faults: list[Fault], console: Console) -> 
                     progress.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
         stages = [Stage(cluster, say(cluster.name)) for cluster in clusters]
-        try:
-            return run(stages, faults, report)
-        finally:
-            for stage in stages:
-                stage.close()
+        return run(stages, faults, report)
 
 
 if __name__ == "__main__":

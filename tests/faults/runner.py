@@ -60,8 +60,14 @@ def run(stages: Sequence[Stage], faults: Sequence[Fault], report: Report) -> lis
             results.update({result.fault.name: result for result in found})
             report(found)
 
-    with ThreadPoolExecutor(len(stages)) as pool:
-        broken = [future.exception() for future in [pool.submit(work, stage) for stage in stages]]
+    pool = ThreadPoolExecutor(len(stages))
+    futures = [pool.submit(work, stage) for stage in stages]
+    try:
+        broken = [future.exception() for future in futures]
+    finally:
+        pool.shutdown(wait=False)
+        for stage in stages:
+            stage.close()  # after an interrupt: so they end
     for stage, error in zip(stages, broken, strict=True):
         if error is not None:
             text = "".join(traceback.format_exception(error))

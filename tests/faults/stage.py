@@ -149,6 +149,7 @@ class Stage:
         self.say = say
         self.round = Round()
         self._shells: dict[str, Shell] = {}
+        self._closed = False
         self._digests: dict[tuple[str, float], str] = {}
 
     # -- commands ---------------------------------------------------------------------------------------
@@ -163,6 +164,8 @@ class Stage:
         timeout_seconds: float = 60.0,
     ) -> Said:
         """Run a bash script on a host; anybody but root in their home folder."""
+        if self._closed:
+            raise RuntimeError("the run has ended")
         if user != "root":
             home = "/var/lib/gandiva" if user == "gandiva" else f"/home/{user}"
             inner = f"cd {home} && {script}"
@@ -176,7 +179,8 @@ class Stage:
         self.sh(host, shlex.join([SCRIPT, action, name, *map(str, words)]), timeout_seconds=120)
 
     def close(self) -> None:
-        """End the shells."""
+        """End the shells. Commands are refused from now on."""
+        self._closed = True
         for shell in self._shells.values():
             shell.close()
 

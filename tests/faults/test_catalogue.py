@@ -9,19 +9,23 @@ import inspect
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from container.errors import MiniClusterError
 from controller import executor
 from controller.executor import Step
-from tests.faults import catalogue
+from tests.faults import catalogue, runner
 from tests.faults.enumerated import POINTS
 from tests.faults.fault import Evidence, Fault, Result
 from tests.faults.parts import PARTS
 from tests.faults.report import BEGIN, END, Run, table, write
 from tests.faults.runner import ROUND_FAULTS, rounds
 from tests.faults.scenarios import JOURNAL_LOST
+from tests.faults.stage import Stage
 
 
 def steps_by_operation() -> dict[str, set[Step]]:
@@ -132,3 +136,40 @@ def test_what_is_written_comes_from_a_whole_run() -> None:
             [sys.executable, "-m", "tests.faults", *words], capture_output=True, text=True, timeout=60
         )
         assert done.returncode == 2 and "a whole run only" in done.stderr
+
+
+class FakeStage:
+    """A cluster on which every fault passes, or none can be tried."""
+
+    def __init__(self, name: str, broken: bool = False) -> None:
+        self.cluster = SimpleNamespace(name=name)
+        self.said: list[str] = []
+        self.broken = broken
+
+    def prepare(self) -> None:
+        if self.broken:
+            raise MiniClusterError("no node is idle")
+
+    def learn_digests(self, _workloads: object) -> None: ...
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def close(self) -> None: ...
+
+
+def test_clusters_share_the_rounds_and_a_broken_one_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def passes(_stage: Stage, faults: Sequence[Fault], _logs: Path) -> list[Result]:
+        return [Result(fault, True, "", 1.0) for fault in faults]
+
+    monkeypatch.setattr(runner, "run_group", passes)
+    faults = catalogue.every()
+    reported: list[Result] = []
+    stages = [FakeStage("a"), FakeStage("b", broken=True), FakeStage("c")]
+    found = runner.run(stages, faults, reported.extend)  # type: ignore[arg-type]
+    assert [r.fault.name for r in found] == [f.name for f in faults], "in the order of the catalogue"
+    assert len(reported) == len(faults)
+    assert any("mini cluster b is left out" in text and "no node is idle" in text for text in stages[1].said)
+
+    none = runner.run([FakeStage("b", broken=True)], faults, reported.extend)  # type: ignore[list-item]
+    assert none == [], "what was not run has no result, and the table is not written"
