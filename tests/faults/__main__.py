@@ -24,7 +24,7 @@ from container.errors import MiniClusterError
 from tests.faults import catalogue
 from tests.faults.fault import Fault, Result
 from tests.faults.report import Run, write
-from tests.faults.runner import run
+from tests.faults.runner import rounds, run
 from tests.faults.stage import Stage
 from tests.faults.workload import SPEC
 
@@ -49,7 +49,8 @@ def main() -> int:
         "--clusters",
         type=int,
         metavar="N",
-        help=f"faults run on so many mini clusters at once ({CLUSTERS}, with --quick 1)",
+        default=CLUSTERS,
+        help=f"faults run on at most so many mini clusters at once ({CLUSTERS})",
     )
     parser.add_argument(
         "--write", action="store_true", help="put the results of the whole catalogue into docs/reliability.md"
@@ -57,9 +58,8 @@ def main() -> int:
     args = parser.parse_args()
     if args.write and (args.quick or args.words):
         parser.error("--write takes the results of a whole run only: leave out --quick and the words")
-    number = args.clusters if args.clusters is not None else 1 if args.quick else CLUSTERS
-    if number < 1:
-        parser.error(f"--clusters {number}: expected 1 or more")
+    if args.clusters < 1:
+        parser.error(f"--clusters {args.clusters}: expected 1 or more")
     faults = catalogue.matching(catalogue.quick() if args.quick else catalogue.every(), args.words)
     if args.list:
         print("\n".join(fault.name for fault in faults))
@@ -71,6 +71,7 @@ def main() -> int:
     except BlockingIOError:
         print(f"another run has the mini cluster {args.cluster}: end it, or choose another name (--cluster)")
         return 2
+    number = min(args.clusters, len(rounds(faults)) or 1)
     began, commit = time.monotonic(), _commit()
     names = [args.cluster, *(f"{args.cluster}-{n}" for n in range(2, number + 1))]
     with _clusters(names, console, keep=args.keep) as clusters:
