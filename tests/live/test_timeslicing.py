@@ -53,38 +53,44 @@ def test_shares_follow_weights_and_gpus_are_shared_fairly(site: Site) -> None:
 
 
 def test_gangs_stop_at_one_step_and_their_results_are_those_of_an_undisturbed_run(site: Site) -> None:
-    """A two-rank job over two nodes and a four-GPU job share both nodes with disturbers."""
-    ranks = f"srun {TRAIN} --steps 250 --minibatch-ms 50 --memory-mb 512"
-    four = f"{TRAIN} --steps 150 --minibatch-ms 50 --memory-mb 512 --gpus 4"
+    """A two-rank job over two nodes and a four-GPU job, each in turn with others of its shape."""
+    over_two = ("-N2", "--ntasks-per-node=1", "--gres=gpu:1")
+    ranks = f"srun {TRAIN} --steps 200 --minibatch-ms 50 --memory-mb 512"
+    four = f"{TRAIN} --steps 200 --minibatch-ms 50 --memory-mb 512 --gpus 4"
     plain = {
-        "ranks": site.submit("alice", ranks, "--no-gandiva", "-N2", "--ntasks-per-node=1", "--gres=gpu:1"),
+        "ranks": site.submit("alice", ranks, "--no-gandiva", *over_two),
         "four": site.submit("alice", four, "--no-gandiva", "--gres=gpu:4"),
     }
     assert set(site.wait_ended(plain.values(), 90).values()) == {"COMPLETED"}
 
-    sliced = {
-        "ranks": site.submit("alice", ranks, "--gandiva", "-N2", "--ntasks-per-node=1", "--gres=gpu:1"),
-        "four": site.submit("alice", four, "--gandiva", "--gres=gpu:4"),
-    }
-    site.wait_on_gpu(*sliced.values())
-    rivals = [
-        site.train("bob", "--gandiva", "-N2", "--gres=gpu:4", gpus=4),
-        site.train("carol", "--gandiva", "--gres=gpu:4", gpus=4),
-        site.train("carol", "--gandiva", "--gres=gpu:4", gpus=4),
-        site.submit("bob", ranks, "--gandiva", "-N2", "--ntasks-per-node=1", "--gres=gpu:1"),
+    # One GPU is left on each node: both gangs over two nodes must have these two.
+    fillers = [
+        site.submit("carol", "sleep 600", "--no-gandiva", "--gres=gpu:3", "-w", node) for node in ("n1", "n2")
     ]
+    for job in fillers:
+        site.wait_state(job, "RUNNING")
+    gang = site.submit("alice", ranks, "--gandiva", *over_two)
+    site.wait_on_gpu(gang)
+    rival = site.submit("bob", ranks.replace("200", "100000"), "--gandiva", *over_two)
+    assert_same_result_in_turns(site, gang, [rival], plain["ranks"])
+    assert len({(h.node, h.gpu) for h in site.holds() if h.job_id in (gang, rival)}) == 2
+    site.cluster.exec("ctl", ["scancel", *map(str, [rival, *fillers])])
+    site.wait_ended([rival, *fillers])
 
-    def suspended() -> bool:
-        rows = {row["job_id"]: row["suspends"] for row in site.report()}
-        return all(rows[job] >= 1 for job in sliced.values())
-
-    site.wait("both gangs suspended at least once", suspended, 120)
-    states = site.wait_ended(sliced.values(), 240)
-    assert set(states.values()) == {"COMPLETED"}, states
-    assert set(site.states(rivals).values()) <= {"RUNNING", "SUSPENDED", "COMPLETED"}, "they share to the end"
-    for kind, job in sliced.items():
-        assert site.digest("alice", job) == site.digest("alice", plain[kind])
+    sliced = site.submit("alice", four, "--gandiva", "--gres=gpu:4")
+    site.wait_on_gpu(sliced)
+    rivals = [site.train("carol", "--gandiva", "--gres=gpu:4", gpus=4) for _ in range(3)]
+    assert_same_result_in_turns(site, sliced, rivals, plain["four"])
     assert overlaps(site.holds()) == []
+
+
+def assert_same_result_in_turns(site: Site, job: int, rivals: list[int], undisturbed: int) -> None:
+    """The job of alice's completes, was suspended meanwhile, and computed what it computes undisturbed."""
+    assert site.wait_ended([job], 120)[job] == "COMPLETED"
+    (row,) = site.report("-j", str(job))
+    assert row["suspends"] >= 1, f"job {job} was never suspended: the test shows nothing\n{site.queue()}"
+    assert set(site.states(rivals).values()) <= {"RUNNING", "SUSPENDED"}, "they share to the end"
+    assert site.digest("alice", job) == site.digest("alice", undisturbed)
 
 
 @pytest.mark.smoke
