@@ -24,7 +24,9 @@ SOURCES: Final = (
     *("controller", "checkpointing", "gandiva", "container/mock_gpu", "examples", "pyproject.toml"),
     *("tests/__init__.py", "tests/unit/__init__.py", "tests/unit/conftest.py", "tests/unit/mounts.py"),
     *("tests/unit/jobside", "tests/unit/nodes/__init__.py", "tests/unit/nodes/conftest.py"),
+    "tests/unit/nodes/test_ddp.py",
 )
+TESTS: Final = ("tests/unit/jobside", "tests/unit/nodes/test_ddp.py")
 SOURCE_IN_CONTAINER: Final = "/root/src"
 PYTHON: Final = "/opt/gandiva/venv/bin/python"
 LIMIT_SECONDS: Final = 600.0
@@ -79,7 +81,7 @@ def main() -> int:
     try:
         client = engine.connect(report=report)
         image = images.Images(client, report=report).ensure_torch()
-        return run(client, image, sys.argv[1:] or ["tests/unit/jobside"])
+        return run(client, image, sys.argv[1:] or list(TESTS))
     except (MiniClusterError, docker.errors.DockerException, OSError) as error:
         report(f"error: {error}")
         return 1

@@ -11,7 +11,7 @@ import gc
 import inspect
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,46 +21,16 @@ from gandiva._registry import Registry
 from gandiva._torch import TorchState, storage_of
 
 from .conftest import Block
+from .cpu_as_gpu import CpuAsGpu
 from .need_torch import need_torch
 
 torch: Any = need_torch()
 
 
-class CpuAsGpu(_torch.Accelerator):
-    """Owns the tensors that the test has put on the "GPU"."""
-
-    pinned = False
-
-    def __init__(self) -> None:
-        super().__init__(torch)
-        self.on_gpu: set[int] = set()
-        self.unsupported: str = ""
-
-    def put(self, *tensors: Any) -> None:
-        self.on_gpu |= {storage_of(tensor)._cdata for tensor in tensors}
-
-    def initialized(self) -> bool:
-        return True
-
-    def owns(self, tensor: Any) -> bool:
-        return storage_of(tensor)._cdata in self.on_gpu
-
-    def synchronize(self) -> None: ...
-
-    def release_caches(self) -> None: ...
-
-    def left_bytes(self) -> int:
-        return 17
-
-    def check_supported(self, objects: Iterable[Any]) -> None:
-        if self.unsupported:
-            raise RuntimeError(self.unsupported)
-
-
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> CpuAsGpu:
     monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1 << 16)
-    return CpuAsGpu()
+    return CpuAsGpu(torch)
 
 
 def make_net() -> Any:

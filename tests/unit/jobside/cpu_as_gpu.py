@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Tensors of the CPU stand in for those of the GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from gandiva import _torch
+from gandiva._torch import storage_of
+
+
+class CpuAsGpu(_torch.Accelerator):
+    """Owns the tensors that have been put on the "GPU"."""
+
+    pinned = False
+
+    def __init__(self, torch: Any) -> None:
+        super().__init__(torch)
+        self.on_gpu: set[int] = set()
+        self.unsupported: str = ""
+
+    def put(self, *tensors: Any) -> None:
+        self.on_gpu |= {storage_of(tensor)._cdata for tensor in tensors}
+
+    def initialized(self) -> bool:
+        return True
+
+    def owns(self, tensor: Any) -> bool:
+        return storage_of(tensor)._cdata in self.on_gpu
+
+    def synchronize(self) -> None: ...
+
+    def release_caches(self) -> None: ...
+
+    def left_bytes(self) -> int:
+        return 17
+
+    def check_supported(self, objects: Iterable[Any]) -> None:
+        if self.unsupported:
+            raise RuntimeError(self.unsupported)
