@@ -131,7 +131,7 @@ class Registry:
         left_bytes = 0
         if "torch" in sys.modules:
             # Also without registered modules: batches and losses of the user's loop are found and moved.
-            self._torch_state().synchronize()
+            self._torch_state().prepare()
         try:
             # Hooks first and in reverse: what was registered last may rest on what was registered first.
             for hook in reversed(self._hooks):

@@ -261,9 +261,11 @@ class TorchState:
             storages[saved.storage._cdata] = saved.nbytes
         return StateSize(sum(storages.values()), largest)
 
-    def synchronize(self) -> None:
+    def prepare(self) -> None:
+        """Wait for the GPU. Raises RuntimeError where the state cannot leave it, before any of it does."""
         if self._accelerator.initialized():
             self._accelerator.synchronize()
+            self._accelerator.check_supported(gc.get_objects())
 
     def host_bytes(self) -> int:
         """Host memory that the next offload() takes beyond the arena. It refuses where it would take more."""
@@ -282,7 +284,6 @@ class TorchState:
         """
         if self._saved or not self._accelerator.initialized():
             return 0
-        self._accelerator.check_supported(gc.get_objects())
         with self._torch.no_grad():
             plan = self._plan()
             total = _total_bytes(plan)

@@ -129,7 +129,7 @@ class Cooperation:
                 ranks = self._offload(block, state, deadline)
                 if args.release_context:
                     state = self._release_context(block, state, ranks, deadline)
-                left_bytes = self._node.verify_gone(state, args.residual_limit_bytes)
+                left_bytes = self._verify_gone(state, ranks, args.residual_limit_bytes)
             except AgentError:
                 self._returning.undo(block, self._node.state(block))
                 raise
@@ -228,6 +228,19 @@ class Cooperation:
         except AgentError as error:
             log.warning("job %d keeps its CUDA context: %s", state.job_id, error)
             return self._node.state(block)
+
+    def _verify_gone(self, state: JobState, ranks: Ranks, limit_bytes: int) -> int:
+        """As the node's, and an error names what the sessions report: the rest is of contexts, or of NCCL."""
+        try:
+            return self._node.verify_gone(state, limit_bytes)
+        except AgentError as error:
+            known = [
+                f"{rank.left_bytes >> 20} MiB by rank {rank.rank}" for rank in ranks.live if rank.left_bytes
+            ]
+            if not known:
+                raise
+            message = f"{error.message}; reported by its sessions: {', '.join(known[:4])}"
+            raise AgentError(error.kind, message, error.job_id) from error
 
     def _laggards(self, ranks: Ranks, target: int, what: str = "pause") -> str:
         """Which ranks have not done what was asked, and what can be seen of the reason."""

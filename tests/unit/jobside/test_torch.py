@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from gandiva import _torch
+from gandiva._communicators import Communicators
 from gandiva._registry import Registry
 from gandiva._torch import TorchState, storage_of
 
@@ -69,8 +70,9 @@ def train(net: Any, optimizer: Any, steps: range, accumulate: int = 1) -> None:
 
 
 def leave(state: TorchState) -> int:
-    """As the session does it: it says what it needs of host memory, then it offloads."""
+    """As the session does it: it says what it needs of host memory, checks that it can leave, and leaves."""
     state.host_bytes()
+    state.prepare()
     return state.offload()
 
 
@@ -291,6 +293,17 @@ def mesh(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
     yield torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
     torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("mesh")
+def test_groups_of_this_pytorch_are_found_and_its_store_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    communicators = Communicators()
+    assert communicators._backends() == []  # gloo's, which has no memory on the GPU
+    assert communicators._agree(torch.distributed, 1)
+    backend = torch._C._distributed_c10d.Backend
+    assert all(callable(getattr(backend, name)) for name in ("name", "suspend", "resume", "memory_stats"))
 
 
 def test_a_wrapper_without_memory_is_left_and_what_is_in_it_is_moved(gpu: CpuAsGpu, mesh: Any) -> None:

@@ -28,6 +28,7 @@ class State:
     def offload(self):
         self.data = context.copy_out(self.address, 1000)
         context.free(self.address)
+        return 5 << 20
     def restore(self):
         self.address = context.alloc(64 << 20)
         context.copy_in(self.address, self.data)
@@ -81,6 +82,7 @@ def test_the_context_counts_and_is_kept_by_default(rig: Rig) -> None:
             )
         assert refused.value.kind == ErrorKind.LEFT_ON_GPU.value
         assert "400 MiB of job 2 stay on GPU 0, allowed are 1 MiB" in refused.value.message
+        assert "reported by its sessions: 5 MiB by rank 0" in refused.value.message
         seen = await job_sample(nodes, job)
         assert seen.phase is NodePhase.RUNNING
 
