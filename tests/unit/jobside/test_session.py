@@ -384,18 +384,19 @@ def test_a_blocked_rank_says_how_much_host_memory_it_needs(block: Block) -> None
     session.register(part)
     trainer = Trainer(session)
 
-    def said(target: int) -> int:
-        sequence = block.command(Verb.PAUSE, target)
+    def said() -> int:
+        """Some steps on from where it is."""
+        sequence = block.command(Verb.PAUSE, block.rank().steps_done + 3)
         block.wait_for(State.BLOCKED, sequence=sequence)
-        found = block.wait(lambda: r if (r := block.rank()).host_bytes != layout.HOST_BYTES_UNKNOWN else None)
-        assert (found.state, found.steps_done) == (State.BLOCKED, target)
-        return found.host_bytes
+        return block.wait(
+            lambda: r if (r := block.rank()).host_bytes != layout.HOST_BYTES_UNKNOWN else None
+        ).host_bytes
 
     assert block.rank().flags & layout.FLAG_STATES_HOST_BYTES
-    assert said(5) == 1000
+    assert said() == 1000
     part.state_bytes = 5000
-    assert said(8) == 5000  # measured anew, as steps were done in between
-    sequence = block.command(Verb.OFFLOAD, 8)
+    assert said() == 5000  # measured anew, as steps were done in between
+    sequence = block.command(Verb.OFFLOAD, block.rank().steps_done)
     assert block.wait_for(State.OFFLOADED, sequence=sequence).host_bytes == 0
     sequence = block.command(Verb.RUN)
     assert block.wait_for(State.RUNNING, sequence=sequence).host_bytes == layout.HOST_BYTES_UNKNOWN
