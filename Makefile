@@ -6,7 +6,7 @@ CLUSTER := $(PYTHON) -m container
 CODE := controller checkpointing gandiva container examples tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit processes torch lint live smoke faults faultsim fuzz quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
+.PHONY: help env demo test unit processes torch roles lint live smoke faults faultsim fuzz quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
 
 help: ## Show this list
 	@printf 'Gandiva for Slurm: what make can do\n\n'
@@ -18,7 +18,7 @@ env: ## Make the Python environment (.venv); the other targets do it as needed
 demo: env ## Bring a mini cluster up, run jobs of three users on shared GPUs, show them live, print the report
 	@$(PYTHON) scripts/demo.py
 
-test: lint unit processes torch live smoke quick-faults quick-soak ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
+test: lint unit processes torch roles live smoke quick-faults quick-soak ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
 	@printf '==> All tests passed\n'
 
 unit: env ## Unit tests: no Docker, a minute
@@ -32,6 +32,10 @@ processes: env ## Real node agents, jobs and drivers on mock GPUs: no Docker, a 
 torch: env ## The job side with a real PyTorch, on the CPU, in a container (the image: once, 220 MB)
 	@printf '==> The job side with PyTorch\n'
 	@$(PYTHON) -m tests.in_torch_image
+
+roles: env ## What pip installs for each role, in a virtual environment of its own: a minute
+	@printf '==> Extras of pip\n'
+	@$(PYTHON) -m tests.roles
 
 lint: env ## ruff and mypy --strict
 	@printf '==> Lint: ruff, mypy --strict\n'

@@ -37,5 +37,5 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
 
 say "Making the Python environment in $venv (about a minute the first time)"
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
-"$venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt -e '.[controller,cluster,dev]'
+"$venv/bin/pip" install --quiet --disable-pip-version-check -c constraints.txt -e '.[agent,controller,cluster,dev]'
 printf '%s\n' "$wanted" >"$venv/.made-from"

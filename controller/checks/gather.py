@@ -20,8 +20,8 @@ from controller.checks.finding import Finding, error, ok, warning
 from controller.checks.slurm_options import SlurmOptions
 from controller.cluster.commands import run
 from controller.errors import ClusterError, GandivaError, NodeError
+from controller.extras import missing
 from controller.nodes.remote import RemoteNodes
-from controller.nodes.ssh import SshSettings, ssh_nodes
 from controller.settings import Settings, load_settings
 from controller.settings.schema import NodesSettings
 
@@ -193,9 +193,12 @@ async def _agents(
         unreadable = await _in_thread(lambda: _unreadable(settings), request.deadline_seconds)
     except TimeoutError:
         unreadable = f"{settings.ssh_key} or {settings.known_hosts} cannot be opened: no answer"
-    if not unreadable:
-        return await ask_agents(known, settings, request.deadline_seconds), []
     change = f"run this check as root or as {request.user} on the controller's host"
+    if not unreadable:
+        try:
+            return await ask_agents(known, settings, request.deadline_seconds), []
+        except ModuleNotFoundError as failure:
+            unreadable, change = missing(failure, "asking them", "controller"), "install that extra"
     return {}, [warning("nodes", "agents", f"not asked: {unreadable}", change)]
 
 
@@ -216,6 +219,8 @@ async def ask_agents(
     known: Sequence[gpus.KnownNode], settings: NodesSettings, deadline_seconds: float
 ) -> dict[str, agents.AgentAnswer]:
     """Says hello to all agents at once, by connections of its own. The controller's are not touched."""
+    from controller.nodes.ssh import SshSettings, ssh_nodes  # A login node has no library for SSH.
+
     remote = ssh_nodes(
         SshSettings(
             key_file=settings.ssh_key,

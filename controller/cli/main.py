@@ -14,11 +14,9 @@ from collections.abc import Sequence
 
 from controller import __version__
 from controller.errors import GandivaError
+from controller.extras import OF_COMMANDS, missing
 
-COMMANDS = (
-    *("report", "top", "explain", "status", "config", "check", "daemon", "journal", "simulate", "replay"),
-    "trace",
-)
+COMMANDS = tuple(OF_COMMANDS)
 """Each a module here, in the order of the help."""
 
 _DESCRIPTION = """\
@@ -70,13 +68,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             # Names may have characters that the terminal has not.
             stream.reconfigure(errors="replace")
-    args = build_parser(arguments).parse_args(arguments)
     try:
+        args = build_parser(arguments).parse_args(arguments)
         code = int(args.run(args))
         sys.stdout.flush()
         return code
     except GandivaError as error:
         print(f"gandiva: {error}", file=sys.stderr)
+        return 1
+    except ModuleNotFoundError as error:
+        command = next(word for word in arguments if word in OF_COMMANDS)
+        print(missing(error, f"gandiva {command}", OF_COMMANDS[command]), file=sys.stderr)
         return 1
     except PermissionError as error:
         # Of a file that somebody named, or that is not for everybody: no reason for a traceback.
