@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The HTTP server: a thread of its own beside the loop, a thread per client, and bounds on everything.
 
-A client can ask only with GET, gets one answer per connection, and has `CONNECTION_SECONDS` for all of it;
-then its connection is cut, however slowly it reads or writes. At most `MAX_CLIENTS` are served at once.
+A client can ask only with GET and HEAD, and gets one answer per connection. It has `REQUEST_SECONDS` to send
+its request and `CONNECTION_SECONDS` for all of it; then its connection is cut, however slowly it reads or writes.
+At most `MAX_CLIENTS` are served at once, and `MAX_CLIENTS_OF_ADDRESS` of one address. When these are taken, a
+new client gets the place of the oldest connection that keeps the server waiting: one of its own address, or,
+when all places are taken, of the address that has most. So who holds connections open keeps only itself out.
 """
 
 from __future__ import annotations
@@ -11,6 +14,8 @@ import logging
 import socket
 import threading
 import time as clock
+from collections import Counter
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -23,8 +28,11 @@ from controller.settings.base import split_address
 
 _log = logging.getLogger(__name__)
 
+REQUEST_SECONDS = 5.0
+"""From the connection to the end of the request's headers."""
 CONNECTION_SECONDS = 20.0
-MAX_CLIENTS = 32
+MAX_CLIENTS = 64
+MAX_CLIENTS_OF_ADDRESS = 16
 POLL_SECONDS = 0.25
 """How often overdue connections are looked for."""
 MAX_QUERY_FIELDS = 100
@@ -73,6 +81,16 @@ class ApiServer:
         self._server.server_close()
 
 
+@dataclass(slots=True)
+class _Client:
+    """A connection."""
+
+    address: str
+    cut_at: float
+    answering: bool = False
+    """Its request is being answered. Else the server waits for the client: to ask, or to take its answer."""
+
+
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
@@ -83,7 +101,8 @@ class _Server(ThreadingHTTPServer):
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         self.answers = answers
-        self._clients: dict[socket.socket, float] = {}
+        self._clients: dict[socket.socket, _Client] = {}
+        """In the order of their arrival."""
         self._clients_lock = threading.Lock()
         super().__init__(address, _Handler)
 
@@ -97,13 +116,38 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         with self._clients_lock:
-            crowded = len(self._clients) >= MAX_CLIENTS
-            if not crowded:
-                self._clients[request] = clock.monotonic() + CONNECTION_SECONDS
-        if crowded:
-            self.shutdown_request(request)
-        else:
+            room = self._make_room(client_address[0])
+            if room:
+                self._clients[request] = _Client(client_address[0], clock.monotonic() + REQUEST_SECONDS)
+        if room:
             super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def _make_room(self, address: str) -> bool:
+        """Whether there is a place for one more of this address, if need be that of another client."""
+        counts = Counter(client.address for client in self._clients.values())
+        if counts[address] >= MAX_CLIENTS_OF_ADDRESS:
+            crowded = address
+        elif len(self._clients) >= MAX_CLIENTS:
+            crowded = counts.most_common(1)[0][0]
+        else:
+            return True
+        for sock, client in self._clients.items():
+            if client.address == crowded and not client.answering:
+                self._clients.pop(sock)
+                _wake(sock)
+                return True
+        return False
+
+    def mark(self, request: Any, *, answering: bool) -> None:
+        """The client has asked, or its answer is made."""
+        with self._clients_lock:
+            client = self._clients.get(request)
+            if client is not None:
+                if answering:
+                    client.cut_at += CONNECTION_SECONDS - REQUEST_SECONDS
+                client.answering = answering
 
     def shutdown_request(self, request: Any) -> None:
         with self._clients_lock:
@@ -117,17 +161,21 @@ class _Server(ThreadingHTTPServer):
         """Cut the connections whose time is over."""
         now = clock.monotonic()
         with self._clients_lock:
-            late = [sock for sock, deadline in self._clients.items() if all_of_them or deadline < now]
-            for sock in late:
-                try:
-                    # Wakes the thread that is stuck in recv or send; it closes the socket itself.
-                    sock.shutdown(socket.SHUT_RDWR)
-                except OSError:
-                    _log.debug("a client was gone before it could be cut off")
+            for sock, client in self._clients.items():
+                if all_of_them or client.cut_at < now:
+                    _wake(sock)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no news; nothing else gets here."""
         _log.debug("API client %s", client_address, exc_info=True)
+
+
+def _wake(sock: socket.socket) -> None:
+    """The thread that is stuck in recv or send: it closes the socket itself."""
+    try:
+        sock.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        _log.debug("a client was gone before it could be cut off")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -144,6 +192,13 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(self._answer(), body=False)
 
     def _answer(self) -> Answer:
+        self.server.mark(self.connection, answering=True)
+        try:
+            return self._made()
+        finally:
+            self.server.mark(self.connection, answering=False)
+
+    def _made(self) -> Answer:
         try:
             parts = urlsplit(self.path)
             query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)

@@ -208,6 +208,14 @@ def test_only_get(server: ApiServer, method: str) -> None:
     connection.close()
 
 
+def test_head_is_get_without_the_body(server: ApiServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request("HEAD", "/healthz")
+    response = connection.getresponse()
+    assert (response.status, response.getheader("Content-Length"), response.read()) == (200, "3", b"")
+    connection.close()
+
+
 def test_a_bug_is_an_error_for_the_client_and_in_the_log(
     server: ApiServer, answers: Answers, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -234,35 +242,128 @@ def cut_off(sock: socket.socket) -> bool:
 
 
 def test_a_client_that_sends_slowly_is_cut_off(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "CONNECTION_SECONDS", 0.3)
+    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 0.3)
     api = ApiServer("127.0.0.1:0", answers)
     api.start()
     try:
         with socket.create_connection(("127.0.0.1", api.port)) as sock:
             sock.sendall(b"GET /v1/gp")
             assert cut_off(sock)
+        with socket.create_connection(("127.0.0.1", api.port)) as sock:
+            sock.sendall(b"GET /healthz HTTP/1.0\r\n")
+            for letter in b"X-Slow: " + b"y" * 1000:  # One letter at a time is no reason to wait longer.
+                try:
+                    sock.sendall(bytes([letter]))
+                except OSError:
+                    break
+                time.sleep(0.02)
+            else:
+                pytest.fail("never cut off")
         assert ApiClient(f"http://127.0.0.1:{api.port}").status().ticks == 3600
     finally:
         api.stop()
 
 
-def test_too_many_clients_are_turned_away_and_the_others_served(
-    answers: Answers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server_module, "MAX_CLIENTS", 2)
-    api = ApiServer("127.0.0.1:0", answers)
-    api.start()
+def asked(port: int, source: str, path: str = "/healthz") -> tuple[int, float]:
+    """Status and seconds of a fresh request from an address of this machine; status 0: cut off."""
+    began = time.monotonic()
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30, source_address=(source, 0))
     try:
-        idle = [socket.create_connection(("127.0.0.1", api.port)) for _ in range(2)]
-        # Connections are taken in order, so by the time this one is dealt with the two are counted.
-        with socket.create_connection(("127.0.0.1", api.port)) as third:
-            assert cut_off(third)
-        for sock in idle:
-            sock.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-            assert sock.recv(100).startswith(b"HTTP/1.0 200")
-            sock.close()
+        connection.request("GET", path)
+        status = connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        status = 0
     finally:
-        api.stop()
+        connection.close()
+    return status, time.monotonic() - began
+
+
+def idle_connection(port: int, source: str) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(source, 0))
+
+
+QUICK_SECONDS = 3.0
+"""Less than anything that is waited for, more than a busy machine takes."""
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"GET /v1/gp", b"GET /healthz HTTP/1.0\r\nX: "], ids=["", "line", "headers"]
+)
+def test_a_client_that_holds_connections_keeps_nobody_out(server: ApiServer, sent: bytes) -> None:
+    """Not other addresses, and not the same one: a probe on the controller's host asks from there."""
+    held = [idle_connection(server.port, "127.0.0.1") for _ in range(40)]
+    for sock in held:
+        sock.sendall(sent)
+    try:
+        for source in ("127.0.0.2", "127.0.0.1", "127.0.0.2"):
+            for path in ("/healthz", "/v1/status", "/metrics"):
+                status, seconds = asked(server.port, source, path)
+                assert status == 200 and seconds < QUICK_SECONDS, (source, path)
+    finally:
+        for sock in held:
+            sock.close()
+
+
+def test_many_addresses_that_hold_connections_keep_nobody_out(server: ApiServer) -> None:
+    """More than the server has room for in all."""
+    sources = [f"127.0.1.{number}" for number in range(1, 12)]
+    held = [idle_connection(server.port, source) for source in sources for _ in range(10)]
+    try:
+        for source in ("127.0.0.2", sources[0]):
+            status, seconds = asked(server.port, source)
+            assert status == 200 and seconds < QUICK_SECONDS
+    finally:
+        for sock in held:
+            sock.close()
+
+
+def test_clients_that_do_not_read_their_answers_keep_nobody_out(
+    server: ApiServer, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large = answers_module.Answer(200, b"x" * (64 << 20))
+    healthz = answers.get("/healthz", {})
+    monkeypatch.setattr(answers, "get", lambda path, *_: healthz if path == "/healthz" else large)
+    held = [idle_connection(server.port, "127.0.0.1") for _ in range(40)]
+    for sock in held:
+        sock.sendall(b"GET /v1/jobs HTTP/1.0\r\n\r\n")
+    try:
+        for source in ("127.0.0.2", "127.0.0.1"):
+            status, seconds = asked(server.port, source)
+            assert status == 200 and seconds < QUICK_SECONDS
+    finally:
+        for sock in held:
+            sock.close()
+
+
+def test_who_is_being_answered_keeps_the_place(
+    server: ApiServer, answers: Answers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Newcomers of the same address are turned away then, and others served."""
+    monkeypatch.setattr(server_module, "MAX_CLIENTS_OF_ADDRESS", 2)
+    begun, go = threading.Semaphore(0), threading.Event()
+    healthz = answers.get("/healthz", {})
+
+    def slow(path: str, *_: object) -> answers_module.Answer:
+        if path != "/healthz":
+            begun.release()
+            assert go.wait(30)
+        return healthz
+
+    monkeypatch.setattr(answers, "get", slow)
+    working = [idle_connection(server.port, "127.0.0.1") for _ in range(2)]
+    try:
+        for sock in working:
+            sock.sendall(b"GET /v1/jobs HTTP/1.0\r\n\r\n")
+            assert begun.acquire(timeout=30)
+        assert asked(server.port, "127.0.0.1")[0] == 0
+        assert asked(server.port, "127.0.0.2")[0] == 200
+        go.set()
+        for sock in working:
+            assert sock.recv(100).startswith(b"HTTP/1.0 200")
+    finally:
+        go.set()
+        for sock in working:
+            sock.close()
 
 
 def test_a_taken_port_is_named(server: ApiServer, answers: Answers) -> None:
