@@ -349,7 +349,9 @@ class MiniCluster:
         command = "/usr/bin/gandiva-agent"
         if shared:
             command += " --run-dir /run/gandiva/%n --gpustat-dir /run/gpustat/%n"
-        authorized = f'restrict,command="{command}" {public_key}\n'
+        network = self._client.networks.get(containers.network_name(self.spec.name))
+        subnet = network.attrs["IPAM"]["Config"][0]["Subnet"]
+        authorized = f'from="{subnet}",restrict,command="{command}" {public_key}\n'
         nodes = [host for host in self.spec.hosts if host.role == "node"]
 
         def exchange_keys(host: Host) -> str:

@@ -79,6 +79,11 @@ def spec_of(container: Any) -> ClusterSpec:
     return ClusterSpec.model_validate_json(container.labels[SPEC_LABEL])
 
 
+def network_name(cluster: str) -> str:
+    """Of a cluster's network."""
+    return f"gandiva-{cluster}"
+
+
 def start(client: Any, spec: ClusterSpec, image: str) -> None:
     """Make the network, the volumes and all containers, and wait until each has booted.
 
@@ -86,7 +91,7 @@ def start(client: Any, spec: ClusterSpec, image: str) -> None:
         UpError: one ended early or was too slow.
     """
     labels = {LABEL: spec.name}
-    network = f"gandiva-{spec.name}"
+    network = network_name(spec.name)
     client.networks.create(network, driver="bridge", labels=labels, check_duplicate=True)
     for kind in ("conf", "shared"):
         client.volumes.create(f"gandiva-{spec.name}-{kind}", labels=labels)

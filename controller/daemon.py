@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from controller import __version__, logs, notify
+from controller.api.access import Access, read_token
 from controller.api.answers import Answers
 from controller.api.live import Health, LiveState
 from controller.api.metrics import Metrics
@@ -55,6 +56,12 @@ REST_FACTOR = 3.0
 """A quarter of the time at most goes into turns of the loop that were asked for early."""
 TOLD_SECONDS = 3600.0
 """How long `gandiva status` says that the journal had to be replaced."""
+
+
+def _token(settings: Settings) -> str | None:
+    """What callers must have to see jobs; None: nothing. Raises SettingsError."""
+    file = settings.api.token_file
+    return read_token(file) if settings.api.private_data and file is not None else None
 
 
 def executor_settings(settings: Settings) -> ExecutorSettings:
@@ -165,6 +172,7 @@ class Daemon:
             JournalReader(journal.path),
             metrics=self._metrics,
             stale_seconds=max(60.0, 3 * settings.loop.interval_seconds),
+            access=Access(_token(settings)),
         )
         api = ApiServer(settings.api.listen, answers)
         api.start()

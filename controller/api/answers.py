@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pydantic_core import PydanticSerializationError
 
 from controller import __version__
+from controller.api.access import ENVIRONMENT, OPEN, Access, WrongToken
 from controller.api.convert import event_message, job_message, timeline_message
 from controller.api.live import LiveState, Published, failed_suspends, jobs_on_gpus, live_job, uses
 from controller.api.messages import (
@@ -41,6 +42,13 @@ MADE_AT_ONCE = 2
 answers made its turns 25 times longer."""
 TURN_SECONDS = 8.0
 """How long a client waits for that."""
+EXPLAIN = "/v1/explain/"
+OF_JOBS = ("/v1/gpus", "/v1/jobs", "/v1/timeline")
+"""Pages that name jobs, beside those of EXPLAIN."""
+PRIVATE = (
+    "this controller names jobs only to callers with its token (api.private_data): put the token into a file "
+    f"and name that in {ENVIRONMENT}"
+)
 _JOB_ID = re.compile(r"[0-9]{1,10}")
 
 
@@ -67,6 +75,7 @@ class Answers:
         *,
         metrics: Metrics | None = None,
         stale_seconds: float = 60.0,
+        access: Access = OPEN,
     ) -> None:
         """
         Args:
@@ -74,21 +83,29 @@ class Answers:
             journal: what it has written down.
             metrics: the figures for Prometheus; none given: only those that `live` has.
             stale_seconds: when the loop has completed no turn for so long, the controller is not healthy.
+            access: who sees jobs; others get figures only.
         """
         self._live = live
         self._metrics = metrics or Metrics(live, journal.path)
         self._journal = journal
         self._stale_seconds = stale_seconds
+        self._access = access
         self._turns = threading.BoundedSemaphore(MADE_AT_ONCE)
 
-    def get(self, path: str, query: Mapping[str, Sequence[str]]) -> Answer:
+    def get(self, path: str, query: Mapping[str, Sequence[str]], authorization: str = "") -> Answer:
         """The answer to one GET. Never raises for what a client sends."""
+        try:
+            sees_jobs = self._access.sees_jobs(authorization)
+        except WrongToken:
+            return _error(401, "that is not this controller's token (api.token_file)")
         if path == "/healthz":
-            return self._healthz()
+            return self._healthz(sees_jobs)
+        if not sees_jobs and (path in OF_JOBS or path.startswith(EXPLAIN)):
+            return _error(403, PRIVATE)
         if not self._turns.acquire(timeout=TURN_SECONDS):
             return _error(503, f"too many ask at once: no turn within {TURN_SECONDS:g} s; try again")
         try:
-            return self._route(path, query)
+            return self._route(path, query, sees_jobs)
         except BadQuery as error:
             return _error(400, str(error))
         except JournalError as error:
@@ -96,19 +113,19 @@ class Answers:
         finally:
             self._turns.release()
 
-    def _route(self, path: str, query: Mapping[str, Sequence[str]]) -> Answer:
+    def _route(self, path: str, query: Mapping[str, Sequence[str]], sees_jobs: bool) -> Answer:
         if path == "/metrics":
             return Answer(200, self._metrics.exposition(), CONTENT_TYPE)
         if path == "/v1/status":
-            return self._status()
+            return self._status(sees_jobs)
         if path == "/v1/gpus":
             return self._gpus()
         if path == "/v1/jobs":
             return self._jobs(query)
         if path == "/v1/timeline":
             return self._timeline(query)
-        if path.startswith("/v1/explain/"):
-            return self._explain(path.removeprefix("/v1/explain/"))
+        if path.startswith(EXPLAIN):
+            return self._explain(path.removeprefix(EXPLAIN))
         return _error(
             404,
             "no such page; there are /v1/status, /v1/gpus, /v1/jobs, /v1/timeline, /v1/explain/<jobid> and "
@@ -121,14 +138,14 @@ class Answers:
             problems.append(f"the loop has not turned for {published.age_seconds:.0f} s")
         return problems
 
-    def _healthz(self) -> Answer:
+    def _healthz(self, sees_jobs: bool) -> Answer:
         published = self._live.latest
         if published is None and self._live.standby:
             return _plain(200, self._live.standby)
         if published is None:
             return _plain(503, "starting: the cluster has not been looked at yet")
         if published.age_seconds > self._stale_seconds:
-            why = "; ".join(published.health.problems) or "see the log"
+            why = ("; ".join(published.health.problems) if sees_jobs else "") or "see the log"
             return _plain(503, f"the loop has not completed a turn for {published.age_seconds:.0f} s: {why}")
         return _plain(200, "ok")
 
@@ -139,7 +156,7 @@ class Answers:
         now = {"age_seconds": round(published.age_seconds, 3), "problems": self._trouble(published)}
         return _json(gpus.model_copy(update=now))
 
-    def _status(self) -> Answer:
+    def _status(self, sees_jobs: bool) -> Answer:
         published = self._live.latest
         if published is None:
             return _starting()
@@ -147,9 +164,13 @@ class Answers:
         problems = self._trouble(published)
         events: list[Event] = []
         try:
-            events = self._journal.events(limit=20)
+            events = self._journal.events(limit=20) if sees_jobs else []
         except JournalError as error:
             problems.append(str(error))
+        if problems and not sees_jobs:
+            problems = [
+                f"{len(problems)} of them, for callers with the controller's token: they may name jobs"
+            ]
         return _json(
             StatusMessage(
                 time=clock.time(),

@@ -13,6 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 from pydantic import ValidationError
 
+from controller.api.access import authorization
 from controller.api.messages import (
     ExplainMessage,
     GpusMessage,
@@ -44,9 +45,13 @@ class ApiRefused(GandivaError):
 class ApiClient:
     """Asks the controller at `url`. Raises ApiUnavailable or ApiRefused."""
 
-    def __init__(self, url: str, *, deadline_seconds: float = 10.0) -> None:
+    def __init__(self, url: str, *, deadline_seconds: float = 10.0, token: str | None = None) -> None:
+        """`token`: sent with every request, for controllers that show jobs to its holders only."""
         self.url = url.rstrip("/")
         self._deadline_seconds = deadline_seconds
+        self._headers = {"Accept": "application/json"}
+        if token is not None:
+            self._headers["Authorization"] = authorization(token)
 
     def status(self) -> StatusMessage:
         """How the controller is doing."""
@@ -105,7 +110,7 @@ class ApiClient:
         # Not urllib: it would go through a proxy that the environment names, away from the cluster's network.
         connection = kind(parts.hostname or "", parts.port, timeout=self._deadline_seconds)
         try:
-            connection.request("GET", parts.path + target, headers={"Accept": "application/json"})
+            connection.request("GET", parts.path + target, headers=self._headers)
             response = connection.getresponse()
             chunks: list[bytes] = []
             size = 0

@@ -2,10 +2,11 @@
 """The HTTP server: a thread of its own beside the loop, a thread per client, and bounds on everything.
 
 A client can ask only with GET and HEAD, and gets one answer per connection. It has `REQUEST_SECONDS` to send
-its request and `CONNECTION_SECONDS` for all of it; then its connection is cut, however slowly it reads or writes.
-At most `MAX_CLIENTS` are served at once, and `MAX_CLIENTS_OF_ADDRESS` of one address. When these are taken, a
-new client gets the place of the oldest connection that keeps the server waiting: one of its own address, or,
-when all places are taken, of the address that has most. So who holds connections open keeps only itself out.
+its request and `CONNECTION_SECONDS` for everything; then its connection is cut, however slowly it reads or
+writes. At most `MAX_CLIENTS` are served at once, and `MAX_CLIENTS_OF_ADDRESS` of one address. When these are
+taken, a new client gets the place of the oldest connection that keeps the server waiting: one of its own
+address, or, when all places are taken, of the address that has most. So who holds connections open keeps only
+itself out.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ class _Handler(BaseHTTPRequestHandler):
         except ValueError:
             return Answer(HTTPStatus.BAD_REQUEST, b'{"error":"not a URL that makes sense"}\n')
         try:
-            return self.server.answers.get(parts.path, query)
+            return self.server.answers.get(parts.path, query, self.headers.get("Authorization", ""))
         except Exception:
             # A bug here must not look like an answer, nor take the thread's message with it.
             _log.exception("API: cannot answer %.200r", self.path)
@@ -216,6 +217,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
         self.send_header("Cache-Control", "no-store")
+        if answer.status == HTTPStatus.UNAUTHORIZED:
+            self.send_header("WWW-Authenticate", "Bearer")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
         if body:

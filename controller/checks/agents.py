@@ -48,6 +48,8 @@ def judge_agent(
     yield _run_dir(node.name, hello)
     if hello.rank_files:
         yield _rank_files(node.name, hello)
+    if hello.keys_from_anywhere:
+        yield _key_line(node.name, settings)
     if hello.plugin_built_for:
         yield judge_plugin(node.name, hello.plugin_built_for, node.release)
 
@@ -67,7 +69,8 @@ def _remedy(name: str, answer: AgentAnswer, settings: NodesSettings) -> str:
     if "is not let in" in text:
         return (
             f"in ~{settings.ssh_user}/.ssh/authorized_keys on {name}: "
-            f'restrict,command="/usr/bin/gandiva-agent" and the line of {settings.ssh_key}.pub'
+            f'from="ADDRESS of this host",restrict,command="/usr/bin/gandiva-agent" and the line of '
+            f"{settings.ssh_key}.pub"
         )
     if "cannot use the key" in text or "known_hosts" in text or str(settings.known_hosts) in text:
         return f"see the findings about {settings.ssh_key} and {settings.known_hosts}"
@@ -80,6 +83,16 @@ def _remedy(name: str, answer: AgentAnswer, settings: NodesSettings) -> str:
         return f"install gandiva {__version__} on {name}; try: {attempt}"
     reach = f"may this host reach port {settings.ssh_port} of {host}"
     return f"is {name} up, and {reach}? sshd's log on {name} says more"
+
+
+def _key_line(name: str, settings: NodesSettings) -> Finding:
+    return warning(
+        name,
+        "SSH key",
+        "sshd takes the agent's key from any address: a copy of the key opens the agent from anywhere",
+        f"in ~{settings.ssh_user}/.ssh/authorized_keys on {name}, before restrict: "
+        'from="ADDRESS of the controller\'s host",',
+    )
 
 
 def _version(name: str, hello: HelloResult) -> Finding:

@@ -97,6 +97,8 @@ def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> I
     yield _settings_file(path, account)
     yield _key(settings.nodes.ssh_key, account)
     yield _readable(settings.nodes.known_hosts, account, "known_hosts", "ssh-keyscan NODE… > {path}")
+    if settings.api.token_file is not None:
+        yield _token(settings.api.token_file, account)
     yield from _journal_folder(settings.journal.path, account)
     if settings.log.file is not None:
         yield _folder(settings.log.file.parent, account, "log folder")
@@ -178,6 +180,20 @@ def _key(path: Path, account: Account) -> Finding:
     if not account.may(found, 4):
         return error(str(path), "SSH key", f"{account.name} may not read it ({_mode(found)})", right)
     return ok(str(path), "SSH key", f"for {account.name} only")
+
+
+def _token(path: Path, account: Account) -> Finding:
+    make = f"(umask 027; openssl rand -hex 32 > {path}); chown {account.name} {path}"
+    found = _status(path, account, "API token", make)
+    if isinstance(found, Finding):
+        return found
+    right = f"chown {account.name} {path}; chmod 640 {path}"
+    if found.st_mode & 0o027 or found.st_uid not in (0, account.uid):
+        text = f"others may read or change it ({_mode(found)}); it shows all users' jobs"
+        return error(str(path), "API token", text, f"{right}; if strangers could read it: a new one")
+    if not account.may(found, 4):
+        return error(str(path), "API token", f"{account.name} may not read it ({_mode(found)})", right)
+    return ok(str(path), "API token", f"not for others ({_mode(found)})")
 
 
 def _readable(path: Path, account: Account, check: str, make: str) -> Finding:

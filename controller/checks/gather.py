@@ -125,7 +125,10 @@ async def _slurm(request: Request, settings: Settings | None, host: str) -> list
         _admin_level(request),
         _nodes(request, settings, options, host),
     )
-    return [*slurm_options.judge_options(options), level, *on_disk, *nodes]
+    judged = [*slurm_options.judge_options(options), level]
+    if settings is not None:
+        judged.append(slurm_options.judge_private_data(options, settings.api))
+    return [*judged, *on_disk, *nodes]
 
 
 def _files(options: SlurmOptions, host: str, request: Request) -> Iterable[Finding]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controller.checks.finding import Finding, error, ok, warning
+from controller.settings.schema import ApiSettings
 
 _LINE = re.compile(r"^([A-Za-z_]+)(?:\[\d+\])?\s*= ?(.*)$")
 _NOTHING = ("(null)", "(null type)", "N/A", "")
@@ -60,6 +61,23 @@ class SlurmOptions:
     def controller(self) -> str:
         """slurmctld's host."""
         return (self.get("SlurmctldHost") or "slurmctld").split(",")[0].split("(")[0]
+
+
+def judge_private_data(options: SlurmOptions, api: ApiSettings) -> Finding:
+    """Whether the API hides what it is meant to hide, and what Slurm hides."""
+    found = f"PrivateData={options.get('PrivateData') or 'none'}"
+    if api.private_data:
+        return ok("slurm", "PrivateData", f"{found}, and api.private_data is on")
+    if api.token_file is None and not options.has("PrivateData", "jobs"):
+        return ok("slurm", "PrivateData", found)
+    if api.token_file is not None:
+        found = f"api.token_file = {api.token_file}"
+    return warning(
+        "slurm",
+        "PrivateData",
+        f"{found}, but the controller's API shows everybody the jobs of all users",
+        "in gandiva.toml: [api] private_data = true and token_file, then systemctl restart gandiva",
+    )
 
 
 def judge_options(options: SlurmOptions) -> Iterator[Finding]:

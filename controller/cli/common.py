@@ -79,13 +79,15 @@ def job_number(text: str) -> int:
 
 def client(args: argparse.Namespace) -> ApiClient:
     """The client for the controller that options and settings name. Raises SettingsError."""
+    from controller.api.access import client_token
     from controller.api.client import ApiClient
 
-    url = args.url
+    url, token_file = args.url, None
     if url is None:
         from controller.settings import client_settings
 
-        url = client_settings(args.config).api_url
+        settings = client_settings(args.config)
+        url, token_file = settings.api_url, settings.api.token_file
     else:
         from controller.errors import SettingsError
         from controller.settings.base import check_url
@@ -94,7 +96,7 @@ def client(args: argparse.Namespace) -> ApiClient:
             url = check_url(url)
         except ValueError as error:
             raise SettingsError(f"--url {url}: {error}") from None
-    return ApiClient(url, deadline_seconds=args.deadline)
+    return ApiClient(url, deadline_seconds=args.deadline, token=client_token(token_file))
 
 
 def terminal_columns() -> int:

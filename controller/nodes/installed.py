@@ -10,6 +10,9 @@ from pathlib import Path
 
 PLUGIN = "spank_gandiva.so"
 MAX_PLUGIN_BYTES = 16 << 20
+MAX_KEYS_BYTES = 1 << 20
+_KEY_OPTIONS = re.compile(r'(?:[^\s"#]|"(?:\\.|[^"\\])*")+')
+"""The first word of a line of authorized_keys; blanks within quotes belong to it."""
 PLUGIN_PATTERNS = (
     "lib/*/slurm-wlm", "lib/*/slurm", "lib64/slurm", "lib/slurm",
     "local/lib/slurm", "local/lib64/slurm", "local/lib/*/slurm",
@@ -23,6 +26,20 @@ def find_plugin(folders: tuple[Path, ...] = ()) -> Path | None:
     for pattern in PLUGIN_PATTERNS:
         candidates += sorted(Path("/usr").glob(f"{pattern}/{PLUGIN}"))
     return next((path for path in candidates if path.is_file()), None)
+
+
+def keys_from_anywhere(authorized_keys: Path, command: str = "gandiva-agent") -> int:
+    """How many lines force this command for a key that sshd takes from any address (no `from=`). Raises
+    OSError."""
+    with authorized_keys.open("rb") as file:
+        text = file.read(MAX_KEYS_BYTES).decode("utf-8", "replace")
+    found = 0
+    for line in text.splitlines():
+        options = _KEY_OPTIONS.match(line)
+        if options is not None and command in options[0]:
+            # Within quotes, `from=` is a part of the command.
+            found += re.search(r"(^|,)from=", re.sub(r'"(\\.|[^"\\])*"', '""', options[0])) is None
+    return found
 
 
 def built_for(plugin: Path) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import pwd
 import time
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +16,7 @@ from controller import __version__
 from controller.nodes import protocol, rank_room
 from controller.nodes.deadline import Deadline
 from controller.nodes.gpus import NvmlUnavailable, Reading
-from controller.nodes.installed import built_for, filesystem_of, find_plugin
+from controller.nodes.installed import built_for, filesystem_of, find_plugin, keys_from_anywhere
 from controller.nodes.node import NVML_SECONDS, Node
 from controller.nodes.occupancy import Occupancy
 from controller.nodes.port import NodePhase
@@ -66,6 +67,7 @@ class Looking:
             run_dir_filesystem=filesystem_of(self._node.settings.run_dir)[:40],
             rank_files=self._rank_files,
             plugin_built_for=_plugin_built_for(),
+            keys_from_anywhere=_keys_from_anywhere(),
         )
 
     def observe(self, _args: protocol.NoArgs, deadline: Deadline) -> protocol.ObserveResult:
@@ -154,6 +156,14 @@ def _plugin_built_for() -> str:
         return built_for(plugin)
     except (OSError, ValueError) as error:
         return str(error)[:200]
+
+
+def _keys_from_anywhere() -> int | None:
+    try:
+        home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
+        return keys_from_anywhere(home / ".ssh" / "authorized_keys")
+    except (OSError, KeyError):
+        return None
 
 
 def _boot_id() -> str:

@@ -230,6 +230,8 @@ class HelloResult(_Open):
     """`apart`: each job's rank files have a file system of their own; otherwise why they have not."""
     plugin_built_for: str = Field(default="", max_length=200)
     """The Slurm release of the node's SPANK plugin, `none` where there is no plugin, or what is wrong."""
+    keys_from_anywhere: int | None = None
+    """Keys in the agent's own `~/.ssh/authorized_keys` that start it without a `from=`; None: not told."""
 
 
 class GpuProcessInfo(_Open):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from controller import places
@@ -250,12 +250,32 @@ class ApiSettings(Section):
 
     listen: ListenAddress = setting(
         f"0.0.0.0:{API_PORT}",
-        "Address and port the daemon listens on. Everybody who reaches it can read job names and users.",
+        "Address and port the daemon listens on. Everybody who reaches it can read job names and users, "
+        "unless private_data is on.",
+        restart=True,
+    )
+    private_data: bool = setting(
+        False,
+        "true: only callers with the token of token_file see jobs; others see figures: /v1/status without "
+        "problems and events, /metrics and /healthz. For sites whose slurm.conf has PrivateData=jobs.",
+        restart=True,
+    )
+    token_file: AbsolutePath | None = setting(
+        None,
+        "File with the token that private_data asks for; hides nothing while that is false. One line of 16 "
+        "to 256 characters, owned by root or the daemon's user, mode 0640 or 0600. Commands of users who may "
+        "read it, or have a copy that GANDIVA_API_TOKEN_FILE names, send it along.",
         restart=True,
     )
     url: Url | None = setting(
         None, "Where clients find the API. Default: http://<cluster.controller_host>:<port of api.listen>."
     )
+
+    @model_validator(mode="after")
+    def _private_data_and_token(self) -> ApiSettings:
+        if self.private_data and self.token_file is None:
+            raise ValueError("private_data = true needs a token_file: without one no command could show jobs")
+        return self
 
 
 class LogSettings(Section):

@@ -69,6 +69,7 @@ def test_an_agent_in_order() -> None:
         ({"driver_version": ""}, "error", "nvidia-smi"),
         ({"run_dir_filesystem": "ext4"}, "warning", "systemctl enable --now run-gandiva.mount"),
         ({"rank_files": "mount: permission denied"}, "warning", "let root mount a tmpfs"),
+        ({"keys_from_anywhere": 1}, "warning", 'before restrict: from="ADDRESS of the controller'),
         ({"plugin_built_for": "24.11.5"}, "error", "make -C slurm_plugin"),
         ({"plugin_built_for": "none"}, "error", "make -C slurm_plugin"),
     ],

@@ -106,6 +106,27 @@ def test_one_wrong_mode_is_one_finding(
     assert change in finding.change, finding
 
 
+@pytest.mark.parametrize(
+    ("mode", "text"),
+    [
+        (0o640, ""),
+        (0o600, ""),
+        (0o644, "others may read or change it"),
+        (0o660, "others may read or change it"),
+    ],
+)
+def test_the_token_of_the_api_is_for_few(site: tuple[Settings, Path], mode: int, text: str) -> None:
+    settings, toml = site
+    token = toml.parent / "token"
+    token.write_text("x" * 32)
+    os.chown(token, settings.nodes.ssh_key.stat().st_uid, -1)
+    token.chmod(mode)
+    api = settings.api.model_copy(update={"token_file": token})
+    found = bad(permissions((settings.model_copy(update={"api": api}), toml)))
+    assert [(f.where, f.check) for f in found] == ([(str(token), "API token")] if text else [])
+    assert not text or (text in found[0].found and f"chmod 640 {token}" in found[0].change)
+
+
 def test_what_is_not_there_is_told_with_the_command_that_makes_it(site: tuple[Settings, Path]) -> None:
     settings, _ = site
     settings.nodes.ssh_key.unlink()

@@ -14,12 +14,34 @@ from controller import __version__
 from controller.checks.finding import Finding, Level, exit_status
 from controller.checks.gpus import gpu_nodes, judge_node
 from controller.checks.slurm_files import judge_description, judge_files, judge_plugin
-from controller.checks.slurm_options import SlurmOptions, judge_admin_level, judge_options
-from controller.nodes.installed import built_for, filesystem_of
+from controller.checks.slurm_options import SlurmOptions, judge_admin_level, judge_options, judge_private_data
+from controller.nodes.installed import built_for, filesystem_of, keys_from_anywhere
+from controller.settings import parse_settings
 
 CONFIG = (Path(__file__).parent / "recorded" / "config-26.05.txt").read_text()
 REPOSITORY = Path(__file__).resolve().parents[3]
 GRES = ",".join([f"gpu:a100_{i}:1" for i in range(4)] + [f"shard:a100_{i}:16" for i in range(4)])
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ('restrict,command="/usr/bin/gandiva-agent" ssh-ed25519 AAAA gandiva', 1),
+        ('command="gandiva-agent --run-dir /run/x",restrict ssh-ed25519 AAAA', 1),
+        ('from="10.0.0.1",restrict,command="/usr/bin/gandiva-agent" ssh-ed25519 AAAA', 0),
+        ('restrict,command="/usr/bin/gandiva-agent",from="ctl,10.0.0.0/8" ssh-ed25519 AAAA', 0),
+        ('restrict,command="/usr/bin/gandiva-agent --x=,from=y" ssh-ed25519 AAAA', 1),
+        ('restrict,command="/usr/bin/gandiva-agent \\",from=\\"x" ssh-ed25519 AAAA', 1),
+        ("# gandiva-agent ssh-ed25519 AAAA", 0),
+        ("ssh-ed25519 AAAA gandiva-agent", 0),
+        ('command="/usr/bin/backup" ssh-ed25519 AAAA', 0),
+        ("", 0),
+    ],
+)
+def test_keys_that_start_the_agent_from_anywhere(tmp_path: Path, line: str, found: int) -> None:
+    keys = tmp_path / "authorized_keys"
+    keys.write_bytes(f"# mine\n{line}\n".encode() + b"\xff\n")
+    assert keys_from_anywhere(keys) == found
 
 
 def bad(findings: Any) -> list[Finding]:
@@ -34,6 +56,23 @@ def changed(**values: str) -> SlurmOptions:
 def test_a_recorded_configuration_is_in_order() -> None:
     found = list(judge_options(SlurmOptions.parse(CONFIG)))
     assert len(found) >= 10 and bad(found) == []
+
+
+@pytest.mark.parametrize(
+    ("private_data", "lines", "level"),
+    [
+        ("none", "", "ok"),
+        ("usage,users", "", "ok"),
+        ("accounts,jobs", "", "warning"),
+        ("accounts,jobs", 'private_data = true\ntoken_file = "/etc/gandiva/token"', "ok"),
+        ("none", 'token_file = "/etc/gandiva/token"', "warning"),
+    ],
+)
+def test_the_api_hides_what_slurm_hides(private_data: str, lines: str, level: str) -> None:
+    finding = judge_private_data(changed(PrivateData=private_data), parse_settings(f"[api]\n{lines}\n").api)
+    assert finding.level.value == level, finding
+    if level == "warning":
+        assert "[api] private_data = true and token_file" in finding.change
 
 
 @pytest.mark.parametrize(
