@@ -24,8 +24,8 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 SOURCES: Final = ("pyproject.toml", "README.md", "gandiva", "checkpointing", "controller", "container")
-PIP_SECONDS: Final = 300
-PROGRAM_SECONDS: Final = 60
+PIP_SECONDS: Final = 600
+PROGRAM_SECONDS: Final = 180
 COMMANDS: Final = {
     "client": ("status", "--url", "http://127.0.0.1:1"),
     "sim": (
@@ -142,7 +142,6 @@ def controller(there: Environment) -> None:
         f'[cluster]\nadapter = "command"\n[journal]\npath = "{there.folder}/journal"\n'
         f'[api]\nlisten = "127.0.0.1:{PORT}"\n[nodes]\nssh_key = "{there.folder}/key"\n'
     )
-    subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", there.folder / "key"], check=True)
     with (
         (there.folder / "log").open("w+") as log,
         subprocess.Popen(

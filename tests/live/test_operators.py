@@ -107,6 +107,11 @@ def no_authorized_key(cluster: MiniCluster) -> Iterator[None]:
     yield from _edited(cluster, "n2", "/root/.ssh/authorized_keys", lambda _: "# none\n", 0o600)
 
 
+def key_from_anywhere(cluster: MiniCluster) -> Iterator[None]:
+    path = "/root/.ssh/authorized_keys"
+    yield from _edited(cluster, "n2", path, lambda text: text[text.index("restrict,") :], 0o600)
+
+
 def plugstack_line_removed(cluster: MiniCluster) -> Iterator[None]:
     path = "/etc/slurm/plugstack.conf.d/gandiva.conf"
     yield from _edited(cluster, "ctl", path, lambda text: text.replace("required", "#required"))
@@ -238,6 +243,7 @@ CASES = (
     (key_readable, "/etc/gandiva/agent_key", "SSH key", "others may use it", "chmod 600"),
     (host_key_unknown, "n2", "agent", "not found in known_hosts", "ssh-keyscan -t ed25519 n2 >>"),
     (no_authorized_key, "n2", "agent", "root is not let in", 'restrict,command="/usr/bin/gandiva-agent"'),
+    (key_from_anywhere, "n2", "SSH key", "from any address", 'before restrict: from="'),
     (plugstack_line_removed, "ctl", "plugstack", "loads no spank_gandiva.so", "required spank_gandiva.so"),
     (job_submit_without_us, "ctl", "job_submit", "does not call the module", "gandiva.job_modify(job_desc"),
     (module_of_another_version, "ctl", "Lua module", "is of version 0.0.1", "make -C slurm_plugin install"),

@@ -1,13 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Which of these tests start the node agent, jobs and the driver as processes, on mock GPUs.
+"""What holds for all of these tests, and which of them start processes on mock GPUs: the node agent, jobs,
+the driver.
 
-They need a compiler and no Docker, and take longer than all others together: `make unit` leaves them out,
-`make processes` runs them.
+The latter need a compiler and no Docker, and take longer than all others together: `make unit` leaves them
+out, `make processes` runs them.
 """
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine is no reason to fail: by default an example that takes more than 200 ms does.
+settings.register_profile("gandiva", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gandiva")
 
 _BUILDS = frozenset({"mock_gpu", "mock_gpu_build", "libraries"})
 """Fixtures that build the mock GPU."""
