@@ -264,28 +264,30 @@ def test_a_client_that_sends_slowly_is_cut_off(answers: Answers, monkeypatch: py
         api.stop()
 
 
-def asked(port: int, source: str, path: str = "/healthz") -> tuple[int, float]:
-    """Status and seconds of a fresh request from an address of this machine; status 0: cut off."""
-    began = time.monotonic()
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30, source_address=(source, 0))
+def asked(port: int, source: str, path: str = "/healthz") -> int:
+    """Status of a fresh request from an address of this machine; 0: cut off, or no answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60, source_address=(source, 0))
     try:
         connection.request("GET", path)
-        status = connection.getresponse().status
+        return connection.getresponse().status
     except (OSError, http.client.HTTPException):
-        status = 0
+        return 0
     finally:
         connection.close()
-    return status, time.monotonic() - began
 
 
 def idle_connection(port: int, source: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(source, 0))
 
 
-QUICK_SECONDS = 3.0
-"""Less than anything that is waited for, more than a busy machine takes."""
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection is cut for being slow: who is answered was not kept waiting for that."""
+    monkeypatch.setattr(server_module, "REQUEST_SECONDS", 600.0)
+    monkeypatch.setattr(server_module, "CONNECTION_SECONDS", 600.0)
 
 
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize(
     "sent", [b"", b"GET /v1/gp", b"GET /healthz HTTP/1.0\r\nX: "], ids=["", "line", "headers"]
 )
@@ -297,26 +299,26 @@ def test_a_client_that_holds_connections_keeps_nobody_out(server: ApiServer, sen
     try:
         for source in ("127.0.0.2", "127.0.0.1", "127.0.0.2"):
             for path in ("/healthz", "/v1/status", "/metrics"):
-                status, seconds = asked(server.port, source, path)
-                assert status == 200 and seconds < QUICK_SECONDS, (source, path)
+                assert asked(server.port, source, path) == 200, (source, path)
     finally:
         for sock in held:
             sock.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_many_addresses_that_hold_connections_keep_nobody_out(server: ApiServer) -> None:
     """More than the server has room for in all."""
     sources = [f"127.0.1.{number}" for number in range(1, 12)]
     held = [idle_connection(server.port, source) for source in sources for _ in range(10)]
     try:
         for source in ("127.0.0.2", sources[0]):
-            status, seconds = asked(server.port, source)
-            assert status == 200 and seconds < QUICK_SECONDS
+            assert asked(server.port, source) == 200
     finally:
         for sock in held:
             sock.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_clients_that_do_not_read_their_answers_keep_nobody_out(
     server: ApiServer, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,13 +330,13 @@ def test_clients_that_do_not_read_their_answers_keep_nobody_out(
         sock.sendall(b"GET /v1/jobs HTTP/1.0\r\n\r\n")
     try:
         for source in ("127.0.0.2", "127.0.0.1"):
-            status, seconds = asked(server.port, source)
-            assert status == 200 and seconds < QUICK_SECONDS
+            assert asked(server.port, source) == 200
     finally:
         for sock in held:
             sock.close()
 
 
+@pytest.mark.usefixtures("patient")
 def test_who_is_being_answered_keeps_the_place(
     server: ApiServer, answers: Answers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,8 +357,8 @@ def test_who_is_being_answered_keeps_the_place(
         for sock in working:
             sock.sendall(b"GET /v1/jobs HTTP/1.0\r\n\r\n")
             assert begun.acquire(timeout=30)
-        assert asked(server.port, "127.0.0.1")[0] == 0
-        assert asked(server.port, "127.0.0.2")[0] == 200
+        assert asked(server.port, "127.0.0.1") == 0
+        assert asked(server.port, "127.0.0.2") == 200
         go.set()
         for sock in working:
             assert sock.recv(100).startswith(b"HTTP/1.0 200")

@@ -8,6 +8,7 @@ import logging
 import os
 import pwd
 import sqlite3
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,9 +34,17 @@ ME = pwd.getpwuid(os.getuid()).pw_name
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Settings, Path]:
+def open_folder() -> Iterator[Path]:
+    """That other users may enter. Each run of pytest closes the folders of all."""
+    with tempfile.TemporaryDirectory(prefix="gandiva-test-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
+@pytest.fixture
+def site(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Settings, Path]:
     """Settings, key, known_hosts and journal folder in order, for an account that is nobody special."""
-    etc, lib = tmp_path / "etc", tmp_path / "lib"
+    etc, lib = open_folder / "etc", open_folder / "lib"
     for folder in (etc, lib):
         folder.mkdir(mode=0o755)
     for name, mode in (("gandiva.toml", 0o644), ("key", 0o600), ("known_hosts", 0o644)):
@@ -48,9 +57,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Settings, Pat
         # Run by root: the files are given to somebody whose rights are not root's.
         for path in (lib, etc / "key"):
             os.chown(path, 4242, 4242)
-    for parent in (tmp_path, *tmp_path.parents):
-        if parent.stat().st_uid == os.getuid() and not parent.stat().st_mode & 0o001:
-            parent.chmod(parent.stat().st_mode | 0o011)
     settings = Settings.model_validate(
         {
             "nodes": {"ssh_key": str(etc / "key"), "known_hosts": str(etc / "known_hosts")},

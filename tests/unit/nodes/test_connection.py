@@ -7,7 +7,8 @@ import asyncio
 import json
 import queue
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import pytest
@@ -22,9 +23,11 @@ from controller.nodes.transport import Channel, TransportError
 T = TypeVar("T")
 Reply = Callable[[dict[str, Any]], dict[str, Any] | bytes | None]
 
-QUICK = Patience(
-    connect_seconds=0.5, grace_seconds=0.1, first_backoff_seconds=0.05, longest_backoff_seconds=0.2
+PATIENT = Patience(
+    connect_seconds=30.0, grace_seconds=0.1, first_backoff_seconds=0.05, longest_backoff_seconds=0.2
 )
+"""On a busy machine even a connection to nothing takes its time."""
+QUICK = replace(PATIENT, connect_seconds=0.5)
 OBSERVED = {"time": 1.0, "gpus": [], "jobs": []}
 
 
@@ -95,9 +98,13 @@ class FakeTransport:
         return channel
 
 
-def run(transport: FakeTransport, scenario: Callable[[RemoteNodes], Coroutine[Any, Any, T]]) -> T:
+def run(
+    transport: FakeTransport,
+    scenario: Callable[[RemoteNodes], Coroutine[Any, Any, T]],
+    patience: Patience = PATIENT,
+) -> T:
     async def inside() -> T:
-        nodes = RemoteNodes(transport, QUICK)
+        nodes = RemoteNodes(transport, patience)
         await nodes.set_nodes(dict.fromkeys(transport.nodes, "somewhere"))
         try:
             return await scenario(nodes)
@@ -115,44 +122,52 @@ def test_bad_nodes_are_named_and_delay_nobody() -> None:
     transport = FakeTransport(
         good=healthy,
         refusing=TransportError("no route to host"),
-        hanging=5.0,
+        hanging=20.0,
         silent=lambda _: None,
         wrong=lambda _: hello("another"),
         babbling=lambda _: b"Welcome to this machine\n",
     )
 
-    async def scenario(nodes: RemoteNodes) -> None:
-        began = time.monotonic()
-        found = await nodes.observe(0.6)
-        assert time.monotonic() - began < 3.0
-        assert isinstance(found["good"], NodeSample)
+    def settled(found: Mapping[str, NodeSample | NodeError]) -> bool:
         reasons = {node: answer.message for node, answer in found.items() if isinstance(answer, NodeError)}
         assert all(isinstance(found[node], NodeUnreachable) for node in reasons)
-        assert reasons["refusing"] == "no route to host"
-        assert "connecting" in reasons["hanging"] or "no agent at" in reasons["hanging"]
-        assert reasons["silent"].startswith("no answer to observe")
-        assert "answers as node another" in reasons["wrong"]
-        assert "nonsense" in reasons["babbling"]
+        return (
+            set(reasons) == {"refusing", "hanging", "silent", "wrong", "babbling"}
+            and reasons["refusing"] == "no route to host"
+            and ("connecting" in reasons["hanging"] or "no agent at" in reasons["hanging"])
+            and reasons["silent"].startswith("no answer to observe")
+            and "answers as node another" in reasons["wrong"]
+            and "nonsense" in reasons["babbling"]
+        )
 
-    run(transport, scenario)
+    async def scenario(nodes: RemoteNodes) -> None:
+        for _ in range(30):  # (once will do on a machine that is not busy)
+            began = time.monotonic()
+            found = await nodes.observe(0.6)
+            assert time.monotonic() - began < 10.0, "it waited for the one that hangs"
+            if settled(found):
+                return
+        pytest.fail(str(found))
+
+    run(transport, scenario, QUICK)
 
 
 def test_after_a_failure_calls_fail_at_once_until_it_is_time_to_try_again() -> None:
     transport = FakeTransport(n1=TransportError("down"))
 
     async def scenario(nodes: RemoteNodes) -> None:
-        answers = [(await nodes.observe(1.0))["n1"] for _ in range(4)]
+        answers = [(await nodes.observe(30.0))["n1"] for _ in range(4)]
         assert transport.connects == ["n1"]
         # The same words each time: a change would be logged, with each look at a node that is away.
         (message,) = {str(answer) for answer in answers}
         assert isinstance(answers[-1], NodeUnreachable) and "down" in message
         transport.nodes["n1"] = healthy
-        until = time.monotonic() + 10
-        while not isinstance((await nodes.observe(1.0))["n1"], NodeSample):
+        until = time.monotonic() + 30
+        while not isinstance((await nodes.observe(30.0))["n1"], NodeSample):
             assert time.monotonic() < until
             await asyncio.sleep(0.02)
 
-    run(transport, scenario)
+    run(transport, scenario, replace(PATIENT, first_backoff_seconds=2.0, longest_backoff_seconds=2.0))
 
 
 def test_answers_in_any_order_reach_who_asked() -> None:
@@ -198,11 +213,11 @@ def test_a_channel_that_breaks_fails_what_is_under_way_and_is_made_anew() -> Non
     transport = FakeTransport(n1=reply)
 
     async def scenario(nodes: RemoteNodes) -> None:
-        answer = (await nodes.observe(5.0))["n1"]
+        answer = (await nodes.observe(30.0))["n1"]
         assert isinstance(answer, NodeUnreachable)
         assert "the agent has ended (exit status 7)" in answer.message
         until = time.monotonic() + 10
-        while not isinstance((await nodes.observe(5.0))["n1"], NodeSample):
+        while not isinstance((await nodes.observe(30.0))["n1"], NodeSample):
             assert time.monotonic() < until
             await asyncio.sleep(0.02)
         assert len(transport.channels) == 2
@@ -218,6 +233,7 @@ def test_an_agent_that_goes_silent_is_replaced_and_one_that_is_slow_is_not() -> 
         await nodes.prepare("n1", JobId(1), uid=5, gpus=[0], binding=[0], deadline_seconds=0.3)
 
     async def ask(nodes: RemoteNodes) -> None:
+        await nodes.hello("n1", 30.0)
         slow = asyncio.ensure_future(prepare(nodes))
         for _ in range(3):
             await asyncio.sleep(0.1)
@@ -226,6 +242,7 @@ def test_an_agent_that_goes_silent_is_replaced_and_one_that_is_slow_is_not() -> 
             await slow
 
     async def silent_scenario(nodes: RemoteNodes) -> None:
+        await nodes.hello("n1", 30.0)
         with pytest.raises(NodeUnreachable, match="no answer to prepare"):
             await prepare(nodes)
         await asyncio.sleep(0.2)
@@ -241,7 +258,7 @@ def test_an_answer_of_the_wrong_shape_is_an_error_of_that_node() -> None:
     transport = FakeTransport(n1=lambda request: {"time": "soon"} if request["verb"] == "observe" else None)
 
     async def scenario(nodes: RemoteNodes) -> None:
-        answer = (await nodes.observe(1.0))["n1"]
+        answer = (await nodes.observe(30.0))["n1"]
         assert isinstance(answer, NodeError)
         assert answer.kind == "internal"
 
@@ -252,12 +269,12 @@ def test_nodes_come_and_go() -> None:
     transport = FakeTransport(n1=healthy, n2=healthy)
 
     async def scenario(nodes: RemoteNodes) -> None:
-        assert set(await nodes.observe(1.0)) == {"n1", "n2"}
+        assert set(await nodes.observe(30.0)) == {"n1", "n2"}
         await nodes.set_nodes({"n2": "somewhere"})
-        assert set(await nodes.observe(1.0)) == {"n2"}
+        assert set(await nodes.observe(30.0)) == {"n2"}
         assert transport.connects == ["n1", "n2"]
         await nodes.set_nodes({"n2": "elsewhere"})
-        await nodes.observe(1.0)
+        await nodes.observe(30.0)
         assert transport.connects == ["n1", "n2", "n2"]
         with pytest.raises(NodeUnreachable, match="not one of the nodes"):
             await nodes.forget("n1", JobId(1))
@@ -278,18 +295,18 @@ def test_what_goes_over_the_wire() -> None:
 
     async def scenario(nodes: RemoteNodes) -> None:
         found = await nodes.offload(
-            "n1", JobId(3), residual_limit_bytes=9, release_context=True, deadline_seconds=4.0
+            "n1", JobId(3), residual_limit_bytes=9, release_context=True, deadline_seconds=40.0
         )
         assert (found.left_bytes, found.stopped_step, found.empty) == (5, 7, False)
-        await nodes.checkpoint("n1", JobId(3), residual_limit_bytes=9, deadline_seconds=4.0)
+        await nodes.checkpoint("n1", JobId(3), residual_limit_bytes=9, deadline_seconds=40.0)
 
     run(transport, scenario)
     _, first, second = transport.channels[0].requests
     assert first["verb"] == "offload"
     assert first["args"] == {
         "job_id": 3,
-        "deadline_seconds": 4.0,
+        "deadline_seconds": 40.0,
         "residual_limit_bytes": 9,
         "release_context": True,
     }
-    assert second["args"] == {"job_id": 3, "lock_deadline_seconds": 2.0, "residual_limit_bytes": 9}
+    assert second["args"] == {"job_id": 3, "lock_deadline_seconds": 20.0, "residual_limit_bytes": 9}
