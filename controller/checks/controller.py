@@ -27,10 +27,11 @@ STARTING_SECONDS = 10.0
 """How long a controller may take to look at the cluster for the first time before that is an error."""
 
 
-def judge_api(url: str, deadline_seconds: float) -> Iterator[Finding]:
-    """Asks the controller how it is."""
+def judge_api(url: str, deadline_seconds: float, token: str | None = None) -> Iterator[Finding]:
+    """Asks the controller how it is. `token`: of a controller that shows jobs to its holders only."""
+    client = ApiClient(url, deadline_seconds=deadline_seconds, token=token)
     try:
-        status = _status(url, deadline_seconds)
+        status = _status(client, deadline_seconds)
     except ApiUnavailable as failure:
         refused = "refused" in str(failure)
         text = "connection refused: the controller does not run" if refused else str(failure)
@@ -57,7 +58,7 @@ def judge_api(url: str, deadline_seconds: float) -> Iterator[Finding]:
         yield ok(url, "API", f"answers, version {status.version}, policy {status.policy}")
     for problem in status.problems:
         yield warning(url, "controller", problem, "gandiva status shows whether it is still so")
-    yield from _unsuspendable(url, deadline_seconds)
+    yield from _unsuspendable(client)
     behind = time.time() - status.time
     if abs(behind) > 1.0 + deadline_seconds:
         yield warning(
@@ -68,11 +69,14 @@ def judge_api(url: str, deadline_seconds: float) -> Iterator[Finding]:
         )
 
 
-def _unsuspendable(url: str, deadline_seconds: float) -> Iterator[Finding]:
+def _unsuspendable(client: ApiClient) -> Iterator[Finding]:
     """Jobs that keep their GPUs because they cannot be suspended."""
+    url = client.url
     try:
-        jobs = ApiClient(url, deadline_seconds=deadline_seconds).gpus().jobs
+        jobs = client.gpus().jobs
     except (ApiUnavailable, ApiRefused) as failure:
+        if isinstance(failure, ApiRefused) and failure.status == HTTPStatus.FORBIDDEN:
+            return  # Jobs are not for this caller.
         yield warning(url, "API", f"which jobs cannot be suspended is not known: {failure}", "try again")
         return
     kept = [(job, job.failed_suspends) for job in jobs if job.failed_suspends is not None]
@@ -89,10 +93,9 @@ def _unsuspendable(url: str, deadline_seconds: float) -> Iterator[Finding]:
         yield warning(url, "suspend", more, "gandiva report --allusers names them")
 
 
-def _status(url: str, deadline_seconds: float) -> StatusMessage:
+def _status(client: ApiClient, deadline_seconds: float) -> StatusMessage:
     """What the controller says of itself; one that has just started gets time for its first look."""
     until = time.monotonic() + min(deadline_seconds, STARTING_SECONDS)
-    client = ApiClient(url, deadline_seconds=deadline_seconds)
     while True:
         try:
             return client.status()

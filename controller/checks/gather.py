@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
+from controller.api.access import client_token
 from controller.checks import agents, controller, files, gpus, slurm_files, slurm_options
 from controller.checks.finding import Finding, error, ok, warning
 from controller.checks.slurm_options import SlurmOptions
 from controller.cluster.commands import run
-from controller.errors import ClusterError, GandivaError, NodeError
+from controller.errors import ClusterError, GandivaError, NodeError, SettingsError
 from controller.extras import missing
 from controller.nodes.remote import RemoteNodes
 from controller.settings import Settings, load_settings
@@ -84,7 +85,11 @@ async def _this_host(request: Request, settings: Settings, host: str) -> list[Fi
     """Files, journal and API: what is the controller's is looked at where it is."""
 
     def api() -> Iterable[Finding]:
-        return controller.judge_api(settings.api_url, request.deadline_seconds * 0.8)
+        try:
+            token = client_token(settings.api.token_file)
+        except SettingsError as failure:
+            return [error(settings.api_url, "API", str(failure), "see the message")]
+        return controller.judge_api(settings.api_url, request.deadline_seconds * 0.8, token)
 
     def journal() -> Iterable[Finding]:
         return controller.judge_journal(settings.journal.path)

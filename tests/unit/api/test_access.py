@@ -19,6 +19,7 @@ from controller.api.answers import Answers
 from controller.api.client import ApiClient, ApiRefused
 from controller.api.live import Health
 from controller.api.server import ApiServer
+from controller.checks.controller import judge_api
 from controller.cli.main import main
 from controller.errors import SettingsError
 from controller.journal import JobFilter, JournalReader
@@ -147,6 +148,13 @@ def test_a_user_who_may_not_read_it_asks_without(token_file: Path, monkeypatch: 
     assert client_token(None) is None and client_token(token_file.parent / "none") is None
     monkeypatch.setattr(os, "access", lambda *_: False)
     assert client_token(token_file) is None
+
+
+def test_the_check_asks_for_what_its_user_may_see(server: ApiServer) -> None:
+    url = f"http://127.0.0.1:{server.port}"
+    (_, without), (_, told) = (list(judge_api(url, 5.0, token))[:2] for token in (None, TOKEN))
+    assert "for callers with the controller's token" in without.found and "alice" in told.found
+    assert not any("cannot be suspended is not known" in f.found for f in judge_api(url, 5.0))
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,7 @@ async def test_on_a_login_node_what_is_the_controllers_is_left_to_its_host(
         raise AssertionError("the agents are the controller's alone")
 
     monkeypatch.setattr(gather, "ask_agents", asked)
-    monkeypatch.setattr("controller.checks.controller.judge_api", lambda _url, _seconds: [])
+    monkeypatch.setattr("controller.checks.controller.judge_api", lambda *_: [])
     settings = tmp_path / "gandiva.toml"
     settings.write_text(f'[cluster]\ncontroller_host = "192.0.2.1"\n[nodes]\nssh_key = "{tmp_path}/none"\n')
     settings.chmod(0o644)
