@@ -47,14 +47,13 @@ class Failed(Exception):
 
 
 class Environment:
-    """A virtual environment in which the wheel is installed with one extra, or with none."""
+    """A virtual environment in which one thing is installed: `wanted`, as pip takes it."""
 
-    def __init__(self, folder: Path, wheel: Path, extra: str) -> None:
+    def __init__(self, folder: Path, *wanted: str) -> None:
         self.folder = folder
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
-        wanted = f"gandiva-slurm[{extra}] @ {wheel.as_uri()}" if extra else str(wheel)
         constraints = ("-c", str(ROOT / "constraints.txt"))
-        pip("--python", str(folder / "bin/python"), "install", *constraints, wanted)
+        pip("--python", str(folder / "bin/python"), "install", *constraints, *wanted)
 
     def run(self, program: str, *words: str, given: str = "") -> subprocess.CompletedProcess[str]:
         """A program of the environment, where no checkout is in sight."""
@@ -160,6 +159,11 @@ def controller(there: Environment) -> None:
     there.refuses("gandiva-agent", "n1")
 
 
+def cluster(there: Environment) -> None:
+    """A checkout."""
+    there.expect("usage: gandiva-cluster", "gandiva-cluster", "--help")
+
+
 def _answer(url: str, daemon: subprocess.Popen[bytes]) -> str:
     until = time.monotonic() + PROGRAM_SECONDS
     while time.monotonic() < until and daemon.poll() is None:
@@ -177,6 +181,7 @@ ROLES: Final[dict[str, Callable[[Environment], None]]] = {
     "sim": sim,
     "agent": agent,
     "controller": controller,
+    "cluster": cluster,
 }
 
 
@@ -194,7 +199,10 @@ def main() -> int:
             (wheel,) = folder.glob("*.whl")
             for extra, check in ROLES.items():
                 began = time.monotonic()
-                check(Environment(folder / (extra or "base"), wheel, extra))
+                wanted = [f"gandiva-slurm[{extra}] @ {wheel.as_uri()}" if extra else str(wheel)]
+                if check is cluster:
+                    wanted = ["-e", f"{folder / 'sources'}[{extra}]"]
+                check(Environment(folder / (extra or "base"), *wanted))
                 print(f"{extra or 'no extra'}: works ({time.monotonic() - began:.0f} s)", flush=True)
             # Its build needs Slurm's headers; here only what pip would install is asked for.
             pip("install", "--dry-run", "--no-deps", "pyslurm")

@@ -3,7 +3,7 @@
 
 Started by sshd as a forced command, so that the key that opens this door opens nothing else:
 
-    command="gandiva-agent",restrict ssh-ed25519 AAAA… gandiva controller
+    from="10.0.0.2",restrict,command="/usr/bin/gandiva-agent" ssh-ed25519 AAAA… gandiva
 
 It then takes only `gandiva-agent NODENAME` from SSH_ORIGINAL_COMMAND. Requests come on standard input,
 answers go to standard output, messages to syslog. When its input ends the agent finishes what it has begun
@@ -60,7 +60,12 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str]) -> Agent
     Behind sshd the node name is taken from SSH_ORIGINAL_COMMAND, which the other side chooses, and nothing
     but a node name is. Raises UsageError.
     """
-    parser = argparse.ArgumentParser(prog="gandiva-agent", description=__doc__, exit_on_error=False)
+    parser = argparse.ArgumentParser(
+        prog="gandiva-agent",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        exit_on_error=False,
+    )
     parser.add_argument("--run-dir", default="/run/gandiva", help="%%n is the node name (%(default)s)")
     parser.add_argument(
         "--gpustat-dir",
