@@ -107,7 +107,7 @@ class LiveWorld:
 @pytest.fixture(params=["pyslurm", "command"])
 async def world(request: pytest.FixtureRequest, cluster: MiniCluster) -> AsyncIterator[LiveWorld]:
     if request.param == "pyslurm" and not has_pyslurm(cluster):
-        pytest.skip("this cluster's Slurm has no matching pyslurm")
+        pytest.skip("this image has no pyslurm for its Slurm")
     cluster.stop_controller()
     cluster.write_file("ctl", SERVER, SERVER_SOURCE)
     port = await RemotePort.start(

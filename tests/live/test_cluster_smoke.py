@@ -122,7 +122,7 @@ def test_accounting_knows_the_jobs_of_three_users(cluster: MiniCluster) -> None:
 
 def test_the_controllers_user_suspends_and_resumes_another_users_job(cluster: MiniCluster) -> None:
     if cluster.spec.release != "forky":
-        pytest.skip("no pyslurm for this Slurm")
+        pytest.skip("this image has no pyslurm for its Slurm")
     script = "while :; do date +%s.%N > beat; sleep 0.02; done"
     job = submit(cluster, "alice", script, "--gres=gpu:1")
     wait_state(cluster, job, "RUNNING")
