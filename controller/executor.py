@@ -56,6 +56,9 @@ _OF_THE_JOB = frozenset(
     {"deadline", "driver", "host_memory", "left_on_gpu", "not_cooperative", "unsupported"}
 )
 """Kinds of errors that show that a job cannot be suspended; others are its node's."""
+_STILL_OFF = frozenset({"gpu_busy", "unsupported"})
+"""Errors of a resume after which the job is off its GPUs as before: they are not free, or the job cannot
+move to them (it is not movable then)."""
 _LIMIT_SECONDS = 5.0
 """A job at a limit may start when another one ends just now; after that its GPUs are others'."""
 
@@ -576,9 +579,9 @@ class Executor:
             self._memory[job.id].not_before = self._clock.now() + self.settings.place_retry_seconds
             self._recorder.event("resume-failed", str(failure), self._clock.now(), job.id)
             one_node = len(by_node(job.binding)) == 1
-            if isinstance(failure, NodeError) and failure.kind == "gpu_busy" and one_node:
-                # Refused before anything was touched: it is still off the GPUs. (A gang over several
-                # nodes may be back on some of them: it counts as STUCK and is tried again.)
+            if isinstance(failure, NodeError) and failure.kind in _STILL_OFF and one_node:
+                # (A gang over several nodes may be back on some of them: it counts as STUCK and is tried
+                # again.)
                 self._step(operation, Step.UNDO)
                 if self.settings.suspend_in_slurm:
                     await self._patiently(self._cluster.suspend, job.id)

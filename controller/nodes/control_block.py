@@ -87,6 +87,8 @@ class JobState(BaseModel):
     mapped: bool = False
     """The driver has brought its process back on other GPUs: the numbers by which the process knows its GPUs
     are not those of `visible` any more, and it must not choose among them itself."""
+    map_refused: bool = False
+    """The driver has refused to bring its process back on other GPUs: it is not asked to again."""
     checkpointed: tuple[CheckpointedProcess, ...] = ()
     error: str = ""
 

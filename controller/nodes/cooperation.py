@@ -133,9 +133,9 @@ class Cooperation:
             except AgentError:
                 self._returning.undo(block, self._node.state(block))
                 raise
-            can_map = self._node.can.device_map
             movable = left_bytes == 0 and (
-                all(rank.releases_context for rank in ranks.live) or (bool(state.checkpointed) and can_map)
+                all(rank.releases_context for rank in ranks.live)
+                or (bool(state.checkpointed) and self._node.can_move(state))
             )
             return self._node.yielded(
                 block,

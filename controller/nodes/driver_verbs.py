@@ -76,10 +76,9 @@ class DriverVerbs:
             except AgentError:
                 self._returning.undo(block, state)
                 raise
-            can_map = self._node.can.device_map
             return self._node.yielded(
                 block,
-                state.but(movable=can_map and left_bytes == 0, stopped_step=None),
+                state.but(movable=self._node.can_move(state) and left_bytes == 0, stopped_step=None),
                 left_bytes,
                 args.residual_limit_bytes,
                 time.monotonic() - begin,

@@ -14,6 +14,7 @@ from pathlib import Path
 from checkpointing.cuda_driver import Capabilities
 from controller import __version__
 from controller.nodes import protocol, rank_room
+from controller.nodes.control_block import JobState
 from controller.nodes.deadline import Deadline
 from controller.nodes.gpus import NvmlUnavailable, Reading
 from controller.nodes.installed import built_for, filesystem_of, find_plugin, keys_from_anywhere
@@ -79,14 +80,13 @@ class Looking:
         except NvmlUnavailable as error:
             log.warning("%s; its GPUs are given to no job until they can be read: try nvidia-smi", error)
             reading = self._node.reader.last() or Reading("", ())
-        can = Capabilities.of_version(reading.driver_version)
         jobs = []
         present = self._node.blocks.job_ids()
         self._node.owners.sweep(present)
         for job_id in present[: protocol.MAX_JOBS]:
             # A job that ends meanwhile takes its block with it.
             with contextlib.suppress(AgentError):
-                jobs.append(self._job_info(job_id, occupancy, can))
+                jobs.append(self._job_info(job_id, occupancy))
         return protocol.ObserveResult(
             time=time.time(),
             gpus=tuple(
@@ -119,7 +119,7 @@ class Looking:
             processes=self._node.processes.living(args.job_id), booted_at=_booted_at()
         )
 
-    def _job_info(self, job_id: int, occupancy: Occupancy | None, can: Capabilities) -> protocol.JobInfo:
+    def _job_info(self, job_id: int, occupancy: Occupancy | None) -> protocol.JobInfo:
         block = self._node.blocks.block(job_id)
         state = self._node.state(block)
         ranks = self._node.ranks(block, state)
@@ -135,17 +135,16 @@ class Looking:
             gpus=state.gpus or tuple(sorted(held)),
             ranks=ranks.infos(),
             left_bytes=left_bytes,
-            movable=state.movable if yielded else self._looks_movable(job_id, ranks, occupancy, can),
+            movable=state.movable if yielded else self._looks_movable(state, ranks, occupancy),
             error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],
         )
 
-    @staticmethod
-    def _looks_movable(job_id: int, ranks: Ranks, occupancy: Occupancy | None, can: Capabilities) -> bool:
+    def _looks_movable(self, state: JobState, ranks: Ranks, occupancy: Occupancy | None) -> bool:
         """Whether a running job could probably come back on other GPUs; certain once it has yielded."""
         if ranks.live and all(rank.releases_context for rank in ranks.live):
             return True
-        pids = {holder.pid for holder in occupancy.of_job(job_id)} if occupancy is not None else set()
-        return can.device_map and len(pids) == 1 and len(ranks.live) <= 1
+        pids = {holder.pid for holder in occupancy.of_job(state.job_id)} if occupancy is not None else set()
+        return self._node.can_move(state) and len(pids) == 1 and len(ranks.live) <= 1
 
 
 def _plugin_built_for() -> str:

@@ -102,6 +102,10 @@ class Node:
         """What the node's driver can do; nothing before the first reading."""
         return Capabilities.of_version(self.driver_version())
 
+    def can_move(self, state: JobState) -> bool:
+        """Whether the driver may be asked to bring the job back on other GPUs."""
+        return self.can.device_map and not state.map_refused
+
     def uuids(self, gpus: Sequence[int]) -> list[str]:
         reading = self.reader.last()
         return [gpu.uuid for gpu in reading.gpus if gpu.index in gpus] if reading is not None else []

@@ -57,8 +57,11 @@ class Returning:
             try:
                 self._restore(off, args.gpus, binding, args.job_id, deadline)
             except AgentError as error:
-                if error.kind is ErrorKind.DRIVER:
+                if error.kind is ErrorKind.UNSUPPORTED and self._is_gone(state):
+                    raise self._stays_off(block, state, off, args, error) from error
+                if error.kind in (ErrorKind.DRIVER, ErrorKind.UNSUPPORTED):
                     block.save_state(state.but(phase=NodePhase.FAILED, error=error.message))
+                    raise AgentError(ErrorKind.DRIVER, error.message, args.job_id) from error
                 raise
             block.write_visible(args.gpus, binding)
             sequence = block.write_command(Verb.RUN, 0)
@@ -79,6 +82,34 @@ class Returning:
             self._node.owners.claim(self._node.uuids(args.gpus), args.job_id, state.uid)
             self._wait_running(block, state, sequence, deadline)
             return protocol.EmptyResult()
+
+    def _is_gone(self, state: JobState) -> bool:
+        """Whether NVML, too, sees nothing of the job beyond what it may keep."""
+        try:
+            self._node.verify_gone(state, state.residual_bytes)
+        except AgentError:
+            return False
+        return True
+
+    @staticmethod
+    def _stays_off(
+        block: ControlBlock,
+        state: JobState,
+        off: Sequence[CheckpointedProcess],
+        args: protocol.ResumeArgs,
+        error: AgentError,
+    ) -> AgentError:
+        """The driver refused to move the job, which is off its GPUs as before: its old ones are its place."""
+        old = off[0].gpus
+        message = (
+            f"job {state.job_id} cannot move from {describe(old)} to {describe(args.gpus)}: {error.message};"
+            f" it goes on on {describe(old)}"
+        )
+        log.warning("job %d: %s", state.job_id, error.message)
+        block.save_state(
+            state.but(phase=NodePhase.YIELDED, gpus=old, movable=False, map_refused=True, error=message)
+        )
+        return AgentError(ErrorKind.UNSUPPORTED, message, state.job_id)
 
     def _wait_thawed(
         self, block: ControlBlock, state: JobState, off: Sequence[CheckpointedProcess], deadline: Deadline
@@ -117,6 +148,8 @@ class Returning:
             state.phase is NodePhase.PAUSING and state.checkpointed
         ):
             problem = f"it is {state.phase.value} there"
+        elif state.map_refused:
+            problem = "the driver has refused that before"
         elif not state.movable:
             problem = "part of it stays on its old GPUs, or the driver is older than 580"
         if problem:

@@ -57,6 +57,8 @@ class _Block:
 
     gpus: tuple[int, ...]
     phase: NodePhase = _NODE_RUNNING
+    map_refused: bool = False
+    """Its driver has refused to move it."""
     stopped: bool = False
     """At a step boundary, its state on the way to host memory."""
 
@@ -121,6 +123,8 @@ class SimulatedNodes:
         """Jobs that never reach a step boundary and that the driver cannot checkpoint."""
         self.idle: set[JobId] = set()
         """Jobs that have not touched their GPU yet (`empty` in the protocol)."""
+        self.rooted: set[JobId] = set()
+        """Jobs that the driver refuses to restore on other GPUs."""
         self.lose_answers = 0
         self.switches = 0
         self.cluster.may_work = self._may_work
@@ -233,6 +237,10 @@ class SimulatedNodes:
             raise NodeError(node, "driver", f"job {job_id} is frozen: Slurm must resume it first")
         if block.phase is _NODE_YIELDED:
             self._refuse_busy(node, job_id, gpus)
+            if job_id in self.rooted and tuple(gpus) != block.gpus:
+                block.map_refused = True
+                self._touch(node, job_id)
+                raise NodeError(node, "unsupported", f"job {job_id} cannot move to GPUs {list(gpus)}")
             self._blocks[node].move(job_id, tuple(gpus))
             if self.costs.restore_seconds:
                 # From here on the GPUs are its own, for whoever looks meanwhile.
@@ -279,7 +287,7 @@ class SimulatedNodes:
 
     def _say(self, node: str, job_id: JobId, block: _Block) -> NodeJob:
         ranks = _ranks(self.cluster.jobs[job_id]) if self._lives_on(node, job_id) else ()
-        return NodeJob(job_id, block.phase, block.gpus, ranks, movable=self.movable)
+        return NodeJob(job_id, block.phase, block.gpus, ranks, movable=self.movable and not block.map_refused)
 
     def _lives_on(self, node: str, job_id: JobId) -> bool:
         """Whether it has processes here (it may have been prepared here once, and run elsewhere)."""

@@ -110,13 +110,22 @@ def bring_back(
     """Whatever state -> RUNNING, on its old GPUs when `gpu_maps` is empty, else by the first map that the
     driver accepts (it wants every GPU the process could open, and which those are only the driver knows).
 
-    Raises AgentError `driver`. Its GPUs are then to be taken for busy until NVML says otherwise.
+    Raises AgentError: `unsupported` when the driver has refused all maps and says that the process is
+    checkpointed as before, `driver` for everything else. Its GPUs are then to be taken for busy until NVML
+    says otherwise.
     """
     pid = process.pid
     try:
         state = settled_state(driver, pid, deadline.at_least(UNLOCK_SECONDS))
         if state is ProcessState.CHECKPOINTED:
-            _restore(driver, pid, gpu_maps, deadline)
+            try:
+                _restore(driver, pid, gpu_maps, deadline)
+            except CudaError as error:
+                # A call that was abandoned (its code is negative) may be carried out later.
+                if gpu_maps and error.code > 0 and _is_checkpointed(driver, pid):
+                    text = f"the driver does not restore process {pid} there: {error}"
+                    raise AgentError(ErrorKind.UNSUPPORTED, text, job_id) from error
+                raise
             state = ProcessState.LOCKED
         if state is ProcessState.LOCKED:
             driver.unlock(pid, deadline.at_least(UNLOCK_SECONDS).left_seconds)
@@ -140,12 +149,15 @@ def _restore(
         except CudaError as error:
             last = number == len(candidates) - 1
             # Refused before anything happened: only then may another map be tried.
-            if (
-                last
-                or error.code != INVALID_VALUE
-                or driver.state(pid, STATE_SECONDS) is not ProcessState.CHECKPOINTED
-            ):
+            if last or error.code != INVALID_VALUE or not _is_checkpointed(driver, pid):
                 raise
+
+
+def _is_checkpointed(driver: DriverProcesses, pid: int) -> bool:
+    try:
+        return driver.state(pid, STATE_SECONDS) is ProcessState.CHECKPOINTED
+    except CudaError:
+        return False
 
 
 def permutation(old: Sequence[int], new: Sequence[int], among: Sequence[int]) -> dict[int, int]:

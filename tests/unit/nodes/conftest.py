@@ -140,8 +140,12 @@ class Rig:
         }
         (folder / "gpus").mkdir()
         self.mockgpu("init", "--gpus", "4", "--node", NODE, "--jobs", "environment")
-        self.transport = RecordingTransport(
-            ["--run-dir", str(self.run_dir), "--gpustat-dir", str(self.gpustat)], self.environ
+        self.transport = self.agents()
+
+    def agents(self, **environ: str) -> RecordingTransport:
+        """A way to start agents, with more in their environment."""
+        return RecordingTransport(
+            ["--run-dir", str(self.run_dir), "--gpustat-dir", str(self.gpustat)], {**self.environ, **environ}
         )
 
     def mockgpu(self, *arguments: str) -> str:
