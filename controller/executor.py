@@ -4,7 +4,8 @@
 Rules that hold at every step:
 
 * GPUs are freed before they are claimed (`Ledger`), in parallel over disjoint GPUs.
-* A job is suspended in Slurm only after its nodes acknowledged that it left its GPUs.
+* A job is suspended in Slurm only after its nodes acknowledged that its memory is off its GPUs, and its GPUs
+  are free only after its nodes have stopped its processes and looked once more.
 * What fails is undone as far as possible, and the job keeps its GPUs until its nodes say otherwise.
 * Nothing depends on the executor's memory: it may die between any two steps. The next controller sees from
   Slurm and the nodes how far the job got (`Phase`) and goes on from there.
@@ -75,7 +76,7 @@ class Step(str, enum.Enum):
     OFFLOAD = "offload"
     CHECKPOINT = "checkpoint"
     SLURM_SUSPEND = "slurm-suspend"
-    VERIFY_EMPTY = "verify-empty"
+    STOP = "stop"
     SLURM_RESUME = "slurm-resume"
     NODE_RESUME = "node-resume"
     REQUEUE = "requeue"
@@ -404,7 +405,7 @@ class Executor:
 
     async def _suspend(self, operation: _Operation, action: Suspend) -> None:
         job = operation.job
-        empty = False
+        left_at: float | None = None
         if job.phase is not Phase.YIELDED:
             try:
                 empty = await self._leave_gpus(operation)
@@ -412,7 +413,7 @@ class Executor:
                 await self._failed_suspend(operation, failure)
                 raise
             if not empty:
-                self._end_slice(job.id, action.reason)
+                left_at = self._clock.now()
         if self.settings.suspend_in_slurm:
             self._step(operation, Step.SLURM_SUSPEND)
             try:
@@ -421,26 +422,24 @@ class Executor:
                 if await self._has_ended(job.id):
                     raise _JobEnded(f"job {job.id} ended while it was being suspended") from refused
                 raise
-        if empty:
-            try:
-                self._step(operation, Step.VERIFY_EMPTY)
-                await self._on_nodes(
-                    job,
-                    lambda node: self._nodes.verify_empty(
-                        node,
-                        job.id,
-                        stop=not self.settings.suspend_in_slurm,
-                        deadline_seconds=self.settings.node_call_deadline_seconds,
-                    ),
-                )
-            except GandivaError as failure:
-                await self._failed_suspend(operation, failure)
-                raise
-            self._end_slice(job.id, action.reason)
+        self._step(operation, Step.STOP)
+        try:
+            await self._stop(job)
+        except GandivaError as failure:
+            await self._failed_suspend(operation, failure)
+            raise
+        self._end_slice(job.id, action.reason, left_at)
         self._ledger.release(job.id)
 
+    async def _stop(self, job: Job) -> None:
+        """The job's processes stop, and are seen to have no memory on its GPUs: only then these are free."""
+        deadline_seconds = self.settings.node_call_deadline_seconds
+        await self._on_nodes(
+            job, lambda node: self._nodes.stop(node, job.id, deadline_seconds=deadline_seconds)
+        )
+
     async def _leave_gpus(self, operation: _Operation) -> bool:
-        """Get the job's memory off its GPUs. True: it had none, to be verified once its processes stop.
+        """Get the job's memory off its GPUs. True: it had none.
 
         Raises NodeError with the reason of the last way that was tried.
         """
@@ -528,6 +527,11 @@ class Executor:
         if await self._has_ended(job.id):
             raise _JobEnded(f"job {job.id} ended while it was being suspended") from failure
         now, memory = self._clock.now(), self._memory[job.id]
+        if job.phase is Phase.YIELDED:
+            # Its GPUs may be another job's by now: what is seen of it at the next turn decides.
+            memory.not_before = now + self.settings.place_retry_seconds
+            self._recorder.event("suspend-failed", str(failure), now, job.id)
+            return
         way_out = Unsuspendable.KEEP
         if isinstance(failure, NodeError) and failure.kind in _OF_THE_JOB:
             before = memory.failed_suspends
@@ -585,6 +589,7 @@ class Executor:
                 self._step(operation, Step.UNDO)
                 if self.settings.suspend_in_slurm:
                     await self._patiently(self._cluster.suspend, job.id)
+                await self._stop(job)
                 self._ledger.release(job.id)
             raise
         self._begin_slice(job.id, action.gpus)
@@ -692,8 +697,8 @@ class Executor:
         if self._memory.started(job_id, gpus, now):
             self._recorder.slice_begins(job_id, gpus, now)
 
-    def _end_slice(self, job_id: JobId, reason: str) -> None:
-        now = self._clock.now()
+    def _end_slice(self, job_id: JobId, reason: str, left_at: float | None = None) -> None:
+        now = self._clock.now() if left_at is None else left_at
         if self._memory.stopped(job_id, now):
             self._memory[job_id].suspends += 1
             self._recorder.slice_ends(job_id, reason, now)

@@ -28,7 +28,7 @@ from controller.lost import Lost
 from controller.memory import Memory
 from controller.model import GpuSet, Job, JobId, Phase, Plan, Request, Snapshot
 from controller.nodes.port import NodePort, NodeSample
-from controller.observation import build_snapshot
+from controller.observation import build_snapshot, trespassers
 from controller.policies.base import Policy
 from controller.recording import JournalRecorder, Records
 from controller.requests import InvalidRequest, parse_request
@@ -228,6 +228,8 @@ class Controller:
         for name, text in node_errors.items():
             if name in self._addresses:
                 self._say_trouble(f"node {name}", text)
+        if not view.partial:
+            self._tell_trespassers(view, samples)
         if self._trouble:
             for name in samples:
                 if name not in node_errors:
@@ -658,7 +660,27 @@ class Controller:
 
     # -- trouble --------------------------------------------------------------------------------------
 
-    def _say_trouble(self, where: str, message: str) -> None:
+    def _tell_trespassers(self, view: ClusterView, samples: Mapping[str, NodeSample | NodeError]) -> None:
+        """Name the jobs whose memory keeps a GPU from others."""
+        present = {job.id: job for job in view.jobs}
+        found: set[str] = set()
+        for name, sample in samples.items():
+            if not isinstance(sample, NodeSample):
+                found.update(where for where in self._trouble if where.startswith(f"gpu {name}:"))
+                continue
+            for index, job_id in trespassers(sample, present).items():
+                where = f"gpu {name}:{index}"
+                found.add(where)
+                user = present[job_id].user if job_id in present else "unknown"
+                message = (
+                    f"job {job_id} (user {user}) has memory on {name}:{index}, which it should have left: no"
+                    " other job gets that GPU before the memory is gone; if it stays, cancel the job"
+                )
+                self._say_trouble(where, message, job_id)
+        for where in [where for where in self._trouble if where.startswith("gpu ") and where not in found]:
+            self._no_more_trouble(where, "has no memory of jobs any more that should have left it")
+
+    def _say_trouble(self, where: str, message: str, job_id: JobId | None = None) -> None:
         """Log and report once when it begins, not every tick."""
         if self._trouble.get(where) == message:
             return
@@ -666,7 +688,7 @@ class Controller:
         log.error("%s; gandiva check says what to look at", message, extra=_about(where))
         self._report_trouble(self.troubles)
         if where != "journal":
-            self._recorder.event("trouble", message, self._clock.now())
+            self._recorder.event("trouble", message, self._clock.now(), job_id)
 
     def _no_more_trouble(self, where: str, why: str = "answers again") -> None:
         if self._trouble.pop(where, None) is not None:

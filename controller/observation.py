@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from controller.cluster.port import ClusterView, JobState, SlurmJob, SlurmNode
@@ -54,7 +54,7 @@ def build_snapshot(
     Jobs in flight are shown as holding the GPUs they leave or get, and are marked busy.
     """
     by_name = {node.name: node for node in view.nodes}
-    present = {job.id for job in view.jobs}
+    present = {job.id: job for job in view.jobs}
     nodes = {name: make_node(node, samples.get(name), present) for name, node in by_name.items()}
     jobs: dict[JobId, Job] = {}
     for slurm_job in view.jobs:
@@ -78,13 +78,16 @@ def in_transition(job: Job, flight: InFlight) -> Job:
     )
 
 
-def make_node(node: SlurmNode, sample: NodeSample | NodeError | None, present: Set[JobId]) -> Node:
-    """A node from what Slurm and its agent say of it."""
+def make_node(
+    node: SlurmNode, sample: NodeSample | NodeError | None, present: Mapping[JobId, SlurmJob]
+) -> Node:
+    """A node from what Slurm and its agent say of it. `present`: the Gandiva jobs that Slurm knows."""
     if isinstance(sample, NodeSample):
         gpu_samples = {gpu.index: gpu for gpu in sample.gpus}
+        trespassed = trespassers(sample, present)
         agent_reason = ""
     else:
-        gpu_samples = {}
+        gpu_samples, trespassed = {}, {}
         agent_reason = str(sample) if sample is not None else "its agent was not asked yet"
     gpus = []
     for card in node.gpus:
@@ -97,7 +100,10 @@ def make_node(node: SlurmNode, sample: NodeSample | NodeError | None, present: S
                 memory_bytes=seen.memory_bytes if seen else 0,
                 memory_used_bytes=seen.memory_used_bytes if seen else None,
                 utilization_fraction=seen.utilization_fraction if seen else None,
-                healthy=seen is not None and seen.healthy and (ordinary or not _foreign(seen, present)),
+                healthy=seen is not None
+                and seen.healthy
+                and card.index not in trespassed
+                and (ordinary or not _foreign(seen, present)),
                 ordinary_job=(node.ordinary_gpus[card.index] or JobId(0)) if ordinary else None,
                 shards=card.shards,
             )
@@ -114,9 +120,23 @@ def make_node(node: SlurmNode, sample: NodeSample | NodeError | None, present: S
     )
 
 
-def _foreign(gpu: GpuSample, present: Set[JobId]) -> bool:
+def _foreign(gpu: GpuSample, present: Mapping[JobId, SlurmJob]) -> bool:
     """Whether a process that belongs to no job we know holds memory on this GPU."""
     return any(p.memory_bytes > 0 and (p.job_id is None or p.job_id not in present) for p in gpu.processes)
+
+
+def trespassers(sample: NodeSample, present: Mapping[JobId, SlurmJob]) -> dict[int, JobId]:
+    """GPUs of a node on which a job we know has memory that it should not have there now, and which job: one
+    that was to leave it, or that Slurm gave other GPUs. Nobody else gets them."""
+    found = {index: job.job_id for job in sample.jobs.values() for index in job.trespasses}
+    for gpu in sample.gpus:
+        for process in gpu.processes:
+            job = None if process.job_id is None else present.get(process.job_id)
+            if job is None or not job.binding or process.memory_bytes == 0:
+                continue
+            if GpuId(sample.node, gpu.index) not in job.binding:
+                found[gpu.index] = job.id
+    return found
 
 
 def make_job(
@@ -226,7 +246,12 @@ def _phase(job: SlurmJob, on_nodes: list[NodeJob | NodeError | None]) -> Phase:
     for on_node in on_nodes:
         if isinstance(on_node, NodeError):
             return Phase.UNKNOWN
-        phases.add(_NODE_RUNNING if on_node is None else on_node.phase)
+        if on_node is None:
+            phases.add(_NODE_RUNNING)
+        elif on_node.phase is _NODE_YIELDED and on_node.trespasses:
+            return Phase.STUCK
+        else:
+            phases.add(on_node.phase)
     if phases == {_NODE_YIELDED}:
         return Phase.SUSPENDED if job.state is _SUSPENDED else Phase.YIELDED
     if phases == {_NODE_RUNNING} and job.state is _RUNNING:

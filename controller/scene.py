@@ -109,7 +109,7 @@ class Scene:
         if samples:
             self._samples = self._samples.with_changes(samples)
         if view.nodes or samples:
-            self._nodes = _Nodes(self._slurm_nodes, self._samples, self._slurm_jobs.keys())
+            self._nodes = _Nodes(self._slurm_nodes, self._samples, self._slurm_jobs)
         return frozenset(changed)
 
     def _job(self, seen: SlurmJob, flight: InFlight | None, now: float) -> Job | None:
@@ -132,7 +132,7 @@ class _Nodes(Mapping[str, Node]):
         self,
         described: Mapping[str, SlurmNode],
         samples: Mapping[str, NodeSample | NodeError],
-        present: Set[JobId],
+        present: Mapping[JobId, SlurmJob],
     ) -> None:
         self._described = described
         self._samples = samples

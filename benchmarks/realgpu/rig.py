@@ -322,7 +322,7 @@ class Rig:
         )
         took = time.perf_counter() - paused
         own = job.last_switch("offload")
-        await self._suspended(job, answer)
+        await self._suspended(job)
         return Left(paused - begin, took, own.get("seconds", 0.0), own.get("parts", {}), answer)
 
     async def checkpoint(self, job: Job, deadline_seconds: float = VERB_SECONDS) -> Left:
@@ -332,14 +332,13 @@ class Rig:
             self.node, job.job_id, residual_limit_bytes=0, deadline_seconds=deadline_seconds
         )
         took = time.perf_counter() - begin
-        await self._suspended(job, answer)
+        await self._suspended(job)
         return Left(0.0, took, 0.0, {}, answer)
 
-    async def _suspended(self, job: Job, answer: Offload) -> None:
+    async def _suspended(self, job: Job) -> None:
         """What Slurm's suspend does, and the check that follows it."""
         job.signal(signal.SIGSTOP)
-        if answer.empty:
-            await self.nodes.verify_empty(self.node, job.job_id, stop=False, deadline_seconds=VERB_SECONDS)
+        await self.nodes.stop(self.node, job.job_id, deadline_seconds=VERB_SECONDS)
 
     async def come_back(self, job: Job) -> float:
         """Onto the GPU again, and running; returns the seconds it took. Raises NodeError."""

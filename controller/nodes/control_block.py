@@ -81,8 +81,11 @@ class JobState(BaseModel):
     offload_seconds: float = 0.0
     empty: bool = False
     """It had nothing on any GPU when it was asked to leave."""
+    off: bool = False
+    """Its memory is off its GPUs. It has left them (`yielded`) when its processes are stopped too: until then
+    one of them may start CUDA at any moment."""
     stopped: bool = False
-    """The agent itself has stopped its processes (suspend mode `node`)."""
+    """The agent itself has stopped its processes."""
     movable: bool = False
     mapped: bool = False
     """The driver has brought its process back on other GPUs: the numbers by which the process knows its GPUs
@@ -91,6 +94,11 @@ class JobState(BaseModel):
     """The driver has refused to bring its process back on other GPUs: it is not asked to again."""
     checkpointed: tuple[CheckpointedProcess, ...] = ()
     error: str = ""
+
+    @property
+    def is_off(self) -> bool:
+        """Whether its memory is off its GPUs. (Notes of releases before `off` say only `yielded`.)"""
+        return self.off or self.phase is NodePhase.YIELDED
 
     def but(self, **changes: object) -> JobState:
         """A copy with changes, validated."""

@@ -33,7 +33,7 @@ class Cooperation:
         """Ask all ranks to stop at one step boundary; with `sole` wait for it and undo it at the deadline."""
         with self._node.job(args.job_id, deadline) as (block, state):
             ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
-            if state.phase is NodePhase.YIELDED:
+            if state.is_off:
                 return protocol.PauseResult(
                     target_step=state.stopped_step or 0, all_blocked=True, ranks=ranks.infos()
                 )
@@ -116,8 +116,8 @@ class Cooperation:
         """Move the GPU state of all blocked ranks to host memory and verify with NVML that it is gone."""
         deadline = deadline.at_most(args.deadline_seconds)
         with self._node.job(args.job_id, deadline) as (block, state):
-            if state.phase is NodePhase.YIELDED:
-                return self._node.already_yielded(state)
+            if state.is_off:
+                return self._node.already_off(state)
             if state.phase is not NodePhase.PAUSING:
                 raise AgentError(
                     ErrorKind.BAD_REQUEST,
@@ -137,7 +137,7 @@ class Cooperation:
                 all(rank.releases_context for rank in ranks.live)
                 or (bool(state.checkpointed) and self._node.can_move(state))
             )
-            return self._node.yielded(
+            return self._node.memory_is_off(
                 block,
                 state.but(stopped_step=state.target_step, movable=movable),
                 left_bytes,

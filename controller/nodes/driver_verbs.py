@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`checkpoint` and `verify_empty`: a job leaves its GPUs without knowing it."""
+"""`checkpoint`: a job leaves its GPUs without knowing it."""
 
 from __future__ import annotations
 
-import signal
 import time
 from collections.abc import Sequence
 
 from controller.nodes import protocol, transparent
 from controller.nodes.control_block import CheckpointedProcess, ControlBlock, JobState
-from controller.nodes.deadline import Deadline, Poll
+from controller.nodes.deadline import Deadline
 from controller.nodes.gpus import NvmlUnavailable, describe
 from controller.nodes.node import NVML_SECONDS, Node
 from controller.nodes.occupancy import Holder, Occupancy
@@ -19,12 +18,9 @@ from controller.nodes.protocol import AgentError, ErrorKind
 from controller.nodes.returning import Returning
 from gandiva.layout import Verb
 
-_CALM_SECONDS = 0.5
-"""A step that the job's srun asked for just before it was stopped shows itself within that time."""
-
 
 class DriverVerbs:
-    """Verbs that need the CUDA driver, or nothing at all."""
+    """Verbs that need the CUDA driver."""
 
     def __init__(self, node: Node, returning: Returning) -> None:
         self._node = node
@@ -33,8 +29,8 @@ class DriverVerbs:
     def checkpoint(self, args: protocol.CheckpointArgs, deadline: Deadline) -> protocol.OffloadResult:
         """Suspend one process on one GPU by the CUDA driver; a job that is on no GPU yields as `empty`."""
         with self._node.job(args.job_id, deadline) as (block, state):
-            if state.phase is NodePhase.YIELDED:
-                return self._node.already_yielded(state)
+            if state.is_off:
+                return self._node.already_off(state)
             begin = time.monotonic()
             # A pause under way is off: it must not block the process once it runs again.
             block.write_command(Verb.RUN, 0)
@@ -48,18 +44,9 @@ class DriverVerbs:
                 raise AgentError(ErrorKind.INTERNAL, "; ".join(unreadable), args.job_id)
             holders = occupancy.of_job(args.job_id)
             if not holders:
-                # Nothing of it may stay, and a process may start CUDA any moment until it is stopped: it has
-                # not left before verify_empty says so.
                 self._node.verify_gone(state, 0)
-                state = state.but(
-                    phase=NodePhase.PAUSING,
-                    empty=True,
-                    movable=False,
-                    stopped_step=None,
-                    residual_bytes=0,
-                    offload_seconds=time.monotonic() - begin,
-                )
-                return self._node.already_yielded(block.save_state(state))
+                state = state.but(empty=True, movable=False, stopped_step=None)
+                return self._node.memory_is_off(block, state, 0, 0, time.monotonic() - begin)
             process = self._only_process(holders, args.job_id)
             transparent.wait_until_runnable(
                 [process.pid],
@@ -76,7 +63,7 @@ class DriverVerbs:
             except AgentError:
                 self._returning.undo(block, state)
                 raise
-            return self._node.yielded(
+            return self._node.memory_is_off(
                 block,
                 state.but(movable=self._node.can_move(state) and left_bytes == 0, stopped_step=None),
                 left_bytes,
@@ -140,65 +127,3 @@ class DriverVerbs:
                 block.save_state(state.but(phase=NodePhase.FAILED, error=error.message))
             raise
         return state
-
-    def verify_empty(self, args: protocol.VerifyEmptyArgs, deadline: Deadline) -> protocol.EmptyResult:
-        """An empty job was suspended by Slurm, or is to be stopped here (`stop`): wait until its processes
-        have really stopped, and make sure that none got onto a GPU before it did.
-
-        A step that is being started at this moment is not suspended by Slurm (docs/slurm-facts.md): its
-        processes run on, so the job has not left before it is seen that there is no such step.
-        """
-        deadline = deadline.at_most(args.wait_seconds)
-        with self._node.job(args.job_id, deadline) as (block, state):
-            if state.phase is not NodePhase.YIELDED and not (
-                state.phase is NodePhase.PAUSING and state.empty
-            ):
-                raise AgentError(
-                    ErrorKind.BAD_REQUEST,
-                    f"job {args.job_id} is {state.phase.value}; only a job that yielded can be verified",
-                    args.job_id,
-                )
-            if args.stop:
-                state = block.save_state(state.but(stopped=True))
-            poll = Poll(deadline, longest_seconds=0.05)
-            calm_since: float | None = None
-            while True:
-                launching = self._node.processes.launching(args.job_id)
-                running = [
-                    process
-                    for process in self._node.processes.of_job(args.job_id)
-                    if self._node.processes.halted(process.pid) is None
-                ]
-                if args.stop:
-                    # Again in each round: they may have started others meanwhile.
-                    self._node.processes.send(running, signal.SIGSTOP)
-                now = time.monotonic()
-                if running or launching:
-                    calm_since = None
-                elif calm_since is None:
-                    calm_since = now
-                elif now - calm_since >= _CALM_SECONDS:
-                    break
-                if not poll.wait():
-                    raise AgentError(
-                        ErrorKind.DEADLINE,
-                        f"job {args.job_id}: {_still(running, launching)} after {args.wait_seconds:.1f} s",
-                        args.job_id,
-                    )
-            try:
-                self._node.verify_gone(state, state.residual_bytes)
-            except AgentError as error:
-                block.save_state(state.but(phase=NodePhase.RUNNING, empty=False, error=error.message))
-                self._returning.let_run(state)
-                raise
-            if state.phase is not NodePhase.YIELDED:
-                self._node.yielded(block, state, 0, 0, state.offload_seconds)
-            return protocol.EmptyResult()
-
-
-def _still(running: Sequence[ProcessId], launching: Sequence[str]) -> str:
-    if running:
-        return f"process {running[0].pid} and {len(running) - 1} others are neither stopped nor frozen"
-    if launching:
-        return f"step {launching[0]} is still being started"
-    return "it has not been calm for long enough"

@@ -8,6 +8,7 @@ import logging
 import os
 import pwd
 import time
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from controller.nodes.installed import built_for, filesystem_of, find_plugin, ke
 from controller.nodes.node import NVML_SECONDS, Node
 from controller.nodes.occupancy import Occupancy
 from controller.nodes.port import NodePhase
-from controller.nodes.protocol import AgentError
+from controller.nodes.protocol import MAX_BYTES, AgentError
 from controller.nodes.rank_files import Ranks
 
 log = logging.getLogger(__name__)
@@ -135,6 +136,7 @@ class Looking:
             gpus=state.gpus or tuple(sorted(held)),
             ranks=ranks.infos(),
             left_bytes=left_bytes,
+            trespasses=_trespasses(state, held),
             movable=state.movable if yielded else self._looks_movable(state, ranks, occupancy),
             error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],
         )
@@ -145,6 +147,14 @@ class Looking:
             return True
         pids = {holder.pid for holder in occupancy.of_job(state.job_id)} if occupancy is not None else set()
         return self._node.can_move(state) and len(pids) == 1 and len(ranks.live) <= 1
+
+
+def _trespasses(state: JobState, held: Mapping[int, int]) -> tuple[int, ...]:
+    """GPUs on which the job has more bytes (`held`, by GPU) than it may have there now: on its own all it
+    wants while it is on them, and what it was allowed to leave while it is off them; on others nothing."""
+    allowed_bytes = state.residual_bytes if state.phase is NodePhase.YIELDED else MAX_BYTES
+    own = state.gpus or tuple(held)
+    return tuple(sorted(gpu for gpu, size in held.items() if size > (allowed_bytes if gpu in own else 0)))
 
 
 def _plugin_built_for() -> str:

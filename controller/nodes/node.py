@@ -83,6 +83,7 @@ class Node:
             uid=uid,
             phase=NodePhase.PAUSING if asked else NodePhase.RUNNING,
             target_step=command.target_step if command is not None and asked else 0,
+            stopped=asked,  # perhaps
         )
 
     def ranks(self, block: ControlBlock, state: JobState, patience_seconds: float = GLANCE_SECONDS) -> Ranks:
@@ -238,25 +239,25 @@ class Node:
             raise AgentError(ErrorKind.LEFT_ON_GPU, "; ".join(left[:4]), state.job_id)
         return sum(seen.bytes_by_gpu(state.job_id).values())
 
-    def yielded(
+    def memory_is_off(
         self, block: ControlBlock, state: JobState, left_bytes: int, residual_bytes: int, seconds: float
     ) -> protocol.OffloadResult:
-        """Write down that the job is off its GPUs, which nobody may do before `verify_gone`."""
+        """Write down that the job's memory is off its GPUs, which nobody may do before `verify_gone`."""
         state = block.save_state(
             state.but(
-                phase=NodePhase.YIELDED,
+                phase=NodePhase.PAUSING,
+                off=True,
                 left_bytes=left_bytes,
                 residual_bytes=residual_bytes,
                 offload_seconds=seconds,
                 error="",
             )
         )
-        self.owners.release(self.uuids(state.gpus), state.job_id)
-        return self.already_yielded(state)
+        return self.already_off(state)
 
     @staticmethod
-    def already_yielded(state: JobState) -> protocol.OffloadResult:
-        """The answer to a job's yield, the first time and every time it is asked again."""
+    def already_off(state: JobState) -> protocol.OffloadResult:
+        """The answer to `offload` and `checkpoint`, the first time and every time they are asked again."""
         return protocol.OffloadResult(
             left_bytes=state.left_bytes,
             seconds=state.offload_seconds,

@@ -95,6 +95,8 @@ class NodeJob:
     left_bytes: int = 0
     movable: bool = False
     error: str = ""
+    trespasses: tuple[int, ...] = ()
+    """GPUs on which it has more memory than it may have there now: off them, or never allowed on them."""
 
 
 @quickly_made
@@ -149,13 +151,13 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Offload:
-    """Answer of `offload` and `checkpoint`: the job is off the GPUs of this node."""
+    """Answer of `offload` and `checkpoint`: the job's memory is off the GPUs of this node."""
 
     left_bytes: int
     seconds: float
     stopped_step: int | None = None
     empty: bool = False
-    """It had no process on any GPU; verify again once Slurm has stopped its processes."""
+    """It had no process on any GPU."""
 
 
 class NodePort(Protocol):
@@ -200,18 +202,20 @@ class NodePort(Protocol):
         release_context: bool,
         deadline_seconds: float,
     ) -> Offload:
-        """Move the GPU state of all blocked ranks to host memory and check with NVML that it is gone."""
+        """Move the GPU state of all blocked ranks to host memory and check with NVML that it is gone. The
+        job has left only after `stop`."""
         ...
 
     async def checkpoint(
         self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
     ) -> Offload:
-        """Transparent suspend by the CUDA driver (one process on one GPU)."""
+        """Transparent suspend by the CUDA driver (one process on one GPU). The job has left only after
+        `stop`."""
         ...
 
-    async def verify_empty(self, node: str, job_id: JobId, *, stop: bool, deadline_seconds: float) -> None:
-        """Of an `empty` job: its processes are stopped (by Slurm, or now by the agent) and hold no GPU
-        memory. Only then it counts as off its GPUs."""
+    async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
+        """Stop all processes of a job whose memory is off its GPUs (those that Slurm has not frozen yet),
+        and check once more. Only then it counts as off its GPUs."""
         ...
 
     async def resume(

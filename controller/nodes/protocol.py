@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 from controller.nodes.port import NodePhase, RankState
 
 PROTOCOL = "gandiva-agent"
-VERSION = 1
+VERSION = 2
 MAX_LINE_BYTES = 1 << 20
 MAX_DEADLINE_SECONDS = 3600.0
 MAX_GPUS = 64
@@ -164,12 +164,10 @@ class CheckpointArgs(JobArgs):
     residual_limit_bytes: ByteCount
 
 
-class VerifyEmptyArgs(JobArgs):
-    """`verify_empty`."""
+class StopArgs(JobArgs):
+    """`stop`."""
 
     wait_seconds: Seconds
-    stop: bool = False
-    """Stop the processes instead of waiting for Slurm to do it."""
 
 
 VERBS: dict[str, type[_Strict]] = {
@@ -180,7 +178,7 @@ VERBS: dict[str, type[_Strict]] = {
     "pause": PauseArgs,
     "offload": OffloadArgs,
     "checkpoint": CheckpointArgs,
-    "verify_empty": VerifyEmptyArgs,
+    "stop": StopArgs,
     "resume": ResumeArgs,
     "forget": JobArgs,
     "living": JobArgs,
@@ -275,6 +273,8 @@ class JobInfo(_Open):
     ranks: tuple[RankInfo, ...] = Field(default=(), max_length=MAX_RANKS)
     left_bytes: ByteCount = 0
     movable: bool = False
+    trespasses: GpuIndices = ()
+    """GPUs on which it has more memory than it may have there now."""
     error: str = Field(default="", max_length=MAX_MESSAGE_CHARS)
 
 

@@ -148,10 +148,10 @@ class RemoteNodes:
         }
         return _offload(await self._ask(node, "checkpoint", args, deadline_seconds, protocol.OffloadResult))
 
-    async def verify_empty(self, node: str, job_id: JobId, *, stop: bool, deadline_seconds: float) -> None:
+    async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
         """See NodePort."""
-        args = {"job_id": job_id, "wait_seconds": deadline_seconds, "stop": stop}
-        await self._ask(node, "verify_empty", args, deadline_seconds, protocol.EmptyResult)
+        args = {"job_id": job_id, "wait_seconds": deadline_seconds}
+        await self._ask(node, "stop", args, deadline_seconds, protocol.EmptyResult)
 
     async def resume(
         self,
@@ -299,6 +299,7 @@ def _sample(node: str, found: protocol.ObserveResult) -> NodeSample:
             left_bytes=job.left_bytes,
             movable=job.movable,
             error=job.error,
+            trespasses=job.trespasses,
         )
         for job in found.jobs
     }

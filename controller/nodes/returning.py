@@ -52,7 +52,9 @@ class Returning:
                 # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
                 if has_none:
                     state = block.save_state(
-                        state.but(phase=NodePhase.PAUSING, gpus=args.gpus, binding=binding, error="")
+                        state.but(
+                            phase=NodePhase.PAUSING, off=False, gpus=args.gpus, binding=binding, error=""
+                        )
                     )
             try:
                 self._restore(off, args.gpus, binding, args.job_id, deadline)
@@ -60,7 +62,7 @@ class Returning:
                 if error.kind is ErrorKind.UNSUPPORTED and self._is_gone(state):
                     raise self._stays_off(block, state, off, args, error) from error
                 if error.kind in (ErrorKind.DRIVER, ErrorKind.UNSUPPORTED):
-                    block.save_state(state.but(phase=NodePhase.FAILED, error=error.message))
+                    block.save_state(state.but(phase=NodePhase.FAILED, off=False, error=error.message))
                     raise AgentError(ErrorKind.DRIVER, error.message, args.job_id) from error
                 raise
             block.write_visible(args.gpus, binding)
@@ -73,6 +75,7 @@ class Returning:
                     checkpointed=(),
                     mapped=state.mapped or any(set(process.gpus) != set(args.gpus) for process in off),
                     empty=False,
+                    off=False,
                     stopped=False,
                     left_bytes=0,
                     target_step=0,
@@ -237,6 +240,7 @@ class Returning:
                     phase=phase,
                     error=error,
                     target_step=0,
+                    off=False,
                     checkpointed=() if phase is NodePhase.RUNNING else state.checkpointed,
                 )
             )

@@ -61,6 +61,8 @@ class _Block:
     """Its driver has refused to move it."""
     stopped: bool = False
     """At a step boundary, its state on the way to host memory."""
+    off: bool = False
+    """Its memory is off its GPUs, but its processes may still run."""
 
 
 class _Blocks(dict[JobId, _Block]):
@@ -162,7 +164,7 @@ class SimulatedNodes:
         self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
     ) -> Pause:
         block = self._block(node, job_id)
-        if block.phase is _NODE_YIELDED:
+        if block.off:
             return Pause(floor_step, True)
         block.phase = _NODE_PAUSING
         self._touch(node, job_id)
@@ -189,14 +191,15 @@ class SimulatedNodes:
     ) -> Offload:
         block = self._block(node, job_id)
         if job_id in self.idle:
+            block.phase, block.off = _NODE_PAUSING, True
             return Offload(0, 0.0, empty=True)
-        if block.phase is not _NODE_YIELDED:
+        if not block.off:
+            block.stopped = True
             if self.costs.offload_seconds:
-                block.stopped = True
                 self._work_changed(job_id)
                 await asyncio.sleep(self.costs.offload_seconds)
             block = self._block(node, job_id)
-            block.phase = _NODE_YIELDED
+            block.phase, block.stopped, block.off = _NODE_PAUSING, True, True
             self._touch(node, job_id)
             self.switches += 1
             self._work_changed(job_id)
@@ -216,12 +219,13 @@ class SimulatedNodes:
             deadline_seconds=deadline_seconds,
         )
 
-    async def verify_empty(self, node: str, job_id: JobId, *, stop: bool, deadline_seconds: float) -> None:
+    async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
         block = self._block(node, job_id)
-        if not stop and self.cluster.jobs[job_id].state is not _SUSPENDED:
-            raise NodeError(node, "deadline", f"job {job_id} has processes that still run")
+        if not block.off:
+            raise NodeError(node, "bad_request", f"job {job_id} still has its memory on its GPUs")
         block.phase = _NODE_YIELDED
         self._touch(node, job_id)
+        self._answer(node)
 
     async def resume(
         self,
@@ -235,7 +239,7 @@ class SimulatedNodes:
         block = self._block(node, job_id)
         if self.cluster.jobs[job_id].state is _SUSPENDED:
             raise NodeError(node, "driver", f"job {job_id} is frozen: Slurm must resume it first")
-        if block.phase is _NODE_YIELDED:
+        if block.off:
             self._refuse_busy(node, job_id, gpus)
             if job_id in self.rooted and tuple(gpus) != block.gpus:
                 block.map_refused = True
@@ -244,11 +248,11 @@ class SimulatedNodes:
             self._blocks[node].move(job_id, tuple(gpus))
             if self.costs.restore_seconds:
                 # From here on the GPUs are its own, for whoever looks meanwhile.
-                block.phase, block.stopped = _NODE_PAUSING, True
+                block.phase, block.stopped, block.off = _NODE_PAUSING, True, False
                 self._touch(node, job_id)
                 await asyncio.sleep(self.costs.restore_seconds)
             block = self._block(node, job_id)
-        block.phase, block.stopped = _NODE_RUNNING, False
+        block.phase, block.stopped, block.off = _NODE_RUNNING, False, False
         self._touch(node, job_id)
         self._check(node, job_id)
         self._work_changed(job_id)

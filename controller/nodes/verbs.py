@@ -23,6 +23,7 @@ from controller.nodes.looking import Looking
 from controller.nodes.node import AgentSettings, Node
 from controller.nodes.protocol import AgentError, ErrorKind
 from controller.nodes.returning import Returning
+from controller.nodes.stopping import Stopping
 from gandiva.layout import Verb
 
 
@@ -34,6 +35,7 @@ class NodeAgent:
         looking, returning = Looking(self._node), Returning(self._node)
         driver_verbs = DriverVerbs(self._node, returning)
         cooperation = Cooperation(self._node, driver_verbs, returning)
+        stopping = Stopping(self._node, returning)
         self._verbs: dict[str, Callable[..., BaseModel]] = {
             "hello": looking.hello,
             "lead": self.lead,
@@ -42,7 +44,7 @@ class NodeAgent:
             "pause": cooperation.pause,
             "offload": cooperation.offload,
             "checkpoint": driver_verbs.checkpoint,
-            "verify_empty": driver_verbs.verify_empty,
+            "stop": stopping.stop,
             "resume": returning.resume,
             "forget": self.forget,
             "living": looking.living,

@@ -56,13 +56,11 @@ POINTS = (
     Point("resume", Step.UNDO, COOPERATIVE, refuse="resume"),
     Point("suspend", Step.CHECKPOINT, TRANSPARENT),
     *(Point("resume", step, TRANSPARENT) for step in (Step.SLURM_RESUME, Step.NODE_RESUME)),
-    *(Point("suspend", step, EMPTY) for step in (Step.CHECKPOINT, Step.SLURM_SUSPEND, Step.VERIFY_EMPTY)),
+    *(Point("suspend", step, EMPTY) for step in (Step.CHECKPOINT, Step.SLURM_SUSPEND, Step.STOP)),
     *(Point("suspend", step, GANG) for step in (Step.PAUSE, Step.OFFLOAD)),
     Point("resume", Step.NODE_RESUME, GANG),
 )
-NODE_STEPS = frozenset(
-    {Step.PREPARE, Step.PAUSE, Step.OFFLOAD, Step.CHECKPOINT, Step.VERIFY_EMPTY, Step.NODE_RESUME}
-)
+NODE_STEPS = frozenset({Step.PREPARE, Step.PAUSE, Step.OFFLOAD, Step.CHECKPOINT, Step.STOP, Step.NODE_RESUME})
 
 
 def moments(part: Part, point: Point) -> tuple[Moment, ...]:

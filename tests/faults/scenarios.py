@@ -45,7 +45,7 @@ AGENT_CALLS = points(
     ("resume", Step.NODE_RESUME, COOPERATIVE),
     ("suspend", Step.CHECKPOINT, TRANSPARENT),
     ("resume", Step.NODE_RESUME, TRANSPARENT),
-    ("suspend", Step.VERIFY_EMPTY, EMPTY),
+    ("suspend", Step.STOP, EMPTY),
     ("suspend", Step.OFFLOAD, GANG),
 )
 SLURM_CALLS = points(

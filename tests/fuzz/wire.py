@@ -139,7 +139,7 @@ def _agent(dice: random.Random, _folder: Path) -> bool:
 
 HELLO = {
     "protocol": "gandiva-agent",
-    "version": 1,
+    "version": protocol.VERSION,
     "node": "n1",
     "boot_id": "b",
     "driver_version": "580.1",

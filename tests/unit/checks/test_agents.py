@@ -13,13 +13,14 @@ from controller import __version__
 from controller.checks.agents import AgentAnswer, judge_agent
 from controller.checks.finding import Finding, Level
 from controller.checks.gpus import gpu_nodes
+from controller.nodes import protocol
 from controller.nodes.protocol import HelloResult
 from controller.settings import Settings
 from tests.unit.checks.test_slurm import nodes_reply
 
 GOOD = {
     "protocol": "gandiva-agent",
-    "version": 1,
+    "version": protocol.VERSION,
     "node": "n1",
     "boot_id": "",
     "driver_version": "580.95.05",

@@ -258,8 +258,8 @@ class FaultyNodes:
         answer: Offload = await self._call("checkpoint", node, job_id, options["deadline_seconds"], options)
         return answer
 
-    async def verify_empty(self, node: str, job_id: JobId, **options: Any) -> None:
-        await self._call("verify_empty", node, job_id, options["deadline_seconds"], options)
+    async def stop(self, node: str, job_id: JobId, **options: Any) -> None:
+        await self._call("stop", node, job_id, options["deadline_seconds"], options)
 
     async def resume(self, node: str, job_id: JobId, **options: Any) -> None:
         await self._call("resume", node, job_id, options["deadline_seconds"], options)

@@ -356,7 +356,7 @@ CALLS = {
         "pause",
         "offload",
         "checkpoint",
-        "verify_empty",
+        "stop",
         "resume",
         "forget",
         "observe-nodes",

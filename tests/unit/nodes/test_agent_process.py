@@ -140,7 +140,7 @@ def test_unknown_jobs_are_named(raw: Raw) -> None:
         "pause": {},
         "offload": {"deadline_seconds": 1, "residual_limit_bytes": 0},
         "checkpoint": {"lock_deadline_seconds": 1, "residual_limit_bytes": 0},
-        "verify_empty": {"wait_seconds": 1},
+        "stop": {"wait_seconds": 1},
         "resume": {"gpus": [0], "deadline_seconds": 1},
     }
     for number, (verb, args) in enumerate(verbs.items()):

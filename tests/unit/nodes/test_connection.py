@@ -15,6 +15,7 @@ import pytest
 
 from controller.errors import NodeError, NodeUnreachable
 from controller.model import JobId
+from controller.nodes import protocol
 from controller.nodes.connection import Patience
 from controller.nodes.port import NodeSample
 from controller.nodes.remote import RemoteNodes
@@ -34,7 +35,7 @@ OBSERVED = {"time": 1.0, "gpus": [], "jobs": []}
 def hello(node: str) -> dict[str, Any]:
     return {
         "protocol": "gandiva-agent",
-        "version": 1,
+        "version": protocol.VERSION,
         "node": node,
         "boot_id": "b",
         "driver_version": "580",

@@ -14,7 +14,7 @@ from controller.nodes.protocol import ErrorKind
 from controller.nodes.remote import RemoteNodes
 
 from .conftest import MIB, NODE, Rig
-from .test_yield_and_resume import digests, prepare, resume
+from .test_yield_and_resume import checkpoint, digests, prepare, resume
 
 STEPS = ("--steps", "150", "--minibatch-ms", "20", "--memory-mb", "64", "--state-kb", "8")
 
@@ -26,7 +26,7 @@ def test_it_is_not_asked_to_choose_its_gpu_again(rig: Rig) -> None:
         await prepare(nodes, 2, [1], [1, 2])
         job = rig.start(2, *STEPS, gpus="1", binding="1,2")
         rig.wait_for_steps(job, 3)
-        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+        await checkpoint(nodes, 2)
         await resume(nodes, 2, [2], [1, 2])
         assert rig.held()[1] == 0 and rig.held()[2] > 64 * MIB
 
@@ -35,7 +35,7 @@ def test_it_is_not_asked_to_choose_its_gpu_again(rig: Rig) -> None:
         assert refused.value.kind == ErrorKind.NOT_COOPERATIVE.value
         assert "moved by the driver" in refused.value.message
 
-        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+        await checkpoint(nodes, 2)
         assert rig.held()[2] == 0
         await resume(nodes, 2, [1], [1, 2])
         assert rig.held()[1] > 64 * MIB and rig.held()[2] == 0

@@ -10,8 +10,8 @@ from controller.nodes.port import NodePhase
 from controller.nodes.protocol import ErrorKind
 from controller.nodes.remote import RemoteNodes
 
-from .conftest import MIB, NODE, Job, Rig, job_sample
-from .test_yield_and_resume import digests, prepare, resume
+from .conftest import MIB, Job, Rig, job_sample
+from .test_yield_and_resume import checkpoint, digests, prepare, resume
 
 STEPS = ("--steps", "150", "--minibatch-ms", "20", "--memory-mb", "64", "--state-kb", "8", "--no-step")
 DRIVER = """
@@ -37,7 +37,7 @@ async def suspended(nodes: RemoteNodes, rig: Rig) -> Job:
     await prepare(nodes, 2, [1], [0, 1, 2])
     job = rig.start(2, *STEPS, gpus="1", binding="0,1,2")
     rig.wait_for_steps(job, 3)
-    await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+    await checkpoint(nodes, 2)
     return job
 
 
@@ -67,7 +67,7 @@ def test_a_job_whose_map_is_refused_stays_off_and_goes_on_where_it_was(rig: Rig,
         assert (seen.phase, seen.gpus, seen.movable, seen.error) == (NodePhase.RUNNING, (1,), False, "")
         assert rig.held()[1] > 64 * MIB
         # Not the next time either.
-        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+        await checkpoint(nodes, 2)
         assert not (await job_sample(nodes, job)).movable
         await resume(nodes, 2, [1], [0, 1, 2])
         assert digests(job.wait()) == digests(undisturbed.wait())

@@ -95,6 +95,7 @@ def test_the_context_counts_and_is_kept_by_default(rig: Rig) -> None:
             deadline_seconds=20.0,
         )
         assert done.left_bytes == CONTEXT_BYTES
+        await nodes.stop(NODE, job.job_id, deadline_seconds=20.0)
         seen = await job_sample(nodes, job)
         assert (seen.left_bytes, seen.movable) == (CONTEXT_BYTES, False)
         with pytest.raises(NodeError) as refused:
@@ -112,6 +113,7 @@ def test_the_driver_takes_the_context_off_too_and_then_the_job_can_move(rig: Rig
             NODE, job.job_id, residual_limit_bytes=0, release_context=True, deadline_seconds=20.0
         )
         assert done.left_bytes == 0
+        await nodes.stop(NODE, job.job_id, deadline_seconds=20.0)
         assert rig.held()[0] == 0
         assert (await job_sample(nodes, job)).movable
         await nodes.resume(NODE, job.job_id, gpus=[3], binding=[0, 1, 2, 3], deadline_seconds=20.0)
@@ -137,6 +139,7 @@ def test_without_the_drivers_help_the_context_stays_and_counts(rig: Rig) -> None
             deadline_seconds=20.0,
         )
         assert done.left_bytes == CONTEXT_BYTES
+        await nodes.stop(NODE, job.job_id, deadline_seconds=20.0)
         assert not (await job_sample(nodes, job)).movable
         rig.mockgpu("inject", "--clear")
         await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=20.0)

@@ -15,7 +15,7 @@ import pytest
 
 from controller.errors import NodeError
 from controller.model import JobId
-from controller.nodes.port import NodePhase, RankState
+from controller.nodes.port import NodePhase, Offload, RankState
 from controller.nodes.protocol import ErrorKind
 from controller.nodes.remote import RemoteNodes
 
@@ -36,7 +36,9 @@ async def prepare(nodes: RemoteNodes, job_id: int, gpus: list[int], binding: lis
     )
 
 
-async def offload(nodes: RemoteNodes, job_id: int, *, release_context: bool = False, limit: int = 0) -> int:
+async def offload(
+    nodes: RemoteNodes, job_id: int, *, release_context: bool = False, limit: int = 0, stop: bool = True
+) -> int:
     paused = await nodes.pause(NODE, JobId(job_id), floor_step=0, wait_seconds=20.0, sole=True)
     assert paused.all_blocked
     assert {rank.steps_done for rank in paused.ranks} == {paused.target_step}
@@ -48,7 +50,15 @@ async def offload(nodes: RemoteNodes, job_id: int, *, release_context: bool = Fa
         deadline_seconds=20.0,
     )
     assert done.stopped_step == paused.target_step
+    if stop:
+        await nodes.stop(NODE, JobId(job_id), deadline_seconds=20.0)
     return done.left_bytes
+
+
+async def checkpoint(nodes: RemoteNodes, job_id: int, limit: int = 0) -> Offload:
+    done = await nodes.checkpoint(NODE, JobId(job_id), residual_limit_bytes=limit, deadline_seconds=20.0)
+    await nodes.stop(NODE, JobId(job_id), deadline_seconds=20.0)
+    return done
 
 
 async def resume(nodes: RemoteNodes, job_id: int, gpus: list[int], binding: list[int]) -> None:
@@ -111,7 +121,7 @@ def test_an_unmodified_job_is_suspended_by_the_driver_and_moved(rig: Rig) -> Non
             await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=1.0, sole=True)
         assert refused.value.kind == ErrorKind.NOT_COOPERATIVE.value
         for _ in range(2):  # the second call finds it done
-            done = await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+            done = await checkpoint(nodes, 2)
             assert (done.left_bytes, done.empty) == (0, False)
         assert rig.held()[1] == 0
         assert (await job_sample(nodes, job)).movable
@@ -137,9 +147,7 @@ def test_what_stays_on_the_gpu_is_refused_or_allowed_and_binds_the_job_to_it(rig
         assert (await job_sample(nodes, job)).phase is NodePhase.RUNNING
         assert rig.held()[0] >= before
         rig.mockgpu("inject", "checkpoint-leak", "--gpu", "0", "--value", f"{MIB}", "--count", "1")
-        done = await nodes.checkpoint(
-            NODE, job.job_id, residual_limit_bytes=CONTEXT_BYTES, deadline_seconds=20.0
-        )
+        done = await checkpoint(nodes, 2, CONTEXT_BYTES)
         assert 0 < done.left_bytes <= CONTEXT_BYTES
         seen = await job_sample(nodes, job)
         assert (seen.phase, seen.movable) == (NodePhase.YIELDED, False)
@@ -287,7 +295,7 @@ def test_a_stopped_process_cannot_be_checkpointed_and_the_error_says_so(rig: Rig
         assert f"process {job.pid} is stopped" in refused.value.message
         os.kill(job.pid, signal.SIGCONT)
         await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
-        os.kill(job.pid, signal.SIGSTOP)
+        os.kill(job.pid, signal.SIGSTOP)  # as Slurm does
         with pytest.raises(NodeError) as refused:
             await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0], deadline_seconds=0.5)
         assert refused.value.kind == ErrorKind.HALTED.value
@@ -306,9 +314,9 @@ def test_a_suspended_job_survives_being_stopped_in_between(rig: Rig) -> None:
         await prepare(nodes, 2, [0], [0])
         job = rig.start(2, *QUICK, gpus="0")
         rig.wait_for_steps(job, 3)
-        await offload(nodes, 2)
+        await offload(nodes, 2, stop=False)
         os.kill(job.pid, signal.SIGSTOP)
-        await nodes.verify_empty(NODE, job.job_id, stop=False, deadline_seconds=10.0)
+        await nodes.stop(NODE, job.job_id, deadline_seconds=10.0)
         os.kill(job.pid, signal.SIGCONT)
         await resume(nodes, 2, [0], [0])
         assert digests(job.wait()) == digests(undisturbed.wait())
@@ -327,14 +335,15 @@ def test_a_job_that_is_still_frozen_is_not_put_back(rig: Rig) -> None:
         await prepare(nodes, 2, [0], [0])
         job = rig.start(2, *QUICK, gpus="0")
         rig.wait_for_steps(job, 3)
-        await offload(nodes, 2)
+        await offload(nodes, 2, stop=False)
         await prepare(nodes, 3, [1], [1])
         empty = rig.start_other(3, "sh", "-c", "sleep 60 & wait")
         await nodes.checkpoint(NODE, empty.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
         halted = [job.pid, empty.pid, *children(empty.pid)]
         for pid in halted:
             os.kill(pid, signal.SIGSTOP)
-        await nodes.verify_empty(NODE, empty.job_id, stop=False, deadline_seconds=10.0)
+        for job_id in (2, 3):
+            await nodes.stop(NODE, JobId(job_id), deadline_seconds=10.0)
         for job_id, gpu in ((2, 0), (3, 1)):
             with pytest.raises(NodeError) as refused:
                 await nodes.resume(NODE, JobId(job_id), gpus=[gpu], binding=[gpu], deadline_seconds=0.3)
@@ -396,12 +405,13 @@ def test_a_job_that_is_on_no_gpu_yet_yields_as_empty(rig: Rig) -> None:
         assert done.empty
         job = rig.start(2, *QUICK, "--no-step", gpus="0")
         with pytest.raises(NodeError) as refused:
-            await nodes.verify_empty(NODE, JobId(2), stop=False, deadline_seconds=0.2)
+            await nodes.stop(NODE, JobId(2), deadline_seconds=0.2)
         assert refused.value.kind in (ErrorKind.DEADLINE.value, ErrorKind.LEFT_ON_GPU.value)
+        os.kill(job.pid, signal.SIGCONT)
         rig.wait_for_steps(job, 1)
         os.kill(job.pid, signal.SIGSTOP)
         with pytest.raises(NodeError) as refused:
-            await nodes.verify_empty(NODE, JobId(2), stop=False, deadline_seconds=10.0)
+            await nodes.stop(NODE, JobId(2), deadline_seconds=10.0)
         assert refused.value.kind == ErrorKind.LEFT_ON_GPU.value
         assert (await job_sample(nodes, job)).phase is NodePhase.RUNNING
         os.kill(job.pid, signal.SIGCONT)
@@ -420,12 +430,12 @@ def test_an_empty_job_has_not_left_while_a_step_of_it_is_being_started(rig: Rig,
         job = rig.start_other(2, "sleep", "60")
         await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
         with pytest.raises(NodeError, match="step 1 is still being started") as refused:
-            await nodes.verify_empty(NODE, job.job_id, stop=True, deadline_seconds=1.5)
+            await nodes.stop(NODE, job.job_id, deadline_seconds=1.5)
         step.kill()
         step.wait()
         assert refused.value.kind == ErrorKind.DEADLINE.value
         assert (await job_sample(nodes, job)).phase is NodePhase.PAUSING
-        await nodes.verify_empty(NODE, job.job_id, stop=True, deadline_seconds=10.0)
+        await nodes.stop(NODE, job.job_id, deadline_seconds=10.0)
         assert (await job_sample(nodes, job)).phase is NodePhase.YIELDED
 
     try:
@@ -448,7 +458,7 @@ def test_an_empty_job_has_left_only_when_its_processes_are_stopped(rig: Rig) -> 
         assert done.empty
         # A controller that dies now must not find it off its GPU: it may start CUDA any moment.
         assert (await job_sample(nodes, job)).phase is NodePhase.PAUSING
-        await nodes.verify_empty(NODE, job.job_id, stop=True, deadline_seconds=10.0)
+        await nodes.stop(NODE, job.job_id, deadline_seconds=10.0)
         assert (await job_sample(nodes, job)).phase is NodePhase.YIELDED
         assert state(job.pid) == "T"
         await resume(nodes, 2, [0], [0])
@@ -568,7 +578,7 @@ def test_a_new_agent_goes_on_where_a_killed_one_stopped(rig: Rig) -> None:
         rig.wait_for_steps(paused, 3)
         rig.wait_for_steps(checkpointed, 3)
         await nodes.pause(NODE, paused.job_id, floor_step=0, wait_seconds=20.0, sole=True)
-        await nodes.checkpoint(NODE, checkpointed.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+        await checkpoint(nodes, 3)
         os.kill(rig.transport.channels[-1].pid, signal.SIGKILL)  # type: ignore[attr-defined]
 
     rig.run(scenario)
@@ -598,7 +608,7 @@ def test_an_agent_killed_between_lock_and_checkpoint_leaves_nothing_locked(rig: 
         # As a killed agent would have left it: the intent is written down, the process is locked only.
         state_file = rig.run_dir / "2" / "agent.json"
         state = json.loads(state_file.read_text())
-        state_file.write_text(json.dumps({**state, "phase": "pausing"}))
+        state_file.write_text(json.dumps({**state, "off": False}))
         rig.cuda_checkpoint("restore", job.pid)
         await resume(nodes, 2, [0], [0])
         job.wait()
@@ -633,9 +643,7 @@ def test_an_agent_that_hangs_does_not_keep_a_job_for_ever(rig: Rig) -> None:
         await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
         lock = rig.run_dir / "2" / "agent.lock"
         before = lock.read_bytes()
-        waiting = asyncio.ensure_future(
-            nodes.verify_empty(NODE, job.job_id, stop=False, deadline_seconds=PATIENCE_SECONDS)
-        )
+        waiting = asyncio.ensure_future(nodes.stop(NODE, job.job_id, deadline_seconds=PATIENCE_SECONDS))
         await asyncio.to_thread(eventually, "the lock", lambda: lock.read_bytes() != before)
         os.kill(first, signal.SIGSTOP)
         other = rig.nodes()

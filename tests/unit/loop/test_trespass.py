@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Memory of a job where it should have none: the GPU is nobody else's, and the job is named."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from controller.cluster.port import JobState
+from controller.errors import NodeError
+from controller.journal import JournalReader
+from controller.model import JobId
+from controller.nodes.port import GpuProcess, NodePhase, NodeSample
+from controller.nodes.simulated import SimulatedNodes
+from controller.simulation.virtual_time import run_virtual
+from tests.unit.loop.world import SLICE_SECONDS, World
+
+
+class Trespass:
+    """Between the controller and the nodes: these jobs have memory on GPUs that they have left."""
+
+    def __init__(self, nodes: SimulatedNodes) -> None:
+        self._nodes = nodes
+        self.jobs: dict[JobId, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._nodes, name)
+
+    async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
+        seen = await self._nodes.observe(deadline_seconds)
+        return {name: self._with(s) if isinstance(s, NodeSample) else s for name, s in seen.items()}
+
+    def _with(self, sample: NodeSample) -> NodeSample:
+        jobs = dict(sample.jobs)
+        for job_id, index in self.jobs.items():
+            if job_id in jobs and jobs[job_id].phase is NodePhase.YIELDED:
+                jobs[job_id] = replace(jobs[job_id], trespasses=(index,))
+        return NodeSample(sample.node, sample.time, tuple(sample.gpus), jobs)
+
+
+async def until(what: str, condition: Any) -> None:
+    for _ in range(600):
+        if condition():
+            return
+        await asyncio.sleep(0.1)
+    raise AssertionError(f"not within 60 s: {what}")
+
+
+def test_memory_of_a_suspended_job_holds_its_gpu_until_the_job_has_it_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        trespass = Trespass(world.nodes)
+        world.node_port = trespass
+        first, second = world.submit(), world.submit()
+        controller = world.start()
+        await until("the second's turn", lambda: world.running() == {second})
+        assert world.state(first) is JobState.SUSPENDED
+        third = world.submit(weight=50.0)
+        trespass.jobs[first] = 0
+        await until("the second to leave", lambda: world.running() == set())
+        await until("the first to go on", lambda: world.running() == {first})
+        assert world.state(third) is JobState.PENDING or third not in world.running()
+        (event,) = (
+            e for e in JournalReader(world.journal_path).events(first) if "memory on n1:0" in e.message
+        )
+        assert f"job {first} (user " in event.message
+        trespass.jobs.clear()
+        await asyncio.sleep(3 * SLICE_SECONDS)
+        assert not any("memory on" in trouble for trouble in controller.troubles)
+        assert world.worked_seconds(third) > 0
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario(), start=1_000_000.0)
+
+
+def test_memory_of_a_job_on_a_gpu_that_slurm_gave_to_others_keeps_everybody_off_it(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=2)
+
+        class Elsewhere(Trespass):
+            def _with(self, sample: NodeSample) -> NodeSample:
+                gpus = list(sample.gpus)
+                for job_id, index in self.jobs.items():
+                    gpus[index] = replace(gpus[index], processes=(GpuProcess(77, job_id, 2001, 1 << 20),))
+                return NodeSample(sample.node, sample.time, gpus, sample.jobs)
+
+        first = world.submit()
+        trespass = Elsewhere(world.nodes)
+        world.node_port = trespass
+        controller = world.start()
+        await until("the first job", lambda: world.running() == {first})
+        (gpu,) = world.cluster.jobs[first].binding
+        other = 1 - gpu.ordinal
+        trespass.jobs[first] = other
+        second = world.submit()
+        await asyncio.sleep(SLICE_SECONDS)
+        assert any(
+            f"job {first} (user " in trouble and f"n1:{other}" in trouble for trouble in controller.troubles
+        )
+        assert all(g.ordinal != other for g in world.cluster.jobs[second].binding)
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario(), start=1_000_000.0)
