@@ -165,18 +165,17 @@ class ControlBlock:
         return self._command.exists()
 
     def uid(self) -> int | None:
-        """The owner of `ranks/`, which root gave to the job's user; None without a block."""
-        try:
-            return self.ranks.lstat().st_uid
-        except OSError:
-            return None
+        """Whose job it is: as an agent wrote it down, else (the prolog made the block) the owner of `ranks/`,
+        which root gave to the job's user; None without a block."""
+        state = self.load_state()
+        return state.uid if state is not None else rank_room.owner(self.ranks)
 
     def create(self, uid: int) -> None:
         """Make the block, or complete one. Raises OSError."""
         self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         self.path.mkdir(exist_ok=True)
         self.path.chmod(0o755)  # whatever the umask says
-        if not self.ranks.is_dir() or self.ranks.is_symlink() or self.uid() != uid:
+        if rank_room.owner(self.ranks) != uid:
             self._make_ranks(uid)
         self.write_command(layout.Verb.RUN, 0)
 

@@ -18,6 +18,7 @@ import stat
 import time
 from dataclasses import dataclass
 
+from controller.nodes import rank_room
 from controller.nodes.port import RankState
 from controller.nodes.processes import Processes, ProcessId
 from controller.nodes.protocol import MAX_BYTES, MAX_RANKS, MAX_STEP, RankInfo
@@ -117,7 +118,7 @@ def read_ranks(
     written no longer than `patience_seconds` in all."""
     until = time.monotonic() + patience_seconds
     try:
-        folder = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        folder = rank_room.open_folder(directory)
     except FileNotFoundError:
         return Ranks()
     except OSError as error:
@@ -150,10 +151,7 @@ def _names(folder: int) -> list[str]:
 
 def _read_one(folder: int, name: str, uid: int, job_id: int, processes: Processes, until: float) -> Rank:
     try:
-        # O_NONBLOCK: opening a pipe must not wait for its other end.
-        file = os.open(
-            name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=folder
-        )
+        file = rank_room.open_file(folder, name)
     except OSError as error:
         raise BadRankFile(f"cannot be opened: {error.strerror}") from None
     try:

@@ -14,6 +14,7 @@ does `gandiva check`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -25,6 +26,7 @@ ROOM_BYTES = 8 << 20
 """Room for MAX_RANKS files of a page, where a page is the largest there is (64 KiB)."""
 ROOM_INODES = 1024
 APART = "apart"
+COVERED = "something of a user's is mounted over it"
 COMMAND_SECONDS = 20.0
 MOUNTS = Path("/proc/self/mountinfo")
 
@@ -48,11 +50,75 @@ def furnish(ranks: Path, uid: int) -> None:
 
 def is_fresh(ranks: Path, uid: int) -> bool:
     """Whether it has a file system of its own and nobody has written there."""
-    if mounted(ranks) != 1:  # over ours the user may have mounted something that never answers (FUSE)
+    if mounted(ranks) != 1:
         return False
-    with contextlib.suppress(OSError), os.scandir(ranks) as entries:
-        return next(entries, None) is None and ranks.lstat().st_uid == uid
+    with contextlib.suppress(OSError):
+        folder = open_folder(ranks)
+        try:
+            with os.scandir(folder) as entries:
+                return next(entries, None) is None and os.fstat(folder).st_uid == uid
+        finally:
+            os.close(folder)
     return False
+
+
+def owner(ranks: Path) -> int | None:
+    """Whose it is; None when it is not there, or a user has mounted something over it."""
+    try:
+        folder = open_folder(ranks)
+    except OSError:
+        return None
+    try:
+        return os.fstat(folder).st_uid
+    finally:
+        os.close(folder)
+
+
+def open_folder(ranks: Path | str) -> int:
+    """Open it for reading. Raises OSError, also when a user has mounted something over it.
+
+    A file system of a user's (FUSE, with allow_other) may never answer: even to ask it for the owner of its
+    root hangs. Opened with O_PATH it is not asked anything, and the kernel tells which mount was opened.
+    """
+    path = Path(ranks)
+    above = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        here = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            mount = _mount_of(here)
+            # A user cannot mount a tmpfs where the agent sees it: such a one is ours.
+            if mount != _mount_of(above) and _type_of(mount) != "tmpfs":
+                raise OSError(errno.EXDEV, COVERED, str(path))
+            return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
+        finally:
+            os.close(here)
+    finally:
+        os.close(above)
+
+
+def open_file(folder: int, name: str) -> int:
+    """Open a file in it for reading, likewise. Follows no link and waits for no pipe's other end."""
+    here = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if _mount_of(here) != _mount_of(folder):
+            raise OSError(errno.EXDEV, COVERED, name)
+        return os.open(f"/proc/self/fd/{here}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    finally:
+        os.close(here)
+
+
+def _mount_of(descriptor: int) -> int:
+    """The kernel's number of the mount that it was opened through."""
+    lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text("ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
+
+
+def _type_of(mount: int) -> str:
+    """Of the file system of a mount; empty when it is not there any more."""
+    for line in MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        if line.startswith(f"{mount} "):
+            return line.rpartition(" - ")[2].split(" ")[0]
+    return ""
 
 
 def drop(ranks: Path) -> None:
