@@ -27,6 +27,7 @@ from controller.nodes import rank_room
 from controller.nodes.deadline import Deadline, Poll
 from controller.nodes.file_lock import try_lock
 from controller.nodes.port import NodePhase
+from controller.nodes.processes import Processes, ProcessId
 from controller.nodes.protocol import (
     MAX_JOB_ID,
     AgentError,
@@ -46,6 +47,8 @@ HUNG_SECONDS = 10.0
 KILLED_SECONDS = 0.05
 
 log = logging.getLogger(__name__)
+_PROCESSES = Processes("", lambda _job: None)
+"""For questions about agents, which belong to no job."""
 
 
 class CheckpointedProcess(BaseModel):
@@ -310,7 +313,8 @@ class ControlBlock:
                         f"another agent is still at work on job {self.job_id}; try again",
                         self.job_id,
                     )
-            os.pwrite(file, f"{os.getpid()} {time.monotonic() + deadline.left_seconds:015.3f}\n".encode(), 0)
+            me, until = os.getpid(), time.monotonic() + deadline.left_seconds
+            os.pwrite(file, f"{me} {_PROCESSES.start_time_ticks(me)} {until:015.3f}\n".encode(), 0)
             try:
                 yield
             finally:
@@ -325,21 +329,19 @@ class ControlBlock:
 def _end_hung_agent(lock: int, job_id: int) -> bool:
     """Kill the agent that holds this lock when it is stopped, or has had its time and more: nobody else would
     ever do anything to the job again. (Every verb may be cut short anywhere.) True: look again."""
-    holder, _, until = os.pread(lock, 64, 0).decode("ascii", "replace").partition(" ")
     try:
-        pid, overdue = int(holder), time.monotonic() > float(until) + HUNG_SECONDS
-        stat = Path("/proc", str(pid), "stat").read_text("utf-8", "replace")
-        command = Path("/proc", str(pid), "cmdline").read_bytes()
+        pid, start, until = os.pread(lock, 64, 0).decode("ascii", "replace").split()
+        holder, overdue = ProcessId(int(pid), int(start)), time.monotonic() > float(until) + HUNG_SECONDS
+        command = Path("/proc", pid, "cmdline").read_bytes()
     except (OSError, ValueError):
         return False
-    stopped = stat[stat.rindex(")") + 2 :][:1] == "T"
+    stopped = _PROCESSES.halted(holder.pid) == "stopped"
     is_agent = any(name in command for name in (b"gandiva-agent", b"controller.nodes.agent"))
-    if pid == os.getpid() or not is_agent or not (stopped or overdue):
+    if holder.pid == os.getpid() or not is_agent or not _PROCESSES.alive(holder) or not (stopped or overdue):
         return False
     state = "is stopped" if stopped else "hangs"
-    log.warning("job %d: agent %d %s while it holds the job's lock: killed", job_id, pid, state)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+    log.warning("job %d: agent %d %s while it holds the job's lock: killed", job_id, holder.pid, state)
+    _PROCESSES.send([holder], signal.SIGKILL)
     time.sleep(KILLED_SECONDS)
     return True
 

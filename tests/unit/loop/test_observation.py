@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
+from unittest.mock import MagicMock
 
-from controller.cluster.port import JobState, SlurmJob
+from controller.cluster.port import JobState, SlurmGpu, SlurmJob, SlurmNode
 from controller.cluster.simulated import SimulatedCluster, SimulatedJob
 from controller.memory import JobMemory
 from controller.model import GpuId, Job, JobId, Phase, Profile, Request
-from controller.nodes.port import NodeJob, NodePhase, NodeSample
-from controller.observation import make_job
+from controller.nodes.port import GpuProcess, GpuSample, NodeJob, NodePhase, NodeSample
+from controller.observation import make_job, make_node
 from controller.simulation.virtual_time import run_virtual
 
 GPUS = frozenset({GpuId("n1", 0), GpuId("n1", 1)})
@@ -86,6 +88,22 @@ def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
         not_before=900.0,
         profile=Profile(utilization_fraction=0.5),
     )
+
+
+def test_memory_of_processes_that_nobody_knows_keeps_a_gpu_from_all_jobs() -> None:
+    """One of no job, or of a job that Slurm does not know; not one that an ordinary job may have there."""
+    known: Any = {JobId(7): MagicMock(id=JobId(7), binding=frozenset({GpuId("n1", 0)}))}
+
+    def healthy(process: GpuProcess, ordinary: dict[int, JobId | None] | None = None) -> bool:
+        gpu = GpuSample(0, "GPU-0", "a100", 80, 10, 0.0, True, (process,))
+        slurm_node = SlurmNode("n1", (SlurmGpu(0, "a100", 16),), True, "IDLE", "", 1, 0, 0, ordinary or {})
+        return make_node(slurm_node, NodeSample("n1", 300.0, (gpu,), {}), known).gpus[0].healthy
+
+    assert healthy(GpuProcess(11, JobId(7), 2001, 5))
+    assert not healthy(GpuProcess(11, None, 0, 5))
+    assert not healthy(GpuProcess(11, JobId(8), 2001, 5))
+    assert healthy(GpuProcess(11, JobId(8), 2001, 5), {0: JobId(8)})
+    assert healthy(GpuProcess(11, None, 0, 0))
 
 
 def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:

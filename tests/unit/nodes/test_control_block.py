@@ -6,6 +6,8 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -23,6 +25,7 @@ from controller.nodes.file_lock import try_lock
 from controller.nodes.gpus import GpuReader, NvmlSource
 from controller.nodes.node import AgentSettings
 from controller.nodes.port import NodePhase
+from controller.nodes.processes import Processes
 from controller.nodes.protocol import AgentError, ErrorKind
 from controller.nodes.verbs import NodeAgent
 from gandiva import layout
@@ -89,26 +92,6 @@ def test_an_agent_that_let_go_is_not_ended_for_the_one_that_has_the_lock_now(
     finally:
         agent.kill()
         agent.communicate(timeout=30)
-
-
-@pytest.mark.parametrize(("name", "ended"), [("gandiva-agent", True), ("backup", False)])
-def test_only_an_agent_is_ended_for_the_lock_that_it_keeps(
-    block: ControlBlock, name: str, ended: bool
-) -> None:
-    """The number in the lock may be another process's by now: one that root would kill for nothing."""
-    with subprocess.Popen(["bash", "-c", "kill -STOP $$; sleep 60", name]) as process:
-        try:
-            stat_file = Path("/proc", str(process.pid), "stat")
-            while ") T" not in stat_file.read_text():
-                time.sleep(0.01)
-            path = block.path / "agent.lock"
-            path.write_text(f"{process.pid} 0000.0\n")
-            with path.open("rb+") as held, path.open("rb+") as file:
-                assert try_lock(held.fileno()) and not try_lock(file.fileno())
-                assert control_block._end_hung_agent(file.fileno(), 12) is ended
-            assert (process.poll() is not None) is ended
-        finally:
-            process.kill()
 
 
 def test_a_command_is_changed_in_place_and_numbered(block: ControlBlock) -> None:
@@ -250,6 +233,54 @@ def test_two_agents_do_not_work_on_one_job(block: ControlBlock) -> None:
         assert refused.value.kind is ErrorKind.DEADLINE
     with other.locked(Deadline(1.0)):
         pass
+
+
+@pytest.mark.parametrize(
+    ("name", "until_seconds", "stopped", "start_is_right", "ended"),
+    [
+        ("gandiva-agent", -100.0, False, True, True),
+        ("gandiva-agent", 100.0, True, True, True),
+        ("gandiva-agent", 100.0, False, True, False),  # it is at work
+        ("sleep", -100.0, False, True, False),  # the agent has ended, and its pid is a stranger's
+        ("gandiva-agent", -100.0, False, False, False),  # another agent's
+    ],
+)
+def test_only_an_agent_that_hangs_and_has_the_lock_is_ended(
+    block: ControlBlock, name: str, until_seconds: float, stopped: bool, start_is_right: bool, ended: bool
+) -> None:
+    process = subprocess.Popen([name, "60"], executable=shutil.which("sleep"))
+    processes = Processes("n1", lambda _job: None)
+    try:
+        while not Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            time.sleep(0.01)  # in the middle of exec
+        if stopped:
+            process.send_signal(signal.SIGSTOP)
+            while processes.halted(process.pid) is None:
+                time.sleep(0.01)
+        start = processes.start_time_ticks(process.pid)
+        assert start is not None
+        lock = block.path / "agent.lock"
+        until = time.monotonic() + until_seconds
+        lock.write_text(f"{process.pid} {start if start_is_right else start - 1} {until:015.3f}\n")
+        with lock.open("rb+") as held, lock.open("rb+") as file:
+            assert try_lock(held.fileno())
+            assert control_block._end_hung_agent(file.fileno(), 12) is ended
+        if ended:
+            assert process.wait(timeout=10.0) == -signal.SIGKILL
+        else:
+            with pytest.raises(subprocess.TimeoutExpired):
+                process.wait(timeout=0.2)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_an_agent_that_holds_a_lock_says_which_process_it_is(block: ControlBlock) -> None:
+    processes = Processes("n1", lambda _job: None)
+    with block.locked(Deadline(5.0)):
+        pid, start, until = (block.path / "agent.lock").read_text().split()
+    assert (int(pid), int(start)) == (os.getpid(), processes.start_time_ticks(os.getpid()))
+    assert 0 < float(until) - time.monotonic() < 5.1
 
 
 def test_a_job_without_a_block_is_unknown(tmp_path: Path) -> None:
