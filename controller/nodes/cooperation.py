@@ -211,9 +211,10 @@ class Cooperation:
     ) -> JobState:
         """Take the CUDA context of a single offloaded process off the GPU too, where the driver can.
 
-        Failing is no error: the context stays, and counts as what is left.
+        Failing is no error: the context stays, and counts as what is left. A rank of several has live
+        communicators, which the driver does not checkpoint: an attempt may ruin the process.
         """
-        if not self._node.can.checkpoint:
+        if not self._node.can.checkpoint or any(rank.world_size > 1 for rank in ranks.live):
             return state
         try:
             occupancy = self._node.look(deadline.at_most(NVML_SECONDS))

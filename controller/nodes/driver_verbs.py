@@ -15,6 +15,7 @@ from controller.nodes.occupancy import Holder, Occupancy
 from controller.nodes.port import NodePhase
 from controller.nodes.processes import ProcessId
 from controller.nodes.protocol import AgentError, ErrorKind
+from controller.nodes.rank_files import PATIENCE_SECONDS, Ranks
 from controller.nodes.returning import Returning
 from gandiva.layout import Verb
 
@@ -47,7 +48,8 @@ class DriverVerbs:
                 self._node.verify_gone(state, 0)
                 state = state.but(empty=True, movable=False, stopped_step=None)
                 return self._node.memory_is_off(block, state, 0, 0, time.monotonic() - begin)
-            process = self._only_process(holders, args.job_id)
+            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
+            process = self._only_process(holders, ranks, args.job_id)
             transparent.wait_until_runnable(
                 [process.pid],
                 self._node.processes,
@@ -71,12 +73,14 @@ class DriverVerbs:
                 time.monotonic() - begin,
             )
 
-    def _only_process(self, holders: Sequence[Holder], job_id: int) -> ProcessId:
+    def _only_process(self, holders: Sequence[Holder], ranks: Ranks, job_id: int) -> ProcessId:
         can = self._node.can
         pids = sorted({holder.pid for holder in holders})
         gpus = sorted({holder.gpu for holder in holders})
         if not can.checkpoint:
             why = f"driver {self._node.driver_version()} has no checkpoint calls; need 570 or later"
+        elif any(rank.world_size > 1 for rank in ranks.live):
+            why = f"it has {ranks.live[0].world_size} ranks; only a single process can be checkpointed"
         elif len(pids) > 1:
             why = f"{len(pids)} processes ({pids[:8]}) use GPUs; only one can be checkpointed"
         elif len(gpus) > 1:

@@ -44,6 +44,8 @@ class GpuReading:
     utilization_fraction: float
     processes: tuple[ProcessReading, ...]
     healthy: bool
+    memory_free_bytes: int = 0
+    """As NVML says it: the driver keeps some for itself, so total and used do not tell it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,7 @@ class NvmlSource:
             utilization_fraction=min(1.0, max(0.0, utilization)),
             processes=tuple(sorted(processes, key=lambda process: process.pid)),
             healthy=not self._has_uncorrected_errors(pynvml, handle),
+            memory_free_bytes=int(memory.free),
         )
 
     @staticmethod

@@ -134,8 +134,8 @@ class Node:
                 return [str(holder) for holder in others], all(not holder.exists for holder in others)
             for gpu, size in (needed or {}).items():
                 found = seen.reading.gpu(gpu)
-                if found is not None and found.memory_bytes - found.memory_used_bytes < size:
-                    free = (found.memory_bytes - found.memory_used_bytes) >> 20
+                if found is not None and found.memory_free_bytes < size:
+                    free = found.memory_free_bytes >> 20
                     return [f"GPU {gpu} has {free} MiB free, job {job_id} needs {size >> 20} MiB"], True
             return [], False
 

@@ -87,9 +87,13 @@ def survey(reader: GpuReader, processes: Processes, deadline: Deadline) -> Occup
     holders = []
     for gpu in reading.gpus:
         for process in gpu.processes:
+            if process.memory_bytes == 0:
+                continue  # it has called cuInit, or counted the devices, and has no context
             holder = _holder(gpu, process.pid, process.memory_bytes, processes)
-            # Graphics of no job are the node's own (an X server stays for ever); a job's are in the way.
-            if holder.job_id is not None or not process.graphics:
+            # Of no job, graphics are the node's own (an X server stays for ever), and so are the processes by
+            # which agents call the driver; a job's are in the way.
+            own = process.graphics or processes.calls_the_driver(process.pid)
+            if holder.job_id is not None or not own:
                 holders.append(holder)
     return Occupancy(reading, tuple(holders))
 

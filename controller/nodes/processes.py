@@ -140,6 +140,11 @@ class Processes:
                 steps[pid] = title["step"] or ""
         return sorted(step for pid, step in steps.items() if pid not in parents and step != "extern")
 
+    def calls_the_driver(self, pid: int) -> bool:
+        """Whether it is a process by which an agent makes driver calls (`checkpointing.driver_process`)."""
+        arguments = (self._read(pid, "cmdline") or "").split("\0")
+        return "checkpointing.driver_process" in arguments and self.uid(pid) == os.geteuid()
+
     def living(self, job_id: int) -> int:
         """How many processes look like the job's: those of Slurm itself and those that only their environment
         says so of are counted too. None: nothing of it is here, whoever lost its control block."""

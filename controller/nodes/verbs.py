@@ -7,11 +7,13 @@ and leaves the job running when it fails, or says that it could not.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 from pydantic import BaseModel
 
+from checkpointing.cuda_driver import CudaError
 from checkpointing.driver_process import DriverProcesses
 from controller.nodes import protocol
 from controller.nodes.control_block import JobState
@@ -25,6 +27,8 @@ from controller.nodes.protocol import AgentError, ErrorKind
 from controller.nodes.returning import Returning
 from controller.nodes.stopping import Stopping
 from gandiva.layout import Verb
+
+log = logging.getLogger(__name__)
 
 
 class NodeAgent:
@@ -51,9 +55,17 @@ class NodeAgent:
         }
 
     def start(self) -> None:
-        """Clean up after agents that were killed: only what lies there now, and beside the work."""
+        """Beside the work: clean up after agents that were killed (only what lies there now), and have the
+        driver ready for the first switch."""
         blocks = self._node.blocks
         threading.Thread(target=blocks.empty, args=(blocks.trash(),), name="trash", daemon=True).start()
+        threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        try:
+            self._node.driver.warm_up()
+        except CudaError as error:
+            log.info("the CUDA driver is not ready: %s; the first call to it tries again", error)
 
     def carry_out(self, verb: str, args: BaseModel, deadline: Deadline) -> BaseModel:
         """Do what a request asks. Raises AgentError."""

@@ -114,7 +114,7 @@ def listed(monkeypatch: pytest.MonkeyPatch, **lists: list[tuple[int, int | None]
         "nvmlDeviceGetHandleByIndex": 0,
         "nvmlDeviceGetName": "NVIDIA A100",
         "nvmlDeviceGetUUID": "GPU-0",
-        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=1000, used=500),
+        "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=1000, used=500, free=0),
         "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0),
         "nvmlDeviceGetTotalEccErrors": 0,
     }

@@ -18,7 +18,7 @@ from controller.nodes.remote import RemoteNodes
 from .conftest import CONTEXT_BYTES, MIB, NODE, ROOT, Job, Rig, eventually, job_sample, sample
 
 KEEPS_ITS_CONTEXT = """
-import time
+import sys
 import gandiva
 import mockcuda
 mockcuda.init()
@@ -34,7 +34,7 @@ class State:
         context.copy_in(self.address, self.data)
 state = State()
 state.restore()
-session = gandiva.attach()
+session = gandiva.attach(rank=0, world_size=int(sys.argv[1]))
 session.register(state)
 while True:
     context.step(2000, 50, state.address, 1000, 7)
@@ -43,9 +43,9 @@ while True:
 """
 
 
-def start(rig: Rig, job_id: int) -> Job:
+def start(rig: Rig, job_id: int, world_size: int = 1) -> Job:
     process = subprocess.Popen(
-        [sys.executable, "-c", KEEPS_ITS_CONTEXT],
+        [sys.executable, "-c", KEEPS_ITS_CONTEXT, str(world_size)],
         env={
             **rig.environ,
             "PYTHONPATH": f"{ROOT}:{ROOT / 'examples'}",
@@ -60,16 +60,22 @@ def start(rig: Rig, job_id: int) -> Job:
     return job
 
 
-async def run_and_pause(nodes: RemoteNodes, rig: Rig) -> Job:
+async def run_and_pause(nodes: RemoteNodes, rig: Rig, world_size: int = 1) -> Job:
     await nodes.prepare(
         NODE, JobId(2), uid=os.getuid(), gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=20.0
     )
-    job = start(rig, 2)
+    job = start(rig, 2, world_size)
     ranks = rig.run_dir / "2" / "ranks" / "0"
     eventually("the session", ranks.exists)
     while not (found := await job_sample(nodes, job)).ranks or found.ranks[0].steps_done < 3:
         assert job.processes[0].poll() is None
-    await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=20.0, sole=True)
+    floor_step = 0
+    while not (
+        paused := await nodes.pause(
+            NODE, job.job_id, floor_step=floor_step, wait_seconds=20.0, sole=world_size == 1
+        )
+    ).all_blocked:
+        floor_step = paused.target_step
     return job
 
 
@@ -143,5 +149,29 @@ def test_without_the_drivers_help_the_context_stays_and_counts(rig: Rig) -> None
         assert not (await job_sample(nodes, job)).movable
         rig.mockgpu("inject", "--clear")
         await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=20.0)
+
+    rig.run(scenario)
+
+
+def test_a_rank_of_several_is_never_checkpointed_by_the_driver(rig: Rig) -> None:
+    """The others may be on other nodes: what they share with it (NCCL) the driver cannot take away."""
+
+    async def scenario(nodes: RemoteNodes) -> None:
+        job = await run_and_pause(nodes, rig, world_size=2)
+        done = await nodes.offload(
+            NODE,
+            job.job_id,
+            residual_limit_bytes=CONTEXT_BYTES,
+            release_context=True,
+            deadline_seconds=20.0,
+        )
+        assert done.left_bytes == CONTEXT_BYTES
+        await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=20.0)
+        with pytest.raises(NodeError, match="it has 2 ranks") as refused:
+            await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+        assert refused.value.kind == ErrorKind.UNSUPPORTED.value
+        at = (await job_sample(nodes, job)).ranks[0].steps_done
+        while (await job_sample(nodes, job)).ranks[0].steps_done < at + 3:
+            assert job.processes[0].poll() is None
 
     rig.run(scenario)
