@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
+from controller import residuals
 from controller.actions import Action, Cancel, Place, Requeue, Resume, Suspend, Withdraw
 from controller.clock import Clock
 from controller.cluster.port import LIMIT_REASONS, ClusterPort, JobState, SlurmJob
@@ -35,6 +36,7 @@ from controller.ledger import ClaimFailed, Ledger
 from controller.memory import Memory
 from controller.model import (
     FailedSuspends,
+    GpuId,
     GpuSet,
     Job,
     JobId,
@@ -104,6 +106,7 @@ class ExecutorSettings:
     resume_deadline_seconds: float = 120.0
     start_deadline_seconds: float = 60.0
     residual_limit_bytes: int = 0
+    residual_share: float = 0.1
     release_context: bool = True
     retry_after_seconds: float = 300.0
     unsuspendable: Unsuspendable = Unsuspendable.KEEP
@@ -180,6 +183,9 @@ class Executor:
         self._keeps_steps = getattr(recorder, "keeps_steps", True)
         self._on_change = on_change
         self._ledger = Ledger()
+        self._seen = Snapshot(0.0, {}, {})
+        self._left: dict[JobId, Mapping[GpuId, int]] = {}
+        """What jobs have left on their GPUs since that was seen."""
         self._operations: dict[JobId, _Operation] = {}
         self._ended: dict[JobId, InFlight] = {}
         """Those whose transition ended since the last observation began."""
@@ -202,6 +208,8 @@ class Executor:
     def sync(self, snapshot: Snapshot) -> None:
         """Take over who holds which GPU."""
         self._ledger.sync(snapshot)
+        self._seen = snapshot
+        self._left = {job_id: left for job_id, left in self._left.items() if job_id in snapshot.busy}
 
     def apply(self, actions: Sequence[Action], snapshot: Snapshot) -> None:
         """Start the actions; returns at once."""
@@ -304,6 +312,7 @@ class Executor:
         self._step(operation, Step.CLAIM)
         await self._ledger.claim(job.id, action.gpus)
         try:
+            residuals.require_room(job, action.gpus, self._seen, self._left)
             self._step(operation, Step.PREPARE)
             await self._prepare(job, action)
             self._step(operation, Step.BIND)
@@ -456,7 +465,12 @@ class Executor:
                 self._step(operation, Step.PAUSE)
                 await self._pause(job)
                 self._step(operation, Step.OFFLOAD)
-                answers = await self._on_nodes(job, lambda node: self._offload(node, job.id))
+                answers = await self._on_nodes(job, lambda node: self._offload(node, job))
+                self._left[job.id] = {
+                    GpuId(node, ordinal): size
+                    for node, answer in zip(by_node(job.binding), answers, strict=True)
+                    for ordinal, size in answer.left_on.items()
+                }
                 return all(answer.empty for answer in answers)
             except NodeError as failure:
                 if not may_checkpoint or failure.kind not in ("not_cooperative", "deadline"):
@@ -470,7 +484,7 @@ class Executor:
                 lambda node: self._nodes.checkpoint(
                     node,
                     job.id,
-                    residual_limit_bytes=settings.residual_limit_bytes,
+                    residual_limit_bytes=0,  # the driver takes all of a process off, its context too
                     deadline_seconds=settings.offload_deadline_seconds,
                 ),
             )
@@ -511,14 +525,24 @@ class Executor:
                 )
             floor_step = target
 
-    async def _offload(self, node: str, job_id: JobId) -> Offload:
-        return await self._nodes.offload(
-            node,
-            job_id,
-            residual_limit_bytes=self.settings.residual_limit_bytes,
-            release_context=self.settings.release_context,
-            deadline_seconds=self.settings.offload_deadline_seconds,
-        )
+    async def _offload(self, node: str, job: Job) -> Offload:
+        settings, limit_bytes, why = self.settings, self.settings.residual_limit_bytes, ""
+        if limit_bytes:
+            room = residuals.room(job, node, self._seen, settings.residual_share)
+            if room.bytes < limit_bytes:
+                limit_bytes, why = room.bytes, room.why
+        try:
+            return await self._nodes.offload(
+                node,
+                job.id,
+                residual_limit_bytes=limit_bytes,
+                release_context=settings.release_context,
+                deadline_seconds=settings.offload_deadline_seconds,
+            )
+        except NodeError as failure:
+            if failure.kind != "left_on_gpu" or not why:
+                raise
+            raise NodeError(node, failure.kind, f"{failure.message}; {why}") from failure
 
     async def _failed_suspend(self, operation: _Operation, failure: GandivaError) -> None:
         """The job keeps its GPUs. Put it back to work, and leave it alone for a while."""
@@ -570,6 +594,13 @@ class Executor:
         job = operation.job
         self._step(operation, Step.CLAIM)
         await self._ledger.claim(job.id, action.gpus)
+        try:
+            residuals.require_room(job, action.gpus, self._seen, self._left)
+        except NodeError as failure:
+            self._memory[job.id].not_before = self._clock.now() + self.settings.place_retry_seconds
+            self._recorder.event("resume-failed", str(failure), self._clock.now(), job.id)
+            self._ledger.release(job.id)
+            raise
         try:
             if self.settings.suspend_in_slurm or job.phase is not Phase.YIELDED:
                 self._step(operation, Step.SLURM_RESUME)

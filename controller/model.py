@@ -152,6 +152,12 @@ class Gpu:
     """The ordinary (not Gandiva) job that Slurm gave this GPU exclusively."""
     shards: int = 0
     """How many Gandiva jobs Slurm can bind to this GPU at once."""
+    left_by: tuple[tuple[JobId, int], ...] = ()
+    """Jobs that are off this GPU and have left memory on it (contexts, communicators): the bytes of each."""
+
+    def left_bytes(self, except_by: JobId | None = None) -> int:
+        """What jobs that are off it have left on it together."""
+        return sum(size for job_id, size in self.left_by if job_id != except_by)
 
 
 @quickly_made

@@ -106,6 +106,7 @@ def make_node(
                 and (ordinary or not _foreign(seen, present)),
                 ordinary_job=(node.ordinary_gpus[card.index] or JobId(0)) if ordinary else None,
                 shards=card.shards,
+                left_by=_left_by(seen, sample) if seen and isinstance(sample, NodeSample) else (),
             )
         )
     return Node(
@@ -118,6 +119,16 @@ def make_node(
         memory_free_bytes=max(0, node.memory_bytes - node.memory_allocated_bytes),
         switch=node.switch,
     )
+
+
+def _left_by(gpu: GpuSample, sample: NodeSample) -> tuple[tuple[JobId, int], ...]:
+    """What jobs that are off the GPUs of this node have left on one."""
+    left: dict[JobId, int] = {}
+    for process in gpu.processes:
+        job = sample.jobs.get(process.job_id) if process.job_id is not None else None
+        if job is not None and job.phase is _NODE_YIELDED and process.memory_bytes:
+            left[job.job_id] = left.get(job.job_id, 0) + process.memory_bytes
+    return tuple(sorted(left.items()))
 
 
 def _foreign(gpu: GpuSample, present: Mapping[JobId, SlurmJob]) -> bool:

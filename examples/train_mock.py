@@ -139,14 +139,15 @@ class Model:
     """State on one or more GPUs, with the two hooks that let a scheduler take the GPUs away and give them
     (or others) back between two mini-batches."""
 
-    # Nothing of this process stays on the GPU after offload(), not even the CUDA context.
-    releases_context = True
-
     def __init__(self, options: argparse.Namespace, rank: int, devices: Callable[[int], list[int]]) -> None:
         self._devices = devices
         self._options = options
         self._state_bytes: int = options.state_kb * 1024
-        self._rest_bytes = max(0, options.memory_mb * MIB - self._state_bytes)
+        # The state stands for all memory: so much is in use on the GPU, and is copied at every switch.
+        self._memory_bytes = max(options.memory_mb * MIB, self._state_bytes)
+        # Whether nothing of this process stays on the GPU after offload(), not even the CUDA context.
+        self.releases_context = not options.keep_context
+        self._contexts: list[mockcuda.Context] = []
         self._shards: int = options.gpus
         # Each shard starts from its own numbers, on whatever GPU it is.
         self._host: list[bytes] = [
@@ -165,28 +166,41 @@ class Model:
         return round(self._state_bytes * float(self._options.skew))
 
     def offload(self) -> int:
-        """Everything to host memory, contexts included; the number of bytes left on the GPUs."""
+        """Everything to host memory, contexts included where they are not kept; the number of bytes of the
+        state left on the GPUs."""
         self._host = self.snapshot()
-        for context, _ in self._placed:
-            context.destroy()
+        if self.releases_context:
+            self._destroy()
+        else:
+            for context, address in self._placed:
+                context.free(address)
         self._placed = []
         return 0
+
+    def _destroy(self) -> None:
+        for context in self._contexts:
+            context.destroy()
+        self._contexts = []
+
+    def _create(self) -> None:
+        for device in self._devices(self._shards):
+            context = mockcuda.Context(device)
+            self._contexts.append(context)
+            for _ in range(self._options.communicators):
+                context.create_communicator()
 
     def restore(self) -> None:
         """Back onto the GPUs that the job may use now."""
         placed: list[tuple[mockcuda.Context, int]] = []
         try:
-            for shard, device in enumerate(self._devices(self._shards)):
-                context = mockcuda.Context(device)
-                placed.append((context, 0))
-                address = context.alloc(self._state_bytes)
-                if self._rest_bytes > 0:
-                    context.alloc(self._rest_bytes)
+            if not self._contexts:
+                self._create()
+            for shard, context in enumerate(self._contexts):
+                address = context.alloc(self._state_bytes, self._memory_bytes)
+                placed.append((context, address))
                 context.copy_in(address, self._host[shard])
-                placed[-1] = (context, address)
         except BaseException:
-            for context, _ in placed:
-                context.destroy()
+            self._destroy()
             raise
         self._placed = placed
 
@@ -288,7 +302,8 @@ def device_chooser(session: Any) -> Callable[[int], list[int]]:
     that only once. So before CUDA starts, all GPUs of the job are made visible again, and the session says
     at each restore which of them to use.
     """
-    local_rank = int(os.environ.get("SLURM_LOCALID", "0")) if in_srun_step() else 0
+    in_step = os.environ.get("SLURM_LOCALID", "0") if in_srun_step() else "0"
+    local_rank = int(os.environ.get("LOCAL_RANK", in_step))
     positions = session.visible_positions() if session is not None and session.active else None
     if positions is not None:
         narrowed = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
@@ -328,12 +343,25 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--memory-mb", type=int, default=1024, help="per GPU, without the context (%(default)s)"
     )
-    parser.add_argument("--state-kb", type=int, default=64, help="of it, state worth keeping (%(default)s)")
+    parser.add_argument(
+        "--state-kb",
+        type=int,
+        default=64,
+        help="bytes that really are there and move, and stand for all of it (%(default)s)",
+    )
+    parser.add_argument(
+        "--keep-context",
+        action="store_true",
+        help="CUDA contexts and communicators stay on the GPUs while the job is off them, as PyTorch's do",
+    )
+    parser.add_argument(
+        "--communicators", type=int, help="NCCL communicators per GPU; default: 1 with several ranks, else 0"
+    )
     parser.add_argument("--skew", type=float, default=0.1, help="largest tensor / state (%(default)s)")
     parser.add_argument("--gpus", type=int, default=1, help="GPUs in this process (%(default)s)")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--rank", type=int, help="default: SLURM_PROCID of an srun step, else 0")
-    parser.add_argument("--ranks", type=int, help="default: SLURM_STEP_NUM_TASKS of an srun step, else 1")
+    parser.add_argument("--rank", type=int, help="default: RANK, else that of an srun step, else 0")
+    parser.add_argument("--ranks", type=int, help="default: WORLD_SIZE, else that of an srun step, else 1")
     parser.add_argument("--meeting", type=Path, default=Path.cwd(), help="folder all ranks see (here)")
     parser.add_argument("--no-step", action="store_true", help="an unmodified training: never calls step()")
     parser.add_argument("--checkpoint-dir", type=Path, help="save there, and continue from there")
@@ -341,14 +369,23 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--state-out", type=Path, help="JSON with the final digest; %%r is the rank")
     parser.add_argument("--log", type=Path, help="one JSON line per step; %%r is the rank")
     options = parser.parse_args(arguments)
-    in_step = in_srun_step()
-    if options.rank is None:
-        options.rank = int(os.environ["SLURM_PROCID"]) if in_step else 0
-    if options.ranks is None:
-        options.ranks = int(os.environ.get("SLURM_STEP_NUM_TASKS", "1")) if in_step else 1
+    rank, ranks = _started_as()
+    options.rank = rank if options.rank is None else options.rank
+    options.ranks = ranks if options.ranks is None else options.ranks
+    if options.communicators is None:
+        options.communicators = int(options.ranks > 1)
     if not 0 <= options.rank < options.ranks or options.gpus < 1 or options.state_kb < 1:
         parser.error("need 0 <= rank < ranks, gpus >= 1 and state-kb >= 1")
     return options
+
+
+def _started_as() -> tuple[int, int]:
+    """Rank and number of ranks, as a launcher such as torchrun or mockrun.py says, or srun."""
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        return int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    if in_srun_step():
+        return int(os.environ["SLURM_PROCID"]), int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
+    return 0, 1
 
 
 def _for_rank(path: Path, rank: int) -> Path:

@@ -117,6 +117,7 @@ def live_job(job: Job, published: Published) -> LiveJobMessage:
         start_time=job.start_time,
         run_seconds=job.run_seconds,
         gpu_seconds=job.gpu_seconds,
+        left_on=_left_on(job, published.snapshot),
         movable=job.movable,
         suspendable=job.suspendable,
         failed_suspends=failed_suspends(job),
@@ -135,6 +136,15 @@ def failed_suspends(job: Job) -> FailedSuspendsMessage | None:
     return FailedSuspendsMessage(
         tries=failed.tries, since=failed.since, why=failed.why, way_out=failed.way_out.value
     )
+
+
+def _left_on(job: Job, snapshot: Snapshot) -> dict[str, int]:
+    if job.phase in ON_GPU or not job.binding:
+        return {}
+    nodes = [snapshot.nodes[name] for name in sorted({gpu.node for gpu in job.binding} & set(snapshot.nodes))]
+    return {
+        str(gpu.id): size for node in nodes for gpu in node.gpus for by, size in gpu.left_by if by == job.id
+    }
 
 
 def use_of(gpu: Gpu, node: Node, running: Mapping[GpuId, list[int]]) -> str:
@@ -186,6 +196,7 @@ def _gpus(published: Published) -> GpusMessage:
                     shards=gpu.shards,
                     running=sorted(running.get(gpu.id, [])),
                     waiting=sorted(waiting.get(gpu.id, [])),
+                    left_by={int(job_id): size for job_id, size in gpu.left_by},
                 )
                 for gpu in node.gpus
             ],

@@ -33,6 +33,8 @@ class GpuMessage(Message):
     """Jobs that are on it now (phases running, starting, stuck, completing, unknown)."""
     waiting: list[int] = Field(default_factory=list)
     """Jobs bound to this GPU that are off it now and wait for their turn."""
+    left_by: dict[int, int] = Field(default_factory=dict)
+    """Memory that jobs which are off it have left on it: job id -> bytes."""
 
 
 class NodeMessage(Message):
@@ -74,6 +76,8 @@ class LiveJobMessage(Message):
     start_time: float | None = None
     run_seconds: float = 0.0
     gpu_seconds: float = 0.0
+    left_on: dict[str, int] = Field(default_factory=dict)
+    """Memory it has left on GPUs that it is off: GPU -> bytes."""
     movable: bool = False
     suspendable: bool = True
     steps_done: int = 0

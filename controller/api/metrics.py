@@ -236,6 +236,11 @@ def _nodes(published: Published) -> Iterator[Metric]:
     )
     used = GaugeMetricFamily("gandiva_gpu_memory_used_bytes", "Memory in use on a GPU.", labels=labels)
     size = GaugeMetricFamily("gandiva_gpu_memory_bytes", "Memory of a GPU.", labels=labels)
+    left = GaugeMetricFamily(
+        "gandiva_gpu_memory_left_bytes",
+        "Memory that jobs keep on a GPU while they are off it.",
+        labels=labels,
+    )
     healthy = GaugeMetricFamily("gandiva_gpu_healthy", "Whether a GPU can be read.", labels=labels)
     bound = GaugeMetricFamily(
         "gandiva_gpu_jobs", "Gandiva jobs that a GPU is bound to, on it or off it.", labels=labels
@@ -253,9 +258,10 @@ def _nodes(published: Published) -> Iterator[Metric]:
             if gpu.memory_used_bytes is not None:
                 used.add_metric(where, float(gpu.memory_used_bytes))
             size.add_metric(where, float(gpu.memory_bytes))
+            left.add_metric(where, float(gpu.left_bytes()))
             healthy.add_metric(where, float(gpu.healthy))
             bound.add_metric(where, float(bindings[gpu.id.node, gpu.id.ordinal]))
-    yield from (up, utilization, used, size, healthy, bound)
+    yield from (up, utilization, used, size, left, healthy, bound)
 
 
 def _where(gpu: Gpu) -> list[str]:

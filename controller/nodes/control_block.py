@@ -79,8 +79,12 @@ class JobState(BaseModel):
     """Of the pause under way; it never falls within one pause."""
     stopped_step: Step | None = None
     left_bytes: ByteCount = 0
+    left_on: dict[int, ByteCount] = Field(default_factory=dict)
+    """The same by GPU."""
     residual_bytes: ByteCount = 0
     """What the job may keep on each GPU while it is off them."""
+    held_bytes: dict[int, ByteCount] = Field(default_factory=dict)
+    """The most it held on each GPU when its sessions left: so much must be there for it to come back."""
     offload_seconds: float = 0.0
     empty: bool = False
     """It had nothing on any GPU when it was asked to leave."""

@@ -125,25 +125,34 @@ class Cooperation:
                     args.job_id,
                 )
             begin = time.monotonic()
+            held = self._held(state, deadline)
             try:
                 ranks = self._offload(block, state, deadline)
                 if args.release_context:
                     state = self._release_context(block, state, ranks, deadline)
-                left_bytes = self._verify_gone(state, ranks, args.residual_limit_bytes)
+                left_on = self._verify_gone(state, ranks, args.residual_limit_bytes)
             except AgentError:
                 self._returning.undo(block, self._node.state(block))
                 raise
-            movable = left_bytes == 0 and (
+            movable = not any(left_on.values()) and (
                 all(rank.releases_context for rank in ranks.live)
                 or (bool(state.checkpointed) and self._node.can_move(state))
             )
             return self._node.memory_is_off(
                 block,
-                state.but(stopped_step=state.target_step, movable=movable),
-                left_bytes,
+                state.but(stopped_step=state.target_step, movable=movable, held_bytes=held),
+                left_on,
                 args.residual_limit_bytes,
                 time.monotonic() - begin,
             )
+
+    def _held(self, state: JobState, deadline: Deadline) -> dict[int, int]:
+        """The most that the job is known to have held on each of its GPUs."""
+        try:
+            now = self._node.look(deadline.at_most(NVML_SECONDS)).bytes_by_gpu(state.job_id)
+        except NvmlUnavailable:
+            now = {}  # the check that follows the offload finds the same, and says so
+        return {gpu: max(now.get(gpu, 0), state.held_bytes.get(gpu, 0)) for gpu in state.gpus or now}
 
     def _offload(self, block: ControlBlock, state: JobState, deadline: Deadline) -> Ranks:
         target = state.target_step
@@ -230,7 +239,7 @@ class Cooperation:
             log.warning("job %d keeps its CUDA context: %s", state.job_id, error)
             return self._node.state(block)
 
-    def _verify_gone(self, state: JobState, ranks: Ranks, limit_bytes: int) -> int:
+    def _verify_gone(self, state: JobState, ranks: Ranks, limit_bytes: int) -> dict[int, int]:
         """As the node's, and an error names what the sessions report: the rest is of contexts, or of NCCL."""
         try:
             return self._node.verify_gone(state, limit_bytes)

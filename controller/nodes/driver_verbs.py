@@ -46,8 +46,8 @@ class DriverVerbs:
             holders = occupancy.of_job(args.job_id)
             if not holders:
                 self._node.verify_gone(state, 0)
-                state = state.but(empty=True, movable=False, stopped_step=None)
-                return self._node.memory_is_off(block, state, 0, 0, time.monotonic() - begin)
+                state = state.but(empty=True, movable=False, stopped_step=None, held_bytes={})
+                return self._node.memory_is_off(block, state, {}, 0, time.monotonic() - begin)
             ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
             process = self._only_process(holders, ranks, args.job_id)
             transparent.wait_until_runnable(
@@ -61,14 +61,16 @@ class DriverVerbs:
                 block, state, process, occupancy, args.lock_deadline_seconds, deadline
             )
             try:
-                left_bytes = self._node.verify_gone(state, args.residual_limit_bytes)
+                left_on = self._node.verify_gone(state, args.residual_limit_bytes)
             except AgentError:
                 self._returning.undo(block, state)
                 raise
             return self._node.memory_is_off(
                 block,
-                state.but(movable=self._node.can_move(state) and left_bytes == 0, stopped_step=None),
-                left_bytes,
+                state.but(
+                    movable=self._node.can_move(state) and not any(left_on.values()), stopped_step=None
+                ),
+                left_on,
                 args.residual_limit_bytes,
                 time.monotonic() - begin,
             )

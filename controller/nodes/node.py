@@ -134,9 +134,12 @@ class Node:
                 return [str(holder) for holder in others], all(not holder.exists for holder in others)
             for gpu, size in (needed or {}).items():
                 found = seen.reading.gpu(gpu)
-                if found is not None and found.memory_free_bytes < size:
-                    free = found.memory_free_bytes >> 20
-                    return [f"GPU {gpu} has {free} MiB free, job {job_id} needs {size >> 20} MiB"], True
+                own = seen.bytes_by_gpu(job_id).get(gpu, 0)
+                if found is not None and found.memory_free_bytes + own < size:
+                    free = (found.memory_free_bytes + own) >> 20
+                    kept = sum(h.memory_bytes for h in seen.on(gpu) if h.job_id != job_id) >> 20
+                    why = f"; jobs that are off it keep {kept} MiB there" if kept else ""
+                    return [f"GPU {gpu} has {free} MiB free, job {job_id} needs {size >> 20} MiB{why}"], True
             return [], False
 
         look_deadline = deadline.at_most(SETTLE_SECONDS)
@@ -214,9 +217,9 @@ class Node:
             job_id,
         )
 
-    def verify_gone(self, state: JobState, limit_bytes: int) -> int:
-        """The bytes the job has left on the node's GPUs. Raises AgentError left_on_gpu when that is more than
-        the limit on any of them, or when nobody can tell."""
+    def verify_gone(self, state: JobState, limit_bytes: int) -> dict[int, int]:
+        """The bytes the job has left on each of the node's GPUs. Raises AgentError left_on_gpu when that is
+        more than the limit on any of them, or when nobody can tell."""
 
         def complaints(seen: Occupancy) -> tuple[list[str], bool]:
             found = seen.unreadable(state.gpus)
@@ -237,17 +240,23 @@ class Node:
         )
         if left or seen is None:
             raise AgentError(ErrorKind.LEFT_ON_GPU, "; ".join(left[:4]), state.job_id)
-        return sum(seen.bytes_by_gpu(state.job_id).values())
+        return seen.bytes_by_gpu(state.job_id)
 
     def memory_is_off(
-        self, block: ControlBlock, state: JobState, left_bytes: int, residual_bytes: int, seconds: float
+        self,
+        block: ControlBlock,
+        state: JobState,
+        left_on: Mapping[int, int],
+        residual_bytes: int,
+        seconds: float,
     ) -> protocol.OffloadResult:
         """Write down that the job's memory is off its GPUs, which nobody may do before `verify_gone`."""
         state = block.save_state(
             state.but(
                 phase=NodePhase.PAUSING,
                 off=True,
-                left_bytes=left_bytes,
+                left_bytes=sum(left_on.values()),
+                left_on=dict(left_on),
                 residual_bytes=residual_bytes,
                 offload_seconds=seconds,
                 error="",
@@ -260,6 +269,7 @@ class Node:
         """The answer to `offload` and `checkpoint`, the first time and every time they are asked again."""
         return protocol.OffloadResult(
             left_bytes=state.left_bytes,
+            left_on=state.left_on,
             seconds=state.offload_seconds,
             stopped_step=state.stopped_step,
             empty=state.empty,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from controller.errors import NodeError
@@ -158,6 +158,8 @@ class Offload:
     stopped_step: int | None = None
     empty: bool = False
     """It had no process on any GPU."""
+    left_on: Mapping[int, int] = field(default_factory=dict)
+    """`left_bytes` by GPU index."""
 
 
 class NodePort(Protocol):

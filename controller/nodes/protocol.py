@@ -310,6 +310,8 @@ class OffloadResult(_Open):
     """`offload` and `checkpoint`."""
 
     left_bytes: ByteCount
+    left_on: dict[int, ByteCount] = Field(default_factory=dict, max_length=MAX_GPUS)
+    """The same by GPU (older agents do not tell)."""
     seconds: float = Field(ge=0)
     stopped_step: Step | None = None
     empty: bool = False

@@ -45,7 +45,7 @@ class Returning:
                 # Of one whose notes are lost (they name no GPU then) nobody knows whether it had finished.
                 has_none = state.phase is NodePhase.YIELDED or not state.gpus
                 if has_none or off or moved:
-                    needed = _memory_needed([process for process in off if self._is_off(process)], args.gpus)
+                    needed = _memory_needed(state, [p for p in off if self._is_off(p)], args.gpus)
                     self._node.require_free(args.gpus, args.job_id, deadline, needed)
                 self.let_run(state)
                 self._wait_thawed(block, state, off, deadline)
@@ -256,10 +256,16 @@ class Returning:
         return self._node.processes.alive(ProcessId(process.pid, process.start_time_ticks))
 
 
-def _memory_needed(off: Sequence[CheckpointedProcess], gpus: Sequence[int]) -> dict[int, int]:
-    """What must be free on each new GPU before the driver may restore: short of memory it kills the job."""
+def _memory_needed(
+    state: JobState, off: Sequence[CheckpointedProcess], gpus: Sequence[int]
+) -> dict[int, int]:
+    """What the job must find on each new GPU, with what it has left there: short of memory the driver's
+    restore kills it, and so does what a session may not get back."""
     needed: dict[int, int] = {}
     for process in off:
         for old, new in zip(sorted(process.gpus), sorted(gpus), strict=False):
             needed[new] = needed.get(new, 0) + process.memory_bytes.get(old, 0)
+    if state.phase is NodePhase.YIELDED:
+        for old, new in zip(sorted(state.gpus), sorted(gpus), strict=False):
+            needed[new] = max(needed.get(new, 0), state.held_bytes.get(old, 0))
     return needed

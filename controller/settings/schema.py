@@ -152,10 +152,19 @@ class SuspendSettings(Section):
         60.0, "Longest wait for a released job to be running in Slurm.", ge=1, le=3600
     )
     residual_limit_bytes: ByteSize = setting(
-        0,
-        "Memory that a suspended job may leave on a GPU. 0 demands an empty GPU. A process that keeps its "
-        "CUDA context (release_context = false, or several processes) leaves 0.5 to 3 GB: then say for "
-        'example "3GiB", and the next job has that much less.',
+        3 << 29,
+        "Memory that a job with sessions may leave on each GPU while it is off it. The driver takes the CUDA "
+        "context of a single process off (release_context); where a job has several processes on a node, "
+        "their contexts (0.3 to 0.5 GB each) and NCCL communicators (about 0.6 GB each) stay. The default, "
+        "1.5 GiB, is one process per GPU with one communicator, and half as much again. 0 demands an empty "
+        "GPU: then no such job is ever suspended.",
+    )
+    residual_share: float = setting(
+        0.1,
+        "Share of a GPU's memory that all jobs which are off it may keep there together. A job that would "
+        "go beyond it keeps the GPU; `gandiva explain` says why.",
+        ge=0,
+        le=1,
     )
     release_context: bool = setting(
         True,

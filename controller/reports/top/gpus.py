@@ -92,7 +92,7 @@ def gpus_grid(nodes: Sequence[NodeMessage], scene: Scene, columns: int = 80) -> 
                 *([Text(spark(lately, scene.glyphs).rjust(history), style=DIM)] if history else ()),
                 _memory(row.gpu),
                 _holder(row.gpu, row.node, scene),
-                _waiters(row.gpu.waiting, row.bracket, scene),
+                _waiters(row.gpu.waiting, row.bracket, scene).append_text(_left(row.gpu)),
             )
         return table
 
@@ -110,6 +110,12 @@ def _memory(gpu: GpuMessage) -> Text:
         return Text("?", style=DIM)
     gib = 1 << 30
     return Text(f"{gpu.memory_used_bytes / gib:.1f}/{gpu.memory_bytes / gib:.0f}G")
+
+
+def _left(gpu: GpuMessage) -> Text:
+    """What jobs that are off it keep there."""
+    left_bytes = sum(gpu.left_by.values())
+    return Text(f"  keep {left_bytes / (1 << 30):.1f}G" if left_bytes else "", style=DIM)
 
 
 def _holder(gpu: GpuMessage, node: NodeMessage, scene: Scene) -> Text:

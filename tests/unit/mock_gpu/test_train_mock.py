@@ -128,7 +128,7 @@ def test_ranks_in_lock_step(node: Node, tmp_path: Path) -> None:
 def test_several_gpus_in_one_process(node: Node, tmp_path: Path) -> None:
     job = Job(node, tmp_path, "--gpus", "2")
     job.wait_for_step(5)
-    assert [node.used(gpu) for gpu in (0, 1)] == [CONTEXT + 66 * MIB] * 2  # in pages of 2 MiB
+    assert [node.used(gpu) for gpu in (0, 1)] == [CONTEXT + 64 * MIB] * 2
     assert job.digest() == Job(node, tmp_path, "--gpus", "2").digest()
 
 

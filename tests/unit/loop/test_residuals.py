@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Jobs whose CUDA contexts and communicators stay on a GPU while they are off it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from controller.errors import NodeError
+from controller.model import Gpu, GpuId, Job, JobId, Node, Phase, Profile, Request, Snapshot
+from controller.nodes.port import GpuProcess, NodePhase, NodeSample, Offload
+from controller.nodes.simulated import SimulatedNodes
+from controller.residuals import require_room
+from controller.simulation.virtual_time import run_virtual
+from tests.unit.loop.world import SLICE_SECONDS, World
+
+GIB = 1 << 30
+
+
+class KeepMemory(SimulatedNodes):
+    """Nodes on which jobs leave memory behind."""
+
+    kept: Mapping[JobId, int] = {}
+    """Bytes on each of its GPUs, by job."""
+    limits: list[int]
+    """What each offload was allowed."""
+
+    async def offload(
+        self,
+        node: str,
+        job_id: JobId,
+        *,
+        residual_limit_bytes: int,
+        release_context: bool,
+        deadline_seconds: float,
+    ) -> Offload:
+        self.limits.append(residual_limit_bytes)
+        size = self.kept.get(job_id, 0)
+        if size > residual_limit_bytes:
+            text = f"{size >> 20} MiB of job {job_id} stay, allowed are {residual_limit_bytes >> 20} MiB"
+            raise NodeError(node, "left_on_gpu", text)
+        done = await super().offload(
+            node,
+            job_id,
+            residual_limit_bytes=residual_limit_bytes,
+            release_context=release_context,
+            deadline_seconds=deadline_seconds,
+        )
+        return replace(done, left_bytes=size, left_on=dict.fromkeys(self._block(node, job_id).gpus, size))
+
+    async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
+        found = await super().observe(deadline_seconds)
+        return {name: self._with_kept(s) if isinstance(s, NodeSample) else s for name, s in found.items()}
+
+    def _with_kept(self, sample: NodeSample) -> NodeSample:
+        gpus = []
+        for gpu in sample.gpus:
+            left = [
+                GpuProcess(1, job.job_id, 1, self.kept[job.job_id])
+                for job in sample.jobs.values()
+                if job.phase is NodePhase.YIELDED and gpu.index in job.gpus and job.job_id in self.kept
+            ]
+            used = gpu.memory_used_bytes + sum(process.memory_bytes for process in left)
+            gpus.append(replace(gpu, memory_used_bytes=used, processes=(*gpu.processes, *left)))
+        return NodeSample(sample.node, sample.time, gpus, sample.jobs, sample.changed)
+
+
+def make(folder: Path, share: float = 0.1) -> tuple[World, KeepMemory]:
+    world = World(folder, gpus=1, residual_limit_bytes=3 << 29, residual_share=share)
+    nodes = KeepMemory(world.cluster)
+    nodes.limits = []
+    world.node_port = world.nodes = nodes
+    return world, nodes
+
+
+def test_jobs_that_keep_little_take_turns_and_what_they_keep_is_known(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world, nodes = make(tmp_path)
+        jobs = [world.submit() for _ in range(2)]
+        nodes.kept = dict.fromkeys(jobs, GIB)
+        controller = world.start()
+        await asyncio.sleep(6 * SLICE_SECONDS)
+        assert all(world.worked_seconds(job) > SLICE_SECONDS for job in jobs)
+        assert set(nodes.limits) == {3 << 29}
+        snapshot = world.ticks[-1].snapshot
+        (off,) = set(jobs) - world.running()
+        assert snapshot.nodes["n1"].gpus[0].left_by == ((off, GIB),)
+        assert controller.executor.settings.residual_share == 0.1
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+def test_what_jobs_keep_of_a_gpu_together_is_bounded(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        # 80 GiB: 2 GiB may be kept. The second job to leave would go beyond it, so it keeps the GPU.
+        world, nodes = make(tmp_path, share=0.025)
+        jobs = [world.submit() for _ in range(3)]
+        nodes.kept = dict.fromkeys(jobs, 5 * GIB // 4)
+        world.start()
+        await asyncio.sleep(6 * SLICE_SECONDS)
+        (stays,) = world.running()
+        first = next(job for job in jobs if world.ticks[-1].snapshot.nodes["n1"].gpus[0].left_by[0][0] == job)
+        assert nodes.limits[:2] == [3 << 29, 3 * GIB // 4]
+        assert f"job {stays} (user alice): could not be taken off n1:0" in caplog.text
+        assert "1280 MiB of job" in caplog.text
+        assert "suspended jobs may keep 2% of GPU n1:0 together (suspend.residual_share)" in caplog.text
+        assert f"(suspend.residual_share), and suspended job {first} keeps 1280 MiB of it" in caplog.text
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+def test_a_job_keeps_its_gpu_where_what_it_leaves_would_keep_another_out(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        world, nodes = make(tmp_path)
+        large, small = world.submit(), world.submit(work_seconds=3 * SLICE_SECONDS)
+        nodes.kept = {small: GIB}
+        controller = world.start()
+        await asyncio.sleep(SLICE_SECONDS / 2)
+        assert world.running() == {int(large)}
+        memory = controller._memory[large]
+        memory.profile = replace(memory.profile, peak_memory_bytes=80 * GIB - GIB // 2)
+        await asyncio.sleep(2.5 * SLICE_SECONDS)
+        assert world.running() == {int(small)}
+        assert f"job {small} (user alice): could not be taken off n1:0" in caplog.text
+        assert f"job {large} has had 81408 MiB on a GPU, and may need it on n1:0" in caplog.text
+        await world.until_ended([small], 10 * SLICE_SECONDS)
+        await asyncio.sleep(SLICE_SECONDS / 2)
+        assert world.running() == {int(large)}
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+def test_a_job_that_does_not_fit_beside_what_others_left_is_not_started() -> None:
+    gpu = Gpu(GpuId("n1", 0), "a100", 80 * GIB, 9 * GIB, left_by=((JobId(5), GIB), (JobId(6), 8 * GIB)))
+    seen = Snapshot(0.0, {"n1": Node("n1", (gpu,))}, {})
+    job = Job(JobId(6), "alice", Request(1), Phase.QUEUED, 0.0, profile=Profile(peak_memory_bytes=79 * GIB))
+    require_room(job, [gpu.id], seen, {})  # what it has left itself is not in its way
+    other = replace(job, id=JobId(7), profile=Profile(peak_memory_bytes=72 * GIB))
+    with pytest.raises(NodeError, match="n1:0 has 72704 MiB, as suspended jobs 5, 6 keep 9216 MiB of it"):
+        require_room(other, [gpu.id], seen, {})
+    require_room(replace(other, profile=Profile(peak_memory_bytes=71 * GIB)), [gpu.id], seen, {})
+    require_room(replace(other, profile=Profile()), [gpu.id], seen, {})  # nothing is known of it
+    with pytest.raises(NodeError, match="n1:0 has 79872 MiB, as suspended job 8 keeps 2048 MiB of it"):
+        empty = Snapshot(0.0, {"n1": Node("n1", (replace(gpu, left_by=()),))}, {})
+        large = replace(other, profile=Profile(peak_memory_bytes=79 * GIB))
+        require_room(large, [gpu.id], empty, {JobId(8): {gpu.id: 2 * GIB}})
