@@ -151,6 +151,8 @@ def host_env(host: Host) -> str:
         gpu = group.gpu
         init = ["--gpus", str(group.gpus), "--model", gpu.nvml_name]
         init += ["--memory", f"{gpu.memory_mib}MiB", "--speed", f"{gpu.speed:g}"]
+        init += ["--copy-rate", group.gpu_copy_rate, "--device-map", group.gpu_device_map]
+        init += ["--init-only", group.gpu_init_only]
     return "\n".join(
         [
             f"HOST_ROLE={host.role}",

@@ -76,7 +76,7 @@ def executor_settings(settings: Settings) -> ExecutorSettings:
         resume_deadline_seconds=suspend.resume_deadline_seconds,
         start_deadline_seconds=suspend.start_deadline_seconds,
         residual_limit_bytes=suspend.residual_limit_bytes,
-        residual_share=suspend.residual_share,
+        residual_fraction=suspend.residual_fraction,
         release_context=suspend.release_context,
         retry_after_seconds=suspend.retry_after_seconds,
         unsuspendable=suspend.unsuspendable,

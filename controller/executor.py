@@ -106,7 +106,7 @@ class ExecutorSettings:
     resume_deadline_seconds: float = 120.0
     start_deadline_seconds: float = 60.0
     residual_limit_bytes: int = 0
-    residual_share: float = 0.1
+    residual_fraction: float = 0.1
     release_context: bool = True
     retry_after_seconds: float = 300.0
     unsuspendable: Unsuspendable = Unsuspendable.KEEP
@@ -528,7 +528,7 @@ class Executor:
     async def _offload(self, node: str, job: Job) -> Offload:
         settings, limit_bytes, why = self.settings, self.settings.residual_limit_bytes, ""
         if limit_bytes:
-            room = residuals.room(job, node, self._seen, settings.residual_share)
+            room = residuals.room(job, node, self._seen, settings.residual_fraction)
             if room.bytes < limit_bytes:
                 limit_bytes, why = room.bytes, room.why
         try:
@@ -542,7 +542,8 @@ class Executor:
         except NodeError as failure:
             if failure.kind != "left_on_gpu" or not why:
                 raise
-            raise NodeError(node, failure.kind, f"{failure.message}; {why}") from failure
+            # Not for anything of this job's: that never ends it (`suspend.unsuspendable`).
+            raise NodeError(node, "gpu_busy", f"{failure.message}; {why}") from failure
 
     async def _failed_suspend(self, operation: _Operation, failure: GandivaError) -> None:
         """The job keeps its GPUs. Put it back to work, and leave it alone for a while."""

@@ -32,7 +32,7 @@ def room(job: Job, node: str, seen: Snapshot, share: float) -> Room:
         if gpu.id not in ours:
             continue
         left_bytes = gpu.left_bytes(job.id)
-        text = f"suspended jobs may keep {share:.0%} of GPU {gpu.id} together (suspend.residual_share)" + (
+        text = f"suspended jobs may keep {share:.0%} of GPU {gpu.id} together (suspend.residual_fraction)" + (
             f", and {_keepers(gpu, job.id)} {left_bytes // _MIB} MiB of it" if left_bytes else ""
         )
         found.append(Room(int(share * gpu.memory_bytes) - left_bytes, text))

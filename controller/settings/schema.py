@@ -159,9 +159,9 @@ class SuspendSettings(Section):
         "1.5 GiB, is one process per GPU with one communicator, and half as much again. 0 demands an empty "
         "GPU: then no such job is ever suspended.",
     )
-    residual_share: float = setting(
+    residual_fraction: float = setting(
         0.1,
-        "Share of a GPU's memory that all jobs which are off it may keep there together. A job that would "
+        "Part of a GPU's memory that all jobs which are off it may keep there together. A job that would "
         "go beyond it keeps the GPU; `gandiva explain` says why.",
         ge=0,
         le=1,

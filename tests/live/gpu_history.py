@@ -42,8 +42,9 @@ class Hold:
         return self.end - self.start
 
 
-def holds(node: str, events: Sequence[Event], now: float) -> list[Hold]:
-    """All holds on one node, in the order of their ends."""
+def holds(node: str, events: Sequence[Event], now: float, kept_bytes: int = 0) -> list[Hold]:
+    """All holds on one node, in the order of their ends. A process holds what goes beyond `kept_bytes`: its
+    contexts and communicators, where those may stay while its job is off the GPU."""
     held: dict[tuple[int, int], dict[int, int]] = {}
     since: dict[tuple[int, int], float] = {}
     found: list[Hold] = []
@@ -53,7 +54,7 @@ def holds(node: str, events: Sequence[Event], now: float) -> list[Hold]:
         key = (event.gpu, event.job_id or -event.process)
         processes = held.setdefault(key, {})
         before = sum(processes.values())
-        processes[event.process] = event.held_bytes
+        processes[event.process] = max(0, event.held_bytes - kept_bytes)
         after = sum(processes.values())
         time = event.time_ns / 1e9
         if before == 0 and after > 0:

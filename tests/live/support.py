@@ -39,6 +39,8 @@ class Site:
     cluster: MiniCluster
     nodes: tuple[str, ...] = ("n1", "n2")
     submitted: list[int] = field(default_factory=list)
+    kept_bytes: int = 0
+    """What each process may keep on a GPU while its job is off it."""
     log_begin: int = 0
     """Where the controller's log began to be about this test: all tests write into one."""
 
@@ -133,7 +135,7 @@ class Site:
             done = self.cluster.exec(node, ["mockgpu", "history", "--json"], timeout_seconds=60)
             assert not done.stderr, f"{node}: nothing follows from a history with gaps: {done.stderr}"
             now = float(self.cluster.exec(node, ["date", "+%s.%N"]).stdout)
-            found += holds(node, EVENTS.validate_json(done.stdout), now)
+            found += holds(node, EVENTS.validate_json(done.stdout), now, self.kept_bytes)
         return found
 
     def report(self, *options: str) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 import pytest
@@ -139,6 +140,37 @@ def test_job_that_nothing_can_suspend_keeps_its_gpu_and_is_named(site: Site) -> 
         "once it can be suspended, the other gets its turn"
     )
     assert overlaps(site.holds()) == []
+
+
+def test_a_torchrun_like_job_and_another_take_turns(site: Site) -> None:
+    """Two processes below one launcher, whose CUDA contexts and communicators stay on the GPUs."""
+    site.kept_bytes = 1000 << 20
+    command = (
+        f"python3 {EXAMPLES}/mockrun.py 2 {EXAMPLES}/train_mock.py --keep-context --steps 200"
+        " --minibatch-ms 50 --memory-mb 8192"
+    )
+    plain = site.submit("alice", command, "--no-gandiva", "--gres=gpu:2", "-w", "n2")
+    assert site.wait_ended([plain], 90)[plain] == "COMPLETED"
+    filler = site.submit("carol", "sleep 600", "--no-gandiva", "--gres=gpu:2", "-w", "n2")
+    site.wait_state(filler, "RUNNING")
+    two = site.submit("alice", command, "--gandiva", "--gres=gpu:2", "-w", "n2")
+    site.wait_on_gpu(two)
+    other = site.submit("bob", command, "--gandiva", "--gres=gpu:2", "-w", "n2")
+    site.wait_on_gpu(other)
+    told = site.cluster.exec("login", ["gandiva", "explain", str(two)], user="alice").stdout
+    shown = json.loads(
+        site.cluster.exec("login", ["gandiva", "explain", str(two), "--json"], user="alice").stdout
+    )
+    if shown["live"]["phase"] == "suspended":  # (the other may have had its turn already)
+        assert "1000 MiB of n2:" in told and len(shown["live"]["left_on"]) == 2
+    states = site.wait_ended([two, other], 180)
+    assert set(states.values()) == {"COMPLETED"}, states
+    rows = {row["job_id"]: row for row in site.report()}
+    assert rows[two]["suspends"] >= 2 and rows[other]["suspends"] >= 1
+    assert site.digest("alice", two) == site.digest("alice", plain)
+    found = site.holds()
+    assert overlaps(found) == []
+    assert len([h for h in found if h.job_id == two]) >= 6, "it was off both GPUs twice"
 
 
 @pytest.mark.smoke

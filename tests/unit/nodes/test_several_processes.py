@@ -72,6 +72,7 @@ async def leave(nodes: RemoteNodes, job: Job, limit: int = DEFAULT.residual_limi
         release_context=DEFAULT.release_context,
         deadline_seconds=30.0,
     )
+    await nodes.stop(NODE, job.job_id, deadline_seconds=30.0)
     return done.left_bytes
 
 
@@ -113,12 +114,8 @@ def test_what_others_keep_is_not_promised_to_a_job_that_comes_back(rig: Rig) -> 
             3, *STEPS, "--keep-context", "--communicators", "40", "--ranks", "1", gpus="0", binding="0"
         )
         rig.wait_for_steps(keeper, 3)
-        await nodes.pause(NODE, keeper.job_id, floor_step=0, wait_seconds=30.0, sole=True)
-        done = await nodes.offload(
-            NODE, keeper.job_id, residual_limit_bytes=30 << 30, release_context=False, deadline_seconds=30.0
-        )
         kept = CONTEXT_BYTES + 40 * COMMUNICATOR_BYTES
-        assert done.left_bytes == kept
+        assert await leave(nodes, keeper, 30 << 30) == kept
 
         with pytest.raises(NodeError) as refused:
             await resume(nodes, 2, [0], [0])
