@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import csv
+import difflib
 import gzip
 import io
 import math
+import re
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +20,10 @@ from controller.errors import GandivaError
 MAX_LINE_CHARACTERS = 65536
 MAX_GPUS = 1_000_000
 MAX_SECONDS = 1e11
+UNREADABLE = (OSError, EOFError, zlib.error)
+"""What reading a file may raise, a packed one that is damaged included."""
+_BAD_BYTE = re.compile("[\udc80-\udcff]")
+"""What a byte that is no UTF-8 becomes (`surrogateescape`)."""
 
 
 class TraceError(GandivaError):
@@ -106,9 +113,7 @@ def _lines(path: Path, file: IO[str]) -> Iterator[str]:
         number += 1
         try:
             line = file.readline(MAX_LINE_CHARACTERS + 1)
-        except UnicodeDecodeError as error:
-            raise TraceError(path, number, "", f"not UTF-8 text ({error.reason})") from None
-        except (OSError, EOFError) as error:
+        except UNREADABLE as error:
             raise TraceError(path, number, "", f"cannot be read: {error}") from None
         if not line:
             return
@@ -116,15 +121,24 @@ def _lines(path: Path, file: IO[str]) -> Iterator[str]:
             raise TraceError(path, number, "", f"longer than {MAX_LINE_CHARACTERS} characters")
         if "\0" in line:
             raise TraceError(path, number, "", "contains a zero byte: this is not a text file")
+        if bad := _BAD_BYTE.search(line):
+            problem = f"not UTF-8 text (byte 0x{ord(bad[0]) - 0xDC00:02x} after {bad.start()} characters)"
+            raise TraceError(path, number, "", problem)
         yield line
 
 
 def open_text(path: Path) -> IO[str]:
-    """The file, unpacked where its name ends in .gz. Raises GandivaError."""
+    """The file, unpacked where its name ends in .gz. Raises GandivaError.
+
+    Text is decoded in large pieces, ahead of the line that is read: a byte that is no UTF-8 becomes a
+    character of `_BAD_BYTE`, so that the line which has it is the one that is refused.
+    """
+    # (Spreadsheets begin with a mark that is no text.)
+    encoding, errors = "utf-8-sig", "surrogateescape"
     try:
         if path.suffix == ".gz":
-            return io.TextIOWrapper(gzip.open(path, "rb"), encoding="utf-8-sig", newline="")
-        return path.open(encoding="utf-8-sig", newline="")  # (spreadsheets begin with a mark that is no text)
+            return io.TextIOWrapper(gzip.open(path, "rb"), encoding, errors, newline="")
+        return path.open(encoding=encoding, errors=errors, newline="")
     except OSError as error:
         raise GandivaError(f"cannot read the trace {path}: {error.strerror}") from error
 
@@ -134,10 +148,13 @@ def read_table(
     *,
     delimiter: str,
     needed: Sequence[str],
+    optional: Sequence[str] = (),
+    others: bool = False,
     header: Sequence[str] | None = None,
     hint: str = "",
 ) -> Iterator[Row]:
-    """Rows of a table. `header`: the names of the columns where the file has none. Raises TraceError."""
+    """Rows of a table. `others`: the file may have more columns than those that are read. `header`: the names
+    of the columns where the file has none. Raises TraceError."""
     with open_text(path) as file:
         # Quotes have a meaning in files with commas only: sacct and Gavel write them as they are.
         quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if delimiter == "," else csv.QUOTE_NONE
@@ -145,18 +162,21 @@ def read_table(
         names = list(header) if header else None
         seen = False
         while True:
+            # A row begins on this line; with line breaks in quotes it ends on a later one.
+            line = reader.line_num + 1
             try:
                 fields = next(reader)
             except StopIteration:
                 break
             except csv.Error as error:
+                if str(error) == "unexpected end of data":
+                    raise TraceError(path, line, "", "a quote is opened and never closed") from None
                 raise TraceError(path, reader.line_num, "", str(error)) from None
             if not any(field.strip() for field in fields):
                 continue
-            line = reader.line_num
             if names is None:
                 names = [field.strip() for field in fields]
-                _check_header(path, line, names, needed, hint)
+                _check_header(path, line, names, needed, optional, others, hint)
                 continue
             if len(fields) != len(names):
                 missing = names[len(fields)] if len(fields) < len(names) else ""
@@ -170,7 +190,15 @@ def read_table(
             raise TraceError(path, 1, "", problem)
 
 
-def _check_header(path: Path, line: int, names: list[str], needed: Sequence[str], hint: str) -> None:
+def _check_header(
+    path: Path,
+    line: int,
+    names: list[str],
+    needed: Sequence[str],
+    optional: Sequence[str],
+    others: bool,
+    hint: str,
+) -> None:
     for name in needed:
         if name not in names:
             found = ", ".join(_shown(n)[1:-1] for n in names[:12])
@@ -178,6 +206,17 @@ def _check_header(path: Path, line: int, names: list[str], needed: Sequence[str]
     doubled = next((name for name in names if names.count(name) > 1), None)
     if doubled is not None:
         raise TraceError(path, line, doubled, "there are two columns of this name")
+    allowed = (*needed, *optional)
+    for name in names:
+        if name in allowed:
+            continue
+        # A file of another program has columns of its own: there only one that nearly is ours is misspelt.
+        near = {other.lower(): other for other in (optional if others else allowed)}
+        close = difflib.get_close_matches(name.lower(), near, n=2, cutoff=0.8 if others else 0.5)
+        if close or not others:
+            means = f"; did you mean {' or '.join(near[word] for word in close)}?" if close else ""
+            problem = f"there is no such column{means} (read are {', '.join(allowed)})"
+            raise TraceError(path, line, _shown(name)[1:-1], problem)
 
 
 def check_unique(path: Path, jobs: Sequence[TraceJob], column: str) -> None:

@@ -9,7 +9,16 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from controller.simulation.traces.base import MAX_GPUS, Row, TraceError, TraceJob, check_unique, read_table
+from controller.simulation.traces.base import (
+    MAX_GPUS,
+    UNREADABLE,
+    Row,
+    TraceError,
+    TraceJob,
+    check_unique,
+    open_text,
+    read_table,
+)
 
 _MODEL = re.compile(r"[^A-Za-z0-9._+-]+")
 
@@ -27,7 +36,9 @@ def tiresias(path: Path, hint: str) -> list[TraceJob]:
             model=model_slug(row.values.get("model_name", "")),
             gpus_column="num_gpu",
         )
-        for row in read_table(path, delimiter=",", needed=needed, hint=hint)
+        for row in read_table(
+            path, delimiter=",", needed=needed, optional=("model_name",), others=True, hint=hint
+        )
     ]
     check_unique(path, jobs, "job_id")
     return jobs
@@ -70,7 +81,8 @@ def gavel(path: Path, hint: str) -> list[TraceJob]:
 def philly(path: Path, hint: str) -> list[TraceJob]:
     """CSV `timestamp,duration,num_gpus[,gpu_time,cluster]`, sorted by time here; durations at least 1 s."""
     rows: list[tuple[datetime.datetime, Row]] = []
-    for row in read_table(path, delimiter=",", needed=("timestamp", "duration", "num_gpus"), hint=hint):
+    needed = ("timestamp", "duration", "num_gpus")
+    for row in read_table(path, delimiter=",", needed=needed, optional=("cluster",), others=True, hint=hint):
         rows.append((_moment(row, "timestamp"), row))
     rows.sort(key=lambda item: item[0])
     zero = rows[0][0]
@@ -97,7 +109,8 @@ def sacct(path: Path, hint: str) -> list[TraceJob]:
     AllocTRES (or ReqTRES). Steps, jobs that never ran and jobs without GPUs are left out."""
     needed = ("JobID", "Submit", "ElapsedRaw", "AllocTRES")
     found: list[tuple[datetime.datetime, TraceJob]] = []
-    for row in read_table(path, delimiter="|", needed=needed, hint=hint):
+    optional = ("ReqTRES", "User")
+    for row in read_table(path, delimiter="|", needed=needed, optional=optional, others=True, hint=hint):
         if "." in row.values["JobID"]:
             continue
         tres = row.values["AllocTRES"] or row.values.get("ReqTRES", "")
@@ -135,8 +148,9 @@ def native(path: Path, hint: str) -> list[TraceJob]:
     """CSV `job_id,submit_seconds,duration_seconds,gpus` and, if wanted,
     `nodes,model,user,account,qos,weight,gpu_types` (several types with `+` between them)."""
     needed = ("job_id", "submit_seconds", "duration_seconds", "gpus")
+    optional = ("nodes", "model", "user", "weight", "gpu_types")
     jobs = []
-    for row in read_table(path, delimiter=",", needed=needed, hint=hint):
+    for row in read_table(path, delimiter=",", needed=needed, optional=optional, hint=hint):
         gpus = row.count("gpus")
         nodes = row.count("nodes") if row.values.get("nodes", "").strip() else None
         if nodes is not None and gpus % nodes:
@@ -198,12 +212,10 @@ FORMATS: Mapping[str, Callable[[Path, str], list[TraceJob]]] = {
 
 def guess(path: Path) -> str | None:
     """The format a file looks like, for a hint when it is read as another."""
-    from controller.simulation.traces.base import open_text
-
     try:
         with open_text(path) as file:
             first = file.readline(4096)
-    except (OSError, UnicodeDecodeError, EOFError):
+    except UNREADABLE:
         return None
     if first.count("\t") == len(_GAVEL) - 1:
         return "gavel"

@@ -168,6 +168,74 @@ def test_not_text_at_all(tmp_path: Path) -> None:
         read_trace(path, "native")
 
 
+@pytest.mark.parametrize(
+    ("trace_format", "right", "wrong", "row"),
+    [
+        ("native", "weight", "wieght", "a,0,1,1,2"),
+        ("native", "gpu_types", "gpu_type", "a,0,1,1,v100"),
+        ("native", "", "", "a,0,1,1,"),
+        ("tiresias", "model_name", "modelname", "1,1,0,5,v,1,3"),
+        ("philly", "cluster", "clusters", "2017-10-09 07:01:55,1,1,a"),
+        ("sacct", "User", "user", "1|2026-10-01T10:00:00|60|gres/gpu=1|a"),
+    ],
+)
+def test_a_misspelt_column_is_an_error_that_names_it_and_the_nearest(
+    tmp_path: Path, trace_format: str, right: str, wrong: str, row: str
+) -> None:
+    headers = {"native": NATIVE.strip() + f",{right}", "tiresias": TIRESIAS.strip(), "sacct": SACCT.strip()}
+    header = headers.get(trace_format, "timestamp,duration,num_gpus,cluster").replace(right or "?", wrong)
+    with pytest.raises(TraceError) as caught:
+        read_trace(write(tmp_path, f"{header}\n{row}\n"), trace_format)
+    assert (caught.value.line, caught.value.column) == (1, wrong)
+    said = f"there is no such column; did you mean {right}" if right else "there is no such column (read are"
+    assert said in str(caught.value)
+
+
+def test_columns_that_other_programs_write_beside_ours_are_read_over(tmp_path: Path) -> None:
+    fields = "JobID|JobIDRaw|Submit|SubmitLine|Elapsed|ElapsedRaw|AllocCPUS|AllocTRES|ReqCPUS|ReqTRES|User"
+    row = "1|1|2026-10-01T10:00:00|sbatch|00:01|60|4|gres/gpu=1|4||alice"
+    (job,) = read_trace(write(tmp_path, f"{fields}|UserCPU|UID\n{row}|1|1\n"), "sacct")
+    assert (job.user, job.duration_seconds) == ("alice", 60)
+
+
+QUOTED = NATIVE.encode().replace(b"gpus", b"gpus,user")
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("data", "line", "problem"),
+    [
+        (NATIVE.encode() + b"a\xff,0,1,1\n", 2, "not UTF-8 text (byte 0xff after 1 characters)"),
+        (NATIVE.encode() + b"a,0,1,1\n" * 3 + b"\xe9,0,1,1\n", 5, "not UTF-8 text (byte 0xe9"),
+        (b"\xef\xbb\xbf" + NATIVE.encode() + b"\xffa,0,1,1\n", 2, "not UTF-8 text"),
+        (NATIVE.encode().replace(b"\n", b"\r\n") + b"a,0,1,1\r\nb,0,x,1\r\n", 3, "'x' is not a number"),
+        (b"\xef\xbb\xbf" + NATIVE.encode() + b"\na,0,x,1\n", 3, "'x' is not a number"),
+        (QUOTED + b'a,0,1,1,"two\nlines"\nb,0,x,1,c\n', 4, "'x' is not a number"),
+        (QUOTED + b'a,0,x,1,"two\nlines"\nb,0,1,1,c\n', 2, "'x' is not a number"),
+        (QUOTED + b'a,0,1,1,"two\n\xff lines"\nb,0,1,1,c\n', 3, "not UTF-8 text"),
+        (QUOTED + b'a,0,1,1,u\nb,0,1,1,"never\nclosed\n', 3, "a quote is opened and never closed"),
+        (QUOTED + b'a,0,1,1,u\nb,0,1,1,"closed"early\n', 3, "expected after"),
+    ],
+)
+def test_the_line_that_is_named_is_the_one_that_is_wrong(
+    tmp_path: Path, data: bytes, line: int, problem: str, packed: bool
+) -> None:
+    path = tmp_path / ("t.csv.gz" if packed else "t.csv")
+    path.write_bytes(gzip.compress(data) if packed else data)
+    with pytest.raises(TraceError) as caught:
+        read_trace(path, "native")
+    assert (caught.value.line, problem in str(caught.value)) == (line, True), str(caught.value)
+
+
+def test_a_damaged_packed_file_is_an_error(tmp_path: Path) -> None:
+    data = bytearray(gzip.compress((NATIVE + "".join(f"{n},0,1,1\n" for n in range(5000))).encode()))
+    data[2000:2100] = bytes(100)
+    path = tmp_path / "t.csv.gz"
+    path.write_bytes(data)
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_trace(path, "native")
+
+
 @given(text=st.text(max_size=400), trace_format=st.sampled_from(sorted(FORMATS)))
 def test_garbage_never_gives_another_exception(
     tmp_path_factory: pytest.TempPathFactory, text: str, trace_format: str
