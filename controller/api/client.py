@@ -45,9 +45,13 @@ class ApiRefused(GandivaError):
 class ApiClient:
     """Asks the controller at `url`. Raises ApiUnavailable or ApiRefused."""
 
-    def __init__(self, url: str, *, deadline_seconds: float = 10.0, token: str | None = None) -> None:
-        """`token`: sent with every request, for controllers that show jobs to its holders only."""
+    def __init__(
+        self, url: str, *, deadline_seconds: float = 10.0, token: str | None = None, check: str = ""
+    ) -> None:
+        """`token`: sent with every request, for controllers that show jobs to its holders only. `check`: the
+        end of the message where nothing answers: what else to look at."""
         self.url = url.rstrip("/")
+        self._check = check or ", and are cluster.controller_host and [api] right in the settings?"
         self._deadline_seconds = deadline_seconds
         self._headers = {"Accept": "application/json"}
         if token is not None:
@@ -134,8 +138,7 @@ class ApiClient:
         except (OSError, http.client.HTTPException) as error:
             raise ApiUnavailable(
                 f"cannot reach the Gandiva controller at {self.url} ({_why(error)}): does it run (systemctl "
-                "status gandiva on its host), and are cluster.controller_host and [api] right in the "
-                "settings?"
+                f"status gandiva on its host){self._check}"
             ) from error
         finally:
             connection.close()

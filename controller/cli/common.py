@@ -82,12 +82,17 @@ def client(args: argparse.Namespace) -> ApiClient:
     from controller.api.access import client_token
     from controller.api.client import ApiClient
 
-    url, token_file = args.url, None
+    url, token_file, check = args.url, None, ""
     if url is None:
-        from controller.settings import client_settings
+        from controller.settings import client_settings, settings_path
 
-        settings = client_settings(args.config)
+        settings, path = client_settings(args.config), settings_path(args.config)
         url, token_file = settings.api_url, settings.api.token_file
+        if not path.exists():
+            check = (
+                f"? There is no settings file {path} that says where it is: name the site's with --config "
+                "or GANDIVA_CONFIG, or the controller with --url"
+            )
     else:
         from controller.errors import SettingsError
         from controller.settings.base import check_url
@@ -96,7 +101,7 @@ def client(args: argparse.Namespace) -> ApiClient:
             url = check_url(url)
         except ValueError as error:
             raise SettingsError(f"--url {url}: {error}") from None
-    return ApiClient(url, deadline_seconds=args.deadline, token=client_token(token_file))
+    return ApiClient(url, deadline_seconds=args.deadline, token=client_token(token_file), check=check)
 
 
 def terminal_columns() -> int:

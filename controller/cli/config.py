@@ -68,16 +68,17 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser], *, with_slurm: b
 
 def run_show(args: argparse.Namespace) -> int:
     """`gandiva config show`."""
-    from controller.settings import load_settings, settings_path
+    from controller.settings import client_settings, settings_path
     from controller.settings.generate import show
 
     path = settings_path(args.config)
-    settings = load_settings(path)
+    settings = client_settings(args.config)
     if args.json:
         json.dump(settings.model_dump(mode="json"), sys.stdout, indent=2)
         sys.stdout.write("\n")
     else:
-        sys.stdout.write(show(settings, str(path)))
+        source = str(path) if path.exists() else f"the defaults (there is no settings file {path})"
+        sys.stdout.write(show(settings, source))
     return 0
 
 

@@ -33,9 +33,20 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Returns when the daemon has ended (or, without -D, is in the background)."""
-    from controller.settings import settings_path
+    from controller.cli.outputs import refuse_inputs
+    from controller.settings import load_settings, settings_path
 
     path = settings_path(args.config)
+    settings = load_settings(path)
+    if settings.log.file is not None:
+        others = {
+            "--config": path,
+            "journal.path": settings.journal.path,
+            "nodes.ssh_key": settings.nodes.ssh_key,
+        }
+        refuse_inputs(
+            "log.file", settings.log.file, {**others, "nodes.known_hosts": settings.nodes.known_hosts}
+        )
     from controller import daemon
 
     return daemon.run(path, foreground=args.foreground)

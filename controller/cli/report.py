@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.cli.common import Subparsers, add_client, client, count, job_number, new_parser
+from controller.cli.outputs import check_outputs
 
 if TYPE_CHECKING:
     from controller.journal import JobFilter
@@ -127,6 +128,8 @@ def run(args: argparse.Namespace) -> int:
     if args.helpformat:
         sys.stdout.write(help_format())
         return 0
+    if args.html is not None:
+        check_outputs({"--html": args.html}, _inputs(args))
     now = clock.time()
     layout, which = _layout(args), _filter(args, now)
     source: Source = JournalSource(args.journal, now) if args.journal else client(args)
@@ -142,6 +145,17 @@ def run(args: argparse.Namespace) -> int:
     if jobs.truncated:
         print(f"gandiva: there are more; these are the newest {len(rows)} (--limit)", file=sys.stderr)
     return 0
+
+
+def _inputs(args: argparse.Namespace) -> dict[str, Path | None]:
+    """All files that are read, by what names them."""
+    from controller.settings import settings_path
+
+    inputs: dict[str, Path | None] = {"--config": settings_path(args.config), "--journal": args.journal}
+    if args.journal is not None:
+        # (SQLite keeps what was written last in files of their own.)
+        inputs |= {f"--journal{end}": Path(f"{args.journal}{end}") for end in ("-wal", "-shm")}
+    return inputs
 
 
 def _write_page(

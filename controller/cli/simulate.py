@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import argparse
-import os
+import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from controller.cli.common import Subparsers, new_parser, terminal_columns
+from controller.cli.outputs import STANDARD_OUTPUT, check_outputs, output_path, refuse_inputs, writing
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
@@ -21,12 +22,18 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Runs a trace of jobs under a policy on a simulated cluster: the controller's own loop, policies and executor
-on virtual time. Prints what would have become of the jobs. Equal input and seed give equal output."""
+on virtual time. Prints what would have become of the jobs. Equal input and seed give equal output.
+
+What a switch costs is in the table [simulation] of the settings. How jobs are preempted is requests.suspend;
+where neither --settings nor --set nor --compare says it, gandiva suspends jobs (cooperative) and every other
+policy requeues them, as their authors' systems do. The lines below the table say what was assumed."""
 
 _EXAMPLES = """\
   gandiva simulate --trace jobs.csv --trace-format native --cluster a100:64 --policy tiresias-las
   gandiva simulate --trace jobs.csv --trace-format native --cluster site.toml \\
       --compare fifo,gandiva,tiresias-las --html compare.html
+  gandiva simulate --trace jobs.csv --trace-format native --cluster a100:64 --jobs-out jobs.csv \\
+      --compare tiresias-las,tiresias-las:queue_limits=[60],tiresias-las:requests.suspend=cooperative
   gandiva simulate --trace jobs.csv --trace-format native --cluster a100:64 --policy tiresias-las \\
       --set queue_limits=[3600,36000] --set simulation.restart_seconds=60 --json"""
 
@@ -44,14 +51,19 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         "--cluster",
         metavar="SPEC",
         required=True,
-        help="GPUs by type, such as v100:36,k80:36, or a TOML file with nodes and switches",
+        help="GPUs by type, such as v100:36,k80:36, or a TOML file: [[nodes]] with switches, or the "
+        "description that `gandiva config slurm` reads",
     )
     parser.add_argument(
         "--gpus-per-node", metavar="N", type=_gpus, default=8, help="with v100:36 (default: 8)"
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--policy", metavar="NAME", help="default: the one of the settings")
-    which.add_argument("--compare", metavar="NAME,NAME,…", help="several, in one table and one plot")
+    which.add_argument(
+        "--compare",
+        metavar="NAME[:KEY=VALUE[,KEY=VALUE]],…",
+        help="several, in one table and one plot; settings as --set takes them, for this one alone",
+    )
     parser.add_argument(
         "--settings", metavar="FILE", type=Path, help="the controller's TOML file; default: the defaults"
     )
@@ -69,8 +81,19 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     )
     parser.add_argument("--seed", metavar="N", type=int, default=0, help="for policies that draw lots")
     parser.add_argument("--json", action="store_true", help="numbers as JSON, one object per policy and line")
-    parser.add_argument("--html", metavar="FILE", type=Path, help="write a page with table and plots")
-    parser.add_argument("--jobs-out", metavar="FILE", type=Path, help="write one line per job as CSV")
+    parser.add_argument(
+        "--html",
+        metavar="FILE",
+        type=output_path,
+        help="write a page with table and plots (-: see --jobs-out)",
+    )
+    parser.add_argument(
+        "--jobs-out",
+        metavar="FILE",
+        type=output_path,
+        help="write one line per job as CSV (with --compare, its policy first); -: to standard output, and "
+        "the table to standard error",
+    )
     parser.add_argument(
         "--snapshot-every",
         metavar="S",
@@ -97,99 +120,111 @@ def run(args: argparse.Namespace) -> int:
 
 def _run(args: argparse.Namespace) -> int:
     from controller.simulation.cluster_spec import parse_cluster
-    from controller.simulation.configure import configure
+    from controller.simulation.configure import Entry, compared, configure
     from controller.simulation.driver import Simulation
     from controller.simulation.ground_truth import Throughputs, read_throughputs
     from controller.simulation.traces import read_trace
 
-    names = args.compare.split(",") if args.compare is not None else [args.policy]
-    if args.jobs_out is not None and len(names) > 1:
-        raise GandivaError("--jobs-out takes the jobs of one policy: use it with --policy")
-    for path in (args.jobs_out, args.html):
-        _check_place(path)
-    chosen = [configure(args.settings, name, args.changes) for name in names]
+    entries = [Entry(args.policy)] if args.compare is None else compared(args.compare)
+    chosen = {
+        entry: configure(args.settings, entry.policy, [*args.changes, *entry.changes], own_suspend=True)
+        for entry in entries
+    }
+    inputs = _inputs(args, chosen.values())
+    check_outputs({"--jobs-out": args.jobs_out, "--html": args.html}, inputs)
+    if args.json and STANDARD_OUTPUT in (args.jobs_out, args.html):
+        raise GandivaError("--json writes to standard output: --jobs-out and --html need the name of a file")
     cluster = parse_cluster(args.cluster, args.gpus_per_node)
     throughputs = read_throughputs(args.throughputs) if args.throughputs else Throughputs()
     jobs = read_trace(args.trace, args.trace_format)
-    simulations = [
-        Simulation(
-            args.trace,
-            jobs,
-            cluster,
-            settings,
-            throughputs,
-            args.seed,
-            on_progress=_progress(settings.policy.name),
-            on_tick=_snapshots(args, settings),
+    simulations = []
+    for entry, settings in chosen.items():
+        label = entry.label or settings.policy.name
+        simulations.append(
+            Simulation(
+                args.trace,
+                jobs,
+                cluster,
+                settings,
+                throughputs,
+                args.seed,
+                label,
+                on_progress=_progress(label),
+                on_tick=_snapshots(args, settings, label, inputs),
+            )
         )
-        for settings in chosen
-    ]
     outcomes = [simulation.run() for simulation in simulations]
     _write(args, outcomes)
     _print(args, outcomes)
     return 0
 
 
-def _check_place(path: Path | None) -> None:
-    """Raises GandivaError where a result could not be written, which is better known before than after."""
-    if path is None:
-        return
-    if not path.parent.is_dir():
-        raise GandivaError(f"cannot write {path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise GandivaError(f"cannot write {path}: it is a folder")
-    if not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise GandivaError(f"cannot write {path}: permission denied")
+def _inputs(args: argparse.Namespace, chosen: Iterable[Settings]) -> dict[str, Path | None]:
+    """All files that are read, by what names them."""
+    inputs = {
+        "--trace": args.trace,
+        "--cluster": Path(args.cluster),
+        "--throughputs": args.throughputs,
+        "--settings": args.settings,
+    }
+    for number, settings in enumerate(chosen, start=1):
+        if distribution := settings.policy.tiresias_gittins.distribution:
+            inputs[f"policy.tiresias-gittins.distribution ({number})"] = Path(distribution)
+    return inputs
 
 
-def _write(args: argparse.Namespace, outcomes: list[Outcome]) -> None:
+def _write(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
     from controller.simulation.metrics import write_jobs
 
-    try:
-        if args.jobs_out is not None:
-            write_jobs(outcomes[0], args.jobs_out)
-        if args.html is not None:
-            from controller.simulation.plots import page
+    if args.jobs_out is not None:
+        with writing(args.jobs_out) as file:
+            write_jobs(outcomes, file, labelled=args.compare is not None)
+    if args.html is not None:
+        from controller.simulation.plots import page
 
-            args.html.write_text(page(outcomes, f"{args.trace.name} on {args.cluster}"), encoding="utf-8")
-    except OSError as error:
-        raise GandivaError(f"cannot write {error.filename}: {error.strerror}") from error
+        with writing(args.html) as file:
+            file.write(page(outcomes, f"{args.trace.name} on {args.cluster}"))
 
 
-def _print(args: argparse.Namespace, outcomes: list[Outcome]) -> None:
-    from controller.simulation.metrics import summary, table
+def _print(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+    from controller.simulation.metrics import assumptions, summary, table
 
     if args.json:
         import json
 
         for outcome in outcomes:
             print(json.dumps(summary(outcome)))
-    elif len(outcomes) > 1:
-        from controller.simulation.plots import text_report
+        return
+    lines = [*table(outcomes), *assumptions(outcomes)]
+    if len(outcomes) > 1:
+        from controller.simulation.plots import text_plots
 
-        print("\n".join(text_report(outcomes, terminal_columns())))
-    else:
-        print("\n".join(table(outcomes)))
+        lines += text_plots(outcomes, terminal_columns())
+    taken = STANDARD_OUTPUT in (args.jobs_out, args.html)
+    print("\n".join(lines), file=sys.stderr if taken else sys.stdout)
 
 
 def _progress(name: str) -> Callable[[int, int, float], None]:
-    """A bar with the time left, on a terminal only."""
+    """A bar with the simulated time and the time left, on a terminal only."""
     if not sys.stderr.isatty():
         return lambda _done, _all, _time: None
+    from controller.simulation.metrics import shown_seconds
+
     begin = time.monotonic()
     shown = 0.0
 
-    def show(done: int, total: int, _time: float) -> None:
+    def show(done: int, total: int, simulated: float) -> None:
         nonlocal shown
         now = time.monotonic()
         if done < total and now - shown < 0.1:
             return
         shown = now
-        left = (now - begin) / done * (total - done)
         filled = 24 * done // total
         bar = "#" * filled + "." * (24 - filled)
         end = "\r\x1b[K" if done == total else ""
-        words = f"{name} [{bar}] {100 * done // total} % of {total} jobs, {left:.0f} s left"
+        words = f"{name} [{bar}] {100 * done // total} % of {total} jobs at {shown_seconds(simulated)}"
+        if done:
+            words += f", {(now - begin) / done * (total - done):.0f} s left"
         # A line that does not fit would go on below, and could not be wiped.
         text = f"\r{words[: terminal_columns() - 1]}\x1b[K{end}"
         print(text, end="", file=sys.stderr, flush=True)
@@ -197,12 +232,16 @@ def _progress(name: str) -> Callable[[int, int, float], None]:
     return show
 
 
-def _snapshots(args: argparse.Namespace, settings: Settings) -> Callable[[Tick], None] | None:
+def _snapshots(
+    args: argparse.Namespace, settings: Settings, label: str, inputs: Mapping[str, Path | None]
+) -> Callable[[Tick], None] | None:
     if args.snapshot_every is None:
         return None
     from controller.simulation.snapshot_file import SnapshotWriter
 
-    folder = args.snapshot_dir / settings.policy.name
+    folder = args.snapshot_dir / re.sub(r"[^A-Za-z0-9._=-]+", "-", label)
+    for file in folder.glob("*.json"):
+        refuse_inputs("--snapshot-dir", file, inputs)
     return SnapshotWriter(folder, settings.policy, args.snapshot_every).see
 
 

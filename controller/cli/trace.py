@@ -41,9 +41,11 @@ def run(args: argparse.Namespace) -> int:
     """Ask sacct, check that the answer is a trace, and write it."""
     import tempfile
 
+    from controller.cli.outputs import check_outputs
     from controller.simulation.traces import read_trace
     from controller.simulation.traces.base import TraceError
 
+    check_outputs({"--output": args.output}, {})
     command = [args.sacct, "--allusers", "--allocations", "--parsable2", f"--format={FIELDS},AdminComment"]
     command += [f"--starttime={args.starttime}", f"--endtime={args.endtime}"]
     if args.partition:

@@ -66,13 +66,17 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str]) -> Agent
         formatter_class=argparse.RawDescriptionHelpFormatter,
         exit_on_error=False,
     )
-    parser.add_argument("--run-dir", default="/run/gandiva", help="%%n is the node name (%(default)s)")
+    parser.add_argument(
+        "--run-dir",
+        default="/run/gandiva",
+        help="root of the control blocks; %%n is the node name (default: %(default)s)",
+    )
     parser.add_argument(
         "--gpustat-dir",
         default="/run/gpustat",
-        help="%%n is the node name; empty: no such files (%(default)s)",
+        help="files for gpustat; %%n is the node name; empty: none (default: %(default)s)",
     )
-    parser.add_argument("node", nargs="?", metavar="NODENAME")
+    parser.add_argument("node", nargs="?", metavar="NODENAME", help="the node's name in Slurm")
     try:
         options = parser.parse_args(list(arguments))
     except argparse.ArgumentError as error:

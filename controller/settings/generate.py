@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import textwrap
 from pathlib import Path
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -89,22 +90,27 @@ def _row(key: Key) -> str:
 def show(settings: Settings, source: str) -> str:
     """The settings in force as TOML; keys that differ from the default are marked."""
     lines = [f"# in force with {source}; '# set' marks what is not the default"]
+    defaults = Settings()
     for table in tables():
         lines += ["", f"[{table.name}]"]
-        lines += [_shown(settings, table, key) for key in table.keys]
+        lines += [_shown(settings, defaults, table, key) for key in table.keys]
     return "\n".join(lines) + "\n"
 
 
-def _shown(settings: Settings, table: Table, key: Key) -> str:
+def _value(settings: Settings, table: Table, key: Key) -> Any:
     section: BaseModel = settings
     for part in table.name.split("."):
         section = getattr(section, part.replace("-", "_"))
-    value = getattr(section, key.name)
+    return getattr(section, key.name)
+
+
+def _shown(settings: Settings, defaults: Settings, table: Table, key: Key) -> str:
+    value = _value(settings, table, key)
     if value is None:
         derived = settings.api_url if key.path == "api.url" else None
         return f"#{key.name} = " + (f"{to_toml(derived)}  # derived" if derived else '""  # unset')
     line = f"{key.name} = {to_toml(value)}"
-    return line if value == key.default else f"{line}  # set"
+    return line if value == _value(defaults, table, key) else f"{line}  # set"
 
 
 def main(root: Path | None = None) -> None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The simulated cluster: `v100:36,p100:36` with `--gpus-per-node N`, or a TOML file.
+"""The simulated cluster: `v100:36,p100:36` with `--gpus-per-node N`, or a TOML file: the description of the
+site that `gandiva config slurm` reads, or this.
 
 [[nodes]]
 count = 4
@@ -24,6 +25,8 @@ from controller.cluster.port import SlurmGpu, SlurmNode
 from controller.errors import GandivaError
 from controller.settings.base import ByteSize, Section
 from controller.simulation.traces.base import MAX_GPUS
+from controller.slurm_config.errors import DescriptionError
+from controller.slurm_config.texts import Model
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -42,7 +45,7 @@ class ClusterSpecError(GandivaError):
 
 class _Nodes(Section):
     count: Annotated[int, Field(ge=1, le=100_000)] = 1
-    gpu_model: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,31}$")]
+    gpu_model: Model
     gpus: Annotated[int, Field(ge=1, le=1024)]
     switch: Annotated[str, StringConstraints(max_length=64)] = ""
     cpus: Annotated[int, Field(ge=1, le=100_000)] = 128
@@ -50,6 +53,8 @@ class _Nodes(Section):
 
 
 class _File(Section):
+    """What a simulation needs to know; a site's own description has `names` instead of `count`."""
+
     nodes: Annotated[list[_Nodes], Field(min_length=1, max_length=10_000)]
 
 
@@ -120,16 +125,25 @@ def _group(first: int, model: str, count: int, gpus_per_node: int) -> list[Slurm
 
 def _read(path: Path) -> ClusterSpec:
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        values = tomllib.loads(text)
+        if not values.keys().isdisjoint(("cluster", "partitions")):
+            return _of_site(text, path)
         described = _File.model_validate(values)
     except OSError as error:
         raise ClusterSpecError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:
         problems = [
-            f"{'.'.join(map(str, e['loc']))}: {_WORDS.get(e['type'], e['msg'])}" for e in error.errors()
+            f"{'.'.join(map(str, e['loc']))}: {_WORDS.get(e['type'], e['msg']).removeprefix('Value error, ')}"
+            for e in error.errors()
         ]
         keys = ", ".join(_Nodes.model_fields)
-        raise ClusterSpecError(f"{path}: {'; '.join(problems[:5])} (keys of [[nodes]]: {keys})") from None
+        raise ClusterSpecError(
+            f"{path}: {'; '.join(problems[:5])} (keys of [[nodes]]: {keys}; a "
+            "site's description has [cluster] and [[partitions]] too)"
+        ) from None
+    except DescriptionError as error:
+        raise ClusterSpecError(str(error)) from None
     except (ValueError, RecursionError) as error:
         raise ClusterSpecError(f"{path}: not valid TOML: {error}") from error
     if sum(group.count * group.gpus for group in described.nodes) > MAX_GPUS:
@@ -142,10 +156,28 @@ def _read(path: Path) -> ClusterSpec:
     return ClusterSpec(tuple(nodes))
 
 
-def _node(name: str, model: str, gpus: int, switch: str, cpus: int, memory_bytes: int) -> SlurmNode:
+def _of_site(text: str, path: Path) -> ClusterSpec:
+    """The nodes with GPUs of a description that Slurm's configuration is made from."""
+    from controller.slurm_config import hostlist
+    from controller.slurm_config.description import parse
+
+    described = parse(text, str(path))
+    nodes: list[SlurmNode] = []
+    shards = described.cluster.oversubscription_depth
+    for group in described.nodes:
+        if group.gpu_model is not None:
+            for name in hostlist.expand(group.names):
+                memory_bytes = group.memory_mib << 20
+                nodes.append(_node(name, group.gpu_model, group.gpus, "", group.cpus, memory_bytes, shards))
+    return ClusterSpec(tuple(nodes))
+
+
+def _node(
+    name: str, model: str, gpus: int, switch: str, cpus: int, memory_bytes: int, shards: int = _SHARDS
+) -> SlurmNode:
     return SlurmNode(
         name=name,
-        gpus=tuple(SlurmGpu(i, model, _SHARDS) for i in range(gpus)),
+        gpus=tuple(SlurmGpu(i, model, shards) for i in range(gpus)),
         up=True,
         state="IDLE",
         reason="",

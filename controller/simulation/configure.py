@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,50 @@ else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
 
-def configure(path: Path | None, policy: str | None, changes: Sequence[str]) -> Settings:
+_PART = re.compile(r"""(?:[^,\[{"']|\[[^]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[\[{"'])+""")
+"""What stands between commas, those in brackets and quotes aside."""
+_CHANGED = re.compile(r"([^:=]*):(.*=.*)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One of the simulations that are compared."""
+
+    policy: str | None
+    """None: that of the settings."""
+    changes: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str | None:
+        """As it was named."""
+        return f"{self.policy}:{','.join(self.changes)}" if self.changes else self.policy
+
+
+def compared(text: str) -> list[Entry]:
+    """`NAME,NAME:key=value,key=value,NAME`. Raises SettingsError."""
+    entries: list[Entry] = []
+    for part in _PART.findall(text) or [""]:
+        if named := _CHANGED.fullmatch(part):
+            entries.append(Entry(named[1].strip(), (named[2].strip(),)))
+        elif "=" not in part:
+            entries.append(Entry(part.strip()))
+        elif entries and entries[-1].changes:
+            entries[-1] = Entry(entries[-1].policy, (*entries[-1].changes, part.strip()))
+        else:
+            raise SettingsError(f"--compare {text}: {part} belongs to no policy: write NAME:{part}")
+    for number, entry in enumerate(entries):
+        if entry in entries[:number]:
+            raise SettingsError(f"--compare {text}: {entry.label} is there twice: give one other settings")
+    return entries
+
+
+def configure(
+    path: Path | None, policy: str | None, changes: Sequence[str], *, own_suspend: bool = False
+) -> Settings:
     """`changes`: KEY=VALUE with a whole key (`simulation.round_seconds=300`) or one of the policy's own
-    (`queue_limits=[3250.0]`). Values are TOML; what is not valid TOML is a string. Raises SettingsError."""
+    (`queue_limits=[3250.0]`). Values are TOML; what is not valid TOML is a string. `own_suspend`: where
+    neither a file nor a change says how jobs are preempted, it is as the policy's authors do it. Raises
+    SettingsError."""
     values: dict[str, Any] = {}
     source = "command line"
     if path is not None:
@@ -44,6 +87,9 @@ def configure(path: Path | None, policy: str | None, changes: Sequence[str]) -> 
         if parts == ["policy", "name"] and policy is not None:
             raise SettingsError(f"--set {change}: the policy is {policy} already")
         _set(values, parts, _value(text.strip()), change)
+    if own_suspend and path is None:
+        own = "cooperative" if table.get("name", "gandiva") == "gandiva" else "requeue"
+        values.setdefault("requests", {}).setdefault("suspend", own)
     return check_values(values, source)
 
 

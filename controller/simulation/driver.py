@@ -67,6 +67,9 @@ class Outcome:
     """A whole simulation."""
 
     policy: str
+    label: str
+    """What tells it from others of one comparison."""
+    settings: Settings
     submitted: int
     gpus: int
     jobs: tuple[JobOutcome, ...]
@@ -112,8 +115,10 @@ class Simulation:
     settings: Settings
     throughputs: Throughputs = field(default_factory=Throughputs)
     seed: int = 0
+    label: str = ""
+    """Default: the policy's name."""
     on_progress: Callable[[int, int, float], None] = lambda _done, _all, _time: None
-    """Called with jobs ended, jobs in all, virtual time."""
+    """Called with jobs ended, jobs in all, virtual time: with each decision, and at the last end."""
     on_tick: Callable[[Tick], None] | None = None
     """Called with each decision."""
 
@@ -202,6 +207,8 @@ class Simulation:
             )
         return Outcome(
             policy=self.settings.policy.name,
+            label=self.label or self.settings.policy.name,
+            settings=self.settings,
             submitted=len(self.jobs),
             gpus=self.cluster.gpus,
             jobs=tuple(outcomes),
@@ -255,9 +262,9 @@ class Simulation:
             assert job.end_time is not None
             ends[job.id] = job.end_time
             self._ended += 1
-            self.on_progress(self._ended, len(self._by_id), job.end_time)
             controller.poke()
             if self._ended == len(self._by_id):
+                self.on_progress(self._ended, self._ended, job.end_time)
                 done.set()
 
         cluster.on_end = on_end
@@ -275,7 +282,13 @@ class Simulation:
 
     def _in_rounds(self, policy: Policy) -> tuple[Policy, Callable[[Tick], None]]:
         """The policy, and who hears of its decisions: as they are where these may be made at any time."""
-        costs, publish = self.settings.simulation, self.on_tick or (lambda _tick: None)
+        costs, on_tick = self.settings.simulation, self.on_tick or (lambda _tick: None)
+
+        def publish(tick: Tick) -> None:
+            if self._ended < len(self._by_id):
+                self.on_progress(self._ended, len(self._by_id), tick.snapshot.time)
+            on_tick(tick)
+
         if not costs.round_seconds:
             return policy, publish
         # (An event may fall into a look at Slurm; the next look sees it.)

@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Sequence
-from pathlib import Path
 from statistics import fmean, median
+from typing import TextIO
 
+from controller.model import SuspendMethod
+from controller.policies.registry import make_policy
+from controller.settings.schema import Settings
 from controller.simulation.driver import Outcome
 
 
@@ -31,6 +34,8 @@ def summary(outcome: Outcome) -> dict[str, str | int | float]:
     decisions = outcome.decision_seconds
     return {
         "policy": outcome.policy,
+        "label": outcome.label,
+        "suspend": outcome.settings.requests.suspend.value,
         "jobs": outcome.submitted,
         "completed": len(jobs),
         "makespan_seconds": makespan,
@@ -49,29 +54,50 @@ def summary(outcome: Outcome) -> dict[str, str | int | float]:
     }
 
 
-def write_jobs(outcome: Outcome, path: Path) -> None:
-    """One line per job, as CSV."""
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(
-            (
-                "job_id",
-                "gpus",
-                "submit_seconds",
-                "start_seconds",
-                "end_seconds",
-                "jct_seconds",
-                "queueing_seconds",
-                "run_seconds",
-                "preemptions",
-                "migrations",
-            )
-        )
+def write_jobs(outcomes: Sequence[Outcome], file: TextIO, *, labelled: bool) -> None:
+    """One line per job, as CSV. `labelled`: with a column that says of which simulation."""
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow((*(("policy",) if labelled else ()), *_JOB_COLUMNS))
+    for outcome in outcomes:
         for job in outcome.jobs:
             times = (job.submit_seconds, job.start_seconds, job.end_seconds, job.jct_seconds)
             more = (job.queueing_seconds, job.run_seconds)
             numbers = [f"{value:.3f}".rstrip("0").rstrip(".") for value in (*times, *more)]
-            writer.writerow((job.id, job.gpus, *numbers, job.preemptions, job.migrations))
+            label = (outcome.label,) if labelled else ()
+            writer.writerow((*label, job.id, job.gpus, *numbers, job.preemptions, job.migrations))
+
+
+_JOB_COLUMNS = (
+    "job_id",
+    "gpus",
+    "submit_seconds",
+    "start_seconds",
+    "end_seconds",
+    "jct_seconds",
+    "queueing_seconds",
+    "run_seconds",
+    "preemptions",
+    "migrations",
+)
+
+
+def assumptions(outcomes: Sequence[Outcome]) -> list[str]:
+    """How each simulation preempts jobs and what that costs, for below the table."""
+    width = max(len(outcome.label) for outcome in outcomes)
+    return ["", "Assumed:", *[f"  {o.label:<{width}}  {_assumed(o.settings)}" for o in outcomes]]
+
+
+def _assumed(settings: Settings) -> str:
+    if not getattr(make_policy(settings.policy), "preemptive", True):
+        return "no preemption"
+    costs, method = settings.simulation, settings.requests.suspend
+    if method is not SuspendMethod.REQUEUE:
+        parts = f"{costs.step_seconds:g} s to a step boundary, {costs.suspend_seconds:g} s off the GPUs"
+        return f"suspend ({method.value}): {parts}, {costs.resume_seconds:g} s back to the same GPUs"
+    speed = costs.checkpoint_bytes_per_second
+    seconds = costs.checkpoint_bytes / speed if speed else 0.0
+    parts = f"checkpoint {seconds:g} s to write and to read (where the model's size is not known)"
+    return f"requeue: {parts}, {costs.requeue_seconds:g} s in Slurm, {costs.restart_seconds:g} s to restart"
 
 
 def shown_seconds(seconds: float) -> str:
@@ -83,7 +109,7 @@ def shown_seconds(seconds: float) -> str:
 
 
 _COLUMNS = (
-    ("Policy", "policy"),
+    ("Policy", "label"),
     ("Jobs", "completed"),
     ("AvgJCT", "avg_jct_seconds"),
     ("MedJCT", "median_jct_seconds"),

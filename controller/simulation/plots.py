@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from controller.simulation.driver import Outcome
-from controller.simulation.metrics import percentile, shown_seconds, summary, table
+from controller.simulation.metrics import assumptions, percentile, shown_seconds, summary
 
 _COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f")
 _MARKS = "●■▲◆○□△◇"
@@ -76,14 +76,13 @@ def text_plot(
     return shown
 
 
-def text_report(outcomes: Sequence[Outcome], columns: int) -> list[str]:
-    """One table and one plot of each kind."""
-    names = "  ".join(f"{_MARKS[i % len(_MARKS)]} {o.policy}" for i, o in enumerate(outcomes))
+def text_plots(outcomes: Sequence[Outcome], columns: int) -> list[str]:
+    """One plot of each kind."""
+    names = "  ".join(f"{_MARKS[i % len(_MARKS)]} {o.label}" for i, o in enumerate(outcomes))
     points = max(20, columns - 9)
-    jct: list[Line] = [(o.policy, jct_line(o, points)) for o in outcomes]
-    usage: list[Line] = [(o.policy, usage_line(o, points)) for o in outcomes]
+    jct: list[Line] = [(o.label, jct_line(o, points)) for o in outcomes]
+    usage: list[Line] = [(o.label, usage_line(o, points)) for o in outcomes]
     return [
-        *table(outcomes),
         "",
         f"Share of jobs that took at most so long (logarithmic)   {names}",
         *text_plot(jct, lambda x: shown_seconds(10**x), columns),
@@ -150,9 +149,9 @@ svg text { font-size: 12px; fill: currentColor } .r { text-anchor: end; dominant
 
 def page(outcomes: Sequence[Outcome], title: str) -> str:
     """The whole report."""
-    keys = [key for key in summary(outcomes[0]) if key != "policy"] if outcomes else []
+    keys = [key for key in summary(outcomes[0]) if key != "label"] if outcomes else []
     head = "".join(
-        f'<th><span style="color:{_COLOURS[i % len(_COLOURS)]}">■</span> {html.escape(o.policy)}</th>'
+        f'<th><span style="color:{_COLOURS[i % len(_COLOURS)]}">■</span> {html.escape(o.label)}</th>'
         for i, o in enumerate(outcomes)
     )
     values = [summary(o) for o in outcomes]
@@ -160,19 +159,21 @@ def page(outcomes: Sequence[Outcome], title: str) -> str:
         f"<tr><td>{key}</td>" + "".join(f"<td>{_number(v[key])}</td>" for v in values) + "</tr>"
         for key in keys
     )
-    jct: list[Line] = [(o.policy, jct_line(o, 400)) for o in outcomes]
-    usage: list[Line] = [(o.policy, usage_line(o, 400)) for o in outcomes]
+    jct: list[Line] = [(o.label, jct_line(o, 400)) for o in outcomes]
+    usage: list[Line] = [(o.label, usage_line(o, 400)) for o in outcomes]
     share = svg(
         "Share of jobs that took at most so long", jct, lambda x: shown_seconds(10**x), lambda y: f"{y:.0%}"
     )
     in_use = svg("GPUs in use over time", usage, shown_seconds, lambda y: f"{y:.0f}")
+    assumed = "".join(f"<li>{html.escape(line)}</li>" for line in assumptions(outcomes)[2:])
     return (
         "<!doctype html>\n"
         '<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>\n"
         f"<h1>{html.escape(title)}</h1>\n"
-        f'<div class="wide"><table><tr><th></th>{head}</tr>\n{rows}</table></div>\n{share}\n{in_use}\n'
+        f'<div class="wide"><table><tr><th></th>{head}</tr>\n{rows}</table></div>'
+        f"<p>Assumed:</p><ul>{assumed}</ul>\n{share}\n{in_use}\n"
         "</body></html>\n"
     )
 

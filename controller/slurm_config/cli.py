@@ -7,6 +7,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from controller.cli.outputs import refuse_inputs
+from controller.errors import GandivaError
 from controller.slurm_config.description import load
 from controller.slurm_config.errors import SlurmConfigError
 from controller.slurm_config.files import write
@@ -61,8 +63,10 @@ def run(args: argparse.Namespace) -> int:
         if args.output_dir is None:
             sys.stdout.write("\n".join(f"### {name}\n{text}" for name, text in files.items()))
             return 0
+        for name in files:
+            refuse_inputs("--output-dir", args.output_dir / name, {"--cluster": args.cluster})
         written = write(files, args.output_dir, force=args.force)
-    except SlurmConfigError as error:
+    except (SlurmConfigError, GandivaError) as error:
         print(f"gandiva: {error}", file=sys.stderr)
         return 1
     except OSError as error:

@@ -22,6 +22,7 @@ from pydantic import (
 
 from controller.slurm_config import hostlist
 from controller.slurm_config.errors import DescriptionError
+from controller.slurm_config.texts import Model, matching
 from controller.weights import MAX_WEIGHT
 
 if sys.version_info >= (3, 11):
@@ -39,12 +40,13 @@ def _host_list(value: str) -> str:
 
 
 HostList = Annotated[str, AfterValidator(_host_list)]
-HostName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9.-]{0,252}$")]
-Model = Annotated[str, Field(pattern=r"^[a-z][a-z0-9]*$", max_length=32)]
-Feature = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.-]+$", max_length=64)]
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]+$", max_length=64)]
-ConfigKey = Annotated[str, Field(pattern=r"^[A-Za-z]+$", max_length=64)]
-ConfigValue = Annotated[str, Field(pattern=r"^[^\s#]+$", max_length=1024)]
+
+
+HostName = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9.-]*", 253, "a host name")]
+Feature = Annotated[str, matching(r"[A-Za-z0-9_.-]+", 64, "letters, digits and _.-")]
+Name = Annotated[str, matching(r"[A-Za-z0-9_-]+", 64, "letters, digits and _-")]
+ConfigKey = Annotated[str, matching(r"[A-Za-z]+", 64, "letters, as Slurm's keys are")]
+ConfigValue = Annotated[str, matching(r"[^\s#]+", 1024, "a value without blanks and #")]
 """A value on a line of slurm.conf: a blank or a # would end it and begin something else."""
 
 
@@ -94,7 +96,10 @@ class Nodes(_Table):
     memory_mib: Annotated[int, Field(ge=1)]
     gpu_model: Model | None = None
     gpus: Annotated[int, Field(ge=0, le=256)] = 0
-    gpu_device: Annotated[str, Field(pattern=r"^/dev/[A-Za-z0-9/_-]*%d$")] = "/dev/nvidia%d"
+    gpu_device: Annotated[
+        str,
+        matching(r"/dev/[A-Za-z0-9/_-]*%d", 256, "a file in /dev that ends in %d, such as /dev/nvidia%d"),
+    ] = "/dev/nvidia%d"
     """Device file of a GPU; %d is its index on the node."""
     sockets: Annotated[int, Field(ge=1)] | None = None
     cores_per_socket: Annotated[int, Field(ge=1)] | None = None
@@ -103,7 +108,10 @@ class Nodes(_Table):
     host: HostList | None = None
     """NodeHostname, where it differs from the names (several slurmd on one host)."""
     address: HostList | None = None
-    ports: Annotated[str, Field(pattern=r"^[0-9]+$|^\[[0-9,-]+\]$")] | None = None
+    ports: (
+        Annotated[str, matching(r"[0-9]+|\[[0-9,-]+\]", 65536, "a port, or several such as [17001-17004]")]
+        | None
+    ) = None
 
     @model_validator(mode="after")
     def _agree(self) -> Nodes:
@@ -163,7 +171,10 @@ class Cgroup(_Table):
     """Slurm gives a suspended job's cores to the next one and resumes the first on them all the same
     (docs/ordinary-jobs.md): tied to cores, two running jobs may share some while others are idle."""
     constrain_memory: bool = True
-    mountpoint: Annotated[str, Field(pattern=r"^/[A-Za-z0-9/_.-]+$")] | None = None
+    mountpoint: (
+        Annotated[str, matching(r"/[A-Za-z0-9/_.-]+", 4096, "an absolute path of letters, digits and /_.-")]
+        | None
+    ) = None
 
 
 class ClusterDescription(_Table):

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import gzip
 import io
 import math
@@ -210,6 +209,8 @@ def _check_header(
     for name in names:
         if name in allowed:
             continue
+        import difflib
+
         # A file of another program has columns of its own: there only one that nearly is ours is misspelt.
         near = {other.lower(): other for other in (optional if others else allowed)}
         close = difflib.get_close_matches(name.lower(), near, n=2, cutoff=0.8 if others else 0.5)

@@ -148,7 +148,7 @@ def native(path: Path, hint: str) -> list[TraceJob]:
     """CSV `job_id,submit_seconds,duration_seconds,gpus` and, if wanted,
     `nodes,model,user,account,qos,weight,gpu_types` (several types with `+` between them)."""
     needed = ("job_id", "submit_seconds", "duration_seconds", "gpus")
-    optional = ("nodes", "model", "user", "weight", "gpu_types")
+    optional = ("nodes", "model", "user", "account", "qos", "weight", "gpu_types")
     jobs = []
     for row in read_table(path, delimiter=",", needed=needed, optional=optional, hint=hint):
         gpus = row.count("gpus")

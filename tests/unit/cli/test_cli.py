@@ -242,6 +242,46 @@ def test_config_show_check_and_sample(capsys: pytest.CaptureFixture[str], tmp_pa
     assert err == f"gandiva: {path}: loop.intervall_seconds: no such key; did you mean interval_seconds?\n"
 
 
+def test_config_show_without_a_file_shows_the_defaults(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out, err = run(capsys, "config", "show")
+    assert (code, err) == (0, "") and "interval_seconds = 1.0" in out
+    assert out.startswith(
+        f"# in force with the defaults (there is no settings file {tmp_path / 'none.toml'})"
+    )
+    assert run(capsys, "config", "show", "--config", str(tmp_path / "none.toml"))[0] == 1
+
+
+def test_the_untouched_sample_sets_nothing(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "g.toml"
+    path.write_text(run(capsys, "config", "sample")[1])
+    shown = run(capsys, "config", "show", "--config", str(path))[1].splitlines()[1:]
+    assert [line for line in shown if "# set" in line] == []
+    path.write_text('[simulation]\ncheckpoint_bytes = "1GiB"\n')
+    shown = run(capsys, "config", "show", "--config", str(path))[1].splitlines()[1:]
+    assert [line for line in shown if "# set" in line] == [f"checkpoint_bytes = {2**30}  # set"]
+
+
+def test_report_without_settings_names_the_file_that_is_not_there(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, _, err = run(capsys, "report", "-a", "--deadline", "1")
+    assert code == 1 and f"There is no settings file {tmp_path / 'none.toml'} that says where it is" in err
+
+
+def test_a_gpu_model_that_cannot_be_is_refused_in_words(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = (ROOT / "configs" / "slurm" / "cluster.toml").read_text()
+    path = tmp_path / "c.toml"
+    for model in ("rtx_6000", "A100", "6000"):
+        path.write_text(text.replace('"a100"', f'"{model}"'))
+        code, _, err = run(capsys, "config", "slurm", "--cluster", str(path))
+        said = "must be lower-case letters and digits, a letter first, such as a100 or rtx6000"
+        assert code == 1 and f"{path}: nodes[0].gpu_model: {said}" in err and f"(got '{model}')" in err
+
+
 def test_config_slurm_is_there(capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "config", "slurm", "--help")
     assert code == 0 and "--cluster" in out
@@ -260,10 +300,12 @@ def test_daemon_is_given_the_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_
 
     monkeypatch.setitem(sys.modules, "controller.daemon", Daemon)
     monkeypatch.setattr("controller.daemon", Daemon, raising=False)
-    assert main(["daemon", "-D", "--config", "/x/y.toml"]) == 3
+    for name in ("y.toml", "z.toml"):
+        (tmp_path / name).write_text("")
+    assert main(["daemon", "-D", "--config", str(tmp_path / "y.toml")]) == 3
     monkeypatch.setenv("GANDIVA_CONFIG", str(tmp_path / "z.toml"))
     assert main(["daemon"]) == 3
-    assert calls == [(Path("/x/y.toml"), True), (tmp_path / "z.toml", False)]
+    assert calls == [(tmp_path / "y.toml", True), (tmp_path / "z.toml", False)]
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_bar_on_the_terminal_and_only_the_result_on_the_output(trace: Path) ->
     )  # fmt: skip
     shown = terminal.text()
     assert json.loads(done.stdout)["completed"] == 300
-    assert "100 % of 300 jobs" in shown and "s left" in shown and "\n" not in shown
+    assert "100 % of 300 jobs at " in shown and "s left" in shown and "\n" not in shown
     assert shown.endswith("\r\x1b[K"), "the line is wiped at the end"
 
 
@@ -76,20 +76,21 @@ def test_no_bar_where_errors_go_to_a_file(trace: Path) -> None:
 
 def test_the_bar_counts_and_fits_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal(40)
-    clock = iter([0.0, 10.0, 10.05, 20.0, 30.0])
+    clock = iter([0.0, 5.0, 10.0, 10.05, 20.0, 30.0])
     monkeypatch.setattr("controller.cli.simulate.time.monotonic", lambda: next(clock))
     monkeypatch.setattr("shutil.get_terminal_size", lambda _fallback: os.terminal_size((200, 24)))
     with os.fdopen(os.dup(terminal.terminal), "w") as file:
         monkeypatch.setattr(sys, "stderr", file)
         show = simulate._progress("fifo")
-        for done in (25, 26, 50):
-            show(done, 100, 0.0)
+        for done, simulated in ((0, 5.0), (25, 93784.0), (26, 93784.0), (50, 93785.0)):
+            show(done, 100, simulated)
         monkeypatch.setattr("shutil.get_terminal_size", lambda _fallback: os.terminal_size((40, 24)))
         show(75, 100, 0.0)
         monkeypatch.undo()
     lines = terminal.text().split("\r")[1:]
-    assert lines[0] == "fifo [######..................] 25 % of 100 jobs, 30 s left\x1b[K"
-    assert lines[1] == "fifo [############............] 50 % of 100 jobs, 20 s left\x1b[K", (
+    assert lines[0] == f"fifo [{'.' * 24}] 0 % of 100 jobs at 00:00:05\x1b[K"
+    assert lines[1] == "fifo [######..................] 25 % of 100 jobs at 1-02:03:04, 30 s left\x1b[K"
+    assert lines[2] == "fifo [############............] 50 % of 100 jobs at 1-02:03:05, 20 s left\x1b[K", (
         "at most ten a second"
     )
-    assert len(lines[2]) == 39 + len("\x1b[K")
+    assert len(lines[3]) == 39 + len("\x1b[K")

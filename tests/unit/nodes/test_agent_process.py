@@ -223,3 +223,12 @@ def test_lines_are_split_and_bounded() -> None:
     os.close(write_end)
     assert list(agent.read_lines(read_end)) == [b"one", b"", b"two"]
     os.close(read_end)
+
+
+def test_help_keeps_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        agent.parse_command(["--help"], {})
+    shown = capsys.readouterr().out
+    assert '\n    command="gandiva-agent",restrict ssh-ed25519' in shown
+    for words in ("the node's name in Slurm", "root of the control blocks; %n is the node name"):
+        assert words in shown

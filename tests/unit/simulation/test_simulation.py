@@ -227,6 +227,81 @@ def test_compare_prints_one_table_and_plots(tmp_path: Path, capsys: pytest.Captu
     assert "Policy" in shown and "● fifo  ■ srtf" in shown and "GPUs in use over time" in shown
 
 
+def test_a_policy_is_compared_with_itself_under_other_settings(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.csv").write_text(NATIVE)
+    arguments = ["simulate", "--trace", str(tmp_path / "t.csv"), "--trace-format", "native", "--cluster"]
+    labels = ["tiresias-las", "tiresias-las:queue_limits=[60, 600],promote_knob_ratio=0"]
+    labels += ["tiresias-las:requests.suspend=cooperative", "gandiva", "fifo"]
+    arguments += ["v100:4", "--compare", ",".join(labels)]
+    assert main([*arguments, "--jobs-out", str(tmp_path / "jobs.csv"), "--snapshot-every", "1000",
+                 "--snapshot-dir", str(tmp_path / "s")]) == 0  # fmt: skip
+    shown = capsys.readouterr().out
+    assumed = dict(re.findall(r"^  (\S.*?)  +(suspend \(.*?\)|requeue|no preemption)", shown, re.MULTILINE))
+    assert assumed == dict(
+        zip(labels, ["requeue", "requeue", *["suspend (cooperative)"] * 2, "no preemption"], strict=True)
+    )
+    with (tmp_path / "jobs.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["policy"], row["job_id"]) for row in rows] == [
+        (name, id) for name in labels for id in "abcd"
+    ]
+    assert len(list((tmp_path / "s").iterdir())) == 5, "each has a folder of its own"
+    assert main([*arguments, "--json"]) == 0
+    answers = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [answer["label"] for answer in answers] == labels
+    assert [answer["suspend"] for answer in answers][:4] == ["requeue"] * 2 + ["cooperative"] * 2
+
+
+def test_a_file_of_settings_says_how_all_policies_preempt(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t.csv").write_text(NATIVE)
+    (tmp_path / "s.toml").write_text("[policy]\n")
+    arguments = ["simulate", "--trace", str(tmp_path / "t.csv"), "--trace-format", "native", "--json"]
+    arguments += ["--cluster", "v100:4", "--policy", "tiresias-las"]
+    for options, method in (
+        ([], "requeue"),
+        (["--set", "requests.suspend=transparent"], "transparent"),
+        (["--settings", str(tmp_path / "s.toml")], "cooperative"),
+    ):
+        assert main([*arguments, *options]) == 0
+        assert json.loads(capsys.readouterr().out)["suspend"] == method
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("fifo,srtf,fifo", "fifo is there twice"),
+        ("queue_limits=[60]", "queue_limits=[60] belongs to no policy: write NAME:queue_limits=[60]"),
+        ("fifo,skip=true", "skip=true belongs to no policy"),
+        ("srtf:nonsense=1", "policy.srtf.nonsense: no such key"),
+        ("tiresias-las:queue_limits=[9,3]", "must be rising numbers"),
+        ("tiresias-las:queue_limits=[9", "queue_limits"),
+        (":x=1", 'policy.name = ""'),
+    ],
+)
+def test_a_comparison_that_makes_no_sense_is_an_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, message: str
+) -> None:
+    (tmp_path / "t.csv").write_text(NATIVE)
+    arguments = ["simulate", "--trace", str(tmp_path / "t.csv"), "--trace-format", "native"]
+    assert main([*arguments, "--cluster", "v100:4", "--compare", text]) == 1
+    assert message in capsys.readouterr().err
+
+
+def test_the_description_of_the_site_is_a_cluster_too(tmp_path: Path) -> None:
+    text = (Path(__file__).resolve().parents[3] / "configs" / "slurm" / "cluster.toml").read_text()
+    (tmp_path / "site.toml").write_text(text)
+    spec = parse_cluster(str(tmp_path / "site.toml"), 8)
+    assert [node.name for node in spec.nodes] == [f"a{n:02}" for n in range(1, 9)] + ["h01", "h02"]
+    assert (spec.of_types(("a100",)), spec.of_types(("h100",)), spec.nodes[0].cpus) == (32, 16, 64)
+    (tmp_path / "site.toml").write_text(text.replace('"a100"', '"rtx_6000"'))
+    with pytest.raises(ClusterSpecError, match="gpu_model: must be lower-case letters and digits"):
+        parse_cluster(str(tmp_path / "site.toml"), 8)
+
+
 def test_labels_of_a_plot_are_within_it() -> None:
     drawn = svg("Title", [("a", [(3.0, 1.0), (5.0, 2.0)])], lambda x: f"{10**x:,.0f} jobs", str)
     labels = re.findall(r'<text x="([0-9.]+)" y="[0-9.]+" class="m">([^<]+)<', drawn)
@@ -347,7 +422,8 @@ def test_a_description_of_the_cluster_is_refused_with_all_that_is_wrong(tmp_path
     assert str(caught.value) == (
         f"{path}: nodes.0.gpu_model: missing, and there is no default; nodes.0.gpus: Input should be greater"
         " than or equal to 1; nodes.0.gpu_mode: no such key"
-        " (keys of [[nodes]]: count, gpu_model, gpus, switch, cpus, memory)"
+        " (keys of [[nodes]]: count, gpu_model, gpus, switch, cpus, memory; a site's description has"
+        " [cluster] and [[partitions]] too)"
     )
 
 

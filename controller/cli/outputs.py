@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Files that commands write: looked at before anything is done, and never one that is read."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from itertools import combinations
+from pathlib import Path
+from typing import TextIO
+
+from controller.errors import GandivaError
+
+STANDARD_OUTPUT = Path("/dev/stdout")
+
+
+def output_path(text: str) -> Path:
+    """The argument of an option that names a file to write; `-` is standard output."""
+    return STANDARD_OUTPUT if text == "-" else Path(text)
+
+
+def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
+    """Raises GandivaError where a result could not be written, or where it would overwrite what is read.
+
+    Both by the option that names them; None: not given.
+    """
+    for option, path in outputs.items():
+        if path is not None:
+            _check_place(path)
+            refuse_inputs(option, path, inputs)
+    given = [(option, path) for option, path in outputs.items() if path is not None]
+    for (one, first), (other, second) in combinations(given, 2):
+        if os.path.realpath(first) == os.path.realpath(second) or _same_file(first, second):
+            raise GandivaError(f"{one} and {other} name the same file, {first}: give each its own")
+
+
+def refuse_inputs(option: str, path: Path, inputs: Mapping[str, Path | None]) -> None:
+    """Raises GandivaError if writing `path` would overwrite one of the inputs, by whatever name: a relative
+    path, a link, a hard link, a file that is open already."""
+    for name, read in inputs.items():
+        if read is not None and _same_file(path, read):
+            raise GandivaError(
+                f"{option} {path} is the file that {name} names ({read}): it would be overwritten; "
+                "name another one"
+            )
+
+
+def _same_file(one: Path, other: Path) -> bool:
+    """Whether both are there and are one file. (Devices and pipes are not overwritten.)"""
+    try:
+        found = one.stat()
+        return stat.S_ISREG(found.st_mode) and os.path.samestat(found, other.stat())
+    except (OSError, ValueError):
+        return False
+
+
+def _check_place(path: Path) -> None:
+    if path == STANDARD_OUTPUT:
+        return
+    if not path.parent.is_dir():
+        raise GandivaError(f"cannot write {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise GandivaError(f"cannot write {path}: it is a folder")
+    if not os.access(path if path.exists() else path.parent, os.W_OK):
+        raise GandivaError(f"cannot write {path}: permission denied")
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[TextIO]:
+    """The file, or standard output, to write text to. Raises GandivaError."""
+    import sys
+
+    if path == STANDARD_OUTPUT:
+        yield sys.stdout
+        return
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            yield file
+    except OSError as error:
+        raise GandivaError(f"cannot write {path}: {error.strerror}") from error
