@@ -81,6 +81,7 @@ def executor_settings(settings: Settings) -> ExecutorSettings:
         retry_after_seconds=suspend.retry_after_seconds,
         unsuspendable=suspend.unsuspendable,
         unsuspendable_tries=suspend.unsuspendable_tries,
+        preempt_exempt_ratio=suspend.preempt_exempt_ratio,
     )
 
 

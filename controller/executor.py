@@ -113,6 +113,7 @@ class ExecutorSettings:
     unsuspendable_tries: int = 3
     """So many suspends must fail in a row before `unsuspendable` counts."""
     place_retry_seconds: float = 10.0
+    preempt_exempt_ratio: float = 10.0
     node_call_deadline_seconds: float = 15.0
     concurrent: bool = True
     """Operations are tasks, and speak to all nodes of a gang at the same time. False saves the tasks for both
@@ -311,6 +312,7 @@ class Executor:
         job = operation.job
         self._step(operation, Step.CLAIM)
         await self._ledger.claim(job.id, action.gpus)
+        begin = self._clock.now()
         try:
             residuals.require_room(job, action.gpus, self._seen, self._left)
             self._step(operation, Step.PREPARE)
@@ -345,7 +347,7 @@ class Executor:
         # Slurm may have been away when it started; its own word counts where it can be true.
         since = started.start_time
         believable = since is not None and released <= since <= self._clock.now()
-        self._begin_slice(job.id, action.gpus, since if believable else None)
+        self._begin_slice(job.id, action.gpus, begin, since if believable else None)
 
     def _charge(self, job: SlurmJob, gpus: GpuSet, released: float) -> None:
         """A job that is over and was not seen running: it was on its GPUs for as long as Slurm states, since
@@ -353,7 +355,7 @@ class Executor:
         assert job.start_time is not None
         now = self._clock.now()
         since = min(max(released, job.start_time), now)
-        self._begin_slice(job.id, gpus, since)
+        self._begin_slice(job.id, gpus, now, since)
         if job.end_time is not None:  # (else the loop ends it)
             end = min(since + max(0.0, job.end_time - job.start_time), now)
             if self._memory.stopped(job.id, end):
@@ -413,7 +415,7 @@ class Executor:
     # -- suspend --------------------------------------------------------------------------------------
 
     async def _suspend(self, operation: _Operation, action: Suspend) -> None:
-        job = operation.job
+        job, begin = operation.job, self._clock.now()
         left_at: float | None = None
         if job.phase is not Phase.YIELDED:
             try:
@@ -437,7 +439,7 @@ class Executor:
         except GandivaError as failure:
             await self._failed_suspend(operation, failure)
             raise
-        self._end_slice(job.id, action.reason, left_at)
+        self._end_slice(job.id, action.reason, begin, left_at)
         self._ledger.release(job.id)
 
     async def _stop(self, job: Job) -> None:
@@ -595,6 +597,7 @@ class Executor:
         job = operation.job
         self._step(operation, Step.CLAIM)
         await self._ledger.claim(job.id, action.gpus)
+        begin = self._clock.now()
         try:
             residuals.require_room(job, action.gpus, self._seen, self._left)
         except NodeError as failure:
@@ -624,7 +627,7 @@ class Executor:
                 await self._stop(job)
                 self._ledger.release(job.id)
             raise
-        self._begin_slice(job.id, action.gpus)
+        self._begin_slice(job.id, action.gpus, begin)
 
     async def _go_on(self, job: Job, gpus: GpuSet) -> None:
         if self.settings.suspend_in_slurm:
@@ -663,7 +666,7 @@ class Executor:
     # -- the others -----------------------------------------------------------------------------------
 
     async def _requeue(self, operation: _Operation, action: Requeue) -> None:
-        job = operation.job
+        job, begin = operation.job, self._clock.now()
         self._step(operation, Step.REQUEUE)
         try:
             await self._patiently(self._cluster.requeue, job.id)
@@ -674,7 +677,7 @@ class Executor:
             raise
         if (await self._until(job.id, "requeue", JobState.PENDING, JobState.ENDED)).state is JobState.ENDED:
             raise _JobEnded(f"job {job.id} ended while it was being requeued")
-        self._end_slice(job.id, action.reason)
+        self._end_slice(job.id, action.reason, begin)
         self._ledger.release(job.id)
 
     async def _cancel(self, operation: _Operation, action: Cancel) -> None:
@@ -721,16 +724,24 @@ class Executor:
         if self._keeps_steps:
             self._recorder.operation_step(operation.number, step, self._clock.now())
 
-    def _begin_slice(self, job_id: JobId, gpus: GpuSet, since: float | None = None) -> None:
-        now = self._clock.now() if since is None else since
+    def _begin_slice(self, job_id: JobId, gpus: GpuSet, begin: float, since: float | None = None) -> None:
+        """`begin`: when it began to get onto its GPUs."""
+        now = self._clock.now()
         memory = self._memory[job_id]
+        switch_seconds = memory.off_seconds + (now - begin)
+        if exempt_seconds := self.settings.preempt_exempt_ratio * switch_seconds:
+            memory.exempt_until = now + exempt_seconds
+        now = now if since is None else since
         if memory.running_on and memory.running_on != gpus:
             memory.moves += 1
         if self._memory.started(job_id, gpus, now):
             self._recorder.slice_begins(job_id, gpus, now)
 
-    def _end_slice(self, job_id: JobId, reason: str, left_at: float | None = None) -> None:
-        now = self._clock.now() if left_at is None else left_at
+    def _end_slice(self, job_id: JobId, reason: str, begin: float, left_at: float | None = None) -> None:
+        """`begin`: when it began to get off its GPUs."""
+        now = self._clock.now()
+        self._memory[job_id].off_seconds = now - begin
+        now = now if left_at is None else left_at
         if self._memory.stopped(job_id, now):
             self._memory[job_id].suspends += 1
             self._recorder.slice_ends(job_id, reason, now)

@@ -32,6 +32,10 @@ class JobMemory:
     """Part of its time on GPUs in which it was seen how busy they were."""
     busy_seconds: float = 0.0
     """That time, times their utilisation."""
+    off_seconds: float = 0.0
+    """What it took to get off its GPUs the last time."""
+    exempt_until: float | None = None
+    """It keeps its GPUs until then: before, its last switch has not paid off."""
     suspends: int = 0
     moves: int = 0
     profile: Profile = field(default_factory=Profile)

@@ -224,6 +224,8 @@ class Job:
     required_nodes: frozenset[str] = frozenset()
     not_before: float | None = None
     """Do not try to place it before this time (an earlier try failed)."""
+    exempt_until: float | None = None
+    """Running, it is not preempted before this time: what its last switch took has not paid off yet."""
     profile: Profile = Profile()
     failed_suspends: FailedSuspends | None = None
 

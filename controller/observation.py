@@ -218,6 +218,7 @@ def make_job(
         # Not Slurm's own list: a binding of ours stands there once the job was placed.
         frozenset(request.nodelist),
         memory.not_before,
+        memory.exempt_until,
         profile,
         failed,
     )

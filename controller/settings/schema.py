@@ -191,6 +191,14 @@ class SuspendSettings(Section):
         ge=1,
         le=1000,
     )
+    preempt_exempt_ratio: float = setting(
+        10.0,
+        "A job keeps its GPUs until it has run on them this many times as long as its last switch took, off "
+        "its GPUs and back: Slurm's PreemptExemptTime, but measured. Without it jobs of short queues switch "
+        "more than they train. 0: no such time. The policy gandiva has slice_seconds for this.",
+        ge=0,
+        le=1000,
+    )
 
 
 class RequestsSettings(Section):

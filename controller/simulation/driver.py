@@ -312,6 +312,7 @@ class Simulation:
             retry_after_seconds=suspend.retry_after_seconds,
             unsuspendable=suspend.unsuspendable,
             unsuspendable_tries=suspend.unsuspendable_tries,
+            preempt_exempt_ratio=suspend.preempt_exempt_ratio,
             concurrent=not self._ideal,
             start_deadline_seconds=max(60.0, 2 * self.settings.simulation.start_seconds),
         )

@@ -180,7 +180,7 @@ class GangPolicy(ABC, Generic[A]):
             for job_id in sorted(self._unseen):
                 self.gone_unseen(self._unseen[job_id], now)
             self._unseen.clear()
-        self._run_timers(now)
+        self._run_timers(snapshot, now)
         if self._leaving:
             self._admit(now)
         self.look(now)
@@ -280,7 +280,8 @@ class GangPolicy(ABC, Generic[A]):
         if phase is _RUNS:
             if busy:
                 return ASIDE
-            stays = later or not job.suspendable or not self.preemptive
+            exempt = job.exempt_until is not None and job.exempt_until > now
+            stays = later or exempt or not job.suspendable or not self.preemptive
             return FIXED if stays else RUNNING
         if phase is _QUEUED or phase is _SUSPENDED or phase is _YIELDED:
             return ASIDE if busy or later else WAITING
@@ -350,8 +351,9 @@ class GangPolicy(ABC, Generic[A]):
         shape = self._shape(member, now) if member.standing is WAITING else member.shape
         self._enter_lane(member, lane, shape, now)
         time, job = self.next_time(member, now), member.job
-        if member.standing is ASIDE and job.not_before is not None and job.not_before > now:
-            time = job.not_before if time is None else min(time, job.not_before)
+        later = {ASIDE: job.not_before, FIXED: job.exempt_until}.get(member.standing)
+        if later is not None and later > now:
+            time = later if time is None else min(time, later)
         if time != member.timer:
             member.timer = time
             if time is not None:
@@ -405,7 +407,7 @@ class GangPolicy(ABC, Generic[A]):
                 due.append(member)
         return due
 
-    def _run_timers(self, now: float) -> None:
+    def _run_timers(self, snapshot: Snapshot, now: float) -> None:
         due = self._pop_due(now)
         if len(due) > 1:
             due.sort(key=lambda m: (m.job.submit_time, m.job.id))
@@ -415,6 +417,8 @@ class GangPolicy(ABC, Generic[A]):
             self.moved.add(job.id)
             if again:
                 member.standing = WAITING
+            elif member.standing is FIXED:
+                self._sync(job.id, snapshot, now)
             self.due(member, now)
             self._enter(member, now)
 
@@ -490,7 +494,7 @@ class GangPolicy(ABC, Generic[A]):
             stops = selection.stops
             pool.give_all([members[job_id].holding for job_id in stops])
             placed: list[_Placed[A]] = []
-            failed: Shape | None = None
+            failed: set[Shape] = set()
             # (Who has to stop for whom is counted only where there may be too many.)
             many = len(selection.starts) + len(stops) > portion
             holders = {gpu: job_id for job_id in stops for gpu in members[job_id].held} if many else {}
@@ -502,16 +506,19 @@ class GangPolicy(ABC, Generic[A]):
                 if found is None and self.preemptive:
                     found = self._make_room(member, stops)
                 if found is None:
-                    failed = member.shape
-                    break
+                    failed.add(member.shape)
+                if failed or found is None:
+                    # Of those behind it only the ones without a place are looked for, or each would cost a
+                    # round: of the jobs bound to GPUs that others have there may be many.
+                    continue
                 pool.take(found)
                 gpus = pool.gpus(found)
                 placed.append((member, gpus, found))
                 portion -= 1
                 if holders:
                     portion -= len({holders[gpu] for gpu in gpus if gpu in holders})
-            self._goes_on = failed is None and len(placed) < len(selection.starts)
-            final = failed is None or not self.backfill or attempt == _ROUNDS - 1
+            self._goes_on = not failed and len(placed) < len(selection.starts)
+            final = not failed or not self.backfill or attempt == _ROUNDS - 1
             if final and not self._goes_on:
                 # (Without backfill, the one that cannot be placed blocks all behind it.)
                 return changed | self._commit(placed, stops, now)
@@ -524,9 +531,9 @@ class GangPolicy(ABC, Generic[A]):
                 (go_on if taken.isdisjoint(members[job_id].held) else in_the_way).append(job_id)
             pool.take_all([members[job_id].holding for job_id in go_on])
             changed |= self._commit(placed, in_the_way, now)
-            if failed is None:
+            if not failed:
                 return changed
-            skip.add(failed)
+            skip |= failed
         raise AssertionError("the last round returns")
 
     def _admit(self, now: float) -> None:

@@ -122,6 +122,30 @@ def test_suspend_and_resume_cost_what_the_settings_say() -> None:
     assert long.end_seconds == pytest.approx(18 + 3 + 100 - 11, abs=0.1)
 
 
+SHORT_QUEUE = '[policy.tiresias-las]\nqueue_limits = [60.0]\n[requests]\nsuspend = "{}"\n'
+
+
+@pytest.mark.parametrize(("method", "switch_seconds"), [("cooperative", 1.5), ("requeue", 4.0)])
+def test_jobs_train_more_than_they_switch_however_short_the_queues(
+    method: str, switch_seconds: float
+) -> None:
+    """With short queues every job that waits is soon before those that run. Counted is work, not time."""
+    rng = random.Random(3)
+    jobs = [
+        TraceJob(str(n), 40.0 * n, rng.choice((1, 1, 2, 4, 8)), rng.uniform(200, 3000), n + 2)
+        for n in range(40)
+    ]
+    outcome = run(jobs, SHORT_QUEUE.format(method), "tiresias-las", "a100:16", 8)
+    check(outcome, jobs)
+    assert max(job.preemptions for job in outcome.jobs) > 5, "no such case"
+    for job in outcome.jobs:
+        assert job.run_seconds >= 10 * switch_seconds * job.preemptions, job
+    preemptions = sum(job.preemptions for job in outcome.jobs)
+    assert len(outcome.decision_seconds) < 4 * (preemptions + 2 * len(jobs))
+    switching = sum(job.preemptions * job.gpus for job in outcome.jobs) * switch_seconds
+    assert switching < 0.1 * outcome.gpu_seconds
+
+
 def test_rounds_start_and_end_jobs_on_their_boundaries() -> None:
     jobs = [TraceJob("a", 5, 1, 130, 2), TraceJob("b", 61, 1, 10, 3)]
     a, b = run(jobs, IDEAL + "round_seconds = 60.0\n", "fifo", "v100:1", 1).jobs
