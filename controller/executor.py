@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
@@ -381,7 +381,7 @@ class Executor:
         before it where a limit of an association or a QOS stands in the way."""
         begin = self._clock.now()
         deadline = begin + self.settings.start_deadline_seconds
-        pause_seconds = 0.05
+        pauses = _pauses()
         while True:
             try:
                 job = await self._cluster.job(job_id)
@@ -401,8 +401,7 @@ class Executor:
                         f"Slurm did not start it within {now - begin:.0f} s "
                         f"(reason: {job.reason or 'none given'})"
                     )
-            await asyncio.sleep(pause_seconds)
-            pause_seconds = min(1.0, pause_seconds * 1.5)
+            await asyncio.sleep(next(pauses))
 
     async def _take_back(self, job_id: JobId) -> None:
         """Hold it again. If it started in the last moment, it runs; the next snapshot shows it."""
@@ -705,10 +704,11 @@ class Executor:
     async def _until(self, job_id: JobId, after: str, *states: JobState) -> SlurmJob:
         """The job once it is in one of these states. Raises ClusterUnavailable at the start deadline."""
         deadline = self._clock.now() + self.settings.start_deadline_seconds
+        pauses = _pauses()
         while (seen := await self._cluster.job(job_id)).state not in states:
             if self._clock.now() >= deadline:
                 raise ClusterUnavailable(f"job {job_id} is still {seen.state_name} after {after}")
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(next(pauses))
         return seen
 
     async def _withdraw(self, operation: _Operation) -> None:
@@ -771,6 +771,14 @@ class Executor:
 
     def _on_nodes(self, job: Job, call: Callable[[str], Coroutine[Any, Any, T]]) -> Awaitable[list[T]]:
         return self._all(call(node) for node in sorted(by_node(job.binding)))
+
+
+def _pauses() -> Iterator[float]:
+    """Between two looks at a job in Slurm: what takes long is asked after less often."""
+    pause_seconds = 0.05
+    while True:
+        yield pause_seconds
+        pause_seconds = min(1.0, pause_seconds * 1.5)
 
 
 class _AtLimit(ClusterRefused):

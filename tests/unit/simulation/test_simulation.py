@@ -14,6 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.cli.main import main
+from controller.cluster.port import SlurmJob
+from controller.cluster.simulated import SimulatedCluster
+from controller.model import JobId
 from controller.settings import parse_settings
 from controller.settings.schema import Settings
 from controller.simulation.cluster_spec import ClusterSpecError, parse_cluster
@@ -144,6 +147,24 @@ def test_jobs_train_more_than_they_switch_however_short_the_queues(
     assert len(outcome.decision_seconds) < 4 * (preemptions + 2 * len(jobs))
     switching = sum(job.preemptions * job.gpus for job in outcome.jobs) * switch_seconds
     assert switching < 0.1 * outcome.gpu_seconds
+
+
+def test_a_requeue_that_takes_long_is_asked_after_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each question is a call to slurmctld, and an event of a simulation."""
+    asked = 0
+    ask = SimulatedCluster.job
+
+    async def counted(cluster: SimulatedCluster, job_id: JobId) -> SlurmJob:
+        nonlocal asked
+        asked += 1
+        return await ask(cluster, job_id)
+
+    monkeypatch.setattr(SimulatedCluster, "job", counted)
+    jobs = [TraceJob("long", 0, 1, 100, 2), TraceJob("short", 10, 1, 5, 3)]
+    text = '[requests]\nsuspend = "requeue"\n[simulation]\nrequeue_seconds = 20.0\n'
+    long, short = run(jobs, text, "srtf", "v100:1", 1).jobs
+    assert long.preemptions == 1 and asked < 60
+    assert short.start_seconds == pytest.approx(10 + 22 + 0.5, abs=2), "and it is seen soon all the same"
 
 
 def test_rounds_start_and_end_jobs_on_their_boundaries() -> None:
