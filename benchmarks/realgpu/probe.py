@@ -73,7 +73,7 @@ def link(chunk_bytes: int, repeats: int, quick: bool) -> dict[str, float]:
     pinned = ctypes.c_void_p()
     mockcuda.check("cuMemAllocHost_v2", library.cuMemAllocHost_v2(ctypes.byref(pinned), chunk_bytes))
     kinds: list[tuple[str, ctypes.c_void_p]] = [("pinned", pinned)]
-    pageable = mmap.mmap(-1, chunk_bytes)
+    pageable = _memory(chunk_bytes)
     kinds += [] if quick else [("pageable", ctypes.c_void_p(_address(pageable)))]
     for kind, host in kinds:
         ctypes.memset(host, 1, chunk_bytes)
@@ -104,6 +104,10 @@ def _first_device() -> int:
     return 0
 
 
+def _memory(nbytes: int) -> mmap.mmap:
+    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
 def _address(memory: mmap.mmap) -> int:
     return ctypes.addressof(ctypes.c_char.from_buffer(memory))
 
@@ -128,7 +132,7 @@ def _register_rate(chunk_bytes: int, chunks: int, threads: int) -> float | None:
     if not hasattr(library, "cuMemHostRegister_v2"):
         return None
     nbytes = chunks * chunk_bytes
-    memory = mmap.mmap(-1, nbytes)
+    memory = _memory(nbytes)
     start, part = _address(memory), nbytes // threads
     begin = time.perf_counter()
     with ThreadPoolExecutor(threads) as pool:
@@ -149,7 +153,7 @@ def touch(nbytes: int) -> None:
     step = 1 << 30
     memory = []
     for _ in range(-(-nbytes // step)):
-        memory.append(mmap.mmap(-1, step))
+        memory.append(_memory(step))
         ctypes.memset(_address(memory[-1]), 1, step)
 
 

@@ -71,6 +71,7 @@ class Place:
             "HOME": str(self.scratch / "jobs"),
             "PYTHONPATH": os.pathsep.join(filter(None, (str(self.kit), kept.get("PYTHONPATH", "")))),
             "PYTHONUNBUFFERED": "1",
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",  # as NVML counts
             "CUDA_VISIBLE_DEVICES": str(self.gpu),
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         }

@@ -116,7 +116,8 @@ class Bench:
         return Rig(self.place)
 
     def environ(self) -> dict[str, str]:
-        return {**os.environ, MARK: self.place.mark, "CUDA_VISIBLE_DEVICES": str(self.place.gpu)}
+        shown = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": str(self.place.gpu)}
+        return {**os.environ, MARK: self.place.mark, **shown}
 
     def probe(self, *arguments: str, seconds: float = 90.0) -> str:
         """What a probe prints. Raises CannotRun when it fails."""
@@ -443,8 +444,6 @@ async def driver(bench: Bench) -> None:
             job = await rig.start(number, *words, "--no-session")
             for cycle in range(2):
                 await _driver_cycle(bench, rig, job, f"{mib} MiB, cycle {cycle + 1}", speed)
-            if mib == scale.state_mib[min(1, len(scale.state_mib) - 1)]:
-                await _killed_agent(bench, rig, job)
             runs.append((f"{mib} MiB", words, await job.end()))
         for number, hazard in enumerate(scale.driver_hazards, 21):
             words = ["--model", scale.hazard_model, "--state-mib", str(scale.hazard_mib), "--hazard", hazard]
@@ -452,6 +451,9 @@ async def driver(bench: Bench) -> None:
             await _driver_cycle(bench, rig, job, hazard, speed)
             runs.append((hazard, words, await job.end()))
         runs.append(await _long_kernel(bench, rig))
+        # Last: what it does to the job and to the driver is not known.
+        if (killed := await _killed_agent(bench, rig)) is not None:
+            runs.append(killed)
         await same_as_undisturbed(bench, rig, runs)
 
 
@@ -477,20 +479,49 @@ async def _driver_cycle(bench: Bench, rig: Rig, job: Job, label: str, speed: Map
     bench.report.check(f"{label}: NVML", stays == 0, f"{_listed(stays) if stays else 'nothing'} stays")
 
 
-async def _killed_agent(bench: Bench, rig: Rig, job: Job) -> None:
+async def _killed_agent(bench: Bench, rig: Rig) -> Run | None:
     """SIGKILL to the agent while the driver works: the next agent must find the job and bring it back."""
-    what = "agent killed in the middle of a checkpoint"
-    call = asyncio.create_task(rig.checkpoint(job))
-    await asyncio.sleep(bench.scale.kill_after_seconds)
-    pending = not call.done()
+    scale, what = bench.scale, "agent killed in the middle of a checkpoint"
+    mib = scale.state_mib[len(scale.state_mib) // 2]
+    words = ["--model", scale.model, "--state-mib", str(mib), "--seed", "41"]
+    job = await rig.start(41, *words, "--no-session")
+    delay_seconds = scale.kill_after_seconds
+    while True:
+        call = asyncio.create_task(rig.checkpoint(job))
+        await asyncio.sleep(delay_seconds)
+        if not call.done():
+            break
+        await call  # too late: once more, and sooner
+        await rig.come_back(job)
+        delay_seconds /= 4
     await rig.kill_agent()
     (outcome,) = await asyncio.gather(call, return_exceptions=True)
-    await rig.come_back(job)
-    await job.more_steps(3)
-    if pending:
-        bench.report.check(what, True, f"the next agent brought the job back; the call said: {outcome}")
-    else:
-        bench.report.not_run(what, "the call had ended before the agent was killed; the job came back")
+    refusals: list[str] = []
+    try:
+        await _brought_back(rig, job, refusals)
+        await job.more_steps(3)
+        result = await job.end()
+    except (NodeError, RigError) as error:
+        bench.report.check(what, False, f"the job did not come back: {error}; before: {refusals[-3:]}")
+        return None
+    told = f"after {delay_seconds:g} s; the call said: {outcome}"
+    back = f"the job came back after {len(refusals)} refusals {refusals[-1:]}"
+    bench.report.check(what, True, f"{told}; {back}")
+    return what, words, result
+
+
+async def _brought_back(rig: Rig, job: Job, refusals: list[str]) -> None:
+    """As the controller does: tried again at each turn. Raises the last NodeError after half a minute."""
+    until = time.monotonic() + 30.0
+    while True:
+        try:
+            await rig.come_back(job)
+            return
+        except NodeError as error:
+            if time.monotonic() > until:
+                raise
+            refusals.append(str(error))
+            await asyncio.sleep(1.0)
 
 
 async def _long_kernel(bench: Bench, rig: Rig) -> Run:
