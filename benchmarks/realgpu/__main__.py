@@ -15,6 +15,7 @@ import argparse
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -37,6 +38,7 @@ SHORTEST_SECONDS = 15.0
 def main() -> int:
     """Run the stages; see the module's text for the exit status."""
     options = _parse()
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     mark = uuid.uuid4().hex
     scratch = Path(tempfile.mkdtemp(prefix="realgpu-", dir=options.scratch))
     try:

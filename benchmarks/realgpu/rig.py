@@ -207,6 +207,8 @@ class Left:
     session_seconds: float
     """What the job itself took of it."""
     parts: Mapping[str, float]
+    count_seconds: float
+    """What it took of the pause: it counts its tensors."""
     answer: Offload
 
 
@@ -322,9 +324,16 @@ class Rig:
             deadline_seconds=VERB_SECONDS,
         )
         took = time.perf_counter() - paused
-        own = job.last_switch("offload")
+        own, count = job.last_switch("offload"), job.last_switch("count")
         await self._suspended(job)
-        return Left(paused - begin, took, own.get("seconds", 0.0), own.get("parts", {}), answer)
+        return Left(
+            paused - begin,
+            took,
+            own.get("seconds", 0.0),
+            own.get("parts", {}),
+            count.get("seconds", 0.0),
+            answer,
+        )
 
     async def checkpoint(self, job: Job, deadline_seconds: float = VERB_SECONDS) -> Left:
         """Off the GPU by the driver alone. Raises NodeError; then it runs on."""
@@ -334,7 +343,7 @@ class Rig:
         )
         took = time.perf_counter() - begin
         await self._suspended(job)
-        return Left(0.0, took, 0.0, {}, answer)
+        return Left(0.0, took, 0.0, {}, 0.0, answer)
 
     async def _suspended(self, job: Job) -> None:
         """What Slurm's suspend does, and the check that follows it."""

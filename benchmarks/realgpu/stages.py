@@ -366,7 +366,8 @@ async def _cycle(
     copy_seconds = max(1e-9, left.session_seconds - sum(left.parts.values()))
     share = state_bytes / copy_seconds / speed["pinned_to_host"]
     text = (
-        f"{gib(state_bytes)}: pause {left.pause_seconds:.3f} s, offload {left.offload_seconds:.3f} s"
+        f"{gib(state_bytes)}: pause {left.pause_seconds:.3f} s (count {left.count_seconds:.3f}),"
+        f" offload {left.offload_seconds:.3f} s"
         f" ({_split(left)}), copy at {share:.2f} of the link; resume {back:.3f} s"
         f" (job {restore:.3f} s, {state_bytes / max(1e-9, restore) / speed['pinned_to_gpu']:.2f} of the link)"
     )
@@ -377,6 +378,7 @@ async def _cycle(
         "offload_seconds": left.offload_seconds,
         "session_seconds": left.session_seconds,
         "parts": dict(left.parts),
+        "count_seconds": left.count_seconds,
         "copy_link_share": share,
         "resume_seconds": back,
         "restore_seconds": restore,

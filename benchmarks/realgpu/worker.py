@@ -19,7 +19,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
@@ -187,12 +187,8 @@ class TorchModel:
         if options.hazard == "default-device":
             torch.set_default_device(self._device)
         torch.manual_seed(options.seed)
-        make: dict[str, Callable[..., tuple[Any, Callable[[], Any], int]]] = {
-            "mlp": make_mlp,
-            "gpt": make_gpt,
-            "resnet": make_resnet,
-        }
-        self._network, self._loss, self.samples = make[options.model](torch, self._device, options.seed)
+        make = {"mlp": make_mlp, "gpt": make_gpt, "resnet": make_resnet}[options.model]
+        self._network, self._loss, self.samples = make(torch, self._device, options.seed, options.small)
         self._losses = hashlib.sha256()
         self._extra: list[Any] = []
         self._extra_step: Callable[[], None] = lambda: None
@@ -262,44 +258,42 @@ class TorchModel:
             torch.distributed.init_process_group(backend, init_method=meeting, rank=0, world_size=1)
         if hazard == "ddp":
             network = torch.nn.parallel.DistributedDataParallel(self._network)
-            self._network, self._loss = network, mlp_loss(torch, network, self._device, options.seed)
+            self._network = network
+            self._loss = mlp_loss(torch, network, self._device, options.seed, options.small)
         if hazard == "dtensor":
             self._extra, self._extra_step = make_dtensor(torch, self._device)
 
 
-def make_mlp_data(torch: Any, device: str, seed: int) -> Iterator[tuple[Any, Any]]:
-    """Batches made on the CPU."""
+Made = tuple[Any, Callable[[], Any], int]
+"""A network, a function that gives the loss of the next mini-batch, and samples in one."""
+
+
+def mlp_loss(torch: Any, network: Any, device: str, seed: int, small: bool) -> Callable[[], Any]:
+    """Its batches are made on the CPU."""
     generator = torch.Generator(device="cpu").manual_seed(seed)
-    while True:
-        inputs = torch.randn(1024, MLP_WIDTH, generator=generator, device="cpu").to(device)
-        yield inputs, inputs.square().mean(dim=1, keepdim=True)
-
-
-MLP_WIDTH = 2048
-
-
-def mlp_loss(torch: Any, network: Any, device: str, seed: int) -> Callable[[], Any]:
-    data = make_mlp_data(torch, device, seed)
+    shape = (16, 64) if small else (1024, 2048)
 
     def loss() -> Any:
-        inputs, targets = next(data)
+        inputs = torch.randn(shape, generator=generator, device="cpu").to(device)
+        targets = inputs.square().mean(dim=1, keepdim=True)
         return torch.nn.functional.mse_loss(network(inputs).float(), targets)
 
     return loss
 
 
-def make_mlp(torch: Any, device: str, seed: int) -> tuple[Any, Callable[[], Any], int]:
+def make_mlp(torch: Any, device: str, seed: int, small: bool) -> Made:
     """Large matrices and nothing else."""
-    nn = torch.nn
-    layers = [layer for _ in range(3) for layer in (nn.Linear(MLP_WIDTH, MLP_WIDTH), nn.ReLU())]
-    network = nn.Sequential(*layers, nn.Linear(MLP_WIDTH, 1)).to(device)
-    return network, mlp_loss(torch, network, device, seed), 1024
+    nn, width = torch.nn, 64 if small else 2048
+    layers = [layer for _ in range(3) for layer in (nn.Linear(width, width), nn.ReLU())]
+    network = nn.Sequential(*layers, nn.Linear(width, 1)).to(device)
+    return network, mlp_loss(torch, network, device, seed, small), 16 if small else 1024
 
 
-def make_gpt(torch: Any, device: str, seed: int) -> tuple[Any, Callable[[], Any], int]:
+def make_gpt(torch: Any, device: str, seed: int, small: bool) -> Made:
     """A small transformer with dropout; its data come from two forked workers through pinned memory."""
     nn, functional = torch.nn, torch.nn.functional
-    vocabulary, width, heads, length, batch = 8192, 512, 8, 256, 16
+    vocabulary, width, length, batch = (256, 64, 32, 2) if small else (8192, 512, 256, 16)
+    heads, depth = 8, 2 if small else 8
     blocks = nn.ModuleList(
         nn.ModuleDict(
             {
@@ -311,7 +305,7 @@ def make_gpt(torch: Any, device: str, seed: int) -> tuple[Any, Callable[[], Any]
                 "down": nn.Linear(4 * width, width),
             }
         )
-        for _ in range(8)
+        for _ in range(depth)
     )
     network = nn.ModuleDict(
         {
@@ -357,7 +351,7 @@ def make_gpt(torch: Any, device: str, seed: int) -> tuple[Any, Callable[[], Any]
     return network, loss, batch
 
 
-def make_resnet(torch: Any, device: str, _seed: int) -> tuple[Any, Callable[[], Any], int]:
+def make_resnet(torch: Any, device: str, _seed: int, small: bool) -> Made:
     """Convolutions with batch norm; its data are made on the GPU, from the GPU's generator."""
     nn, functional = torch.nn, torch.nn.functional
     widths = (64, 128, 256, 512)
@@ -376,10 +370,10 @@ def make_resnet(torch: Any, device: str, _seed: int) -> tuple[Any, Callable[[], 
         )
         before = width
     network = nn.ModuleDict({"stages": stages, "head": nn.Linear(before, 100)}).to(device)
-    batch = 128
+    batch, side = (4, 32) if small else (128, 96)
 
     def loss() -> Any:
-        hidden = torch.randn(batch, 3, 96, 96, device=device)
+        hidden = torch.randn(batch, 3, side, side, device=device)
         targets = torch.randint(100, (batch,), device=device)
         for stage in network["stages"]:
             hidden = functional.relu(stage["norm"](stage["first"](hidden)))
@@ -494,8 +488,10 @@ class Stopwatch:
         setattr(owner, name, timed)
 
     def whole(self, owner: Any, name: str, switch: str) -> None:
-        """This call is a switch: log what it took, in all and by part."""
-        original = getattr(owner, name)
+        """This call is a switch, or a step before one: log what it took, in all and by part."""
+        original = getattr(owner, name, None)
+        if original is None:
+            return
 
         def timed(*args: Any, **kwargs: Any) -> Any:
             self._seconds = {}
@@ -520,7 +516,9 @@ def time_switches(options: argparse.Namespace, log: TextIO) -> None:
         watch.part(gc, "collect", "gc")
         watch.part(owner, "_plan", "plan")
         watch.part(_torch.Arena, "reserve", "reserve")
+        watch.part(_torch.Accelerator, "check_supported", "check")
         watch.part(_torch.Accelerator, "release_caches", "caches")
+        watch.whole(owner, "host_bytes", "count")
     watch.whole(owner, "offload", "offload")
     watch.whole(owner, "restore", "restore")
 
@@ -593,6 +591,7 @@ def main() -> int:
         "--until", type=Path, help="end at the first step boundary at which this file is there"
     )
     parser.add_argument("--pace-ms", type=float, default=0.0, help="sleep after each step")
+    parser.add_argument("--small", action="store_true", help="a network for the CPU")
     parser.add_argument("--no-session", action="store_true", help="an unmodified job")
     parser.add_argument("--hazard", choices=HAZARDS)
     parser.add_argument("--kernel-at", type=int, default=0, help="step that starts a long kernel")
