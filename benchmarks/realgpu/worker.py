@@ -504,23 +504,22 @@ class Stopwatch:
         setattr(owner, name, timed)
 
 
-def time_switches(options: argparse.Namespace, log: TextIO) -> None:
+def time_switches(log: TextIO, torch: bool) -> None:
     """Put a stopwatch on the job's side of a switch, where it is in memory only."""
+    from gandiva import _registry
+
     watch = Stopwatch(log)
-    if options.model == "mock":
-        owner: Any = MockModel
-    else:
+    if torch:
         from gandiva import _torch
 
-        owner = _torch.TorchState
         watch.part(gc, "collect", "gc")
-        watch.part(owner, "_plan", "plan")
+        watch.part(_torch.TorchState, "prepare", "wait")
+        watch.part(_torch.TorchState, "_plan", "plan")
         watch.part(_torch.Arena, "reserve", "reserve")
-        watch.part(_torch.Accelerator, "check_supported", "check")
         watch.part(_torch.Accelerator, "release_caches", "caches")
-        watch.whole(owner, "host_bytes", "count")
-    watch.whole(owner, "offload", "offload")
-    watch.whole(owner, "restore", "restore")
+    watch.whole(_registry.Registry, "host_bytes", "count")
+    watch.whole(_registry.Registry, "offload", "offload")
+    watch.whole(_registry.Registry, "restore", "restore")
 
 
 # --- the job -----------------------------------------------------------------------------------------------
@@ -536,7 +535,7 @@ def train(options: argparse.Namespace, log: TextIO) -> None:
     if not options.no_session:
         import gandiva
 
-        time_switches(options, log)
+        time_switches(log, torch=options.model != "mock")
         session = gandiva.attach(rank=0, world_size=1)
         session.register(*model.registered())
     done = 0

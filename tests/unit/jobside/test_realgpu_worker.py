@@ -87,7 +87,7 @@ def test_a_job_that_left_ends_with_the_digests_of_one_left_alone(
     entries = [json.loads(line) for line in (away / "log").read_text().splitlines()]
     switches = {entry["switch"]: entry for entry in entries if "switch" in entry}
     assert set(switches["count"]["parts"]) == {"gc", "plan"}
-    assert set(switches["offload"]["parts"]) == {"check", "plan", "reserve", "caches"}
+    assert set(switches["offload"]["parts"]) == {"wait", "plan", "reserve", "caches"}
     assert switches["restore"]["seconds"] > 0
     undisturbed = start(alone, "--model", *words, "--no-session", "--steps", str(left["steps"]))
     assert result(alone, undisturbed) == left
