@@ -87,7 +87,7 @@ class NodeGroup(_Part):
     """Between host and GPU, per second: about half of what PCIe 4 allows. 0: copies take no time."""
     gpu_device_map: Literal["strict", "lenient"] = "strict"
     """Whether the driver refuses to move a process that sees only some of the GPUs (`mockgpu --help`)."""
-    gpu_init_only: Literal["listed", "hidden"] = "hidden"
+    gpu_init_only: Literal["listed", "hidden"] = "listed"
     """Whether NVML lists processes that only called cuInit."""
     nodes_per_container: Annotated[int, Field(ge=1, le=64)] = _ONE_PER_CONTAINER
     """More than 1: several slurmd share a container (and its device files), for big clusters."""

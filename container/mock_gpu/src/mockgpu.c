@@ -40,7 +40,7 @@ static const char help[] =
 	"                              on it was killed before the answer: no later call works until it ends,\n"
 	"                              or nothing at all (out-of-sync)\n"
 	"    --init-only hidden|listed  whether NVML lists processes that only called cuInit, with zero bytes,\n"
-	"                              on each GPU that they see (hidden)\n"
+	"                              on each GPU that they see (listed)\n"
 	"    --jobs slurm|environment  how a process's job is known: by its control group or a slurmstepd above\n"
 	"                              it; environment: by SLURM_JOB_ID where there is neither, for tests\n"
 	"                              without Slurm (slurm)\n"
@@ -238,6 +238,7 @@ static int init_command(int argc, char **argv)
 	config.gpu_count = 4;
 	config.context_bytes = 400 * MG_MIB;
 	config.communicator_bytes = 600 * MG_MIB;
+	config.init_only_listed = 1;
 	config.operation_timeout_ms = 10000;
 	while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		switch (option) {
