@@ -10,7 +10,7 @@ from controller.nodes.port import NodePhase
 from controller.nodes.protocol import ErrorKind
 from controller.nodes.remote import RemoteNodes
 
-from .conftest import MIB, Job, Rig, job_sample
+from .conftest import MIB, NODE, Job, Rig, job_sample
 from .test_yield_and_resume import checkpoint, digests, prepare, resume
 
 STEPS = ("--steps", "150", "--minibatch-ms", "20", "--memory-mb", "64", "--state-kb", "8", "--no-step")
@@ -23,11 +23,15 @@ def restore_without_a_map(process, gpu_map=None):
     restore(process)
 cuda_driver.CudaProcess.restore = restore_without_a_map
 """
-"""Reported of drivers where CUDA_VISIBLE_DEVICES of the process is narrowed (NVIDIA/cuda-python 1983)."""
 
 
-def refuse_maps(rig: Rig, code: int) -> None:
-    """From the next agent on."""
+def refuse_maps(rig: Rig) -> None:
+    """As drivers are reported to where CUDA_VISIBLE_DEVICES of the process is narrowed."""
+    rig.mockgpu("init", "--gpus", "4", "--node", NODE, "--jobs", "environment", "--device-map", "strict")
+
+
+def fail_with(rig: Rig, code: int) -> None:
+    """In another way, from the next agent on."""
     (rig.folder / "site").mkdir()
     (rig.folder / "site" / "sitecustomize.py").write_text(DRIVER.format(code=code))
     rig.transport = rig.agents(PYTHONPATH=f"{rig.folder / 'site'}:{rig.environ['PYTHONPATH']}")
@@ -41,10 +45,13 @@ async def suspended(nodes: RemoteNodes, rig: Rig) -> Job:
     return job
 
 
-@pytest.mark.parametrize("code", [1, 304])
-def test_a_job_whose_map_is_refused_stays_off_and_goes_on_where_it_was(rig: Rig, code: int) -> None:
+@pytest.mark.parametrize("code", [None, 304])
+def test_a_job_whose_map_is_refused_stays_off_and_goes_on_where_it_was(rig: Rig, code: int | None) -> None:
+    if code is None:
+        refuse_maps(rig)
+    else:
+        fail_with(rig, code)
     undisturbed = rig.start(1, *STEPS, gpus="3", managed=False)
-    refuse_maps(rig, code)
 
     async def scenario(nodes: RemoteNodes) -> None:
         job = await suspended(nodes, rig)
@@ -77,7 +84,7 @@ def test_a_job_whose_map_is_refused_stays_off_and_goes_on_where_it_was(rig: Rig,
 
 def test_an_agent_that_was_killed_before_the_refusal_changes_nothing(rig: Rig) -> None:
     """The next agent finds the job on its way to the GPU that it cannot have."""
-    refuse_maps(rig, 1)
+    refuse_maps(rig)
 
     async def scenario(nodes: RemoteNodes) -> None:
         job = await suspended(nodes, rig)
