@@ -13,6 +13,8 @@ from itertools import accumulate
 
 _WORTH_ARRAYS = 200
 """From so many values on, arrays are faster than a loop."""
+_DIGITS_LOST = 1e-9
+"""A difference of sums that is so small a part of them has too few digits left."""
 
 
 class Distribution:
@@ -35,10 +37,12 @@ class Distribution:
             return 0.0
         within = bisect_right(sizes, attained + quantum) - first
         spent = sums[first + within] - sums[first] - within * attained
+        if spent < _DIGITS_LOST * sums[first + within]:
+            spent = sum(size - attained for size in sizes[first : first + within])
         if within < larger:
             spent += (larger - within) * quantum
         # All within the quantum, or p = within / larger over e = spent / larger.
-        return within / spent if spent > 0 else float("inf")
+        return within / spent
 
     def indices(self, attained: Sequence[float], quantum: float) -> list[float]:
         """The same for many values at once."""
@@ -52,11 +56,14 @@ class Distribution:
         larger = len(sizes) - first
         within = np.searchsorted(sizes, values + quantum, side="right") - first
         spent = sums[first + within] - sums[first] - within * values
+        inexact = np.flatnonzero((larger > 0) & (spent < _DIGITS_LOST * sums[first + within]))
         if np.isfinite(quantum):
             spent = np.where(within < larger, spent + (larger - within) * quantum, spent)
         with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.where(larger == 0, 0.0, np.where(spent > 0, within / spent, np.inf))
+            found = np.where(larger == 0, 0.0, within / spent)
         answer: list[float] = found.tolist()
+        for i in inexact.tolist():
+            answer[i] = self.index(attained[i], quantum)
         return answer
 
     def supremum(self, attained: float, *, whole_sizes: bool = False) -> float:

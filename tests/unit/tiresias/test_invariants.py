@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from controller.model import Job, Plan, Profile, Request, Snapshot
@@ -126,6 +126,7 @@ def test_many_queues_come_to_least_attained_service(seed: int) -> None:
     attained=st.floats(0, 1e6),
     quantum=st.floats(0.1, 1e6),
 )
+@example(sizes=[592641.32, 1e6], attained=999999.9999999999, quantum=1.0)
 def test_no_quantum_beats_the_supremum(sizes: list[float], attained: float, quantum: float) -> None:
     distribution = Distribution(sizes)
     assert distribution.index(attained, quantum) <= distribution.supremum(attained) * (1 + 1e-6) + 1e-12
