@@ -82,6 +82,7 @@ def test_ddp_pauses_at_one_step_and_goes_on_with_the_same_losses(
         )
         assert (done.left_bytes, done.stopped_step) == (0, paused.target_step)
         assert set(rig.held().values()) == {0}
+        await nodes.stop(NODE, job.job_id, deadline_seconds=20.0)
         assert (await job_sample(nodes, job)).phase is NodePhase.YIELDED
         assert [len(rank) for rank in losses(tmp_path / "paused")] == [paused.target_step] * RANKS
         assert 0 < paused.target_step < STEPS
