@@ -33,6 +33,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Returns when the daemon has ended (or, without -D, is in the background)."""
+    from controller import daemon
     from controller.cli.outputs import refuse_inputs
     from controller.settings import load_settings, settings_path
 
@@ -47,6 +48,4 @@ def run(args: argparse.Namespace) -> int:
         refuse_inputs(
             "log.file", settings.log.file, {**others, "nodes.known_hosts": settings.nodes.known_hosts}
         )
-    from controller import daemon
-
     return daemon.run(path, foreground=args.foreground)
