@@ -37,8 +37,10 @@ daemon_pid() {
     mariadb) expected=mariadbd ;;
     gandiva) expected=gandiva ;;
     esac
-    pid=$(cat "$(pid_file "$@")" 2> /dev/null) && [ -n "$pid" ] || return 1
-    tr '\0' ' ' < "/proc/$pid/cmdline" 2> /dev/null | grep -q "$expected" && echo "$pid"
+    pid=$(cat "$(pid_file "$@")" 2> /dev/null) && [ -n "$pid" ] &&
+        { tr '\0' ' ' < "/proc/$pid/cmdline"; } 2> /dev/null | grep -q "$expected" && echo "$pid" && return
+    # After `scontrol reconfigure` slurmd is another process, and its pid file lags behind.
+    [ "$name" = slurmd ] && pgrep -o -f "^([^ ]*/)?slurmd -N $1\$"
 }
 
 launch() {

@@ -63,8 +63,9 @@ def test_a_job_that_cannot_be_suspended_is_cancelled_and_its_user_reads_why(site
 def test_jobs_of_a_moment_have_run(site: Site) -> None:
     jobs = [site.submit("alice", "true", "--gandiva", "--gres=gpu:1") for _ in range(4)]
     assert set(site.wait_ended(jobs).values()) == {"COMPLETED"}
-    site.wait("their ends in the report", lambda: all(row["end_time"] for row in site.report()))
-    for row in site.report():
+    numbers = ",".join(map(str, jobs))
+    site.wait("their ends in the report", lambda: all(row["end_time"] for row in site.report("-j", numbers)))
+    for row in site.report("-j", numbers):
         assert row["slices"] == 1 and row["start_time"] is not None, row
         assert row["run_seconds"] <= row["elapsed_seconds"] + 1.0, row
     for job in jobs:
