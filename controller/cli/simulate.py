@@ -32,7 +32,7 @@ _EXAMPLES = """\
   gandiva simulate --trace jobs.csv --trace-format native --cluster a100:64 --policy tiresias-las
   gandiva simulate --trace jobs.csv --trace-format native --cluster site.toml \\
       --compare fifo,gandiva,tiresias-las --html compare.html
-  gandiva simulate --trace jobs.csv --trace-format native --cluster a100:64 --jobs-out jobs.csv \\
+  gandiva simulate --trace jobs.csv --trace-format native --cluster a100:64 --jobs-out ends.csv \\
       --compare tiresias-las,tiresias-las:queue_limits=[60],tiresias-las:requests.suspend=cooperative
   gandiva simulate --trace jobs.csv --trace-format native --cluster a100:64 --policy tiresias-las \\
       --set queue_limits=[3600,36000] --set simulation.restart_seconds=60 --json"""

@@ -6,6 +6,7 @@ from __future__ import annotations
 import csv
 import io
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main
+from controller.cli.simulate import _EXAMPLES
 
 ROOT = Path(__file__).resolve().parents[3]
 TRACE = "job_id,submit_seconds,duration_seconds,gpus\na,0,100,1\nb,5,50,2\n"
@@ -149,3 +151,13 @@ def test_the_daemon_logs_into_none_of_its_files(site: Path, capsys: pytest.Captu
     assert main(["daemon", "-D", "--config", "d.toml"]) == 1
     assert "log.file" in (said := capsys.readouterr().err) and "journal.path names" in said
     assert (site / "journal").read_text() == "precious"
+
+
+def test_the_examples_of_the_help_work(site: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (site / "jobs.csv").write_text(TRACE)
+    (site / "site.toml").write_text(CLUSTER)
+    examples = _EXAMPLES.replace("\\\n", " ").strip().splitlines()
+    assert len(examples) > 3
+    for example in examples:
+        assert main(shlex.split(example)[1:]) == 0, (example, capsys.readouterr().err)
+    assert (site / "jobs.csv").read_text() == TRACE
