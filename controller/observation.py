@@ -138,7 +138,7 @@ def _foreign(gpu: GpuSample, present: Mapping[JobId, SlurmJob]) -> bool:
 
 def trespassers(sample: NodeSample, present: Mapping[JobId, SlurmJob]) -> dict[int, JobId]:
     """GPUs of a node on which a job we know has memory that it should not have there now, and which job: one
-    that was to leave it, or that Slurm gave other GPUs. Nobody else gets them."""
+    that was to leave it, or that Slurm gave other GPUs. No other job gets them."""
     found = {index: job.job_id for job in sample.jobs.values() for index in job.trespasses}
     for gpu in sample.gpus:
         for process in gpu.processes:

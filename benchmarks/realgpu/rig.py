@@ -268,7 +268,7 @@ class Rig:
         await self._connect()
 
     def spawn(self, job_id: int, *arguments: str, managed: bool = True) -> Job:
-        """Start a worker; unmanaged it is one that nobody disturbs."""
+        """Start a worker; unmanaged it runs undisturbed."""
         folder = self.place.scratch / "jobs" / f"{len(self.jobs)}-{os.getpid()}"
         give_folder(self.place, folder)
         environ = self.place.environ()

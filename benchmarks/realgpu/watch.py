@@ -40,7 +40,7 @@ class Verdict:
     unread: int
     """Changes from which on the GPU could not be read for a while."""
     seen: Mapping[str, int]
-    """Most bytes held by each job: a watcher that saw nobody proves nothing."""
+    """Most bytes held by each job: a watcher that saw no job proves nothing."""
 
 
 UNKNOWN_BYTES = 1 << 62

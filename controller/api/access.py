@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who sees jobs: everybody, or with `api.private_data` the callers that have the token."""
+"""Who sees jobs: all callers, or with `api.private_data` those that have the token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class WrongToken(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """What callers must have to see jobs. Without a token everybody sees all."""
+    """What callers must have to see jobs. Without a token all callers see all."""
 
     token: str | None = field(default=None, repr=False)
 
@@ -42,7 +42,7 @@ class Access:
 
 
 OPEN = Access()
-"""Everybody sees jobs."""
+"""All callers see jobs."""
 
 
 def authorization(token: str) -> str:

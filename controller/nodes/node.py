@@ -250,7 +250,7 @@ class Node:
         residual_bytes: int,
         seconds: float,
     ) -> protocol.OffloadResult:
-        """Write down that the job's memory is off its GPUs, which nobody may do before `verify_gone`."""
+        """Write down that the job's memory is off its GPUs, only after `verify_gone`."""
         state = block.save_state(
             state.but(
                 phase=NodePhase.PAUSING,
