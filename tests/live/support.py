@@ -119,8 +119,11 @@ class Site:
         )
 
     def output(self, user: str, job_id: int) -> str:
-        """What the job printed."""
-        return self.cluster.read_file("login", f"/home/{user}/{job_id}.out")
+        """What the job has printed so far: nothing before its script starts, which RUNNING precedes."""
+        try:
+            return self.cluster.read_file("login", f"/home/{user}/{job_id}.out")
+        except FileNotFoundError:
+            return ""
 
     def digest(self, user: str, job_id: int) -> str:
         """The final digests of all ranks, as the job printed them."""
