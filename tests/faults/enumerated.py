@@ -118,17 +118,19 @@ def _strike(stage: Stage, part: Part, point: Point, moment: Moment, attempt: int
     if part.kills_job:
         next(j for j in stage.round.jobs if j.id == target.job_id).may_fail = True
     seconds = stage.await_converged(repaired, part.converged_seconds)
-    hit = during(met, stage.await_call_ended(target.job_id), part) if moment == "during" else ""
+    call = stage.await_call_ended(target.job_id) if moment == "during" else None
     if part.tidy is not None:
         part.tidy(stage, target)
     stage.count_trouble(struck)
+    hit = during(met, call, part) if call is not None else ""
     if part is DISK and stage.log_since().count(NOT_WRITTEN) == not_written:
         raise FaultFailed("the journal could be written all the time: the disk was not full")
     return Evidence(f"job {target.job_id}{hit}, right again {seconds:.1f} s after the repair", seconds)
 
 
 def during(met: Mapping[str, Any], call: Mapping[str, Any], part: Part) -> str:
-    """That the call was pending when its agent was hit, in words. Raises FaultFailed when it was not.
+    """That the call was pending when its agent was hit, in words. Raises NotReached when it was not: the
+    fault came to another call, and says nothing of this one.
 
     A killed agent cannot have answered: its call failed. One that was stopped answered after that, or never.
     """
@@ -136,7 +138,7 @@ def during(met: Mapping[str, Any], call: Mapping[str, Any], part: Part) -> str:
     answered = not call["error"] and (part.agent_signal == "KILL" or ended < hit + STANDSTILL_SECONDS)
     if not met["pending"] or ended <= hit or answered:
         how = call["error"] or "an answer"
-        raise FaultFailed(
+        raise NotReached(
             f"not during: the call ended with {how} {ended - hit:.3f} s after agent {met['agent']} was hit"
         )
     return (
