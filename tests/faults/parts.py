@@ -294,6 +294,7 @@ class Refusal:
     """False: the job may be there already or not yet, and Slurm does either."""
 
 
+ENDED_BY_ITSELF = "Job has already finished"
 Refusals = Mapping[str, Refusal]
 """By step. Everywhere else the command must succeed."""
 
@@ -319,12 +320,15 @@ def _operator(*words: str, user: str = "gandiva", refused: Refusals = MappingPro
 
 
 def _as_expected(words: Sequence[str], said: Said, refusal: Refusal | None) -> None:
-    """Raises FaultFailed for a command that was to succeed and did not, or was to be refused and was not."""
+    """Raises FaultFailed for a command that was to succeed and did not, or was to be refused and was not;
+    NotReached where the job had come to its own end just then."""
     command, answer = " ".join(words), said.text.strip()
     if said.status == 0:
         if refusal is not None and refusal.always:
             raise FaultFailed(f"{command} succeeded: expected Slurm to say {refusal.said!r}")
     elif refusal is None or not re.search(refusal.said, answer):
+        if ENDED_BY_ITSELF in answer:
+            raise NotReached(f"{command}: {answer}")
         raise FaultFailed(f"{command} failed: {answer}")
 
 
@@ -356,7 +360,7 @@ _NOT_YET_STARTED: Refusals = {
 }
 _MAY_HAVE_ENDED: Refusals = dict.fromkeys(
     ("release", "await-start", "pause", "slurm-suspend", "slurm-resume", "node-resume"),
-    Refusal("Job has already finished", always=False),
+    Refusal(ENDED_BY_ITSELF, always=False),
 )
 
 PEOPLE = (

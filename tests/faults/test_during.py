@@ -61,6 +61,8 @@ def test_commands_of_people_must_end_as_expected() -> None:
     for said, refusal in wrong:
         with pytest.raises(FaultFailed):
             _as_expected(["scontrol"], said, refusal)
+    with pytest.raises(NotReached):
+        _as_expected(["scontrol", "hold"], Said("Job has already finished for job 3", 1), None)
 
 
 @pytest.mark.parametrize("how", DAMAGE)
