@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Weighted fair slicing: which of the jobs assigned to a server run during the next slice (SPEC 1.3).
+"""The GPUs of one server, or of servers that a gang joins, given to jobs in order (SPEC 1.3).
 
 Servers that a gang spans are sliced together, so that its parts start and stop as one. A *domain* is such a
 set of servers; usually it is one server.
@@ -15,21 +15,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from controller.model import GpuId, GpuSet, JobId
 
 
 @dataclass(slots=True)
-class Member:
-    """A job taking turns in a domain."""
+class Contender:
+    """A job that competes for the GPUs of a domain."""
 
     job_id: JobId
-    priority_class: int
-    arrival: tuple[float, int]
-    """Submit time and job id, the last tie-break."""
+    key: tuple[Any, ...]
+    """Its place among those that are not on GPUs within a slice that is not over."""
     gpus: int
-    received: float = 0.0
-    """v: seconds on GPUs received, divided by the weight."""
+    allocation: GpuSet
+    """What Slurm gave it, or will."""
     fixed: GpuSet = frozenset()
     """The GPUs it must have; empty for a job that floats on `server`."""
     server: str = ""
@@ -37,14 +37,7 @@ class Member:
     """Where a floating job is, or ran last."""
     running: bool = False
     pinned: bool = False
-    """It keeps running whatever its turn: in transition, not suspendable, or its state is not known."""
-    binding: GpuSet = frozenset()
-    """What Slurm gave it, or will."""
-
-    @property
-    def turn(self) -> tuple[int, float, tuple[float, int]]:
-        """Sort key: higher class first, then least service received."""
-        return (-self.priority_class, self.received, self.arrival)
+    """It keeps running whatever its place."""
 
 
 class Slots:
@@ -57,11 +50,11 @@ class Slots:
         self._taken: set[GpuId] = set()
         self._left = {name: len(gpus) for name, gpus in usable.items()}
         self._servers = usable
-        self._floating: dict[str, list[Member]] = {}
+        self._floating: dict[str, list[Contender]] = {}
         self._partly: set[str] = set()
         """Servers where a floating job may not use all of the GPUs."""
 
-    def fits(self, member: Member) -> bool:
+    def fits(self, member: Contender) -> bool:
         """Whether this job can run besides those added so far."""
         fixed, left = member.fixed, self._left
         if not fixed:
@@ -85,13 +78,13 @@ class Slots:
             self._match(server, self._floating[server], self._taken | fixed) for server in self._partly
         )
 
-    def _match(self, server: str, floating: Sequence[Member], taken: set[GpuId]) -> bool:
+    def _match(self, server: str, floating: Sequence[Contender], taken: set[GpuId]) -> bool:
         """Whether all of these find GPUs that they may use."""
-        owners: dict[GpuId, Member] = {}
+        owners: dict[GpuId, Contender] = {}
         free = self._servers[server] - taken
         return all(_give(member, free, owners) for member in floating)
 
-    def add(self, member: Member) -> None:
+    def add(self, member: Contender) -> None:
         """Give it its GPUs."""
         left = self._left
         if not member.fixed:
@@ -106,7 +99,7 @@ class Slots:
         self._taken |= member.fixed
 
 
-def choose(members: Iterable[Member], usable: Mapping[str, GpuSet], *, rotate: bool) -> list[Member]:
+def choose(members: Iterable[Contender], usable: Mapping[str, GpuSet], *, rotate: bool) -> list[Contender]:
     """The jobs that run next, in the order in which they were chosen.
 
     At a slice boundary (`rotate`) all take their turns by service received. In between, those that run go
@@ -114,37 +107,31 @@ def choose(members: Iterable[Member], usable: Mapping[str, GpuSet], *, rotate: b
     (backfill inside the server). `usable`: GPUs by server.
     """
     slots = Slots(usable)
-    chosen: list[Member] = []
-    ranked = sorted(
-        [
-            (not m.pinned, rotate or not m.running, -m.priority_class, m.received, m.arrival, m)
-            for m in members
-        ]
-    )
-    for *_, member in ranked:
+    chosen: list[Contender] = []
+    for member in sorted(members, key=lambda m: (not m.pinned, rotate or not m.running, m.key)):
         if slots.fits(member) or member.pinned:
             slots.add(member)
             chosen.append(member)
     return chosen
 
 
-def _bound_to_a_part(member: Member, usable: Mapping[str, GpuSet]) -> bool:
+def _bound_to_a_part(member: Contender, usable: Mapping[str, GpuSet]) -> bool:
     """Whether a floating job may not use all GPUs of its server."""
-    return bool(member.binding) and not member.binding.issuperset(usable.get(member.server, ()))
+    return bool(member.allocation) and not member.allocation.issuperset(usable.get(member.server, ()))
 
 
-def _allowed(member: Member, free: GpuSet) -> GpuSet:
+def _allowed(member: Contender, free: GpuSet) -> GpuSet:
     """Of these GPUs those that a floating job may use. (One that no binding is known for: all.)"""
-    return free & member.binding if member.binding else free
+    return free & member.allocation if member.allocation else free
 
 
-def _give(member: Member, free: GpuSet, owners: dict[GpuId, Member]) -> bool:
+def _give(member: Contender, free: GpuSet, owners: dict[GpuId, Contender]) -> bool:
     """Give a floating job as many of the free GPUs as it needs beside the `owners`, who may have to take
     others for that. Whether there were enough."""
     return all(_give_one(member, free, owners, set()) for _ in range(member.gpus))
 
 
-def _give_one(member: Member, free: GpuSet, owners: dict[GpuId, Member], tried: set[GpuId]) -> bool:
+def _give_one(member: Contender, free: GpuSet, owners: dict[GpuId, Contender], tried: set[GpuId]) -> bool:
     # An augmenting path: nobody loses a GPU without getting another one.
     allowed = sorted(_allowed(member, free))
     for gpu in sorted(allowed, key=lambda gpu: (gpu in owners, gpu not in member.last)):
@@ -160,7 +147,7 @@ def _give_one(member: Member, free: GpuSet, owners: dict[GpuId, Member], tried: 
     return False
 
 
-def locate(chosen: Sequence[Member], usable: Mapping[str, GpuSet]) -> dict[JobId, GpuSet]:
+def locate(chosen: Sequence[Contender], usable: Mapping[str, GpuSet]) -> dict[JobId, GpuSet]:
     """On which GPUs each chosen job runs.
 
     Exact jobs have no choice. A floating one stays where it is if it can; else it takes the GPUs nobody
@@ -191,7 +178,7 @@ def locate(chosen: Sequence[Member], usable: Mapping[str, GpuSet]) -> dict[JobId
     return located
 
 
-def _locate_in_parts(floating: Sequence[Member], usable: GpuSet, located: dict[JobId, GpuSet]) -> None:
+def _locate_in_parts(floating: Sequence[Contender], usable: GpuSet, located: dict[JobId, GpuSet]) -> None:
     """Finds GPUs for the floating jobs of one server where some may not use all of them. Those that stay
     where they are move only if somebody would get none otherwise."""
     here = {member.job_id for member in floating}

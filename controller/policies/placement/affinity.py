@@ -11,11 +11,10 @@ import enum
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from controller.model import GpuId, GpuSet, Job, JobId
-from controller.policies.base import natural_key
-from controller.policies.gandiva.fleet import Fleet
-from controller.policies.placement import common_ordinals, node_counts
-from controller.policies.servers import Server, candidates, exact_binding, pick_ordinals, refusal
+from controller.model import GpuSet, Job, JobId, natural_key, on_nodes
+from controller.policies.placement.fleet import Fleet
+from controller.policies.placement.groups import common_ordinals, node_counts
+from controller.policies.placement.servers import Server, candidates, pick_ordinals, refusal
 
 
 class Stage(enum.IntEnum):
@@ -75,7 +74,7 @@ def _one_server(job: Job, fleet: Fleet, max_jobs_per_gpu: int) -> Choice | None:
                 if server.free >= share and refusal(job, server, share) is None:
                     name = server.node.name
                     ordinals = pick_ordinals(server.free_ordinals(), share)
-                    return Choice(stage, (name,), exact_binding((name,), ordinals))
+                    return Choice(stage, (name,), on_nodes((name,), ordinals))
     for server in fleet.shared_by(share, below=max_jobs_per_gpu):
         # The job floats over all GPUs of the server, so that slices can be fair (G6).
         if not _room(server, share, max_jobs_per_gpu) or refusal(job, server, share) is not None:
@@ -83,7 +82,7 @@ def _one_server(job: Job, fleet: Fleet, max_jobs_per_gpu: int) -> Choice | None:
         bound, usable = server.bound_jobs, set(server.usable)
         if all(bound[g.id.ordinal] < g.shards for g in server.node.gpus if g.id.ordinal in usable):
             name = server.node.name
-            return Choice(Stage.OVERSUBSCRIBE, (name,), frozenset(GpuId(name, o) for o in server.usable))
+            return Choice(Stage.OVERSUBSCRIBE, (name,), server.usable_gpus)
     return None
 
 
@@ -105,7 +104,7 @@ def _several_servers(job: Job, fleet: Fleet, count: int, max_jobs_per_gpu: int) 
         if found is not None:
             group, ordinals = found
             names = tuple(s.node.name for s in group)
-            return Choice(stage, names, exact_binding(names, ordinals))
+            return Choice(stage, names, on_nodes(names, ordinals))
     return _share_group(job, same, fleet, count, max_jobs_per_gpu)
 
 
@@ -132,7 +131,7 @@ def _share_group(
         ordinals = _shared_ordinals(members, share, max_jobs_per_gpu)
         if ordinals is not None:
             ordered = tuple(s.node.name for s in members)
-            return Choice(Stage.OVERSUBSCRIBE, ordered, exact_binding(ordered, ordinals))
+            return Choice(Stage.OVERSUBSCRIBE, ordered, on_nodes(ordered, ordinals))
     return None
 
 

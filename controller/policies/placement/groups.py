@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controller.model import Job
-from controller.policies.servers import Server, pick_ordinals
+from controller.policies.placement.servers import Server, pick_ordinals
 
 
 def node_counts(job: Job, servers: int, largest: int) -> list[int]:
     """Over how many of so many nodes (the largest with so many GPUs) the gang may be spread evenly, fewest
     first. Empty: it can never run here."""
     if job.request.nodes is not None:
-        return [job.request.nodes] if job.request.gpus % job.request.nodes == 0 else []
+        return [job.request.nodes] if job.gpus % job.request.nodes == 0 else []
     return [k for k in range(1, min(servers, job.gpus) + 1) if job.gpus % k == 0 and job.gpus // k <= largest]
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.model import GpuSet, JobId, Node
-from controller.policies.servers import Server, empty_servers, gpu_usable
+from controller.policies.placement.servers import Server, empty_servers
 
 _REFILE_ALL = 200
 """From so many changed servers on, filing all anew is cheaper than moving each."""
@@ -113,7 +113,7 @@ class Fleet:
             (old.available, old.reason, old.cpus) != (node.available, node.reason, node.cpus)
             or len(old.gpus) != len(node.gpus)
             or any(a.id != b.id or a.shards != b.shards or a.model != b.model for a, b in cards)
-            or server.usable != tuple(g.id.ordinal for g in node.gpus if gpu_usable(g))
+            or server.usable != tuple(g.id.ordinal for g in node.gpus if g.usable)
         ):
             return False
         server.node = node

@@ -10,16 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from types import MappingProxyType
 
-from controller.model import Gpu, GpuId, GpuSet, Job, JobId, Node, Snapshot
-from controller.policies.base import natural_key
-
-
-def gpu_usable(gpu: Gpu) -> bool:
-    """May a Gandiva job use this GPU: healthy, memory known, not held by an ordinary job."""
-    return gpu.healthy and gpu.ordinary_job is None and gpu.memory_used_bytes is not None
+from controller.model import GpuSet, Job, JobId, Node, natural_key
 
 
 @dataclass(slots=True)
@@ -85,7 +77,7 @@ def empty_servers(nodes: Mapping[str, Node]) -> dict[str, Server]:
     servers = {}
     for number, name in enumerate(sorted(nodes, key=natural_key)):
         node = nodes[name]
-        usable = [gpu.id for gpu in node.gpus if gpu_usable(gpu)]
+        usable = [gpu.id for gpu in node.gpus if gpu.usable]
         servers[name] = Server(
             node=node,
             usable=tuple(gpu.ordinal for gpu in usable),
@@ -94,39 +86,6 @@ def empty_servers(nodes: Mapping[str, Node]) -> dict[str, Server]:
             memory_free_bytes=node.memory_free_bytes,
         )
     return servers
-
-
-def build_servers(snapshot: Snapshot) -> dict[str, Server]:
-    """All servers, with the allocated jobs counted in. Order: natural order of names."""
-    servers = empty_servers(snapshot.nodes)
-    for job in snapshot.jobs.values():
-        if not job.binding:
-            continue
-        for name, ordinals in by_node(job.binding).items():
-            server = servers.get(name)
-            if server is None:
-                continue
-            share = share_per_node(job)
-            # Slurm's free memory already leaves out what allocated jobs hold.
-            server.assign(job.id, share, () if job.floating else ordinals, memory_bytes=0)
-            if job.floating:
-                server.occupied.update(g.ordinal for g in job.running_on if g.node == name)
-    return servers
-
-
-@lru_cache(maxsize=4096)
-def by_node(gpus: GpuSet) -> Mapping[str, tuple[int, ...]]:
-    """Ordinals per node, sorted. (The same sets are asked about with each step of a switch.)"""
-    nodes: dict[str, list[int]] = {}
-    for node, ordinal in sorted(gpus):
-        nodes.setdefault(node, []).append(ordinal)
-    return MappingProxyType({node: tuple(ordinals) for node, ordinals in nodes.items()})
-
-
-def share_per_node(job: Job) -> int:
-    """GPUs of the gang on each of its nodes."""
-    nodes = len({g.node for g in job.binding}) or job.request.nodes or 1
-    return job.request.gpus // nodes
 
 
 def candidates(job: Job, servers: Mapping[str, Server], share: int) -> list[Server]:
@@ -168,9 +127,3 @@ def pick_ordinals(free: Sequence[int], count: int) -> list[int]:
         if start % count == 0 and available.issuperset(block):
             return list(block)
     return sorted(free[:count])
-
-
-def exact_binding(nodes: Sequence[str], ordinals: Iterable[int]) -> GpuSet:
-    """The same ordinals on each node."""
-    wanted = list(ordinals)
-    return frozenset(GpuId(node, o) for node in nodes for o in wanted)

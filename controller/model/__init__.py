@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is known and what is wanted. Everything here is frozen; a policy is a function of these types alone."""
+
+from controller.model.cluster import Gpu, GpuId, GpuSet, JobId, Node, by_node, natural_key, on_nodes
+from controller.model.job import (
+    ALLOCATED,
+    NOWHERE,
+    ON_GPU,
+    UNPROFILED,
+    UNUSED,
+    Job,
+    Phase,
+    Placement,
+    Profile,
+    Request,
+    Size,
+    StateAt,
+    SuspendMethod,
+    Usage,
+)
+from controller.model.rates import Configuration, Provenance, Rate
+from controller.model.snapshot import ALL_CHANGED, Changes, Memory, Note, Plan, Share, Snapshot, Target
+from controller.model.value import value
+
+__all__ = [
+    "ALLOCATED",
+    "ALL_CHANGED",
+    "NOWHERE",
+    "ON_GPU",
+    "UNPROFILED",
+    "UNUSED",
+    "Changes",
+    "Configuration",
+    "Gpu",
+    "GpuId",
+    "GpuSet",
+    "Job",
+    "JobId",
+    "Memory",
+    "Node",
+    "Note",
+    "Phase",
+    "Placement",
+    "Plan",
+    "Profile",
+    "Provenance",
+    "Rate",
+    "Request",
+    "Share",
+    "Size",
+    "Snapshot",
+    "StateAt",
+    "SuspendMethod",
+    "Target",
+    "Usage",
+    "by_node",
+    "natural_key",
+    "on_nodes",
+    "value",
+]

@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Nodes and GPUs as Slurm and the agents report them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from types import MappingProxyType
+from typing import NamedTuple, NewType
+
+from controller.model.value import value
+
+JobId = NewType("JobId", int)
+
+
+class GpuId(NamedTuple):
+    """One physical GPU: its Slurm node and its NVML index there. A tuple has a method called `index`,
+    hence `ordinal`."""
+
+    node: str
+    ordinal: int
+
+    def __str__(self) -> str:
+        return f"{self.node}:{self.ordinal}"
+
+
+GpuSet = frozenset[GpuId]
+
+
+@value(kw_only=True)
+class Gpu:
+    """One GPU."""
+
+    id: GpuId
+    model: str
+    memory_bytes: int = 0
+    memory_used_bytes: int | None = None
+    """None: the node did not say, so the GPU must not be given away."""
+    utilization_fraction: float | None = None
+    healthy: bool = True
+    ordinary_job: JobId | None = None
+    """The ordinary job, without Gandiva, that Slurm gave this GPU exclusively."""
+    shards: int = 0
+    """How many Gandiva jobs Slurm can bind to this GPU at once."""
+
+    @property
+    def usable(self) -> bool:
+        """A Gandiva job may use it: healthy, its memory known, no ordinary job on it."""
+        return self.healthy and self.ordinary_job is None and self.memory_used_bytes is not None
+
+
+@value(kw_only=True)
+class Node:
+    """A GPU server."""
+
+    name: str
+    gpus: tuple[Gpu, ...]
+    available: bool = True
+    """False: Slurm would start nothing here, or the agent does not answer."""
+    reason: str = ""
+    cpus: int = 0
+    memory_bytes: int = 0
+    memory_free_bytes: int | None = None
+    """Host memory that Slurm has not allocated yet. None: not tracked."""
+    switch: str = ""
+
+
+@lru_cache(maxsize=4096)
+def by_node(gpus: GpuSet) -> Mapping[str, tuple[int, ...]]:
+    """Ordinals per node, sorted."""
+    nodes: dict[str, list[int]] = {}
+    for node, ordinal in sorted(gpus):
+        nodes.setdefault(node, []).append(ordinal)
+    return MappingProxyType({node: tuple(ordinals) for node, ordinals in nodes.items()})
+
+
+def on_nodes(nodes: Iterable[str], ordinals: Iterable[int]) -> GpuSet:
+    """The same ordinals on each node."""
+    wanted = tuple(ordinals)
+    return frozenset(GpuId(node, ordinal) for node in nodes for ordinal in wanted)
+
+
+def natural_key(name: str) -> tuple[tuple[int, int | str], ...]:
+    """Sort key that puts n2 before n10."""
+    return tuple((0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part)

@@ -1,0 +1,250 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Jobs: what was asked for, where they are, what they have had."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import field
+from types import MappingProxyType
+
+from controller.model.cluster import GpuSet, JobId
+from controller.model.value import empty, value
+
+
+class SuspendMethod(str, enum.Enum):
+    """How a job's GPU state is taken off the GPU (`--gandiva-suspend`)."""
+
+    COOPERATIVE = "cooperative"
+    TRANSPARENT = "transparent"
+    REQUEUE = "requeue"
+
+
+class Phase(str, enum.Enum):
+    """Where a job is, derived from Slurm and from its nodes, never from memory. Policies read abilities
+    (`Job.may_start`, …) instead."""
+
+    QUEUED = "queued"
+    """Held in Slurm by us, waiting for a decision."""
+    INELIGIBLE = "ineligible"
+    """Pending for a reason that is not ours: dependency, begin time, held by its user."""
+    STARTING = "starting"
+    """Released to Slurm with a binding, not running yet."""
+    RUNNING = "running"
+    """Running and using its GPUs."""
+    YIELDED = "yielded"
+    """Running in Slurm, but off its GPUs, waiting in step()."""
+    SUSPENDED = "suspended"
+    """Suspended in Slurm and off its GPUs."""
+    STUCK = "stuck"
+    """Suspended in Slurm with its memory still on the GPUs, or in a state its node cannot tell. Its GPUs
+    count as held."""
+    COMPLETING = "completing"
+    """Over, but Slurm is still cleaning up."""
+    UNKNOWN = "unknown"
+    """A node of this job does not answer. Its GPUs count as held; nothing is done to it."""
+
+
+class StateAt(str, enum.Enum):
+    """Where a job's GPU state is, or goes when it leaves its GPUs."""
+
+    GPU = "gpu"
+    HOST = "host"
+    """Host memory of its nodes: it can go on there only."""
+    STORE = "store"
+    """A checkpoint: it can start anywhere."""
+
+
+ON_GPU = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STUCK, Phase.COMPLETING, Phase.UNKNOWN})
+"""Phases in which a job's GPUs are not free."""
+
+ALLOCATED = ON_GPU | {Phase.YIELDED, Phase.SUSPENDED}
+"""Phases in which Slurm has given the job its binding."""
+
+
+@value
+class Size:
+    """GPUs of the gang: the least it can go on with, what it asked for, the most it can use."""
+
+    least: int
+    wanted: int
+    most: int
+
+    @classmethod
+    def exactly(cls, gpus: int) -> Size:
+        """A gang that neither grows nor shrinks."""
+        return cls(gpus, gpus, gpus)
+
+
+@value(kw_only=True)
+class Request:
+    """What a user asked for with `--gandiva…` flags. None means: not said, the site's default counts."""
+
+    size: Size
+    nodes: int | None = 1
+    """Nodes the gang is spread over evenly; None leaves it to the policy."""
+    weight: float = 1.0
+    gpu_types: tuple[str, ...] = ()
+    model: str | None = None
+    may_pack: bool | None = None
+    may_migrate: bool | None = None
+    suspend: SuspendMethod | None = None
+    nodelist: tuple[str, ...] = ()
+    """The nodes the user insists on (`--nodelist`)."""
+    duration_seconds: float | None = None
+    """Time on GPUs it needs in all, where that was declared."""
+
+
+@value
+class Placement:
+    """GPUs a job uses, those that Slurm allocated, and with whom the used ones are shared."""
+
+    gpus: GpuSet = frozenset()
+    """Empty: off its GPUs."""
+    allocation: GpuSet = frozenset()
+    """Empty: none yet. Larger than `gpus`: it floats, and may run on any of them."""
+    shares_with: frozenset[JobId] = frozenset()
+    """Jobs on the same GPUs at the same time. Symmetric; empty: exclusive."""
+
+    def guest(self, job_id: JobId) -> bool:
+        """Whether another of the jobs on these GPUs, the one with the lowest id, stands for all of them."""
+        return bool(self.shares_with) and min(self.shares_with) < job_id
+
+
+NOWHERE = Placement()
+
+
+@value(kw_only=True)
+class Job:
+    """A Gandiva job, from submission to its end. Growing counters are in `Usage`: a job that only ran on is
+    equal to what it was."""
+
+    id: JobId
+    user: str
+    request: Request
+    submit_time: float
+    """Seconds since the epoch; virtual seconds in simulation."""
+    name: str = ""
+    account: str = ""
+    qos: str = ""
+    partition: str = ""
+    uid: int = -1
+    priority_class: int = 0
+    """A job of a higher class is never suspended for one of a lower class (SPEC 1.3)."""
+    phase: Phase
+    placement: Placement = NOWHERE
+    last: GpuSet = frozenset()
+    """GPUs it used last, of a job that is off its GPUs."""
+    promised: GpuSet = frozenset()
+    """The allocation that a plan chose for it and that Slurm has not made yet."""
+    may_start: bool = False
+    """A plan may put it on GPUs now."""
+    may_stop: bool = False
+    """A plan may take it off its GPUs now."""
+    leaving: bool = False
+    """On its way off its GPUs: a plan counts them as free."""
+    switching: bool = False
+    """An operation on it is under way."""
+    may_move: bool = False
+    """It may go on with other GPUs of its allocation than those it used last."""
+    held_until: float | None = None
+    """An earlier operation failed: nothing is tried before this time."""
+    start_time: float | None = None
+    """First start, seconds since the epoch."""
+    memory_per_node_bytes: int = 0
+    """Host memory Slurm allocates per node."""
+    cpus_per_node: int = 0
+    excluded_nodes: frozenset[str] = frozenset()
+    required_nodes: frozenset[str] = frozenset()
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the gang: its present size on GPUs, else what it asked for."""
+        return len(self.placement.gpus) or self.request.size.wanted
+
+    @property
+    def allocation(self) -> GpuSet:
+        """What Slurm allocated, or what is promised."""
+        return self.placement.allocation or self.promised
+
+    @property
+    def floating(self) -> bool:
+        """Allocated more GPUs than it uses: it runs on any of them in turn."""
+        return len(self.allocation) > self.request.size.wanted
+
+
+@value(kw_only=True)
+class Profile:
+    """What was measured of a job. Zero: not known yet."""
+
+    peak_memory_bytes: int = 0
+    """The most on one GPU."""
+    state_bytes: int = 0
+    largest_tensor_bytes: int = 0
+    utilization_fraction: float | None = None
+
+
+UNPROFILED = Profile()
+
+
+@value(kw_only=True)
+class Usage:
+    """What a job has had, up to the last time it started, stopped or moved. What it gets meanwhile follows from
+    the time, so a job that only runs on has the same usage."""
+
+    seconds: float = 0.0
+    """On GPUs, the delay of every suspend included: it is charged to the job."""
+    gpu_seconds: float = 0.0
+    seconds_by_type: Mapping[str, float] = field(default_factory=empty)
+    since: float | None = None
+    """On its GPUs since then. None: it is off them."""
+    gpus: int = 0
+    """How many GPUs it has been on since then."""
+    gpu_type: str = ""
+    waited_seconds: float = 0.0
+    """Off GPUs after its first start."""
+    idle_since: float | None = None
+    """It ran before, and has been off GPUs since then."""
+
+    def ran(self, now: float) -> float:
+        """Seconds on GPUs up to now."""
+        return self.seconds if self.since is None else self.seconds + (now - self.since)
+
+    def served(self, now: float) -> float:
+        """GPU-seconds up to now."""
+        if self.since is None:
+            return self.gpu_seconds
+        return self.gpu_seconds + self.gpus * (now - self.since)
+
+    def waited(self, now: float) -> float:
+        """Seconds off GPUs after its first start, up to now."""
+        return self.waited_seconds if self.idle_since is None else self.waited_seconds + (now - self.idle_since)
+
+    def started(self, now: float, gpus: int, gpu_type: str = "") -> Usage:
+        """It is on its GPUs from now on."""
+        return Usage(
+            seconds=self.seconds,
+            gpu_seconds=self.gpu_seconds,
+            seconds_by_type=self.seconds_by_type,
+            since=now,
+            gpus=gpus,
+            gpu_type=gpu_type,
+            waited_seconds=self.waited(now),
+        )
+
+    def stopped(self, now: float) -> Usage:
+        """It is off its GPUs from now on."""
+        by_type = self.seconds_by_type
+        if self.since is not None and self.gpu_type:
+            known = by_type.get(self.gpu_type, 0.0)
+            by_type = MappingProxyType({**by_type, self.gpu_type: known + (now - self.since)})
+        return Usage(
+            seconds=self.ran(now),
+            gpu_seconds=self.served(now),
+            seconds_by_type=by_type,
+            waited_seconds=self.waited_seconds,
+            idle_since=now,
+        )
+
+
+UNUSED = Usage()

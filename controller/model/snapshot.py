@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is known at one instant, and what is wanted until the next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import field
+from typing import Any
+
+from controller.model.cluster import Gpu, GpuId, JobId, Node
+from controller.model.job import UNPROFILED, UNUSED, Job, Placement, Profile, StateAt, Usage
+from controller.model.rates import Configuration, Rate
+from controller.model.value import empty, value
+
+Note = tuple[Any, ...] | None
+"""What a policy remembers of one job: a tuple of JSON scalars. None: nothing."""
+
+
+@value
+class Changes:
+    """What differs from the snapshot before."""
+
+    jobs: frozenset[JobId]
+    """Jobs that came, went, or whose Job, Usage or Profile differs, and every job the last plan named."""
+    nodes: frozenset[str]
+    """Nodes that came, went, or whose GPUs, health or availability differ."""
+    everything: bool = False
+    """The first snapshot, or a resync: nothing kept from before counts."""
+
+
+ALL_CHANGED = Changes(frozenset(), frozenset(), everything=True)
+
+
+@value
+class Share:
+    """One account or user in the tree of associations."""
+
+    name: str
+    parent: str | None
+    weight: float
+
+
+@value(kw_only=True)
+class Snapshot:
+    """All that is known at one instant: a policy's deterministic input, which can be saved and replayed."""
+
+    time: float
+    nodes: Mapping[str, Node]
+    jobs: Mapping[JobId, Job]
+    usage: Mapping[JobId, Usage] = field(default_factory=empty)
+    profiles: Mapping[JobId, Profile] = field(default_factory=empty)
+    rates: Mapping[str, Mapping[Configuration, Rate]] = field(default_factory=empty)
+    """By model."""
+    models: Mapping[str, Profile] = field(default_factory=empty)
+    """What was measured of the jobs of each model (`--gandiva-model`)."""
+    shares: Mapping[str, Share] = field(default_factory=empty)
+    changed: Changes = ALL_CHANGED
+
+    def usage_of(self, job_id: JobId) -> Usage:
+        """What the job has had."""
+        return self.usage.get(job_id, UNUSED)
+
+    def profile_of(self, job_id: JobId) -> Profile:
+        """What was measured of the job, else of others with its model."""
+        known = self.profiles.get(job_id)
+        if known is None and (job := self.jobs.get(job_id)) is not None and job.request.model:
+            known = self.models.get(job.request.model)
+        return UNPROFILED if known is None else known
+
+    def gpu(self, gpu: GpuId) -> Gpu | None:
+        """The GPU, or None when its node is gone."""
+        node = self.nodes.get(gpu.node)
+        return None if node is None else next((g for g in node.gpus if g.id == gpu), None)
+
+
+@value
+class Target:
+    """What one job should have."""
+
+    placement: Placement
+    """`gpus` empty: off its GPUs. `allocation` of a job that waits: promised to it."""
+    keep: StateAt = StateAt.HOST
+    """Where its state goes when it leaves its GPUs."""
+
+
+@value
+class Memory:
+    """What a policy remembers: JSON, kept in the journal. In a Plan: what is different from now on."""
+
+    common: Mapping[str, Any] = field(default_factory=empty)
+    jobs: Mapping[JobId, Note] = field(default_factory=empty)
+
+
+@value
+class Plan:
+    """What should be different from what the snapshot shows. A job without a target stays as it is."""
+
+    targets: Mapping[JobId, Target]
+    reasons: Mapping[JobId, str] = field(default_factory=empty)
+    """Why: one sentence for `gandiva explain`, for each job whose sentence changed."""
+    memory: Memory = field(default_factory=Memory)
+    wake_at: float = math.inf
+    """Plan again at this time at the latest, even if nothing happens."""

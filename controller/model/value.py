@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The one decorator of the domain's values: frozen, slotted, compared by content."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeVar, overload
+
+from typing_extensions import dataclass_transform
+
+T = TypeVar("T")
+
+
+def empty() -> Mapping[Any, Any]:
+    """A mapping without items that stays so, for `field(default_factory=empty)`."""
+    return MappingProxyType({})
+
+
+@overload
+def value(cls: type[T], /) -> type[T]: ...
+
+
+@overload
+def value(*, kw_only: bool = False) -> Callable[[type[T]], type[T]]: ...
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def value(cls: type[Any] | None = None, /, *, kw_only: bool = False) -> Any:
+    """A frozen, slotted data class. Wide types are `kw_only`: a new field never shifts the others."""
+
+    def decorate(plain: type[Any]) -> type[Any]:
+        return dataclass(frozen=True, slots=True, kw_only=kw_only)(plain)
+
+    return decorate if cls is None else decorate(cls)

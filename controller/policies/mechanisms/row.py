@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A job as a mechanism knows it: a cache of what snapshot and notes say."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from controller.model import UNPROFILED, Job, JobId, Note, Profile, Usage
+
+
+class Standing(enum.Enum):
+    """What a plan can do with a job."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    """May be stopped."""
+    FIXED = "fixed"
+    """On its GPUs, and stays there for now."""
+    ASIDE = "aside"
+    """Neither on GPUs nor a candidate: leaving them, ineligible, or held after a failure."""
+
+
+WAITING, RUNNING, FIXED, ASIDE = Standing.WAITING, Standing.RUNNING, Standing.FIXED, Standing.ASIDE
+
+Key = tuple[Any, ...]
+"""(-priority class, the order's rank, job id)."""
+Shape = tuple[Hashable, ...]
+"""Jobs of one shape fit or do not fit in the same way. The first item is how many GPUs they take."""
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One job."""
+
+    job: Job
+    usage: Usage
+    profile: Profile = UNPROFILED
+    note: Note = None
+    standing: Standing = ASIDE
+    key: Key = ()
+    shape: Shape = (0,)
+    lane: str | None = None
+    """The lane it is in; None: in no lane."""
+    until: float = math.inf
+    """Its timer; entries of the list of timers that say something else are void."""
+
+    @property
+    def id(self) -> JobId:
+        return self.job.id
+
+
+class Ranking(Protocol):
+    """What lanes ask of the order."""
+
+    @property
+    def epoch(self) -> float:
+        """Keys of running jobs hold while this is the same."""
+
+    def key(self, row: Row) -> Key:
+        """The job's key at this moment."""
+
+    def begin(self, row: Row, peers: Sequence[Row]) -> None:
+        """Give a job that came among these its note."""

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What an order is: who comes first among the jobs that compete for the same GPUs.
+
+All methods are pure functions of what they are given. The note of a job, a tuple of JSON scalars, is an
+order's only memory of it. `i` counts within one plan: `(now, i)` is unique and rises.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeAlias
+
+from controller.model import Job, Note, Usage
+
+Rank: TypeAlias = tuple[Any, ...]
+"""A job's place: the smaller the earlier. Ranks of one order have the same shape."""
+
+Peer: TypeAlias = tuple[Job, Usage, Note]
+
+
+def gpus_words(count: int) -> str:
+    """`a free GPU`, `4 free GPUs`."""
+    return "a free GPU" if count == 1 else f"{count} free GPUs"
+
+
+class Order(ABC):
+    """Base class. The mechanism puts the priority class before the rank and the job id behind it."""
+
+    polled = False
+    """`until` of every running job is asked for with each plan, and may depend on when it is asked."""
+
+    def enter(self, job: Job, usage: Usage, now: float, i: int, peers: Iterable[Peer]) -> Note:
+        """The note of a job that came. `peers`: the jobs it will compete with."""
+        return None
+
+    @abstractmethod
+    def rank(self, job: Job, usage: Usage, note: Note, now: float) -> Rank:
+        """The job's place. That of a job off its GPUs must not depend on `now`."""
+
+    def seen(self, job: Job, usage: Usage, note: Note, now: float) -> Note:
+        """The note of a job that was observed to differ from what was known."""
+        return note
+
+    def epoch(self, now: float) -> float:
+        """Ranks of running jobs hold while this is the same; then all are asked for anew."""
+        return 0.0
+
+    def epoch_end(self, now: float) -> float:
+        """When the next epoch begins, if nothing else happens."""
+        return math.inf
+
+    def until(self, job: Job, usage: Usage, note: Note, now: float) -> float:
+        """When note or rank change by themselves, if the job goes on as it is. Must not be later because it is
+        asked later."""
+        return math.inf
+
+    def advance(self, job: Job, usage: Usage, note: Note, now: float, i: int) -> Note:
+        """The note after `until` has come."""
+        return note
+
+    def settle(self, job: Job, usage: Usage, note: Note, now: float, i: int) -> Note:
+        """The note of a job that this plan starts, stops or advanced; `usage` is as it is from now on."""
+        return note
+
+    def ended(self, common: Mapping[str, Any], job: Job, usage: Usage, now: float) -> Mapping[str, Any]:
+        """What is remembered beyond jobs, after this one ended. The same object when that changes nothing."""
+        return common
+
+    def recall(self, common: Mapping[str, Any]) -> Order:
+        """The order that this memory makes. The same object when it makes no difference."""
+        return self
+
+    def words(self, job: Job, usage: Usage, note: Note) -> str:
+        """Why the job waits, for people."""
+        return f"waits for {gpus_words(job.gpus)}"

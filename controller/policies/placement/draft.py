@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What jobs are to have, begun from what they have; every change can be taken back.
+
+The one way to try and undo within a decision: mechanisms and moves alike put placements here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from controller.model import NOWHERE, JobId, Placement
+
+
+class Room(Protocol):
+    """Who counts what is taken: a pool of GPUs, a fleet of servers."""
+
+    def change(self, job_id: JobId, before: Placement, after: Placement) -> Any:
+        """A job goes from one placement to another. Returns what `restore` needs."""
+
+    def restore(self, job_id: JobId, before: Placement, after: Placement, undo: Any) -> None:
+        """Take that change back, the last one first."""
+
+
+class Draft:
+    """Placements by job; jobs without one are nowhere."""
+
+    def __init__(self, room: Room, placements: dict[JobId, Placement]) -> None:
+        """`placements` is changed in place."""
+        self._room, self._placements = room, placements
+        self._log: list[tuple[JobId, Placement, Placement, Any]] = []
+
+    def of(self, job_id: JobId) -> Placement:
+        """What the job has as things stand."""
+        return self._placements.get(job_id, NOWHERE)
+
+    @property
+    def placements(self) -> Mapping[JobId, Placement]:
+        """All of them."""
+        return self._placements
+
+    def put(self, job_id: JobId, placement: Placement) -> None:
+        """The job is to have this instead."""
+        before = self.of(job_id)
+        if before == placement:
+            return
+        undo = self._room.change(job_id, before, placement)
+        self._set(job_id, placement)
+        self._log.append((job_id, before, placement, undo))
+
+    def _set(self, job_id: JobId, placement: Placement) -> None:
+        if placement == NOWHERE:
+            self._placements.pop(job_id, None)
+        else:
+            self._placements[job_id] = placement
+
+    def mark(self) -> int:
+        """A point to come back to."""
+        return len(self._log)
+
+    def rollback(self, mark: int) -> None:
+        """Take back everything since then."""
+        while len(self._log) > mark:
+            job_id, before, after, undo = self._log.pop()
+            self._room.restore(job_id, before, after, undo)
+            self._set(job_id, before)
+
+    def changes(self) -> dict[JobId, Placement]:
+        """Placements that differ from those at the beginning, in the order of the first change."""
+        first: dict[JobId, Placement] = {}
+        for job_id, before, _, _ in self._log:
+            first.setdefault(job_id, before)
+        return {job_id: self.of(job_id) for job_id, before in first.items() if self.of(job_id) != before}

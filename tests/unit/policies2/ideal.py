@@ -1,0 +1,243 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""An ideal cluster: plans take effect at once, jobs run for their durations, preempted jobs requeue or stay bound.
+
+Each plan is compared with that of a second policy that sees the snapshot and the memory for the first time.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from controller.model import (
+    NOWHERE,
+    ALL_CHANGED,
+    Changes,
+    Gpu,
+    GpuId,
+    Job,
+    JobId,
+    Memory,
+    Node,
+    Note,
+    Phase,
+    Placement,
+    Plan,
+    Profile,
+    Request,
+    Size,
+    Snapshot,
+    Usage,
+)
+
+GIB = 1024**3
+
+
+class Policy(Protocol):
+    def plan(self, snapshot: Snapshot, memory: Memory) -> Plan: ...
+
+
+def make_node(name: str, gpus: int, model: str = "a100", shards: int = 64, **changes: Any) -> Node:
+    cards = tuple(
+        Gpu(id=GpuId(name, i), model=model, memory_bytes=80 * GIB, memory_used_bytes=0, shards=shards)
+        for i in range(gpus)
+    )
+    return replace(Node(name=name, gpus=cards), **changes)
+
+
+def cluster(nodes: int, gpus: int) -> list[Node]:
+    return [make_node(f"n{i + 1}", gpus) for i in range(nodes)]
+
+
+def make_job(
+    number: int,
+    gpus: int = 1,
+    duration: float | None = None,
+    *,
+    submit: float = 0.0,
+    weight: float = 1.0,
+    nodes: int | None = None,
+    model: str | None = None,
+    **changes: Any,
+) -> Job:
+    request = Request(
+        size=Size.exactly(gpus), nodes=nodes, weight=weight, duration_seconds=duration, model=model
+    )
+    job = Job(
+        id=JobId(number),
+        user="alice",
+        request=request,
+        submit_time=submit,
+        phase=Phase.QUEUED,
+        may_start=True,
+        may_move=True,
+    )
+    return replace(job, **changes)
+
+
+@dataclass
+class Timeline:
+    """Everything that happened."""
+
+    runs: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    ends: dict[int, float] = field(default_factory=dict)
+    preemptions: int = 0
+    plans: int = 0
+    running: list[tuple[float, frozenset[int]]] = field(default_factory=list)
+
+
+class Ideal:
+    """Runs jobs under a policy."""
+
+    def __init__(
+        self,
+        make: Callable[[], Policy],
+        nodes: Iterable[Node],
+        jobs: Iterable[Job],
+        *,
+        bound: bool = False,
+        check: bool = True,
+    ) -> None:
+        """`bound`: stopped jobs stay bound to their GPUs, as with suspend; else they are as new."""
+        self.make, self.policy, self.bound, self.check = make, make(), bound, check
+        self.nodes = {node.name: node for node in nodes}
+        self.arrivals = sorted(jobs, key=lambda j: (j.submit_time, j.id))
+        self.jobs: dict[JobId, Job] = {}
+        self.usage: dict[JobId, Usage] = {}
+        self.profiles: dict[JobId, Profile] = {}
+        self.notes: dict[JobId, Note] = {}
+        self.common: dict[str, Any] = {}
+        self.reasons: dict[JobId, str] = {}
+        self.now, self.first = 0.0, True
+        self.timeline = Timeline()
+        self.ends: dict[JobId, float] = {}
+
+    def run(self, until: float = math.inf) -> Timeline:
+        changed: set[JobId] = set()
+        while True:
+            changed |= self.events()
+            if not self.arrivals and not self.jobs:
+                return self.timeline
+            wake = self.decide(changed)
+            changed = set()
+            moments = [j.submit_time for j in self.arrivals[:1]] + list(self.ends.values()) + [wake]
+            self.now = max(self.now, min(moments))
+            if self.now >= until or self.now == math.inf:
+                return self.timeline
+
+    def events(self) -> set[JobId]:
+        changed: set[JobId] = set()
+        for job_id in [i for i, end in self.ends.items() if end <= self.now + 1e-9]:
+            self.put(job_id, NOWHERE)
+            self.timeline.ends[int(job_id)] = self.now
+            del self.jobs[job_id]
+            changed |= {job_id, *self.part(job_id)}
+        while self.arrivals and self.arrivals[0].submit_time <= self.now:
+            job = self.arrivals.pop(0)
+            self.jobs[job.id] = job
+            changed.add(job.id)
+        return changed
+
+    def part(self, gone: JobId) -> list[JobId]:
+        """Jobs that shared GPUs with this one; they have them without it."""
+        others = [job for job in self.jobs.values() if gone in job.placement.shares_with]
+        for job in others:
+            placement = replace(job.placement, shares_with=job.placement.shares_with - {gone})
+            self.jobs[job.id] = replace(job, placement=placement)
+        return [job.id for job in others]
+
+    def snapshot(self, changed: Iterable[JobId]) -> Snapshot:
+        return Snapshot(
+            time=self.now,
+            nodes=self.nodes,
+            jobs=dict(self.jobs),
+            usage=dict(self.usage),
+            profiles=dict(self.profiles),
+            changed=ALL_CHANGED if self.first else Changes(frozenset(changed), frozenset()),
+        )
+
+    def decide(self, changed: set[JobId]) -> float:
+        """Plan and apply until nothing changes any more; returns when to plan again."""
+        for _ in range(100):
+            snapshot = self.snapshot(changed)
+            plan = self.policy.plan(snapshot, Memory(self.common, self.notes))
+            self.first = False
+            if self.check:
+                self.compare(snapshot, plan)
+            self.timeline.plans += 1
+            for job_id, note in plan.memory.jobs.items():
+                if note is None:
+                    self.notes.pop(job_id, None)
+                else:
+                    self.notes[job_id] = tuple(json.loads(json.dumps(note)))
+            self.common.update(json.loads(json.dumps(dict(plan.memory.common))))
+            self.reasons.update(plan.reasons)
+            changed = set(plan.targets)
+            stops = [i for i, t in plan.targets.items() if not t.placement.gpus]
+            for job_id in [*stops, *(i for i in plan.targets if i not in set(stops))]:
+                if job_id in self.ends and not plan.targets[job_id].placement.gpus:
+                    self.timeline.preemptions += 1
+                self.put(job_id, plan.targets[job_id].placement)
+            self.exclusive()
+            if not changed and plan.wake_at > self.now:
+                break
+        else:
+            raise AssertionError("the plans do not come to rest")
+        self.timeline.running.append((self.now, frozenset(int(i) for i in self.usage if self.on(i))))
+        return plan.wake_at
+
+    def on(self, job_id: JobId) -> bool:
+        return job_id in self.jobs and self.usage[job_id].since is not None
+
+    def put(self, job_id: JobId, placement: Placement) -> None:
+        job, usage = self.jobs[job_id], self.usage.get(job_id, Usage())
+        runs = bool(placement.gpus)
+        if usage.since is not None and not runs:
+            self.timeline.runs.setdefault(int(job_id), []).append((usage.since, self.now))
+        if runs:
+            if usage.since is None:
+                usage = usage.started(self.now, len(placement.gpus))
+            start = self.now if job.start_time is None else job.start_time
+            job = replace(job, start_time=start, placement=placement, promised=frozenset())
+            job = replace(job, phase=Phase.RUNNING, may_start=False, may_stop=True, last=placement.gpus)
+        elif usage.since is None:
+            job = replace(job, promised=placement.allocation)
+        else:
+            usage = usage.stopped(self.now)
+            allocation = job.placement.allocation if self.bound else frozenset()
+            job = replace(job, placement=Placement(frozenset(), allocation), may_start=True, may_stop=False)
+            job = replace(job, phase=Phase.SUSPENDED if self.bound else Phase.QUEUED)
+            if not self.bound:
+                job = replace(job, last=frozenset())
+        self.jobs[job_id], self.usage[job_id] = job, usage
+        self.ends.pop(job_id, None)
+        duration = job.request.duration_seconds
+        if runs and duration is not None:
+            self.ends[job_id] = self.now + duration - usage.ran(self.now)
+
+    def exclusive(self) -> None:
+        taken: dict[GpuId, JobId] = {}
+        for job in self.jobs.values():
+            placement = job.placement
+            if placement.gpus:
+                assert len(placement.gpus) == job.request.size.wanted and placement.gpus <= placement.allocation
+            for gpu in placement.gpus:
+                assert gpu not in taken or taken[gpu] in placement.shares_with, (gpu, taken[gpu], job.id)
+                taken[gpu] = job.id
+
+    def compare(self, snapshot: Snapshot, plan: Plan) -> None:
+        """From nothing, the plan is the same."""
+        notes = {**self.notes}
+        fresh = self.make().plan(replace(snapshot, changed=ALL_CHANGED), Memory(dict(self.common), notes))
+        assert dict(fresh.targets) == dict(plan.targets), (self.now, fresh.targets, plan.targets)
+        assert fresh.wake_at == plan.wake_at or abs(fresh.wake_at - plan.wake_at) < 1e-5, (
+            self.now,
+            fresh.wake_at,
+            plan.wake_at,
+        )
+        mine = {i: tuple(n) for i, n in {**notes, **plan.memory.jobs}.items() if n and i in self.jobs}
+        other = {i: tuple(n) for i, n in {**notes, **fresh.memory.jobs}.items() if n and i in self.jobs}
+        assert mine == other, (self.now, {i: (mine.get(i), other.get(i)) for i in mine if mine[i] != other.get(i)})
