@@ -49,6 +49,7 @@ class Snapshot:
     nodes: Mapping[str, Node]
     jobs: Mapping[JobId, Job]
     usage: Mapping[JobId, Usage] = field(default_factory=empty)
+    """Also of jobs that went since the snapshot before."""
     profiles: Mapping[JobId, Profile] = field(default_factory=empty)
     rates: Mapping[str, Mapping[Configuration, Rate]] = field(default_factory=empty)
     """By model."""

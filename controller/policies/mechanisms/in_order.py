@@ -195,10 +195,12 @@ class InOrder:
                 self._leave(row)
             note = self._recalled.pop(job_id, None)
             if job is None:
-                if row is not None or note is not None:
-                    self._notes[job_id] = None
                 if row is not None:
                     self._gone(row)
+                    note = row.note
+                if note is not None:
+                    self._notes[job_id] = None
+                    self._learn(snapshot.usage_of(job_id))
                 continue
             if row is None:
                 row = self._rows[job_id] = Row(job, snapshot.usage_of(job_id), note=note)
@@ -221,7 +223,10 @@ class InOrder:
         self._hold(row.id, NOWHERE)
         self._lanes.forget(row)
         del self._rows[row.id]
-        common = self._order.ended(self._common["order"], row.job, row.usage, self._now)
+
+    def _learn(self, usage: Usage) -> None:
+        """A job with this usage ended."""
+        common = self._order.ended(self._common["order"], usage, self._now)
         if common is not self._common["order"]:
             self._common["order"], self._learned = common, True
 

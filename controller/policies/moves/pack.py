@@ -37,7 +37,8 @@ class Pack:
             for job in snapshot.jobs.values()
             if job.may_start and job.request.may_pack and not draft.of(job.id).gpus
         ]
-        for guest in sorted(guests, key=lambda job: (-job.priority_class, job.submit_time, job.id)):
+        hosts.sort(key=_by_submission)
+        for guest in sorted(guests, key=_by_submission):
             for host in hosts:
                 if self._fit(snapshot, guest, host, draft):
                     gpus, allocation = draft.of(host.id).gpus, draft.of(host.id).allocation
@@ -51,7 +52,7 @@ class Pack:
     def _part(self, snapshot: Snapshot, draft: Draft) -> dict[JobId, str]:
         """A guest leaves its GPUs with its host; a host whose guest has left has them alone."""
         reasons: dict[JobId, str] = {}
-        sharing = [(i, placement) for i, placement in draft.placements.items() if placement.shares_with]
+        sharing = [(i, draft.of(i)) for i in sorted(draft.placements) if draft.of(i).shares_with]
         for job_id, placement in sharing:
             stay = frozenset(i for i in placement.shares_with if draft.of(i).gpus == placement.gpus)
             if stay == placement.shares_with:
@@ -65,7 +66,8 @@ class Pack:
 
     def _fit(self, snapshot: Snapshot, guest: Job, host: Job, draft: Draft) -> bool:
         gpus = draft.of(host.id).gpus
-        if len(gpus) != guest.gpus or guest.priority_class != host.priority_class:
+        # The job with the lower id stands for both: it must be the one that the mechanism runs.
+        if guest.id < host.id or len(gpus) != guest.gpus or guest.priority_class != host.priority_class:
             return False
         if guest.allocation and not gpus <= guest.allocation:
             return False
@@ -79,3 +81,7 @@ class Pack:
         peaks = [snapshot.profile_of(job.id).peak_memory_bytes for job in (guest, host)]
         room = min(card.memory_bytes for card in cards if card is not None) * (1 - self._reserve_fraction)
         return min(peaks) > 0 and sum(peaks) <= room
+
+
+def _by_submission(job: Job) -> tuple[int, float, JobId]:
+    return (-job.priority_class, job.submit_time, job.id)

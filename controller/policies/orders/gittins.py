@@ -84,7 +84,7 @@ class Gittins(Queues):
         served = max(0.0, round(self.served(job, usage, known, at), 6))
         return (known.queue, -self.index(served, known.queue), job.submit_time)
 
-    def ended(self, common: Mapping[str, Any], job: Job, usage: Usage, now: float) -> Mapping[str, Any]:
+    def ended(self, common: Mapping[str, Any], usage: Usage, now: float) -> Mapping[str, Any]:
         served, rules = usage.served(now), self._index
         if not rules.learn or served <= 0:
             return common

@@ -64,8 +64,8 @@ class Order(ABC):
         """The note of a job that this plan starts, stops or advanced; `usage` is as it is from now on."""
         return note
 
-    def ended(self, common: Mapping[str, Any], job: Job, usage: Usage, now: float) -> Mapping[str, Any]:
-        """What is remembered beyond jobs, after this one ended. The same object when that changes nothing."""
+    def ended(self, common: Mapping[str, Any], usage: Usage, now: float) -> Mapping[str, Any]:
+        """What is remembered beyond jobs, after a job with this usage ended. The same object when that changes nothing."""
         return common
 
     def recall(self, common: Mapping[str, Any]) -> Order:

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Random traces: each plan equals one from nothing (asserted by Ideal), gangs are whole, no GPU runs two jobs, and all
+jobs end."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from controller.model import Job, Profile
+from controller.policies.mechanisms.gang_lanes import GangLanes
+from controller.policies.mechanisms.in_order import InOrder
+from controller.policies.mechanisms.slice_lanes import SliceLanes
+from controller.policies.moves.pack import Pack
+from controller.policies.orders.attained import Continuous, QueueRules, Queues
+from controller.policies.orders.fair_share import FairShare
+from controller.policies.orders.fifo import Fifo
+from controller.policies.orders.gittins import Gittins, IndexRules
+from controller.policies.orders.order import Order
+from controller.policies.orders.remaining import Remaining
+from controller.policies.placement.consolidation import Consolidation
+from tests.unit.policies2.ideal import GIB, Ideal, Policy, make_job, make_node
+
+ORDERS: dict[str, Callable[[], Order]] = {
+    "fifo": Fifo,
+    "srsf": lambda: Remaining(service=True),
+    "las": lambda: Queues(QueueRules(limits=(20.0, 60.0), knob=1.0)),
+    "las-entry": lambda: Queues(QueueRules(limits=(20.0, 60.0), knob=1.0, by_entry=True, late=True)),
+    "continuous": lambda: Continuous(every_seconds=7.0),
+    "gittins": lambda: Gittins(
+        QueueRules(limits=(20.0,)), IndexRules(samples_needed=3, every_seconds=7.0, quantum_gpu_seconds=20.0)
+    ),
+}
+
+
+def jobs(seed: int) -> list[Job]:
+    draw, submit, made = random.Random(seed), 0.0, list[Job]()
+    for number in range(1, 26):
+        gpus = draw.choice([1, 1, 1, 2, 2, 4, 8])
+        nodes = draw.choice([None, None, 1]) if gpus <= 4 else None
+        job = make_job(number, gpus, draw.choice([3.0, 11.5, 40.0]), submit=submit, nodes=nodes)
+        weight = draw.choice([1.0, 1.0, 2.0, 0.5])
+        request = replace(job.request, may_pack=draw.random() < 0.5, weight=weight)
+        made.append(replace(job, request=request, priority_class=draw.choice([0, 0, 0, 1])))
+        submit += draw.choice([0.0, 0.0, 2.5, 9.0])
+    return made
+
+
+@pytest.mark.parametrize("bound", [False, True])
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("seed", range(4))
+def test_gangs(order: str, bound: bool, seed: int) -> None:
+    preempt, keep = order != "fifo", 5.0 if seed == 3 else 0.0
+
+    def make() -> Policy:
+        moves = [Pack()] if seed % 2 else []
+        lanes = GangLanes(Consolidation("always" if seed == 2 else "never", wait_seconds=30.0), preempt=preempt)
+        return InOrder(ORDERS[order](), lanes, preempt=preempt, keep_seconds=keep, moves=moves)
+
+    ideal = Ideal(make, [make_node(f"n{i}", 4) for i in range(3)], jobs(seed), bound=bound)
+    ideal.profiles = {job.id: Profile(peak_memory_bytes=20 * GIB) for job in ideal.arrivals}
+    assert len(ideal.run().ends) == 25
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_slices(seed: int) -> None:
+    def make() -> Policy:
+        return InOrder(FairShare(5.0), SliceLanes(slice_seconds=5.0))
+
+    ideal = Ideal(make, [make_node(f"n{i}", 4) for i in range(3)], jobs(seed), bound=True)
+    assert len(ideal.run().ends) == 25
