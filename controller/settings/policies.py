@@ -11,10 +11,16 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, model_validator
 
-from controller.policies.baselines.settings import FifoSkipSettings, SjfSettings, SrsfSettings, SrtfSettings
-from controller.policies.fifo import FifoSettings
-from controller.policies.gandiva.settings import GandivaSettings
-from controller.policies.tiresias.settings import TiresiasGittinsSettings, TiresiasLasSettings
+from controller.policies.settings import (
+    FifoSettings,
+    FifoSkipSettings,
+    GandivaSettings,
+    SjfSettings,
+    SrsfSettings,
+    SrtfSettings,
+    TiresiasGittinsSettings,
+    TiresiasLasSettings,
+)
 from controller.settings.base import Section, setting, table
 
 

@@ -173,9 +173,7 @@ class InOrder:
         if self._lanes.contested:
             times.append(self._order.epoch_end(self._now))
         if self._order.polled:
-            times += [
-                self._order.until(row.job, row.usage, row.note, self._now) for row in self._running()
-            ]
+            times += [self._order.until(row.job, row.usage, row.note, self._now) for row in self._running()]
         return max(self._now, min(times))
 
     def _void(self, time: float, job_id: JobId) -> bool:

@@ -209,7 +209,9 @@ class SliceLanes:
                 if not fits:
                     # Room only shrinks while this plan is made: no job of its kind finds any.
                     words = self._why_queued(row.job)
-                    self.reasons.update((k[-1], words) for k in line[index:] if not draft.of(k[-1]).allocation)
+                    self.reasons.update(
+                        (k[-1], words) for k in line[index:] if not draft.of(k[-1]).allocation
+                    )
 
     def _may_leave(self, row: Row, promised: GpuSet) -> bool:
         """Whether a job that is promised a part of shared servers may find free GPUs: elsewhere, or there."""

@@ -70,7 +70,11 @@ class Queues(Order):
 
     def enter(self, job: Job, usage: Usage, now: float, i: int, peers: Iterable[Peer]) -> Note:
         queue, served = 0, self.served(job, usage, QueueNote(), now)
-        while not self._rules.late and queue < len(self._rules.limits) and served >= self._rules.limits[queue] - _TINY:
+        while (
+            not self._rules.late
+            and queue < len(self._rules.limits)
+            and served >= self._rules.limits[queue] - _TINY
+        ):
             queue += 1
         started = job.start_time is not None and not self._rules.by_entry
         return QueueNote(queue, 0 if started else 1, (job.start_time or now) if started else now, i)

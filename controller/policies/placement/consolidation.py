@@ -59,7 +59,7 @@ def _spread_ratios(table: Mapping[Configuration, Rate]) -> list[float]:
     found: list[float] = []
     alone = {key: rate.samples_per_second for key, rate in table.items() if not key.models_beside}
     for key, rate in alone.items():
-        fewest = min((k.nodes for k in alone if (k.gpu_type, k.gpus) == (key.gpu_type, key.gpus)))
+        fewest = min(k.nodes for k in alone if (k.gpu_type, k.gpus) == (key.gpu_type, key.gpus))
         together = alone.get(Configuration(key.gpu_type, key.gpus, fewest))
         if key.nodes > fewest and together:
             found.append(rate / together)

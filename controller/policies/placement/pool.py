@@ -224,7 +224,9 @@ class GpuPool:
 
     def any_room(self, gpus: Iterable[GpuId], share: int) -> bool:
         """Whether a node of one of these GPUs has so many free ones."""
-        return any(self._by_name[node].free_count >= share for node in {gpu.node for gpu in gpus} & self.names)
+        return any(
+            self._by_name[node].free_count >= share for node in {gpu.node for gpu in gpus} & self.names
+        )
 
     # -- looking for room -----------------------------------------------------------------------------
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from controller.model import (
-    NOWHERE,
     ALL_CHANGED,
+    NOWHERE,
     Changes,
     Gpu,
     GpuId,
@@ -223,7 +223,9 @@ class Ideal:
         for job in self.jobs.values():
             placement = job.placement
             if placement.gpus:
-                assert len(placement.gpus) == job.request.size.wanted and placement.gpus <= placement.allocation
+                assert (
+                    len(placement.gpus) == job.request.size.wanted and placement.gpus <= placement.allocation
+                )
             for gpu in placement.gpus:
                 assert gpu not in taken or taken[gpu] in placement.shares_with, (gpu, taken[gpu], job.id)
                 taken[gpu] = job.id
@@ -240,4 +242,7 @@ class Ideal:
         )
         mine = {i: tuple(n) for i, n in {**notes, **plan.memory.jobs}.items() if n and i in self.jobs}
         other = {i: tuple(n) for i, n in {**notes, **fresh.memory.jobs}.items() if n and i in self.jobs}
-        assert mine == other, (self.now, {i: (mine.get(i), other.get(i)) for i in mine if mine[i] != other.get(i)})
+        assert mine == other, (
+            self.now,
+            {i: (mine.get(i), other.get(i)) for i in mine if mine[i] != other.get(i)},
+        )

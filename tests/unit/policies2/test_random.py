@@ -57,7 +57,9 @@ def test_gangs(order: str, bound: bool, seed: int) -> None:
 
     def make() -> Policy:
         moves = [Pack()] if seed % 2 else []
-        lanes = GangLanes(Consolidation("always" if seed == 2 else "never", wait_seconds=30.0), preempt=preempt)
+        lanes = GangLanes(
+            Consolidation("always" if seed == 2 else "never", wait_seconds=30.0), preempt=preempt
+        )
         return InOrder(ORDERS[order](), lanes, preempt=preempt, keep_seconds=keep, moves=moves)
 
     ideal = Ideal(make, [make_node(f"n{i}", 4) for i in range(3)], jobs(seed), bound=bound)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Settings of the Tiresias policies. Docs: docs/tiresias.md."""
+"""Settings of the presets: one table of the settings file each."""
 
 from __future__ import annotations
 
@@ -9,6 +9,58 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 
 from controller.settings.base import Section, setting
+
+
+class FifoSettings(Section):
+    """First come, first served on whole GPUs, as stock Slurm would without backfill."""
+
+    skip: bool = setting(
+        False, "Let later jobs pass one that does not fit now. false: the head of the queue blocks."
+    )
+
+
+class _Ordered(Section):
+    backfill: bool = setting(True, "Jobs may pass one that does not fit now. false: it blocks all behind it.")
+
+
+class FifoSkipSettings(Section):
+    """First come, first served, but later jobs may pass one that does not fit now. No preemption."""
+
+
+class SjfSettings(_Ordered):
+    """Smallest job first: the fewest GPUs. Preempts."""
+
+
+class SrtfSettings(_Ordered):
+    """Shortest remaining time first. Preempts. Only where durations are known."""
+
+
+class SrsfSettings(_Ordered):
+    """Shortest remaining service (time x GPUs) first. Preempts. Only where durations are known."""
+
+
+class GandivaSettings(Section):
+    """Affinity placement and weighted fair time-slicing (OSDI'18)."""
+
+    slice_seconds: float = setting(
+        60.0,
+        "How long a job runs before the next one on its server gets its turn. The paper uses 60 s: a switch "
+        "(a mini-batch, the copy of the GPU state and two calls to Slurm) is then a small part of it.",
+        ge=0.5,
+        le=86400,
+    )
+    max_jobs_per_gpu: int = setting(
+        4,
+        "How many jobs may take turns on a GPU, on average over a server; more wait in the queue. Slurm's "
+        "shard count per GPU (the over-subscription depth) is a second limit.",
+        ge=1,
+        le=64,
+    )
+    priority_by_qos: dict[str, Annotated[int, Field(ge=-1000, le=1000)]] = setting(
+        {},
+        "Priority class per Slurm QOS; a QOS that is not named has class 0. A job is never suspended for "
+        "one of a lower class.",
+    )
 
 
 def _rising(limits: list[float]) -> list[float]:
@@ -61,6 +113,13 @@ class QueueSettings(Section):
         60.0,
         "How often orders that change while jobs run (Gittins index, undiscretised service) are looked at "
         "again while jobs wait. 0: only when a job comes, ends or changes its queue.",
+        ge=0,
+        le=86400,
+    )
+    keep_seconds: float = setting(
+        60.0,
+        "A job that was started keeps its GPUs at least so long, whatever its place: so the cost of a switch bounds "
+        "how often jobs change places. 0: no bound (the papers' simulators).",
         ge=0,
         le=86400,
     )

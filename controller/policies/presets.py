@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Named compositions of order, lanes and moves. To add one: a function here, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from controller.policies.mechanisms.gang_lanes import GangLanes
+from controller.policies.mechanisms.in_order import InOrder
+from controller.policies.mechanisms.slice_lanes import SliceLanes
+from controller.policies.moves.move import Move
+from controller.policies.orders.attained import Continuous, QueueRules, Queues
+from controller.policies.orders.fair_share import FairShare
+from controller.policies.orders.fifo import Fifo
+from controller.policies.orders.gittins import Gittins, IndexRules
+from controller.policies.orders.order import Order
+from controller.policies.orders.remaining import Remaining
+from controller.policies.orders.samples import read_sizes
+from controller.policies.orders.smallest import Smallest
+from controller.policies.placement.consolidation import Consolidation
+from controller.policies.protocol import Policy
+from controller.policies.settings import (
+    FifoSettings,
+    FifoSkipSettings,
+    GandivaSettings,
+    QueueSettings,
+    SjfSettings,
+    SrsfSettings,
+    SrtfSettings,
+    TiresiasGittinsSettings,
+    TiresiasLasSettings,
+)
+
+Moves: TypeAlias = Sequence[Move]
+
+
+def gangs(
+    order: Order,
+    moves: Moves,
+    *,
+    consolidation: Consolidation | None = None,
+    preempt: bool = True,
+    backfill: bool = True,
+    keep_seconds: float = 0.0,
+) -> Policy:
+    """An order over the whole cluster."""
+    lanes = GangLanes(consolidation or Consolidation(), preempt=preempt, backfill=backfill)
+    return InOrder(order, lanes, preempt=preempt, keep_seconds=keep_seconds, moves=moves)
+
+
+def _fifo(settings: FifoSettings, moves: Moves) -> Policy:
+    return gangs(Fifo(), moves, preempt=False, backfill=settings.skip)
+
+
+def _fifo_skip(settings: FifoSkipSettings, moves: Moves) -> Policy:
+    return gangs(Fifo(), moves, preempt=False)
+
+
+def _sjf(settings: SjfSettings, moves: Moves) -> Policy:
+    return gangs(Smallest(), moves, backfill=settings.backfill)
+
+
+def _srtf(settings: SrtfSettings, moves: Moves) -> Policy:
+    return gangs(Remaining(), moves, backfill=settings.backfill)
+
+
+def _srsf(settings: SrsfSettings, moves: Moves) -> Policy:
+    return gangs(Remaining(service=True), moves, backfill=settings.backfill)
+
+
+def _gandiva(settings: GandivaSettings, moves: Moves) -> Policy:
+    lanes = SliceLanes(slice_seconds=settings.slice_seconds, max_jobs_per_gpu=settings.max_jobs_per_gpu)
+    return InOrder(FairShare(settings.slice_seconds), lanes, moves=moves)
+
+
+def _queue_rules(settings: QueueSettings) -> QueueRules:
+    return QueueRules(
+        limits=tuple(settings.queue_limits),
+        gpu_time=settings.service == "gpu-seconds",
+        knob=settings.promote_knob_ratio,
+        by_entry=settings.order == "queue-entry",
+        since_last_run=settings.promote_waiting == "since-last-run",
+        late=settings.demotion == "at-events",
+    )
+
+
+def _tiresias(order: Order, settings: QueueSettings, moves: Moves) -> Policy:
+    consolidation = Consolidation(
+        settings.consolidate,
+        settings.pack_limit_fraction,
+        settings.fit_pack_limit,
+        settings.consolidate_wait_seconds,
+    )
+    return gangs(
+        order,
+        moves,
+        consolidation=consolidation,
+        backfill=settings.backfill,
+        keep_seconds=settings.keep_seconds,
+    )
+
+
+def _tiresias_las(settings: TiresiasLasSettings, moves: Moves) -> Policy:
+    order: Order = Queues(_queue_rules(settings))
+    if not settings.discretised:
+        gpu_time = settings.service == "gpu-seconds"
+        order = Continuous(every_seconds=settings.interval_seconds, gpu_time=gpu_time)
+    return _tiresias(order, settings, moves)
+
+
+def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy:
+    index = IndexRules(
+        mode=settings.mode,
+        quantum=settings.quantum,
+        quantum_gpu_seconds=settings.quantum_gpu_seconds,
+        every_seconds=settings.interval_seconds,
+        learn=settings.learn,
+        samples_kept=settings.samples_kept,
+        samples_needed=settings.samples_needed,
+    )
+    samples = read_sizes(Path(settings.distribution)) if settings.distribution else []
+    return _tiresias(Gittins(_queue_rules(settings), index, samples), settings, moves)
+
+
+PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {
+    "fifo": _fifo,
+    "fifo-skip": _fifo_skip,
+    "gandiva": _gandiva,
+    "sjf": _sjf,
+    "srsf": _srsf,
+    "srtf": _srtf,
+    "tiresias-gittins": _tiresias_gittins,
+    "tiresias-las": _tiresias_las,
+}
+"""Composition by name, from its settings and the moves that follow it."""
