@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is known and what is wanted. Everything here is frozen; a policy is a function of these types alone."""
+"""What is known and what is wanted. Everything here is frozen; a policy is a function of these types
+alone."""
 
 from controller.model.cluster import Gpu, GpuId, GpuSet, JobId, Node, by_node, natural_key, on_nodes
 from controller.model.job import (

@@ -189,8 +189,8 @@ UNPROFILED = Profile()
 
 @value(kw_only=True)
 class Usage:
-    """What a job has had, up to the last time it started, stopped or moved. What it gets meanwhile follows from
-    the time, so a job that only runs on has the same usage."""
+    """What a job has had, up to the last time it started, stopped or moved. What it gets meanwhile follows
+    from the time, so a job that only runs on has the same usage."""
 
     seconds: float = 0.0
     """On GPUs, the delay of every suspend included: it is charged to the job."""

@@ -54,7 +54,7 @@ def _fifo(settings: FifoSettings, moves: Moves) -> Policy:
     return gangs(Fifo(), moves, preempt=False, backfill=settings.skip)
 
 
-def _fifo_skip(settings: FifoSkipSettings, moves: Moves) -> Policy:
+def _fifo_skip(_settings: FifoSkipSettings, moves: Moves) -> Policy:
     return gangs(Fifo(), moves, preempt=False)
 
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a policy is: a pure function from a snapshot to a plan. No I/O, no clock, no Slurm.
 
-Its memory between calls is what its plans returned, JSON, kept in the journal; so a saved snapshot and memory replay
-to the same plan.
+Its memory between calls is what its plans returned, JSON, kept in the journal; so a saved snapshot and memory
+replay to the same plan.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ class Policy(Protocol):
     """The one method every policy has. Deterministic."""
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
-        """What should be different from what the snapshot shows. `memory` is to be read where everything changed;
-        else the policy may keep what it knows."""
+        """What should be different from what the snapshot shows. `memory` is to be read where everything
+        changed; else the policy may keep what it knows."""
         ...
 
 

@@ -118,8 +118,8 @@ class QueueSettings(Section):
     )
     keep_seconds: float = setting(
         60.0,
-        "A job that was started keeps its GPUs at least so long, whatever its place: so the cost of a switch bounds "
-        "how often jobs change places. 0: no bound (the papers' simulators).",
+        "A job that was started keeps its GPUs at least so long, whatever its place: so the cost of a switch "
+        "bounds how often jobs change places. 0: no bound (the papers' simulators).",
         ge=0,
         le=86400,
     )

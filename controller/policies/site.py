@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A site's own part, from a file (`./mine.py:MyOrder`) or an entry point of the group `gandiva.policies`.
 
-An order is composed with gangs, a move follows the mechanism, and a class with `plan` is a whole policy. What goes
-wrong in it is a `PolicyError` that names its file and line.
+An order is composed with gangs, a move follows the mechanism, and a class with `plan` is a whole policy. What
+goes wrong in it is a `PolicyError` that names its file and line.
 """
 
 from __future__ import annotations

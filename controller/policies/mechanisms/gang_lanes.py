@@ -35,8 +35,8 @@ class GangLanes:
         backfill: bool = True,
         most_starts: int = 250,
     ) -> None:
-        """`most_starts`: with one plan; the next plan, asked for at once, goes on. So a decision takes no longer where
-        thousands are to change places, and Slurm is not asked for all at once."""
+        """`most_starts`: with one plan; the next plan, asked for at once, goes on. So a decision takes no
+        longer where thousands are to change places, and Slurm is not asked for all at once."""
         self._rules, self._consolidation = consolidation, consolidation
         self._preempt, self._backfill, self._most_starts = preempt, backfill, most_starts
         self.reset(Snapshot(time=0.0, nodes={}, jobs={}), {})
@@ -236,8 +236,8 @@ class GangLanes:
         return None
 
     def _make_room(self, row: Row, draft: Draft, stopped: dict[JobId, Placement]) -> GpuSet | None:
-        """There are GPUs enough, but not where this job can use them: stop jobs behind it, the last first. Adds them
-        to `stopped`."""
+        """There are GPUs enough, but not where this job can use them: stop jobs behind it, the last first.
+        Adds them to `stopped`."""
         if not self._preempt:
             return None
         mark, share = draft.mark(), self._share(row.job)
@@ -270,8 +270,8 @@ class GangLanes:
         return job.gpus // (job.request.nodes or max(1, -(-job.gpus // max(1, self._pool.largest))))
 
     def _let_leave(self, draft: Draft) -> None:
-        """A node that is being drained gets empty when the jobs bound to it have ended: those that are off their
-        GPUs go on there when all of them are idle."""
+        """A node that is being drained gets empty when the jobs bound to it have ended: those that are off
+        their GPUs go on there when all of them are idle."""
         for row in sorted(self._leaving.values(), key=lambda r: r.key):
             own = _own_gpus(row.job)
             if len(own) == row.job.gpus and self._pool.all_idle(own):

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The mechanism that serves orders: jobs compete in lanes, run in order, and moves follow.
 
-A lane is a set of GPUs that jobs compete for: one for the cluster makes gangs, one for each server makes slices. This
-module keeps rows, notes and timers; `GangLanes` and `SliceLanes` say who competes where and which GPUs fit.
+A lane is a set of GPUs that jobs compete for: one for the cluster makes gangs, one for each server makes
+slices. This module keeps rows, notes and timers; `GangLanes` and `SliceLanes` say who competes where and
+which GPUs fit.
 
-The plan depends on the snapshot and the memory alone. What is kept between calls only saves work: tests compare each
-plan with one made from nothing.
+The plan depends on the snapshot and the memory alone. What is kept between calls only saves work: tests
+compare each plan with one made from nothing.
 """
 
 from __future__ import annotations
@@ -92,8 +93,8 @@ class InOrder:
         keep_seconds: float = 0.0,
         moves: Sequence[Move] = (),
     ) -> None:
-        """`preempt`: running jobs may be stopped for others. `keep_seconds`: but not before they ran so long, so that
-        the cost of a preemption bounds how often jobs change places."""
+        """`preempt`: running jobs may be stopped for others. `keep_seconds`: but not before they ran so long,
+        so that the cost of a preemption bounds how often jobs change places."""
         self._given_order, self._lanes, self._moves = order, lanes, tuple(moves)
         self._preempt, self._keep_seconds = preempt, keep_seconds
         self._reset(Snapshot(time=0.0, nodes={}, jobs={}), Memory())
@@ -327,8 +328,8 @@ class InOrder:
         return advanced
 
     def _settle(self, row: Row, placement: Placement) -> None:
-        """The plan gives this to a job: it starts, stops, or is bound. It will be observed before it is decided
-        about again, so the lanes need not know."""
+        """The plan gives this to a job: it starts, stops, or is bound. It will be observed before it is
+        decided about again, so the lanes need not know."""
         usage, runs = row.usage, bool(placement.gpus)
         if runs == (usage.since is not None):
             return

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """One queue of gangs, and the scan that decides who runs.
 
-The scan is Tiresias' and every simulator's: job by job in order, a gang runs if it fits into what is left, else it
-is passed over, or blocks all behind it where there is no backfill.
+The scan is Tiresias' and every simulator's: job by job in order, a gang runs if it fits into what is left,
+else it is passed over, or blocks all behind it where there is no backfill.
 """
 
 from __future__ import annotations
@@ -68,8 +68,8 @@ class Lane:
     def scan(
         self, idle: int, most: Mapping[Shape, int], limit: int, *, backfill: bool
     ) -> tuple[list[JobId], list[JobId]]:
-        """The jobs that start and those that stop, each in order, when `idle` GPUs are free. Of a shape in `most`
-        only so many start, and `limit` in all.
+        """The jobs that start and those that stop, each in order, when `idle` GPUs are free. Of a shape in
+        `most` only so many start, and `limit` in all.
 
         Costs the shapes that wait, the starts, and the running jobs at the end that may have to stop.
         """
@@ -82,7 +82,8 @@ class Lane:
                 heads.append((line[0], size, 0, line, shape))
         heapify(heads)
         starts: list[JobId] = []
-        # Running jobs before `tail` stay; the `spare` GPUs of the others cover what starts took on credit. `behind`
+        # Running jobs before `tail` stay; the `spare` GPUs of the others cover what starts took on credit.
+        # `behind`
         # is what the running jobs from `at` on have, those behind the head.
         at, behind, tail, spare = 0, self.held, len(running), 0
         while heads and len(starts) < limit:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Slices: a lane for each server, to which jobs are bound, and GPUs that they have in turn (SPEC 1.3, 1.8).
 
-A job that finds free GPUs is bound to exactly these. Where none is free it is promised all GPUs of a server of its
-size, and runs on any of them in turn: it floats. Within a slice running jobs go on; at its end all compete in order.
-Servers that a gang spans are one lane, so that its parts start and stop as one.
+A job that finds free GPUs is bound to exactly these. Where none is free it is promised all GPUs of a server
+of its size, and runs on any of them in turn: it floats. Within a slice running jobs go on; at its end all
+compete in order. Servers that a gang spans are one lane, so that its parts start and stop as one.
 
 Source: Gandiva (OSDI'18) 4.1, 4.2, Algorithm 1.
 """
@@ -16,8 +16,8 @@ from collections.abc import Hashable, Mapping
 from heapq import heapify, heappop, heapreplace
 from typing import Any
 
-from controller.model import Changes, GpuSet, Job, JobId, Placement, Snapshot, by_node
-from controller.policies.mechanisms.row import FIXED, WAITING, Key, Ranking, Row
+from controller.model import Changes, Job, JobId, Placement, Snapshot, by_node
+from controller.policies.mechanisms.row import FIXED, WAITING, Key, Ranking, Row, Shape
 from controller.policies.placement.affinity import STAGE_WORDS, Stage, get_nodes
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.fleet import Fleet, Place, settled_affinity
@@ -25,8 +25,8 @@ from controller.policies.placement.servers import refusal
 from controller.policies.placement.slots import Contender, choose, locate
 
 _PORTION_JOBS = 500
-"""At slice ends so many jobs change turns with one plan; the next plan, asked for at once, takes the rest. So a
-decision takes no longer where all slices began together, and the slices drift apart."""
+"""At slice ends so many jobs change turns with one plan; the next plan, asked for at once, takes the rest. So
+a decision takes no longer where all slices began together, and the slices drift apart."""
 
 
 class SliceLanes:
@@ -54,7 +54,7 @@ class SliceLanes:
         """Jobs bound to each server."""
         self._spanning: dict[str, set[JobId]] = {}
         """Those of them that are bound to other servers too."""
-        self._queue: dict[Hashable, list[Key]] = {}
+        self._queue: dict[Shape, list[Key]] = {}
         """Jobs without an allocation, by kind: jobs of one kind fit in the same places."""
         self._ends: dict[str, float] = {}
         """When slices end, by the first server of each lane where jobs wait."""
@@ -76,8 +76,8 @@ class SliceLanes:
         return {"affinity": dict(self._fleet.affinity), "slices": dict(self._starts)}
 
     def change(self, job_id: JobId, before: Placement, after: Placement) -> dict[str, int | None]:
-        """For the draft: a job is bound, unbound, or on other GPUs of its allocation. Returns affinities as they
-        were."""
+        """For the draft: a job is bound, unbound, or on other GPUs of its allocation. Returns affinities as
+        they were."""
         if before.allocation == after.allocation:
             if self._floats(job_id, after) and before.gpus != after.gpus:
                 self._fleet.move(job_id, after.gpus)
@@ -184,40 +184,52 @@ class SliceLanes:
 
     def _place_queue(self, draft: Draft) -> None:
         """Algorithm 1 for each job without an allocation, in order; those promised one try for free GPUs."""
-        heads = [(line[0], 0, kind) for kind, line in self._queue.items()]
+        heads = [(line[0], 0, line) for line in self._lines(draft)]
         heapify(heads)
         while heads:
-            key, index, kind = heads[0]
-            line, row = self._queue[kind], self._rows[key[-1]]
-            promised, mark = draft.of(row.id).allocation, draft.mark()
-            fits = True
-            if not draft.of(row.id).gpus and (not promised or self._may_leave(row, promised)):
-                if promised:
-                    draft.put(row.id, Placement())
-                choice = get_nodes(row.job, self._fleet, self._max_jobs_per_gpu)
-                if choice is None or (promised and choice.stage is Stage.OVERSUBSCRIBE):
-                    draft.rollback(mark)
-                    fits = bool(promised)
-                else:
-                    shares = choice.stage is Stage.OVERSUBSCRIBE
-                    draft.put(row.id, Placement(frozenset() if shares else choice.binding, choice.binding))
-                    self.reasons[row.id] = STAGE_WORDS[choice.stage]
+            key, index, line = heads[0]
+            row = self._rows[key[-1]]
+            fits = bool(draft.of(row.id).gpus) or self._place_one(row, draft)
             if fits and index + 1 < len(line):
-                heapreplace(heads, (line[index + 1], index + 1, kind))
-            else:
-                heappop(heads)
-                if not fits:
-                    # Room only shrinks while this plan is made: no job of its kind finds any.
-                    words = self._why_queued(row.job)
-                    self.reasons.update(
-                        (k[-1], words) for k in line[index:] if not draft.of(k[-1]).allocation
-                    )
+                heapreplace(heads, (line[index + 1], index + 1, line))
+                continue
+            heappop(heads)
+            if not fits:
+                # Room only shrinks while this plan is made: no job of its kind finds any.
+                words = self._why_queued(row.job)
+                self.reasons.update((k[-1], words) for k in line[index:])
 
-    def _may_leave(self, row: Row, promised: GpuSet) -> bool:
-        """Whether a job that is promised a part of shared servers may find free GPUs: elsewhere, or there."""
-        servers = [self._fleet.servers[name] for name in {gpu.node for gpu in promised}]
-        share = row.job.gpus // len(servers)
-        return self._fleet.most_free() >= share or all(server.free >= 0 for server in servers)
+    def _lines(self, draft: Draft) -> list[list[Key]]:
+        """Jobs that wait for a place, by kind; of those promised one only who may find free GPUs."""
+        found: list[list[Key]] = []
+        promised: list[Key] = []
+        for kind, line in self._queue.items():
+            if not kind[-1] or self._fleet.most_free() > 0:
+                found.append(line)
+            else:
+                promised += [key for key in line if self._eased(draft.of(key[-1]))]
+        return [*found, sorted(promised)] if promised else found
+
+    def _eased(self, placement: Placement) -> bool:
+        """Whether the servers of a promise are not over-subscribed any more."""
+        servers = self._fleet.servers
+        return all(servers[gpu.node].free >= 0 for gpu in placement.allocation if gpu.node in servers)
+
+    def _place_one(self, row: Row, draft: Draft) -> bool:
+        """Whether the job has a place now."""
+        promised, mark = draft.of(row.id).allocation, draft.mark()
+        if promised:
+            draft.put(row.id, Placement())
+        choice = get_nodes(row.job, self._fleet, self._max_jobs_per_gpu)
+        if choice is None or (promised and choice.stage is Stage.OVERSUBSCRIBE):
+            room = self._room
+            draft.rollback(mark)
+            self._room = room
+            return bool(promised)
+        shares = choice.stage is Stage.OVERSUBSCRIBE
+        draft.put(row.id, Placement(frozenset() if shares else choice.binding, choice.binding))
+        self.reasons[row.id] = STAGE_WORDS[choice.stage]
+        return True
 
     def _why_queued(self, job: Job) -> str:
         """One sentence for a job that no server takes."""
@@ -300,15 +312,16 @@ class SliceLanes:
             return 0
         chosen = choose(contenders, usable, rotate=rotate)
         start = now if rotate else max((self._starts[n] for n in names if n in self._starts), default=now)
-        if not rotate and len(chosen) < len(contenders):
-            if now >= start + self._slice_seconds or self._outranked(contenders, chosen):
-                return self._give_turns(draft, names, now, ranking, rotate=True)
+        some_wait = len(chosen) < len(contenders)
+        over = now >= start + self._slice_seconds
+        if not rotate and some_wait and (over or self._outranked(contenders, chosen)):
+            return self._give_turns(draft, names, now, ranking, rotate=True)
         if any(row.job.switching for row in rows):
             # A slice begins when the switch is over, else slow switches eat the next job's time.
             start = now
         for name in names:
             self._starts[name] = start
-        if len(chosen) < len(contenders):
+        if some_wait:
             self._ends[names[0]] = start + self._slice_seconds
         located = locate(chosen, usable)
         for contender in contenders:

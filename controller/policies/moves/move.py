@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What a move is: a change of where jobs are, beside whom, or how large, proposed after the mechanism decided.
+"""What a move is: a change of where jobs are, beside whom, or how large, proposed after the mechanism
+decided.
 
-A move never stops a job that the mechanism runs, and starts a waiting one only beside such a job or on what the move
-freed.
+A move never stops a job that the mechanism runs, and starts a waiting one only beside such a job or on what
+the move freed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Packing: two jobs that both allow it run on the same GPUs at the same time (SPEC 1.4).
 
-A waiting job joins a running one, its host, when their gangs are equally large and the peaks of their memory, both
-measured, fit together. The mechanism does not count guests: a guest leaves when its host does.
+A waiting job joins a running one, its host, when their gangs are equally large and the peaks of their memory,
+both measured, fit together. The mechanism does not count guests: a guest leaves when its host does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Least attained service: Tiresias-L, in queues or continuous.
 
-Source: Tiresias (NSDI'19), pseudocode 1, figures 8 and 9; SPEC 2.2, 2.3. A job enters queue 1, is demoted when
-its attained service reaches the limit of its queue, and is promoted to queue 1 when it starves.
+Source: Tiresias (NSDI'19), pseudocode 1, figures 8 and 9; SPEC 2.2, 2.3. A job enters queue 1, is demoted
+when its attained service reaches the limit of its queue, and is promoted to queue 1 when it starves.
 """
 
 from __future__ import annotations
@@ -47,12 +47,13 @@ class QueueRules:
     knob: float = 8.0
     """PROMOTEKNOB: a job that waited so many times as long as it ran is promoted. 0: never."""
     by_entry: bool = False
-    """Inside a queue those that run first, then by entry, as the authors' simulator has it; else by first start."""
+    """Inside a queue those that run first, then by entry, as the authors' simulator has it; else by first
+    start."""
     since_last_run: bool = True
     """Only waiting since the last run counts for promotion; else all since the last promotion."""
     late: bool = False
-    """Demotion as in the authors' simulator: it looks with each event, takes the next look to be (limit - seconds
-    on GPUs) // GPUs away, and so demotes gangs late, by one queue at most (SPEC 2.4)."""
+    """Demotion as in the authors' simulator: it looks with each event, takes the next look to be (limit -
+    seconds on GPUs) // GPUs away, and so demotes gangs late, by one queue at most (SPEC 2.4)."""
 
 
 class Queues(Order):

@@ -20,29 +20,29 @@ class FairShare(Order):
         self._slice_seconds = slice_seconds
 
     def enter(self, job: Job, usage: Usage, now: float, i: int, peers: Iterable[Peer]) -> Note:
-        level = min((self.received(*peer, now) for peer in peers), default=0.0)
+        level = min((self.received(usage, note, now) for _, usage, note in peers), default=0.0)
         return (level, usage.ran(now), job.request.weight)
 
     @staticmethod
-    def received(job: Job, usage: Usage, note: Note, now: float) -> float:
-        """Seconds on GPUs, divided by the weight at which they were had. Measured time: the delay of a suspend is
-        charged to the job that caused it."""
+    def received(usage: Usage, note: Note, now: float) -> float:
+        """Seconds on GPUs, divided by the weight at which they were had. Measured time: the delay of a
+        suspend is charged to the job that caused it."""
         if note is None:
             return 0.0
         received, at_seconds, weight = note
         return float(received + max(0.0, usage.ran(now) - at_seconds) / weight)
 
     def rank(self, job: Job, usage: Usage, note: Note, now: float) -> Rank:
-        return (round(self.received(job, usage, note, now), 6), job.submit_time)
+        return (round(self.received(usage, note, now), 6), job.submit_time)
 
     def epoch(self, now: float) -> float:
         return now
 
     def seen(self, job: Job, usage: Usage, note: Note, now: float) -> Note:
         if note is not None and note[2] != job.request.weight:
-            return (self.received(job, usage, note, now), usage.ran(now), job.request.weight)
+            return (self.received(usage, note, now), usage.ran(now), job.request.weight)
         return note
 
     def words(self, job: Job, usage: Usage, note: Note) -> str:
-        slices = self.received(job, usage, note, usage.since or 0.0) / self._slice_seconds
+        slices = self.received(usage, note, usage.since or 0.0) / self._slice_seconds
         return f"{slices:.2f} slices per weight received"

@@ -35,8 +35,8 @@ class IndexRules:
 class Gittins(Queues):
     """Queues with the index as the order inside them.
 
-    Common memory: `learned` and `fitted`, GPU-seconds of finished jobs, and `unfitted`, how many of the learned
-    are not in the fitted yet.
+    Common memory: `learned` and `fitted`, GPU-seconds of finished jobs, and `unfitted`, how many of the
+    learned are not in the fitted yet.
     """
 
     def __init__(

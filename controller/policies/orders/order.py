@@ -52,8 +52,8 @@ class Order(ABC):
         return math.inf
 
     def until(self, job: Job, usage: Usage, note: Note, now: float) -> float:
-        """When note or rank change by themselves, if the job goes on as it is. Must not be later because it is
-        asked later."""
+        """When note or rank change by themselves, if the job goes on as it is. Must not be later because it
+        is asked later."""
         return math.inf
 
     def advance(self, job: Job, usage: Usage, note: Note, now: float, i: int) -> Note:
@@ -65,7 +65,8 @@ class Order(ABC):
         return note
 
     def ended(self, common: Mapping[str, Any], usage: Usage, now: float) -> Mapping[str, Any]:
-        """What is remembered beyond jobs, after a job with this usage ended. The same object when that changes nothing."""
+        """What is remembered beyond jobs, after a job with this usage ended. The same object when that
+        changes nothing."""
         return common
 
     def recall(self, common: Mapping[str, Any]) -> Order:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""An ideal cluster: plans take effect at once, jobs run for their durations, preempted jobs requeue or stay bound.
+"""An ideal cluster: plans take effect at once, jobs run for their durations, preempted jobs requeue or stay
+bound.
 
 Each plan is compared with that of a second policy that sees the snapshot and the memory for the first time.
 """

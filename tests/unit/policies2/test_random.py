@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Random traces: each plan equals one from nothing (asserted by Ideal), gangs are whole, no GPU runs two jobs, and all
-jobs end."""
+"""Random traces: each plan equals one from nothing (asserted by Ideal), gangs are whole, no GPU runs two
+jobs, and all jobs end."""
 
 from __future__ import annotations
 

@@ -91,4 +91,21 @@ def test_g10() -> None:
     ideal = Ideal(slices, [make_node(f"s{i}", 4) for i in range(4)], jobs, bound=True)
     ideal.run(until=16.5)
     servers = [",".join(sorted({g.node for g in ideal.jobs[i].allocation})) for i in sorted(ideal.jobs)]
-    assert servers == ["s0", "s0", "s1", "s2", "s0", "s0", "s3", "s1", "s3", "s3", "s3", "s0", "s1", "s1", "s2"] + [""]
+    assert servers == [
+        "s0",
+        "s0",
+        "s1",
+        "s2",
+        "s0",
+        "s0",
+        "s3",
+        "s1",
+        "s3",
+        "s3",
+        "s3",
+        "s0",
+        "s1",
+        "s1",
+        "s2",
+        "",
+    ]
