@@ -9,6 +9,7 @@ from controller.model.job import (
     ON_GPU,
     UNPROFILED,
     UNUSED,
+    FailedSuspends,
     Job,
     Phase,
     Placement,
@@ -17,6 +18,7 @@ from controller.model.job import (
     Size,
     StateAt,
     SuspendMethod,
+    Unsuspendable,
     Usage,
 )
 from controller.model.rates import Configuration, Provenance, Rate
@@ -32,6 +34,7 @@ __all__ = [
     "UNUSED",
     "Changes",
     "Configuration",
+    "FailedSuspends",
     "Gpu",
     "GpuId",
     "GpuSet",
@@ -53,6 +56,7 @@ __all__ = [
     "StateAt",
     "SuspendMethod",
     "Target",
+    "Unsuspendable",
     "Usage",
     "by_node",
     "natural_key",

@@ -20,6 +20,15 @@ class SuspendMethod(str, enum.Enum):
     REQUEUE = "requeue"
 
 
+class Unsuspendable(str, enum.Enum):
+    """What becomes of a job that cannot be suspended (`suspend.unsuspendable`)."""
+
+    KEEP = "keep"
+    """It keeps its GPUs, and is asked again later."""
+    REQUEUE = "requeue"
+    CANCEL = "cancel"
+
+
 class Phase(str, enum.Enum):
     """Where a job is, derived from Slurm and from its nodes, never from memory. Policies read abilities
     (`Job.may_start`, …) instead."""
@@ -84,6 +93,11 @@ class Request:
     nodes: int | None = 1
     """Nodes the gang is spread over evenly; None leaves it to the policy."""
     weight: float = 1.0
+    """The weight that counts: what its user asked for, or the site's limit where that is less."""
+    weight_asked: float | None = None
+    """What its user asked for, where a limit makes the weight less; else None."""
+    weight_limit: str = ""
+    """Whose limit that is: `account NAME`, `qos NAME` or `site`."""
     gpu_types: tuple[str, ...] = ()
     model: str | None = None
     may_pack: bool | None = None
@@ -112,6 +126,19 @@ class Placement:
 
 
 NOWHERE = Placement()
+
+
+@value
+class FailedSuspends:
+    """Suspends of a job that failed since it last left its GPUs."""
+
+    tries: int
+    since: float
+    """The first of them."""
+    why: str
+    """What the last one failed with."""
+    way_out: Unsuspendable = Unsuspendable.KEEP
+    """What becomes of the job when it is to leave its GPUs the next time."""
 
 
 @value(kw_only=True)
@@ -149,6 +176,7 @@ class Job:
     """It may go on with other GPUs of its allocation than those it used last."""
     held_until: float | None = None
     """An earlier operation failed: nothing is tried before this time."""
+    failed_suspends: FailedSuspends | None = None
     start_time: float | None = None
     """First start, seconds since the epoch."""
     memory_per_node_bytes: int = 0

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the controller itself knows of a job, beyond what Slurm and the nodes can tell.
+
+Time on GPUs is measured here: from the moment a job may use its GPUs to the moment its node has acknowledged
+that it left them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controller.model import UNUSED, FailedSuspends, GpuSet, JobId, Usage
+
+
+@dataclass(slots=True)
+class JobMemory:
+    """One job."""
+
+    usage: Usage = UNUSED
+    gpus: GpuSet = frozenset()
+    """Those it is on, or was on last."""
+    first_start: float | None = None
+    held_until: float | None = None
+    """An operation failed: nothing is tried before this time."""
+    unsuspendable_until: float | None = None
+    """A suspend failed: not asked again before this time."""
+    failed_suspends: FailedSuspends | None = None
+    promised: GpuSet = frozenset()
+    """The allocation that a plan chose and that Slurm has not made yet."""
+    suspends: int = 0
+    moves: int = 0
+
+
+class Memory:
+    """All jobs. Changes go through `change`, so that observation knows which jobs to look at."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[JobId, JobMemory] = {}
+        self._changed: set[JobId] = set()
+
+    def __contains__(self, job_id: JobId) -> bool:
+        return job_id in self._jobs
+
+    def of(self, job_id: JobId) -> JobMemory:
+        """What is known, to be read only."""
+        return self._jobs.get(job_id) or JobMemory()
+
+    def change(self, job_id: JobId) -> JobMemory:
+        """The same, to be changed."""
+        self._changed.add(job_id)
+        return self._jobs.setdefault(job_id, JobMemory())
+
+    def known(self) -> Iterable[JobId]:
+        """Jobs that something is known of."""
+        return self._jobs.keys()
+
+    def take_changed(self) -> set[JobId]:
+        """Jobs changed since this was asked last."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def started(self, job_id: JobId, gpus: GpuSet, gpu_type: str, now: float) -> bool:
+        """A slice begins. False: it had begun already."""
+        if self.of(job_id).usage.since is not None:
+            return False
+        memory = self.change(job_id)
+        memory.usage = memory.usage.started(now, len(gpus), gpu_type)
+        memory.gpus = gpus
+        if memory.first_start is None:
+            memory.first_start = now
+        return True
+
+    def stopped(self, job_id: JobId, now: float) -> bool:
+        """The slice ends. False: there was none."""
+        known = self.of(job_id)
+        if known.failed_suspends is not None:
+            self.change(job_id).failed_suspends = None
+        if known.usage.since is None:
+            return False
+        self.change(job_id).usage = known.usage.stopped(max(now, known.usage.since))
+        return True
+
+    def forget(self, job_id: JobId) -> None:
+        """The job is over and accounted for."""
+        self._jobs.pop(job_id, None)
+        self._changed.add(job_id)
