@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who may have memory on which GPU. Nobody claims a GPU before its last holder is known to have left."""
+"""Who may have memory on which GPU. No job claims a GPU before its last holder is known to have left."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable
 
 from controller.errors import GandivaError
-from controller.model import ON_GPU, GpuId, GpuSet, JobId, Snapshot
+from controller.model import GpuId, GpuSet, JobId, Snapshot
 
 
 class ClaimFailed(GandivaError):
@@ -15,26 +15,24 @@ class ClaimFailed(GandivaError):
 
 
 class Ledger:
-    """Holders of GPUs: from the snapshot for jobs at rest, from the executor for jobs in transition."""
+    """Holders of GPUs: from the snapshot, and from the executor for jobs in transition."""
 
     def __init__(self) -> None:
         self._holders: dict[GpuId, set[JobId]] = {}
         self._held: dict[JobId, GpuSet] = {}
         self._leaving: set[JobId] = set()
         self._changed: asyncio.Event | None = None
-        """Set at the next change; there while somebody waits for one."""
+        """Set at the next change; there while a claim waits for one."""
 
     def sync(self, snapshot: Snapshot) -> None:
         """Take over what was observed of jobs that are not in transition."""
-        if snapshot.changes is None:
-            looked_at: Iterable[JobId] = {*self._held, *snapshot.jobs}
-        else:
-            looked_at = snapshot.changes.jobs
+        everything = snapshot.changed.everything
+        looked_at = {*self._held, *snapshot.jobs} if everything else snapshot.changed.jobs
         for job_id in looked_at:
-            if job_id in snapshot.busy:
-                continue
             job = snapshot.jobs.get(job_id)
-            holds = job.running_on if job is not None and job.phase in ON_GPU else frozenset()
+            if job is not None and job.switching:
+                continue
+            holds = job.placement.gpus if job is not None else frozenset()
             if holds != self._held.get(job_id, frozenset()):
                 self._drop(job_id)
                 if holds:
@@ -60,13 +58,13 @@ class Ledger:
         self._drop(job_id)
         self._notify()
 
-    async def claim(self, job_id: JobId, gpus: GpuSet) -> None:
-        """Hold these GPUs, all at once, as soon as others have left them.
+    async def claim(self, job_id: JobId, gpus: GpuSet, beside: frozenset[JobId] = frozenset()) -> None:
+        """Hold these GPUs, all at once, as soon as others have left them; `beside` may stay.
 
         Raises ClaimFailed when a holder is not leaving. Waits as long as all are: their own deadlines
         bound it.
         """
-        while others := self.holders(gpus) - {job_id}:
+        while others := self.holders(gpus) - beside - {job_id}:
             if blocking := others - self._leaving:
                 names = ", ".join(str(j) for j in sorted(blocking))
                 raise ClaimFailed(f"{', '.join(map(str, sorted(gpus)))} still held by job {names}")
@@ -85,7 +83,7 @@ class Ledger:
             self._holders[gpu].discard(job_id)
 
     def _notify(self) -> None:
-        # Each event is for one change: everybody waiting now looks again, nobody misses one.
+        # Each event is for one change: all that wait now look again, and none misses one.
         if self._changed is not None:
             self._changed.set()
             self._changed = None

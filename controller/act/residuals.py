@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from controller.errors import NodeError
-from controller.model import Gpu, GpuId, Job, JobId, Snapshot
+from controller.model import Gpu, GpuId, Job, JobId, Snapshot, value
 
 _MIB = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Room:
     """How much a job may leave on each GPU of a node, and why not more."""
 
@@ -24,9 +24,9 @@ def room(job: Job, node: str, seen: Snapshot, share: float) -> Room:
     """What all jobs leave on a GPU stays within this share of its memory, and within what the other jobs that
     are bound to it do not need: each of them must be able to come back."""
     found: list[Room] = []
-    ours = {gpu for gpu in job.running_on if gpu.node == node}
+    ours = {gpu for gpu in job.placement.gpus if gpu.node == node}
     rivals = [
-        other for other in seen.jobs.values() if other.id != job.id and not ours.isdisjoint(other.binding)
+        other for other in seen.jobs.values() if other.id != job.id and not ours.isdisjoint(other.placement.allocation)
     ]
     for gpu in seen.nodes[node].gpus if node in seen.nodes else ():
         if gpu.id not in ours:
@@ -37,8 +37,8 @@ def room(job: Job, node: str, seen: Snapshot, share: float) -> Room:
         )
         found.append(Room(int(share * gpu.memory_bytes) - left_bytes, text))
         for other in rivals:
-            if gpu.id in other.binding:
-                peak_bytes = other.profile.peak_memory_bytes
+            if gpu.id in other.placement.allocation:
+                peak_bytes = seen.profile_of(other.id).peak_memory_bytes
                 kept_bytes = sum(size for by, size in gpu.left_by if by not in (job.id, other.id))
                 text = (
                     f"job {other.id} has had {peak_bytes // _MIB} MiB on a GPU, and may need it on {gpu.id}"
@@ -55,7 +55,7 @@ def require_room(
 ) -> None:
     """Raises NodeError gpu_busy where the job, once it has as much memory as it is known to have had, does
     not fit beside what others have left, as it was seen or since then."""
-    peak_bytes = job.profile.peak_memory_bytes
+    peak_bytes = seen.profile_of(job.id).peak_memory_bytes
     for gpu_id in sorted(gpus) if peak_bytes else ():
         node = seen.nodes.get(gpu_id.node)
         gpu = next((gpu for gpu in node.gpus if gpu.id == gpu_id), None) if node is not None else None

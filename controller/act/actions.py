@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the controller can do to a job."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from controller.model import GpuSet, JobId, value
+
+
+@value
+class Place:
+    """Bind a queued job and let Slurm start it."""
+
+    job_id: JobId
+    gpus: GpuSet
+    allocation: GpuSet
+    reason: str
+    shares_with: frozenset[JobId] = frozenset()
+
+
+@value
+class Suspend:
+    """Take a job off its GPUs and, in suspend mode `slurm`, suspend it in Slurm. Also completes a suspend that
+    was cut short after the job had left its GPUs."""
+
+    job_id: JobId
+    reason: str
+
+
+@value
+class Resume:
+    """Let a job go on, on these GPUs. Also recovers a job whose parts disagree (`Phase.STUCK`)."""
+
+    job_id: JobId
+    gpus: GpuSet
+    reason: str
+    shares_with: frozenset[JobId] = frozenset()
+
+
+@value
+class Requeue:
+    """Stop a job and put it back into the queue; it starts again from its own checkpoint."""
+
+    job_id: JobId
+    reason: str
+
+
+@value
+class Cancel:
+    """End a job for good: it cannot be suspended, and the site says so (`suspend.unsuspendable`)."""
+
+    job_id: JobId
+    reason: str
+
+
+@value
+class Withdraw:
+    """Take back a release that no plan waits for, or restore a hold of ours."""
+
+    job_id: JobId
+    reason: str
+
+
+Action: TypeAlias = Place | Suspend | Resume | Requeue | Cancel | Withdraw
+FREES = (Suspend, Requeue, Cancel, Withdraw)
+"""Actions that free GPUs; they come first."""

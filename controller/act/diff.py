@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which actions lead from what is observed to what is planned. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from controller.act.actions import FREES, Action, Cancel, Place, Requeue, Resume, Suspend, Withdraw
+from controller.model import Job, JobId, Phase, Snapshot, SuspendMethod, Target, Unsuspendable
+
+
+def diff(
+    snapshot: Snapshot,
+    targets: Mapping[JobId, Target],
+    reasons: Mapping[JobId, str],
+    looked_at: Iterable[JobId],
+    *,
+    suspend_in_slurm: bool,
+    default_method: SuspendMethod,
+) -> list[Action]:
+    """The actions for the jobs that changed or have a target, those that free GPUs first.
+
+    A job without a target stays as it is; one whose parts disagree is recovered all the same. Nothing is done
+    to jobs in transition, to held ones, or to those whose state is not known.
+    """
+    actions: list[Action] = []
+    for job_id in sorted({*looked_at, *targets}):
+        job = snapshot.jobs.get(job_id)
+        if job is None or job.switching:
+            continue
+        reason = reasons.get(job_id, "")
+        action = _action(job, targets.get(job_id), reason, suspend_in_slurm, default_method)
+        if action is not None:
+            actions.append(action)
+    return sorted(actions, key=lambda action: not isinstance(action, FREES))
+
+
+def _action(
+    job: Job, target: Target | None, reason: str, suspend_in_slurm: bool, method: SuspendMethod
+) -> Action | None:
+    wanted = None if target is None else target.placement
+    match job.phase:
+        case Phase.STARTING:
+            return Withdraw(job.id, "stale release; job re-held")
+        case Phase.STUCK if job.held_until is None:
+            # Its memory may be on its GPUs: no other job can have them, so the way out is to let it run.
+            return Resume(job.id, job.placement.gpus, "recovers an incomplete suspend or resume")
+        case Phase.QUEUED if wanted is not None and wanted.gpus:
+            return Place(job.id, wanted.gpus, wanted.allocation, reason, wanted.shares_with)
+        case Phase.SUSPENDED | Phase.YIELDED if wanted is not None and wanted.gpus:
+            return Resume(job.id, wanted.gpus, reason, wanted.shares_with)
+        case Phase.YIELDED if suspend_in_slurm and job.held_until is None:
+            return Suspend(job.id, reason or "completes an incomplete suspend")
+        case Phase.RUNNING if wanted is not None and wanted.gpus != job.placement.gpus:
+            return _leave(job, bool(wanted.gpus), reason, method)
+    return None
+
+
+def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action | None:
+    """Take a running job off its GPUs, for others or to go on elsewhere."""
+    if not job.may_stop:
+        return None
+    failed = job.failed_suspends
+    if failed is not None and failed.way_out is not Unsuspendable.KEEP:
+        if moves:
+            return None
+        words = f"it cannot be suspended (failed attempts: {failed.tries}): {failed.why}"
+        return Cancel(job.id, words) if failed.way_out is Unsuspendable.CANCEL else Requeue(job.id, words)
+    if moves:
+        return Suspend(job.id, f"moves to other GPUs of its server: {reason or 'its turn'}")
+    if (job.request.suspend or method) is SuspendMethod.REQUEUE:
+        return Requeue(job.id, reason)
+    return Suspend(job.id, reason)

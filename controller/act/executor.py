@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Carrying actions out: one task per job, each a fixed sequence of steps with deadlines.
+
+Rules that hold at every step:
+
+* GPUs are freed before they are claimed (`Ledger`), in parallel over disjoint GPUs.
+* A job is suspended in Slurm only after its nodes acknowledged that its memory is off its GPUs, and its GPUs are
+  free only after its nodes have stopped its processes and looked once more.
+* What fails is undone as far as possible, and the job keeps its GPUs until its nodes say otherwise.
+* Nothing depends on the executor's memory: it may die between any two steps. The next controller sees from Slurm
+  and the nodes how far the job got (`Phase`) and goes on from there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controller.act.actions import FREES, Action, Cancel, Place, Requeue, Resume, Suspend, Withdraw
+from controller.act.ledger import ClaimFailed
+from controller.act.place import place
+from controller.act.recorder import Outcome
+from controller.act.requeue import cancel, requeue, withdraw
+from controller.act.resume import resume
+from controller.act.site import JobEnded, Operation, Site
+from controller.act.suspend import suspend
+from controller.errors import GandivaError, UnknownJob
+from controller.model import JobId, Snapshot
+from controller.observe.derive import InFlight
+
+log = logging.getLogger(__name__)
+
+_OPERATIONS: Mapping[type[Any], Callable[[Operation, Any], Coroutine[Any, Any, None]]] = {
+    Place: place,
+    Suspend: suspend,
+    Resume: resume,
+    Requeue: requeue,
+    Cancel: cancel,
+    Withdraw: withdraw,
+}
+
+
+@dataclass(slots=True)
+class _Task:
+    """An operation under way."""
+
+    action: Action
+    operation: Operation
+    flight: InFlight
+    task: asyncio.Task[None] | None = None
+
+
+class Executor:
+    """Runs operations concurrently, at most one per job."""
+
+    def __init__(self, site: Site, on_change: Callable[[], None] = lambda: None) -> None:
+        """`on_change`: called when an operation has ended."""
+        self.site = site
+        self._on_change = on_change
+        self._tasks: dict[JobId, _Task] = {}
+        self._ended: dict[JobId, InFlight] = {}
+        """Those whose transition ended since the last observation began."""
+
+    def mark(self) -> None:
+        """Call before an observation begins."""
+        self._ended = {}
+
+    def in_flight(self) -> Mapping[JobId, InFlight]:
+        """Jobs in transition, and those whose transition ended since `mark`: what was seen of them may be out of
+        date."""
+        return {**self._ended, **{job_id: task.flight for job_id, task in self._tasks.items()}}
+
+    def sync(self, snapshot: Snapshot) -> None:
+        """Take over who holds which GPU."""
+        self.site.ledger.sync(snapshot)
+        self.site.seen = snapshot
+        self.site.left = {i: left for i, left in self.site.left.items() if i in self._tasks}
+
+    def apply(self, actions: Sequence[Action], snapshot: Snapshot) -> None:
+        """Start the actions; returns at once."""
+        for action in actions:
+            job_id = action.job_id
+            if job_id in self._tasks:
+                continue
+            job = snapshot.jobs[job_id]
+            flight = InFlight(None)
+            if isinstance(action, Place):
+                flight = InFlight(action.gpus, action.allocation)
+            elif isinstance(action, Resume):
+                flight = InFlight(action.gpus, job.placement.allocation)
+            gpus = flight.starts_on or job.placement.gpus or job.last
+            number = self.site.recorder.operation_begins(action, gpus, self.site.clock.now())
+            if isinstance(action, FREES) and not isinstance(action, Withdraw):
+                self.site.ledger.leaving(job_id)
+            task = self._tasks[job_id] = _Task(action, Operation(self.site, job, number), flight)
+            task.task = asyncio.create_task(self._run(task), name=f"job-{job_id}")
+
+    async def drain(self, deadline_seconds: float) -> bool:
+        """Wait for what is under way. False: something was still going on at the deadline."""
+        tasks = [task.task for task in self._tasks.values() if task.task is not None]
+        if not tasks:
+            return True
+        _, pending = await asyncio.wait(tasks, timeout=deadline_seconds)
+        return not pending
+
+    def abandon(self, job_id: JobId) -> None:
+        """The job is gone, and its id is another job's now: do nothing more under this id."""
+        task = self._tasks.get(job_id)
+        if task is not None and task.task is not None:
+            task.operation.abandoned = True
+            task.task.cancel()
+
+    def cancel(self) -> None:
+        """Drop what is under way, as a crash would; the next controller picks it up."""
+        for task in self._tasks.values():
+            if task.task is not None:
+                task.task.cancel()
+
+    async def _run(self, task: _Task) -> None:
+        outcome, error, site = Outcome.DONE, "", self.site
+        job_id = task.operation.job.id
+        try:
+            await _OPERATIONS[type(task.action)](task.operation, task.action)
+        except (UnknownJob, JobEnded):
+            outcome = Outcome.JOB_ENDED
+        except GandivaError as failure:
+            outcome, error = Outcome.FAILED, str(failure)
+            if not isinstance(failure, ClaimFailed):
+                kind = type(task.action).__name__.lower()
+                log.warning("job %s: %s failed: %s; see gandiva explain %s", job_id, kind, failure, job_id)
+        except asyncio.CancelledError:
+            if not task.operation.abandoned:
+                raise
+            outcome = Outcome.JOB_ENDED
+            site.ledger.release(job_id)
+        except Exception:
+            # A bug must cost one operation, not the controller.
+            log.exception("job %s: internal error in %s; please report it", job_id, task.action)
+            outcome, error = Outcome.FAILED, "internal error, see the log"
+            site.hold(job_id, site.settings.place_retry_seconds, "internal-error", error)
+        finally:
+            site.ledger.stays(job_id)
+            self._tasks.pop(job_id, None)
+            self._ended[job_id] = task.flight
+        site.recorder.operation_ends(task.operation.number, outcome, error, site.clock.now())
+        self._on_change()

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Place: bind a queued job to its GPUs and let Slurm start it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from controller.act import residuals
+from controller.act.actions import Place
+from controller.act.recorder import Step
+from controller.act.site import OVER, JobEnded, Operation, Site, gather
+from controller.cluster.port import LIMIT_REASONS, JobState, SlurmJob
+from controller.errors import ClusterRefused, ClusterUnavailable, GandivaError, UnknownJob
+from controller.model import GpuSet, Job, JobId, by_node
+
+log = logging.getLogger(__name__)
+
+_STARTED = frozenset({JobState.RUNNING, JobState.SUSPENDED})
+_LIMIT_SECONDS = 5.0
+"""A job at a limit may start when another one ends just now; after that its GPUs are others'."""
+
+
+class _AtLimit(ClusterRefused):
+    """Slurm starts no more of its user's, account's or QOS' jobs for now."""
+
+
+async def place(operation: Operation, action: Place) -> None:
+    """Claim, prepare, bind, release, and wait for the start. What fails is taken back."""
+    site, job = operation.site, operation.job
+    operation.step(Step.CLAIM)
+    await site.ledger.claim(job.id, action.gpus, action.shares_with)
+    try:
+        residuals.require_room(job, action.gpus, site.seen, site.left)
+        operation.step(Step.PREPARE)
+        await _prepare(site, job, action)
+        operation.step(Step.BIND)
+        await site.cluster.bind(job.id, action.allocation)
+        operation.step(Step.RELEASE)
+        await site.cluster.release(job.id)
+        operation.step(Step.AWAIT_START)
+        released = site.clock.now()
+        started = await _await_start(site, job.id)
+    except GandivaError as failure:
+        settings, limited = site.settings, isinstance(failure, _AtLimit)
+        # At a limit as often as if it had been waited for; meanwhile its GPUs are another's to use.
+        pause = settings.start_deadline_seconds if limited else settings.place_retry_seconds
+        site.hold(job.id, pause, "place-failed", str(failure))
+        if not isinstance(failure, UnknownJob | JobEnded):
+            operation.step(Step.UNDO)
+            await take_back(site, job.id)
+        site.ledger.release(job.id)
+        raise
+    if started.state in OVER:
+        _charge(site, started, action.gpus, released)
+        site.ledger.release(job.id)
+        raise JobEnded(f"job {job.id} ended before it was seen running")
+    if started.binding != action.allocation:
+        # From now on these are its GPUs; the next snapshot says so too.
+        message = f"started on {names(started.binding)} instead of {names(action.allocation)}"
+        site.recorder.event("binding-differs", message, site.clock.now(), job.id)
+        log.error("job %s: %s; it stays there. Who changed its request?", job.id, message)
+    # Slurm may have been away when it started; its own time counts where it can be true.
+    since = started.start_time
+    believable = since is not None and released <= since <= site.clock.now()
+    site.begin_slice(job.id, action.gpus, since if believable else None)
+
+
+def _charge(site: Site, job: SlurmJob, gpus: GpuSet, released: float) -> None:
+    """A job that is over and was not seen running was on its GPUs for as long as Slurm states, since its
+    release at the earliest: Slurm's times are whole seconds."""
+    assert job.start_time is not None
+    now = site.clock.now()
+    since = min(max(released, job.start_time), now)
+    site.begin_slice(job.id, gpus, since)
+    if job.end_time is not None:
+        end = min(since + max(0.0, job.end_time - job.start_time), now)
+        if site.memory.stopped(job.id, end):
+            site.recorder.slice_ends(job.id, "job ended", end)
+
+
+async def _prepare(site: Site, job: Job, action: Place) -> None:
+    wanted = by_node(action.gpus)
+    await gather(
+        site.nodes.prepare(
+            node,
+            job.id,
+            uid=job.uid,
+            gpus=wanted.get(node, ordinals),
+            binding=ordinals,
+            deadline_seconds=site.settings.node_call_deadline_seconds,
+        )
+        for node, ordinals in by_node(action.allocation).items()
+    )
+
+
+async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
+    """Until Slurm says RUNNING, or that it ran. Raises ClusterRefused at the start deadline, and long before it
+    where a limit of an association or a QOS stands in the way."""
+    begin = site.clock.now()
+    deadline = begin + site.settings.start_deadline_seconds
+    pause_seconds = 0.05
+    while True:
+        try:
+            job = await site.cluster.job(job_id)
+        except ClusterUnavailable:
+            if site.clock.now() >= deadline:
+                raise
+        else:
+            if job.state in _STARTED or (job.state in OVER and job.start_time is not None):
+                return job
+            if job.state in OVER:
+                raise JobEnded(f"job {job_id} ended while it was starting")
+            now = site.clock.now()
+            limited = job.reason.startswith(LIMIT_REASONS) and now >= begin + _LIMIT_SECONDS
+            if limited or now >= deadline:
+                kind = _AtLimit if limited else ClusterRefused
+                raise kind(
+                    f"Slurm did not start it within {now - begin:.0f} s (reason: {job.reason or 'none given'})"
+                )
+        await asyncio.sleep(pause_seconds)
+        pause_seconds = min(1.0, pause_seconds * 1.5)
+
+
+async def take_back(site: Site, job_id: JobId) -> None:
+    """Hold it again. If it started in the last moment, it runs; the next snapshot shows it."""
+    try:
+        await site.cluster.hold(job_id)
+        await site.cluster.unbind(job_id)
+    except ClusterRefused as refused:
+        log.info("job %s: not taken back: %s", job_id, refused)
+
+
+def names(gpus: GpuSet) -> str:
+    """For messages."""
+    return ",".join(str(gpu) for gpu in sorted(gpus)) or "no GPU"

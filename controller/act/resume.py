@@ -1,0 +1,83 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Resume: a suspended job goes on, on the same or other GPUs of its allocation."""
+
+from __future__ import annotations
+
+import logging
+
+from controller.act import residuals
+from controller.act.actions import Resume
+from controller.act.recorder import Step
+from controller.act.site import JobEnded, Operation, Site, gather
+from controller.errors import GandivaError, NodeError
+from controller.model import GpuSet, Job, Phase, by_node
+
+log = logging.getLogger(__name__)
+
+_STILL_OFF = frozenset({"gpu_busy", "unsupported"})
+"""Errors after which the job is off its GPUs as before: they are not free, or it cannot move to them."""
+
+
+async def resume(operation: Operation, action: Resume) -> None:
+    """On failure the job stays off its GPUs where that is known; else its next phase shows where it is."""
+    site, job, settings = operation.site, operation.job, operation.site.settings
+    operation.step(Step.CLAIM)
+    await site.ledger.claim(job.id, action.gpus, action.shares_with)
+    try:
+        residuals.require_room(job, action.gpus, site.seen, site.left)
+    except NodeError as failure:
+        site.hold(job.id, settings.place_retry_seconds, "resume-failed", str(failure))
+        site.ledger.release(job.id)
+        raise
+    try:
+        if settings.suspend_in_slurm or job.phase is not Phase.YIELDED:
+            operation.step(Step.SLURM_RESUME)
+            await site.patiently(site.cluster.resume, job.id)
+        operation.step(Step.NODE_RESUME)
+        await put_back(site, job, action.gpus)
+    except GandivaError as failure:
+        if await site.has_ended(job.id):
+            site.ledger.release(job.id)
+            raise JobEnded(f"job {job.id} ended while it was being resumed") from failure
+        site.hold(job.id, settings.place_retry_seconds, "resume-failed", str(failure))
+        one_node = len(by_node(job.placement.allocation)) == 1
+        if isinstance(failure, NodeError) and failure.kind in _STILL_OFF and one_node:
+            # A gang over several nodes may be back on some of them: it counts as STUCK and is tried again.
+            operation.step(Step.UNDO)
+            if settings.suspend_in_slurm:
+                await site.patiently(site.cluster.suspend, job.id)
+            await site.stop_processes(job)
+            site.ledger.release(job.id)
+        raise
+    site.begin_slice(job.id, action.gpus)
+
+
+async def put_back(site: Site, job: Job, gpus: GpuSet) -> None:
+    """The job's state returns to its GPUs on all nodes."""
+    try:
+        await _resume_on_nodes(site, job, gpus)
+    except NodeError as failure:
+        if failure.kind != "halted" or not site.settings.suspend_in_slurm:
+            raise
+        # Slurm takes it for running and would not resume it, yet it is frozen: a slurmctld that was killed
+        # forgets the suspends of its last seconds. Suspended once more, it can be resumed.
+        message = f"{failure}; suspending and resuming it in Slurm once more"
+        log.warning("job %s: %s", job.id, message)
+        site.recorder.event("thawed", message, site.clock.now(), job.id)
+        await site.patiently(site.cluster.suspend, job.id)
+        await site.patiently(site.cluster.resume, job.id)
+        await _resume_on_nodes(site, job, gpus)
+
+
+async def _resume_on_nodes(site: Site, job: Job, gpus: GpuSet) -> None:
+    wanted = by_node(gpus)
+    await gather(
+        site.nodes.resume(
+            node,
+            job.id,
+            gpus=wanted.get(node, ordinals),
+            binding=ordinals,
+            deadline_seconds=site.settings.resume_deadline_seconds,
+        )
+        for node, ordinals in by_node(job.placement.allocation).items()
+    )

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What every operation works with: the ports, the ledger, the recorder, and calls that several of them make."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from controller.act.ledger import Ledger
+from controller.act.recorder import Recorder, Step
+from controller.act.settings import ExecutorSettings
+from controller.cluster.port import ClusterPort, JobState, SlurmJob
+from controller.errors import ClusterError, ClusterUnavailable, GandivaError, UnknownJob
+from controller.loop.clock import Clock
+from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, by_node
+from controller.nodes.port import NodePort
+from controller.observe.memory import Memory
+
+log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
+
+
+class JobEnded(GandivaError):
+    """The job ended by itself meanwhile; nothing is wrong."""
+
+
+@dataclass
+class Site:
+    """The ports and the books. One for all operations of a controller."""
+
+    cluster: ClusterPort
+    nodes: NodePort
+    clock: Clock
+    memory: Memory
+    recorder: Recorder
+    settings: ExecutorSettings
+    ledger: Ledger = field(default_factory=Ledger)
+    seen: Snapshot | None = None
+    left: dict[JobId, Mapping[GpuId, int]] = field(default_factory=dict)
+    """Bytes that jobs have left on their GPUs since that was seen."""
+
+    # -- slices ---------------------------------------------------------------------------------------
+
+    def begin_slice(self, job_id: JobId, gpus: GpuSet, since: float | None = None) -> None:
+        """The job may use these GPUs from now on, or since then."""
+        now = self.clock.now() if since is None else since
+        last = self.memory.of(job_id).gpus
+        if last and last != gpus:
+            self.memory.change(job_id).moves += 1
+        gpu = self.seen.gpu(next(iter(gpus))) if self.seen is not None and gpus else None
+        if self.memory.started(job_id, gpus, gpu.model if gpu is not None else "", now):
+            self.recorder.slice_begins(job_id, gpus, now)
+
+    def end_slice(self, job_id: JobId, reason: str, at: float | None = None) -> None:
+        """The job is known to have left its GPUs, now or then."""
+        now = self.clock.now() if at is None else at
+        if self.memory.stopped(job_id, now):
+            self.memory.change(job_id).suspends += 1
+            self.recorder.slice_ends(job_id, reason, now)
+
+    # -- calls ----------------------------------------------------------------------------------------
+
+    async def patiently(self, call: Callable[[JobId], Awaitable[None]], job_id: JobId) -> None:
+        """A call to Slurm that is harmless to repeat: again while Slurm is unavailable, a few times."""
+        for pause_seconds in (0.2, 1.0, 3.0):
+            try:
+                await call(job_id)
+                return
+            except ClusterUnavailable as unavailable:
+                log.info("job %s: %s; trying again", job_id, unavailable)
+                await asyncio.sleep(pause_seconds)
+        await call(job_id)
+
+    async def has_ended(self, job_id: JobId) -> bool:
+        """Whether Slurm says so."""
+        try:
+            return (await self.cluster.job(job_id)).state in OVER
+        except UnknownJob:
+            return True
+        except ClusterError:
+            return False
+
+    async def until(self, job_id: JobId, after: str, *states: JobState) -> SlurmJob:
+        """The job once it is in one of these states. Raises ClusterUnavailable at the start deadline."""
+        deadline = self.clock.now() + self.settings.start_deadline_seconds
+        pause_seconds = 0.1
+        while (seen := await self.cluster.job(job_id)).state not in states:
+            if self.clock.now() >= deadline:
+                raise ClusterUnavailable(f"job {job_id} is still {seen.state_name} after {after}")
+            await asyncio.sleep(pause_seconds)
+            pause_seconds = min(1.0, pause_seconds * 1.5)
+        return seen
+
+    async def on_nodes(self, job: Job, call: Callable[[str], Coroutine[Any, Any, T]]) -> dict[str, T]:
+        """One call for each node of the job's allocation."""
+        names = sorted(by_node(job.placement.allocation))
+        return dict(zip(names, await gather(call(name) for name in names), strict=True))
+
+    async def stop_processes(self, job: Job) -> None:
+        """The job's processes stop, and are seen to have no memory on its GPUs: only then these are free."""
+        deadline_seconds = self.settings.node_call_deadline_seconds
+        await self.on_nodes(job, lambda node: self.nodes.stop(node, job.id, deadline_seconds=deadline_seconds))
+
+    def hold(self, job_id: JobId, seconds: float, kind: str, message: str) -> None:
+        """Try nothing with this job for so long; say why."""
+        now = self.clock.now()
+        self.memory.change(job_id).held_until = now + seconds
+        self.recorder.event(kind, message, now, job_id)
+
+
+@dataclass
+class Operation:
+    """One action under way: its job as it was when it began."""
+
+    site: Site
+    job: Job
+    number: int
+    abandoned: bool = False
+
+    def step(self, step: Step) -> None:
+        """The next step begins."""
+        if self.abandoned:
+            # A call that ends as it is cancelled may swallow that: `asyncio.wait_for` before Python 3.12.
+            raise asyncio.CancelledError
+        self.site.recorder.operation_step(self.number, step, self.site.clock.now())
+
+
+async def gather(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """All of them to their end, then the first error if there was one: an undo must not overtake a call that
+    is still going on at another node."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    done: list[T] = []
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result
+        done.append(result)
+    return done

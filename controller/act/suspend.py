@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Suspend: the job's memory leaves its GPUs, Slurm suspends it, its processes are seen to have stopped."""
+
+from __future__ import annotations
+
+import logging
+
+from controller.act import residuals
+from controller.act.actions import Suspend
+from controller.act.place import names
+from controller.act.recorder import Step
+from controller.act.resume import put_back
+from controller.act.site import JobEnded, Operation, Site, gather
+from controller.errors import ClusterRefused, GandivaError, NodeError
+from controller.model import (
+    FailedSuspends,
+    GpuId,
+    Job,
+    Phase,
+    SuspendMethod,
+    Unsuspendable,
+    by_node,
+)
+from controller.nodes.port import Offload
+
+log = logging.getLogger(__name__)
+
+_OF_THE_JOB = frozenset(
+    {"deadline", "driver", "host_memory", "left_on_gpu", "not_cooperative", "unsupported"}
+)
+"""Kinds of errors that show that a job cannot be suspended; others are its node's."""
+
+
+async def suspend(operation: Operation, action: Suspend) -> None:
+    """On failure the job goes on where it is, and keeps its GPUs."""
+    site, job = operation.site, operation.job
+    left_at: float | None = None
+    if job.phase is not Phase.YIELDED:
+        try:
+            empty = await _leave_gpus(operation)
+        except GandivaError as failure:
+            await _failed(operation, failure)
+            raise
+        if not empty:
+            left_at = site.clock.now()
+    if site.settings.suspend_in_slurm:
+        operation.step(Step.SLURM_SUSPEND)
+        try:
+            await site.patiently(site.cluster.suspend, job.id)
+        except ClusterRefused as refused:
+            if await site.has_ended(job.id):
+                raise JobEnded(f"job {job.id} ended while it was being suspended") from refused
+            raise
+    operation.step(Step.STOP)
+    try:
+        await site.stop_processes(job)
+    except GandivaError as failure:
+        await _failed(operation, failure)
+        raise
+    site.end_slice(job.id, action.reason, left_at)
+    site.ledger.release(job.id)
+
+
+async def _leave_gpus(operation: Operation) -> bool:
+    """Get the job's memory off its GPUs. True: it had none. Raises NodeError with the reason of the last way
+    that was tried."""
+    site, job, settings = operation.site, operation.job, operation.site.settings
+    method = job.request.suspend or settings.default_method
+    # Where several GPUs are in use the driver cannot help, and the agent says so; but a job that has not
+    # touched any of them yet can be stopped as it is.
+    may_checkpoint = len(by_node(job.placement.allocation)) == 1 and (
+        method is SuspendMethod.TRANSPARENT or settings.transparent_fallback
+    )
+    uncooperative: NodeError | None = None
+    if method is not SuspendMethod.TRANSPARENT:
+        try:
+            operation.step(Step.PAUSE)
+            await _pause(site, job)
+            operation.step(Step.OFFLOAD)
+            answers = await site.on_nodes(job, lambda node: _offload(site, node, job))
+            site.left[job.id] = {
+                GpuId(node, ordinal): size
+                for node, answer in answers.items()
+                for ordinal, size in answer.left_on.items()
+            }
+            return all(answer.empty for answer in answers.values())
+        except NodeError as failure:
+            if not may_checkpoint or failure.kind not in ("not_cooperative", "deadline"):
+                raise
+            uncooperative = failure
+            log.info("job %s: %s; trying the driver's checkpoint", job.id, failure)
+    operation.step(Step.CHECKPOINT)
+    try:
+        answers = await site.on_nodes(
+            job,
+            lambda node: site.nodes.checkpoint(
+                node,
+                job.id,
+                residual_limit_bytes=0,  # the driver takes all of a process off, its context too
+                deadline_seconds=settings.offload_deadline_seconds,
+            ),
+        )
+    except NodeError as failure:
+        if uncooperative is not None and job.gpus > 1 and failure.kind == "unsupported":
+            raise uncooperative from failure  # that is what its user can do something about
+        raise
+    return all(answer.empty for answer in answers.values())
+
+
+async def _pause(site: Site, job: Job) -> None:
+    """All ranks on all nodes at one step boundary (docs/interfaces.md, "Agreeing on one step")."""
+    nodes = sorted(by_node(job.placement.allocation))
+    deadline_seconds = site.settings.step_deadline_seconds
+    if len(nodes) == 1:
+        await site.nodes.pause(nodes[0], job.id, floor_step=0, wait_seconds=deadline_seconds, sole=True)
+        return
+    deadline = site.clock.now() + deadline_seconds
+    floor_step = 0
+    while True:
+        answers = await gather(
+            site.nodes.pause(node, job.id, floor_step=floor_step, wait_seconds=0.2, sole=False)
+            for node in nodes
+        )
+        target = max(answer.target_step for answer in answers)
+        # An agent sees the ranks of its own node: some may not have attached yet elsewhere.
+        ranks = [rank for answer in answers for rank in answer.ranks]
+        complete = len(ranks) >= max((rank.world_size for rank in ranks), default=0)
+        if complete and all(a.all_blocked and a.target_step == target for a in answers):
+            return
+        if site.clock.now() >= deadline:
+            late = ", ".join(n for n, answer in zip(nodes, answers, strict=True) if not answer.all_blocked)
+            text = f"job {job.id} did not reach step {target} within {deadline_seconds:g} s"
+            raise NodeError(late, "deadline", text)
+        floor_step = target
+
+
+async def _offload(site: Site, node: str, job: Job) -> Offload:
+    settings, limit_bytes, why = site.settings, site.settings.residual_limit_bytes, ""
+    if limit_bytes:
+        room = residuals.room(job, node, site.seen, settings.residual_fraction)
+        if room.bytes < limit_bytes:
+            limit_bytes, why = room.bytes, room.why
+    try:
+        return await site.nodes.offload(
+            node,
+            job.id,
+            residual_limit_bytes=limit_bytes,
+            release_context=settings.release_context,
+            deadline_seconds=settings.offload_deadline_seconds,
+        )
+    except NodeError as failure:
+        if failure.kind != "left_on_gpu" or not why:
+            raise
+        # Not for anything of this job's: that never ends it (`suspend.unsuspendable`).
+        raise NodeError(node, "gpu_busy", f"{failure.message}; {why}") from failure
+
+
+async def _failed(operation: Operation, failure: GandivaError) -> None:
+    """The job keeps its GPUs. Put it back to work, and leave it alone for a while."""
+    site, job, settings = operation.site, operation.job, operation.site.settings
+    site.ledger.stays(job.id)
+    if await site.has_ended(job.id):
+        raise JobEnded(f"job {job.id} ended while it was being suspended") from failure
+    if job.phase is Phase.YIELDED:
+        # Its GPUs may be another job's by now: what is observed of it next decides.
+        site.hold(job.id, settings.place_retry_seconds, "suspend-failed", str(failure))
+        return
+    now, memory, way_out = site.clock.now(), site.memory.change(job.id), Unsuspendable.KEEP
+    if isinstance(failure, NodeError) and failure.kind in _OF_THE_JOB:
+        before = memory.failed_suspends
+        tries = 1 if before is None else before.tries + 1
+        way_out = _way_out(site, job, tries)
+        since = now if before is None else before.since
+        memory.failed_suspends = FailedSuspends(tries, since, str(failure), way_out)
+    message = f"could not be taken off {names(job.placement.gpus)}: {failure}; "
+    if way_out is Unsuspendable.KEEP:
+        memory.unsuspendable_until = now + settings.retry_after_seconds
+        message += f"it keeps them, next try in {settings.retry_after_seconds:g} s"
+    else:
+        memory.unsuspendable_until = None
+        message += f"too many failed suspends in a row, and suspend.unsuspendable is {way_out.value}"
+    site.recorder.event("suspend-failed", message, now, job.id)
+    log.error("job %s (user %s): %s", job.id, job.user, message)
+    operation.step(Step.UNDO)
+    try:
+        if settings.suspend_in_slurm:
+            await site.patiently(site.cluster.resume, job.id)
+        await put_back(site, job, job.placement.gpus)
+    except GandivaError as undo_failure:
+        # Its phase will be STUCK or UNKNOWN, and the loop keeps trying.
+        log.error("job %s: not back at work yet, tried again every turn: %s", job.id, undo_failure)
+
+
+def _way_out(site: Site, job: Job, tries: int) -> Unsuspendable:
+    """What the site does with a job whose suspend has failed so many times in a row. A user who has refused that
+    the job moves has refused that it is requeued."""
+    settings = site.settings
+    refused = settings.unsuspendable is Unsuspendable.REQUEUE and job.request.may_migrate is False
+    return Unsuspendable.KEEP if refused or tries < settings.unsuspendable_tries else settings.unsuspendable
