@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What the policy remembers, kept in the journal: one row for each job, and one for the rest."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from controller.errors import JournalError
+from controller.journal.port import JournalPort
+from controller.model import JobId, Memory, Note
+
+log = logging.getLogger(__name__)
+
+
+class PolicyMemory:
+    """The memory of one policy, by its name."""
+
+    def __init__(self, journal: JournalPort, policy_name: str) -> None:
+        """Begins with what the journal has; with nothing where that cannot be read."""
+        self._journal, self._name = journal, policy_name
+        self._common: dict[str, Any] = {}
+        self._notes: dict[JobId, Note] = {}
+        try:
+            common = journal.load_state(self._key)
+            self._common = common if isinstance(common, dict) else {}
+            self._notes = journal.notes(policy_name)
+        except JournalError as error:
+            log.error("%s; policy %s begins with nothing remembered", error, policy_name)
+
+    @property
+    def _key(self) -> str:
+        return f"policy:{self._name}"
+
+    @property
+    def memory(self) -> Memory:
+        """All of it."""
+        return Memory(self._common, self._notes)
+
+    def take(self, changes: Memory) -> None:
+        """A plan's changes."""
+        if changes.common:
+            self._common = {**self._common, **changes.common}
+            self._journal.save_state(self._key, self._common)
+        for job_id, note in changes.jobs.items():
+            if note is None:
+                self._notes.pop(job_id, None)
+            else:
+                self._notes[job_id] = note
+            self._journal.save_note(self._name, job_id, note)
