@@ -28,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from controller.clock import LoopClock
-from controller.cluster.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, make_nodes, request_text
+from controller.slurm.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, make_nodes, request_text
 from controller.executor import ExecutorSettings
 from controller.journal import Journal
 from controller.loop import Controller, LoopSettings

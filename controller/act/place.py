@@ -10,9 +10,9 @@ from controller.act import residuals
 from controller.act.actions import Place
 from controller.act.recorder import Step
 from controller.act.site import OVER, JobEnded, Operation, Site, gather
-from controller.cluster.port import LIMIT_REASONS, JobState, SlurmJob
 from controller.errors import ClusterRefused, ClusterUnavailable, GandivaError, UnknownJob
 from controller.model import GpuSet, Job, JobId, by_node
+from controller.slurm.port import LIMIT_REASONS, JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from controller.act.actions import Cancel, Requeue, Withdraw
 from controller.act.place import take_back
 from controller.act.recorder import Step
 from controller.act.site import OVER, JobEnded, Operation, Site
-from controller.cluster.port import JobState
 from controller.errors import ClusterRefused
 from controller.model import JobId, Unsuspendable
+from controller.slurm.port import JobState
 
 log = logging.getLogger(__name__)
 

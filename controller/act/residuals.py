@@ -26,7 +26,9 @@ def room(job: Job, node: str, seen: Snapshot, share: float) -> Room:
     found: list[Room] = []
     ours = {gpu for gpu in job.placement.gpus if gpu.node == node}
     rivals = [
-        other for other in seen.jobs.values() if other.id != job.id and not ours.isdisjoint(other.placement.allocation)
+        other
+        for other in seen.jobs.values()
+        if other.id != job.id and not ours.isdisjoint(other.placement.allocation)
     ]
     for gpu in seen.nodes[node].gpus if node in seen.nodes else ():
         if gpu.id not in ours:

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from controller.act.ledger import Ledger
 from controller.act.recorder import Recorder, Step
 from controller.act.settings import ExecutorSettings
-from controller.cluster.port import ClusterPort, JobState, SlurmJob
 from controller.errors import ClusterError, ClusterUnavailable, GandivaError, UnknownJob
 from controller.loop.clock import Clock
 from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, by_node
 from controller.nodes.port import NodePort
 from controller.observe.memory import Memory
+from controller.slurm.port import ClusterPort, JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -104,7 +104,9 @@ class Site:
     async def stop_processes(self, job: Job) -> None:
         """The job's processes stop, and are seen to have no memory on its GPUs: only then these are free."""
         deadline_seconds = self.settings.node_call_deadline_seconds
-        await self.on_nodes(job, lambda node: self.nodes.stop(node, job.id, deadline_seconds=deadline_seconds))
+        await self.on_nodes(
+            job, lambda node: self.nodes.stop(node, job.id, deadline_seconds=deadline_seconds)
+        )
 
     def hold(self, job_id: JobId, seconds: float, kind: str, message: str) -> None:
         """Try nothing with this job for so long; say why."""

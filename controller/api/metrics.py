@@ -25,10 +25,10 @@ from prometheus_client.registry import Collector
 
 from controller import __version__
 from controller.api.live import LiveState, Published, uses
-from controller.cluster.measured import CALLS
-from controller.cluster.measured import OUTCOMES as CALL_OUTCOMES
 from controller.executor import Outcome, Step
 from controller.model import ON_GPU, Gpu, Phase
+from controller.slurm.measured import CALLS
+from controller.slurm.measured import OUTCOMES as CALL_OUTCOMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 USES = ("running", "ordinary", "idle", "unavailable")

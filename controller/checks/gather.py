@@ -19,12 +19,12 @@ from controller.api.access import client_token
 from controller.checks import agents, controller, files, gpus, slurm_files, slurm_options
 from controller.checks.finding import Finding, error, ok, warning
 from controller.checks.slurm_options import SlurmOptions
-from controller.cluster.commands import run
+from controller.cli.extras import missing
 from controller.errors import ClusterError, GandivaError, NodeError, SettingsError
-from controller.extras import missing
 from controller.nodes.remote import RemoteNodes
 from controller.settings import Settings, load_settings
 from controller.settings.schema import NodesSettings
+from controller.slurm.commands import run
 
 T = TypeVar("T")
 PARALLEL_AGENTS = 64

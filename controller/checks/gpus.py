@@ -12,11 +12,11 @@ from typing import Any
 from controller.checks.finding import Finding, error, ok, warning
 from controller.checks.slurm_files import release_of
 from controller.checks.slurm_options import RESTART
-from controller.cluster import replies
-from controller.cluster.gres import node_gpus, parse_gres
-from controller.cluster.port import SlurmGpu
-from controller.cluster.records import NodeRecord
-from controller.cluster.states import node_up
+from controller.slurm import replies
+from controller.slurm.gres import node_gpus, parse_gres
+from controller.slurm.port import SlurmGpu
+from controller.slurm.records import NodeRecord
+from controller.slurm.states import node_up
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,8 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Returns when the daemon has ended (or, without -D, is in the background)."""
-    from controller import daemon
     from controller.cli.outputs import refuse_inputs
+    from controller.daemon import daemon
     from controller.settings import load_settings, settings_path
 
     path = settings_path(args.config)

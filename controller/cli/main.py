@@ -13,8 +13,8 @@ import sys
 from collections.abc import Sequence
 
 from controller import __version__
+from controller.cli.extras import OF_COMMANDS, missing
 from controller.errors import GandivaError
-from controller.extras import OF_COMMANDS, missing
 
 COMMANDS = tuple(OF_COMMANDS)
 """Each a module here, in the order of the help."""

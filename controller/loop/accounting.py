@@ -7,11 +7,11 @@ import logging
 from collections.abc import Iterable, Mapping
 
 from controller.act.recorder import Recorder, Step
-from controller.cluster.port import JobState, SlurmJob
 from controller.journal.port import JournalPort
 from controller.loop.clock import Clock
 from controller.model import GpuSet, Job, JobId, Phase, Snapshot, Usage
 from controller.observe.memory import Memory
+from controller.slurm.port import JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ import asyncio
 import logging
 from collections.abc import Container
 
-from controller.cluster.port import JobState
 from controller.errors import GandivaError
 from controller.model import JobId
 from controller.nodes.port import NodePort, NodeSample
 from controller.observe.observer import Observer
+from controller.slurm.port import JobState
 
 log = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from controller.act.diff import diff
 from controller.act.executor import Executor
 from controller.act.recorder import Recorder
 from controller.act.site import Site
-from controller.cluster.port import ClusterPort, ClusterView
 from controller.errors import ClusterError, JournalError, NodeError
 from controller.journal.port import JournalPort
 from controller.loop.accounting import UPTIME_KEY, Accounting
@@ -36,6 +35,7 @@ from controller.observe.memory import Memory as JobMemories
 from controller.observe.node_cache import Sample
 from controller.observe.observer import Observer, Requests
 from controller.policies.protocol import Policy, PolicyError
+from controller.slurm.port import ClusterPort, ClusterView
 
 log = logging.getLogger(__name__)
 

@@ -16,9 +16,7 @@ log = logging.getLogger(__name__)
 class Problems:
     """Sentences by what they are about, such as `slurm`, `journal`, `node n1`, `gpu n1:0`."""
 
-    def __init__(
-        self, recorder: Recorder, clock: Clock, report: Callable[[tuple[str, ...]], None]
-    ) -> None:
+    def __init__(self, recorder: Recorder, clock: Clock, report: Callable[[tuple[str, ...]], None]) -> None:
         self._recorder, self._clock, self._report = recorder, clock, report
         self._known: dict[str, str] = {}
 

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from controller.cluster.port import JobState, SlurmJob
 from controller.journal.port import JournalPort
 from controller.journal.records import JobRecord
 from controller.loop.clock import Clock
 from controller.model import JobId, Request, Snapshot
 from controller.observe.memory import Memory
 from controller.observe.observer import Observer, Requests
+from controller.slurm.port import JobState, SlurmJob
 
 
 class JobRecords:

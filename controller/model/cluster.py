@@ -43,6 +43,12 @@ class Gpu:
     """The ordinary job, without Gandiva, that Slurm gave this GPU exclusively."""
     shards: int = 0
     """How many Gandiva jobs Slurm can bind to this GPU at once."""
+    left_by: tuple[tuple[JobId, int], ...] = ()
+    """Bytes that jobs which are off this GPU have left on it, such as a CUDA context."""
+
+    def left_bytes(self, job_id: JobId | None = None) -> int:
+        """What other jobs than this one have left on it."""
+        return sum(size for by, size in self.left_by if by != job_id)
 
     @property
     def usable(self) -> bool:

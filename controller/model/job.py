@@ -176,6 +176,9 @@ class Job:
     """It may go on with other GPUs of its allocation than those it used last."""
     held_until: float | None = None
     """An earlier operation failed: nothing is tried before this time."""
+    keeps_until: float | None = None
+    """It keeps its GPUs until then, whatever its place in an order: what its last switch cost bounds how often
+    jobs change places."""
     failed_suspends: FailedSuspends | None = None
     start_time: float | None = None
     """First start, seconds since the epoch."""

@@ -8,40 +8,16 @@ method is idempotent: after `NodeUnreachable` it may be repeated.
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Collection, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import field
 from typing import Protocol
 
 from controller.errors import NodeError
-from controller.frozen import quickly_made
-from controller.model import JobId
+from controller.model import JobId, value
+from controller.nodes.protocol import NodePhase, RankState
 
 
-class RankState(str, enum.Enum):
-    """State of one session (interfaces.md section 3)."""
-
-    RUNNING = "running"
-    BLOCKED = "blocked"
-    OFFLOADED = "offloaded"
-    RESTORING = "restoring"
-    FAILED = "failed"
-    FINISHED = "finished"
-
-
-class NodePhase(str, enum.Enum):
-    """What a job is doing on one node, as the agent knows it."""
-
-    __hash__ = str.__hash__  # (An enumeration's own is written in Python, and sets of members ask for it.)
-
-    RUNNING = "running"
-    PAUSING = "pausing"
-    YIELDED = "yielded"
-    FAILED = "failed"
-
-
-@quickly_made
-@dataclass(frozen=True, slots=True)
+@value
 class GpuProcess:
     """A process holding memory on a GPU."""
 
@@ -51,8 +27,7 @@ class GpuProcess:
     memory_bytes: int
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
+@value
 class GpuSample:
     """One GPU at one instant."""
 
@@ -66,8 +41,7 @@ class GpuSample:
     processes: tuple[GpuProcess, ...] = ()
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
+@value
 class RankSample:
     """One session."""
 
@@ -82,8 +56,7 @@ class RankSample:
     error: str = ""
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
+@value
 class NodeJob:
     """A job's control block on one node."""
 
@@ -99,8 +72,7 @@ class NodeJob:
     """GPUs on which it has more memory than it may have there now: off them, or never allowed on them."""
 
 
-@quickly_made
-@dataclass(frozen=True, slots=True)
+@value
 class NodeSample:
     """All that one agent saw at one instant."""
 
@@ -108,19 +80,18 @@ class NodeSample:
     time: float
     gpus: Sequence[GpuSample]
     jobs: Mapping[JobId, NodeJob]
-    changed: Collection[JobId] | None = None
-    """Jobs whose control blocks are not as in the sample before. None: not known."""
 
-    def memory_bytes_of(self, job_id: JobId) -> int:
-        """The most memory that the job's processes hold on one GPU."""
-        most_bytes = 0
+    def held_bytes(self) -> Mapping[JobId, int]:
+        """By job, the most memory that its processes hold on one GPU."""
+        most: dict[JobId, int] = {}
         for gpu in self.gpus:
-            held_bytes = 0
+            held: dict[JobId, int] = {}
             for process in gpu.processes:
-                if process.job_id == job_id:
-                    held_bytes += process.memory_bytes
-            most_bytes = max(most_bytes, held_bytes)
-        return most_bytes
+                if process.job_id is not None:
+                    held[process.job_id] = held.get(process.job_id, 0) + process.memory_bytes
+            for job_id, held_bytes in held.items():
+                most[job_id] = max(most.get(job_id, 0), held_bytes)
+        return most
 
     def living(self, job_ids: Set[JobId]) -> set[JobId]:
         """Of these jobs those with ranks, or with processes on a GPU."""
@@ -130,7 +101,7 @@ class NodeSample:
         return found
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Living:
     """Answer of `living`."""
 
@@ -140,7 +111,7 @@ class Living:
     """When the node (or the container that is one) was started, in seconds since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pause:
     """Answer of `pause`."""
 
@@ -149,7 +120,7 @@ class Pause:
     ranks: tuple[RankSample, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Offload:
     """Answer of `offload` and `checkpoint`: the job's memory is off the GPUs of this node."""
 
@@ -170,7 +141,8 @@ class NodePort(Protocol):
         ...
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
-        """Every node, in parallel; a node that fails does not delay the others beyond the deadline."""
+        """Nodes, in parallel; a node that fails does not delay the others beyond the deadline. An adapter that
+        knows which nodes are as they were in its answer before may leave those out."""
         ...
 
     async def prepare(

@@ -14,8 +14,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-from controller.nodes.port import NodePhase, RankState
-
 PROTOCOL = "gandiva-agent"
 VERSION = 2
 MAX_LINE_BYTES = 1 << 20
@@ -33,6 +31,26 @@ MAX_LEASE_SECONDS = 300.0
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 COMMAND = re.compile(rf"gandiva-agent ({NODE_NAME.pattern})")
 """What the controller asks sshd to run, and all that the forced command accepts of it."""
+
+
+class RankState(str, enum.Enum):
+    """State of one session (interfaces.md section 3)."""
+
+    RUNNING = "running"
+    BLOCKED = "blocked"
+    OFFLOADED = "offloaded"
+    RESTORING = "restoring"
+    FAILED = "failed"
+    FINISHED = "finished"
+
+
+class NodePhase(str, enum.Enum):
+    """What a job is doing on one node, as the agent knows it."""
+
+    RUNNING = "running"
+    PAUSING = "pausing"
+    YIELDED = "yielded"
+    FAILED = "failed"
 
 
 class ErrorKind(str, enum.Enum):

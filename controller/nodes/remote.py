@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from controller.errors import NodeError, NodeUnreachable
-from controller.measures import Measures
 from controller.model import JobId
+from controller.model.measures import Measures
 from controller.nodes import protocol
 from controller.nodes.connection import Connection, Patience
 from controller.nodes.port import (

@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import overload
 
-from controller.cluster.port import JobState, SlurmGpu
-from controller.cluster.simulated import SimulatedCluster, SimulatedJob
 from controller.errors import NodeError, NodeUnreachable
 from controller.frozen import quickly_made
 from controller.layered import Version, versioned
@@ -31,6 +29,8 @@ from controller.nodes.port import (
     RankState,
 )
 from controller.policies.servers import by_node
+from controller.slurm.port import JobState, SlurmGpu
+from controller.slurm.simulated import SimulatedCluster, SimulatedJob
 
 # (Python 3.11 takes seven times as long to read these of their class.)
 _RUNNING, _SUSPENDED = JobState.RUNNING, JobState.SUSPENDED

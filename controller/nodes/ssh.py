@@ -17,7 +17,7 @@ from pathlib import Path
 import paramiko
 from paramiko.pkey import UnknownKeyType
 
-from controller.measures import Measures
+from controller.model.measures import Measures
 from controller.nodes.connection import Patience
 from controller.nodes.protocol import HelloArgs
 from controller.nodes.remote import Guard, RemoteNodes

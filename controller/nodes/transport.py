@@ -58,7 +58,7 @@ class LocalTransport:
 
     def connect(self, node: str, address: str) -> Channel:
         """The address does not matter."""
-        command = [sys.executable, "-m", "controller.nodes.agent", *self._arguments, node]
+        command = [sys.executable, "-m", "controller.agent.main", *self._arguments, node]
         root = str(Path(__file__).resolve().parents[2])
         environ = {key: value for key, value in self._environ.items() if key != "SSH_ORIGINAL_COMMAND"}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environ.get("PYTHONPATH", ""))))

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 
-from controller.cluster.port import JobState, SlurmJob, SlurmNode
 from controller.errors import NodeError
 from controller.model import (
     ALLOCATED,
@@ -24,9 +23,11 @@ from controller.model import (
     Unsuspendable,
     value,
 )
-from controller.nodes.port import GpuSample, NodeJob, NodePhase, NodeSample
+from controller.nodes.port import GpuSample, NodeJob, NodeSample
+from controller.nodes.protocol import NodePhase
 from controller.observe.memory import JobMemory
 from controller.observe.node_cache import Sample
+from controller.slurm.port import JobState, SlurmJob, SlurmNode
 
 _MAY_START = frozenset({Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED})
 

@@ -12,8 +12,8 @@ import math
 from collections.abc import Iterable
 
 from controller.actions import Withdraw
-from controller.cluster.port import ClusterView, JobState
 from controller.model import JobId, Snapshot
+from controller.slurm.port import ClusterView, JobState
 
 _SUSPENDED, _PENDING, _COMPLETING = JobState.SUSPENDED, JobState.PENDING, JobState.COMPLETING
 ADMIN_HOLD = "JobHeldAdmin"

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from controller.cluster.port import ClusterView, JobState, SlurmJob
 from controller.errors import JournalError
 from controller.journal.port import JournalPort
 from controller.model import JobId
+from controller.slurm.port import ClusterView, JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 

@@ -36,10 +36,8 @@ class NodeCache:
             before = self._samples.get(name)
             known = _jobs(before)
             now = _jobs(sample)
-            if (
-                type(before) is not type(sample)
-                or (str(before) != str(sample)
-                and isinstance(sample, NodeError))
+            if type(before) is not type(sample) or (
+                str(before) != str(sample) and isinstance(sample, NodeError)
             ):
                 nodes.add(name)
                 jobs.update(known, now)

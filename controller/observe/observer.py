@@ -8,7 +8,6 @@ from dataclasses import replace
 from heapq import heappop, heappush
 from typing import TypeAlias
 
-from controller.cluster.port import ClusterView, JobState, SlurmJob
 from controller.model import (
     ALL_CHANGED,
     UNPROFILED,
@@ -29,6 +28,7 @@ from controller.observe.derive import InFlight, make_job, make_node, make_profil
 from controller.observe.memory import Memory
 from controller.observe.node_cache import NodeCache, Sample
 from controller.observe.slurm_cache import SlurmCache
+from controller.slurm.port import ClusterView, JobState, SlurmJob
 
 RESYNC_SECONDS = 300.0
 """So often everything is said to have changed: what was missed for whatever reason is found then."""

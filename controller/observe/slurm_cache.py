@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controller.cluster.port import ClusterView, SlurmJob, SlurmNode
 from controller.model import JobId
+from controller.slurm.port import ClusterView, SlurmJob, SlurmNode
 
 
 class SlurmCache:

@@ -20,10 +20,10 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from controller.actions import Requeue
-from controller.cluster.port import ClusterView, JobState, SlurmJob
 from controller.errors import GandivaError, NodeError
 from controller.model import JobId, Snapshot
 from controller.nodes.port import NodePort, NodeSample
+from controller.slurm.port import ClusterView, JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 

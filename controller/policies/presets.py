@@ -43,11 +43,10 @@ def gangs(
     consolidation: Consolidation | None = None,
     preempt: bool = True,
     backfill: bool = True,
-    keep_seconds: float = 0.0,
 ) -> Policy:
     """An order over the whole cluster."""
     lanes = GangLanes(consolidation or Consolidation(), preempt=preempt, backfill=backfill)
-    return InOrder(order, lanes, preempt=preempt, keep_seconds=keep_seconds, moves=moves)
+    return InOrder(order, lanes, preempt=preempt, moves=moves)
 
 
 def _fifo(settings: FifoSettings, moves: Moves) -> Policy:
@@ -93,13 +92,7 @@ def _tiresias(order: Order, settings: QueueSettings, moves: Moves) -> Policy:
         settings.fit_pack_limit,
         settings.consolidate_wait_seconds,
     )
-    return gangs(
-        order,
-        moves,
-        consolidation=consolidation,
-        backfill=settings.backfill,
-        keep_seconds=settings.keep_seconds,
-    )
+    return gangs(order, moves, consolidation=consolidation, backfill=settings.backfill)
 
 
 def _tiresias_las(settings: TiresiasLasSettings, moves: Moves) -> Policy:

@@ -116,13 +116,6 @@ class QueueSettings(Section):
         ge=0,
         le=86400,
     )
-    keep_seconds: float = setting(
-        60.0,
-        "A job that was started keeps its GPUs at least so long, whatever its place: so the cost of a switch "
-        "bounds how often jobs change places. 0: no bound (the papers' simulators).",
-        ge=0,
-        le=86400,
-    )
     consolidate: Literal["skewed", "always", "never"] = setting(
         "skewed",
         "Which jobs must be on as few nodes as possible: those whose model is dominated by one tensor, all, "

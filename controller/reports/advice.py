@@ -7,9 +7,9 @@ import re
 from collections.abc import Sequence
 
 from controller.api.messages import EventMessage, FailedSuspendsMessage, JobMessage, LiveJobMessage
-from controller.cluster.port import LIMIT_REASONS
 from controller.reports import units
 from controller.reports.slurm_job import SlurmJob
+from controller.slurm.port import LIMIT_REASONS
 
 _REASON = re.compile(r"\(reason: (.+)\)$")
 

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, model_validator
 from pydantic.fields import FieldInfo
 
-from controller import places
 from controller.model import SuspendMethod, Unsuspendable
+from controller.settings import places
 from controller.settings.base import (
     AbsolutePath,
     Address,

@@ -21,10 +21,10 @@ from typing import Annotated
 
 from pydantic import Field, StringConstraints, ValidationError
 
-from controller.cluster.port import SlurmGpu, SlurmNode
 from controller.errors import GandivaError
 from controller.settings.base import ByteSize, Section
 from controller.simulation.traces.base import MAX_GPUS
+from controller.slurm.port import SlurmGpu, SlurmNode
 from controller.slurm_config.errors import DescriptionError
 from controller.slurm_config.texts import Model
 

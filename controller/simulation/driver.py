@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from controller.cluster.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, request_text
 from controller.errors import GandivaError
 from controller.executor import ExecutorSettings
 from controller.loop import Controller, LoopSettings, Tick
@@ -32,6 +31,7 @@ from controller.simulation.rounds import InRounds
 from controller.simulation.traces import TraceError, TraceJob
 from controller.simulation.traces.formats import model_slug
 from controller.simulation.virtual_time import SimulationDeadlock, VirtualClock, run_virtual
+from controller.slurm.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, request_text
 
 
 class SimulationError(GandivaError):

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from controller import places
+from controller.settings import places
 from controller.slurm_config import lua
 from controller.slurm_config.description import ClusterDescription, Nodes, Partition
 

@@ -75,7 +75,7 @@ where_all_see_it() {
     fi
 }
 
-# As controller/nodes/rank_room.py does it: what the user may write is on a file system of its own.
+# As controller/agent/rank_room.py does it: what the user may write is on a file system of its own.
 mount_ranks() {
     options=mode=0700,uid=$uid,gid=$gid,size=8388608,nr_inodes=1024,nosuid,nodev,noexec
     where_all_see_it mount -i -n -t tmpfs -o "$options" gandiva "$1" || return 1

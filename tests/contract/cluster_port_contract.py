@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from controller.cluster.port import ClusterPort, JobState, SlurmJob
+from controller.slurm.port import ClusterPort, JobState, SlurmJob
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, GpuSet, JobId
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.cluster.port import SlurmJob
+from controller.slurm.port import SlurmJob
 from controller.model import GpuSet, JobId
 
 

@@ -8,7 +8,7 @@ import contextlib
 import itertools
 from typing import Any
 
-from controller.cluster.port import ClusterView
+from controller.slurm.port import ClusterView
 from controller.model import JobId
 from tests.contract.passing_on import PassingOn
 from tests.contract.port_server import decode, encode

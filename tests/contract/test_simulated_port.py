@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.cluster.port import ClusterPort, JobState
-from controller.cluster.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
+from controller.slurm.port import ClusterPort, JobState
+from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
 from controller.model import GpuSet, JobId
 from tests.contract.cluster_port_contract import ClusterPortContract
 

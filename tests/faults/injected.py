@@ -35,10 +35,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from controller import daemon
+from controller.daemon import daemon
 from controller.errors import ClusterUnavailable, NodeError
 from controller.nodes.connection import Connection
-from controller.recording import JournalRecorder
+from controller.act.recording import JournalRecorder
 
 FOLDER = Path("/run/gandiva-faults")
 ORDER, MET, GO, CALL_ENDED = FOLDER / "order", FOLDER / "met", FOLDER / "go", FOLDER / "call-ended"

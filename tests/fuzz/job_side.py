@@ -11,9 +11,9 @@ import struct
 import tempfile
 from pathlib import Path
 
-from controller.nodes import rank_files
-from controller.nodes.control_block import MAX_STATE_BYTES, ControlBlock, JobState
-from controller.nodes.processes import Processes
+from controller.agent import rank_files
+from controller.agent.control_block import MAX_STATE_BYTES, ControlBlock, JobState
+from controller.agent.processes import Processes
 from controller.nodes.protocol import MAX_RANKS
 from gandiva import _environment, layout
 from gandiva._session import LiveSession

@@ -19,17 +19,17 @@ from pydantic import BaseModel
 
 from controller.actions import diff
 from controller.api.answers import Answers
-from controller.cluster.port import ClusterView
-from controller.cluster.records import original_request, slurm_job, slurm_node
-from controller.cluster.replies import any_jobs, gandiva_jobs
-from controller.cluster.replies import nodes as node_records
-from controller.cluster.simulated import make_nodes
+from controller.slurm.port import ClusterView
+from controller.slurm.records import original_request, slurm_job, slurm_node
+from controller.slurm.replies import any_jobs, gandiva_jobs
+from controller.slurm.replies import nodes as node_records
+from controller.slurm.simulated import make_nodes
 from controller.errors import ClusterUnavailable, NodeError
 from controller.journal import JournalReader
 from controller.memory import Memory
 from controller.model import JobId, SuspendMethod
 from controller.nodes import protocol
-from controller.nodes.agent import Server, read_lines
+from controller.agent.main import Server, read_lines
 from controller.nodes.connection import Patience
 from controller.nodes.port import NodeSample
 from controller.nodes.remote import RemoteNodes

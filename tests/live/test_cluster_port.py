@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from container.cluster import MiniCluster
-from controller.cluster.gres import parse_gres, shard_indices
+from controller.slurm.gres import parse_gres, shard_indices
 from controller.model import GpuId, GpuSet, JobId
 from controller.slurm_config.hostlist import expand
 from tests.contract import port_server

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.nodes import rank_room
-from controller.nodes.rank_room import APART
+from controller.agent import rank_room
+from controller.agent.rank_room import APART
 
 
 def unmount_below(folder: Path) -> None:

@@ -90,13 +90,11 @@ class InOrder:
         lanes: Lanes,
         *,
         preempt: bool = True,
-        keep_seconds: float = 0.0,
         moves: Sequence[Move] = (),
     ) -> None:
-        """`preempt`: running jobs may be stopped for others. `keep_seconds`: but not before they ran so long,
-        so that the cost of a preemption bounds how often jobs change places."""
+        """`preempt`: running jobs may be stopped for others."""
         self._given_order, self._lanes, self._moves = order, lanes, tuple(moves)
-        self._preempt, self._keep_seconds = preempt, keep_seconds
+        self._preempt = preempt
         self._reset(Snapshot(time=0.0, nodes={}, jobs={}), Memory())
 
     # -- the plan -------------------------------------------------------------------------------------
@@ -255,14 +253,9 @@ class InOrder:
             return WAITING if job.may_start else ASIDE
         if job.placement.guest(job.id):
             return FIXED
-        if not (job.may_stop and self._preempt) or self._kept_until(row) > self._now + _TINY:
+        if not (job.may_stop and self._preempt) or _kept_until(job) > self._now + _TINY:
             return FIXED
         return RUNNING
-
-    def _kept_until(self, row: Row) -> float:
-        """Until when a running job keeps its GPUs whatever its place."""
-        since = row.usage.since
-        return since + self._keep_seconds if since is not None and self._keep_seconds else -math.inf
 
     def _enter(self, row: Row) -> None:
         row.standing = self._standing(row)
@@ -275,7 +268,7 @@ class InOrder:
                 row.until = row.job.held_until
         elif not (self._order.polled and row.usage.since is not None):
             row.until = min(row.until, self._order.until(row.job, row.usage, row.note, self._now))
-        kept_until = self._kept_until(row)
+        kept_until = _kept_until(row.job)
         if row.standing is FIXED and kept_until > self._now:
             row.until = min(row.until, kept_until)
         if row.until < math.inf:
@@ -358,3 +351,7 @@ class InOrder:
         """A note for a job that came among these."""
         among = [(peer.job, peer.usage, peer.note) for peer in peers]
         self._note(row, self._order.enter(row.job, row.usage, self._now, self._next(), among))
+
+
+def _kept_until(job: Job) -> float:
+    return -math.inf if job.keeps_until is None else job.keeps_until

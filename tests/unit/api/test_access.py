@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from controller import daemon
+from controller.daemon import daemon
 from controller.api.access import ENVIRONMENT, Access, client_token, read_token
 from controller.api.answers import Answers
 from controller.api.client import ApiClient, ApiRefused

@@ -13,7 +13,7 @@ import promql_parser as promql
 import pytest
 
 from controller.api.metrics import OPERATIONS, USES, Metrics
-from controller.cluster.measured import CALLS
+from controller.slurm.measured import CALLS
 from controller.executor import Outcome, Step
 from controller.model import Phase
 

@@ -13,12 +13,12 @@ from typing import get_args
 
 import pytest
 
-from controller import logs
+from controller.daemon import logs
 from controller.actions import Suspend
 from controller.api.metrics import Metrics
 from controller.executor import Outcome, Step
 from controller.loop import Tick
-from controller.measuring import MeasuringRecorder, TurnMeter
+from controller.daemon.measuring import MeasuringRecorder, TurnMeter
 from controller.model import JobId, Plan, Snapshot
 from controller.settings.schema import LogSettings
 

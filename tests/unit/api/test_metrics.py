@@ -15,12 +15,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from controller.actions import Action, Place, Resume, Suspend
 from controller.api.live import Health, LiveState
 from controller.api.metrics import OPERATIONS, Metrics
-from controller.cluster.measured import CALLS, OUTCOMES, MeasuredTransport
-from controller.cluster.transport import Transport
+from controller.slurm.measured import CALLS, OUTCOMES, MeasuredTransport
+from controller.slurm.transport import Transport
 from controller.errors import ClusterRefused, ClusterUnavailable, NodeError, UnknownJob
 from controller.executor import Outcome, Step
 from controller.loop import Tick
-from controller.measuring import MeasuringRecorder, TurnMeter
+from controller.daemon.measuring import MeasuringRecorder, TurnMeter
 from controller.model import GpuId, GpuSet, JobId, Phase, Plan, Snapshot
 from controller.nodes import protocol
 from controller.nodes.remote import RemoteNodes

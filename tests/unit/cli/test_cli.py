@@ -298,8 +298,8 @@ def test_daemon_is_given_the_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_
             calls.append((path, foreground))
             return 3
 
-    monkeypatch.setitem(sys.modules, "controller.daemon", Daemon)
-    monkeypatch.setattr("controller.daemon", Daemon, raising=False)
+    monkeypatch.setitem(sys.modules, "controller.daemon.daemon", Daemon)
+    monkeypatch.setattr("controller.daemon.daemon", Daemon, raising=False)
     for name in ("y.toml", "z.toml"):
         (tmp_path / name).write_text("")
     assert main(["daemon", "-D", "--config", str(tmp_path / "y.toml")]) == 3
@@ -389,7 +389,7 @@ def test_a_simulation_loads_no_daemon(tmp_path: Path) -> None:
         "import sys\nfrom controller.cli.main import main\n"
         "main('simulate --trace jobs.csv --trace-format native --cluster a100:1 --policy fifo'.split())\n"
         "slow = {'rich', 'numpy', 'paramiko', 'http.client', 'difflib', 'controller.settings.describe'}\n"
-        "ours = ('controller.reports', 'controller.api', 'controller.checks', 'controller.daemon')\n"
+        "ours = ('controller.reports', 'controller.api', 'controller.checks', 'controller.daemon.daemon')\n"
         "loaded = slow & set(sys.modules) | {m for m in sys.modules if m.startswith(ours)}\n"
         "print('SLOW', sorted(loaded), file=sys.stderr)"
     )

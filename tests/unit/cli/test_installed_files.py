@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from controller import notify
+from controller.daemon import notify
 from controller.cli.main import build_parser
 from controller.settings import Settings
 

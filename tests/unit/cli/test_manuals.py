@@ -82,7 +82,7 @@ def test_the_page_names_no_option_that_is_not_there(command: str) -> None:
 
 
 def test_options_of_the_agent() -> None:
-    from controller.nodes import agent
+    from controller.agent import main as agent
 
     source = Path(agent.__file__).read_text(encoding="utf-8")
     options = re.findall(r'"(--[a-z-]+)"', source)

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster.command import CommandTransport
-from controller.cluster.commands import clean_environment, run
-from controller.cluster.factory import open_cluster
-from controller.cluster.gres import BoundRequest
-from controller.cluster.transport import BindChange, UnbindChange
+from controller.slurm.command import CommandTransport
+from controller.slurm.commands import clean_environment, run
+from controller.slurm.factory import open_cluster
+from controller.slurm.gres import BoundRequest
+from controller.slurm.transport import BindChange, UnbindChange
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import JobId
 from tests.unit.cluster import recordings

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from controller.cluster import pyslurm_worker
-from controller.cluster.factory import open_cluster
-from controller.cluster.gres import BoundRequest
-from controller.cluster.pyslurm import PyslurmTransport, _Worker
-from controller.cluster.slurm import SlurmCluster
-from controller.cluster.transport import BindChange
+from controller.slurm import pyslurm_worker
+from controller.slurm.factory import open_cluster
+from controller.slurm.gres import BoundRequest
+from controller.slurm.pyslurm import PyslurmTransport, _Worker
+from controller.slurm.adapter import SlurmCluster
+from controller.slurm.transport import BindChange
 from controller.errors import ClusterRefused, ClusterUnavailable, SettingsError, UnknownJob
 from controller.model import GpuId, JobId
 from tests.unit.cluster.factories import REQUEST
@@ -289,7 +289,7 @@ async def test_closing_does_not_wait_for_ever(
     transport: PyslurmTransport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that hangs in the kernel cannot be killed."""
-    monkeypatch.setattr("controller.cluster.pyslurm._REAP_SECONDS", 0.01)
+    monkeypatch.setattr("controller.slurm.pyslurm._REAP_SECONDS", 0.01)
     never = asyncio.get_running_loop().create_future()
     transport._all[0]._follow(never)
     await asyncio.wait_for(transport.close(), 10)

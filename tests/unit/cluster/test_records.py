@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.cluster.port import JobState
-from controller.cluster.pyslurm_worker import JOB_FIELDS, NODE_FIELDS
-from controller.cluster.records import (
+from controller.slurm.port import JobState
+from controller.slurm.pyslurm_worker import JOB_FIELDS, NODE_FIELDS
+from controller.slurm.records import (
     JobRecord,
     NodeRecord,
     array_rooms,
@@ -20,7 +20,7 @@ from controller.cluster.records import (
     slurm_job,
     slurm_node,
 )
-from controller.cluster.replies import any_jobs, gandiva_jobs, nodes
+from controller.slurm.replies import any_jobs, gandiva_jobs, nodes
 from controller.errors import ClusterUnavailable
 from controller.model import GpuId, JobId
 from tests.unit.cluster.factories import REQUEST, job_record, node_record, running_record

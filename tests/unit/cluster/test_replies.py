@@ -7,10 +7,10 @@ import json
 
 import pytest
 
-from controller.cluster.port import JobState, SlurmJob
-from controller.cluster.records import array_rooms, array_tasks, shares_record, slurm_job, slurm_node
-from controller.cluster.replies import any_jobs, gandiva_jobs, nodes
-from controller.cluster.slurm_errors import error_of_text
+from controller.slurm.port import JobState, SlurmJob
+from controller.slurm.records import array_rooms, array_tasks, shares_record, slurm_job, slurm_node
+from controller.slurm.replies import any_jobs, gandiva_jobs, nodes
+from controller.slurm.slurm_errors import error_of_text
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, JobId
 from tests.unit.cluster import recordings

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
-from controller.cluster.port import JobState, SlurmJob
-from controller.cluster.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
+from controller.slurm.port import JobState, SlurmJob
+from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
 from controller.model import GpuId
 from controller.simulation.virtual_time import run_virtual
 

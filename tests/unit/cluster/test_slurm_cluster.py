@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.port import ClusterPort, JobState
-from controller.cluster.records import JobRecord
-from controller.cluster.slurm import MAX_WAITING_TASKS, REVOKED_SECONDS, SlurmCluster
-from controller.cluster.states import REQUEUED_HELD
-from controller.cluster.transport import BindChange, Load, UnbindChange
+from controller.slurm.port import ClusterPort, JobState
+from controller.slurm.records import JobRecord
+from controller.slurm.adapter import MAX_WAITING_TASKS, REVOKED_SECONDS, SlurmCluster
+from controller.slurm.states import REQUEUED_HELD
+from controller.slurm.transport import BindChange, Load, UnbindChange
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, JobId
 from controller.simulation.virtual_time import run_virtual
@@ -276,7 +276,7 @@ async def test_what_is_over_is_not_cancelled(state: tuple[str, ...]) -> None:
 
 
 async def test_a_call_that_undoes_another_one_does_not_overtake_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.cluster.slurm.SETTLE_SECONDS", 0.05)
+    monkeypatch.setattr("controller.slurm.adapter.SETTLE_SECONDS", 0.05)
     transport = FakeTransport(running_record("gres/shard:a100_0:1", "n1"))
     cluster = port(transport)
     for call in (cluster.suspend, cluster.resume, cluster.requeue):
@@ -288,7 +288,7 @@ async def test_a_call_that_undoes_another_one_does_not_overtake_it(monkeypatch: 
 
 
 async def test_other_jobs_do_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.cluster.slurm.SETTLE_SECONDS", 60.0)
+    monkeypatch.setattr("controller.slurm.adapter.SETTLE_SECONDS", 60.0)
     transport = FakeTransport()
     cluster = port(transport)
     for number in range(50):

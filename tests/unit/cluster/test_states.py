@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.cluster.port import JobState
-from controller.cluster.states import (
+from controller.slurm.port import JobState
+from controller.slurm.states import (
     USER_HOLD_BEGIN,
     begin_reached,
     held_by_other,

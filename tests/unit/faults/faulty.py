@@ -15,8 +15,8 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.cluster.port import ClusterView, SlurmJob
-from controller.cluster.simulated import SimulatedCluster
+from controller.slurm.port import ClusterView, SlurmJob
+from controller.slurm.simulated import SimulatedCluster
 from controller.errors import ClusterUnavailable, GandivaError, NodeError, NodeUnreachable
 from controller.model import JobId
 from controller.nodes.port import Living, NodeSample, Offload, Pause

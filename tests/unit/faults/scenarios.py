@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from controller.cluster.port import JobState
+from controller.slurm.port import JobState
 from controller.executor import Step
 from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual

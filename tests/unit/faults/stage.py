@@ -11,8 +11,8 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
-from controller.cluster.port import JobState
-from controller.cluster.simulated import SimulatedJob
+from controller.slurm.port import JobState
+from controller.slurm.simulated import SimulatedJob
 from controller.executor import Step
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster.port import JobState
-from controller.cluster.simulated import SlurmCosts
+from controller.slurm.port import JobState
+from controller.slurm.simulated import SlurmCosts
 from controller.executor import Step
 from controller.model import JobId
 from tests.unit.faults import scenarios

@@ -7,7 +7,7 @@ import asyncio
 from pathlib import Path
 
 from controller.actions import Suspend
-from controller.cluster.port import JobState
+from controller.slurm.port import JobState
 from controller.journal import JournalReader
 from controller.journal.verify import verify
 from controller.simulation.virtual_time import run_virtual

@@ -12,7 +12,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from controller import daemon
+from controller.daemon import daemon
 from controller.errors import SettingsError
 from controller.settings import load_settings
 

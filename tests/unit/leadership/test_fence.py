@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.port import ClusterView
+from controller.slurm.port import ClusterView
 from controller.errors import NodeError
 from controller.journal.lock import JournalLock
-from controller.leadership import (
+from controller.daemon.leadership import (
     LEASE_SECONDS,
     Fence,
     FencedCluster,

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from checkpointing.driver_process import DriverProcesses
-from controller.nodes import lease as module
-from controller.nodes.gpus import GpuReader, NvmlSource
-from controller.nodes.lease import Leases
-from controller.nodes.node import AgentSettings
+from controller.agent import lease as module
+from controller.agent.gpus import GpuReader, NvmlSource
+from controller.agent.lease import Leases
+from controller.agent.node import AgentSettings
 from controller.nodes.protocol import VERBS, AgentError, ErrorKind, HelloArgs
-from controller.nodes.verbs import NodeAgent
+from controller.agent.verbs import NodeAgent
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_an_agent_that_is_killed_while_it_writes_leaves_a_lease(
     Leases(tmp_path).renew("long" * 40, 10)
     clock[0] += 20
     with monkeypatch.context() as patch, pytest.raises(Killed):
-        patch.setattr("controller.nodes.lease.os.ftruncate", killed)
+        patch.setattr("controller.agent.lease.os.ftruncate", killed)
         Leases(tmp_path).renew("short", 10)
     holder = Leases(tmp_path).holder()
     assert holder is not None and holder.controller == "short"

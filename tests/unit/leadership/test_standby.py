@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from controller import leadership
+from controller.daemon import leadership
 from controller.errors import JournalError
 from controller.journal.lock import JournalLock
-from controller.leadership import wait_to_lead
+from controller.daemon.leadership import wait_to_lead
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster.port import JobState
+from controller.slurm.port import JobState
 from controller.model import Gpu, GpuId, Job, JobId, Node, Phase, Request, Snapshot
 from controller.simulation.virtual_time import run_virtual
-from controller.stopping import Release, stop_in_order
+from controller.daemon.stopping import Release, stop_in_order
 from tests.unit.loop.world import World
 
 A, B, C, D = (GpuId("n1", ordinal) for ordinal in range(4))

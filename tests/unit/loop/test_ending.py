@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster.port import JobState
-from controller.cluster.simulated import SimulatedCluster
+from controller.slurm.port import JobState
+from controller.slurm.simulated import SimulatedCluster
 from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual
 from tests.unit.loop.world import SLICE_SECONDS, World

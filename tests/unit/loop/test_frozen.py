@@ -12,7 +12,7 @@ from typing import Any, get_type_hints
 import pytest
 
 from controller.actions import Place
-from controller.cluster.port import ClusterView, SlurmJob
+from controller.slurm.port import ClusterView, SlurmJob
 from controller.frozen import quickly_made
 from controller.loop import Tick
 from controller.model import Gpu, Job, Node, Profile, Request, Snapshot

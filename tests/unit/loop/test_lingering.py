@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster.port import JobState
+from controller.slurm.port import JobState
 from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.port import GpuProcess, NodeJob, NodePhase, NodeSample, RankSample, RankState

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster.port import JobState
+from controller.slurm.port import JobState
 from controller.executor import Step
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId, Phase

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster.port import JobState
+from controller.slurm.port import JobState
 from controller.errors import ClusterRefused, NodeError
 from controller.journal import JournalReader
 from controller.lost import ALIVE_SECONDS, LOST_SECONDS

@@ -7,8 +7,8 @@ import dataclasses
 from typing import Any
 from unittest.mock import MagicMock
 
-from controller.cluster.port import JobState, SlurmGpu, SlurmJob, SlurmNode
-from controller.cluster.simulated import SimulatedCluster, SimulatedJob
+from controller.slurm.port import JobState, SlurmGpu, SlurmJob, SlurmNode
+from controller.slurm.simulated import SimulatedCluster, SimulatedJob
 from controller.memory import JobMemory
 from controller.model import GpuId, Job, JobId, Phase, Profile, Request
 from controller.nodes.port import GpuProcess, GpuSample, NodeJob, NodePhase, NodeSample

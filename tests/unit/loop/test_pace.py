@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster.simulated import SlurmCosts
+from controller.slurm.simulated import SlurmCosts
 from controller.simulation.virtual_time import run_virtual
 from tests.unit.loop.world import World
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from controller.cluster.port import JobState
+from controller.slurm.port import JobState
 from controller.journal import JournalReader
 from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster.port import ClusterView, JobState, SlurmJob
+from controller.slurm.port import ClusterView, JobState, SlurmJob
 from controller.model import JobId
 from controller.requeued import MOMENT_SECONDS
 from controller.simulation.virtual_time import run_virtual

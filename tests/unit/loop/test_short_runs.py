@@ -11,8 +11,8 @@ import pytest
 
 from controller.api.convert import job_message
 from controller.api.messages import ExplainMessage
-from controller.cluster.port import ClusterView, JobState, SlurmJob
-from controller.cluster.simulated import SimulatedCluster
+from controller.slurm.port import ClusterView, JobState, SlurmJob
+from controller.slurm.simulated import SimulatedCluster
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
 from controller.reports.explain import explain

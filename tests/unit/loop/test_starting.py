@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster.port import JobState, SlurmJob
-from controller.cluster.simulated import SimulatedCluster, SimulatedJob
+from controller.slurm.port import JobState, SlurmJob
+from controller.slurm.simulated import SimulatedCluster, SimulatedJob
 from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.port import Offload, Pause

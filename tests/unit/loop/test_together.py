@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.cluster.port import ClusterView
-from controller.cluster.simulated import SimulatedCluster
+from controller.slurm.port import ClusterView
+from controller.slurm.simulated import SimulatedCluster
 from controller.errors import ClusterUnavailable, NodeError
 from controller.nodes.port import NodeSample
 from controller.nodes.simulated import SimulatedNodes

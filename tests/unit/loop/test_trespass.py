@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from controller.cluster.port import JobState
+from controller.slurm.port import JobState
 from controller.errors import NodeError
 from controller.journal import JournalReader
 from controller.model import JobId

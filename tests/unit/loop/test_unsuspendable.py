@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.port import JobState
+from controller.slurm.port import JobState
 from controller.errors import NodeError
 from controller.executor import Step
 from controller.journal import JournalReader

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from controller.clock import Clock, LoopClock
-from controller.cluster.port import ClusterPort, JobState
-from controller.cluster.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
+from controller.slurm.port import ClusterPort, JobState
+from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
 from controller.executor import ExecutorSettings
 from controller.journal import Journal
 from controller.loop import Controller, LoopSettings, Tick

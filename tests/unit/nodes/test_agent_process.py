@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 
-from controller.nodes import agent, protocol
+from controller.nodes import protocol
+
+from controller.agent import main as agent
 from controller.nodes.protocol import MAX_LINE_BYTES
 
 from .conftest import NODE, PATIENCE_SECONDS, ROOT, Rig
@@ -26,7 +28,7 @@ class Raw:
     def __init__(self, rig: Rig, *arguments: str, **environ: str) -> None:
         self.process = subprocess.Popen(
             [
-                *(sys.executable, "-m", "controller.nodes.agent"),
+                *(sys.executable, "-m", "controller.agent.main"),
                 *("--run-dir", str(rig.run_dir), "--gpustat-dir", "", *arguments),
             ],
             stdin=subprocess.PIPE,

@@ -21,10 +21,10 @@ from pydantic import BaseModel
 
 from checkpointing.driver_process import DriverProcesses
 from controller.nodes import protocol
-from controller.nodes.deadline import Deadline
-from controller.nodes.gpus import GpuReader, GpuReading, Reading
-from controller.nodes.node import AgentSettings
-from controller.nodes.verbs import NodeAgent
+from controller.agent.deadline import Deadline
+from controller.agent.gpus import GpuReader, GpuReading, Reading
+from controller.agent.node import AgentSettings
+from controller.agent.verbs import NodeAgent
 
 from .conftest import PATIENCE_SECONDS, ROOT
 

@@ -18,16 +18,17 @@ from pathlib import Path
 import pytest
 
 from checkpointing.driver_process import DriverProcesses
-from controller.nodes import control_block, rank_room
-from controller.nodes.control_block import ControlBlock, ControlBlocks, JobState
-from controller.nodes.deadline import Deadline
-from controller.nodes.file_lock import try_lock
-from controller.nodes.gpus import GpuReader, NvmlSource
-from controller.nodes.node import AgentSettings
+from controller.agent import control_block
+from controller.agent import rank_room
+from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
+from controller.agent.deadline import Deadline
+from controller.agent.file_lock import try_lock
+from controller.agent.gpus import GpuReader, NvmlSource
+from controller.agent.node import AgentSettings
 from controller.nodes.port import NodePhase
-from controller.nodes.processes import Processes
+from controller.agent.processes import Processes
 from controller.nodes.protocol import AgentError, ErrorKind
-from controller.nodes.verbs import NodeAgent
+from controller.agent.verbs import NodeAgent
 from gandiva import layout
 from gandiva.layout import Verb
 
@@ -67,8 +68,8 @@ def test_a_new_block_has_the_modes_of_the_contract(tmp_path: Path) -> None:
 AGENT = """
 import sys, time
 from pathlib import Path
-from controller.nodes.control_block import ControlBlocks
-from controller.nodes.deadline import Deadline
+from controller.agent.control_block import ControlBlocks
+from controller.agent.deadline import Deadline
 with ControlBlocks(Path(sys.argv[1])).block(12).locked(Deadline(0.0)):
     pass
 print("let go", flush=True)

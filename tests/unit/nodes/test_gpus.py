@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from controller.nodes.deadline import Deadline
-from controller.nodes.gpus import (
+from controller.agent.deadline import Deadline
+from controller.agent.gpus import (
     GpuReader,
     GpuReading,
     NvmlSource,
@@ -22,8 +22,8 @@ from controller.nodes.gpus import (
     describe,
     model_slug,
 )
-from controller.nodes.occupancy import Holder, Occupancy, survey
-from controller.nodes.processes import Processes
+from controller.agent.occupancy import Holder, Occupancy, survey
+from controller.agent.processes import Processes
 
 GPU = GpuReading(0, "GPU-0", "a100", 1000, 0, 0.0, (), healthy=True)
 
@@ -180,7 +180,7 @@ def test_what_cannot_be_read_is_named() -> None:
 
 
 def test_a_size_the_driver_does_not_tell_is_not_nothing() -> None:
-    from controller.nodes.occupancy import _holder
+    from controller.agent.occupancy import _holder
 
     processes = Processes("n1", lambda _: None)
     reading = replace(GPU, memory_used_bytes=700, processes=(ProcessReading(1, None),))

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.nodes import gpustat
-from controller.nodes.gpustat import OwnerFiles
+from controller.agent import gpustat
+from controller.agent.gpustat import OwnerFiles
 
 ONE, TWO = "GPU-aaaa-1", "GPU-aaaa-2"
 

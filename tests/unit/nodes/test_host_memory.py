@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.nodes.deadline import Deadline
-from controller.nodes.gpus import GpuReader, NvmlSource
-from controller.nodes.host_memory import HostMemory, Room
-from controller.nodes.node import AgentSettings, Node
+from controller.agent.deadline import Deadline
+from controller.agent.gpus import GpuReader, NvmlSource
+from controller.agent.host_memory import HostMemory, Room
+from controller.agent.node import AgentSettings, Node
 from controller.nodes.protocol import AgentError, ErrorKind
 
 MIB = 1 << 20

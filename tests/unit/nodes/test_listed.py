@@ -9,9 +9,9 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from controller.nodes.deadline import Deadline
-from controller.nodes.gpus import GpuReader, GpuReading, Reading
-from controller.nodes.node import AgentSettings, Node
+from controller.agent.deadline import Deadline
+from controller.agent.gpus import GpuReader, GpuReading, Reading
+from controller.agent.node import AgentSettings, Node
 from controller.nodes.protocol import AgentError, ErrorKind
 from controller.nodes.remote import RemoteNodes
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.nodes.looking import _booted_at
+from controller.agent.looking import _booted_at
 from controller.nodes.protocol import AgentError
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.nodes.processes import CgroupOwner, Processes, ProcessId, parse_cgroup
+from controller.agent.processes import CgroupOwner, Processes, ProcessId, parse_cgroup
 
 V1 = """9:name=systemd:/
 6:freezer:/slurm/uid_1000/job_12/step_0

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.nodes.port import RankState
-from controller.nodes.processes import Processes, ProcessId
+from controller.agent.processes import Processes, ProcessId
 from controller.nodes.protocol import MAX_RANKS, MAX_STEP
-from controller.nodes.rank_files import (
+from controller.agent.rank_files import (
     GLANCE_SECONDS,
     PATIENCE_SECONDS,
     BadRankFile,

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.nodes import rank_room
-from controller.nodes.control_block import ControlBlock, ControlBlocks, JobState
-from controller.nodes.deadline import Deadline
-from controller.nodes.rank_room import ROOM_BYTES, ROOM_INODES
+from controller.agent import rank_room
+from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
+from controller.agent.deadline import Deadline
+from controller.agent.rank_room import ROOM_BYTES, ROOM_INODES
 from gandiva import layout
 from gandiva.layout import Verb
 

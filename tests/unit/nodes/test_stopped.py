@@ -15,7 +15,7 @@ import pytest
 
 from controller.actions import Suspend
 from controller.clock import SystemClock
-from controller.cluster.port import JobState, SlurmGpu, SlurmNode
+from controller.slurm.port import JobState, SlurmGpu, SlurmNode
 from controller.executor import Executor, ExecutorSettings
 from controller.memory import JobMemory, Memory
 from controller.model import GpuId, Job, JobId, Node, Phase, Request, Snapshot, SuspendMethod

@@ -146,7 +146,7 @@ def test_staged_files_are_shared_out(tmp_path: Path) -> None:
         assert sum(name in found for found in patterns.values()) == 1, name
     assert not [name for name in staged if "__pycache__" in name]
 
-    places = (stage / "usr/share/gandiva/controller/places.py").read_text()
+    places = (stage / "usr/share/gandiva/controller/settings/places.py").read_text()
     assert 'JOBSIDE: Final[str] = "/usr/share/gandiva/jobside"' in places
     assert 'SLURM_FILES: Final[str | None] = "/usr/share/gandiva/slurm"' in places
     assert [path.name for path in (stage / "usr/share/gandiva/jobside").iterdir()] == ["gandiva"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.extras import OF_COMMANDS
+from controller.cli.extras import OF_COMMANDS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -130,8 +130,8 @@ def test_all_modules_of_a_role_load_with_its_extra() -> None:
         "client": "controller.reports.top.screen controller.reports.html.page controller.checks.gather",
         "sim": "controller.simulation.driver controller.simulation.plots controller.simulation.replay "
         "controller.policies.tiresias.gittins controller.simulation.snapshot_file",
-        "agent": "controller.nodes.agent checkpointing.driver_process",
-        "controller": "controller.daemon controller.nodes.ssh controller.cluster.pyslurm",
+        "agent": "controller.agent.main checkpointing.driver_process",
+        "controller": "controller.daemon.daemon controller.nodes.ssh controller.slurm.pyslurm",
         "cluster": "container.cli",
     }
     assert set(loaded) == set(ROLES)
@@ -165,6 +165,6 @@ def test_gandiva_cluster_without_its_sources_says_so(tmp_path: Path) -> None:
     (tmp_path / "controller").mkdir()
     for name in ("__init__.py", "entry.py", "extras.py"):
         (tmp_path / "controller" / name).write_text((ROOT / "controller" / name).read_text())
-    code = "import sys; from controller.entry import cluster; sys.exit(cluster())"
+    code = "import sys; from controller.cli.entry import cluster; sys.exit(cluster())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1 and done.stderr.startswith("gandiva-cluster runs from a checkout")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main
-from controller.daemon import Daemon
+from controller.daemon.daemon import Daemon
 from controller.loop import Tick
 from controller.settings import parse_settings
 from controller.simulation.cluster_spec import parse_cluster

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from controller.cluster.simulated import SimulatedCluster, SimulatedJob, make_nodes, request_text
+from controller.slurm.simulated import SimulatedCluster, SimulatedJob, make_nodes, request_text
 from controller.errors import ClusterError, NodeError
 from controller.model import GpuId, JobId
 from controller.nodes.port import NodeSample

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.cli.main import main
-from controller.cluster.port import SlurmJob
-from controller.cluster.simulated import SimulatedCluster
+from controller.slurm.port import SlurmJob
+from controller.slurm.simulated import SimulatedCluster
 from controller.model import JobId
 from controller.settings import parse_settings
 from controller.settings.schema import Settings

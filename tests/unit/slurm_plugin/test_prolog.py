@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.nodes import rank_room
+from controller.agent import rank_room
 from tests.unit.mounts import mountable, unmount_below
 
 __all__ = ["mountable"]

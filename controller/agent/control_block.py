@@ -1,0 +1,379 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The root side of the control block: making it, commanding through it, taking it away.
+
+The block's folder, `command`, `visible` and `agent.json` belong to root; only `ranks/` belongs to the job's
+user (see `rank_files`), and is a file system of its own (see `rank_room`). `command` is changed in place and
+never replaced: sessions have it mapped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import mmap
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from controller.agent import rank_room
+from controller.agent.deadline import Deadline, Poll
+from controller.agent.file_lock import try_lock
+from controller.agent.processes import Processes, ProcessId
+from controller.nodes.protocol import (
+    MAX_JOB_ID,
+    AgentError,
+    ByteCount,
+    ErrorKind,
+    GpuIndices,
+    JobIdField,
+    NodePhase,
+    Step,
+    UidField,
+)
+from gandiva import layout
+
+MAX_STATE_BYTES = 65_536
+REMOVE_SECONDS = 30.0
+HUNG_SECONDS = 10.0
+"""An agent that is so late with a verb will not finish it."""
+KILLED_SECONDS = 0.05
+
+log = logging.getLogger(__name__)
+_PROCESSES = Processes("", lambda _job: None)
+"""For questions about agents, which belong to no job."""
+
+
+class CheckpointedProcess(BaseModel):
+    """A process whose GPU memory the driver holds in host memory. NVML does not list it any more."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    pid: Annotated[int, Field(gt=0)]
+    start_time_ticks: Annotated[int, Field(ge=0)]
+    gpus: GpuIndices
+    """The job's GPUs at that time."""
+    memory_bytes: dict[int, ByteCount]
+    """What it held, by GPU index: that much must be free before it is restored."""
+
+
+class JobState(BaseModel):
+    """What the agent must still know after it was killed: `agent.json`."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: int = 1
+    job_id: JobIdField
+    uid: UidField
+    phase: NodePhase = NodePhase.RUNNING
+    gpus: GpuIndices = ()
+    binding: GpuIndices = ()
+    target_step: Step = 0
+    """Of the pause under way; it never falls within one pause."""
+    stopped_step: Step | None = None
+    left_bytes: ByteCount = 0
+    left_on: dict[int, ByteCount] = Field(default_factory=dict)
+    """The same by GPU."""
+    residual_bytes: ByteCount = 0
+    """What the job may keep on each GPU while it is off them."""
+    held_bytes: dict[int, ByteCount] = Field(default_factory=dict)
+    """The most it held on each GPU when its sessions left: so much must be there for it to come back."""
+    offload_seconds: float = 0.0
+    empty: bool = False
+    """It had nothing on any GPU when it was asked to leave."""
+    off: bool = False
+    """Its memory is off its GPUs. It has left them (`yielded`) when its processes are stopped too: until then
+    one of them may start CUDA at any moment."""
+    stopped: bool = False
+    """The agent itself has stopped its processes."""
+    movable: bool = False
+    mapped: bool = False
+    """The driver has brought its process back on other GPUs: the numbers by which the process knows its GPUs
+    are not those of `visible` any more, and it must not choose among them itself."""
+    map_refused: bool = False
+    """The driver has refused to bring its process back on other GPUs: it is not asked to again."""
+    checkpointed: tuple[CheckpointedProcess, ...] = ()
+    error: str = ""
+
+    @property
+    def is_off(self) -> bool:
+        """Whether its memory is off its GPUs. (Notes of releases before `off` say only `yielded`.)"""
+        return self.off or self.phase is NodePhase.YIELDED
+
+    def but(self, **changes: object) -> JobState:
+        """A copy with changes, validated."""
+        return JobState.model_validate({**self.model_dump(), **changes})
+
+
+class ControlBlocks:
+    """All control blocks of a node."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self.run_dir = run_dir
+
+    def block(self, job_id: int) -> ControlBlock:
+        """The block of a job, whether it exists or not."""
+        return ControlBlock(self.run_dir, job_id)
+
+    def job_ids(self) -> list[int]:
+        """Jobs that have a block, in order."""
+        try:
+            names = [entry.name for entry in self.run_dir.iterdir()]
+        except FileNotFoundError:
+            return []
+        return sorted(
+            int(name) for name in names if re.fullmatch(r"[1-9]\d{0,9}", name) and int(name) <= MAX_JOB_ID
+        )
+
+    def uid_of_job(self, job_id: int) -> int | None:
+        """Whose job it is, as root wrote it down; None without a block."""
+        return self.block(job_id).uid()
+
+    def trash(self) -> list[Path]:
+        """What an agent that was killed, or an epilog that ran out of time, had only put aside."""
+        try:
+            return [e for e in self.run_dir.iterdir() if e.name.startswith((".trash-", ".gone."))]
+        except OSError:
+            return []
+
+    def empty(self, trash: Sequence[Path]) -> None:
+        """Remove it. May take long: jobs' users may have made it large."""
+        for path in trash:
+            with contextlib.suppress(OSError):
+                _remove_tree(path)
+
+
+class ControlBlock:
+    """One job's control block."""
+
+    def __init__(self, run_dir: Path, job_id: int) -> None:
+        self.job_id = job_id
+        self.path = run_dir / str(job_id)
+        self._command = self.path / "command"
+        self.ranks = self.path / "ranks"
+
+    def missing(self) -> str:
+        """What to say where there is none."""
+        return (
+            f"no control block {self.path}: the job was not prepared here, or the node has lost it since;"
+            f" after a restart of the node the controller requeues it,"
+            f" else scontrol requeue {self.job_id} does"
+        )
+
+    def exists(self) -> bool:
+        """Whether there is one that an agent or a prolog has finished making."""
+        return self._command.exists()
+
+    def uid(self) -> int | None:
+        """Whose job it is: as an agent wrote it down, else (the prolog made the block) the owner of `ranks/`,
+        which root gave to the job's user; None without a block."""
+        state = self.load_state()
+        return state.uid if state is not None else rank_room.owner(self.ranks)
+
+    def create(self, uid: int) -> None:
+        """Make the block, or complete one. Raises OSError."""
+        self.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        self.path.mkdir(exist_ok=True)
+        self.path.chmod(0o755)  # whatever the umask says
+        if rank_room.owner(self.ranks) != uid:
+            self._make_ranks(uid)
+        self.write_command(layout.Verb.RUN, 0)
+
+    def clear_ranks(self, uid: int) -> None:
+        """Forget the sessions of an earlier run of the job. Raises OSError."""
+        if not rank_room.is_fresh(self.ranks, uid):
+            self._make_ranks(uid)
+
+    def _make_ranks(self, uid: int) -> None:
+        rank_room.drop(self.ranks)
+        self.put_aside(self.ranks)
+        self.ranks.mkdir(mode=0o700)
+        rank_room.furnish(self.ranks, uid)
+
+    def remove(self) -> None:
+        """Take the block away; sessions that wait are told to go on first. Raises OSError."""
+        if self.exists():
+            self.write_command(layout.Verb.RUN, 0)
+        self.put_aside(self.path)
+
+    def put_aside(self, path: Path) -> None:
+        """Remove a tree that its user may still be writing to: out of sight at once, then deleted."""
+        for number in range(100):
+            trash = self.path.parent / f".trash-{self.job_id}-{os.getpid()}-{number}"
+            try:
+                path.rename(trash)
+            except FileNotFoundError:
+                return
+            except OSError:
+                if trash.exists():
+                    continue
+                raise
+            _remove_tree(trash)
+            return
+
+    # -- command -------------------------------------------------------------------------------------------
+
+    def write_command(self, verb: layout.Verb, target_step: int) -> int:
+        """Give all sessions a command; the same one again changes nothing. Returns its sequence number."""
+        current = self.read_command()
+        if current is not None and (current.verb, current.target_step) == (verb, target_step):
+            return current.sequence
+        with self._open_command() as file, mmap.mmap(file, layout.RECORD_BYTES) as mapped:
+            words = memoryview(mapped).cast("Q")
+            try:
+                # Odd while it changes. If we are killed half-way, sessions stay as they are until the next
+                # agent writes.
+                sequence = (words[layout.WORD_SEQUENCE] | 1) & (2**63 - 1)
+                words[layout.WORD_SEQUENCE] = sequence
+                words[layout.WORD_TARGET] = target_step
+                words[layout.WORD_HEAD] = layout.head_word(verb)
+                words[layout.WORD_SEQUENCE] = sequence + 1
+                return sequence + 1
+            finally:
+                words.release()
+
+    def read_command(self) -> layout.Command | None:
+        """The command in force; None without one that can be read."""
+        try:
+            data = self._command.read_bytes()
+        except OSError:
+            return None
+        return layout.parse_command(data) if len(data) == layout.RECORD_BYTES else None
+
+    @contextlib.contextmanager
+    def _open_command(self) -> Iterator[int]:
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(self._command, flags, 0o644)
+        try:
+            os.fchmod(file, 0o644)
+            if os.fstat(file).st_size != layout.RECORD_BYTES:
+                os.ftruncate(file, 0)
+                os.posix_fallocate(file, 0, layout.RECORD_BYTES)
+            yield file
+        finally:
+            os.close(file)
+
+    def write_visible(self, gpus: Sequence[int], binding: Sequence[int]) -> None:
+        """Say which of Slurm's CUDA_VISIBLE_DEVICES (ascending indices) the job uses now: `visible`."""
+        path = self.path / "visible"
+        if not binding or set(gpus) == set(binding):
+            path.unlink(missing_ok=True)
+            return
+        ordered = sorted(binding)
+        _write_atomically(path, ",".join(str(ordered.index(gpu)) for gpu in sorted(gpus)) + "\n", 0o644)
+
+    # -- agent.json ----------------------------------------------------------------------------------------
+
+    def load_state(self) -> JobState | None:
+        """What an agent wrote last; None when no agent ever did, or what it wrote is unreadable."""
+        try:
+            text = (self.path / "agent.json").read_bytes()
+        except OSError:
+            return None
+        if len(text) > MAX_STATE_BYTES:
+            return None
+        try:
+            state = JobState.model_validate_json(text)
+        except ValidationError:
+            return None
+        return state if state.job_id == self.job_id else None
+
+    def save_state(self, state: JobState) -> JobState:
+        """Write it down. Raises AgentError unknown_job when the block has gone."""
+        try:
+            _write_atomically(self.path / "agent.json", state.model_dump_json(), 0o600)
+        except FileNotFoundError:
+            raise AgentError(
+                ErrorKind.UNKNOWN_JOB, f"the control block {self.path} has gone", self.job_id
+            ) from None
+        return state
+
+    @contextlib.contextmanager
+    def locked(self, deadline: Deadline) -> Iterator[None]:
+        """Keep other agents away from this job: one that lost its channel may still be finishing. One that
+        hangs is ended.
+
+        Raises AgentError: unknown_job without a block, deadline when the other one does not finish.
+        """
+        poll = Poll(deadline)
+        path = self.path / "agent.lock"
+        try:
+            # In a folder of root's and mode 0600: a user who could open it could hold the lock for ever.
+            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except FileNotFoundError:
+            raise AgentError(ErrorKind.UNKNOWN_JOB, self.missing(), self.job_id) from None
+        try:
+            while not try_lock(file):
+                if not _end_hung_agent(file, self.job_id) and not poll.wait():
+                    raise AgentError(
+                        ErrorKind.DEADLINE,
+                        f"another agent is still at work on job {self.job_id}; try again",
+                        self.job_id,
+                    )
+            me, until = os.getpid(), time.monotonic() + deadline.left_seconds
+            os.pwrite(file, f"{me} {_PROCESSES.start_time_ticks(me)} {until:015.3f}\n".encode(), 0)
+            try:
+                yield
+            finally:
+                # Who comes next has the lock a moment before its pid is there. Mine must not be then: it
+                # would be this process that is taken for hung, long at work on another job.
+                with contextlib.suppress(OSError):
+                    os.ftruncate(file, 0)
+        finally:
+            os.close(file)
+
+
+def _end_hung_agent(lock: int, job_id: int) -> bool:
+    """Kill the agent that holds this lock when it is stopped, or has had its time and more: nobody else would
+    ever do anything to the job again. (Every verb may be cut short anywhere.) True: look again."""
+    try:
+        pid, start, until = os.pread(lock, 64, 0).decode("ascii", "replace").split()
+        holder, overdue = ProcessId(int(pid), int(start)), time.monotonic() > float(until) + HUNG_SECONDS
+        command = Path("/proc", pid, "cmdline").read_bytes()
+    except (OSError, ValueError):
+        return False
+    stopped = _PROCESSES.halted(holder.pid) == "stopped"
+    is_agent = any(name in command for name in (b"gandiva-agent", b"controller.agent.main"))
+    if holder.pid == os.getpid() or not is_agent or not _PROCESSES.alive(holder) or not (stopped or overdue):
+        return False
+    state = "is stopped" if stopped else "hangs"
+    log.warning("job %d: agent %d %s while it holds the job's lock: killed", job_id, holder.pid, state)
+    _PROCESSES.send([holder], signal.SIGKILL)
+    time.sleep(KILLED_SECONDS)
+    return True
+
+
+def _write_atomically(path: Path, text: str, mode: int) -> None:
+    temporary = path.with_name(path.name + ".new")
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
+    try:
+        os.fchmod(file, mode)
+        data = text.encode()
+        if os.write(file, data) != len(data):  # a full file system takes what fits, and says no more
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary))
+    finally:
+        os.close(file)
+    temporary.replace(path)
+
+
+def _remove_tree(path: Path) -> None:
+    with contextlib.suppress(OSError):
+        if path.lstat().st_uid == os.geteuid():  # a whole block, not something of a user's that was in one
+            rank_room.drop(path / "ranks")
+    # rm, because it copes with folders nested thousands deep and with a user who changes links meanwhile.
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        subprocess.run(
+            ["rm", "-rf", "--one-file-system", "--", str(path)],
+            timeout=REMOVE_SECONDS,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )

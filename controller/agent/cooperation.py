@@ -1,0 +1,299 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`pause` and `offload`: a job leaves its GPUs with the help of its sessions."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from controller.agent.control_block import ControlBlock, JobState
+from controller.agent.deadline import Deadline, Poll
+from controller.agent.driver_verbs import DriverVerbs
+from controller.agent.gpus import NvmlUnavailable
+from controller.agent.node import NVML_SECONDS, Node
+from controller.agent.rank_files import PATIENCE_SECONDS, Ranks
+from controller.agent.returning import Returning
+from controller.nodes import protocol
+from controller.nodes.protocol import AgentError, ErrorKind, NodePhase, RankState
+from gandiva.layout import Verb
+
+log = logging.getLogger(__name__)
+
+
+class Cooperation:
+    """Verbs that need sessions."""
+
+    def __init__(self, node: Node, driver_verbs: DriverVerbs, returning: Returning) -> None:
+        self._node = node
+        self._driver_verbs = driver_verbs
+        self._returning = returning
+
+    def pause(self, args: protocol.PauseArgs, deadline: Deadline) -> protocol.PauseResult:
+        """Ask all ranks to stop at one step boundary; with `sole` wait for it and undo it at the deadline."""
+        with self._node.job(args.job_id, deadline) as (block, state):
+            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
+            if state.is_off:
+                return protocol.PauseResult(
+                    target_step=state.stopped_step or 0, all_blocked=True, ranks=ranks.infos()
+                )
+            try:
+                return self._pause(block, state, args, deadline.at_most(args.wait_seconds))
+            except AgentError:
+                self._returning.undo(block, state)
+                raise
+
+    def _pause(
+        self, block: ControlBlock, state: JobState, args: protocol.PauseArgs, deadline: Deadline
+    ) -> protocol.PauseResult:
+        ranks = self._cooperating(block, state, args.sole)
+        going_on = state.phase is NodePhase.PAUSING
+        target = max(args.floor_step, _agreed(ranks), state.target_step if going_on else 0)
+        poll = Poll(deadline, longest_seconds=0.01)
+        state = state.but(phase=NodePhase.PAUSING, target_step=target, stopped_step=None, error="")
+        block.save_state(state)
+        sequence = block.write_command(Verb.PAUSE, target)
+        while True:
+            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
+            if _all_blocked(ranks, target, sequence):
+                return protocol.PauseResult(target_step=target, all_blocked=True, ranks=ranks.infos())
+            agreed = _agreed(ranks)
+            if agreed > target:
+                if not args.sole:
+                    break  # the other nodes must hear of it: their controller gives a new floor to all
+                target = agreed
+                state = block.save_state(state.but(target_step=target))
+                sequence = block.write_command(Verb.PAUSE, target)
+            if not poll.wait():
+                break
+            self._check_sessions(ranks, args.sole, args.job_id)
+        if args.sole:
+            raise AgentError(
+                ErrorKind.DEADLINE,
+                f"job {args.job_id}: {self._laggards(ranks, target)} within {args.wait_seconds:.1f} s",
+                args.job_id,
+            )
+        return protocol.PauseResult(
+            target_step=max(target, _agreed(ranks)), all_blocked=False, ranks=ranks.infos()
+        )
+
+    def _cooperating(self, block: ControlBlock, state: JobState, sole: bool) -> Ranks:
+        """The job's sessions. Raises AgentError not_cooperative when they do not speak for all of the job."""
+        ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
+        self._check_sessions(ranks, sole, state.job_id)
+        try:
+            holders = self._node.look(Deadline(NVML_SECONDS)).of_job(state.job_id)
+        except NvmlUnavailable as error:
+            raise AgentError(ErrorKind.INTERNAL, str(error), state.job_id) from error
+        if state.mapped and any(rank.releases_context for rank in ranks.live):
+            raise AgentError(
+                ErrorKind.NOT_COOPERATIVE,
+                f"job {state.job_id} was moved by the driver and numbers its GPUs in its own way since then",
+                state.job_id,
+            )
+        working = {rank.process.pid for rank in ranks.live if rank.state is not RankState.FINISHED}
+        for holder in holders:
+            if holder.pid not in working:
+                why = "whose session has finished" if holder.pid in ranks.pids else "that no session owns"
+                raise AgentError(ErrorKind.NOT_COOPERATIVE, f"{holder}, {why}", state.job_id)
+        return ranks
+
+    @staticmethod
+    def _check_sessions(ranks: Ranks, sole: bool, job_id: int) -> None:
+        working = [rank for rank in ranks.live if rank.state is not RankState.FINISHED]
+        problem = ""
+        if not working:
+            problem = "no live session"
+        elif len({rank.world_size for rank in ranks.live}) > 1:
+            problem = "its sessions disagree about the number of ranks"
+        elif sole and len(ranks.live) < working[0].world_size:
+            problem = f"only {len(ranks.live)} of {working[0].world_size} ranks have a session"
+        if problem:
+            details = f" ({'; '.join(ranks.problems[:3])})" if ranks.problems else ""
+            raise AgentError(ErrorKind.NOT_COOPERATIVE, f"job {job_id}: {problem}{details}", job_id)
+
+    def offload(self, args: protocol.OffloadArgs, deadline: Deadline) -> protocol.OffloadResult:
+        """Move the GPU state of all blocked ranks to host memory and verify with NVML that it is gone."""
+        deadline = deadline.at_most(args.deadline_seconds)
+        with self._node.job(args.job_id, deadline) as (block, state):
+            if state.is_off:
+                return self._node.already_off(state)
+            if state.phase is not NodePhase.PAUSING:
+                raise AgentError(
+                    ErrorKind.BAD_REQUEST,
+                    f"job {args.job_id} is {state.phase.value}: pause it first",
+                    args.job_id,
+                )
+            begin = time.monotonic()
+            held = self._held(state, deadline)
+            try:
+                ranks = self._offload(block, state, deadline)
+                if args.release_context:
+                    state = self._release_context(block, state, ranks, deadline)
+                left_on = self._verify_gone(state, ranks, args.residual_limit_bytes)
+            except AgentError:
+                self._returning.undo(block, self._node.state(block))
+                raise
+            movable = not any(left_on.values()) and (
+                all(rank.releases_context for rank in ranks.live)
+                or (bool(state.checkpointed) and self._node.can_move(state))
+            )
+            return self._node.memory_is_off(
+                block,
+                state.but(stopped_step=state.target_step, movable=movable, held_bytes=held),
+                left_on,
+                args.residual_limit_bytes,
+                time.monotonic() - begin,
+            )
+
+    def _held(self, state: JobState, deadline: Deadline) -> dict[int, int]:
+        """The most that the job is known to have held on each of its GPUs."""
+        try:
+            now = self._node.look(deadline.at_most(NVML_SECONDS)).bytes_by_gpu(state.job_id)
+        except NvmlUnavailable:
+            now = {}  # the check that follows the offload finds the same, and says so
+        return {gpu: max(now.get(gpu, 0), state.held_bytes.get(gpu, 0)) for gpu in state.gpus or now}
+
+    def _offload(self, block: ControlBlock, state: JobState, deadline: Deadline) -> Ranks:
+        target = state.target_step
+        command = block.read_command()
+        poll = Poll(deadline, longest_seconds=0.01)
+        if command is None or command.verb is not Verb.OFFLOAD:
+            sequence = block.write_command(Verb.PAUSE, target)
+            while not _all_blocked(
+                ranks := self._node.ranks(block, state, PATIENCE_SECONDS), target, sequence
+            ):
+                self._check_sessions(ranks, False, state.job_id)
+                if not poll.wait():
+                    raise AgentError(
+                        ErrorKind.DEADLINE,
+                        f"job {state.job_id}: {self._laggards(ranks, target)}",
+                        state.job_id,
+                    )
+        while True:
+            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
+            needed = _host_bytes(ranks, state)
+            if needed is not None:
+                break
+            self._check_sessions(ranks, False, state.job_id)
+            if not poll.wait():
+                raise AgentError(
+                    ErrorKind.DEADLINE,
+                    f"job {state.job_id}: its sessions did not say how much host memory they need",
+                    state.job_id,
+                )
+        self._node.require_host_memory(needed, state.job_id, deadline)
+        sequence = block.write_command(Verb.OFFLOAD, target)
+        while True:
+            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
+            working = [rank for rank in ranks.live if rank.state is not RankState.FINISHED]
+            for rank in working:
+                if rank.state is RankState.FAILED and rank.answered_sequence == sequence:
+                    raise AgentError(
+                        ErrorKind.NOT_COOPERATIVE,
+                        f"rank {rank.rank} of job {state.job_id} cannot offload: {rank.error}",
+                        state.job_id,
+                    )
+            if working and all(
+                rank.state is RankState.OFFLOADED and rank.answered_sequence == sequence for rank in working
+            ):
+                break
+            self._check_sessions(ranks, False, state.job_id)
+            if not poll.wait():
+                raise AgentError(
+                    ErrorKind.DEADLINE,
+                    f"job {state.job_id}: {self._laggards(ranks, target, 'offload')}",
+                    state.job_id,
+                )
+        if {rank.steps_done for rank in working} != {target}:
+            # Cannot happen by the protocol; a script that steps from two threads can do it.
+            raise AgentError(
+                ErrorKind.NOT_COOPERATIVE,
+                f"job {state.job_id}: ranks stopped at steps {sorted({rank.steps_done for rank in working})},"
+                f" not all at {target}",
+                state.job_id,
+            )
+        return ranks
+
+    def _release_context(
+        self, block: ControlBlock, state: JobState, ranks: Ranks, deadline: Deadline
+    ) -> JobState:
+        """Take the CUDA context of a single offloaded process off the GPU too, where the driver can.
+
+        Failing is no error: the context stays, and counts as what is left. A rank of several has live
+        communicators, which the driver does not checkpoint: an attempt may ruin the process.
+        """
+        if not self._node.can.checkpoint or any(rank.world_size > 1 for rank in ranks.live):
+            return state
+        try:
+            occupancy = self._node.look(deadline.at_most(NVML_SECONDS))
+        except NvmlUnavailable:
+            return state  # the check that follows finds the same, and says so
+        pids = {holder.pid for holder in occupancy.of_job(state.job_id)}
+        if len(pids) != 1 or not pids <= ranks.pids or len(ranks.live) != 1:
+            return state
+        process = ranks.live[0].process
+        try:
+            return self._driver_verbs.driver_suspend(block, state, process, occupancy, 5.0, deadline)
+        except AgentError as error:
+            log.warning("job %d keeps its CUDA context: %s", state.job_id, error)
+            return self._node.state(block)
+
+    def _verify_gone(self, state: JobState, ranks: Ranks, limit_bytes: int) -> dict[int, int]:
+        """As the node's, and an error names what the sessions report: the rest is of contexts, or of NCCL."""
+        try:
+            return self._node.verify_gone(state, limit_bytes)
+        except AgentError as error:
+            known = [
+                f"{rank.left_bytes >> 20} MiB by rank {rank.rank}" for rank in ranks.live if rank.left_bytes
+            ]
+            if not known:
+                raise
+            message = f"{error.message}; reported by its sessions: {', '.join(known[:4])}"
+            raise AgentError(error.kind, message, error.job_id) from error
+
+    def _laggards(self, ranks: Ranks, target: int, what: str = "pause") -> str:
+        """Which ranks have not done what was asked, and what can be seen of the reason."""
+        done = RankState.BLOCKED if what == "pause" else RankState.OFFLOADED
+        texts = []
+        for rank in ranks.live:
+            if rank.state is done and (what != "pause" or rank.steps_done == target):
+                continue
+            halted = self._node.processes.halted(rank.process.pid)
+            texts.append(
+                f"rank {rank.rank} is {rank.state.value} at step {rank.steps_done}"
+                + (f" (its process is {halted})" if halted else "")
+            )
+        wanted = f"did not reach step {target}" if what == "pause" else "did not offload"
+        return f"{', '.join(texts[:4]) or 'a rank'} {wanted}"
+
+
+def _host_bytes(ranks: Ranks, state: JobState) -> dict[int, int] | None:
+    """Host memory that the offload takes, by pid. None while a session has not measured it yet.
+
+    A session of an older release does not say it: its registered state counts the first time, and later its
+    buffers are there.
+    """
+    needed = {}
+    for rank in ranks.live:
+        if not rank.states_host_bytes:
+            needed[rank.process.pid] = 0 if state.offload_seconds else rank.state_bytes
+        elif rank.host_bytes is not None:
+            needed[rank.process.pid] = rank.host_bytes
+        elif rank.state is not RankState.FINISHED:
+            return None
+    return needed
+
+
+def _agreed(ranks: Ranks) -> int:
+    """The step at which all ranks can stop: the highest of their next boundaries."""
+    return max((rank.next_boundary for rank in ranks.live if rank.state is not RankState.FINISHED), default=0)
+
+
+def _all_blocked(ranks: Ranks, target: int, sequence: int) -> bool:
+    """Whether every rank waits at the target *under this command*: one that is about to leave after an
+    earlier RUN still looks blocked, but has not answered this sequence number."""
+    working = [rank for rank in ranks.live if rank.state is not RankState.FINISHED]
+    return bool(working) and all(
+        rank.state is RankState.BLOCKED and rank.steps_done == target and rank.answered_sequence == sequence
+        for rank in working
+    )

@@ -1,0 +1,261 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""GPUs as NVML sees them, read with a deadline.
+
+An NVML call can hang for as long as a broken GPU makes the driver wait. All calls are made by one thread;
+callers wait for its next reading, and give up at their deadline. What could not be read is unknown, and
+unknown is busy: nothing here ever invents a free GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from controller.agent.deadline import Deadline
+
+
+class NvmlUnavailable(Exception):
+    """NVML could not be read in time, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReading:
+    """A process that NVML lists. `memory_bytes` is None where the driver does not say."""
+
+    pid: int
+    memory_bytes: int | None
+    graphics: bool = False
+    """It computes nothing there: it renders (EGL, Vulkan), or is an X server."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """One GPU at one instant. Not healthy: a call failed and the figures are the last ones known."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_bytes: int
+    memory_used_bytes: int
+    utilization_fraction: float
+    processes: tuple[ProcessReading, ...]
+    healthy: bool
+    memory_free_bytes: int = 0
+    """As NVML says it: the driver keeps some for itself, so total and used do not tell it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """All GPUs of the node at one instant."""
+
+    driver_version: str
+    gpus: tuple[GpuReading, ...]
+
+    def gpu(self, index: int) -> GpuReading | None:
+        """By NVML index; None when the node has no such GPU."""
+        return next((gpu for gpu in self.gpus if gpu.index == index), None)
+
+
+class GpuSource(Protocol):
+    """Whatever reads all GPUs once; raises any exception when it cannot."""
+
+    def read(self) -> Reading:
+        """Blocks for as long as it takes."""
+        ...
+
+
+def model_slug(name: str) -> str:
+    """The GPU model as it appears in Slurm types: "NVIDIA A100-SXM4-80GB" is "a100"."""
+    words = re.findall(r"[A-Za-z0-9-]+", name)
+    words = [word for word in words if word.lower() not in ("nvidia", "tesla", "geforce", "quadro")]
+    if not words:
+        return "gpu"
+    slug = words[0].split("-")[0].lower()
+    if slug in ("rtx", "gtx", "titan") and len(words) > 1:
+        slug += words[1].split("-")[0].lower()
+    return slug if re.fullmatch(r"[a-z][a-z0-9]*", slug) else "gpu" + re.sub(r"[^a-z0-9]", "", slug)
+
+
+class NvmlSource:
+    """Reads through pynvml; finds the library as the loader does (so LD_LIBRARY_PATH can name a mock)."""
+
+    def __init__(self) -> None:
+        self._initialized = False
+        self._known: dict[int, tuple[Any, str, str]] = {}
+        """Handle, UUID and model by index: they stay as long as the library is initialised."""
+        self._last: dict[int, GpuReading] = {}
+
+    def read(self) -> Reading:
+        """Raises pynvml's errors when nothing at all can be read; one bad GPU only makes itself unhealthy."""
+        import pynvml
+
+        if not self._initialized:
+            self._known = {}
+            pynvml.nvmlInit()
+            self._initialized = True
+        try:
+            gpus = tuple(self._gpu(pynvml, index) for index in range(int(pynvml.nvmlDeviceGetCount())))
+            return Reading(_text(pynvml.nvmlSystemGetDriverVersion()), gpus)
+        except pynvml.NVMLError:
+            # A reloaded driver needs a new nvmlInit.
+            self._initialized = False
+            raise
+
+    def _gpu(self, pynvml: Any, index: int) -> GpuReading:
+        try:
+            found = self._ask(pynvml, index)
+        except pynvml.NVMLError:
+            self._known.pop(index, None)
+            last = self._last.get(index)
+            if last is None:
+                return GpuReading(index, "", "", 0, 0, 0.0, (), healthy=False)
+            return replace(last, healthy=False)
+        self._last[index] = found
+        return found
+
+    def _ask(self, pynvml: Any, index: int) -> GpuReading:
+        if index not in self._known:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            name = model_slug(_text(pynvml.nvmlDeviceGetName(handle)))
+            self._known[index] = (handle, _text(pynvml.nvmlDeviceGetUUID(handle)), name)
+        handle, uuid, model = self._known[index]
+        memory = self._memory(pynvml, handle)
+        try:
+            utilization = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
+        except pynvml.NVMLError_NotSupported:
+            utilization = 0.0
+        used: dict[int, int | None] = {}
+        for call in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
+            try:
+                listed = getattr(pynvml, call)(handle)
+            except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, AttributeError):
+                if call == "nvmlDeviceGetComputeRunningProcesses":
+                    raise
+                continue
+            _add_up(listed, used)
+        processes = [ProcessReading(pid, size) for pid, size in used.items()]
+        processes += [
+            ProcessReading(pid, size, graphics=True)
+            for pid, size in self._rendering(pynvml, handle).items()
+            if pid not in used
+        ]
+        return GpuReading(
+            index=index,
+            uuid=uuid,
+            model=model,
+            memory_bytes=int(memory.total),
+            memory_used_bytes=int(memory.used),
+            utilization_fraction=min(1.0, max(0.0, utilization)),
+            processes=tuple(sorted(processes, key=lambda process: process.pid)),
+            healthy=not self._has_uncorrected_errors(pynvml, handle),
+            memory_free_bytes=int(memory.free),
+        )
+
+    @staticmethod
+    def _rendering(pynvml: Any, handle: Any) -> dict[int, int | None]:
+        """Processes with graphics on the GPU; those that compute as well are in the other list too."""
+        used: dict[int, int | None] = {}
+        with contextlib.suppress(
+            pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, AttributeError
+        ):
+            _add_up(pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle), used)
+        return used
+
+    @staticmethod
+    def _memory(pynvml: Any, handle: Any) -> Any:
+        try:
+            # Version 2 leaves out what the driver keeps for itself.
+            return pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)
+        except (pynvml.NVMLError_FunctionNotFound, pynvml.NVMLError_InvalidArgument, AttributeError):
+            return pynvml.nvmlDeviceGetMemoryInfo(handle)
+
+    @staticmethod
+    def _has_uncorrected_errors(pynvml: Any, handle: Any) -> bool:
+        try:
+            return bool(
+                pynvml.nvmlDeviceGetTotalEccErrors(
+                    handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+                )
+            )
+        except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
+            return False
+
+
+def _add_up(listed: Iterable[Any], used: dict[int, int | None]) -> None:
+    """One pid may be listed once per GPU instance: add up, and unknown stays unknown."""
+    for process in listed:
+        size = process.usedGpuMemory
+        before = used.get(int(process.pid), 0)
+        used[int(process.pid)] = None if size is None or before is None else before + int(size)
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+class GpuReader:
+    """Readings on demand, from one thread, each with a deadline."""
+
+    def __init__(self, source: GpuSource) -> None:
+        self._source = source
+        self._condition = threading.Condition()
+        self._started = 0
+        self._finished = 0
+        self._wanted = 0
+        self._reading: Reading | None = None
+        self._error: Exception | None = None
+        self._last: Reading | None = None
+        self._thread: threading.Thread | None = None
+
+    def read(self, deadline: Deadline) -> Reading:
+        """A reading that was begun after this call. Raises NvmlUnavailable, saying why, at the deadline or
+        when NVML fails."""
+        with self._condition:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
+                self._thread.start()
+            number = self._started + 1
+            self._wanted = max(self._wanted, number)
+            self._condition.notify_all()
+            if not self._condition.wait_for(lambda: self._finished >= number, deadline.left_seconds):
+                raise NvmlUnavailable(f"NVML has not answered within {deadline.seconds:.1f} s")
+            if self._error is not None:
+                raise NvmlUnavailable(f"NVML failed: {self._error}") from self._error
+            assert self._reading is not None
+            return self._reading
+
+    def last(self) -> Reading | None:
+        """The last successful reading with every GPU marked unhealthy; None when there was none."""
+        with self._condition:
+            if self._last is None:
+                return None
+            return replace(self._last, gpus=tuple(replace(gpu, healthy=False) for gpu in self._last.gpus))
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._condition.wait_for(lambda: self._wanted > self._started)
+                self._started += 1
+                number = self._started
+            reading, error = None, None
+            try:
+                reading = self._source.read()
+            except Exception as caught:
+                error = caught
+            with self._condition:
+                self._reading, self._error, self._finished = reading, error, number
+                if reading is not None:
+                    self._last = reading
+                self._condition.notify_all()
+
+
+def describe(indices: Sequence[int]) -> str:
+    """GPU 2, or GPUs 0, 1 and 3."""
+    names = [str(index) for index in indices]
+    if len(names) == 1:
+        return f"GPU {names[0]}"
+    return f"GPUs {', '.join(names[:-1])} and {names[-1]}"

@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`/run/gpustat/<uuid>`: which job has a GPU now, for dashboards that join GPU metrics with jobs.
+
+`<jobid> <uid>`, a line for each job that is on the GPU, the one that was there first at the top (readers take
+the first line). Which of these files are ours is kept beside them in `.gandiva`: so an agent that is started
+after one was killed takes away what that one left, and files that others write for ordinary jobs stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from controller.agent.deadline import Deadline
+from controller.agent.file_lock import wait_for_lock
+
+_UUID = re.compile(r"[A-Za-z0-9-]{1,80}")
+_RECORD = ".gandiva"
+MAX_RECORD_BYTES = 1 << 20
+LOCK_SECONDS = 2.0
+"""An agent that hangs must not keep every switch of the node waiting for a file that only informs."""
+
+Owners = dict[str, list[tuple[int, int]]]
+"""By UUID: job id and uid."""
+
+log = logging.getLogger(__name__)
+
+
+class OwnerFiles:
+    """Kept right at every switch. Failing to write one is logged, never an error: it only informs."""
+
+    def __init__(self, directory: Path | None) -> None:
+        """None: write none."""
+        self._directory = directory
+
+    def claim(self, uuids: Iterable[str], job_id: int, uid: int) -> None:
+        """The job has these GPUs from now on (and of ours no others)."""
+        named = {uuid for uuid in uuids if _UUID.fullmatch(uuid)}
+        if not named:
+            return
+        with self._owners() as owners:
+            for uuid in list(owners):
+                owners[uuid] = [owner for owner in owners[uuid] if owner[0] != job_id or uuid in named]
+            for uuid in named:
+                there = owners.setdefault(uuid, [])
+                if (job_id, uid) not in there:
+                    there.append((job_id, uid))
+
+    def release(self, uuids: Iterable[str], job_id: int) -> None:
+        """The job has these GPUs no more; what other jobs have stays."""
+        with self._owners() as owners:
+            for uuid in uuids:
+                owners[uuid] = [owner for owner in owners.get(uuid, []) if owner[0] != job_id]
+
+    def sweep(self, present: Collection[int]) -> None:
+        """Let go of what jobs held that are gone: the epilog takes their control blocks away, not these."""
+        with self._owners() as owners:
+            for uuid in owners:
+                owners[uuid] = [owner for owner in owners[uuid] if owner[0] in present]
+
+    @contextlib.contextmanager
+    def _owners(self) -> Iterator[Owners]:
+        """Who has what, to be changed; at the end the files are made to say so."""
+        folder = self._directory
+        if folder is None:
+            yield {}
+            return
+        try:
+            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(folder / _RECORD, flags, 0o600)
+        except OSError as error:
+            log.warning("cannot keep the owner files in %s: %s; dashboards show no jobs", folder, error)
+            yield {}
+            return
+        # Unbuffered: what could not be written must not be tried again when the file is closed.
+        with os.fdopen(descriptor, "r+b", buffering=0) as record:
+            # Two agents may be there for a moment, when one controller takes over from another.
+            if not wait_for_lock(record.fileno(), Deadline(LOCK_SECONDS)):
+                path = folder / _RECORD
+                log.warning("file %s: another agent keeps it locked; dashboards show old owners", path)
+                yield {}
+                return
+            before = _parse(record.read(MAX_RECORD_BYTES))
+            owners = {uuid: list(jobs) for uuid, jobs in before.items()}
+            yield owners
+            owners = {uuid: jobs for uuid, jobs in owners.items() if jobs and _UUID.fullmatch(uuid)}
+            if owners == before:
+                return
+            try:
+                data = json.dumps(owners).encode()
+                record.seek(0)
+                if record.write(data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+                record.truncate()
+            except OSError as error:
+                path = folder / _RECORD
+                log.warning("cannot write file %s: %s; dashboards show old owners", path, error)
+                return
+            for uuid in before.keys() | owners.keys():
+                if owners.get(uuid) != before.get(uuid):
+                    _write(folder / uuid, owners.get(uuid, []), before.get(uuid, []))
+
+
+def _parse(data: bytes) -> Owners:
+    """The record; nothing where it is not what an agent writes."""
+    try:
+        return {
+            str(uuid): [(int(job), int(uid)) for job, uid in jobs]
+            for uuid, jobs in json.loads(data or b"{}").items()
+            if _UUID.fullmatch(uuid)
+        }
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        log.warning("the record of owner files is damaged; begun anew")
+        return {}
+
+
+def _write(path: Path, jobs: list[tuple[int, int]], before: list[tuple[int, int]]) -> None:
+    try:
+        if jobs:
+            temporary = path.with_name(f".{path.name}.{os.getpid()}")
+            temporary.write_text("".join(f"{job_id} {uid}\n" for job_id, uid in jobs))
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        elif path.read_text()[:64].split(" ")[0] in {str(job_id) for job_id, _ in before}:
+            path.unlink()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        log.warning("cannot write %s: %s; dashboards show a wrong job for this GPU", path, error)

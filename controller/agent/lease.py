@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A node obeys one controller at a time: who that is, for how long, is in `leader.json`.
+
+Controllers with one journal are kept apart by its lock. This keeps apart those that have different ones, on
+different hosts or by mistake. A controller has a lease of some seconds that each of its requests renews;
+until it is over, others are told `not_leader`. The file is root's, in root's folder, on a tmpfs that a reboot
+empties; whatever in it makes no sense counts as no lease.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from controller.agent.deadline import Deadline
+from controller.agent.file_lock import wait_for_lock
+from controller.nodes.protocol import (
+    MAX_CONTROLLER_CHARS,
+    MAX_LEASE_SECONDS,
+    AgentError,
+    ErrorKind,
+    LeaderInfo,
+)
+
+FILE = "leader.json"
+_MAX_BYTES = 4096
+_LOCK_SECONDS = 2.0
+
+log = logging.getLogger(__name__)
+
+
+class _Lease(BaseModel):
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    controller: str = Field(min_length=1, max_length=MAX_CONTROLLER_CHARS)
+    until: float = Field(ge=0, allow_inf_nan=False)
+    """By the clock that counts from boot, so that setting the time changes nothing."""
+
+
+class Leases:
+    """The lease of one node, shared by all agents that run on it."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._path = run_dir / FILE
+
+    def holder(self) -> LeaderInfo | None:
+        """Who has it now."""
+        with self._opened() as descriptor:
+            lease = None if descriptor is None else _read(descriptor)
+        return (
+            None if lease is None else LeaderInfo(controller=lease.controller, seconds=lease.until - _now())
+        )
+
+    def renew(self, controller: str, seconds: float) -> None:
+        """Take the lease or prolong it. Raises AgentError not_leader while somebody else has it."""
+        with self._opened() as descriptor:
+            if descriptor is None:
+                return
+            lease = _read(descriptor)
+            if lease is not None and lease.controller != controller:
+                raise _not_leader(lease)
+            if lease is None:
+                log.info("controller %s leads", controller)
+            mine = _Lease(controller=controller, until=_now() + seconds)
+            try:
+                # All that is ever read, in one call: no end of an earlier lease is behind it, also if this
+                # process ends right here. (The lock is this file's: no other can take its place.)
+                os.pwrite(descriptor, mine.model_dump_json().encode().ljust(_MAX_BYTES), 0)
+                os.ftruncate(descriptor, _MAX_BYTES)
+            except OSError as error:
+                log.warning("%s: %s", self._path, error)
+
+    def allow_nameless(self) -> None:
+        """For a session that has not said whose it is: raises AgentError not_leader while a controller has
+        the lease."""
+        with self._opened() as descriptor:
+            lease = None if descriptor is None else _read(descriptor)
+        if lease is not None:
+            raise _not_leader(lease)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int | None]:
+        """The file under a lock; None where there cannot be one: a full disk must not keep jobs off their
+        GPUs."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        try:
+            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+            descriptor = os.open(self._path, flags, 0o600)
+        except OSError as error:
+            log.warning("%s: %s", self._path, error)
+            yield None
+            return
+        try:
+            if not wait_for_lock(descriptor, Deadline(_LOCK_SECONDS)):
+                raise AgentError(ErrorKind.INTERNAL, "another agent of this node keeps the lease locked")
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _read(descriptor: int) -> _Lease | None:
+    """The lease, unless it is over or makes no sense."""
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_uid != os.geteuid():
+        return None
+    try:
+        lease = _Lease.model_validate_json(os.pread(descriptor, _MAX_BYTES, 0))
+    except (OSError, ValidationError):
+        return None
+    return lease if 0 < lease.until - _now() <= MAX_LEASE_SECONDS else None
+
+
+def _not_leader(lease: _Lease) -> AgentError:
+    return AgentError(
+        ErrorKind.NOT_LEADER,
+        f"controller {lease.controller} leads here (its lease ends in {lease.until - _now():.0f} s)",
+    )
+
+
+def _now() -> float:
+    return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`hello` and `observe`: what a node is and what goes on there."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pwd
+import time
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+
+from checkpointing.cuda_driver import Capabilities
+from controller import __version__
+from controller.agent import rank_room
+from controller.agent.control_block import JobState
+from controller.agent.deadline import Deadline
+from controller.agent.gpus import NvmlUnavailable, Reading
+from controller.agent.installed import built_for, filesystem_of, find_plugin, keys_from_anywhere
+from controller.agent.node import NVML_SECONDS, Node
+from controller.agent.occupancy import Occupancy
+from controller.agent.rank_files import Ranks
+from controller.nodes import protocol
+from controller.nodes.protocol import MAX_BYTES, AgentError, NodePhase
+
+log = logging.getLogger(__name__)
+
+
+class Looking:
+    """Verbs that change nothing."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    @cached_property
+    def _rank_files(self) -> str:
+        """Found out by mounting something: once for each agent, however often it is asked who leads."""
+        return rank_room.examine(self._node.settings.run_dir)[:200]
+
+    def hello(self, _args: protocol.HelloArgs, deadline: Deadline) -> protocol.HelloResult:
+        """Who and what this node is."""
+        try:
+            reading = self._node.reader.read(deadline.at_most(NVML_SECONDS))
+        except NvmlUnavailable as error:
+            log.warning("%s; try nvidia-smi", error)
+            reading = self._node.reader.last() or Reading("", ())
+        can = Capabilities.of_version(reading.driver_version)
+        return protocol.HelloResult(
+            protocol="gandiva-agent",
+            version=protocol.VERSION,
+            node=self._node.settings.node,
+            boot_id=_boot_id(),
+            driver_version=reading.driver_version[:80],
+            checkpoint_supported=can.checkpoint,
+            device_map_supported=can.device_map,
+            gpus=tuple(
+                protocol.GpuInfo(
+                    index=gpu.index, uuid=gpu.uuid, model=gpu.model, memory_bytes=gpu.memory_bytes
+                )
+                for gpu in reading.gpus
+            ),
+            leases=True,
+            leader=self._node.leases.holder(),
+            software_version=__version__,
+            time=time.time(),
+            run_dir=str(self._node.settings.run_dir)[:400],
+            run_dir_filesystem=filesystem_of(self._node.settings.run_dir)[:40],
+            rank_files=self._rank_files,
+            plugin_built_for=_plugin_built_for(),
+            keys_from_anywhere=_keys_from_anywhere(),
+        )
+
+    def observe(self, _args: protocol.NoArgs, deadline: Deadline) -> protocol.ObserveResult:
+        """Everything the node knows now. GPUs that could not be read come as not healthy."""
+        occupancy: Occupancy | None = None
+        try:
+            occupancy = self._node.look(deadline.at_most(NVML_SECONDS))
+            reading: Reading = occupancy.reading
+        except NvmlUnavailable as error:
+            log.warning("%s; its GPUs are given to no job until they can be read: try nvidia-smi", error)
+            reading = self._node.reader.last() or Reading("", ())
+        jobs = []
+        present = self._node.blocks.job_ids()
+        self._node.owners.sweep(present)
+        for job_id in present[: protocol.MAX_JOBS]:
+            # A job that ends meanwhile takes its block with it.
+            with contextlib.suppress(AgentError):
+                jobs.append(self._job_info(job_id, occupancy))
+        return protocol.ObserveResult(
+            time=time.time(),
+            gpus=tuple(
+                protocol.GpuStatus(
+                    index=gpu.index,
+                    uuid=gpu.uuid,
+                    model=gpu.model,
+                    memory_bytes=gpu.memory_bytes,
+                    healthy=gpu.healthy,
+                    memory_used_bytes=gpu.memory_used_bytes,
+                    utilization_fraction=gpu.utilization_fraction,
+                    processes=tuple(
+                        protocol.GpuProcessInfo(
+                            pid=holder.pid,
+                            job_id=holder.job_id,
+                            uid=holder.uid,
+                            memory_bytes=holder.memory_bytes,
+                        )
+                        for holder in (occupancy.on(gpu.index) if occupancy is not None else ())
+                    ),
+                )
+                for gpu in reading.gpus
+            ),
+            jobs=tuple(jobs),
+        )
+
+    def living(self, args: protocol.JobArgs, _deadline: Deadline) -> protocol.LivingResult:
+        """What of a job lives here, whether or not it has a control block."""
+        return protocol.LivingResult(
+            processes=self._node.processes.living(args.job_id), booted_at=_booted_at()
+        )
+
+    def _job_info(self, job_id: int, occupancy: Occupancy | None) -> protocol.JobInfo:
+        block = self._node.blocks.block(job_id)
+        state = self._node.state(block)
+        ranks = self._node.ranks(block, state)
+        held = {} if occupancy is None else occupancy.bytes_by_gpu(job_id)
+        yielded = state.phase is NodePhase.YIELDED
+        if yielded and occupancy is not None:
+            left_bytes = sum(held.values())
+        else:
+            left_bytes = state.left_bytes if yielded else 0
+        return protocol.JobInfo(
+            job_id=job_id,
+            phase=state.phase,
+            gpus=state.gpus or tuple(sorted(held)),
+            ranks=ranks.infos(),
+            left_bytes=left_bytes,
+            trespasses=_trespasses(state, held),
+            movable=state.movable if yielded else self._looks_movable(state, ranks, occupancy),
+            error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],
+        )
+
+    def _looks_movable(self, state: JobState, ranks: Ranks, occupancy: Occupancy | None) -> bool:
+        """Whether a running job could probably come back on other GPUs; certain once it has yielded."""
+        if ranks.live and all(rank.releases_context for rank in ranks.live):
+            return True
+        pids = {holder.pid for holder in occupancy.of_job(state.job_id)} if occupancy is not None else set()
+        return self._node.can_move(state) and len(pids) == 1 and len(ranks.live) <= 1
+
+
+def _trespasses(state: JobState, held: Mapping[int, int]) -> tuple[int, ...]:
+    """GPUs on which the job has more bytes (`held`, by GPU) than it may have there now: on its own all it
+    wants while it is on them, and what it was allowed to leave while it is off them; on others nothing."""
+    allowed_bytes = state.residual_bytes if state.phase is NodePhase.YIELDED else MAX_BYTES
+    own = state.gpus or tuple(held)
+    return tuple(sorted(gpu for gpu, size in held.items() if size > (allowed_bytes if gpu in own else 0)))
+
+
+def _plugin_built_for() -> str:
+    plugin = find_plugin()
+    if plugin is None:
+        return "none"
+    try:
+        return built_for(plugin)
+    except (OSError, ValueError) as error:
+        return str(error)[:200]
+
+
+def _keys_from_anywhere() -> int | None:
+    try:
+        home = Path(pwd.getpwuid(os.geteuid()).pw_dir)
+        return keys_from_anywhere(home / ".ssh" / "authorized_keys")
+    except (OSError, KeyError):
+        return None
+
+
+def _boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:64]
+    except OSError:
+        return ""
+
+
+def _booted_at(proc: Path = Path("/proc")) -> float:
+    """When process 1 began: the boot of a machine, or of a container (whose clock is its host's)."""
+    try:
+        first = (proc / "1" / "stat").read_text()
+        ticks = int(first[first.rindex(")") + 1 :].split()[19])
+    except (OSError, IndexError, ValueError) as error:
+        raise AgentError(
+            protocol.ErrorKind.INTERNAL, f"{proc}/1/stat does not say when the node was started: {error!r}"
+        ) from error
+    began_seconds = ticks / os.sysconf("SC_CLK_TCK")
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + began_seconds

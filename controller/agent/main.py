@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva-agent`: the end of the node protocol on a GPU node, run as root.
+
+Started by sshd as a forced command, so that the key that opens this door opens nothing else:
+
+    from="10.0.0.2",restrict,command="/usr/bin/gandiva-agent" ssh-ed25519 AAAA… gandiva
+
+It then takes only `gandiva-agent NODENAME` from SSH_ORIGINAL_COMMAND. Requests come on standard input,
+answers go to standard output, messages to syslog. When its input ends the agent finishes what it has begun
+and exits; jobs go on, and the next agent finds everything in their control blocks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import logging.handlers
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from checkpointing.driver_process import DriverProcesses
+from controller.agent.deadline import Deadline
+from controller.agent.gpus import GpuReader, NvmlSource
+from controller.agent.lanes import Lanes, TooBusy
+from controller.agent.node import AgentSettings
+from controller.agent.verbs import NodeAgent
+from controller.nodes import protocol
+from controller.nodes.protocol import AgentError, Answer, ErrorBody, ErrorKind
+
+SYSLOG = Path("/dev/log")
+FINISH_SECONDS = 300.0
+"""How long work in flight may go on after the channel has gone."""
+
+log = logging.getLogger("gandiva-agent")
+
+
+class UsageError(Exception):
+    """The agent was started in a way that it must not be."""
+
+
+class Stop(Exception):
+    """SIGTERM: as if the channel had gone, finish what is begun and take no more."""
+
+
+def _stop(number: int, _frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise Stop(f"signal {number}")
+
+
+def parse_command(arguments: Sequence[str], environ: Mapping[str, str]) -> AgentSettings:
+    """Where the agent is and what it may touch.
+
+    Behind sshd the node name is taken from SSH_ORIGINAL_COMMAND, which the other side chooses, and nothing
+    but a node name is. Raises UsageError.
+    """
+    parser = argparse.ArgumentParser(
+        prog="gandiva-agent",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        exit_on_error=False,
+    )
+    parser.add_argument(
+        "--run-dir",
+        default="/run/gandiva",
+        help="root of the control blocks; %%n is the node name (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--gpustat-dir",
+        default="/run/gpustat",
+        help="files for gpustat; %%n is the node name; empty: none (default: %(default)s)",
+    )
+    parser.add_argument("node", nargs="?", metavar="NODENAME", help="the node's name in Slurm")
+    try:
+        options = parser.parse_args(list(arguments))
+    except argparse.ArgumentError as error:
+        raise UsageError(str(error)) from None
+    node = options.node
+    if "SSH_ORIGINAL_COMMAND" in environ:
+        match = protocol.COMMAND.fullmatch(environ["SSH_ORIGINAL_COMMAND"])
+        if match is None:
+            raise UsageError("this key allows only the command: gandiva-agent NODENAME")
+        node = match.group(1)
+    if node is None or not protocol.NODE_NAME.fullmatch(node):
+        raise UsageError("name the Slurm node this agent is for: gandiva-agent NODENAME")
+    gpustat = options.gpustat_dir.replace("%n", node)
+    return AgentSettings(
+        node=node,
+        run_dir=Path(options.run_dir.replace("%n", node)),
+        gpustat_dir=Path(gpustat) if gpustat else None,
+    )
+
+
+def read_lines(descriptor: int) -> Iterator[bytes | None]:
+    """Lines of at most MAX_LINE_BYTES; None stands for one that was longer and has been thrown away."""
+    buffer = bytearray()
+    discarding = False
+    while part := os.read(descriptor, 1 << 16):
+        buffer += part
+        while (end := buffer.find(b"\n")) >= 0:
+            line = bytes(buffer[:end])
+            del buffer[: end + 1]
+            yield None if discarding or len(line) > protocol.MAX_LINE_BYTES else line
+            discarding = False
+        if len(buffer) > protocol.MAX_LINE_BYTES:
+            buffer.clear()
+            discarding = True
+    # An unfinished last line is no request: the channel broke in the middle of it.
+
+
+class Server:
+    """Reads requests, has them carried out, writes answers as they come."""
+
+    def __init__(self, agent: NodeAgent, output: int) -> None:
+        self._agent = agent
+        self._output = output
+        self._writing = threading.Lock()
+        self._lanes = Lanes()
+        self._gone = threading.Event()
+        self._whose = protocol.HelloArgs()
+
+    def serve(self, lines: Iterator[bytes | None]) -> None:
+        """Until the input ends or the output breaks."""
+        try:
+            for line in lines:
+                if self._gone.is_set():
+                    break
+                if line is None:
+                    self._refuse(None, f"a line of more than {protocol.MAX_LINE_BYTES} bytes")
+                elif line.strip():
+                    self._accept(line)
+        except (OSError, Stop) as error:
+            log.info("no more requests: %s", error)
+        if not self._lanes.close(FINISH_SECONDS):
+            log.error(
+                "gave up on work in flight after %g s: the next agent goes on from the control blocks",
+                FINISH_SECONDS,
+            )
+
+    def _accept(self, line: bytes) -> None:
+        number: int | None = None
+        try:
+            request = protocol.Request.model_validate_json(line)
+            number = request.id
+            if request.verb not in protocol.VERBS:
+                raise ValueError(f"verb: {request.verb!r} is none of {', '.join(protocol.VERBS)}")
+            args = protocol.VERBS[request.verb].model_validate(request.args)
+        except ValidationError as error:
+            self._refuse(number, describe_errors(error))
+            return
+        except ValueError as error:
+            self._refuse(number, str(error))
+            return
+        deadline = Deadline(request.deadline_seconds)  # waiting in the lane counts
+        lane = getattr(args, "job_id", request.verb)
+        try:
+            self._lanes.submit(lane, lambda: self._carry_out(request, args, deadline))
+        except TooBusy as error:
+            self._refuse(number, str(error))
+
+    def _carry_out(self, request: protocol.Request, args: BaseModel, deadline: Deadline) -> None:
+        try:
+            if isinstance(args, protocol.HelloArgs) and args.controller is not None:
+                self._whose = args
+            self._agent.admit(self._whose, request.verb)
+            result = self._agent.carry_out(request.verb, args, deadline)
+            self._write(Answer(id=request.id, ok=True, result=result.model_dump(mode="json")))
+        except AgentError as error:
+            log.info("%s: %s: %s", request.verb, error.kind.value, error.message)
+            self._fail(request.id, error)
+        except Exception as error:
+            log.exception("%s %s: a bug; the controller hears of it", request.verb, request.args)
+            message = f"{request.verb}: {type(error).__name__}: {error}"
+            self._fail(request.id, AgentError(ErrorKind.INTERNAL, message, getattr(args, "job_id", None)))
+
+    def _refuse(self, number: int | None, message: str) -> None:
+        self._fail(number, AgentError(ErrorKind.BAD_REQUEST, message))
+
+    def _fail(self, number: int | None, error: AgentError) -> None:
+        body = ErrorBody(kind=error.kind, message=error.message, job_id=error.job_id)
+        self._write(Answer(id=number, ok=False, error=body))
+
+    def _write(self, answer: Answer) -> None:
+        data = protocol.encode(_within_limit(answer))
+        with self._writing:
+            try:
+                while data and not self._gone.is_set():
+                    data = data[os.write(self._output, data) :]
+            except OSError:
+                self._gone.set()
+
+
+def _within_limit(answer: Answer) -> Answer:
+    """A node full of many-rank jobs: leave out what the controller can do without."""
+    if answer.result is None or len(answer.model_dump_json()) < protocol.MAX_LINE_BYTES:
+        return answer
+    result: dict[str, Any] = dict(answer.result)
+    result["jobs"] = [{**job, "ranks": job["ranks"][:1]} for job in result.get("jobs", [])]
+    return answer.model_copy(update={"result": result})
+
+
+def describe_errors(error: ValidationError) -> str:
+    """Pydantic's errors in one line: place, what is wrong, what was given."""
+    parts = []
+    for item in error.errors(include_url=False)[:4]:
+        place = ".".join(str(part) for part in item["loc"]) or "request"
+        parts.append(f"{place}: {item['msg']} (given: {str(item.get('input'))[:80]!r})")
+    return "; ".join(parts)
+
+
+def _start_logging(node: str) -> None:
+    handler: logging.Handler
+    if SYSLOG.is_socket():
+        handler = logging.handlers.SysLogHandler(str(SYSLOG), logging.handlers.SysLogHandler.LOG_DAEMON)
+        handler.ident = f"gandiva-agent[{os.getpid()}]: "
+    else:
+        handler = logging.StreamHandler()
+        handler.setLevel(logging.WARNING)  # standard error is the SSH channel's: say little there
+    logging.raiseExceptions = False  # a syslog that restarts is no reason to fill the channel with tracebacks
+    handler.setFormatter(logging.Formatter(f"{node}: %(levelname)s %(message)s"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Entry point. 0: the input ended; 2: started wrongly."""
+    try:
+        settings = parse_command(sys.argv[1:] if arguments is None else arguments, os.environ)
+    except UsageError as error:
+        body = ErrorBody(kind=ErrorKind.BAD_REQUEST, message=str(error)[: protocol.MAX_MESSAGE_CHARS])
+        sys.stdout.buffer.write(protocol.encode(Answer(id=None, ok=False, error=body)))
+        sys.stdout.flush()
+        return 2
+    _start_logging(settings.node)
+    # Several slurmd on one host (tests do that): children and libraries learn which node this is.
+    os.environ["SLURMD_NODENAME"] = settings.node
+    os.umask(0o022)
+    # Answers go to a descriptor of their own: a library that prints must not break the protocol.
+    output = os.dup(1)
+    os.dup2(2, 1)
+    driver = DriverProcesses()
+    agent = NodeAgent(settings, GpuReader(NvmlSource()), driver)
+    agent.start()
+    signal.signal(signal.SIGTERM, _stop)
+    Server(agent, output).serve(read_lines(0))
+    driver.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What all verbs share: the node's parts, a job under its lock, and the two checks on GPU memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from checkpointing.cuda_driver import Capabilities
+from checkpointing.driver_process import DriverProcesses
+from controller.agent import rank_files
+from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
+from controller.agent.deadline import Deadline
+from controller.agent.file_lock import wait_for_lock
+from controller.agent.gpus import GpuReader, describe
+from controller.agent.gpustat import OwnerFiles
+from controller.agent.host_memory import HostMemory
+from controller.agent.lease import Leases
+from controller.agent.occupancy import Occupancy, survey, wait_until_clear
+from controller.agent.processes import Processes
+from controller.agent.rank_files import GLANCE_SECONDS, Ranks
+from controller.nodes import protocol
+from controller.nodes.protocol import AgentError, ErrorKind, NodePhase
+from gandiva.layout import Verb
+
+NVML_SECONDS = 5.0
+SETTLE_SECONDS = 3.0
+"""How long NVML may go on showing memory that everybody said is gone, or of processes that have ended."""
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """Where things are on this node. `gpustat_dir` None: write no owner files."""
+
+    node: str
+    run_dir: Path
+    gpustat_dir: Path | None
+
+
+class Node:
+    """The parts of a node, for the verbs to work on."""
+
+    def __init__(self, settings: AgentSettings, reader: GpuReader, driver: DriverProcesses) -> None:
+        self.settings = settings
+        self.blocks = ControlBlocks(settings.run_dir)
+        self.processes = Processes(settings.node, self.blocks.uid_of_job)
+        self.host_memory = HostMemory()
+        self._promised: dict[int, int] = {}
+        """Bytes of host memory, by job, that verbs under way were told they may take."""
+        self._promising = threading.Condition()
+        self.reader = reader
+        self.driver = driver
+        self.leases = Leases(settings.run_dir)
+        self.owners = OwnerFiles(settings.gpustat_dir)
+
+    @contextlib.contextmanager
+    def job(self, job_id: int, deadline: Deadline) -> Iterator[tuple[ControlBlock, JobState]]:
+        block = self.blocks.block(job_id)
+        with block.locked(deadline):
+            try:
+                yield block, self.state(block)
+            finally:
+                with self._promising:
+                    if self._promised.pop(job_id, None) is not None:
+                        self._promising.notify_all()
+
+    def state(self, block: ControlBlock) -> JobState:
+        """What is known about a job; of a block made by the prolog, what can be seen. Raises AgentError."""
+        state = block.load_state()
+        if state is not None:
+            return state
+        uid = block.uid()
+        if uid is None:
+            raise AgentError(ErrorKind.UNKNOWN_JOB, block.missing(), block.job_id)
+        command = block.read_command()
+        asked = command is not None and command.verb is not Verb.RUN
+        return JobState(
+            job_id=block.job_id,
+            uid=uid,
+            phase=NodePhase.PAUSING if asked else NodePhase.RUNNING,
+            target_step=command.target_step if command is not None and asked else 0,
+            stopped=asked,  # perhaps
+        )
+
+    def ranks(self, block: ControlBlock, state: JobState, patience_seconds: float = GLANCE_SECONDS) -> Ranks:
+        return rank_files.read_ranks(
+            str(block.ranks), state.uid, state.job_id, self.processes, patience_seconds
+        )
+
+    def look(self, deadline: Deadline) -> Occupancy:
+        return survey(self.reader, self.processes, deadline)
+
+    def driver_version(self) -> str:
+        reading = self.reader.last()
+        return reading.driver_version if reading is not None else ""
+
+    @property
+    def can(self) -> Capabilities:
+        """What the node's driver can do; nothing before the first reading."""
+        return Capabilities.of_version(self.driver_version())
+
+    def can_move(self, state: JobState) -> bool:
+        """Whether the driver may be asked to bring the job back on other GPUs."""
+        return self.can.device_map and not state.map_refused
+
+    def uuids(self, gpus: Sequence[int]) -> list[str]:
+        reading = self.reader.last()
+        return [gpu.uuid for gpu in reading.gpus if gpu.index in gpus] if reading is not None else []
+
+    def _allowance(self, job_id: int) -> int:
+        """Bytes another job may have left on each GPU: nothing, unless it is off them."""
+        state = self.blocks.block(job_id).load_state()
+        return state.residual_bytes if state is not None and state.phase is NodePhase.YIELDED else 0
+
+    def require_free(
+        self, gpus: Sequence[int], job_id: int, deadline: Deadline, needed: Mapping[int, int] | None = None
+    ) -> None:
+        """Raise AgentError gpu_busy unless the job can have these GPUs, with this much memory on each."""
+
+        def complaints(seen: Occupancy) -> tuple[list[str], bool]:
+            unreadable = seen.unreadable(gpus)
+            if unreadable:
+                return unreadable, False
+            owners = self._owners(gpus, job_id)
+            if owners:
+                return owners, False
+            others = seen.others(gpus, job_id, self._allowance)
+            if others:
+                # Of a process that has ended NVML will hear soon; a living one stays.
+                return [str(holder) for holder in others], all(not holder.exists for holder in others)
+            for gpu, size in (needed or {}).items():
+                found = seen.reading.gpu(gpu)
+                own = seen.bytes_by_gpu(job_id).get(gpu, 0)
+                if found is not None and found.memory_free_bytes + own < size:
+                    free = (found.memory_free_bytes + own) >> 20
+                    kept = sum(h.memory_bytes for h in seen.on(gpu) if h.job_id != job_id) >> 20
+                    why = f"; jobs that are off it keep {kept} MiB there" if kept else ""
+                    return [f"GPU {gpu} has {free} MiB free, job {job_id} needs {size >> 20} MiB{why}"], True
+            return [], False
+
+        look_deadline = deadline.at_most(SETTLE_SECONDS)
+        left, _ = wait_until_clear(
+            lambda: self.look(deadline.at_least(0.5).at_most(NVML_SECONDS)), complaints, look_deadline
+        )
+        if left:
+            raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]), job_id)
+
+    def _owners(self, gpus: Sequence[int], job_id: int) -> list[str]:
+        """Other living jobs that have not left these GPUs, or are being put back onto them: NVML may not see
+        their memory yet.
+
+        A controller asks for one at a time. But an agent whose controller was killed finishes what it was
+        asked, while the next controller may plan otherwise.
+        """
+        found = []
+        for other in self.blocks.job_ids():
+            state = self.blocks.block(other).load_state() if other != job_id else None
+            if (
+                state is not None
+                and state.phase is not NodePhase.YIELDED
+                and not set(state.gpus).isdisjoint(gpus)
+                and self.processes.of_job(other)
+            ):
+                found.append(f"job {other} is {state.phase.value} on {describe(state.gpus)}")
+        return found
+
+    @contextlib.contextmanager
+    def claiming(self, gpus: Sequence[int], deadline: Deadline) -> Iterator[None]:
+        """Keep others, agents of other controllers among them, from giving these GPUs away between the look
+        that finds them free and the note that says whose they are. Raises AgentError gpu_busy.
+        """
+        with contextlib.ExitStack() as stack:
+            for gpu in sorted(gpus):
+                path = self.settings.run_dir / f".gpu-{gpu}.lock"
+                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+                stack.callback(os.close, file)
+                if not wait_for_lock(file, deadline):
+                    raise AgentError(ErrorKind.GPU_BUSY, f"GPU {gpu} is just being given to another job")
+            yield
+
+    def require_host_memory(self, needed_bytes: Mapping[int, int], job_id: int, deadline: Deadline) -> None:
+        """Promise these processes (pid: bytes) so much more, until this job's verb is over. Waits for other
+        jobs' verbs where the machine has too little beside what they were promised: all of a node's jobs
+        may leave at once. Raises AgentError host_memory.
+
+        The copies of several processes of a job go to one limit.
+        """
+        needed = sum(needed_bytes.values())
+        with self._promising:
+            while True:
+                for pid in needed_bytes:
+                    room = self.host_memory.room(pid)
+                    if room is not None and room.free_bytes < needed:
+                        raise self._no_room(needed, job_id, room.free_bytes, f"left of {room.limit}")
+                machine = self.host_memory.machine()
+                # (They may have taken part of it already: then it is counted twice, and there is more soon.)
+                others = sum(size for other, size in self._promised.items() if other != job_id)
+                if machine is None or not others or machine.free_bytes - others >= needed:
+                    break
+                if job_id in self._promised:
+                    break  # in the middle of leaving: two such jobs must not wait for each other
+                if not self._promising.wait(deadline.left_seconds):
+                    what = f"left of {machine.limit}, where other jobs are just leaving their GPUs too"
+                    raise self._no_room(needed, job_id, machine.free_bytes, what)
+            self._promised[job_id] = needed
+
+    @staticmethod
+    def _no_room(needed: int, job_id: int, free_bytes: int, what: str) -> AgentError:
+        return AgentError(
+            ErrorKind.HOST_MEMORY,
+            f"{needed >> 20} MiB of GPU memory of job {job_id} do not fit into host memory:"
+            f" {free_bytes >> 20} MiB are {what}; submit it with more --mem",
+            job_id,
+        )
+
+    def verify_gone(self, state: JobState, limit_bytes: int) -> dict[int, int]:
+        """The bytes the job has left on each of the node's GPUs. Raises AgentError left_on_gpu when that is
+        more than the limit on any of them, or when nobody can tell."""
+
+        def complaints(seen: Occupancy) -> tuple[list[str], bool]:
+            found = seen.unreadable(state.gpus)
+            for gpu, size in seen.bytes_by_gpu(state.job_id).items():
+                if size > limit_bytes:
+                    found.append(
+                        f"{size >> 20} MiB of job {state.job_id} stay on GPU {gpu},"
+                        f" allowed are {limit_bytes >> 20} MiB"
+                    )
+            for gpu in state.gpus:
+                # Listed, but of no job we can name: perhaps ours, just ended, or in another namespace.
+                found += [str(holder) for holder in seen.on(gpu) if holder.job_id is None]
+            return found, True
+
+        deadline = Deadline(SETTLE_SECONDS)  # even when the request's is over: the answer hangs on it
+        left, seen = wait_until_clear(
+            lambda: self.look(deadline.at_least(0.5).at_most(NVML_SECONDS)), complaints, deadline
+        )
+        if left or seen is None:
+            raise AgentError(ErrorKind.LEFT_ON_GPU, "; ".join(left[:4]), state.job_id)
+        return seen.bytes_by_gpu(state.job_id)
+
+    def memory_is_off(
+        self,
+        block: ControlBlock,
+        state: JobState,
+        left_on: Mapping[int, int],
+        residual_bytes: int,
+        seconds: float,
+    ) -> protocol.OffloadResult:
+        """Write down that the job's memory is off its GPUs, only after `verify_gone`."""
+        state = block.save_state(
+            state.but(
+                phase=NodePhase.PAUSING,
+                off=True,
+                left_bytes=sum(left_on.values()),
+                left_on=dict(left_on),
+                residual_bytes=residual_bytes,
+                offload_seconds=seconds,
+                error="",
+            )
+        )
+        return self.already_off(state)
+
+    @staticmethod
+    def already_off(state: JobState) -> protocol.OffloadResult:
+        """The answer to `offload` and `checkpoint`, the first time and every time they are asked again."""
+        return protocol.OffloadResult(
+            left_bytes=state.left_bytes,
+            left_on=state.left_on,
+            seconds=state.offload_seconds,
+            stopped_step=state.stopped_step,
+            empty=state.empty,
+        )

@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Who holds memory on which GPU: NVML's processes joined with Slurm's jobs.
+
+The rule everything rests on: a GPU counts as free only when NVML was read and nobody is on it. A reading that
+failed, a process of unknown origin, a size the driver does not tell: all of these are busy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from controller.agent.deadline import Deadline, Poll
+from controller.agent.gpus import GpuReader, GpuReading, NvmlUnavailable, Reading
+from controller.agent.processes import Processes
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process on a GPU."""
+
+    gpu: int
+    pid: int
+    job_id: int | None
+    uid: int | None
+    memory_bytes: int
+    exists: bool
+
+    def __str__(self) -> str:
+        whose = f"job {self.job_id}" if self.job_id is not None else "no job"
+        return f"process {self.pid} of {whose} holds {self.memory_bytes >> 20} MiB on GPU {self.gpu}"
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """All GPUs of the node and their holders at one instant."""
+
+    reading: Reading
+    holders: tuple[Holder, ...]
+
+    def on(self, gpu: int) -> tuple[Holder, ...]:
+        """Who holds memory on a GPU."""
+        return tuple(holder for holder in self.holders if holder.gpu == gpu)
+
+    def of_job(self, job_id: int) -> tuple[Holder, ...]:
+        """All that a job holds."""
+        return tuple(holder for holder in self.holders if holder.job_id == job_id)
+
+    def bytes_by_gpu(self, job_id: int) -> dict[int, int]:
+        """What a job holds on each GPU it is on."""
+        total: dict[int, int] = {}
+        for holder in self.of_job(job_id):
+            total[holder.gpu] = total.get(holder.gpu, 0) + holder.memory_bytes
+        return total
+
+    def unreadable(self, gpus: Iterable[int]) -> list[str]:
+        """Complaints about GPUs that do not exist or could not be read."""
+        found = []
+        for index in gpus:
+            gpu = self.reading.gpu(index)
+            if gpu is None:
+                known = ", ".join(str(other.index) for other in self.reading.gpus) or "none"
+                found.append(f"there is no GPU {index}; this node has {known}")
+            elif not gpu.healthy:
+                found.append(f"GPU {index} cannot be read or has uncorrected memory errors")
+        return found
+
+    def others(self, gpus: Iterable[int], job_id: int, allowance: Callable[[int], int]) -> list[Holder]:
+        """Holders on these GPUs that are in a job's way; `allowance` says how many bytes another job may
+        keep on each GPU while it is off them."""
+        found = []
+        for gpu in gpus:
+            for holder in self.on(gpu):
+                if holder.job_id == job_id:
+                    continue
+                if holder.job_id is not None:
+                    held = self.bytes_by_gpu(holder.job_id)[gpu]
+                    if held <= allowance(holder.job_id):
+                        continue
+                found.append(holder)
+        return found
+
+
+def survey(reader: GpuReader, processes: Processes, deadline: Deadline) -> Occupancy:
+    """Look at all GPUs now. Raises NvmlUnavailable."""
+    reading = reader.read(deadline)
+    holders = []
+    for gpu in reading.gpus:
+        for process in gpu.processes:
+            if process.memory_bytes == 0:
+                continue  # it has called cuInit, or counted the devices, and has no context
+            holder = _holder(gpu, process.pid, process.memory_bytes, processes)
+            # Of no job, graphics are the node's own (an X server stays for ever), and so are the processes by
+            # which agents call the driver; a job's are in the way.
+            own = process.graphics or processes.calls_the_driver(process.pid)
+            if holder.job_id is not None or not own:
+                holders.append(holder)
+    return Occupancy(reading, tuple(holders))
+
+
+def _holder(gpu: GpuReading, pid: int, memory_bytes: int | None, processes: Processes) -> Holder:
+    # A size the driver does not tell could be anything up to all that is in use, and is not nothing.
+    size = max(1, gpu.memory_used_bytes) if memory_bytes is None else memory_bytes
+    return Holder(
+        gpu=gpu.index,
+        pid=pid,
+        job_id=processes.job_of(pid),
+        uid=processes.uid(pid),
+        memory_bytes=size,
+        exists=processes.start_time_ticks(pid) is not None,
+    )
+
+
+def wait_until_clear(
+    look: Callable[[], Occupancy],
+    complaints: Callable[[Occupancy], tuple[list[str], bool]],
+    deadline: Deadline,
+) -> tuple[list[str], Occupancy | None]:
+    """Look until there are no complaints. `complaints` returns them and whether waiting may help.
+
+    Returns what is left to complain about (nothing: clear) and the last look, None when NVML gave none.
+    """
+    poll = Poll(deadline, longest_seconds=0.05)
+    while True:
+        seen: Occupancy | None = None
+        try:
+            seen = look()
+            left, may_pass = complaints(seen)
+        except NvmlUnavailable as error:
+            left, may_pass = [str(error)], True
+        if not left or not may_pass or not poll.wait():
+            return left, seen

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The verbs of the agent protocol (docs/interfaces.md, section 4), by name.
+
+Every verb is idempotent, works under the job's lock, writes down what it is about to do before it does it,
+and leaves the job running when it fails, or says that it could not.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from pydantic import BaseModel
+
+from checkpointing.cuda_driver import CudaError
+from checkpointing.driver_process import DriverProcesses
+from controller.agent.control_block import JobState
+from controller.agent.cooperation import Cooperation
+from controller.agent.deadline import Deadline
+from controller.agent.driver_verbs import DriverVerbs
+from controller.agent.gpus import GpuReader
+from controller.agent.looking import Looking
+from controller.agent.node import AgentSettings, Node
+from controller.agent.returning import Returning
+from controller.agent.stopping import Stopping
+from controller.nodes import protocol
+from controller.nodes.protocol import AgentError, ErrorKind
+from gandiva.layout import Verb
+
+log = logging.getLogger(__name__)
+
+
+class NodeAgent:
+    """All verbs. Thread-safe as long as each job's verbs come one after the other."""
+
+    def __init__(self, settings: AgentSettings, reader: GpuReader, driver: DriverProcesses) -> None:
+        self._node = Node(settings, reader, driver)
+        looking, returning = Looking(self._node), Returning(self._node)
+        driver_verbs = DriverVerbs(self._node, returning)
+        cooperation = Cooperation(self._node, driver_verbs, returning)
+        stopping = Stopping(self._node, returning)
+        self._verbs: dict[str, Callable[..., BaseModel]] = {
+            "hello": looking.hello,
+            "lead": self.lead,
+            "observe": looking.observe,
+            "prepare": self.prepare,
+            "pause": cooperation.pause,
+            "offload": cooperation.offload,
+            "checkpoint": driver_verbs.checkpoint,
+            "stop": stopping.stop,
+            "resume": returning.resume,
+            "forget": self.forget,
+            "living": looking.living,
+        }
+
+    def start(self) -> None:
+        """Beside the work: clean up after agents that were killed (only what lies there now), and have the
+        driver ready for the first switch."""
+        blocks = self._node.blocks
+        threading.Thread(target=blocks.empty, args=(blocks.trash(),), name="trash", daemon=True).start()
+        threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()
+
+    def _warm_up(self) -> None:
+        try:
+            self._node.driver.warm_up()
+        except CudaError as error:
+            log.info("the CUDA driver is not ready: %s; the first call to it tries again", error)
+
+    def carry_out(self, verb: str, args: BaseModel, deadline: Deadline) -> BaseModel:
+        """Do what a request asks. Raises AgentError."""
+        return self._verbs[verb](args, deadline)
+
+    def lead(self, _args: protocol.NoArgs, _deadline: Deadline) -> protocol.EmptyResult:
+        """Nothing but what every request of a controller does: it renews the lease."""
+        return protocol.EmptyResult()
+
+    def admit(self, whose: protocol.HelloArgs, verb: str) -> None:
+        """May this session do that now? Raises AgentError not_leader."""
+        if verb == "hello":
+            return
+        if whose.controller is not None:
+            self._node.leases.renew(whose.controller, whose.lease_seconds)
+        elif verb != "observe":
+            self._node.leases.allow_nameless()
+
+    def prepare(self, args: protocol.PrepareArgs, deadline: Deadline) -> protocol.EmptyResult:
+        """Make the control block before the job is released."""
+        block = self._node.blocks.block(args.job_id)
+        self._node.require_free(args.gpus, args.job_id, deadline)
+        if not block.exists() or block.uid() != args.uid:
+            try:
+                block.create(args.uid)
+            except OSError as error:
+                raise AgentError(
+                    ErrorKind.INTERNAL, f"cannot make the control block {block.path}: {error}", args.job_id
+                ) from error
+        with block.locked(deadline), self._node.claiming(args.gpus, deadline):
+            # Once more: an agent of another controller may have put a job back since.
+            self._node.require_free(args.gpus, args.job_id, deadline)
+            if self._node.processes.of_job(args.job_id):
+                # A start that slurmctld forgot when it was killed: a second copy would drain the node.
+                raise AgentError(
+                    ErrorKind.GPU_BUSY,
+                    f"job {args.job_id} is here already: its processes must end before it can start again",
+                    args.job_id,
+                )
+            block.clear_ranks(args.uid)
+            block.write_command(Verb.RUN, 0)
+            block.write_visible(args.gpus, args.binding)
+            block.save_state(
+                JobState(job_id=args.job_id, uid=args.uid, gpus=args.gpus, binding=args.binding or args.gpus)
+            )
+        self._node.owners.claim(self._node.uuids(args.gpus), args.job_id, args.uid)
+        return protocol.EmptyResult()
+
+    def forget(self, args: protocol.JobArgs, deadline: Deadline) -> protocol.EmptyResult:
+        """The job is over."""
+        block = self._node.blocks.block(args.job_id)
+        if not block.path.exists():
+            return protocol.EmptyResult()
+        with block.locked(deadline):
+            state = self._node.state(block)
+            try:
+                block.remove()
+            except OSError as error:
+                raise AgentError(
+                    ErrorKind.INTERNAL, f"cannot remove {block.path}: {error}", args.job_id
+                ) from error
+        self._node.owners.release(self._node.uuids(state.gpus), args.job_id)
+        return protocol.EmptyResult()

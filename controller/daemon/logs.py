@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The daemon's log: one line per message for people, or one JSON object per line for machines.
+
+A message that is about a job, a node or a file names it: `log.error("job %s: …", job_id)`. In the JSON format
+the field `job` comes from there: out of the words of the program, never from what users may have put into a
+value. Where a message must be put otherwise, `extra={"node": name}` says it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import logging.handlers
+import re
+import sys
+import time
+from collections.abc import Mapping
+
+from controller.reports.text import clean
+from controller.settings.schema import LogSettings
+
+FIELDS = ("job", "node", "file")
+"""What a message may be about; keys of `extra` and of the JSON objects."""
+
+_NAMES = {"job": "job", "node": "node", "journal": "file", "file": "file"}
+_PLACE = re.compile(r"(?:\b(job|node|journal|file) )?%[-0-9.]*[sdrgf]")
+
+DEBUG_FLAGS: Mapping[str, tuple[str, ...]] = {
+    "cluster": ("controller.slurm",),
+    "nodes": ("controller.nodes",),
+    "executor": ("controller.executor",),
+    "policy": ("controller.policies",),
+    "journal": ("controller.journal",),
+    "api": ("controller.api",),
+}
+"""What `log.debug` may name, with the loggers that then say everything."""
+
+
+class _JsonLines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, object] = {
+            "time": round(record.created, 3),
+            "level": record.levelname.lower(),
+            "subsystem": record.name.removeprefix("controller."),
+            "message": record.getMessage(),
+        }
+        for field, about in _subjects(record).items():
+            entry[field] = about if isinstance(about, int) else str(about)
+        if record.exc_info:
+            entry["trace"] = self.formatException(record.exc_info)
+        # ASCII: what users wrote may move a terminal's cursor, or be no characters that a file can take.
+        return json.dumps(entry)
+
+
+def _subjects(record: logging.LogRecord) -> dict[str, object]:
+    """What the message is about, by field."""
+    found: dict[str, object] = {}
+    if isinstance(record.msg, str) and isinstance(record.args, tuple):
+        for match, value in zip(_PLACE.finditer(record.msg), record.args, strict=False):
+            field = _NAMES.get(match[1] or "")
+            if field is not None:
+                found.setdefault(field, value)
+    for field in FIELDS:
+        about = getattr(record, field, None)
+        if about is not None:
+            found[field] = about
+    return found
+
+
+class _TextLines(logging.Formatter):
+    """As slurmctld writes: `[2026-11-21T10:00:00.123] error: message`."""
+
+    def __init__(self) -> None:
+        super().__init__("[%(asctime)s] %(level)s%(message)s")
+
+    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
+        return f"{stamp}.{int(record.msecs):03d}"
+
+    def format(self, record: logging.LogRecord) -> str:
+        record.level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
+        # What users wrote must not look like a line of ours, nor do anything to a terminal, and there may be
+        # half characters in it that the file would not take.
+        return "\n    ".join(clean(line) for line in super().format(record).split("\n"))
+
+
+def configure(settings: LogSettings) -> None:
+    """Set the log up, or set it up anew (SIGHUP: the file is opened again)."""
+    handler: logging.Handler
+    if settings.file is None:
+        handler = logging.StreamHandler(sys.stderr)
+    else:
+        handler = logging.handlers.WatchedFileHandler(settings.file, encoding="utf-8")
+    handler.setFormatter(_JsonLines() if settings.format == "json" else _TextLines())
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+        old.close()
+    root.addHandler(handler)
+    root.setLevel(settings.level.upper())
+    for flag, names in DEBUG_FLAGS.items():
+        for name in names:
+            logging.getLogger(name).setLevel(logging.DEBUG if flag in settings.debug else logging.NOTSET)
+    # Libraries that are chatty about every connection.
+    for name in ("paramiko", "asyncio"):
+        logging.getLogger(name).setLevel(logging.WARNING)

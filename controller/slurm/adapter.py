@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The cluster port for a real Slurm, whatever way it is talked to.
+
+Here are the rules that slurmctld does not enforce itself (docs/slurm-facts.md gives the proofs): it would
+hold a running job, requeue a finished one (which runs it again), and forget the begin time of a requeued job
+that is changed before it is through with its last run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
+
+from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable
+from controller.model import GpuSet, JobId
+from controller.slurm.gres import bound_request
+from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
+from controller.slurm.records import (
+    JobRecord,
+    array_rooms,
+    array_tasks,
+    original_request,
+    shares_record,
+    slurm_job,
+    slurm_node,
+)
+from controller.slurm.states import REQUEUED_HELD, job_state
+from controller.slurm.transport import BindChange, Load, Transport, UnbindChange
+
+log = logging.getLogger(__name__)
+
+MAX_WAITING_TASKS = 64
+"""So many held tasks of one array get records of their own ahead of time. The rest of a large array stays in
+one record, as Slurm keeps it."""
+
+SPLITTING_SHARE = 0.25
+"""Splitting arrays takes no more of a look's deadline than this, but for the call that is under way; the rest
+is split at the next looks. Somebody who submits a thousand arrays must not keep us from looking at all."""
+
+SETTLE_SECONDS = 0.5
+"""slurmctld passes suspend, resume and kill on to the nodes after it has answered, and may do so in the wrong
+order when they follow each other within milliseconds: a job was then RUNNING for Slurm and frozen for good on
+its node in half of the tries (docs/slurm-facts.md, Suspend and resume; none in 110 tries with 0.05 s between
+them). So two such calls for one job are kept this far apart. Slices are much longer: only a call that undoes
+another one waits."""
+
+REVOKED_SECONDS = 2.5
+"""A job that starts anew in the second in which its last run was ended FAILS on its node, for good: slurmd
+takes the new credential for the one that it has just revoked (`Job credential revoked`, seen on 24.11; both
+times are whole seconds). So it is bound no sooner than this after its requeue, which is its submit time."""
+
+_POLL_SECONDS = 0.05
+
+T = TypeVar("T")
+
+
+class SlurmCluster:
+    """Implements `ClusterPort` over a transport."""
+
+    def __init__(self, transport: Transport, *, deadline_seconds: float) -> None:
+        """
+        Args:
+            transport: the way to slurmctld; closed by `close`.
+            deadline_seconds: how long one call of the port may take, waits included.
+        """
+        self._transport = transport
+        self._deadline_seconds = deadline_seconds
+        self._models: dict[str, str] = {}
+        self._shared: frozenset[int] = frozenset()
+        self._known: dict[int, tuple[JobRecord, SlurmJob]] = {}
+        self._passed_on_at: dict[JobId, float] = {}
+
+    async def observe(self) -> ClusterView:
+        return await self._within("observing the cluster", self._observe())
+
+    async def job(self, job_id: JobId) -> SlurmJob:
+        record = await self._within(f"reading job {job_id}", self._transport.job(job_id))
+        return slurm_job(record, now=time.time())
+
+    async def bind(self, job_id: JobId, binding: GpuSet) -> None:
+        await self._within(f"binding job {job_id}", self._bind(job_id, binding))
+
+    async def unbind(self, job_id: JobId) -> None:
+        await self._within(f"unbinding job {job_id}", self._unbind(job_id))
+
+    async def release(self, job_id: JobId) -> None:
+        await self._within(f"releasing job {job_id}", self._release(job_id))
+
+    async def hold(self, job_id: JobId) -> None:
+        await self._within(f"holding job {job_id}", self._hold(job_id))
+
+    async def suspend(self, job_id: JobId) -> None:
+        await self._within(f"suspending job {job_id}", self._switch(job_id, JobState.SUSPENDED))
+
+    async def resume(self, job_id: JobId) -> None:
+        await self._within(f"resuming job {job_id}", self._switch(job_id, JobState.RUNNING))
+
+    async def requeue(self, job_id: JobId) -> None:
+        await self._within(f"requeueing job {job_id}", self._requeue(job_id))
+
+    async def end(self, job_id: JobId, reason: str) -> None:
+        await self._within(f"cancelling job {job_id}", self._end(job_id, reason))
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    async def _within(self, what: str, work: Coroutine[Any, Any, T]) -> T:
+        """Wait until the deadline; then drop the work, which ends whatever process does it."""
+        try:
+            return await asyncio.wait_for(work, self._deadline_seconds)
+        except asyncio.TimeoutError:
+            seconds = self._deadline_seconds
+            raise ClusterUnavailable(f"{what}: not done within {seconds:g} s; slurmctld may hang") from None
+
+    async def _observe(self) -> ClusterView:
+        load = await self._transport.load()
+        if await self._split_arrays(load.jobs):
+            load = await self._transport.load()
+        now = time.time()
+        rooms = array_rooms(load.jobs)
+        self._shared = frozenset(record.id for record in load.jobs if shares_record(record))
+        nodes = self._nodes(load)
+        jobs = tuple(self._job(record, now, rooms) for record in load.jobs)
+        self._known = {
+            record.id: (record, job)
+            for record, job in zip(load.jobs, jobs, strict=True)
+            if record.begin_time <= now and record.id not in rooms
+        }
+        return ClusterView(time=now, jobs=jobs, nodes=nodes)
+
+    def _job(self, record: JobRecord, now: float, rooms: Mapping[int, bool]) -> SlurmJob:
+        """The port's view of a job. Most jobs are as they were, and what is known of them depends on nothing
+        else: not making them anew saves 40 ms of 3,000."""
+        known = self._known.get(record.id)
+        if known is not None and known[0] == record and record.id not in rooms:
+            return known[1]
+        return slurm_job(record, now=now, array_room=rooms.get(record.id, True))
+
+    def _nodes(self, load: Load) -> tuple[SlurmNode, ...]:
+        nodes = tuple(slurm_node(record, load.whole_gpu_jobs) for record in load.nodes)
+        self._models = {node.name: node.gpus[0].model for node in nodes if node.gpus}
+        return nodes
+
+    async def _bind(self, job_id: JobId, binding: GpuSet) -> None:
+        if not {gpu.node for gpu in binding} <= self._models.keys():
+            self._nodes(await self._transport.load())
+        if gone := sorted({gpu.node for gpu in binding} - self._models.keys()):
+            raise ClusterRefused(f"job {job_id}: {', '.join(gone)} is no node with GPUs of ours (any more)")
+        request = bound_request(binding, self._models)
+        record = await self._settled(job_id)
+        if record.priority != 0:
+            raise ClusterRefused(f"job {job_id} is not held: binding it would race with Slurm's scheduler")
+        if shares_record(record):
+            raise ClusterRefused(f"job {job_id} stands for the array tasks {record.array_tasks}")
+        # With room between its limits Slurm would add nodes to the required ones; above them it drops some.
+        resize = not record.gres or not record.min_nodes == record.max_nodes == len(request.nodes)
+        await self._transport.bind(job_id, BindChange(request, resize))
+
+    async def _unbind(self, job_id: JobId) -> None:
+        record = await self._settled(job_id)
+        original = original_request(record.request)
+        if original is None or (original.gpus_per_node is None and original.gpus is None):
+            raise ClusterRefused(f"job {job_id}: its admin_comment does not say what its user asked for")
+        per_node = original.gpus_per_node
+        await self._transport.unbind(
+            job_id,
+            UnbindChange(
+                gres=f"gpu:{per_node}" if per_node is not None else "",
+                gpus_per_job=original.gpus if per_node is None else None,
+                required_nodes=original.nodelist or "",
+                nodes=original.nodes,
+            ),
+        )
+
+    async def _release(self, job_id: JobId) -> None:
+        if job_id in self._shared:
+            raise ClusterRefused(f"job {job_id} stands for several array tasks: release would start all")
+        await self._transport.release(job_id)
+
+    async def _hold(self, job_id: JobId) -> None:
+        await self._require_pending(job_id, "held")
+        await self._transport.hold(job_id)
+        # It may have started between the two calls; slurmctld holds running jobs without a word.
+        await self._require_pending(job_id, "held")
+
+    async def _requeue(self, job_id: JobId) -> None:
+        record = await self._transport.job(job_id)
+        state = job_state(record.state)
+        if state is JobState.PENDING:
+            if record.priority != 0:
+                await self._hold(job_id)
+        elif state in (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING):
+            await self._settle(job_id)
+            await self._transport.requeue_hold(job_id)
+        elif record.reason != REQUEUED_HELD:
+            raise ClusterRefused(f"job {job_id} is {record.state[0]}: requeueing it would run it again")
+
+    async def _end(self, job_id: JobId, reason: str) -> None:
+        record = await self._transport.job(job_id)
+        if job_state(record.state) not in (JobState.ENDED, JobState.COMPLETING):
+            await self._settle(job_id)
+            await self._transport.end(job_id, reason)
+
+    async def _switch(self, job_id: JobId, wanted: JobState) -> None:
+        """Suspend or resume. Slurm refuses to resume what runs, and does not even answer for a job that it
+        does not know: so an error is followed by a look."""
+        await self._settle(job_id)
+        try:
+            if wanted is JobState.SUSPENDED:
+                await self._transport.suspend(job_id)
+            else:
+                await self._transport.resume(job_id)
+        except ClusterError as error:
+            record = await self._transport.job(job_id)
+            if job_state(record.state) is not wanted:
+                raise
+            log.debug("job %d: %s; it is %s already", job_id, error, wanted.value)
+        finally:
+            self._passed_on_at[job_id] = time.monotonic()
+
+    async def _settle(self, job_id: JobId) -> None:
+        """Wait until the nodes have got what was last asked of this job."""
+        now = time.monotonic()
+        for job, then in list(self._passed_on_at.items()):
+            if then + SETTLE_SECONDS <= now:
+                del self._passed_on_at[job]
+        if job_id in self._passed_on_at:
+            await asyncio.sleep(self._passed_on_at[job_id] + SETTLE_SECONDS - now)
+
+    async def _settled(self, job_id: JobId) -> JobRecord:
+        """The job's record once it is pending and over with its last run. Raises ClusterRefused when it is
+        not pending, ClusterUnavailable when it does not get there in time."""
+        give_up_at = time.monotonic() + 0.9 * self._deadline_seconds
+        waited = completing = False
+        while True:
+            record = await self._transport.job(job_id)
+            state = job_state(record.state)
+            if state is JobState.PENDING:
+                # Its last kill was when it was requeued, or (repeated) until just now.
+                since = time.time() if completing else float(record.submit_time)
+                left_seconds = since + REVOKED_SECONDS - time.time()
+                if waited or not record.restarts or not 0.0 < left_seconds <= REVOKED_SECONDS:
+                    return record
+                waited = True
+                await asyncio.sleep(left_seconds)
+                continue
+            if state is not JobState.COMPLETING:
+                raise ClusterRefused(f"job {job_id} is {record.state[0]}, not pending: too late to change it")
+            completing = True
+            if time.monotonic() >= give_up_at:
+                raise ClusterUnavailable(f"job {job_id} is still not through with its last run")
+            await asyncio.sleep(min(_POLL_SECONDS, max(0.0, give_up_at - time.monotonic())))
+
+    async def _require_pending(self, job_id: JobId, done: str) -> None:
+        record = await self._transport.job(job_id)
+        if job_state(record.state) is not JobState.PENDING:
+            raise ClusterRefused(f"job {job_id} is {record.state[0]}: only pending jobs can be {done}")
+
+    async def _split_arrays(self, records: Sequence[JobRecord]) -> bool:
+        """Give waiting array tasks records of their own, some at a time. Whether anything changed."""
+        waiting = Counter(
+            record.array_job_id
+            for record in records
+            if job_state(record.state) is JobState.PENDING and not shares_record(record)
+        )
+        now = time.time()
+        clock = asyncio.get_running_loop().time
+        give_up_at = clock() + SPLITTING_SHARE * self._deadline_seconds
+        changed = False
+        for record in records:
+            if clock() >= give_up_at:
+                log.info("there are many job arrays to split: the rest of them at the next look")
+                break
+            if not shares_record(record) or not _may_split(record, now):
+                continue
+            wanted = min(MAX_WAITING_TASKS, record.array_limit or MAX_WAITING_TASKS)
+            room = wanted - waiting[record.array_job_id]
+            tasks = array_tasks(record, max(room, 0) + 1)[:-1]
+            if tasks:
+                try:
+                    await self._transport.split(JobId(record.array_job_id), tasks)
+                except ClusterRefused as refused:  # it changed meanwhile; the next look will tell
+                    log.info("array %d: %s", record.array_job_id, refused)
+                changed = True
+        return changed
+
+
+def _may_split(record: JobRecord, now: float) -> bool:
+    """Whether tasks of this record could be placed if they had records of their own."""
+    if job_state(record.state) is not JobState.PENDING or record.priority != 0 or record.dependency:
+        return False
+    job = slurm_job(record._replace(array_tasks=""), now=now)
+    return job.eligible and not job.user_hold

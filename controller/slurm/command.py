@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The way to slurmctld through Slurm's own commands: for sites whose Slurm has no matching pyslurm.
+
+Works from Slurm 24.11 on. Reading 3,000 jobs takes about 1.5 s of a processor, against 50 ms with pyslurm.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterable, Sequence
+
+from controller.errors import ClusterRefused, UnknownJob
+from controller.model import GpuId, JobId
+from controller.slurm import replies
+from controller.slurm.commands import run
+from controller.slurm.records import JobRecord, array_tasks, shares_record
+from controller.slurm.transport import BindChange, Load, UnbindChange
+from controller.together import both
+
+log = logging.getLogger(__name__)
+
+MAX_COMMENT_CHARACTERS = 400
+
+
+class CommandTransport:
+    """Implements `Transport` with squeue and scontrol."""
+
+    def __init__(self) -> None:
+        self._names: dict[JobId, str] = {}
+
+    def remember(self, records: Iterable[JobRecord], *, all_jobs: bool = False) -> None:
+        """Learn how the commands name these jobs.
+
+        To scontrol an array's id, which is also the id of one of its tasks, means all of its tasks.
+        """
+        names = {JobId(record.id): _name(record) for record in records}
+        self._names = names if all_jobs else {**self._names, **names}
+
+    async def load(self) -> Load:
+        jobs_text, nodes_text = await both(
+            run("squeue", "--json", "--states=all", what="reading the jobs"),
+            run("scontrol", "show", "nodes", "--json", what="reading the nodes"),
+        )
+        # 25 MB for 3,000 jobs: not in the event loop.
+        jobs, whole = await asyncio.to_thread(replies.gandiva_jobs, jobs_text, "reading the jobs")
+        self.remember(jobs, all_jobs=True)
+        return Load(jobs, replies.nodes(nodes_text, "reading the nodes"), whole)
+
+    async def job(self, job_id: JobId) -> JobRecord:
+        what = f"reading job {job_id}"
+        text = await run("scontrol", "show", "job", str(job_id), "--json", what=what, job_id=job_id)
+        # The id of an array stands for all of its tasks.
+        for record in replies.any_jobs(text, what):
+            if record.id == job_id:
+                self.remember([record])
+                return record
+        raise UnknownJob(f"job {job_id}: Slurm does not know it (any more)")
+
+    async def whole_gpus(self, job_ids: Collection[JobId]) -> dict[GpuId, JobId]:
+        """The GPUs that these jobs hold as GRES `gpu`. Jobs that are gone hold none."""
+        what = "reading which GPUs ordinary jobs hold"
+        ids = ",".join(str(job_id) for job_id in sorted(job_ids))
+        try:
+            text = await run("squeue", "--json", "--states=all", f"--jobs={ids}", what=what)
+        except UnknownJob:
+            return {}
+        _, whole = replies.gandiva_jobs(text, what)
+        return whole
+
+    async def bind(self, job_id: JobId, change: BindChange) -> None:
+        fields = [
+            f"Gres={change.request}",
+            f"ReqNodeList={','.join(change.request.nodes)}",
+            "StartTime=now",
+        ]
+        if change.resize:
+            fields += [f"NumNodes={len(change.request.nodes)}", "TresPerJob="]
+        await self._update(job_id, f"binding job {job_id}", fields)
+
+    async def unbind(self, job_id: JobId, change: UnbindChange) -> None:
+        fields = [f"ReqNodeList={change.required_nodes}"]
+        if change.gpus_per_job is None:
+            fields.append(f"Gres={change.gres}")
+        else:
+            fields += ["TresPerNode=", f"TresPerJob=gres/gpu:{change.gpus_per_job}"]
+        if change.nodes is not None:
+            fields.append(f"NumNodes={change.nodes}")
+        await self._update(job_id, f"unbinding job {job_id}", fields)
+
+    async def release(self, job_id: JobId) -> None:
+        await self._scontrol(job_id, "release", what=f"releasing job {job_id}")
+
+    async def hold(self, job_id: JobId) -> None:
+        await self._scontrol(job_id, "uhold", what=f"holding job {job_id}")
+
+    async def split(self, array_id: JobId, tasks: Sequence[int]) -> None:
+        # Any update of some tasks makes records of their own for them; holding held tasks is the mildest.
+        which = f"{array_id}_[{','.join(str(task) for task in tasks)}]"
+        await run("scontrol", "uhold", which, what=f"splitting array {array_id}", job_id=array_id)
+
+    async def suspend(self, job_id: JobId) -> None:
+        await self._scontrol(job_id, "suspend", what=f"suspending job {job_id}")
+
+    async def resume(self, job_id: JobId) -> None:
+        await self._scontrol(job_id, "resume", what=f"resuming job {job_id}")
+
+    async def requeue_hold(self, job_id: JobId) -> None:
+        # Without `Incomplete` a job that has just finished would run again.
+        await self._scontrol(job_id, "requeuehold", "Incomplete", what=f"requeueing job {job_id}")
+
+    async def end(self, job_id: JobId, reason: str) -> None:
+        what = f"cancelling job {job_id}"
+        name = await self._name_of(job_id)
+        comment = _one_line(reason)
+        try:
+            squeue = ("squeue", "--noheader", "--states=all", f"--jobs={name}", "--format=%k")
+            own = (await run(*squeue, what=what, job_id=job_id)).strip()
+            if comment not in own:  # (the call may be repeated)
+                behind = "" if own in ("", "(null)") else f"{own}; "
+                await self._update(job_id, what, [f"Comment={behind}{comment}"])
+        except ClusterRefused as refused:  # (the journal has the reason, too)
+            log.info("job %s: no comment: %s", job_id, refused)
+        await run("scancel", name, what=what, job_id=job_id)
+
+    async def close(self) -> None:
+        """Nothing is kept open."""
+
+    async def _update(self, job_id: JobId, what: str, fields: Sequence[str]) -> None:
+        name = await self._name_of(job_id)
+        await run("scontrol", "update", f"JobId={name}", *fields, what=what, job_id=job_id)
+
+    async def _scontrol(self, job_id: JobId, *words: str, what: str) -> None:
+        await run("scontrol", *words, await self._name_of(job_id), what=what, job_id=job_id)
+
+    async def _name_of(self, job_id: JobId) -> str:
+        if job_id not in self._names:
+            await self.job(job_id)
+        return self._names[job_id]
+
+
+def _one_line(text: str) -> str:
+    """Parts of it may be a job's own words: printable ASCII without quotes, of bounded length."""
+    plain = "".join(c if " " <= c <= "~" and c not in "'\"\\" else "?" for c in text)
+    return plain[:MAX_COMMENT_CHARACTERS]
+
+
+def _name(record: JobRecord) -> str:
+    """How scontrol names one job, and no other."""
+    if record.id != record.array_job_id or shares_record(record):
+        return str(record.id)  # (a record of several tasks is never changed as a whole)
+    tasks = (record.array_task_id,) if record.array_task_id >= 0 else array_tasks(record)
+    return f"{record.id}_{tasks[0]}" if tasks else str(record.id)

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Opening the cluster port that the settings name."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from controller.model.measures import Measures
+from controller.slurm.adapter import SlurmCluster
+from controller.slurm.command import CommandTransport
+from controller.slurm.measured import MeasuredTransport
+from controller.slurm.port import ClusterPort
+from controller.slurm.pyslurm import PyslurmTransport, require_pyslurm
+from controller.slurm.transport import Transport
+
+
+def open_cluster(
+    adapter: Literal["pyslurm", "command"], *, deadline_seconds: float, measures: Measures | None = None
+) -> ClusterPort:
+    """The cluster port of the Slurm that this host belongs to. Talks to nobody before its first call.
+
+    Args:
+        adapter: how to talk to Slurm.
+        deadline_seconds: how long one call may take.
+        measures: told how long each call took and how it ended.
+
+    Raises:
+        SettingsError: pyslurm is asked for and not installed.
+    """
+    transport: Transport
+    if adapter == "pyslurm":
+        require_pyslurm()
+        transport = PyslurmTransport()
+    else:
+        transport = CommandTransport()
+    if measures is not None:
+        transport = MeasuredTransport(transport, measures)
+    return SlurmCluster(transport, deadline_seconds=deadline_seconds)

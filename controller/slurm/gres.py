@@ -1,0 +1,194 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Slurm's GRES strings, and bindings as such strings. Pure functions.
+
+Slurm writes GRES in five ways:
+
+    gpu:a100_0:1(S:0-1),shard:a100_0:16(S:0-1)      what a node has
+    gpu:a100_0:1(IDX:0),shard:a100_2:1(1/16)        what is in use on a node
+    gpu:a100_0:1(IDX:0),shard:a100_2:1(0/16,1/16)   what a job has on a node
+    gres/gpu:2,gres/shard:a100_2:1                  what a job asks for
+    cpu=1,mem=100M,node=1,gres/shard=2              trackable resources
+
+A GPU's type is `<model>_<index>` (docs/interfaces.md, section 1), so a type names one GPU of a node.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from controller.model import GpuId, GpuSet
+from controller.slurm.port import SlurmGpu
+
+_OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
+_TYPE = re.compile(r"([a-z][a-z0-9]*)_([0-9]{1,4})")
+_COUNT = re.compile(r"([0-9]+)([KMGTP]?)")
+_SCALE = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
+_EMPTY = frozenset({"", "(null)", "N/A"})
+
+
+@dataclass(frozen=True, slots=True)
+class Gres:
+    """One item of a GRES string."""
+
+    name: str
+    """`gpu`, `shard`, …"""
+    type: str
+    """Empty: any."""
+    count: int
+    indices: tuple[int, ...] = ()
+    """GPUs it stands for, where Slurm says so."""
+
+
+def parse_gres(text: str) -> tuple[Gres, ...]:
+    """Parse any of the five ways but the last.
+
+    Raises:
+        ValueError: the text is not what Slurm writes.
+    """
+    if text in _EMPTY:
+        return ()
+    return tuple(_parse_item(item, text) for item in _OUTSIDE_PARENTHESES.split(text))
+
+
+def _parse_item(item: str, text: str) -> Gres:
+    body, _, detail = item.partition("(")
+    if body.endswith(":") and detail.startswith("null)"):  # `gpu:(null):0(IDX:N/A)`: no type
+        body, _, detail = (body + detail.removeprefix("null):")).partition("(")
+    name, *rest = re.split("[:=]", body.removeprefix("gres/").removeprefix("gres:"))
+    rest = [word for word in rest if word != "no_consume"]
+    count = 1
+    if rest and (match := _COUNT.fullmatch(rest[-1])):
+        count = int(match[1]) * _SCALE[match[2]]
+        rest.pop()
+    if not name or len(rest) > 1:
+        raise ValueError(f"{item!r} in GRES {text!r}: expected NAME[:TYPE][:COUNT]")
+    return Gres(name, rest[0] if rest else "", count, _indices(detail.removesuffix(")")))
+
+
+def _indices(detail: str) -> tuple[int, ...]:
+    """The GPUs of `IDX:0,2-3`, or those with a share in `0/16,1/16`. Sockets (`S:0-1`) name none."""
+    if detail.startswith("IDX:"):
+        return parse_indices(detail.removeprefix("IDX:"))
+    shares = detail.split(",")
+    if len(shares) > 1 and all("/" in share for share in shares):
+        return tuple(i for i, share in enumerate(shares) if not share.startswith("0/"))
+    return ()
+
+
+def parse_indices(text: str) -> tuple[int, ...]:
+    """Parse `0,2-3` into (0, 2, 3). Raises ValueError."""
+    if text in _EMPTY:
+        return ()
+    indices: list[int] = []
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        indices.extend(range(int(first), int(last or first) + 1))
+    return tuple(indices)
+
+
+def tres_memory_mib(text: str) -> int | None:
+    """Memory in a string of trackable resources, in MiB; None where it says none."""
+    match = re.search(r"(?:^|,)mem=([0-9]+(?:\.[0-9]+)?)([KMGTP]?)(?:,|$)", text)
+    if match is None:
+        return None
+    bytes_ = float(match[1]) * _SCALE[match[2] or "M"]
+    return int(bytes_ // 2**20)
+
+
+def gpu_type(model: str, index: int) -> str:
+    """The GRES type of one GPU."""
+    return f"{model}_{index}"
+
+
+def split_type(type_: str) -> tuple[str, int] | None:
+    """Model and index of a GRES type; None for a type that names no single GPU."""
+    match = _TYPE.fullmatch(type_)
+    return (match[1], int(match[2])) if match else None
+
+
+def node_gpus(configured: str) -> tuple[SlurmGpu, ...]:
+    """The GPUs of a node, by index, from its configured GRES. GPUs whose type names no single GPU are
+    not ours and are left out. Raises ValueError."""
+    found: dict[int, SlurmGpu] = {}
+    items = parse_gres(configured)
+    shards = {item.type: item.count for item in items if item.name == "shard"}
+    for item in items:
+        split = split_type(item.type)
+        if item.name == "gpu" and split is not None:
+            model, index = split
+            found[index] = SlurmGpu(index=index, model=model, shards=shards.get(item.type, 0))
+    return tuple(found[index] for index in sorted(found))
+
+
+def gpu_indices(items: Iterable[Gres]) -> frozenset[int]:
+    """The GPUs held whole (GRES `gpu`), by index: from the type, else as Slurm numbers them."""
+    held: set[int] = set()
+    for item in items:
+        if item.name == "gpu" and item.count > 0:
+            split = split_type(item.type)
+            held.update([split[1]] if split is not None else item.indices)
+    return frozenset(held)
+
+
+def shard_indices(items: Iterable[Gres]) -> frozenset[int]:
+    """The GPUs that shards are asked of, by index."""
+    return frozenset(
+        split[1]
+        for item in items
+        if item.name == "shard" and item.count > 0 and (split := split_type(item.type)) is not None
+    )
+
+
+def binding_of(requested: str, nodes: Iterable[str]) -> GpuSet:
+    """The GPUs a running job holds as shards: GRES is per node, so the same ones on each of its nodes.
+    Raises ValueError."""
+    indices = shard_indices(parse_gres(requested))
+    return frozenset(GpuId(node, index) for node in nodes for index in indices)
+
+
+def asks_whole_gpus(requested: str) -> bool:
+    """Whether a request is for GRES `gpu`, not for shards. Raises ValueError."""
+    return any(item.name == "gpu" and item.count > 0 for item in parse_gres(requested))
+
+
+@dataclass(frozen=True, slots=True)
+class BoundRequest:
+    """A binding as a job request: so many shards of each type per node, on exactly these nodes."""
+
+    shards: tuple[tuple[str, int], ...]
+    """GRES `shard` types with their counts, by index."""
+    nodes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ",".join(f"shard:{type_}:{count}" for type_, count in self.shards)
+
+
+def bound_request(binding: GpuSet, models: Mapping[str, str]) -> BoundRequest:
+    """The request that makes Slurm allocate exactly `binding`.
+
+    Args:
+        binding: the GPUs; the same indices on each node, because Slurm's GRES requests are per node.
+        models: the GPU model of each node.
+
+    Raises:
+        ValueError: the binding is empty, has other indices or another model on another node, or names
+            a node that has no GPUs here.
+    """
+    by_node: dict[str, set[int]] = {}
+    for gpu in binding:
+        by_node.setdefault(gpu.node, set()).add(gpu.ordinal)
+    if not by_node:
+        raise ValueError("a binding needs at least one GPU")
+    if strangers := sorted(set(by_node) - set(models)):
+        raise ValueError(f"binding names nodes without GPUs of ours: {', '.join(strangers)}")
+    nodes = tuple(sorted(by_node))
+    indices = by_node[nodes[0]]
+    if any(by_node[node] != indices for node in nodes):
+        said = "; ".join(f"{node}: {sorted(by_node[node])}" for node in nodes)
+        raise ValueError(f"Slurm's GRES is per node, so a binding has the same indices on each: {said}")
+    kinds = sorted({models[node] for node in nodes})
+    if len(kinds) > 1:
+        raise ValueError(f"a binding is of one GPU model, not of {', '.join(kinds)}")
+    return BoundRequest(tuple((gpu_type(kinds[0], index), 1) for index in sorted(indices)), nodes)

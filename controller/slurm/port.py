@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The cluster port: all that the controller asks of Slurm, and nothing more.
+
+Adapters: `pyslurm`, `command`, `simulated`. All three pass one contract suite, in
+`tests/contract/cluster_port_contract.py`: the first two on a real Slurm (`tests/live/test_cluster_port.py`),
+the third in the unit tests (`tests/contract/test_simulated_port.py`). Every method has a deadline of its own
+inside the adapter and raises `ClusterUnavailable`, `ClusterRefused` or `UnknownJob`; after
+`ClusterUnavailable` the call may have taken effect.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Protocol
+
+from controller.model import GpuSet, JobId, value
+
+LIMIT_REASONS = ("Assoc", "QOS")
+"""How pending reasons begin where a limit is reached, such as AssocGrpGRES and QOSMaxJobsPerUserLimit."""
+
+
+class JobState(str, enum.Enum):
+    """Slurm's base states, as far as the controller tells them apart. COMPLETING wins over the base state."""
+
+    PENDING = "PENDING"
+    CONFIGURING = "CONFIGURING"
+    RUNNING = "RUNNING"
+    SUSPENDED = "SUSPENDED"
+    COMPLETING = "COMPLETING"
+    ENDED = "ENDED"
+
+
+@value
+class SlurmGpu:
+    """One GPU of a node as Slurm's GRES configuration names it: type `<model>_<index>`."""
+
+    index: int
+    model: str
+    shards: int
+
+
+@value(kw_only=True)
+class SlurmNode:
+    """A node as slurmctld reports it."""
+
+    name: str
+    gpus: tuple[SlurmGpu, ...]
+    up: bool
+    """Jobs may start here: not down, drained, draining, failing, in maintenance, not responding."""
+    state: str
+    """Slurm's own words, for people."""
+    reason: str
+    cpus: int
+    """Those that jobs can get, and so the memory: without what Slurm keeps for the system."""
+    memory_bytes: int
+    memory_allocated_bytes: int
+    ordinary_gpus: Mapping[int, JobId | None]
+    """GPUs that ordinary jobs hold (GRES `gpu` in use), by index; the job where it can be told."""
+    address: str = ""
+    """Host name or address where the agent is reached."""
+    features: tuple[str, ...] = ()
+    switch: str = ""
+    """The leaf switch it hangs on, where the adapter knows the topology."""
+
+
+@value(kw_only=True)
+class SlurmJob:
+    """A job as slurmctld reports it. Jobs without a Gandiva request are not reported at all,
+    but for what they take from nodes."""
+
+    id: JobId
+    user: str
+    uid: int
+    name: str
+    account: str
+    partition: str
+    qos: str
+    state: JobState
+    state_name: str
+    """Slurm's own name of the state, such as COMPLETED or TIMEOUT."""
+    reason: str
+    """Slurm's pending reason, such as Dependency."""
+    held: bool
+    """Priority 0."""
+    user_hold: bool
+    """Its user (or an administrator) asked for the hold, beyond ours."""
+    eligible: bool
+    """No unmet dependency, begin time reached, array limit not reached."""
+    request: str
+    """`admin_comment`, unparsed: starts with `gandiva:`."""
+    submit_time: float
+    start_time: float | None
+    end_time: float | None
+    """Known from COMPLETING on."""
+    binding: GpuSet
+    """GPUs allocated as shards. Empty while pending."""
+    exclusive_gpus: bool
+    """It runs on GRES `gpu`, not on shards: it got past the hold (released by an administrator)."""
+    nodes: tuple[str, ...]
+    cpus_per_node: int
+    memory_per_node_bytes: int
+    restart_count: int
+    excluded_nodes: frozenset[str]
+    required_nodes: frozenset[str]
+    exit_code: int = 0
+    duration_seconds: float | None = None
+    """Time on GPUs it needs in all, where the adapter knows (Slurm does not)."""
+
+
+@value
+class ClusterView:
+    """One consistent look at Slurm, in full or as the difference from the one before."""
+
+    time: float
+    jobs: tuple[SlurmJob, ...]
+    """Gandiva jobs: pending, allocated, and those that ended within slurmctld's MinJobAge."""
+    nodes: tuple[SlurmNode, ...]
+    complete: bool = True
+    """False: only the jobs and nodes that are not as in the adapter's answer before."""
+    gone: frozenset[JobId] = frozenset()
+    """In a view that is not complete: jobs that Slurm does not know any more."""
+
+
+class ClusterPort(Protocol):
+    """What the controller needs of Slurm."""
+
+    async def observe(self) -> ClusterView:
+        """All Gandiva jobs and all GPU nodes, or those of them that changed since the answer before."""
+        ...
+
+    async def job(self, job_id: JobId) -> SlurmJob:
+        """One job, freshly. Raises UnknownJob."""
+        ...
+
+    async def bind(self, job_id: JobId, binding: GpuSet) -> None:
+        """Make a pending, held job ask for exactly these GPUs (as shards) on exactly these nodes, and let
+        it start at once when it is released. The same indices on each node, or ValueError."""
+        ...
+
+    async def unbind(self, job_id: JobId) -> None:
+        """Undo `bind`: the job asks for what its user asked for, anywhere."""
+        ...
+
+    async def release(self, job_id: JobId) -> None:
+        """Let Slurm start it. Harmless when it is released already."""
+        ...
+
+    async def hold(self, job_id: JobId) -> None:
+        """Keep a pending job from starting. Raises ClusterRefused when it is not pending any more."""
+        ...
+
+    async def suspend(self, job_id: JobId) -> None:
+        """Stop its processes and free its cores. Harmless when it is suspended already."""
+        ...
+
+    async def resume(self, job_id: JobId) -> None:
+        """Undo `suspend`. Harmless when it runs already."""
+        ...
+
+    async def requeue(self, job_id: JobId) -> None:
+        """Stop the job and put it back into the queue, held."""
+        ...
+
+    async def end(self, job_id: JobId, reason: str) -> None:
+        """Cancel the job, whatever its state. Its user reads the reason in Slurm, behind the job's comment.
+        Harmless when it is over already."""
+        ...
+
+    async def close(self) -> None:
+        """Let go of connections and threads."""
+        ...

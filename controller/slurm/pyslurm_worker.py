@@ -1,0 +1,297 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The process that calls pyslurm, on behalf of `controller.slurm.pyslurm`.
+
+pyslurm keeps Python's global lock while it waits for slurmctld, and libslurm ends the process when it finds
+no configuration: in the controller itself, a slurmctld that hangs would stop everything. So the calls are
+made here, one at a time, and this process is killed when one takes too long.
+
+It reads requests from standard input and writes answers to standard output: four bytes of length (little-
+endian), then that many bytes of `marshal`. A request is `(verb, *arguments)`; an answer `("ok", value)`,
+`("error", slurm_error_number, text)` or `("fault", text)`. The first answer, unasked, says whether pyslurm
+can be used. The process ends with its standard input.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import pwd
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+JOB_FIELDS = (
+    "id",
+    "uid",
+    "user",
+    "name",
+    "account",
+    "partition",
+    "qos",
+    "state",
+    "reason",
+    "priority",
+    "dependency",
+    "begin_time",
+    "submit_time",
+    "start_time",
+    "end_time",
+    "request",
+    "gres",
+    "nodes",
+    "required_nodes",
+    "excluded_nodes",
+    "min_nodes",
+    "max_nodes",
+    "cpus",
+    "memory_per_node_mib",
+    "restarts",
+    "exit_code",
+    "exit_signal",
+    "array_job_id",
+    "array_task_id",
+    "array_tasks",
+    "array_limit",
+)
+"""In the order of `JobRecord`. (Not imported: it would bring pydantic into each worker.)"""
+
+NODE_FIELDS = (
+    "name",
+    "address",
+    "state",
+    "reason",
+    "gres",
+    "gres_used",
+    "cpus",
+    "memory_mib",
+    "memory_allocated_mib",
+    "features",
+)
+
+UNREADABLE = "(pyslurm cannot read it)"
+"""Instead of a GRES text. It is none, so whoever parses it says that and goes on without."""
+
+_PREFIX = "gandiva:"
+_ALLOCATED = frozenset(
+    {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"}
+)
+_HEADER_BYTES = 4
+_NAMELESS_SECONDS = 60.0
+"""For so long a user without a name is not asked for again: of jobs of a user that is gone, or while the name
+service is slow, each look would wait for it."""
+_users: dict[int, str] = {}
+_nameless: dict[int, float] = {}
+"""When (monotonic seconds) these users had no name."""
+_whole_gpu: dict[tuple[int, int], bool] = {}
+
+
+def _number(value: Any) -> int:
+    """pyslurm gives None for unset and a string for unlimited."""
+    return value if isinstance(value, int) else 0
+
+
+def _user(uid: int) -> str:
+    """A user's name; the number where there is none."""
+    if uid in _users:
+        return _users[uid]
+    asked_at = _nameless.get(uid)
+    if asked_at is not None and time.monotonic() < asked_at + _NAMELESS_SECONDS:
+        return str(uid)
+    try:
+        _users[uid] = pwd.getpwuid(uid).pw_name
+    except KeyError:
+        if len(_nameless) >= 10_000:
+            _nameless.clear()
+        _nameless[uid] = time.monotonic()  # (after the answer, which may have taken long)
+        return str(uid)
+    _nameless.pop(uid, None)
+    return _users[uid]
+
+
+def _text(job: Any, field: str) -> str:
+    """A text that people choose. They may put any bytes there; pyslurm decodes strictly."""
+    try:
+        return getattr(job, field) or ""
+    except UnicodeDecodeError:
+        return "?"
+
+
+def _memory_per_node_mib(job: Any, node_count: int) -> int:
+    per_node = job.memory_per_node
+    if per_node is not None:
+        return _number(per_node)
+    per_cpu = job.memory_per_cpu
+    if per_cpu is not None:
+        return _number(per_cpu) * _number(job.cpus) // node_count
+    tres = job.allocated_tres or job.requested_tres
+    memory = getattr(tres, "mem", None)
+    return _number(getattr(memory, "count", 0)) // node_count
+
+
+def _exit(job: Any) -> tuple[int, int]:
+    """Exit code and signal. pyslurm takes 128 off codes from 128 on: 128 itself would look like success."""
+    code, signal = _number(job.exit_code), _number(job.exit_code_signal)
+    return (128 if job.state == "FAILED" and not code and not signal else code), signal
+
+
+def _gres(record: Any, field: str) -> str:
+    """A GRES request or configuration as text. pyslurm fails at what it does not expect there, such as the
+    `--gres=gpu` of any user; that must cost one job or node, not the look at all of them."""
+    try:
+        return ",".join(f"{name}:{count}" for name, count in (getattr(record, field) or {}).items())
+    except (IndexError, ValueError):
+        return UNREADABLE
+
+
+def _job(job: Any) -> tuple[Any, ...]:
+    uid = _number(job.user_id)
+    min_nodes = _number(job.num_nodes)
+    array_job_id = _number(job.array_id)
+    array_tasks = job.array_tasks_waiting or ""
+    task = job.array_task_id
+    if not isinstance(task, int):  # pyslurm gives None for task 0 as well as for no task
+        task = 0 if array_job_id and not array_tasks else -1
+    dependencies = job.dependencies
+    return (
+        job.id,
+        uid,
+        _user(uid),
+        _text(job, "name"),
+        job.account or "",
+        job.partition or "",
+        job.qos or "",
+        (job.state,),
+        job.state_reason or "",
+        _number(job.priority),
+        str(dependencies) if dependencies else "",
+        _number(job.eligible_time),
+        _number(job.submit_time),
+        _number(job.start_time),
+        _number(job.end_time),
+        _text(job, "admin_comment"),
+        _gres(job, "gres_per_node"),
+        job.allocated_nodes or "",
+        job.required_nodes or "",
+        job.excluded_nodes or "",
+        min_nodes,
+        _number(job.max_nodes),
+        _number(job.cpus),
+        _memory_per_node_mib(job, max(min_nodes, 1)),
+        _number(job.requeue_count),
+        *_exit(job),
+        array_job_id,
+        task,
+        array_tasks,
+        _number(job.array_tasks_parallel),
+    )
+
+
+def _node(node: Any) -> tuple[Any, ...]:
+    return (
+        node.name,
+        node.address or node.hostname or "",
+        tuple((node.state or "").split("+")),
+        node.reason or "",
+        _gres(node, "configured_gres"),
+        "",
+        _number(node.effective_cpus),
+        max(_number(node.real_memory) - _number(node.memory_reserved_for_system), 0),
+        _number(node.allocated_memory),
+        tuple(node.active_features or ()),
+    )
+
+
+def _holds_whole_gpus(job: Any, key: tuple[int, int]) -> bool:
+    """Whether an allocated job has GRES `gpu`. What a job has does not change while it runs."""
+    if key not in _whole_gpu:
+        tres = job.allocated_tres
+        names = list(tres.gres) if tres is not None else []
+        # Where this cannot be read, what Slurm accounts to the job (above) must do.
+        names += [item.removeprefix("gres/") for item in _gres(job, "gres_per_node").split(",")]
+        _whole_gpu[key] = any(name == "gpu" or name.startswith("gpu:") for name in names)
+    return _whole_gpu[key]
+
+
+def _load(pyslurm: Any) -> tuple[Any, ...]:
+    """Gandiva jobs, nodes, and (id, start time) of each job that holds whole GPUs."""
+    jobs = []
+    whole = []
+    for cluster in pyslurm.Jobs.load().data.values():
+        for job in cluster.values():
+            if _text(job, "admin_comment").startswith(_PREFIX):
+                jobs.append(_job(job))
+            if job.state in _ALLOCATED:
+                key = (job.id, _number(job.start_time))
+                if _holds_whole_gpus(job, key):
+                    whole.append(key)
+    if len(_whole_gpu) > 100_000:
+        _whole_gpu.clear()
+    nodes = [_node(node) for cluster in pyslurm.Nodes.load().data.values() for node in cluster.values()]
+    return tuple(jobs), tuple(nodes), tuple(whole)
+
+
+def _one_job(pyslurm: Any, job_id: int) -> tuple[Any, ...] | None:
+    job = pyslurm.Job.load(job_id)
+    if job.id == job_id:
+        return _job(job)
+    # The id of an array stands for all its tasks, and pyslurm takes the first it gets.
+    for cluster in pyslurm.Jobs.load().data.values():
+        if job_id in cluster:
+            return _job(cluster[job_id])
+    return None
+
+
+def _bind(pyslurm: Any, job_id: int, shards: dict[str, int], nodes: list[str]) -> None:
+    change = pyslurm.JobSubmitDescription(
+        gres_per_node={f"shard:{type_}": count for type_, count in shards.items()},
+        required_nodes=nodes,
+        begin_time=1,  # slurmctld makes now out of any time in the past
+    )
+    pyslurm.Job(job_id).modify(change)
+
+
+_VERBS: dict[str, Callable[..., Any]] = {
+    "load": _load,
+    "job": _one_job,
+    "bind": _bind,
+    "release": lambda pyslurm, job_id: pyslurm.Job(job_id).release(),
+    "suspend": lambda pyslurm, job_id: pyslurm.Job(job_id).suspend(),
+    "resume": lambda pyslurm, job_id: pyslurm.Job(job_id).unsuspend(),
+}
+
+
+def _send(channel: BinaryIO, answer: tuple[Any, ...]) -> None:
+    body = marshal.dumps(answer)
+    channel.write(len(body).to_bytes(_HEADER_BYTES, "little") + body)
+    channel.flush()
+
+
+def _answer(pyslurm: Any, request: tuple[Any, ...]) -> tuple[Any, ...]:
+    verb, *arguments = request
+    try:
+        return "ok", _VERBS[verb](pyslurm, *arguments)
+    except pyslurm.RPCError as error:
+        return "error", int(error.errno), str(error)
+    except Exception as error:  # the parent decides; this process goes on
+        return "fault", f"{type(error).__name__}: {error}"
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    requests = os.fdopen(os.dup(0), "rb")
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # pyslurm and libslurm print; that must not get between the answers
+    try:
+        import pyslurm
+    except Exception as error:
+        _send(answers, ("fault", f"pyslurm cannot be used: {type(error).__name__}: {error}"))
+        sys.exit(1)
+    _send(answers, ("ok", str(pyslurm.__version__)))
+    while len(header := requests.read(_HEADER_BYTES)) == _HEADER_BYTES:
+        request = marshal.loads(requests.read(int.from_bytes(header, "little")))
+        _send(answers, _answer(pyslurm, request))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Jobs and nodes as any adapter reads them from Slurm, and what the controller makes of them.
+
+An adapter fills in the records; the functions here turn them into the port's types. So all adapters mean
+the same by `held`, `eligible` or `up`.
+"""
+
+from __future__ import annotations
+
+import functools
+import heapq
+import itertools
+import logging
+import math
+import re
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from controller.model import GpuId, GpuSet, JobId
+from controller.slurm.gres import (
+    asks_whole_gpus,
+    binding_of,
+    gpu_indices,
+    node_gpus,
+    parse_gres,
+    shard_indices,
+)
+from controller.slurm.port import JobState, SlurmJob, SlurmNode
+from controller.slurm.states import begin_reached, held_by_other, job_state, node_up, state_name
+from controller.slurm_config.hostlist import expand
+
+log = logging.getLogger(__name__)
+
+PREFIX = "gandiva:"
+"""What `admin_comment` starts with in our jobs, and in no others: users cannot write it."""
+
+_MIB = 2**20
+_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
+_CUT_SHORT = "..."
+"""Ends a list of array tasks of more than 64 bytes (SLURM_BITSTR_LEN); the number before it may be cut."""
+_OVER = frozenset({JobState.COMPLETING, JobState.ENDED})
+_ALLOCATED = frozenset({JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
+
+
+class JobRecord(NamedTuple):
+    """A job as Slurm says it, in plain types. Times are seconds since the epoch, 0: not set."""
+
+    id: int
+    uid: int
+    user: str
+    name: str
+    account: str
+    partition: str
+    qos: str
+    state: tuple[str, ...]
+    """Base state and flags, or just the one word that slurmctld would show."""
+    reason: str
+    priority: int
+    dependency: str
+    """Not yet fulfilled dependencies."""
+    begin_time: int
+    submit_time: int
+    start_time: int
+    end_time: int
+    request: str
+    """`admin_comment`."""
+    gres: str
+    """GRES asked for per node (`tres_per_node`)."""
+    nodes: str
+    """Allocated nodes, a host list."""
+    required_nodes: str
+    excluded_nodes: str
+    min_nodes: int
+    max_nodes: int
+    """0: no limit."""
+    cpus: int
+    memory_per_node_mib: int
+    restarts: int
+    exit_code: int
+    exit_signal: int
+    array_job_id: int
+    """0: not part of an array."""
+    array_task_id: int
+    """-1: none, or the record of all tasks that are still pending."""
+    array_tasks: str
+    """Tasks that share this record, such as `0-5,9`; empty for a single task."""
+    array_limit: int
+    """How many tasks of the array may run at once; 0: any."""
+
+    @property
+    def is_gandiva(self) -> bool:
+        return self.request.startswith(PREFIX)
+
+
+class NodeRecord(NamedTuple):
+    """A node as Slurm says it, in plain types."""
+
+    name: str
+    address: str
+    state: tuple[str, ...]
+    reason: str
+    gres: str
+    """Configured."""
+    gres_used: str
+    """Empty where the adapter does not know."""
+    cpus: int
+    """Those that jobs can get."""
+    memory_mib: int
+    """What jobs can get, in all."""
+    memory_allocated_mib: int
+    features: tuple[str, ...]
+
+
+class Original(BaseModel):
+    """What the adapters need of the request that the job_submit module wrote into `admin_comment`:
+    what the user asked for, to restore it (docs/interfaces.md, section 2)."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    gpus_per_node: int | None = None
+    gpus: int | None = None
+    nodes: int | None = None
+    nodelist: str | None = None
+
+
+@functools.lru_cache(maxsize=20_000)
+def original_request(request: str) -> Original | None:
+    """What the user asked for; None when `admin_comment` is not what the module writes."""
+    try:
+        return Original.model_validate_json(request.removeprefix(PREFIX).encode("utf-8", "surrogatepass"))
+    except ValidationError:
+        return None
+
+
+@functools.lru_cache(maxsize=4_096)
+def host_names(expression: str) -> tuple[str, ...]:
+    """The names in a host list, in order, each once.
+
+    What does not parse (users write these lists) counts as a name that no node has.
+    """
+    names: dict[str, None] = {}
+    for item in _OUTSIDE_BRACKETS.split(expression) if expression else ():
+        try:
+            names.update(dict.fromkeys(expand(item)))
+        except ValueError:
+            names[item] = None
+    return tuple(names)
+
+
+def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> SlurmJob:
+    """The port's view of a job.
+
+    Args:
+        record: as read from Slurm.
+        now: seconds since the epoch.
+        array_room: whether its array's limit lets another task run.
+    """
+    state = job_state(record.state)
+    if state is None:
+        log.warning("job %d is in states %s, unknown here: taken as COMPLETING", record.id, record.state)
+        state = JobState.COMPLETING
+    allocated = state in _ALLOCATED
+    nodes = host_names(record.nodes) if allocated or state is JobState.ENDED else ()
+    pending = state is JobState.PENDING
+    held = pending and record.priority == 0
+    begin = float(record.begin_time) if record.begin_time else None
+    original = original_request(record.request)
+    return SlurmJob(
+        id=JobId(record.id),
+        user=record.user,
+        uid=record.uid,
+        name=record.name,
+        account=record.account,
+        partition=record.partition,
+        qos=record.qos,
+        state=state,
+        state_name=state_name(record.state),
+        reason="" if record.reason == "None" else record.reason,
+        held=held,
+        user_hold=held and held_by_other(record.reason, begin),
+        eligible=pending
+        and not record.dependency
+        and array_room
+        and not shares_record(record)
+        and begin_reached(begin, record.submit_time, record.restarts, now),
+        request=record.request,
+        submit_time=float(record.submit_time),
+        # A job cancelled while it waits gets a start time too.
+        start_time=float(record.start_time) if record.start_time and nodes else None,
+        end_time=float(record.end_time) if record.end_time and state in _OVER else None,
+        binding=_binding(record, nodes) if allocated else frozenset(),
+        exclusive_gpus=allocated and _holds_whole_gpus(record),
+        nodes=nodes,
+        cpus_per_node=math.ceil(record.cpus / max(len(nodes) or record.min_nodes, 1)),
+        memory_per_node_bytes=record.memory_per_node_mib * _MIB,
+        restart_count=record.restarts,
+        excluded_nodes=frozenset(host_names(record.excluded_nodes)),
+        required_nodes=_required_nodes(record, original),
+        exit_code=128 + record.exit_signal if record.exit_signal else record.exit_code,
+    )
+
+
+def _binding(record: JobRecord, nodes: Iterable[str]) -> GpuSet:
+    """A request for shards of one GPU each cannot be met but by these GPUs, so it says what was allocated."""
+    try:
+        return _known_binding(record.gres, tuple(nodes))
+    except ValueError as error:
+        log.warning("job %d: %s; it counts as having no GPUs: see scontrol show job", record.id, error)
+        return frozenset()
+
+
+_known_binding = functools.lru_cache(maxsize=20_000)(binding_of)
+"""The same object at every look: who compares looks need not compare GPUs."""
+
+
+def _holds_whole_gpus(record: JobRecord) -> bool:
+    """Whether it runs on GRES `gpu`. A request that is not per node (`--gpus`) was never bound."""
+    try:
+        return not record.gres or asks_whole_gpus(record.gres)
+    except ValueError:
+        return True
+
+
+def _required_nodes(record: JobRecord, original: Original | None) -> frozenset[str]:
+    """The nodes its user asked for. Once it is bound, Slurm's own list is the binding's."""
+    if original is not None and (original.nodelist or _is_bound(record)):
+        return frozenset(host_names(original.nodelist or ""))
+    return frozenset(host_names(record.required_nodes))
+
+
+def _is_bound(record: JobRecord) -> bool:
+    try:
+        return bool(shard_indices(parse_gres(record.gres)))
+    except ValueError:
+        return False
+
+
+def array_tasks(record: JobRecord, limit: int | None = None) -> tuple[int, ...]:
+    """The task numbers behind one record, ascending, without the `%limit`; of a list that Slurm has cut short
+    those that are still whole. Empty when there is nothing to tell.
+
+    Args:
+        record: as read from Slurm.
+        limit: no more than so many, the lowest. An array may have millions.
+    """
+    try:
+        spans = _task_spans(_whole_part(record.array_tasks))
+    except ValueError as error:
+        log.warning("job %d: array tasks %r: %s; they wait", record.id, record.array_tasks, error)
+        return ()
+    return tuple(itertools.islice(heapq.merge(*spans), limit))
+
+
+def parse_task_numbers(text: str) -> tuple[int, ...]:
+    """Parse `0-5,9` and `1-9:2`. Raises ValueError."""
+    return tuple(itertools.chain.from_iterable(_task_spans(text)))
+
+
+def _whole_part(array_tasks: str) -> str:
+    """A list of tasks without its limit, and without a number that is cut short."""
+    text = array_tasks.partition("%")[0]
+    return text.rpartition(",")[0] if text.endswith(_CUT_SHORT) else text
+
+
+def _task_spans(text: str) -> list[range]:
+    """A list of tasks as ranges, which cost the same whatever their length. Raises ValueError."""
+    spans: list[range] = []
+    for part in text.split(",") if text else ():
+        span, _, step = part.partition(":")
+        first, _, last = span.partition("-")
+        spans.append(range(int(first), int(last or first) + 1, int(step or 1)))
+    return spans
+
+
+def shares_record(record: JobRecord) -> bool:
+    """Whether several array tasks share this record, so that it cannot be bound before they are split. Where
+    Slurm does not say all of them, or what it says makes no sense, they are several. (Asked several times a
+    look: the tasks are not listed for it.)"""
+    if record.array_task_id >= 0 or not record.array_tasks:
+        return False
+    if _CUT_SHORT in record.array_tasks:
+        return True
+    try:
+        return sum(map(len, _task_spans(_whole_part(record.array_tasks)))) != 1
+    except (ValueError, OverflowError):  # (a range of more than a machine word has no length)
+        return True
+
+
+def array_rooms(records: Iterable[JobRecord]) -> Mapping[int, bool]:
+    """For each pending, held task of an array with a limit: whether the array may run it now.
+
+    Tasks that are allocated or released take the array's places; the lowest task numbers get the rest.
+    """
+    taken: dict[int, int] = {}
+    waiting: dict[int, list[JobRecord]] = {}
+    for record in records:
+        if not record.array_job_id or not record.array_limit:
+            continue
+        state = job_state(record.state)
+        if state is JobState.PENDING and record.priority == 0:
+            waiting.setdefault(record.array_job_id, []).append(record)
+        elif state is not JobState.ENDED:
+            taken[record.array_job_id] = taken.get(record.array_job_id, 0) + 1
+    rooms: dict[int, bool] = {}
+    for array, tasks in waiting.items():
+        tasks.sort(key=lambda record: (record.array_task_id < 0, record.array_task_id))
+        for place, record in enumerate(tasks, start=taken.get(array, 0)):
+            rooms[record.id] = place < record.array_limit
+    return rooms
+
+
+def slurm_node(record: NodeRecord, whole_gpu_jobs: Mapping[GpuId, JobId]) -> SlurmNode:
+    """The port's view of a node.
+
+    Args:
+        record: as read from Slurm.
+        whole_gpu_jobs: the GPUs held as GRES `gpu`, with the job that holds each.
+    """
+    try:
+        gpus = node_gpus(record.gres)
+        used = gpu_indices(parse_gres(record.gres_used))
+    except ValueError as error:
+        log.warning("node %s: %s; its GPUs are not used: gandiva check says more", record.name, error)
+        gpus, used = (), frozenset()
+    ordinary: dict[int, JobId | None] = dict.fromkeys(sorted(used))
+    ordinary.update({gpu.ordinal: job for gpu, job in whole_gpu_jobs.items() if gpu.node == record.name})
+    return SlurmNode(
+        name=record.name,
+        gpus=gpus,
+        up=node_up(record.state),
+        state="+".join(record.state),
+        reason=record.reason,
+        cpus=record.cpus,
+        memory_bytes=record.memory_mib * _MIB,
+        memory_allocated_bytes=record.memory_allocated_mib * _MIB,
+        ordinary_gpus=ordinary,
+        address=record.address or record.name,
+        features=record.features,
+    )

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What Slurm's words about a job or a node mean to the controller. Pure functions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from controller.slurm.port import JobState
+
+USER_HOLD_BEGIN = 4_102_444_800
+"""2100-01-01T00:00:00Z. A begin time from here on means: held by its user. (The owner's hold of a job that
+is held already changes nothing in Slurm, so the job_submit module expresses it this way;
+docs/slurm-facts.md, Holds.)"""
+
+REQUEUE_DELAY_LIMIT_SECONDS = 600
+"""A requeued job may begin this long after its requeue (Slurm's `requeue_delay`, 120 s unless set): a begin
+time that close to the submit time, which a requeue resets, is Slurm's own and not its user's."""
+
+REQUEUED_HELD = "job requeued in held state"
+"""The reason that slurmctld gives a job after `requeuehold`, from then on (also while it completes) until
+it is released."""
+
+_STATES = {
+    "PENDING": JobState.PENDING,
+    "REQUEUED": JobState.PENDING,
+    "REQUEUE_FED": JobState.PENDING,
+    "REQUEUE_HOLD": JobState.PENDING,
+    "SPECIAL_EXIT": JobState.PENDING,
+    "RESV_DEL_HOLD": JobState.PENDING,
+    "EXPEDITING": JobState.PENDING,
+    "CONFIGURING": JobState.CONFIGURING,
+    "POWER_UP_NODE": JobState.CONFIGURING,
+    "RUNNING": JobState.RUNNING,
+    "RESIZING": JobState.RUNNING,
+    "SIGNALING": JobState.RUNNING,
+    "STOPPED": JobState.RUNNING,
+    "SUSPENDED": JobState.SUSPENDED,
+    "COMPLETING": JobState.COMPLETING,
+    "STAGE_OUT": JobState.COMPLETING,
+    "BOOT_FAIL": JobState.ENDED,
+    "CANCELLED": JobState.ENDED,
+    "COMPLETED": JobState.ENDED,
+    "DEADLINE": JobState.ENDED,
+    "FAILED": JobState.ENDED,
+    "LAUNCH_FAILED": JobState.ENDED,
+    "NODE_FAIL": JobState.ENDED,
+    "OUT_OF_MEMORY": JobState.ENDED,
+    "PREEMPTED": JobState.ENDED,
+    "RECONFIG_FAIL": JobState.ENDED,
+    "REVOKED": JobState.ENDED,
+    "TIMEOUT": JobState.ENDED,
+}
+_PRECEDENCE = (
+    JobState.COMPLETING,
+    JobState.CONFIGURING,
+    JobState.PENDING,
+    JobState.SUSPENDED,
+    JobState.RUNNING,
+    JobState.ENDED,
+)
+"""slurmctld reports a base state and flags; the first of these that any of them means wins."""
+
+_NODE_DOWN = frozenset(
+    {
+        "BLOCKED",
+        "CLOUD_POWERED_DOWN",
+        "DOWN",
+        "DRAIN",
+        "DRAINED",
+        "DRAINING",
+        "ERROR",
+        "FAIL",
+        "FAILING",
+        "FUTURE",
+        "INVAL",
+        "INVALID",
+        "INVALID_REG",
+        "MAINT",
+        "MAINTENANCE",
+        "NOT_RESPONDING",
+        "NO_RESPOND",
+        "POWERED_DOWN",
+        "POWERING_DOWN",
+        "POWERING_UP",
+        "POWER_DOWN",
+        "POWER_DRAIN",
+        "POWER_UP",
+        "REBOOT_ISSUED",
+        "REBOOT_REQUESTED",
+        "REBOOT",
+        "RESERVED",
+        "UNKNOWN",
+    }
+)
+
+_STRONGER_HOLDS = frozenset(
+    {
+        "JobHeldAdmin",
+        "JobHoldMaxRequeue",
+        "MaxRequeue",
+        "ReservationDeleted",
+        "ReservationInvalid",
+        "job requeued in special exit state",
+    }
+)
+"""Reasons of holds that are not ours: an administrator's, or Slurm gave up on the job."""
+
+
+def job_state(words: Collection[str]) -> JobState | None:
+    """The state that Slurm's words for it mean. None: none of them is known; the caller decides."""
+    known = {_STATES[word] for word in words if word in _STATES}
+    return next((state for state in _PRECEDENCE if state in known), None)
+
+
+def state_name(words: Sequence[str]) -> str:
+    """The one word Slurm's own tools would show for the state."""
+    state = job_state(words)
+    return next((word for word in words if _STATES.get(word) is state), words[0] if words else "")
+
+
+def node_up(words: Collection[str]) -> bool:
+    """Whether jobs may start on a node in this state.
+
+    PLANNED (for a job that Slurm's backfill has in mind) is up. RESERVED is not: only jobs with
+    `--reservation` may start there, and Gandiva jobs are never such (docs/slurm-facts.md, Reservations).
+    """
+    return bool(words) and not any(_plain(word) in _NODE_DOWN for word in words)
+
+
+def _plain(word: str) -> str:
+    """Without the suffix characters that sinfo puts behind a state (`idle*`: not responding)."""
+    return "NOT_RESPONDING" if word.endswith("*") else word.rstrip("#$@^~!%-+").upper()
+
+
+def held_by_other(reason: str, begin_time: float | None) -> bool:
+    """Whether a held job is held by its user, by an administrator or by Slurm, beyond our own hold.
+
+    Args:
+        reason: Slurm's pending reason.
+        begin_time: seconds since the epoch, as Slurm reports it; None while nobody set one.
+    """
+    if begin_time is not None and begin_time >= USER_HOLD_BEGIN:
+        return True
+    return reason in _STRONGER_HOLDS
+
+
+def begin_reached(begin_time: float | None, submit_time: float, restarts: int, now: float) -> bool:
+    """Whether a pending job's own begin time has come, Slurm's delay after a requeue not counted."""
+    if begin_time is None or begin_time <= now:
+        return True
+    return restarts > 0 and begin_time - submit_time <= REQUEUE_DELAY_LIMIT_SECONDS
