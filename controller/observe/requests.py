@@ -13,9 +13,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from controller.errors import GandivaError
-from controller.model import Request, SuspendMethod
+from controller.model import Request, Size, SuspendMethod
+from controller.model.weights import MAX_WEIGHT
 from controller.slurm_config.hostlist import expand
-from controller.weights import MAX_WEIGHT
 
 PREFIX = "gandiva:"
 _MAX_BYTES = 1024
@@ -65,10 +65,7 @@ def is_gandiva(admin_comment: str) -> bool:
 
 @lru_cache(maxsize=1024)
 def parse_request(admin_comment: str, default_weight: float = 1.0) -> Request:
-    """The request in an `admin_comment`. Raises InvalidRequest naming the field and what is wrong with it.
-
-    (Many jobs ask for the same in the same words: these are read once.)
-    """
+    """The request in an `admin_comment`. Raises InvalidRequest naming the field and what is wrong with it."""
     if not is_gandiva(admin_comment):
         raise InvalidRequest(f"admin_comment does not begin with {PREFIX!r}")
     text = admin_comment[len(PREFIX) :]
@@ -88,13 +85,11 @@ def parse_request(admin_comment: str, default_weight: float = 1.0) -> Request:
         assert message.gpus is not None
         gpus = message.gpus
     return Request(
-        gpus=gpus,
+        size=Size(message.min_gpus or gpus, gpus, message.max_gpus or gpus),
         nodes=nodes,
         weight=message.weight if "weight" in message.model_fields_set else default_weight,
-        min_gpus=message.min_gpus,
-        max_gpus=message.max_gpus,
-        pack=message.pack,
-        migrate=message.migrate,
+        may_pack=message.pack,
+        may_migrate=message.migrate,
         suspend=message.suspend,
         gpu_types=tuple(message.gpu_types),
         model=message.model,

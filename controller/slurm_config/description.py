@@ -20,10 +20,10 @@ from pydantic import (
     model_validator,
 )
 
+from controller.model.weights import MAX_WEIGHT
 from controller.slurm_config import hostlist
 from controller.slurm_config.errors import DescriptionError
 from controller.slurm_config.texts import Model, matching
-from controller.weights import MAX_WEIGHT
 
 if sys.version_info >= (3, 11):
     import tomllib

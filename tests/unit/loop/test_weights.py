@@ -13,7 +13,7 @@ import pytest
 from controller.journal import JobFilter, JournalReader
 from controller.model import Request
 from controller.simulation.virtual_time import run_virtual
-from controller.weights import WeightLimits
+from controller.model.weights import WeightLimits
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 LIMITS = WeightLimits(4.0, {"ml": 2.0, "vip": 20.0}, {"urgent": 10.0, "scavenger": 1.0})

@@ -4,23 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
-from controller.model import Request
+from controller.model.job import Request
+from controller.model.value import empty, value
 
 MAX_WEIGHT = 100.0
 """Largest weight that the flag takes."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class WeightLimits:
     """The largest weights that count. As with Slurm's own limits the QOS comes first: a job has the limit of
     its QOS, else that of its account, else the site's."""
 
     site: float = MAX_WEIGHT
-    by_account: Mapping[str, float] = field(default_factory=dict)
-    by_qos: Mapping[str, float] = field(default_factory=dict)
-    """(Names in lower case, as Slurm keeps them.)"""
+    by_account: Mapping[str, float] = field(default_factory=empty)
+    by_qos: Mapping[str, float] = field(default_factory=empty)
+    """Names in lower case, as Slurm keeps them."""
 
     def apply(self, request: Request, account: str, qos: str) -> Request:
         """The request with a weight that is within the limit of a job of this account and QOS."""

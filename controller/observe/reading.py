@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The requests of jobs as they count on this site: defaults, limits, and those that cannot be read."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from controller.model import JobId, Request
+from controller.model.weights import WeightLimits
+from controller.observe.requests import InvalidRequest, parse_request
+from controller.slurm.port import SlurmJob
+
+log = logging.getLogger(__name__)
+
+
+class RequestReader:
+    """Reads each request once for as long as its text, account and QOS stay as they are."""
+
+    def __init__(
+        self, refused: Callable[[JobId, str], None], default_weight: float, limits: WeightLimits
+    ) -> None:
+        """`refused`: told of each job whose request cannot be read, and in words why."""
+        self._refused, self._default_weight, self._limits = refused, default_weight, limits
+        self._read: dict[JobId, tuple[tuple[str, str, str], Request | None]] = {}
+
+    def use(self, default_weight: float, limits: WeightLimits) -> None:
+        """Other settings; what cannot be read stays so, and was told."""
+        self._default_weight, self._limits = default_weight, limits
+        self._read = {job_id: read for job_id, read in self._read.items() if read[1] is None}
+
+    def of(self, job: SlurmJob) -> Request | None:
+        """The request that counts. None: it cannot be read, and the job stays held."""
+        key = (job.request, job.account, job.qos)
+        known = self._read.get(job.id)
+        if known is None or known[0] != key:
+            known = self._read[job.id] = (key, self._parse(job))
+        return known[1]
+
+    def forget(self, job_id: JobId) -> None:
+        """Slurm does not know the job any more."""
+        self._read.pop(job_id, None)
+
+    def _parse(self, job: SlurmJob) -> Request | None:
+        try:
+            request = parse_request(job.request, self._default_weight)
+        except InvalidRequest as error:
+            message = f"its request cannot be read and it stays held: {error}; cancel it and submit it again"
+            log.error("job %s (user %s): %s", job.id, job.user, message)
+            self._refused(job.id, message)
+            return None
+        return self._limits.apply(request, job.account, job.qos)
