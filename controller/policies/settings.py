@@ -10,6 +10,9 @@ from pydantic import AfterValidator, Field
 
 from controller.settings.base import Section, setting
 
+MOVE_NAMES = ("pack",)
+"""Moves that come with Gandiva."""
+
 
 class FifoSettings(Section):
     """First come, first served on whole GPUs, as stock Slurm would without backfill."""

@@ -1,17 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The table [policy]: which policy plans, and one sub-table per policy.
+"""The table [policy]: which policy plans, which moves follow it, and one sub-table per preset.
 
-To add a policy's settings add one line to `PolicySettings`: the field's name is the policy's name (with
-underscores for dashes), its type the policy's own model.
+To add a preset's settings add one line to `PolicySettings`: the field's name is the preset's name (with
+underscores for dashes), its type the preset's own model.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, model_validator
+from pydantic import AfterValidator, model_validator
 
 from controller.policies.settings import (
+    MOVE_NAMES,
     FifoSettings,
     FifoSkipSettings,
     GandivaSettings,
@@ -21,22 +23,43 @@ from controller.policies.settings import (
     TiresiasGittinsSettings,
     TiresiasLasSettings,
 )
+from controller.policies.site import ALLOWED, is_site_part
 from controller.settings.base import Section, setting, table
 
 
-def _known(name: str) -> str:
-    if name not in policy_names():
-        raise ValueError("must be one of " + ", ".join(f'"{known}"' for known in policy_names()))
+def _known(name: str, names: Iterable[str]) -> str:
+    if name not in names and not is_site_part(name):
+        raise ValueError("must be one of " + ", ".join(f'"{known}"' for known in names) + f", or {ALLOWED}")
     return name
 
 
-PolicyName = Annotated[str, AfterValidator(_known)]
+def _known_policy(name: str) -> str:
+    return _known(name, policy_names())
+
+
+def _known_move(name: str) -> str:
+    return _known(name, MOVE_NAMES)
+
+
+PolicyName = Annotated[str, AfterValidator(_known_policy)]
+MoveName = Annotated[str, AfterValidator(_known_move)]
 
 
 class PolicySettings(Section):
     """The policy that decides which jobs run where."""
 
-    name: PolicyName = setting("gandiva", "The policy in use: the name of one of the sub-tables.")
+    name: PolicyName = setting(
+        "gandiva",
+        "The policy in use: the name of one of the sub-tables, or a site's own, such as "
+        '"/etc/gandiva/mine.py:MyOrder" (docs/own-policies.md).',
+    )
+    moves: list[MoveName] = setting(
+        [],
+        "Moves that follow the policy's decision, in this order. pack: two jobs that both allow it "
+        "(--gandiva-pack=yes) share GPUs when their memory fits together. A site's own are named as the "
+        "policy is.",
+        max_length=16,
+    )
     fifo: FifoSettings = table()
     gandiva: GandivaSettings = table()
     tiresias_las: TiresiasLasSettings = table()
@@ -49,7 +72,7 @@ class PolicySettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _dashes(cls, values: Any) -> Any:
-        """`[policy.tiresias-las]` is the table of the policy of that name, too."""
+        """`[policy.tiresias-las]` is the table of the preset of that name, too."""
         if not isinstance(values, dict):
             return values
         named = {key.replace("-", "_") if isinstance(key, str) else key: v for key, v in values.items()}
@@ -59,13 +82,17 @@ class PolicySettings(Section):
         return named
 
     @property
-    def chosen(self) -> BaseModel:
-        """The settings of the policy in use."""
+    def chosen(self) -> Section | None:
+        """The settings of the preset in use. None: a site's own policy, which has none here."""
+        if self.name not in policy_names():
+            return None
         section = getattr(self, self.name.replace("-", "_"))
-        assert isinstance(section, BaseModel)
+        assert isinstance(section, Section)
         return section
 
 
 def policy_names() -> tuple[str, ...]:
-    """All policies that have settings here."""
-    return tuple(name.replace("_", "-") for name in PolicySettings.model_fields if name != "name")
+    """All presets."""
+    return tuple(
+        name.replace("_", "-") for name in PolicySettings.model_fields if name not in ("name", "moves")
+    )

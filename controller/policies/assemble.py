@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A policy from its settings: a preset or a site's own part, and the moves that follow it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, cast
+
+from controller.errors import SettingsError
+from controller.policies.moves.move import Move
+from controller.policies.moves.pack import Pack
+from controller.policies.orders.order import Order
+from controller.policies.presets import PRESETS, gangs
+from controller.policies.protocol import Policy
+from controller.policies.site import Guarded, Part, load_part
+
+if TYPE_CHECKING:
+    from controller.settings.policies import PolicySettings
+
+MOVES: Mapping[str, Callable[[], Move]] = {"pack": Pack}
+"""Moves that come with Gandiva, by name."""
+
+
+def make_policy(settings: PolicySettings) -> Policy:
+    """The policy that the settings name, with what these name files for. Raises SettingsError."""
+    parts: list[Part] = []
+    moves = [_move(name, parts) for name in settings.moves]
+    preset = PRESETS.get(settings.name)
+    policy = preset(settings.chosen, moves) if preset else _own_policy(settings.name, moves, parts)
+    return Guarded(policy, [part.file for part in parts]) if parts else policy
+
+
+def priority_class(settings: PolicySettings) -> Callable[[str], int]:
+    """Priority class of a Slurm QOS under these settings; 0 where the policy knows no classes."""
+    classes = settings.gandiva.priority_by_qos if settings.name == "gandiva" else {}
+    return lambda qos: classes.get(qos, 0)
+
+
+def _move(name: str, parts: list[Part]) -> Move:
+    if name in MOVES:
+        return MOVES[name]()
+    part = load_part(name)
+    if not callable(getattr(part.made, "propose", None)):
+        raise SettingsError(f"{name}: a move is a class with a method propose(snapshot, draft)")
+    parts.append(part)
+    return cast(Move, part.made)
+
+
+def _own_policy(name: str, moves: list[Move], parts: list[Part]) -> Policy:
+    """An order becomes gangs in that order; a class with `plan` is a whole policy."""
+    part = load_part(name)
+    parts.append(part)
+    if isinstance(part.made, Order):
+        return gangs(part.made, moves)
+    if not callable(getattr(part.made, "plan", None)):
+        raise SettingsError(f"{name}: neither an Order nor a class with a method plan(snapshot, memory)")
+    if moves:
+        raise SettingsError(f"policy.moves: {name} is a whole policy, which moves cannot follow")
+    return cast(Policy, part.made)
