@@ -12,7 +12,7 @@ from controller.policies.moves.pack import Pack
 from controller.policies.orders.fifo import Fifo
 from controller.policies.orders.remaining import Remaining
 from controller.policies.placement.consolidation import Consolidation
-from tests.unit.policies2.ideal import GIB, Ideal, cluster, make_job
+from tests.unit.policies.ideal import GIB, Ideal, cluster, make_job
 
 
 def fifo() -> InOrder:

@@ -22,7 +22,7 @@ from controller.policies.orders.gittins import Gittins, IndexRules
 from controller.policies.orders.order import Order
 from controller.policies.orders.remaining import Remaining
 from controller.policies.placement.consolidation import Consolidation
-from tests.unit.policies2.ideal import GIB, Ideal, Policy, make_job, make_node
+from tests.unit.policies.ideal import GIB, Ideal, Policy, make_job, make_node
 
 ORDERS: dict[str, Callable[[], Order]] = {
     "fifo": Fifo,
@@ -60,9 +60,9 @@ def test_gangs(order: str, bound: bool, seed: int) -> None:
         lanes = GangLanes(
             Consolidation("always" if seed == 2 else "never", wait_seconds=30.0), preempt=preempt
         )
-        return InOrder(ORDERS[order](), lanes, preempt=preempt, keep_seconds=keep, moves=moves)
+        return InOrder(ORDERS[order](), lanes, preempt=preempt, moves=moves)
 
-    ideal = Ideal(make, [make_node(f"n{i}", 4) for i in range(3)], jobs(seed), bound=bound)
+    ideal = Ideal(make, [make_node(f"n{i}", 4) for i in range(3)], jobs(seed), bound=bound, keep_seconds=keep)
     ideal.profiles = {job.id: Profile(peak_memory_bytes=20 * GIB) for job in ideal.arrivals}
     assert len(ideal.run().ends) == 25
 

@@ -16,7 +16,7 @@ from controller.policies.orders.gittins import Gittins, IndexRules
 from controller.policies.orders.order import Order
 from controller.policies.orders.remaining import Remaining
 from controller.policies.placement.consolidation import Consolidation
-from tests.unit.policies2.ideal import Ideal, Policy, Timeline, cluster, make_job, make_node
+from tests.unit.policies.ideal import Ideal, Policy, Timeline, cluster, make_job, make_node
 
 FIGURE_7 = [make_job(1, 2, 2), make_job(2, 1, 8), make_job(3, 2, 6)]
 

@@ -101,9 +101,12 @@ class Ideal:
         *,
         bound: bool = False,
         check: bool = True,
+        keep_seconds: float = 0.0,
     ) -> None:
-        """`bound`: stopped jobs stay bound to their GPUs, as with suspend; else they are as new."""
+        """`bound`: stopped jobs stay bound to their GPUs, as with suspend; else they are as new. `check`: compare
+        each plan with one made from nothing. `keep_seconds`: a job keeps its GPUs so long."""
         self.make, self.policy, self.bound, self.check = make, make(), bound, check
+        self.keep_seconds = keep_seconds
         self.nodes = {node.name: node for node in nodes}
         self.arrivals = sorted(jobs, key=lambda j: (j.submit_time, j.id))
         self.jobs: dict[JobId, Job] = {}
@@ -202,6 +205,8 @@ class Ideal:
             if usage.since is None:
                 usage = usage.started(self.now, len(placement.gpus))
             start = self.now if job.start_time is None else job.start_time
+            if not job.placement.gpus and self.keep_seconds:
+                job = replace(job, keeps_until=self.now + self.keep_seconds)
             job = replace(job, start_time=start, placement=placement, promised=frozenset())
             job = replace(job, phase=Phase.RUNNING, may_start=False, may_stop=True, last=placement.gpus)
         elif usage.since is None:
