@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A job of the simulated cluster: what Slurm knows of it, and how far its work has got."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+from controller.model import GpuSet, JobId
+from controller.slurm.port import JobState, SlurmJob
+
+
+@dataclass(slots=True)
+class SimulatedJob:
+    """A job of the simulated cluster."""
+
+    id: JobId
+    user: str
+    request: str
+    work_seconds: float
+    """Time on its GPUs until it ends by itself."""
+    submit_time: float
+    uid: int = 2001
+    account: str = "research"
+    qos: str = "normal"
+    state: JobState = JobState.PENDING
+    state_name: str = "PENDING"
+    held: bool = True
+    eligible: bool = True
+    binding: GpuSet = frozenset()
+    """What Slurm gave it."""
+    nodes: tuple[str, ...] = ()
+    """Those of the binding."""
+    wanted: GpuSet = frozenset()
+    """What it is bound to ask for."""
+    start_time: float | None = None
+    end_time: float | None = None
+    restart_count: int = 0
+    requeue: bool = True
+    """False: `--no-requeue`."""
+    comment: str = ""
+    exit_code: int = 0
+    """What its script returns when its work is done."""
+    name: str = ""
+    state_bytes: int = 2**30
+    largest_tensor_bytes: int = 2**28
+    checkpoint_seconds: float = 0.0
+    """Writing its checkpoint, before it is requeued."""
+    restart_seconds: float = 0.0
+    """On its GPUs after a requeue, before it makes progress again."""
+    overhead_seconds: float = 0.0
+    """What is left of such time."""
+    rate: float = 1.0
+    """Progress per second on the GPUs it has now."""
+    done_seconds: float = 0.0
+    """Of `work_seconds`, up to `working_since`."""
+    working_since: float | None = None
+    memory_per_node_bytes: int = 0
+    end_timer: asyncio.TimerHandle | None = None
+
+    def stop_work(self, now: float) -> None:
+        """Account for the work done until now; it makes no progress from now on."""
+        if self.working_since is not None:
+            worked = now - self.working_since
+            overhead = min(worked, self.overhead_seconds)
+            self.overhead_seconds -= overhead
+            self.done_seconds += (worked - overhead) * self.rate
+            self.working_since = None
+        if self.end_timer is not None:
+            self.end_timer.cancel()
+            self.end_timer = None
+
+    def begin_work(self, now: float, rate: float) -> float:
+        """It makes progress at this rate from now on; returns when its work is done."""
+        self.working_since, self.rate = now, rate
+        left_seconds = max(0.0, self.work_seconds - self.done_seconds)
+        return now + self.overhead_seconds + left_seconds / rate if rate > 0 else math.inf
+
+    def done_at(self, now: float) -> float:
+        """Work done up to now, in seconds at rate 1."""
+        if self.working_since is None:
+            return self.done_seconds
+        return self.done_seconds + max(0.0, now - self.working_since - self.overhead_seconds) * self.rate
+
+    def view(self, *, tells_duration: bool) -> SlurmJob:
+        """As the port says it. `tells_duration`: with the time that it needs."""
+        return SlurmJob(
+            id=self.id,
+            user=self.user,
+            uid=self.uid,
+            name=self.name or f"job{self.id}",
+            account=self.account,
+            partition="gpu",
+            qos=self.qos,
+            state=self.state,
+            state_name=self.state_name,
+            reason="JobHeldUser" if self.held else "None",
+            held=self.held,
+            user_hold=False,
+            eligible=self.eligible,
+            request=self.request,
+            submit_time=self.submit_time,
+            start_time=self.start_time,
+            end_time=self.end_time,
+            binding=frozenset() if self.state is JobState.PENDING else self.binding,
+            exclusive_gpus=False,
+            nodes=self.nodes,
+            cpus_per_node=1,
+            memory_per_node_bytes=self.memory_per_node_bytes,
+            restart_count=self.restart_count,
+            excluded_nodes=frozenset(),
+            required_nodes=frozenset(),
+            exit_code=self.exit_code if self.state is JobState.ENDED else 0,
+            duration_seconds=self.work_seconds if tells_duration else None,
+        )
+
+
+@lru_cache(maxsize=4096)
+def request_text(
+    gpus: int = 1,
+    *,
+    nodes: int | None = 1,
+    weight: float = 1.0,
+    suspend: str | None = None,
+    migrate: bool | None = None,
+    pack: bool | None = None,
+    model: str | None = None,
+) -> str:
+    """An `admin_comment` as the job_submit module writes it."""
+    fields: Mapping[str, object] = (
+        {"gpus_per_node": gpus // nodes, "nodes": nodes} if nodes else {"gpus": gpus, "gpus_per_node": None}
+    )
+    message: dict[str, object] = {"v": 1, **fields, "weight": weight}
+    if suspend:
+        message["suspend"] = suspend
+    if migrate is not None:
+        message["migrate"] = migrate
+    if pack is not None:
+        message["pack"] = pack
+    if model:
+        message["model"] = model
+    return "gandiva:" + json.dumps(message, separators=(",", ":"))
