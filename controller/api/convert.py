@@ -33,7 +33,7 @@ def job_message(row: JobRow) -> JobMessage:
         exit_code=record.exit_code,
         peak_memory_bytes=record.peak_memory_bytes,
         utilization_fraction=record.utilization_fraction,
-        last_gpus=[str(gpu) for gpu in row.last_gpus],
+        last_gpus=[str(gpu) for gpu in sorted(row.last_gpus)],
         on_gpus=row.on_gpus,
         reason=row.reason,
         request=dict(record.request),
@@ -51,7 +51,11 @@ def timeline_message(slices: Sequence[Slice], time: float, limit: int) -> Timeli
     """Slices of the journal as the API shows them."""
     messages = [
         TimelineSliceMessage(
-            job_id=s.job_id, start=s.start, end=s.end, gpus=[str(gpu) for gpu in s.gpus], reason=s.reason
+            job_id=s.job_id,
+            start=s.start,
+            end=s.end,
+            gpus=[str(gpu) for gpu in sorted(s.gpus)],
+            reason=s.reason,
         )
         for s in slices
     ]

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from controller.errors import JournalError
 from controller.journal.damage import forgiving
 from controller.journal.place import require_journal
-from controller.journal.records import Decision, Event, JobRecord, JobRow, Slice, parse_gpus
+from controller.journal.records import Decision, Event, JobRecord, JobRow, Slice, gpu_set
 from controller.model import JobId
 
 _log = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ class JournalReader:
             job_id,
             limit,
         )
-        return self._made(lambda row: Decision(row[0], job_id, row[1], row[2], parse_gpus(row[3])), rows)
+        return self._made(lambda row: Decision(row[0], job_id, row[1], row[2], gpu_set(row[3])), rows)
 
     def events(self, job_id: JobId | None = None, limit: int = 100) -> list[Event]:
         """The last events (of one job), oldest first."""
@@ -113,7 +113,7 @@ class JournalReader:
             job_id,
             limit,
         )
-        return self._made(lambda row: Slice(job_id, parse_gpus(row[0]), *row[1:]), rows)
+        return self._made(lambda row: Slice(job_id, gpu_set(row[0]), *row[1:]), rows)
 
     def timeline(self, start: float, end: float, limit: int = MAX_SLICES) -> list[Slice]:
         """Slices that touch a span of time, oldest first; the newest where there are more than `limit`."""
@@ -124,7 +124,7 @@ class JournalReader:
             start,
             max(0, min(limit, MAX_SLICES)),
         )
-        return self._made(lambda row: Slice(JobId(row[0]), parse_gpus(row[1]), *row[2:]), rows)
+        return self._made(lambda row: Slice(JobId(row[0]), gpu_set(row[1]), *row[2:]), rows)
 
     def _made(self, make: Callable[[Any], Row], rows: Iterable[Any]) -> list[Row]:
         """What the rows say. One that was damaged must not hide the others."""
@@ -197,36 +197,39 @@ def _where(which: JobFilter) -> tuple[list[str], list[object]]:
     return clauses, values
 
 
+_RECORD = (
+    "id",
+    "user",
+    "account",
+    "partition",
+    "name",
+    "gpus",
+    "weight",
+    "submit_time",
+    "start_time",
+    "end_time",
+    "state",
+    "request",
+    "moves",
+    "suspends",
+    "step_seconds",
+    "exit_code",
+    "peak_memory_bytes",
+    "utilization_fraction",
+)
+"""Fields of a JobRecord in the order of the table's columns."""
+
+
 def _job_row(row: Sequence[Any], now: float) -> JobRow:
-    (job_id, user, account, partition, name, gpus, weight, submit, start, end, state, request) = row[:12]
-    moves, suspends, step_seconds, exit_code, peak_memory, utilization = row[12:18]
-    run_seconds, gpu_seconds, slices, places, slice_start, slice_gpus, reason = row[18:]
+    known = dict(zip(_RECORD, row, strict=False))
+    run_seconds, gpu_seconds, slices, places, slice_start, slice_gpus, reason = row[len(_RECORD) :]
     running = max(0.0, now - slice_start) if slice_start is not None else 0.0
     return JobRow(
-        JobRecord(
-            JobId(job_id),
-            user,
-            gpus,
-            submit,
-            name,
-            account,
-            partition,
-            weight,
-            start,
-            end,
-            state,
-            json.loads(request),
-            moves,
-            suspends,
-            step_seconds,
-            exit_code,
-            peak_memory,
-            utilization,
-        ),
-        run_seconds + running,
-        gpu_seconds + running * (slice_gpus or 0),
-        slices + (slice_start is not None),
-        parse_gpus(places),
-        slice_start is not None,
-        reason or "",
+        record=JobRecord(**{**known, "request": json.loads(known["request"])}),
+        run_seconds=run_seconds + running,
+        gpu_seconds=gpu_seconds + running * (slice_gpus or 0),
+        slices=slices + (slice_start is not None),
+        last_gpus=gpu_set(places),
+        on_gpus=slice_start is not None,
+        reason=reason or "",
     )

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any
+from dataclasses import field, replace
+from typing import Any, TypeVar
 
-from controller.model import GpuId, GpuSet, JobId
+from controller.model import GpuId, GpuSet, JobId, value
+from controller.model.value import empty
+
+Number = TypeVar("Number", int, float)
 
 
-@dataclass(frozen=True, slots=True)
+@value(kw_only=True)
 class JobRecord:
-    """What the journal keeps of a job. Written again whenever it changes: None leaves what is recorded."""
+    """What the journal keeps of a job. Written again whenever it changes; `merged` says what stays of the
+    earlier record."""
 
     id: JobId
     user: str
@@ -29,7 +32,7 @@ class JobRecord:
     end_time: float | None = None
     state: str = "PENDING"
     """Slurm's name of the state."""
-    request: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    request: Mapping[str, Any] = field(default_factory=empty)
     """The parsed request, JSON-serialisable."""
     moves: int = 0
     """Times it went on on other GPUs than before."""
@@ -44,19 +47,21 @@ class JobRecord:
     """Of its GPUs, on average, while it was on them."""
 
 
-@dataclass(frozen=True, slots=True)
+@value(kw_only=True)
 class JobTotals:
     """What a job has used so far; the loop starts from it after a restart."""
 
     run_seconds: float = 0.0
     gpu_seconds: float = 0.0
+    waited_seconds: float = 0.0
+    """Off GPUs after its first slice, up to the last heartbeat."""
     slices: int = 0
     moves: int = 0
     suspends: int = 0
     utilization_fraction: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value(kw_only=True)
 class JobRow:
     """A job as reports see it: the record, and its use of GPUs up to the moment of reading."""
 
@@ -64,7 +69,7 @@ class JobRow:
     run_seconds: float
     gpu_seconds: float
     slices: int
-    last_gpus: tuple[GpuId, ...]
+    last_gpus: GpuSet
     """Where it is, or was last, on GPUs."""
     on_gpus: bool
     """A slice is open."""
@@ -72,19 +77,19 @@ class JobRow:
     """Why the last decision about it was taken."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Slice:
     """An uninterrupted time of a job on GPUs. `end` None: it is still there."""
 
     job_id: JobId
-    gpus: tuple[GpuId, ...]
+    gpus: GpuSet
     start: float
     end: float | None
     reason: str
     """Why it ended."""
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Decision:
     """One decision about one job, with its reason."""
 
@@ -92,10 +97,10 @@ class Decision:
     job_id: JobId
     action: str
     reason: str
-    gpus: tuple[GpuId, ...]
+    gpus: GpuSet
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Event:
     """Something that happened to the controller, a node or a job."""
 
@@ -106,7 +111,7 @@ class Event:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class OpenOperation:
     """An operation that was begun and never ended: the controller stopped in the middle of it."""
 
@@ -114,10 +119,30 @@ class OpenOperation:
     job_id: JobId
     kind: str
     begin: float
-    detail: Mapping[str, Any]
     step: str
     """The last step that was recorded; empty: none."""
     step_time: float | None = None
+
+
+def merged(known: JobRecord, new: JobRecord) -> JobRecord:
+    """The newer record of a job over the earlier one. A requeued job gets a new submit time from Slurm; the
+    first submission and the first start stay, counters never shrink, and None leaves what is known."""
+    starts = [start for start in (known.start_time, new.start_time) if start is not None]
+    return replace(
+        new,
+        submit_time=min(known.submit_time, new.submit_time),
+        start_time=min(starts, default=None),
+        moves=max(known.moves, new.moves),
+        suspends=max(known.suspends, new.suspends),
+        step_seconds=_newest(new.step_seconds, known.step_seconds),
+        exit_code=_newest(new.exit_code, known.exit_code),
+        peak_memory_bytes=_newest(new.peak_memory_bytes, known.peak_memory_bytes),
+        utilization_fraction=_newest(new.utilization_fraction, known.utilization_fraction),
+    )
+
+
+def _newest(new: Number | None, known: Number | None) -> Number | None:
+    return known if new is None else new
 
 
 def gpu_names(gpus: Iterable[GpuId]) -> str:

@@ -23,7 +23,7 @@ import sqlite3
 import threading
 import time as clock
 from collections import deque
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from itertools import groupby, islice
 from pathlib import Path
 from types import TracebackType
@@ -244,10 +244,11 @@ class Journal:
             return self._last_operation
 
     def begin_operation(
-        self, op_id: int, job_id: JobId, kind: str, time: float, detail: Mapping[str, Any]
+        self, op_id: int, job_id: JobId, kind: str, time: float, gpus: GpuSet, reason: str
     ) -> None:
         """On disk when this returns (unless the disk takes nothing): the controller is about to do this."""
-        self._write_through(_BEGIN, (op_id, job_id, kind, time, json.dumps(dict(detail), default=str)))
+        detail = json.dumps({"gpus": [str(gpu) for gpu in sorted(gpus)], "reason": _cut(reason)})
+        self._write_through(_BEGIN, (op_id, job_id, kind, time, detail))
 
     def step_operation(self, op_id: int, step: str, time: float) -> None:
         """On disk when this returns (unless the disk takes nothing): this step is about to be taken."""
@@ -262,12 +263,12 @@ class Journal:
     def open_operations(self) -> list[OpenOperation]:
         """Operations that were begun and never ended, oldest first."""
         rows = self._read(
-            "SELECT op_id, job_id, kind, begin, detail, step, step_time FROM operations WHERE end IS NULL "
+            "SELECT op_id, job_id, kind, begin, step, step_time FROM operations WHERE end IS NULL "
             "ORDER BY begin"
         )
         return [
-            OpenOperation(op_id, JobId(job_id), kind, begin, self._json(detail, "operations") or {}, step, at)
-            for op_id, job_id, kind, begin, detail, step, at in rows
+            OpenOperation(op_id, JobId(job_id), kind, begin, step, at)
+            for op_id, job_id, kind, begin, step, at in rows
         ]
 
     def load_state(self, key: str) -> Any:
@@ -306,7 +307,17 @@ class Journal:
             "SELECT job_id, run_seconds, gpu_seconds, slices, coalesce(moves, 0), coalesce(suspends, 0), "
             "utilization_fraction FROM usage LEFT JOIN jobs USING (job_id) WHERE end IS NULL"
         )
-        return {JobId(job_id): JobTotals(*values) for job_id, *values in rows}
+        return {
+            JobId(job_id): JobTotals(
+                run_seconds=run,
+                gpu_seconds=gpu,
+                slices=slices,
+                moves=moves,
+                suspends=suspends,
+                utilization_fraction=u,
+            )
+            for job_id, run, gpu, slices, moves, suspends, u in rows
+        }
 
     def suspended(self) -> list[JobId]:
         """Jobs that were suspended in Slurm when they were last seen."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from controller.journal.port import JournalPort
 from controller.journal.records import JobRecord
-from controller.loop.clock import Clock
+from controller.model.clock import Clock
 from controller.model import JobId, Request, Snapshot
 from controller.observe.memory import Memory
 from controller.observe.observer import Observer, Requests
@@ -59,7 +59,7 @@ class JobRecords:
     def _carry_over(self, now: float) -> None:
         for job_id in self._memory.known():
             memory = self._memory.of(job_id)
-            self._journal.carry_over(job_id, memory.usage.ran(now), memory.usage.served(now))
+            self._journal.carry_over(job_id, memory.usage, now)
             if memory.usage.since is not None:
                 self._journal.open_slice(job_id, memory.gpus, now)
 

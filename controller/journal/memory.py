@@ -1,0 +1,227 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The journal of a simulation: the same calls and the same answers as `Journal`, in memory."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Container, Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controller.journal.records import Decision, Event, JobRecord, JobTotals, OpenOperation, Slice, merged
+from controller.model import GpuSet, JobId, Note, Usage
+
+
+@dataclass(slots=True)
+class Operation:
+    """An operation from its begin to its end. `end` None: it is under way."""
+
+    op_id: int
+    job_id: JobId
+    kind: str
+    begin: float
+    gpus: GpuSet
+    reason: str
+    step: str = ""
+    step_time: float | None = None
+    end: float | None = None
+    outcome: str = ""
+    error: str = ""
+
+
+@dataclass(slots=True)
+class _Used:
+    """The closed slices of a job, added up."""
+
+    run_seconds: float = 0.0
+    gpu_seconds: float = 0.0
+    slices: int = 0
+    waited_seconds: float = 0.0
+    """Between slices."""
+    idle_since: float | None = None
+    """The end of its last slice. None: it is on GPUs, or never was."""
+
+
+class MemoryJournal:
+    """Implements `JournalPort`; what was recorded can be read at any time. Nothing is ever pruned or cut.
+
+    State and notes are kept as JSON, so that what `Journal` would refuse raises TypeError here as well.
+    """
+
+    generation = 0
+
+    def __init__(self) -> None:
+        self.jobs: dict[JobId, JobRecord] = {}
+        self.slices: list[Slice] = []
+        """Closed ones, in the order of their ends."""
+        self.operations: dict[int, Operation] = {}
+        """By id, in the order of their begins."""
+        self.decisions: list[Decision] = []
+        self.events: list[Event] = []
+        self._open: dict[JobId, tuple[GpuSet, float]] = {}
+        self._used: dict[JobId, _Used] = {}
+        self._last_decision: dict[JobId, tuple[str, str, GpuSet]] = {}
+        self._state: dict[str, str] = {}
+        self._notes: dict[str, dict[JobId, str]] = {}
+        self._heartbeat: float | None = None
+        self._last_operation = 0
+
+    # -- state
+
+    def load_state(self, key: str) -> Any:
+        text = self._state.get(key)
+        return None if text is None else json.loads(text)
+
+    def save_state(self, key: str, value: Any) -> None:
+        self._state[key] = json.dumps(value)
+
+    def notes(self, policy: str) -> dict[JobId, Note]:
+        noted = self._notes.get(policy, {})
+        return {job_id: tuple(json.loads(text)) for job_id, text in noted.items() if not self._ended(job_id)}
+
+    def save_note(self, policy: str, job_id: JobId, note: Note) -> None:
+        noted = self._notes.setdefault(policy, {})
+        if note is None:
+            noted.pop(job_id, None)
+        else:
+            noted[job_id] = json.dumps(note)
+
+    def last_heartbeat(self) -> float | None:
+        return self._heartbeat
+
+    def heartbeat(self, time: float) -> None:
+        self._heartbeat = time
+
+    # -- operations
+
+    def new_operation_id(self) -> int:
+        self._last_operation += 1
+        return self._last_operation
+
+    def begin_operation(
+        self, op_id: int, job_id: JobId, kind: str, time: float, gpus: GpuSet, reason: str
+    ) -> None:
+        self.operations[op_id] = Operation(op_id, job_id, kind, time, gpus, reason)
+        self._last_operation = max(self._last_operation, op_id)
+
+    def step_operation(self, op_id: int, step: str, time: float) -> None:
+        operation = self.operations.get(op_id)
+        if operation is not None:
+            operation.step, operation.step_time = step, time
+
+    def end_operation(self, op_id: int, outcome: str, time: float, error: str = "") -> None:
+        operation = self.operations.get(op_id)
+        if operation is not None and operation.end is None:
+            operation.end, operation.outcome, operation.error = time, outcome, error
+
+    def open_operations(self) -> list[OpenOperation]:
+        under_way = sorted((o for o in self.operations.values() if o.end is None), key=lambda o: o.begin)
+        return [OpenOperation(o.op_id, o.job_id, o.kind, o.begin, o.step, o.step_time) for o in under_way]
+
+    # -- slices
+
+    def open_slice(self, job_id: JobId, gpus: GpuSet, time: float) -> None:
+        self.close_slice(job_id, time, "went on elsewhere")
+        used = self._used.get(job_id)
+        if used is None:
+            used = self._used[job_id] = _Used()
+        if used.idle_since is not None:
+            used.waited_seconds += max(0.0, time - used.idle_since)
+            used.idle_since = None
+        self._open[job_id] = (gpus, time)
+
+    def close_slice(self, job_id: JobId, time: float, reason: str) -> None:
+        if job_id not in self._open:
+            return
+        gpus, start = self._open.pop(job_id)
+        end = max(start, time)
+        self.slices.append(Slice(job_id, gpus, start, end, reason))
+        used = self._used[job_id]
+        used.run_seconds += end - start
+        used.gpu_seconds += (end - start) * len(gpus)
+        used.slices += 1
+        used.idle_since = end
+
+    def open_places(self) -> dict[JobId, GpuSet]:
+        return {job_id: gpus for job_id, (gpus, _) in self._open.items()}
+
+    def close_open_slices(self, time: float) -> list[JobId]:
+        jobs = sorted(self._open)
+        for job_id in jobs:
+            self.close_slice(job_id, time, "the controller stopped")
+        return jobs
+
+    def carry_over(self, job_id: JobId, usage: Usage, time: float) -> None:
+        ran = usage.since is not None or usage.idle_since is not None
+        used = _Used(usage.ran(time), usage.served(time), int(ran), usage.waited(time), time if ran else None)
+        self._used.setdefault(job_id, used)
+
+    def totals(self) -> dict[JobId, JobTotals]:
+        living = (job_id for job_id in self._used if not self._ended(job_id))
+        return {job_id: self._totals(job_id) for job_id in living}
+
+    def _totals(self, job_id: JobId) -> JobTotals:
+        used, job = self._used[job_id], self.jobs.get(job_id)
+        waited_seconds = used.waited_seconds
+        if used.idle_since is not None and self._heartbeat is not None:
+            waited_seconds += max(0.0, self._heartbeat - used.idle_since)
+        return JobTotals(
+            run_seconds=used.run_seconds,
+            gpu_seconds=used.gpu_seconds,
+            waited_seconds=waited_seconds,
+            slices=used.slices,
+            moves=job.moves if job else 0,
+            suspends=job.suspends if job else 0,
+            utilization_fraction=job.utilization_fraction if job else None,
+        )
+
+    # -- jobs
+
+    def _ended(self, job_id: JobId) -> bool:
+        job = self.jobs.get(job_id)
+        return job is not None and job.end_time is not None
+
+    def upsert_job(self, job: JobRecord) -> None:
+        if job.end_time is not None:
+            self._last_decision.pop(job.id, None)
+        known = self.jobs.get(job.id)
+        self.jobs[job.id] = job if known is None else merged(known, job)
+        if job.id not in self._used:
+            self._used[job.id] = _Used()
+
+    def suspended(self) -> list[JobId]:
+        return sorted(job.id for job in self.jobs.values() if job.state == "SUSPENDED")
+
+    def submissions(self, job_ids: Iterable[JobId]) -> dict[JobId, tuple[str, float]]:
+        known = (self.jobs[job_id] for job_id in job_ids if job_id in self.jobs)
+        return {job.id: (job.user, job.submit_time) for job in known}
+
+    def begin_again(self, job_id: JobId) -> None:
+        tables: list[dict[JobId, Any]] = [self.jobs, self._used, self._open, self._last_decision]
+        for table in (*tables, *self._notes.values()):
+            table.pop(job_id, None)
+        self.decisions = [decision for decision in self.decisions if decision.job_id != job_id]
+        self.slices = [piece for piece in self.slices if piece.job_id != job_id]
+
+    def end_gone(self, present: Container[JobId], time: float) -> list[JobId]:
+        living = (job for job in self.jobs.values() if job.end_time is None)
+        gone = sorted((job for job in living if job.id not in present), key=lambda job: job.id)
+        for job in gone:
+            self.jobs[job.id] = replace(job, end_time=time, state="UNKNOWN")
+        return [job.id for job in gone]
+
+    # -- decisions and events
+
+    def record_decision(self, time: float, job_id: JobId, action: str, reason: str, gpus: GpuSet) -> None:
+        decision = (action, reason, gpus)
+        if self._last_decision.get(job_id) != decision:
+            self._last_decision[job_id] = decision
+            self.decisions.append(Decision(time, job_id, action, reason, gpus))
+
+    def record_event(
+        self, time: float, job_id: JobId | None, node: str | None, kind: str, message: str
+    ) -> None:
+        self.events.append(Event(time, job_id, node, kind, message))
+
+    def commit(self) -> None:
+        """Nothing waits to be written."""
