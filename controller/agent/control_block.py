@@ -34,6 +34,7 @@ from controller.nodes.protocol import (
     ErrorKind,
     GpuIndices,
     JobIdField,
+    JobIds,
     NodePhase,
     Step,
     UidField,
@@ -75,6 +76,8 @@ class JobState(BaseModel):
     phase: NodePhase = NodePhase.RUNNING
     gpus: GpuIndices = ()
     binding: GpuIndices = ()
+    beside: JobIds = ()
+    """Jobs that may have memory on its GPUs while it has."""
     target_step: Step = 0
     """Of the pause under way; it never falls within one pause."""
     stopped_step: Step | None = None
@@ -104,8 +107,12 @@ class JobState(BaseModel):
 
     @property
     def is_off(self) -> bool:
-        """Whether its memory is off its GPUs. (Notes of releases before `off` say only `yielded`.)"""
+        """Whether its memory is off its GPUs."""
         return self.off or self.phase is NodePhase.YIELDED
+
+    def shares_with(self, other: JobState) -> bool:
+        """Whether the two may have memory on the same GPUs at the same time: one of them was told so."""
+        return other.job_id in self.beside or self.job_id in other.beside
 
     def but(self, **changes: object) -> JobState:
         """A copy with changes, validated."""

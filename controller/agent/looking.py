@@ -18,11 +18,11 @@ from controller.agent import rank_room
 from controller.agent.control_block import JobState
 from controller.agent.deadline import Deadline
 from controller.agent.gpus import NvmlUnavailable, Reading
-from controller.agent.installed import built_for, filesystem_of, find_plugin, keys_from_anywhere
 from controller.agent.node import NVML_SECONDS, Node
 from controller.agent.occupancy import Occupancy
 from controller.agent.rank_files import Ranks
 from controller.nodes import protocol
+from controller.nodes.installed import built_for, filesystem_of, find_plugin, keys_from_anywhere
 from controller.nodes.protocol import MAX_BYTES, AgentError, NodePhase
 
 log = logging.getLogger(__name__)
@@ -61,7 +61,6 @@ class Looking:
                 )
                 for gpu in reading.gpus
             ),
-            leases=True,
             leader=self._node.leases.holder(),
             software_version=__version__,
             time=time.time(),
@@ -81,13 +80,16 @@ class Looking:
         except NvmlUnavailable as error:
             log.warning("%s; its GPUs are given to no job until they can be read: try nvidia-smi", error)
             reading = self._node.reader.last() or Reading("", ())
+        states: dict[int, JobState] = {}
         jobs = []
         present = self._node.blocks.job_ids()
         self._node.owners.sweep(present)
         for job_id in present[: protocol.MAX_JOBS]:
             # A job that ends meanwhile takes its block with it.
             with contextlib.suppress(AgentError):
-                jobs.append(self._job_info(job_id, occupancy))
+                states[job_id] = self._node.state(self._node.blocks.block(job_id))
+        for state in states.values():
+            jobs.append(self._job_info(state, states, occupancy))
         return protocol.ObserveResult(
             time=time.time(),
             gpus=tuple(
@@ -120,23 +122,23 @@ class Looking:
             processes=self._node.processes.living(args.job_id), booted_at=_booted_at()
         )
 
-    def _job_info(self, job_id: int, occupancy: Occupancy | None) -> protocol.JobInfo:
-        block = self._node.blocks.block(job_id)
-        state = self._node.state(block)
-        ranks = self._node.ranks(block, state)
-        held = {} if occupancy is None else occupancy.bytes_by_gpu(job_id)
+    def _job_info(
+        self, state: JobState, states: Mapping[int, JobState], occupancy: Occupancy | None
+    ) -> protocol.JobInfo:
+        ranks = self._node.ranks(self._node.blocks.block(state.job_id), state)
+        held = {} if occupancy is None else occupancy.bytes_by_gpu(state.job_id)
         yielded = state.phase is NodePhase.YIELDED
         if yielded and occupancy is not None:
             left_bytes = sum(held.values())
         else:
             left_bytes = state.left_bytes if yielded else 0
         return protocol.JobInfo(
-            job_id=job_id,
+            job_id=state.job_id,
             phase=state.phase,
             gpus=state.gpus or tuple(sorted(held)),
             ranks=ranks.infos(),
             left_bytes=left_bytes,
-            trespasses=_trespasses(state, held),
+            trespasses=() if occupancy is None else _trespasses(state, states, occupancy),
             movable=state.movable if yielded else self._looks_movable(state, ranks, occupancy),
             error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],
         )
@@ -149,12 +151,30 @@ class Looking:
         return self._node.can_move(state) and len(pids) == 1 and len(ranks.live) <= 1
 
 
-def _trespasses(state: JobState, held: Mapping[int, int]) -> tuple[int, ...]:
-    """GPUs on which the job has more bytes (`held`, by GPU) than it may have there now: on its own all it
-    wants while it is on them, and what it was allowed to leave while it is off them; on others nothing."""
-    allowed_bytes = state.residual_bytes if state.phase is NodePhase.YIELDED else MAX_BYTES
+def _trespasses(state: JobState, states: Mapping[int, JobState], occupancy: Occupancy) -> tuple[int, ...]:
+    """GPUs on which the job has more bytes than it may have there now: on its own all it wants while it is on
+    them, unless a job that it may not be beside is on them too, and what it was allowed to leave while it is
+    off them; on others nothing."""
+    held = occupancy.bytes_by_gpu(state.job_id)
     own = state.gpus or tuple(held)
-    return tuple(sorted(gpu for gpu, size in held.items() if size > (allowed_bytes if gpu in own else 0)))
+
+    def allowed_bytes(gpu: int) -> int:
+        if gpu not in own:
+            return 0
+        if state.phase is NodePhase.YIELDED:
+            return state.residual_bytes
+        others = (states.get(holder.job_id or 0) for holder in occupancy.on(gpu))
+        strangers = (other for other in others if other is not None and _intrudes(other, state, gpu))
+        return MAX_BYTES if next(strangers, None) is None else 0
+
+    return tuple(sorted(gpu for gpu, size in held.items() if size > allowed_bytes(gpu)))
+
+
+def _intrudes(other: JobState, state: JobState, gpu: int) -> bool:
+    """Whether another job takes this GPU, which is the job's own, for its own as well, and was not told to
+    share it."""
+    on_it = other.phase is not NodePhase.YIELDED and gpu in other.gpus
+    return on_it and other.job_id != state.job_id and not other.shares_with(state)
 
 
 def _plugin_built_for() -> str:

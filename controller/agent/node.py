@@ -6,7 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,39 +117,55 @@ class Node:
         return state.residual_bytes if state is not None and state.phase is NodePhase.YIELDED else 0
 
     def require_free(
-        self, gpus: Sequence[int], job_id: int, deadline: Deadline, needed: Mapping[int, int] | None = None
+        self,
+        gpus: Sequence[int],
+        job_id: int,
+        deadline: Deadline,
+        beside: Collection[int] = (),
+        needed: Mapping[int, int] | None = None,
     ) -> None:
-        """Raise AgentError gpu_busy unless the job can have these GPUs, with this much memory on each."""
+        """Raise AgentError gpu_busy unless the job can have these GPUs, with this much memory on each. The
+        jobs in `beside` may be there."""
 
         def complaints(seen: Occupancy) -> tuple[list[str], bool]:
             unreadable = seen.unreadable(gpus)
             if unreadable:
                 return unreadable, False
-            owners = self._owners(gpus, job_id)
+            owners = self._owners(gpus, {job_id, *beside})
             if owners:
                 return owners, False
-            others = seen.others(gpus, job_id, self._allowance)
+            others = seen.others(gpus, {job_id, *beside}, self._allowance)
             if others:
                 # Of a process that has ended NVML will hear soon; a living one stays.
                 return [str(holder) for holder in others], all(not holder.exists for holder in others)
-            for gpu, size in (needed or {}).items():
-                found = seen.reading.gpu(gpu)
-                own = seen.bytes_by_gpu(job_id).get(gpu, 0)
-                if found is not None and found.memory_free_bytes + own < size:
-                    free = (found.memory_free_bytes + own) >> 20
-                    kept = sum(h.memory_bytes for h in seen.on(gpu) if h.job_id != job_id) >> 20
-                    why = f"; jobs that are off it keep {kept} MiB there" if kept else ""
-                    return [f"GPU {gpu} has {free} MiB free, job {job_id} needs {size >> 20} MiB{why}"], True
-            return [], False
+            return _short(seen, job_id, needed or {}), True
 
-        look_deadline = deadline.at_most(SETTLE_SECONDS)
-        left, _ = wait_until_clear(
-            lambda: self.look(deadline.at_least(0.5).at_most(NVML_SECONDS)), complaints, look_deadline
-        )
+        left, _ = self._settled(complaints, deadline)
         if left:
             raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]), job_id)
 
-    def _owners(self, gpus: Sequence[int], job_id: int) -> list[str]:
+    def require_memory(self, job_id: int, needed: Mapping[int, int]) -> None:
+        """Raise AgentError gpu_busy unless each GPU has this much memory for the job, with what it holds."""
+        left, _ = self._settled(lambda seen: (_short(seen, job_id, needed), True), Deadline(SETTLE_SECONDS))
+        if left:
+            raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]), job_id)
+
+    def beside(self, state: JobState) -> set[int]:
+        """Jobs that may have memory on the job's GPUs while it has."""
+        others = (self.blocks.block(job_id).load_state() for job_id in self.blocks.job_ids())
+        return {other.job_id for other in others if other is not None and other.shares_with(state)}
+
+    def _settled(
+        self, complaints: Callable[[Occupancy], tuple[list[str], bool]], deadline: Deadline
+    ) -> tuple[list[str], Occupancy | None]:
+        """What NVML still shows after SETTLE_SECONDS that it should not."""
+        return wait_until_clear(
+            lambda: self.look(deadline.at_least(0.5).at_most(NVML_SECONDS)),
+            complaints,
+            deadline.at_most(SETTLE_SECONDS),
+        )
+
+    def _owners(self, gpus: Sequence[int], allowed: Collection[int]) -> list[str]:
         """Other living jobs that have not left these GPUs, or are being put back onto them: NVML may not see
         their memory yet.
 
@@ -158,7 +174,7 @@ class Node:
         """
         found = []
         for other in self.blocks.job_ids():
-            state = self.blocks.block(other).load_state() if other != job_id else None
+            state = self.blocks.block(other).load_state() if other not in allowed else None
             if (
                 state is not None
                 and state.phase is not NodePhase.YIELDED
@@ -235,9 +251,7 @@ class Node:
             return found, True
 
         deadline = Deadline(SETTLE_SECONDS)  # even when the request's is over: the answer hangs on it
-        left, seen = wait_until_clear(
-            lambda: self.look(deadline.at_least(0.5).at_most(NVML_SECONDS)), complaints, deadline
-        )
+        left, seen = self._settled(complaints, deadline)
         if left or seen is None:
             raise AgentError(ErrorKind.LEFT_ON_GPU, "; ".join(left[:4]), state.job_id)
         return seen.bytes_by_gpu(state.job_id)
@@ -274,3 +288,17 @@ class Node:
             stopped_step=state.stopped_step,
             empty=state.empty,
         )
+
+
+def _short(seen: Occupancy, job_id: int, needed: Mapping[int, int]) -> list[str]:
+    """Complaints about GPUs without so much memory for the job."""
+    found = []
+    for gpu, size in needed.items():
+        reading = seen.reading.gpu(gpu)
+        own = seen.bytes_by_gpu(job_id).get(gpu, 0)
+        if reading is not None and reading.memory_free_bytes + own < size:
+            free = (reading.memory_free_bytes + own) >> 20
+            others = sum(holder.memory_bytes for holder in seen.on(gpu) if holder.job_id != job_id) >> 20
+            why = f"; other jobs have {others} MiB there" if others else ""
+            found.append(f"GPU {gpu} has {free} MiB free, job {job_id} needs {size >> 20} MiB{why}")
+    return found

@@ -7,7 +7,7 @@ failed, a process of unknown origin, a size the driver does not tell: all of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from controller.agent.deadline import Deadline, Poll
@@ -65,19 +65,19 @@ class Occupancy:
                 found.append(f"GPU {index} cannot be read or has uncorrected memory errors")
         return found
 
-    def others(self, gpus: Iterable[int], job_id: int, allowance: Callable[[int], int]) -> list[Holder]:
-        """Holders on these GPUs that are in a job's way; `allowance` says how many bytes another job may
-        keep on each GPU while it is off them."""
+    def others(
+        self, gpus: Iterable[int], allowed: Collection[int], allowance: Callable[[int], int]
+    ) -> list[Holder]:
+        """Holders on these GPUs that are none of the `allowed` jobs; `allowance` says how many bytes another
+        job may keep on each GPU while it is off them."""
         found = []
         for gpu in gpus:
             for holder in self.on(gpu):
-                if holder.job_id == job_id:
+                job_id = holder.job_id
+                if job_id in allowed:
                     continue
-                if holder.job_id is not None:
-                    held = self.bytes_by_gpu(holder.job_id)[gpu]
-                    if held <= allowance(holder.job_id):
-                        continue
-                found.append(holder)
+                if job_id is None or self.bytes_by_gpu(job_id)[gpu] > allowance(job_id):
+                    found.append(holder)
         return found
 
 

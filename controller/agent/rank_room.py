@@ -22,10 +22,11 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from controller.nodes.protocol import APART
+
 ROOM_BYTES = 8 << 20
 """Room for MAX_RANKS files of a page, where a page is the largest there is (64 KiB)."""
 ROOM_INODES = 1024
-APART = "apart"
 COVERED = "something of a user's is mounted over it"
 COMMAND_SECONDS = 20.0
 MOUNTS = Path("/proc/self/mountinfo")

@@ -44,16 +44,24 @@ class Returning:
                 # A job that has not finished leaving still has its GPUs: to undo that nothing need be free.
                 # Of one whose notes are lost (they name no GPU then) nobody knows whether it had finished.
                 has_none = state.phase is NodePhase.YIELDED or not state.gpus
+                beside = set(args.beside)
+                if not has_none and not moved:
+                    beside |= self._node.beside(state)
                 if has_none or off or moved:
-                    needed = _memory_needed(state, [p for p in off if self._is_off(p)], args.gpus)
-                    self._node.require_free(args.gpus, args.job_id, deadline, needed)
+                    needed = self._memory_needed(state, off, args.gpus)
+                    self._node.require_free(args.gpus, args.job_id, deadline, beside, needed)
                 self.let_run(state)
                 self._wait_thawed(block, state, off, deadline)
                 # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
                 if has_none:
                     state = block.save_state(
                         state.but(
-                            phase=NodePhase.PAUSING, off=False, gpus=args.gpus, binding=binding, error=""
+                            phase=NodePhase.PAUSING,
+                            off=False,
+                            gpus=args.gpus,
+                            binding=binding,
+                            beside=tuple(sorted(beside)),
+                            error="",
                         )
                     )
             try:
@@ -72,6 +80,7 @@ class Returning:
                     phase=NodePhase.RUNNING,
                     gpus=args.gpus,
                     binding=binding,
+                    beside=tuple(sorted(beside)),
                     checkpointed=(),
                     mapped=state.mapped or any(set(process.gpus) != set(args.gpus) for process in off),
                     empty=False,
@@ -221,10 +230,14 @@ class Returning:
                 )
 
     def undo(self, block: ControlBlock, state: JobState) -> None:
-        """Let the job go on where it is. It still has its GPUs, so this needs no check and no deadline."""
+        """Let the job go on where it is. It still has its GPUs, so this needs no deadline, and no check but
+        for the memory that a job beside it may have taken."""
         phase, error = NodePhase.RUNNING, ""
         off = [process for process in state.checkpointed if self._alive(process)]
         try:
+            if off and self._node.beside(state):
+                needed = self._memory_needed(state, off, state.gpus)
+                self._node.require_memory(state.job_id, needed)
             self._restore(off, state.gpus, state.binding, state.job_id, Deadline(transparent.UNLOCK_SECONDS))
         except AgentError as failure:
             phase, error = NodePhase.FAILED, failure.message
@@ -255,17 +268,16 @@ class Returning:
     def _alive(self, process: CheckpointedProcess) -> bool:
         return self._node.processes.alive(ProcessId(process.pid, process.start_time_ticks))
 
-
-def _memory_needed(
-    state: JobState, off: Sequence[CheckpointedProcess], gpus: Sequence[int]
-) -> dict[int, int]:
-    """What the job must find on each new GPU, with what it has left there: short of memory the driver's
-    restore kills it, and so does what a session may not get back."""
-    needed: dict[int, int] = {}
-    for process in off:
-        for old, new in zip(sorted(process.gpus), sorted(gpus), strict=False):
-            needed[new] = needed.get(new, 0) + process.memory_bytes.get(old, 0)
-    if state.phase is NodePhase.YIELDED:
-        for old, new in zip(sorted(state.gpus), sorted(gpus), strict=False):
-            needed[new] = max(needed.get(new, 0), state.held_bytes.get(old, 0))
-    return needed
+    def _memory_needed(
+        self, state: JobState, checkpointed: Sequence[CheckpointedProcess], gpus: Sequence[int]
+    ) -> dict[int, int]:
+        """Bytes that the job must find on each of these GPUs, with what it has left there: short of memory
+        the driver's restore kills it, and so does what a session may not get back."""
+        needed: dict[int, int] = {}
+        for process in filter(self._is_off, checkpointed):
+            for old, new in zip(sorted(process.gpus), sorted(gpus), strict=False):
+                needed[new] = needed.get(new, 0) + process.memory_bytes.get(old, 0)
+        if state.phase is NodePhase.YIELDED:
+            for old, new in zip(sorted(state.gpus), sorted(gpus), strict=False):
+                needed[new] = max(needed.get(new, 0), state.held_bytes.get(old, 0))
+        return needed

@@ -87,7 +87,7 @@ class NodeAgent:
     def prepare(self, args: protocol.PrepareArgs, deadline: Deadline) -> protocol.EmptyResult:
         """Make the control block before the job is released."""
         block = self._node.blocks.block(args.job_id)
-        self._node.require_free(args.gpus, args.job_id, deadline)
+        self._node.require_free(args.gpus, args.job_id, deadline, args.beside)
         if not block.exists() or block.uid() != args.uid:
             try:
                 block.create(args.uid)
@@ -97,7 +97,7 @@ class NodeAgent:
                 ) from error
         with block.locked(deadline), self._node.claiming(args.gpus, deadline):
             # Once more: an agent of another controller may have put a job back since.
-            self._node.require_free(args.gpus, args.job_id, deadline)
+            self._node.require_free(args.gpus, args.job_id, deadline, args.beside)
             if self._node.processes.of_job(args.job_id):
                 # A start that slurmctld forgot when it was killed: a second copy would drain the node.
                 raise AgentError(
@@ -109,7 +109,13 @@ class NodeAgent:
             block.write_command(Verb.RUN, 0)
             block.write_visible(args.gpus, args.binding)
             block.save_state(
-                JobState(job_id=args.job_id, uid=args.uid, gpus=args.gpus, binding=args.binding or args.gpus)
+                JobState(
+                    job_id=args.job_id,
+                    uid=args.uid,
+                    gpus=args.gpus,
+                    binding=args.binding or args.gpus,
+                    beside=args.beside,
+                )
             )
         self._node.owners.claim(self._node.uuids(args.gpus), args.job_id, args.uid)
         return protocol.EmptyResult()

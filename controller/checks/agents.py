@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from controller import __version__
-from controller.agent.rank_room import APART
 from controller.checks.finding import Finding, error, ok, warning
 from controller.checks.gpus import KnownNode, gres_line
 from controller.checks.slurm_files import judge_plugin
 from controller.checks.slurm_options import RESTART
-from controller.nodes.protocol import HelloResult
+from controller.nodes.protocol import APART, HelloResult
 from controller.settings.schema import NodesSettings
 
 MAX_CLOCK_SECONDS = 1.0

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.agent.installed import filesystem_of
+from controller.nodes.installed import filesystem_of
 from controller.checks.finding import Finding, error, ok, warning
 from controller.settings.schema import Settings
 

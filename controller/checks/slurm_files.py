@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from controller import __version__
-from controller.agent.installed import PLUGIN, built_for, find_plugin
+from controller.nodes.installed import PLUGIN, built_for, find_plugin
 from controller.checks.finding import Finding, error, ok, warning
 from controller.checks.slurm_options import SlurmOptions
 

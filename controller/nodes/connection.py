@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from controller.errors import NodeError, NodeUnreachable
 from controller.nodes import protocol
-from controller.nodes.protocol import Answer, ErrorKind, HelloResult, Request
+from controller.nodes.protocol import Answer, HelloResult, Request
 from controller.nodes.transport import Channel, Transport, TransportError
 
 log = logging.getLogger(__name__)
@@ -106,9 +106,6 @@ class Connection:
         try:
             await asyncio.wait_for(link.opened, seconds)
             answer = await self._ask("hello", self._introduction, seconds)
-            if answer.error is not None and answer.error.kind is ErrorKind.BAD_REQUEST and self._introduction:
-                # An agent from before there were leases takes no arguments, and obeys any controller.
-                answer = await self._ask("hello", {}, seconds)
             if answer.error is not None:
                 raise NodeUnreachable(self.node, f"agent refuses: {answer.error.message}")
             hello = HelloResult.model_validate(answer.result)

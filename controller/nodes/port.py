@@ -141,8 +141,8 @@ class NodePort(Protocol):
         ...
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
-        """Nodes, in parallel; a node that fails does not delay the others beyond the deadline. An adapter that
-        knows which nodes are as they were in its answer before may leave those out."""
+        """Nodes, in parallel; a node that fails does not delay the others beyond the deadline. An adapter
+        that knows which nodes are as they were in its answer before may leave those out."""
         ...
 
     async def prepare(
@@ -153,11 +153,12 @@ class NodePort(Protocol):
         uid: int,
         gpus: Sequence[int],
         binding: Sequence[int],
+        beside: frozenset[JobId] = frozenset(),
         deadline_seconds: float,
     ) -> None:
         """Make the control block before the job is released; `gpus` of its `binding` (physical indices)
-        are the ones it may use now. Error `gpu_busy`: another job's memory is on one of them, or the job
-        lives there already."""
+        are the ones it may use now, at the same time as the jobs in `beside`. Error `gpu_busy`: a job that
+        is not in `beside` has memory on one of them, or the job lives there already."""
         ...
 
     async def pause(
@@ -199,9 +200,12 @@ class NodePort(Protocol):
         *,
         gpus: Sequence[int],
         binding: Sequence[int],
+        beside: frozenset[JobId] = frozenset(),
         deadline_seconds: float,
     ) -> None:
-        """Put the state back onto `gpus` and let the job go on. Also undoes a pause. Error `gpu_busy`."""
+        """Put the state back onto `gpus`, at the same time as the jobs in `beside`, and let the job go on.
+        Also undoes a pause. Error `gpu_busy`: a job that is not in `beside` has memory there, or less is free
+        than the job held before it left."""
         ...
 
     async def forget(self, node: str, job_id: JobId) -> None:

@@ -15,11 +15,12 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 PROTOCOL = "gandiva-agent"
-VERSION = 2
+VERSION = 3
 MAX_LINE_BYTES = 1 << 20
 MAX_DEADLINE_SECONDS = 3600.0
 MAX_GPUS = 64
 MAX_RANKS = 128
+MAX_BESIDE = 64
 MAX_JOBS = 1024
 MAX_STEP = 2**53
 MAX_BYTES = 2**53
@@ -29,6 +30,8 @@ MAX_CONTROLLER_CHARS = 200
 MAX_LEASE_SECONDS = 300.0
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+APART = "apart"
+"""`HelloResult.rank_files` where each job's rank files have a file system of their own."""
 COMMAND = re.compile(rf"gandiva-agent ({NODE_NAME.pattern})")
 """What the controller asks sshd to run, and all that the forced command accepts of it."""
 
@@ -80,10 +83,10 @@ class AgentError(Exception):
         self.job_id = job_id
 
 
-def _unique(indices: tuple[int, ...]) -> tuple[int, ...]:
-    if len(set(indices)) != len(indices):
-        raise ValueError("the same GPU twice")
-    return indices
+def _unique(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(numbers)) != len(numbers):
+        raise ValueError("the same number twice")
+    return numbers
 
 
 JobIdField = Annotated[int, Field(ge=1, le=MAX_JOB_ID)]
@@ -91,6 +94,7 @@ UidField = Annotated[int, Field(ge=0, le=2**32 - 2)]
 GpuIndices = Annotated[
     tuple[Annotated[int, Field(ge=0, lt=MAX_GPUS)], ...], Field(max_length=MAX_GPUS), AfterValidator(_unique)
 ]
+JobIds = Annotated[tuple[JobIdField, ...], Field(max_length=MAX_BESIDE), AfterValidator(_unique)]
 Seconds = Annotated[float, Field(ge=0, le=MAX_DEADLINE_SECONDS, allow_inf_nan=False)]
 ByteCount = Annotated[int, Field(ge=0, le=MAX_BYTES)]
 Step = Annotated[int, Field(ge=0, le=MAX_STEP)]
@@ -139,9 +143,13 @@ class _Placement(JobArgs):
     """Physical indices the job may use now."""
     binding: GpuIndices = ()
     """Physical indices Slurm allocated; `gpus` is a part of it. Empty: the same as `gpus`."""
+    beside: JobIds = ()
+    """Jobs that may have memory on the same GPUs at the same time (packing)."""
 
     @model_validator(mode="after")
-    def _check_binding(self) -> _Placement:
+    def _check(self) -> _Placement:
+        if self.job_id in self.beside:
+            raise ValueError(f"job {self.job_id} beside itself")
         if self.binding and not set(self.gpus) <= set(self.binding):
             raise ValueError(f"gpus {list(self.gpus)} are not all in the binding {list(self.binding)}")
         return self
@@ -233,8 +241,6 @@ class HelloResult(_Open):
     checkpoint_supported: bool
     device_map_supported: bool
     gpus: tuple[GpuInfo, ...] = Field(max_length=MAX_GPUS)
-    leases: bool = False
-    """The agent obeys one controller at a time (older ones obey any)."""
     leader: LeaderInfo | None = None
     software_version: str = Field(default="", max_length=40)
     """Of this package on the node. This and what follows is for `gandiva check`; empty or None: not told."""
@@ -243,7 +249,7 @@ class HelloResult(_Open):
     run_dir: str = Field(default="", max_length=400)
     run_dir_filesystem: str = Field(default="", max_length=40)
     rank_files: str = Field(default="", max_length=200)
-    """`apart`: each job's rank files have a file system of their own; otherwise why they have not."""
+    """APART, otherwise why each job's rank files have no file system of their own."""
     plugin_built_for: str = Field(default="", max_length=200)
     """The Slurm release of the node's SPANK plugin, `none` where there is no plugin, or what is wrong."""
     keys_from_anywhere: int | None = None
@@ -329,7 +335,7 @@ class OffloadResult(_Open):
 
     left_bytes: ByteCount
     left_on: dict[int, ByteCount] = Field(default_factory=dict, max_length=MAX_GPUS)
-    """The same by GPU (older agents do not tell)."""
+    """The same by GPU."""
     seconds: float = Field(ge=0)
     stopped_step: Step | None = None
     empty: bool = False

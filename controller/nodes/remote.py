@@ -47,7 +47,7 @@ class Guard(Protocol):
         ...
 
     def answered(self, asked_at: float, error: NodeError | None) -> None:
-        """The agent, one that knows leases, has answered."""
+        """The agent has answered."""
         ...
 
 
@@ -105,10 +105,17 @@ class RemoteNodes:
         uid: int,
         gpus: Sequence[int],
         binding: Sequence[int],
+        beside: frozenset[JobId] = frozenset(),
         deadline_seconds: float,
     ) -> None:
         """See NodePort."""
-        args = {"job_id": job_id, "uid": uid, "gpus": list(gpus), "binding": list(binding)}
+        args = {
+            "job_id": job_id,
+            "uid": uid,
+            "gpus": list(gpus),
+            "binding": list(binding),
+            "beside": sorted(beside),
+        }
         await self._ask(node, "prepare", args, deadline_seconds, protocol.EmptyResult)
 
     async def pause(
@@ -117,7 +124,7 @@ class RemoteNodes:
         """See NodePort."""
         args = {"job_id": job_id, "floor_step": floor_step, "wait_seconds": wait_seconds, "sole": sole}
         found = await self._ask(node, "pause", args, wait_seconds + PAUSE_SECONDS, protocol.PauseResult)
-        return Pause(found.target_step, found.all_blocked, _ranks(found.ranks))
+        return Pause(target_step=found.target_step, all_blocked=found.all_blocked, ranks=_ranks(found.ranks))
 
     async def offload(
         self,
@@ -160,6 +167,7 @@ class RemoteNodes:
         *,
         gpus: Sequence[int],
         binding: Sequence[int],
+        beside: frozenset[JobId] = frozenset(),
         deadline_seconds: float,
     ) -> None:
         """See NodePort."""
@@ -167,6 +175,7 @@ class RemoteNodes:
             "job_id": job_id,
             "gpus": list(gpus),
             "binding": list(binding),
+            "beside": sorted(beside),
             "deadline_seconds": deadline_seconds,
         }
         await self._ask(node, "resume", args, deadline_seconds, protocol.EmptyResult)
@@ -176,9 +185,9 @@ class RemoteNodes:
         await self._ask(node, "forget", {"job_id": job_id}, FORGET_SECONDS, protocol.EmptyResult)
 
     async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
-        """See NodePort. Agents from before this verb answer `bad_request`."""
+        """See NodePort."""
         found = await self._ask(node, "living", {"job_id": job_id}, deadline_seconds, protocol.LivingResult)
-        return Living(found.processes, found.booted_at)
+        return Living(processes=found.processes, booted_at=found.booted_at)
 
     async def close(self) -> None:
         """See NodePort."""
@@ -216,7 +225,7 @@ class RemoteNodes:
         return found
 
     async def lead(self, deadline_seconds: float) -> Mapping[str, NodeError | None]:
-        """Renew the lease of every node that knows leases; None: it is ours."""
+        """Renew the lease of every connected node; None: it is ours."""
 
         async def one(node: str) -> NodeError | None:
             try:
@@ -225,14 +234,11 @@ class RemoteNodes:
                 return error
             return None
 
-        nodes = [node for node, c in self._connections.items() if c.hello is not None and c.hello.leases]
+        nodes = [node for node, connection in self._connections.items() if connection.hello is not None]
         return dict(zip(nodes, await asyncio.gather(*(one(node) for node in nodes)), strict=True))
 
-    def _tell_guard(
-        self, connection: Connection, verb: str, asked_at: float, error: NodeError | None
-    ) -> None:
-        leases = connection.hello is not None and connection.hello.leases
-        if self._guard is not None and leases and verb != "hello":
+    def _tell_guard(self, verb: str, asked_at: float, error: NodeError | None) -> None:
+        if self._guard is not None and verb != "hello":
             self._guard.answered(asked_at, error)
 
     async def _ask(
@@ -246,7 +252,7 @@ class RemoteNodes:
         try:
             answer = kind.model_validate(await connection.request(verb, args, deadline_seconds))
             outcome = "ok"
-            self._tell_guard(connection, verb, asked_at, None)
+            self._tell_guard(verb, asked_at, None)
             return answer
         except ValidationError as error:
             outcome = "internal"
@@ -255,7 +261,7 @@ class RemoteNodes:
             ) from None
         except NodeError as error:
             outcome = error.kind
-            self._tell_guard(connection, verb, asked_at, error)
+            self._tell_guard(verb, asked_at, error)
             raise
         finally:
             seconds = time.perf_counter() - began
@@ -324,4 +330,10 @@ def _ranks(ranks: Sequence[protocol.RankInfo]) -> tuple[RankSample, ...]:
 
 
 def _offload(found: protocol.OffloadResult) -> Offload:
-    return Offload(found.left_bytes, found.seconds, found.stopped_step, found.empty)
+    return Offload(
+        left_bytes=found.left_bytes,
+        seconds=found.seconds,
+        stopped_step=found.stopped_step,
+        empty=found.empty,
+        left_on=found.left_on,
+    )

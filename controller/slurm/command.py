@@ -16,7 +16,6 @@ from controller.slurm import replies
 from controller.slurm.commands import run
 from controller.slurm.records import JobRecord, array_tasks, shares_record
 from controller.slurm.transport import BindChange, Load, UnbindChange
-from controller.together import both
 
 log = logging.getLogger(__name__)
 
@@ -38,10 +37,8 @@ class CommandTransport:
         self._names = names if all_jobs else {**self._names, **names}
 
     async def load(self) -> Load:
-        jobs_text, nodes_text = await both(
-            run("squeue", "--json", "--states=all", what="reading the jobs"),
-            run("scontrol", "show", "nodes", "--json", what="reading the nodes"),
-        )
+        jobs_text = await run("squeue", "--json", "--states=all", what="reading the jobs")
+        nodes_text = await run("scontrol", "show", "nodes", "--json", what="reading the nodes")
         # 25 MB for 3,000 jobs: not in the event loop.
         jobs, whole = await asyncio.to_thread(replies.gandiva_jobs, jobs_text, "reading the jobs")
         self.remember(jobs, all_jobs=True)

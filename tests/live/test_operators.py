@@ -156,7 +156,7 @@ def plugin_of_another_slurm(cluster: MiniCluster) -> Iterator[None]:
     find = "$(ls /usr/lib/*/slurm-wlm/spank_gandiva.so)"
     patch = (
         "import re,subprocess,sys,pathlib; p=pathlib.Path(sys.argv[1]); d=p.read_bytes();"
-        "from controller.agent.installed import built_for; a,b,c=map(int,built_for(p).split('.'));"
+        "from controller.nodes.installed import built_for; a,b,c=map(int,built_for(p).split('.'));"
         "n=(a<<16|b<<8|c).to_bytes(4,'little'); assert n in d;"
         "p.write_bytes(d.replace(n,(0x140200).to_bytes(4,'little')))"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from controller.agent import rank_room
-from controller.agent.rank_room import APART
+from controller.nodes.protocol import APART
 
 
 def unmount_below(folder: Path) -> None:

@@ -15,7 +15,7 @@ from controller.checks.finding import Finding, Level, exit_status
 from controller.checks.gpus import gpu_nodes, judge_node
 from controller.checks.slurm_files import judge_description, judge_files, judge_plugin
 from controller.checks.slurm_options import SlurmOptions, judge_admin_level, judge_options, judge_private_data
-from controller.agent.installed import built_for, filesystem_of, keys_from_anywhere
+from controller.nodes.installed import built_for, filesystem_of, keys_from_anywhere
 from controller.settings import parse_settings
 
 CONFIG = (Path(__file__).parent / "recorded" / "config-26.05.txt").read_text()
