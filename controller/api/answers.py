@@ -17,7 +17,7 @@ from pydantic_core import PydanticSerializationError
 from controller import __version__
 from controller.api.access import ENVIRONMENT, OPEN, Access, WrongToken
 from controller.api.convert import event_message, job_message, timeline_message
-from controller.api.live import LiveState, Published, failed_suspends, jobs_on_gpus, live_job, uses
+from controller.api.live import LiveState, Published, failed_suspends, jobs_on_gpus, live_job, step_seconds, uses
 from controller.api.messages import (
     DecisionMessage,
     ErrorMessage,
@@ -33,7 +33,7 @@ from controller.api.metrics import CONTENT_TYPE, Metrics
 from controller.errors import JournalError
 from controller.journal import Event, JobFilter, JobRow, JournalReader
 from controller.journal.reader import MAX_JOBS, MAX_SLICES
-from controller.model import ON_GPU, JobId
+from controller.model import ON_GPU, UNPROFILED, JobId
 
 MAX_NAMES = 1000
 """Longest list in a query."""
@@ -132,7 +132,7 @@ class Answers:
             "/metrics",
         )
 
-    def _trouble(self, published: Published) -> list[str]:
+    def _problems(self, published: Published) -> list[str]:
         problems = list(published.health.problems)
         if published.age_seconds > self._stale_seconds:
             problems.append(f"the loop has not turned for {published.age_seconds:.0f} s")
@@ -153,7 +153,7 @@ class Answers:
         published, gpus = self._live.latest, self._live.gpus()
         if published is None or gpus is None:
             return _starting()
-        now = {"age_seconds": round(published.age_seconds, 3), "problems": self._trouble(published)}
+        now = {"age_seconds": round(published.age_seconds, 3), "problems": self._problems(published)}
         return _json(gpus.model_copy(update=now))
 
     def _status(self, sees_jobs: bool) -> Answer:
@@ -161,7 +161,7 @@ class Answers:
         if published is None:
             return _starting()
         snapshot, health = published.snapshot, published.health
-        problems = self._trouble(published)
+        problems = self._problems(published)
         events: list[Event] = []
         try:
             events = self._journal.events(limit=20) if sees_jobs else []
@@ -184,7 +184,7 @@ class Answers:
                 problems=problems,
                 nodes=len(snapshot.nodes),
                 nodes_available=sum(node.available for node in snapshot.nodes.values()),
-                gpus=sum(node.gpu_count for node in snapshot.nodes.values()),
+                gpus=sum(len(node.gpus) for node in snapshot.nodes.values()),
                 gpus_by_use=dict(uses(snapshot)),
                 jobs_by_phase=dict(Counter(job.phase.value for job in snapshot.jobs.values())),
                 events=[event_message(event) for event in events],
@@ -236,12 +236,14 @@ class Answers:
                 rivals=_rivals(job_id, published) if published else [],
                 decisions=[
                     DecisionMessage(
-                        time=d.time, action=d.action, reason=d.reason, gpus=[str(g) for g in d.gpus]
+                        time=d.time, action=d.action, reason=d.reason, gpus=[str(g) for g in sorted(d.gpus)]
                     )
                     for d in self._journal.decisions(job_id)
                 ],
                 slices=[
-                    SliceMessage(start=s.start, end=s.end, gpus=[str(g) for g in s.gpus], reason=s.reason)
+                    SliceMessage(
+                        start=s.start, end=s.end, gpus=[str(g) for g in sorted(s.gpus)], reason=s.reason
+                    )
                     for s in self._journal.slices(job_id)
                 ],
                 events=[event_message(event) for event in self._journal.events(job_id)],
@@ -255,7 +257,7 @@ def _rivals(job_id: JobId, published: Published) -> list[LiveJobMessage]:
     if job is None or job.phase in ON_GPU:
         return []
     running, _ = jobs_on_gpus(snapshot)
-    others = {other for gpu in job.binding for other in running.get(gpu, [])}
+    others = {other for gpu in job.placement.allocation for other in running.get(gpu, [])}
     return [live_job(snapshot.jobs[JobId(other)], published) for other in sorted(others)]
 
 
@@ -265,12 +267,14 @@ def _job(row: JobRow, published: Published | None) -> JobMessage:
     live = published.snapshot.jobs.get(row.record.id) if published and row.record.end_time is None else None
     if published is None or live is None:
         return message
+    profile = published.snapshot.profiles.get(live.id, UNPROFILED)
     return message.model_copy(
         update={
             "phase": live.phase.value,
-            "reason": published.reasons.get(live.id, row.reason),
-            "step_seconds": live.profile.step_seconds or message.step_seconds,
-            "peak_memory_bytes": live.profile.peak_memory_bytes or message.peak_memory_bytes,
+            "reason": published.turn.reasons.get(live.id, row.reason),
+            "shares_with": sorted(live.placement.shares_with),
+            "step_seconds": step_seconds(live, published) or message.step_seconds,
+            "peak_memory_bytes": profile.peak_memory_bytes or message.peak_memory_bytes,
             "failed_suspends": failed_suspends(live),
         }
     )

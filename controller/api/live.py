@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the loop shows to the API: one immutable object, swapped at each tick.
+"""What the loop shows to the API: one object, swapped at each turn.
 
-Publishing costs the loop nothing; turning it into JSON is done by the thread of the client that asks, once
-per tick at most.
+Publishing costs the loop nothing; the JSON is made by the thread of the client that asks, once per turn at most.
 """
 
 from __future__ import annotations
@@ -20,7 +19,9 @@ from controller.api.messages import (
     LiveJobMessage,
     NodeMessage,
 )
-from controller.model import ALLOCATED, ON_GPU, Gpu, GpuId, Job, JobId, Node, Snapshot
+from controller.loop.loop import Turn
+from controller.model import ALLOCATED, ON_GPU, Gpu, GpuId, Job, Node, Phase, Snapshot
+from controller.nodes.port import NodeSample, RankSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,16 +42,26 @@ class Health:
 class Published:
     """What was published last."""
 
-    snapshot: Snapshot
-    reasons: Mapping[JobId, str]
+    turn: Turn
     health: Health
-    turned: float
-    """When the turn that it shows was complete, by the monotonic clock."""
+    completed: float
+    """When the turn was complete, by the monotonic clock."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """What the turn saw."""
+        return self.turn.snapshot
 
     @property
     def age_seconds(self) -> float:
         """Time since the last complete turn of the loop."""
-        return clock.monotonic() - self.turned
+        return clock.monotonic() - self.completed
+
+    def ranks(self, job: Job) -> list[RankSample]:
+        """The sessions of a job, as its nodes saw them last."""
+        samples = [self.turn.samples.get(name) for name in {gpu.node for gpu in job.allocation}]
+        on_nodes = [sample.jobs.get(job.id) for sample in samples if isinstance(sample, NodeSample)]
+        return [rank for on_node in on_nodes if on_node is not None for rank in on_node.ranks]
 
 
 class LiveState:
@@ -63,20 +74,11 @@ class LiveState:
         self._lock = threading.Lock()
         self._built: tuple[Published, GpusMessage] | None = None
 
-    def publish(
-        self,
-        snapshot: Snapshot,
-        reasons: Mapping[JobId, str],
-        health: Health,
-        *,
-        turned: float | None = None,
-    ) -> None:
-        """Show this from now on. Nothing that is passed may change later. `turned`: when this turn of the
-        loop was complete, by the monotonic clock (default: now)."""
+    def publish(self, turn: Turn, health: Health, *, completed: float | None = None) -> None:
+        """Show this from now on. `completed`: when the turn was complete, by the monotonic clock (default:
+        now)."""
         self.standby = ""
-        self._published = Published(
-            snapshot, reasons, health, clock.monotonic() if turned is None else turned
-        )
+        self._published = Published(turn, health, clock.monotonic() if completed is None else completed)
 
     def stand_by(self, why: str) -> None:
         """This controller does not lead: what it published is out of date."""
@@ -89,7 +91,7 @@ class LiveState:
         return self._published
 
     def gpus(self) -> GpusMessage | None:
-        """The answer of `/v1/gpus`, made once per tick however many ask."""
+        """The answer of `/v1/gpus`, made once per turn however many ask."""
         published = self._published
         if published is None:
             return None
@@ -101,6 +103,8 @@ class LiveState:
 
 def live_job(job: Job, published: Published) -> LiveJobMessage:
     """One job as the API shows it."""
+    snapshot, ranks = published.snapshot, published.ranks(job)
+    usage, placement = snapshot.usage_of(job.id), job.placement
     return LiveJobMessage(
         job_id=job.id,
         user=job.user,
@@ -111,21 +115,27 @@ def live_job(job: Job, published: Published) -> LiveJobMessage:
         gpus=job.gpus,
         weight=job.request.weight,
         priority_class=job.priority_class,
-        binding=[str(gpu) for gpu in sorted(job.binding)],
-        running_on=[str(gpu) for gpu in sorted(job.running_on)] if job.phase in ON_GPU else [],
+        binding=[str(gpu) for gpu in sorted(placement.allocation)],
+        running_on=[str(gpu) for gpu in sorted(placement.gpus)],
+        shares_with=sorted(placement.shares_with),
         submit_time=job.submit_time,
         start_time=job.start_time,
-        run_seconds=job.run_seconds,
-        gpu_seconds=job.gpu_seconds,
-        left_on=_left_on(job, published.snapshot),
-        movable=job.movable,
-        suspendable=job.suspendable,
+        run_seconds=usage.ran(snapshot.time),
+        gpu_seconds=usage.served(snapshot.time),
+        left_on=_left_on(job, snapshot),
+        movable=job.may_move,
+        suspendable=job.may_stop or job.phase is not Phase.RUNNING or job.switching,
         failed_suspends=failed_suspends(job),
-        steps_done=job.profile.steps_done,
-        step_seconds=job.profile.step_seconds,
-        busy=job.id in published.snapshot.busy,
-        reason=published.reasons.get(job.id, ""),
+        steps_done=max((rank.steps_done for rank in ranks), default=0),
+        step_seconds=step_seconds(job, published),
+        busy=job.switching,
+        reason=published.turn.reasons.get(job.id, ""),
     )
+
+
+def step_seconds(job: Job, published: Published) -> float | None:
+    """Median time of a mini-batch on its slowest rank. None: not known yet."""
+    return max((rank.step_seconds for rank in published.ranks(job)), default=0.0) or None
 
 
 def failed_suspends(job: Job) -> FailedSuspendsMessage | None:
@@ -139,9 +149,10 @@ def failed_suspends(job: Job) -> FailedSuspendsMessage | None:
 
 
 def _left_on(job: Job, snapshot: Snapshot) -> dict[str, int]:
-    if job.phase in ON_GPU or not job.binding:
+    if job.placement.gpus:
         return {}
-    nodes = [snapshot.nodes[name] for name in sorted({gpu.node for gpu in job.binding} & set(snapshot.nodes))]
+    names = sorted({gpu.node for gpu in job.placement.allocation} & snapshot.nodes.keys())
+    nodes = [snapshot.nodes[name] for name in names]
     return {
         str(gpu.id): size for node in nodes for gpu in node.gpus for by, size in gpu.left_by if by == job.id
     }
@@ -157,15 +168,15 @@ def use_of(gpu: Gpu, node: Node, running: Mapping[GpuId, list[int]]) -> str:
 
 
 def jobs_on_gpus(snapshot: Snapshot) -> tuple[dict[GpuId, list[int]], dict[GpuId, list[int]]]:
-    """Per GPU the jobs that are on it, and those that are bound to it and wait."""
+    """Per GPU the jobs that are on it, and those that have it in their allocation and wait."""
     running: dict[GpuId, list[int]] = {}
     waiting: dict[GpuId, list[int]] = {}
     for job in snapshot.jobs.values():
         if job.phase in ON_GPU:
-            for gpu in job.running_on:
+            for gpu in job.placement.gpus:
                 running.setdefault(gpu, []).append(job.id)
         elif job.phase in ALLOCATED:
-            for gpu in job.binding:
+            for gpu in job.placement.allocation:
                 waiting.setdefault(gpu, []).append(job.id)
     return running, waiting
 

@@ -72,6 +72,8 @@ class LiveJobMessage(Message):
     priority_class: int = 0
     binding: list[str] = Field(default_factory=list)
     running_on: list[str] = Field(default_factory=list)
+    shares_with: list[int] = Field(default_factory=list)
+    """Jobs on the same GPUs at the same time."""
     submit_time: float
     start_time: float | None = None
     run_seconds: float = 0.0
@@ -129,8 +131,10 @@ class JobMessage(Message):
     """Of its GPUs, on average, while it was on them."""
     last_gpus: list[str] = Field(default_factory=list)
     on_gpus: bool = False
+    shares_with: list[int] = Field(default_factory=list)
+    """Jobs on the same GPUs at the same time; empty when it is over."""
     phase: str | None = None
-    """The controller's word for what it is doing now; absent when it is over."""
+    """Where the controller has it now; absent when it is over."""
     reason: str = ""
     failed_suspends: FailedSuspendsMessage | None = None
     """Absent when it can be suspended, as far as known."""

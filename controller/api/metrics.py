@@ -24,9 +24,9 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from controller import __version__
+from controller.act.recorder import Outcome, Step
 from controller.api.live import LiveState, Published, uses
-from controller.executor import Outcome, Step
-from controller.model import ON_GPU, Gpu, Phase
+from controller.model import Gpu, Phase
 from controller.slurm.measured import CALLS
 from controller.slurm.measured import OUTCOMES as CALL_OUTCOMES
 
@@ -224,7 +224,8 @@ def _counts(published: Published) -> Iterator[Metric]:
     yield _gauge("oldest_queued_job_age_seconds", "Age of the job that waits longest; 0: none waits.", oldest)
     in_use = uses(snapshot)
     yield _by("gpus", "GPUs by use.", "use", ((use, in_use[use]) for use in USES))
-    yield _gauge("jobs_in_transition", "Jobs in the middle of an operation.", float(len(snapshot.busy)))
+    switching = sum(job.switching for job in snapshot.jobs.values())
+    yield _gauge("jobs_in_transition", "Jobs in the middle of an operation.", float(switching))
 
 
 def _nodes(published: Published) -> Iterator[Metric]:
@@ -247,7 +248,7 @@ def _nodes(published: Published) -> Iterator[Metric]:
     )
     bindings: Tally[tuple[str, int]] = Tally()
     for job in snapshot.jobs.values():
-        for gpu_id in job.binding or (job.running_on if job.phase in ON_GPU else ()):
+        for gpu_id in job.placement.allocation or job.placement.gpus:
             bindings[gpu_id.node, gpu_id.ordinal] += 1
     for node in snapshot.nodes.values():
         up.add_metric([node.name], float(node.available))

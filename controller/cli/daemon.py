@@ -34,7 +34,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Returns when the daemon has ended (or, without -D, is in the background)."""
     from controller.cli.outputs import refuse_inputs
-    from controller.daemon import daemon
+    from controller.daemon.background import run as run_daemon
     from controller.settings import load_settings, settings_path
 
     path = settings_path(args.config)
@@ -48,4 +48,4 @@ def run(args: argparse.Namespace) -> int:
         refuse_inputs(
             "log.file", settings.log.file, {**others, "nodes.known_hosts": settings.nodes.known_hosts}
         )
-    return daemon.run(path, foreground=args.foreground)
+    return run_daemon(path, foreground=args.foreground)

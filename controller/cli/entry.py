@@ -17,7 +17,7 @@ def agent() -> int:
 
 def cluster() -> int:
     """`gandiva-cluster`, which runs from a checkout: images are made from the sources there."""
-    checkout = Path(__file__).resolve().parent.parent
+    checkout = Path(__file__).resolve().parents[2]
     if not (checkout / "container" / "cli.py").is_file():
         print(
             "gandiva-cluster runs from a checkout of the sources: in one, pip install -e '.[cluster]'",

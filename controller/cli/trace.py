@@ -86,7 +86,7 @@ def _line(line: str) -> str:
     Gandiva's jobs are given shards, and floating ones shards of all GPUs of a server: what they run on is the
     number of GPUs in their request.
     """
-    from controller.requests import InvalidRequest, is_gandiva, parse_request
+    from controller.observe.requests import InvalidRequest, is_gandiva, parse_request
 
     values = line.split("|", FIELDS.count(",") + 1)
     if len(values) != FIELDS.count(",") + 2:

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`gandiva daemon`: one controller, put together from the settings, with its signals, its API and its lease."""
+"""`gandiva daemon`: one controller with its signals, its API and its lease."""

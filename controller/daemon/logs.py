@@ -28,7 +28,7 @@ _PLACE = re.compile(r"(?:\b(job|node|journal|file) )?%[-0-9.]*[sdrgf]")
 DEBUG_FLAGS: Mapping[str, tuple[str, ...]] = {
     "cluster": ("controller.slurm",),
     "nodes": ("controller.nodes",),
-    "executor": ("controller.executor",),
+    "executor": ("controller.act",),
     "policy": ("controller.policies",),
     "journal": ("controller.journal",),
     "api": ("controller.api",),

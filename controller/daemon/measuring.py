@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Listening to the executor and to the loop: how long steps, switches and waiting took."""
+"""How long steps of operations, switches, waiting and turns of the loop took."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 
-from controller.actions import Action
-from controller.executor import Outcome, Recorder, Step
-from controller.loop import Tick
+from controller.act.actions import Action
+from controller.act.recorder import Outcome, Recorder, Step
+from controller.loop.loop import Turn
 from controller.model import GpuId, GpuSet, JobId, Phase
 from controller.model.measures import Measures
 
-_steps_log = logging.getLogger("controller.executor")
+_steps_log = logging.getLogger("controller.act")
 _plan_log = logging.getLogger("controller.policies")
 
 
@@ -29,7 +29,7 @@ class _Open:
 
 
 class MeasuringRecorder:
-    """Passes everything on to another recorder, and tells the measures what it means."""
+    """A recorder in front of another one: measures what passes through."""
 
     def __init__(self, recorder: Recorder, measures: Measures) -> None:
         self._recorder = recorder
@@ -85,7 +85,7 @@ class MeasuringRecorder:
         asked_at = self._asked_at.get(job_id)
         for gpu in gpus:
             left_at = self._left_at.pop(gpu, None)
-            # A GPU that was free before anybody wanted it was idle, not between two jobs.
+            # A GPU that came free before the job was to have it was idle, not between two jobs.
             if left_at is not None and asked_at is not None and asked_at <= left_at:
                 self._measures.switch_gap(max(0.0, now - left_at))
 
@@ -102,18 +102,18 @@ _WAITING = frozenset({Phase.QUEUED, Phase.STARTING})
 
 
 class TurnMeter:
-    """Looks at every turn of the loop: its times, and the jobs that came onto GPUs for the first time."""
+    """Measures every turn of the loop, and how long jobs waited for their first start."""
 
     def __init__(self, measures: Measures) -> None:
         self._measures = measures
         self._waiting: set[JobId] = set()
 
-    def turned(self, tick: Tick) -> None:
-        """A turn was completed. (A job that was running when this controller started is not counted.)"""
-        self._measures.turn(tick.observe_seconds, tick.plan_seconds)
+    def turned(self, turn: Turn) -> None:
+        """A turn was completed. A job that was running when this controller started is not counted."""
+        self._measures.turn(turn.observe_seconds, turn.plan_seconds)
         if _plan_log.isEnabledFor(logging.DEBUG):
-            _say_plan(tick)
-        jobs = tick.snapshot.jobs
+            _log_plan(turn)
+        jobs = turn.snapshot.jobs
         for job_id in self._waiting:
             job = jobs.get(job_id)
             if job is not None and job.start_time is not None:
@@ -121,17 +121,18 @@ class TurnMeter:
         self._waiting = {job.id for job in jobs.values() if job.start_time is None and job.phase in _WAITING}
 
 
-def _say_plan(tick: Tick) -> None:
+def _log_plan(turn: Turn) -> None:
     """What was decided, and why."""
+    jobs = turn.snapshot.jobs
     _plan_log.debug(
-        "turn: %d jobs (%d in transition), %d to run, %d actions; looked for %.1f ms, decided in %.1f ms",
-        len(tick.snapshot.jobs),
-        len(tick.snapshot.busy),
-        sum(assignment.run for assignment in tick.plan.assignments.values()),
-        len(tick.actions),
-        tick.observe_seconds * 1000,
-        tick.plan_seconds * 1000,
+        "turn: %d jobs (%d in transition), %d targets, %d actions; observed in %.1f ms, decided in %.1f ms",
+        len(jobs),
+        sum(job.switching for job in jobs.values()),
+        len(turn.plan.targets),
+        len(turn.actions),
+        turn.observe_seconds * 1000,
+        turn.plan_seconds * 1000,
     )
-    for action in tick.actions:
+    for action in turn.actions:
         kind = type(action).__name__.lower()
         _plan_log.debug("job %s: %s: %s", action.job_id, kind, action.reason, extra={"job": action.job_id})

@@ -1,93 +1,82 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The orderly end of a controller, and what becomes of the jobs (`daemon.at_stop`).
 
-`leave`: what is under way is finished, and jobs stay as they are. `release`: after that every GPU has a job
-on it that can run to its end without a controller, where there is one, and jobs that wait are Slurm's own
-again. Jobs whose GPUs others have stay suspended, since two jobs' memory on one GPU is what never happens;
-they are named, and the next controller goes on with them. See docs/high-availability.md.
-"""
+`leave`: operations under way are finished, and jobs stay as they are. `release`: after that suspended jobs go
+on where their GPUs are free and run to their end without a controller, and waiting jobs are ordinary jobs of
+Slurm again. Jobs whose GPUs other jobs have stay suspended: the log names them, and the next controller goes
+on with them. See docs/high-availability.md."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from controller.errors import ClusterError, ClusterUnavailable, GandivaError
-from controller.loop import Controller
-from controller.model import ON_GPU, Assignment, GpuId, GpuSet, Job, JobId, Phase, Plan, Snapshot
+from controller.loop.loop import Controller
+from controller.model import GpuId, GpuSet, Job, JobId, Memory, Phase, Placement, Plan, Snapshot, Target
 from controller.slurm.port import ClusterPort, JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 
 DRAIN_SHARE = 0.6
-"""How much of the deadline may go by in waiting for operations that are under way."""
-_TICK_SECONDS = 0.2
+"""Part of the deadline in which operations under way may end."""
+_TURN_SECONDS = 0.2
 _OFF_GPU = frozenset({Phase.SUSPENDED, Phase.YIELDED})
 _NAMED = 50
 
 
 class Release:
-    """A policy that stops nothing and lets go on what can: one job per GPU, those that began first."""
-
-    name = "release"
+    """A policy that stops no job and lets suspended ones go on where GPUs are free: one job per GPU, those
+    that started first."""
 
     def __init__(self) -> None:
         self.seen: Snapshot | None = None
         """What it planned for last."""
 
-    def plan(self, snapshot: Snapshot, state: Mapping[str, Any]) -> Plan:
+    def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
         """A function of the snapshot."""
         self.seen = snapshot
         free = _free(snapshot)
-        assignments: dict[JobId, Assignment] = {}
-        for job in sorted(snapshot.jobs.values(), key=_began):
-            if job.phase not in _OFF_GPU or job.id in snapshot.busy:
+        targets: dict[JobId, Target] = {}
+        for job in sorted(snapshot.jobs.values(), key=_first_started):
+            if job.phase not in _OFF_GPU or not job.may_start:
                 continue
-            gpus = _place(job, free)
-            if gpus:
+            if gpus := _place(job, free):
                 free -= gpus
-                assignments[job.id] = Assignment(run=True, gpus=gpus, binding=job.binding)
-        return Plan(assignments, dict.fromkeys(assignments, "the controller stops"), state)
+                targets[job.id] = Target(Placement(gpus, job.placement.allocation))
+        return Plan(targets, dict.fromkeys(targets, "the controller stops"))
 
 
 def _free(snapshot: Snapshot) -> set[GpuId]:
     held: set[GpuId] = set()
     for job in snapshot.jobs.values():
-        if job.phase in ON_GPU or job.id in snapshot.busy:
-            held |= job.running_on or job.binding
-    return {
-        gpu.id
-        for node in snapshot.nodes.values()
-        for gpu in node.gpus
-        if gpu.healthy
-        and gpu.ordinary_job is None
-        and gpu.memory_used_bytes is not None
-        and gpu.id not in held
-    }
+        if job.placement.gpus or job.switching:
+            held |= job.last or job.placement.allocation
+    gpus = (gpu for node in snapshot.nodes.values() for gpu in node.gpus)
+    return {gpu.id for gpu in gpus if gpu.usable and gpu.id not in held}
 
 
-def _began(job: Job) -> tuple[int, float, int]:
+def _first_started(job: Job) -> tuple[int, float, int]:
     return (-job.priority_class, job.start_time or job.submit_time, job.id)
 
 
 def _place(job: Job, free: set[GpuId]) -> GpuSet:
     """Where the job can go on; empty: nowhere. Its old GPUs are best, others only on one node."""
-    if job.running_on <= free:
-        return job.running_on
-    choice = sorted(job.binding & free)
-    one_node = len({gpu.node for gpu in job.binding}) == 1
-    if job.movable and one_node and len(choice) >= len(job.running_on):
-        return frozenset(choice[: len(job.running_on)])
+    if job.last <= free:
+        return job.last
+    allocation = job.placement.allocation
+    choice = sorted(allocation & free)
+    one_node = len({gpu.node for gpu in allocation}) == 1
+    if job.may_move and one_node and len(choice) >= len(job.last):
+        return frozenset(choice[: len(job.last)])
     return frozenset()
 
 
 async def stop_in_order(
     controller: Controller, cluster: ClusterPort, *, release: bool, deadline_seconds: float
 ) -> None:
-    """Call when the loop has ended. Returns within the deadline, give or take one call to Slurm."""
+    """Call when the loop has ended. Returns within the deadline, plus one call to Slurm at most."""
     until = time.monotonic() + deadline_seconds
     log.info("stopping: %s", "jobs are released" if release else "jobs stay as they are")
     if not await controller.executor.drain(deadline_seconds * (DRAIN_SHARE if release else 1.0)):
@@ -107,11 +96,10 @@ async def stop_in_order(
 
 
 async def _release(controller: Controller, cluster: ClusterPort) -> None:
-    # The suspended first: to the loop, which resumes them, a waiting job that is released looks like a
-    # start that nobody waits for.
+    # Suspended jobs first: the loop, which resumes them, would take a released job for a stale release.
     resumed, left = await _resume(controller)
     view = await cluster.observe()
-    given, kept = await _give_back(cluster, [job for job in view.jobs if _waits_for_us(job)])
+    given, kept = await _give_back(cluster, [job for job in view.jobs if _held_by_us(job)])
     log.info("released: %d jobs back on their GPUs, %d waiting jobs given to Slurm", len(resumed), len(given))
     if kept:
         log.warning(
@@ -124,7 +112,7 @@ async def _release(controller: Controller, cluster: ClusterPort) -> None:
         )
 
 
-def _waits_for_us(job: SlurmJob) -> bool:
+def _held_by_us(job: SlurmJob) -> bool:
     return job.state is JobState.PENDING and job.held and not job.user_hold
 
 
@@ -146,12 +134,12 @@ async def _give_back(cluster: ClusterPort, jobs: list[SlurmJob]) -> tuple[list[J
 async def _resume(controller: Controller) -> tuple[list[JobId], list[JobId]]:
     """Let suspended jobs go on where their GPUs are free. Returns those that do, and those that do not."""
     release = Release()
-    controller.use(release)
-    await controller.tick()
+    controller.use("release", release)
+    await controller.turn()
     before = _off_gpus(release.seen)
     while controller.executor.in_flight():
-        await controller.executor.drain(_TICK_SECONDS)
-        await controller.tick()
+        await controller.executor.drain(_TURN_SECONDS)
+        await controller.turn()
     left = _off_gpus(release.seen)
     return sorted(before - left), sorted(left)
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, Field, model_validator
 from pydantic.fields import FieldInfo
 
 from controller.model import SuspendMethod, Unsuspendable
+from controller.model.weights import MAX_WEIGHT, WeightLimits
 from controller.settings import places
 from controller.settings.base import (
     AbsolutePath,
@@ -29,7 +30,6 @@ from controller.settings.base import (
 )
 from controller.settings.policies import PolicySettings
 from controller.simulation.settings import SimulationSettings
-from controller.weights import MAX_WEIGHT, WeightLimits
 
 Weight = Annotated[float, Field(ge=0.1, le=MAX_WEIGHT)]
 
