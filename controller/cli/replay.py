@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Makes a recorded decision of the controller again, from the snapshot and the policy's memory in the file
-alone, and says what it means for each job and why. A file attached to a bug report is enough to see it."""
+alone, and says what it means for each job and why. A file attached to a bug report is enough to see it.
+
+A decision in which a site's own part had a say is made again only with --own-parts: it runs Python code from
+the files that the record names."""
 
 _EXAMPLES = """\
   gandiva replay snapshots/tiresias-las/3600.json
@@ -32,18 +35,21 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         "-j", "--job", metavar="JOBID", type=job_number, action="append", help="only this job (repeatable)"
     )
     parser.add_argument("--policy", metavar="NAME", help="decide by another policy, with its defaults")
+    parser.add_argument("--own-parts", action="store_true", help="run a site's own parts of the policy")
     parser.add_argument("--json", action="store_true", help="one JSON object per job and line")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the decision. Exit status 0 also where it differs from the recorded one (it says so)."""
-    from controller.simulation.replay import counts, differing, replay
+    from controller.simulation.replay import counts, differing, own_parts, replay
     from controller.simulation.snapshot_file import read_decision
 
     recorded = read_decision(args.file)
     if args.policy is not None:
         recorded = _other_policy(recorded, args.policy)
+    elif not args.own_parts and (own := own_parts(recorded.policy)):
+        raise GandivaError(f"{args.file}: {own[0]} decided too; --own-parts runs that code of the site's own")
     _, verdicts = replay(recorded)
     shown = [v for v in verdicts if args.job is None or v.job.id in args.job]
     if missing := sorted(set(args.job or ()) - {v.job.id for v in verdicts}):
@@ -84,9 +90,10 @@ def run(args: argparse.Namespace) -> int:
 def _other_policy(recorded: RecordedDecision, name: str) -> RecordedDecision:
     from dataclasses import replace
 
+    from controller.model import Memory
     from controller.simulation.configure import configure
 
-    return replace(recorded, policy=configure(None, name, ()).policy, state={})
+    return replace(recorded, policy=configure(None, name, ()).policy, memory=Memory())
 
 
 def _gpus(verdict: Verdict) -> str:

@@ -16,9 +16,9 @@ from controller.cli.outputs import STANDARD_OUTPUT, check_outputs, output_path, 
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
-    from controller.loop import Tick
+    from controller.loop.loop import Turn
     from controller.settings.schema import Settings
-    from controller.simulation.driver import Outcome
+    from controller.simulation.outcome import Outcome
 
 _DESCRIPTION = """\
 Runs a trace of jobs under a policy on a simulated cluster: the controller's own loop, policies and executor
@@ -58,7 +58,11 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         "--gpus-per-node", metavar="N", type=_gpus, default=8, help="with v100:36 (default: 8)"
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--policy", metavar="NAME", help="default: the one of the settings")
+    which.add_argument(
+        "--policy",
+        metavar="NAME",
+        help="a preset, or a site's own such as ./mine.py:MyOrder; default: the one of the settings",
+    )
     which.add_argument(
         "--compare",
         metavar="NAME[:KEY=VALUE[,KEY=VALUE]],…",
@@ -150,7 +154,7 @@ def _run(args: argparse.Namespace) -> int:
                 args.seed,
                 label,
                 on_progress=_progress(label),
-                on_tick=_snapshots(args, settings, label, inputs),
+                on_turn=_snapshots(args, settings, label, inputs),
             )
         )
     outcomes = [simulation.run() for simulation in simulations]
@@ -168,6 +172,9 @@ def _inputs(args: argparse.Namespace, chosen: Iterable[Settings]) -> dict[str, P
         "--settings": args.settings,
     }
     for number, settings in enumerate(chosen, start=1):
+        for own in (settings.policy.name, *settings.policy.moves):
+            if ".py:" in own:
+                inputs[f"{own} ({number})"] = Path(own.rpartition(":")[0])
         if distribution := settings.policy.tiresias_gittins.distribution:
             inputs[f"policy.tiresias-gittins.distribution ({number})"] = Path(distribution)
     return inputs
@@ -234,9 +241,9 @@ def _progress(name: str) -> Callable[[int, int, float], None]:
 
 def _snapshots(
     args: argparse.Namespace, settings: Settings, label: str, inputs: Mapping[str, Path | None]
-) -> Callable[[Tick], None] | None:
+) -> Callable[[Turn], None]:
     if args.snapshot_every is None:
-        return None
+        return lambda _turn: None
     from controller.simulation.snapshot_file import SnapshotWriter
 
     folder = args.snapshot_dir / re.sub(r"[^A-Za-z0-9._=-]+", "-", label)

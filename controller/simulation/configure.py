@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from controller.errors import SettingsError
+from controller.policies.site import is_site_part
 from controller.settings.loading import check_values, read_text
 from controller.settings.schema import Settings
 
@@ -21,8 +22,8 @@ else:
 
 
 _PART = re.compile(r"""(?:[^,\[{"']|\[[^]]*\]|\{[^}]*\}|"[^"]*"|'[^']*'|[\[{"'])+""")
-"""What stands between commas, those in brackets and quotes aside."""
-_CHANGED = re.compile(r"([^:=]*):(.*=.*)", re.DOTALL)
+"""What stands between commas; commas in brackets and quotes do not count."""
+_CHANGED = re.compile(r"([^=]*):([^:=]*=.*)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def configure(
         source = str(path)
         try:
             values = tomllib.loads(read_text(path, "--settings"))
-        except (ValueError, RecursionError) as error:  # (numbers of 5,000 digits, 1,000 brackets)
+        except (ValueError, RecursionError) as error:
             raise SettingsError(f"{path}: not valid TOML: {error}") from error
     table = values.setdefault("policy", {})
     if not isinstance(table, dict):
@@ -83,6 +84,10 @@ def configure(
         key = key.strip()
         if not equals or not key:
             raise SettingsError(f"--set {change}: must be KEY=VALUE, such as queue_limits=[3250.0]")
+        if "." not in key and is_site_part(name):
+            raise SettingsError(
+                f"--set {change}: {name} has no settings of its own; others are named TABLE.KEY"
+            )
         parts = key.split(".") if "." in key else ["policy", name, key]
         if parts == ["policy", "name"] and policy is not None:
             raise SettingsError(f"--set {change}: the policy is {policy} already")

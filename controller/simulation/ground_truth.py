@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -128,20 +129,29 @@ class GroundTruth:
         return steps / rate if rate else None
 
     def relative_rate(
-        self, model: str, gang: int, gpu_type: str, *, spread: bool, beside: tuple[str, int] | None = None
+        self,
+        model: str,
+        gang: int,
+        gpu_type: str,
+        *,
+        spread: bool,
+        beside: Sequence[tuple[str, int]] = (),
     ) -> float:
         """1 on the reference type, alone, on as few nodes as possible. 0: it makes no progress there.
 
-        `spread`: on more nodes than its size needs. `beside`: the job it shares its GPUs with.
+        `spread`: on more nodes than its size needs. `beside`: models and sizes of the jobs on the same GPUs.
         """
         spread = spread and self.placement_matters
         known = self.throughputs.rate(self.reference_type, model, gang)
-        if known:
-            if beside is not None:
-                here = self.throughputs.beside(gpu_type, model, gang, *beside)
-            else:
-                here = self.throughputs.rate(gpu_type, model, gang, spread=spread)
-            return 0.0 if here is None else here / known
-        # No table, or not in it: types do not differ, two jobs halve each other.
-        factor = MODELS.get(model.lower(), (0, 0, 1.0))[2] if spread else 1.0
-        return factor / 2 if beside is not None else factor
+        if not known:
+            # No table, or not in it: types do not differ, jobs on the same GPUs get equal parts of them.
+            factor = MODELS.get(model.lower(), (0, 0, 1.0))[2] if spread else 1.0
+            return factor / (1 + len(beside))
+        alone = self.throughputs.rate(gpu_type, model, gang, spread=spread)
+        pairs = [self.throughputs.beside(gpu_type, model, gang, *other) for other in beside]
+        if len(pairs) == 1:
+            return (pairs[0] or 0.0) / known
+        if not alone:
+            return 0.0
+        # The table knows pairs only: each of several jobs takes its part of what the others leave.
+        return math.prod((pair or 0.0) / alone for pair in pairs) * alone / known

@@ -9,9 +9,8 @@ from statistics import fmean, median
 from typing import TextIO
 
 from controller.model import SuspendMethod
-from controller.policies.registry import make_policy
 from controller.settings.schema import Settings
-from controller.simulation.driver import Outcome
+from controller.simulation.outcome import Outcome
 
 
 def percentile(ordered: Sequence[float], fraction: float) -> float:
@@ -87,8 +86,11 @@ def assumptions(outcomes: Sequence[Outcome]) -> list[str]:
     return ["", "Assumed:", *[f"  {o.label:<{width}}  {_assumed(o.settings)}" for o in outcomes]]
 
 
+_WITHOUT_PREEMPTION = ("fifo", "fifo-skip")
+
+
 def _assumed(settings: Settings) -> str:
-    if not getattr(make_policy(settings.policy), "preemptive", True):
+    if settings.policy.name in _WITHOUT_PREEMPTION:
         return "no preemption"
     costs, method = settings.simulation, settings.requests.suspend
     if method is not SuspendMethod.REQUEUE:

@@ -4,54 +4,60 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import replace
 
-from controller.model import Assignment, GpuSet, Job, JobId, Phase, Plan
-from controller.policies.registry import make_policy
+from controller.model import ALL_CHANGED, GpuSet, Job, JobId, Phase, Plan, Target, value
+from controller.policies.assemble import make_policy
+from controller.policies.site import is_site_part
+from controller.settings.policies import PolicySettings
 from controller.simulation.snapshot_file import RecordedDecision
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Verdict:
     """One job in the decision."""
 
     job: Job
     decision: str
-    """starts, goes on, stops, moves, waits, is left alone"""
+    """starts, resumes, goes on, stops, moves, waits, is left alone"""
     gpus: GpuSet
     reason: str
     as_recorded: bool
 
 
 def replay(recorded: RecordedDecision) -> tuple[Plan, list[Verdict]]:
-    """The plan, made again from scratch, and each job's part in it."""
-    plan = make_policy(recorded.policy).plan(recorded.snapshot, recorded.state)
+    """The plan, made again from nothing but the record, and each job's part in it. Raises SettingsError."""
+    snapshot = replace(recorded.snapshot, changed=ALL_CHANGED)
+    plan = make_policy(recorded.policy).plan(snapshot, recorded.memory)
     verdicts = []
-    for job in sorted(recorded.snapshot.jobs.values(), key=lambda j: (j.submit_time, j.id)):
-        now, then = plan.assignments.get(job.id), recorded.plan.assignments.get(job.id)
-        word = _decision(job, now)
-        if job.id in recorded.snapshot.busy:
-            word = "is left alone"
-        same = _same(now, then)
-        gpus = now.gpus if now is not None and now.run else frozenset()
-        verdicts.append(Verdict(job, word, gpus, plan.reasons.get(job.id, ""), same))
+    for job in sorted(snapshot.jobs.values(), key=lambda j: (j.submit_time, j.id)):
+        now, then = _differing(job, plan), _differing(job, recorded.plan)
+        gpus = job.placement.gpus if now is None else now.placement.gpus
+        verdicts.append(Verdict(job, _decision(job, now), gpus, plan.reasons.get(job.id, ""), now == then))
     return plan, verdicts
 
 
-def _decision(job: Job, assignment: Assignment | None) -> str:
-    on_gpus = job.phase is Phase.RUNNING
-    if assignment is None or not assignment.run:
-        return "stops" if on_gpus and assignment is not None else "waits"
-    if not on_gpus:
+def own_parts(settings: PolicySettings) -> list[str]:
+    """Names of a site's own parts among them."""
+    return [name for name in (settings.name, *settings.moves) if is_site_part(name)]
+
+
+def _differing(job: Job, plan: Plan) -> Target | None:
+    """What the plan wants for the job, if that is not what it has."""
+    target = plan.targets.get(job.id)
+    return None if target is None or target.placement.gpus == job.placement.gpus else target
+
+
+def _decision(job: Job, target: Target | None) -> str:
+    if job.switching:
+        return "is left alone"
+    if target is None:
+        return "goes on" if job.placement.gpus else "waits"
+    if not target.placement.gpus:
+        return "stops"
+    if not job.placement.gpus:
         return "starts" if job.phase is Phase.QUEUED else "resumes"
-    return "goes on" if assignment.gpus == job.running_on else "moves"
-
-
-def _same(now: Assignment | None, then: Assignment | None) -> bool:
-    if now is None or then is None:
-        # No part in the plan and "do not run" are the same for a job without GPUs.
-        return now is then or not (now or then or Assignment(False)).run
-    return now == then
+    return "moves"
 
 
 def counts(verdicts: list[Verdict]) -> dict[str, int]:

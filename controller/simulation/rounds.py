@@ -2,31 +2,27 @@
 """A policy that decides in rounds: only at multiples of a time, and (where there is a floor) not sooner than
 so long after it decided last.
 
-Between these moments the last plan stands. Whatever made somebody ask, an operation's end or a timer of the
-policy's own, is decided about at the next one.
+Between these moments jobs stay as they are. What is asked for meanwhile, by the end of an operation or by a
+timer of the policy, is decided about at the next one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
-from controller.model import Changes, Plan, Snapshot
-from controller.policies.base import Policy
+from controller.model import Changes, JobId, Memory, Plan, Snapshot, Usage
+from controller.policies.protocol import Policy
 from controller.simulation.virtual_time import SAME_INSTANT_SECONDS
 
 
 class InRounds:
-    """Decorates a policy, for one cluster. Its memory is in the object: a simulation has no journal."""
+    """Decorates a policy, for one cluster."""
 
     def __init__(
         self, policy: Policy, round_seconds: float, floor_seconds: float = 0.0, late_seconds: float = 0.0
     ) -> None:
-        """`late_seconds`: who looks at a boundary has seen everything so much later."""
-        self.name = policy.name
-        self.reads_accrual = getattr(policy, "reads_accrual", False)
+        """`late_seconds`: a look at a boundary has seen everything so much later."""
         self._policy = policy
         self._round_seconds = round_seconds
         self._late_seconds = late_seconds + SAME_INSTANT_SECONDS
@@ -37,36 +33,38 @@ class InRounds:
         """Whether the policy was asked the last time."""
         self._goes_on = False
         """The last plan was but a part of what is to be decided."""
-        self._plan = Plan({})
-        self._missed: list[Changes | None] = []
+        self._missed: list[Changes] = []
         """What snapshots said that the policy has not seen."""
+        self._gone: dict[JobId, Usage] = {}
+        """Of jobs that went meanwhile."""
 
-    def plan(self, snapshot: Snapshot, state: Mapping[str, Any]) -> Plan:
-        """The policy's, or the last one once more."""
+    def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
+        """The policy's, or none."""
         now = snapshot.time
         if not self._goes_on:
             number = (now + SAME_INSTANT_SECONDS) // self._round_seconds
             too_soon = number < self._earliest and number != self._last
             if too_soon or now - number * self._round_seconds > self._late_seconds:
                 self.decided = False
-                self._missed.append(snapshot.changes)
-                last, again = self._plan, self._moment(now, now)
-                return Plan(last.assignments, last.reasons, state, again, changed=frozenset())
-            if snapshot.jobs:  # (where there are none, nothing is decided)
+                self._miss(snapshot)
+                return Plan({}, wake_at=self._moment(now, now))
+            if snapshot.jobs:  # Without jobs nothing is decided.
                 self._last, self._earliest = number, number + self._rounds_between
         if self._missed:
-            snapshot = replace(snapshot, changes=_joined([*self._missed, snapshot.changes]))
-            self._missed.clear()
+            changed = _joined([*self._missed, snapshot.changed])
+            snapshot = replace(snapshot, changed=changed, usage={**self._gone, **snapshot.usage})
+            self._missed, self._gone = [], {}
         self.decided = True
-        plan = self._policy.plan(snapshot, state)
-        wake_at = plan.wake_at
-        self._goes_on = wake_at is not None and wake_at <= now
-        if wake_at is not None and not self._goes_on:
-            moment = self._moment(wake_at, now)
-            if moment != wake_at:
-                plan = replace(plan, wake_at=moment)
-        self._plan = plan
+        plan = self._policy.plan(snapshot, memory)
+        self._goes_on = plan.wake_at <= now
+        if math.isfinite(plan.wake_at) and not self._goes_on:
+            plan = replace(plan, wake_at=self._moment(plan.wake_at, now))
         return plan
+
+    def _miss(self, snapshot: Snapshot) -> None:
+        self._missed.append(snapshot.changed)
+        gone = snapshot.usage.keys() - snapshot.jobs.keys()
+        self._gone.update({job_id: snapshot.usage[job_id] for job_id in gone})
 
     def _moment(self, time: float, now: float) -> float:
         """When what is due at `time` is decided about."""
@@ -77,10 +75,10 @@ class InRounds:
         return moment if moment > now else time
 
 
-def _joined(parts: list[Changes | None]) -> Changes | None:
-    """All that changed since before the first. None: one of them does not say."""
-    told = [part for part in parts if part is not None]
-    if len(told) < len(parts):
-        return None
-    jobs = frozenset().union(*(part.jobs for part in told))
-    return Changes(told[0].since, jobs, frozenset().union(*(part.nodes for part in told)))
+def _joined(parts: list[Changes]) -> Changes:
+    """All that changed."""
+    return Changes(
+        frozenset().union(*(part.jobs for part in parts)),
+        frozenset().union(*(part.nodes for part in parts)),
+        everything=any(part.everything for part in parts),
+    )

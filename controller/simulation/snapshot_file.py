@@ -4,90 +4,78 @@ makes it again."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import json
+from collections.abc import Mapping, Set
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from controller.errors import GandivaError
-from controller.loop import Tick
-from controller.model import Assignment, GpuId, Job, JobId, Node, Plan, Snapshot
+from controller.loop.loop import Turn
+from controller.model import Configuration, Memory, Plan, Rate, Snapshot, value
 from controller.settings.policies import PolicySettings
 
 MAX_FILE_BYTES = 1 << 28
+
+_SNAPSHOT, _PLAN, _MEMORY = TypeAdapter(Snapshot), TypeAdapter(Plan), TypeAdapter(Memory)
+_RATES = TypeAdapter(dict[str, list[tuple[Configuration, Rate]]])
 
 
 class SnapshotFileError(GandivaError):
     """The file is not a recorded decision, or not a whole one."""
 
 
-class _Decision(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-    run: bool
-    gpus: list[GpuId]
-    binding: list[GpuId]
-
-
 class _File(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    gandiva_snapshot: Literal[1] = 1
-    policy: Annotated[str, Field(max_length=64)]
-    settings: dict[str, Any]
-    state: dict[str, Any]
-    time: float
-    nodes: dict[str, Node]
-    jobs: list[Job]
-    busy: list[JobId]
-    assignments: dict[JobId, _Decision]
-    reasons: dict[JobId, str]
-    wake_at: float | None
+    gandiva_snapshot: Literal[2]
+    policy: dict[str, Any]
+    """The table [policy] of the settings, without the tables of other policies."""
+    snapshot: dict[str, Any]
+    memory: dict[str, Any]
+    plan: dict[str, Any]
 
 
-_FILE = TypeAdapter(_File)
-
-
-@dataclass(frozen=True, slots=True)
+@value
 class RecordedDecision:
     """The content of a file."""
 
     policy: PolicySettings
     snapshot: Snapshot
-    state: Mapping[str, Any]
+    memory: Memory
+    """What the policy remembered before it decided."""
     plan: Plan
 
 
 def dump_decision(decision: RecordedDecision) -> bytes:
-    """As JSON. Times that accrue are brought up to date, so that the snapshot stands for itself."""
-    snapshot, plan = decision.snapshot, decision.plan
-    jobs = [
-        replace(
-            job,
-            run_seconds=job.run_seconds_at(snapshot.time),
-            gpu_seconds=job.gpu_seconds_at(snapshot.time),
-            accrues_since=None,
-        )
-        for job in snapshot.jobs.values()
-    ]
-    file = _File(
-        policy=decision.policy.name,
-        settings=decision.policy.chosen.model_dump(mode="json"),
-        state={key: dict(v) if isinstance(v, Mapping) else v for key, v in decision.state.items()},
-        time=snapshot.time,
-        nodes=dict(snapshot.nodes),
-        jobs=jobs,
-        busy=sorted(snapshot.busy),
-        assignments={
-            job_id: _Decision(run=a.run, gpus=sorted(a.gpus), binding=sorted(a.binding))
-            for job_id, a in plan.assignments.items()
-        },
-        reasons={job_id: plan.reasons[job_id] for job_id in plan.reasons},
-        wake_at=plan.wake_at,
-    )
-    return _FILE.dump_json(file)
+    """As JSON."""
+    name = decision.policy.name
+    table = decision.policy.model_dump(mode="json", include={"name", "moves", name.replace("-", "_")})
+    content = {
+        "gandiva_snapshot": 2,
+        "policy": table,
+        "snapshot": as_json(decision.snapshot),
+        "memory": as_json(decision.memory),
+        "plan": as_json(decision.plan),
+    }
+    return json.dumps(content).encode()
+
+
+def as_json(thing: Any) -> Any:
+    """A value of the model as JSON. A mapping whose keys are values themselves becomes a list of pairs."""
+    if is_dataclass(thing):
+        return {field.name: as_json(getattr(thing, field.name)) for field in fields(thing)}
+    if isinstance(thing, Mapping):
+        if any(is_dataclass(key) for key in thing):
+            return [[as_json(key), as_json(item)] for key, item in thing.items()]
+        return {key: as_json(item) for key, item in thing.items()}
+    if isinstance(thing, Set):
+        return [as_json(item) for item in sorted(thing)]
+    if isinstance(thing, list | tuple):
+        return [as_json(item) for item in thing]
+    return thing
 
 
 def read_decision(path: Path) -> RecordedDecision:
@@ -100,24 +88,25 @@ def read_decision(path: Path) -> RecordedDecision:
     if len(raw) > MAX_FILE_BYTES:
         raise SnapshotFileError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
     try:
-        file = _FILE.validate_json(raw)
-        table = {"name": file.policy, file.policy: file.settings}
-        policy = PolicySettings.model_validate(table, strict=False)
+        file = _File.model_validate(json.loads(raw))
+        return RecordedDecision(
+            PolicySettings.model_validate(file.policy, strict=False),
+            _snapshot(file.snapshot),
+            _MEMORY.validate_python(file.memory),
+            _PLAN.validate_python(file.plan),
+        )
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "file"
         raise SnapshotFileError(f"{path}: not a recorded decision: {where}: {first['msg']}") from None
-    jobs = {job.id: job for job in file.jobs}
-    plan = Plan(
-        {
-            job_id: Assignment(a.run, frozenset(a.gpus), frozenset(a.binding))
-            for job_id, a in file.assignments.items()
-        },
-        file.reasons,
-        wake_at=file.wake_at,
-    )
-    snapshot = Snapshot(file.time, file.nodes, jobs, busy=frozenset(file.busy) & jobs.keys())
-    return RecordedDecision(policy, snapshot, file.state, plan)
+    except (ValueError, RecursionError) as error:
+        raise SnapshotFileError(f"{path}: not a recorded decision: not JSON: {error}") from None
+
+
+def _snapshot(content: Mapping[str, Any]) -> Snapshot:
+    snapshot = _SNAPSHOT.validate_python({key: item for key, item in content.items() if key != "rates"})
+    rates = _RATES.validate_python(content.get("rates", {}))
+    return replace(snapshot, rates={model: dict(known) for model, known in rates.items()})
 
 
 class SnapshotWriter:
@@ -128,16 +117,14 @@ class SnapshotWriter:
         self._policy = policy
         self._every_seconds = every_seconds
         self._next = float("-inf")
-        self._state: Mapping[str, Any] = {}
 
-    def see(self, tick: Tick) -> None:
-        """To be called with every tick, since a decision needs the state that the one before left."""
-        state, self._state = self._state, tick.plan.state
-        time = tick.snapshot.time
+    def see(self, turn: Turn) -> None:
+        """To be called with every decision."""
+        time = turn.snapshot.time
         if time < self._next:
             return
         self._next = time + self._every_seconds
-        decision = RecordedDecision(self._policy, tick.snapshot, state, tick.plan)
+        decision = RecordedDecision(self._policy, turn.snapshot, turn.memory, turn.plan)
         path = self._folder / f"{time:.0f}.json"
         try:
             self._folder.mkdir(parents=True, exist_ok=True)

@@ -129,6 +129,7 @@ def request_text(
     migrate: bool | None = None,
     pack: bool | None = None,
     model: str | None = None,
+    gpu_types: tuple[str, ...] = (),
 ) -> str:
     """An `admin_comment` as the job_submit module writes it."""
     fields: Mapping[str, object] = (
@@ -143,4 +144,6 @@ def request_text(
         message["pack"] = pack
     if model:
         message["model"] = model
+    if gpu_types:
+        message["gpu_types"] = list(gpu_types)
     return "gandiva:" + json.dumps(message, separators=(",", ":"))

@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What became of the jobs of a simulation, computed from its journal."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from itertools import accumulate, pairwise
+
+from controller.journal.memory import MemoryJournal
+from controller.journal.records import Slice
+from controller.model import JobId, value
+from controller.settings.schema import Settings
+from controller.simulation.traces import TraceJob
+
+_PREEMPTIONS = ("suspend", "requeue")
+
+
+@value
+class JobOutcome:
+    """What became of one job of the trace. Times in seconds, those of the trace."""
+
+    id: str
+    gpus: int
+    submit_seconds: float
+    start_seconds: float
+    end_seconds: float
+    run_seconds: float
+    preemptions: int
+    migrations: int
+
+    @property
+    def jct_seconds(self) -> float:
+        """From submission to end."""
+        return self.end_seconds - self.submit_seconds
+
+    @property
+    def queueing_seconds(self) -> float:
+        """From submission to the first start."""
+        return self.start_seconds - self.submit_seconds
+
+
+@value
+class Outcome:
+    """A whole simulation."""
+
+    policy: str
+    label: str
+    """What tells it from others of one comparison."""
+    settings: Settings
+    submitted: int
+    gpus: int
+    jobs: tuple[JobOutcome, ...]
+    """Those that ended, in the order of the trace."""
+    usage: tuple[tuple[float, int], ...]
+    """(time, GPUs in use from then on)."""
+    gpu_seconds: float
+    decision_seconds: tuple[float, ...]
+    """Real time of each decision of the policy."""
+    wall_seconds: float
+
+
+def job_outcomes(
+    jobs: Mapping[JobId, TraceJob], ends: Mapping[JobId, float], journal: MemoryJournal
+) -> tuple[JobOutcome, ...]:
+    """Each job of the trace; `ends`: when its work was done. All of them must have ended."""
+    slices: defaultdict[JobId, list[Slice]] = defaultdict(list)
+    for piece in journal.slices:
+        slices[piece.job_id].append(piece)
+    preemptions = Counter(o.job_id for o in journal.operations.values() if o.kind in _PREEMPTIONS)
+    return tuple(
+        JobOutcome(
+            id=job.id,
+            gpus=job.gpus,
+            submit_seconds=job.submit_seconds,
+            start_seconds=slices[job_id][0].start,
+            end_seconds=ends[job_id],
+            run_seconds=sum(map(_seconds, slices[job_id])),
+            preemptions=preemptions[job_id],
+            migrations=sum(before.gpus != after.gpus for before, after in pairwise(slices[job_id])),
+        )
+        for job_id, job in jobs.items()
+    )
+
+
+def usage_curve(slices: Iterable[Slice]) -> tuple[tuple[float, int], ...]:
+    """(time, GPUs in use from then on), in order."""
+    changes: Counter[float] = Counter()
+    for piece in slices:
+        assert piece.end is not None
+        changes[piece.start] += len(piece.gpus)
+        changes[piece.end] -= len(piece.gpus)
+    times = sorted(changes)
+    return tuple(zip(times, accumulate(changes[time] for time in times), strict=True))
+
+
+def gpu_seconds(slices: Iterable[Slice]) -> float:
+    """Of all of them together."""
+    return sum(_seconds(piece) * len(piece.gpus) for piece in slices)
+
+
+def _seconds(piece: Slice) -> float:
+    assert piece.end is not None
+    return piece.end - piece.start

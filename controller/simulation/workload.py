@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The jobs of a trace on a simulated cluster: which of them can run there, how much work they are, and how
+fast they go."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from controller.errors import GandivaError
+from controller.model import JobId
+from controller.simulation.cluster_spec import ClusterSpec
+from controller.simulation.ground_truth import GroundTruth, Throughputs, tensor_bytes
+from controller.simulation.settings import SimulationSettings
+from controller.simulation.traces import TraceError, TraceJob
+from controller.simulation.traces.formats import model_slug
+from controller.slurm.simulated_job import SimulatedJob, request_text
+
+
+class SimulationError(GandivaError):
+    """The simulation cannot go on, or did not end as it must."""
+
+
+class Workload:
+    """The jobs of one trace, with the numbers that Slurm gives them."""
+
+    def __init__(
+        self,
+        trace: Path,
+        jobs: Sequence[TraceJob],
+        cluster: ClusterSpec,
+        throughputs: Throughputs,
+        costs: SimulationSettings,
+    ) -> None:
+        """`trace`: for messages. Raises TraceError, or SimulationError where no job can run."""
+        self._trace, self._cluster, self._costs = trace, cluster, costs
+        self._throughputs = throughputs
+        counting = costs.placement == "count"
+        self._ground_truth = GroundTruth(throughputs, cluster.models[0], placement_matters=not counting)
+        self._largest_node = max(len(node.gpus) for node in cluster.nodes)
+        self._type_of = {node.name: node.gpus[0].model for node in cluster.nodes}
+        self._available: dict[tuple[str, ...], int] = {}
+        self._work: dict[JobId, float] = {}
+        """Seconds on the reference type."""
+        self._jobs: dict[JobId, TraceJob] = {}
+        for number, job in enumerate(jobs, start=1):
+            work = self._work_of(job)
+            if work is not None:
+                self._jobs[JobId(number)], self._work[JobId(number)] = job, work
+        if not self._jobs:
+            raise SimulationError(f"{trace}: none of its jobs can run on this cluster")
+
+    @property
+    def jobs(self) -> Mapping[JobId, TraceJob]:
+        """Those that can run, by submission."""
+        return self._jobs
+
+    def submit_time(self, job: TraceJob) -> float:
+        """When Slurm gets it: at the next boundary of a round, where there are rounds."""
+        quantum = self._costs.round_seconds
+        return math.ceil(job.submit_seconds / quantum - 1e-9) * quantum if quantum else job.submit_seconds
+
+    def as_submitted(self, job_id: JobId) -> SimulatedJob:
+        """The job as Slurm gets it."""
+        job, costs = self._jobs[job_id], self._costs
+        largest, whole = tensor_bytes(job.model)
+        speed = costs.checkpoint_bytes_per_second
+        move_seconds = (whole or costs.checkpoint_bytes) / speed if speed else 0.0
+        return SimulatedJob(
+            id=job_id,
+            user=job.user,
+            account=job.account,
+            qos=job.qos,
+            request=request_text(
+                job.gpus,
+                nodes=job.nodes,
+                weight=job.weight,
+                model=model_slug(job.model) or None,
+                gpu_types=job.gpu_types,
+            ),
+            work_seconds=self._work[job_id],
+            submit_time=job.submit_seconds,
+            name=job.id,
+            state_bytes=whole,
+            largest_tensor_bytes=largest,
+            checkpoint_seconds=move_seconds,
+            restart_seconds=costs.restart_seconds + move_seconds if costs.restart_seconds else 0.0,
+        )
+
+    def rate(self, job: SimulatedJob, beside: Sequence[SimulatedJob]) -> float:
+        """How fast it goes on its GPUs, beside these jobs."""
+        trace = self._jobs[job.id]
+        spread = len(job.nodes) > -(-trace.gpus // self._largest_node)
+        if not self._throughputs.alone and not spread and not beside:
+            return 1.0
+        others = [self._jobs[other.id] for other in beside]
+        return self._ground_truth.relative_rate(
+            trace.model,
+            trace.gpus,
+            self._type_of[job.nodes[0]],
+            spread=spread,
+            beside=[(other.model, other.gpus) for other in others],
+        )
+
+    def _work_of(self, job: TraceJob) -> float | None:
+        """Seconds on the reference type; None: left out. Raises TraceError."""
+        drop = self._costs.drop_unfinishable
+        available = self._available.get(job.gpu_types)
+        if available is None:
+            available = self._available[job.gpu_types] = self._cluster.of_types(job.gpu_types)
+        if job.gpus > available:
+            if drop:
+                return None
+            types = "+".join(job.gpu_types)
+            problem = f"job {job.id} wants {job.gpus} GPUs, the cluster has {available} {types}".rstrip()
+            problem += " (--set simulation.drop_unfinishable=true leaves such jobs out)"
+            raise TraceError(self._trace, job.line, job.gpus_column, problem)
+        if job.duration_seconds is not None:
+            return job.duration_seconds
+        assert job.steps is not None
+        work = self._ground_truth.duration_seconds(job.model, job.gpus, job.steps)
+        if work is None and not drop:
+            where = f"on {self._ground_truth.reference_type} with {job.gpus} GPUs"
+            problem = f"the table of throughputs has no rate of {job.model!r} {where}"
+            if not self._throughputs.alone:
+                problem = "how long its steps take is not known: --throughputs names the table that says so"
+            raise TraceError(self._trace, job.line, "job_type", problem)
+        return work
