@@ -59,7 +59,7 @@ EOF
 
 python3 -m venv /opt/gandiva/venv
 /opt/gandiva/venv/bin/pip install -q -c /build/constraints.txt \
-    pydantic tomli paramiko nvidia-ml-py numpy highspy rich prometheus-client \
+    pydantic tomli paramiko nvidia-ml-py numpy scipy highspy clarabel rich prometheus-client \
     hypothesis pytest pytest-asyncio setuptools wheel cython submitit
 
 # pyslurm is made for Slurm 25.11 and works with 26.05 when told so (see container/FACTS.md). Other releases

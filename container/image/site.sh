@@ -12,8 +12,8 @@ fi
 export DEBIAN_FRONTEND=noninteractive
 apt() { apt-get -q -o Acquire::Check-Valid-Until=false -o Acquire::Retries=3 "$@"; }
 apt update
-apt install -y --no-install-recommends python3-pydantic python3-rich python3-numpy python3-paramiko \
-    python3-prometheus-client slurm-client slurm-wlm-basic-plugins systemd logrotate bash-completion
+apt install -y --no-install-recommends python3-pydantic python3-rich python3-numpy python3-scipy python3-highspy \
+    python3-paramiko python3-prometheus-client slurm-client slurm-wlm-basic-plugins systemd logrotate bash-completion
 rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb
 
 # The mock GPUs are the machine's, not the product's.

@@ -38,6 +38,7 @@ from controller.nodes.remote import RemoteNodes
 from controller.nodes.ssh import SshSettings, ssh_nodes
 from controller.settings import Settings
 from controller.slurm.factory import open_cluster
+from controller.solver import WorkerSolver
 
 log = logging.getLogger(__name__)
 
@@ -113,14 +114,12 @@ class Daemon:
                 await cluster.close()
 
     def _answers(self, journal: Journal) -> Answers:
-        settings = self._settings
-        file = settings.api.token_file if settings.api.private_data else None
         return Answers(
             self._live,
             JournalReader(journal.path),
             metrics=self._metrics,
-            stale_seconds=max(60.0, 3 * settings.loop.interval_seconds),
-            access=Access(None if file is None else read_token(file)),
+            stale_seconds=max(60.0, 3 * self._settings.loop.interval_seconds),
+            access=Access(_token(self._settings)),
         )
 
     async def _rival(self, cluster: FencedCluster, nodes: RemoteNodes, me: HelloArgs) -> str:
@@ -139,12 +138,14 @@ class Daemon:
         """One time of leading. Returns why it is over; empty: a signal has ended it."""
         settings = self._settings
         self._waits_for = ""
+        solver = WorkerSolver()
         self._controller = controller = make_controller(
             settings,
             cluster,
             nodes,
             journal,
             SystemClock(),
+            solver=solver,
             listen=lambda recorder: MeasuringRecorder(recorder, self._metrics),
             publish=self._publish,
             report_problems=self._publisher.report,
@@ -179,6 +180,7 @@ class Daemon:
             controller.executor.cancel()
             self._controller = None
             self._publisher.end()
+            await solver.close()
 
     def _publish(self, turn: Turn) -> None:
         self._decisions.turned(turn, self._settings.policy)
@@ -216,6 +218,12 @@ class Daemon:
         self._publisher.policy = self._settings.policy.name
         log.info("settings reloaded: policy %s", self._settings.policy.name)
         notify.ready(f"policy {self._settings.policy.name}")
+
+
+def _token(settings: Settings) -> str | None:
+    """What callers must have to see jobs; None: nothing. Raises SettingsError."""
+    file = settings.api.token_file
+    return read_token(file) if settings.api.private_data and file is not None else None
 
 
 def _ssh_settings(settings: Settings) -> SshSettings:

@@ -10,7 +10,7 @@ from controller.act.recording import JournalRecorder
 from controller.act.settings import ExecutorSettings
 from controller.act.site import Site
 from controller.journal.port import JournalPort
-from controller.loop.clock import Clock
+from controller.model.clock import Clock
 from controller.loop.loop import Controller, LoopSettings, Parts, Turn
 from controller.loop.pacing import PaceSettings
 from controller.nodes.port import NodePort
@@ -20,6 +20,7 @@ from controller.policies.assemble import make_policy, priority_class
 from controller.policies.protocol import Policy
 from controller.settings import Settings
 from controller.slurm.port import ClusterPort
+from controller.solver import SolverPort
 
 REST_FACTOR = 3.0
 """Turns that are asked for early take a quarter of the time at most."""
@@ -32,6 +33,7 @@ def make_controller(
     journal: JournalPort,
     clock: Clock,
     *,
+    solver: SolverPort,
     policy: Policy | None = None,
     pace: PaceSettings | None = None,
     listen: Callable[[Recorder], Recorder] = lambda recorder: recorder,
@@ -41,6 +43,7 @@ def make_controller(
     """The controller, which has taken over what the journal knows.
 
     Args:
+        solver: of the problems that plans state. The caller closes it.
         policy: in place of the one that the settings name.
         pace: in place of the settings' own, such as a simulation's.
         listen: gets the recorder that writes to the journal, and returns the one that operations tell.
@@ -67,6 +70,7 @@ def make_controller(
         recorder=recorder,
         clock=clock,
         requests=requests,
+        solver=solver,
         priority_class=priority_class(settings.policy),
         publish=publish,
         report_problems=report_problems,

@@ -21,14 +21,14 @@ from controller.errors import ClusterError, JournalError, NodeError
 from controller.journal.port import JournalPort
 from controller.loop.accounting import UPTIME_KEY, Accounting
 from controller.loop.blocks import StaleBlocks
-from controller.loop.clock import Clock
+from controller.model.clock import Clock
 from controller.loop.collecting import CollectedLater
 from controller.loop.memory import PolicyMemory
 from controller.loop.pacing import Pace, PaceSettings
 from controller.loop.problems import Problems
 from controller.loop.records import JobRecords
 from controller.loop.repairs import Repairs
-from controller.model import JobId, Memory, Plan, Snapshot, value
+from controller.model import JobId, Memory, Plan, Snapshot, Solution, value
 from controller.nodes.port import NodePort
 from controller.observe.identity import Identities
 from controller.observe.memory import Memory as JobMemories
@@ -36,6 +36,7 @@ from controller.observe.node_cache import Sample
 from controller.observe.observer import Observer, Requests
 from controller.policies.protocol import Policy, PolicyError
 from controller.slurm.port import ClusterPort, ClusterView
+from controller.solver import SolverPort
 
 log = logging.getLogger(__name__)
 
@@ -77,6 +78,7 @@ class Parts:
     recorder: Recorder
     clock: Clock
     requests: Requests
+    solver: SolverPort
     priority_class: Callable[[str], int] = lambda _qos: 0
     publish: Callable[[Turn], None] = lambda _turn: None
     report_problems: Callable[[tuple[str, ...]], None] = lambda _all: None
@@ -139,7 +141,7 @@ class Controller:
         self.problems.end("slurm")
         view = self._identities.check(view)
         now = self._clock.now()
-        snapshot = self.observer.look(view, samples, self.executor.in_flight(), now)
+        snapshot = self.observer.look(view, samples, self.executor.in_flight(), now, self._solved())
         self.executor.sync(snapshot)
         self._accounting.follow(self.observer.slurm.jobs, snapshot)
         before = self._policy_memory.memory
@@ -158,6 +160,8 @@ class Controller:
         # The journal first, where it can be written. Where not, jobs must not wait for its disk.
         self._commit()
         self._act(actions, snapshot)
+        for name, problem in plan.problems.items():
+            self._parts.solver.submit(name, problem, self.pace.poke)
         self._blocks.clean(self.observer, self.executor.in_flight(), now)
         self._say_problems(samples)
         turn = Turn(
@@ -213,6 +217,16 @@ class Controller:
         for job_id in snapshot.changed.jobs - snapshot.jobs.keys():
             self.reasons.pop(job_id, None)
         return plan
+
+    def _solved(self) -> Mapping[str, Solution]:
+        """Solutions since the turn before."""
+        solved = self._parts.solver.take()
+        for name, solution in solved.items():
+            if solution.error:
+                self.problems.begin(f"solver {name}", f"problem {name} is not solved: {solution.error}")
+            else:
+                self.problems.end(f"solver {name}", "solves it again")
+        return solved
 
     def _remember(self, snapshot: Snapshot, plan: Plan) -> None:
         """Everything that a later controller and the reports need."""

@@ -23,6 +23,7 @@ from controller.model.job import (
 )
 from controller.model.rates import Configuration, Provenance, Rate
 from controller.model.snapshot import ALL_CHANGED, Changes, Memory, Note, Plan, Share, Snapshot, Target
+from controller.model.solving import Cone, Problem, ProblemKind, Program, Solution, SolutionStatus
 from controller.model.value import value
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "UNPROFILED",
     "UNUSED",
     "Changes",
+    "Cone",
     "Configuration",
     "FailedSuspends",
     "Gpu",
@@ -46,13 +48,18 @@ __all__ = [
     "Phase",
     "Placement",
     "Plan",
+    "Problem",
+    "ProblemKind",
     "Profile",
+    "Program",
     "Provenance",
     "Rate",
     "Request",
     "Share",
     "Size",
     "Snapshot",
+    "Solution",
+    "SolutionStatus",
     "StateAt",
     "SuspendMethod",
     "Target",

@@ -11,6 +11,7 @@ from typing import Any
 from controller.model.cluster import Gpu, GpuId, JobId, Node
 from controller.model.job import UNPROFILED, UNUSED, Job, Placement, Profile, StateAt, Usage
 from controller.model.rates import Configuration, Rate
+from controller.model.solving import Problem, Solution
 from controller.model.value import empty, value
 
 Note = tuple[Any, ...] | None
@@ -25,6 +26,8 @@ class Changes:
     """Jobs that came, went, or whose Job, Usage or Profile differs, and every job the last plan named."""
     nodes: frozenset[str]
     """Nodes that came, went, or whose GPUs, health or availability differ."""
+    solutions: frozenset[str] = frozenset()
+    """Names of problems that were solved since."""
     everything: bool = False
     """The first snapshot, or a resync: nothing kept from before counts."""
 
@@ -56,6 +59,8 @@ class Snapshot:
     models: Mapping[str, Profile] = field(default_factory=empty)
     """What was measured of the jobs of each model (`--gandiva-model`)."""
     shares: Mapping[str, Share] = field(default_factory=empty)
+    solutions: Mapping[str, Solution] = field(default_factory=empty)
+    """The last one of every problem that plans stated since the controller started, by name."""
     changed: Changes = ALL_CHANGED
 
     def usage_of(self, job_id: JobId) -> Usage:
@@ -103,3 +108,6 @@ class Plan:
     memory: Memory = field(default_factory=Memory)
     wake_at: float = math.inf
     """Plan again at this time at the latest, even if nothing happens."""
+    problems: Mapping[str, Problem] = field(default_factory=empty)
+    """What is to be solved, by name. A problem replaces the earlier one of its name; the same one again changes
+    nothing."""

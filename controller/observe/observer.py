@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from heapq import heappop, heappush
+from types import MappingProxyType
 from typing import TypeAlias
 
 from controller.model import (
@@ -20,6 +21,7 @@ from controller.model import (
     Profile,
     Request,
     Snapshot,
+    Solution,
     Target,
     Usage,
 )
@@ -56,6 +58,7 @@ class Observer:
         """Targets of the last plans that are not observed yet."""
         self._holders: dict[GpuId, set[JobId]] = {}
         self._on: dict[JobId, GpuSet] = {}
+        self._solutions: dict[str, Solution] = {}
         self._resync_at = float("-inf")
 
     def expect(self, targets: Mapping[JobId, Target]) -> None:
@@ -72,8 +75,13 @@ class Observer:
         samples: Mapping[str, Sample],
         in_flight: Mapping[JobId, InFlight],
         now: float,
+        solved: Mapping[str, Solution] = MappingProxyType({}),
     ) -> Snapshot:
-        """The snapshot at `now`. Cost: what changed, and a comparison of what the adapters answered."""
+        """The snapshot at `now`. Cost: what changed, and a comparison of what the adapters answered.
+
+        Args:
+            solved: solutions that came since the look before, by the names of their problems.
+        """
         jobs, nodes = self.slurm.take(view)
         on_nodes, answering = self.nodes.take(samples)
         self.nodes.keep(self.slurm.nodes)
@@ -90,6 +98,7 @@ class Observer:
         changed |= self._share(changed)
         self._measure(samples, changed)
         changed_nodes = self._take_nodes(nodes | answering)
+        self._solutions.update(solved)
         usage = {**{i: u for i, u in gone_usage.items() if i not in self._usage}, **self._usage}
         return Snapshot(
             time=now,
@@ -97,7 +106,10 @@ class Observer:
             jobs=dict(self._jobs),
             usage=usage,
             profiles=dict(self._profiles),
-            changed=ALL_CHANGED if everything else Changes(frozenset(changed), frozenset(changed_nodes)),
+            solutions=dict(self._solutions),
+            changed=ALL_CHANGED
+            if everything
+            else Changes(frozenset(changed), frozenset(changed_nodes), frozenset(solved)),
         )
 
     # -- jobs -----------------------------------------------------------------------------------------

@@ -25,13 +25,16 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 ROLES = ("client", "sim", "agent", "controller", "cluster")
 MODULES = {
+    "clarabel": ("clarabel",),
     "docker": ("docker",),
+    "highspy": ("highspy",),
     "nvidia-ml-py": ("pynvml",),
     "numpy": ("numpy",),
     "paramiko": ("paramiko",),
     "prometheus-client": ("prometheus_client",),
     "pydantic": ("pydantic", "pydantic_core"),
     "rich": ("rich",),
+    "scipy": ("scipy",),
     "tomli": ("tomli",),
 }
 ALL_MODULES = {module for modules in MODULES.values() for module in modules}
@@ -129,7 +132,7 @@ def test_all_modules_of_a_role_load_with_its_extra() -> None:
     loaded = {
         "client": "controller.reports.top.screen controller.reports.html.page controller.checks.gather",
         "sim": "controller.simulation.driver controller.simulation.plots controller.simulation.replay "
-        "controller.policies.tiresias.gittins controller.simulation.snapshot_file",
+        "controller.policies.tiresias.gittins controller.simulation.snapshot_file controller.solver.solve",
         "agent": "controller.agent.main checkpointing.driver_process",
         "controller": "controller.daemon.daemon controller.nodes.ssh controller.slurm.pyslurm",
         "cluster": "container.cli",

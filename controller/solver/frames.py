@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What goes between the controller and the process that solves: a length of four bytes, little-endian, then
+as many bytes of `marshal`. JSON takes ten times as long, and the event loop has to wait for it."""
+
+from __future__ import annotations
+
+import marshal
+import math
+from typing import Any
+
+from controller.model.solving import Problem, Solution, SolutionStatus
+
+HEADER_BYTES = 4
+MOST_BYTES = 1 << 28
+WITH_VALUES = frozenset({SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE})
+
+
+class Nonsense(Exception):
+    """An answer that is none."""
+
+
+def framed(body: bytes) -> bytes:
+    """With its length before it."""
+    return len(body).to_bytes(HEADER_BYTES, "little") + body
+
+
+def body_bytes(header: bytes) -> int:
+    """The length that a header announces. Raises Nonsense."""
+    size = int.from_bytes(header, "little")
+    if size > MOST_BYTES:
+        raise Nonsense(f"an answer of {size} bytes is announced")
+    return size
+
+
+def encode(problem: Problem) -> bytes:
+    """A problem as the worker reads it: kind, data, and the deadline in seconds."""
+    return marshal.dumps((problem.kind.value, dict(problem.data), problem.deadline_seconds))
+
+
+def decode(problem: Problem, body: bytes) -> Solution:
+    """The worker's answer: status, values, seconds and error. Raises Nonsense."""
+    try:
+        status, values, seconds, error = marshal.loads(body)
+        status = SolutionStatus(status)
+        values = tuple(values)
+        seconds = float(seconds)
+    except (ValueError, TypeError, EOFError) as wrong:
+        raise Nonsense(f"not an answer: {wrong}") from None
+    expected = len(problem.data["cost"]) if status in WITH_VALUES else 0
+    if len(values) != expected or not all(type(v) is float and math.isfinite(v) for v in values):
+        raise Nonsense(f"{len(values)} values for {expected} variables, or some are no finite numbers")
+    return Solution(
+        problem=problem.identity,
+        subject=problem.subject,
+        status=status,
+        values=values,
+        seconds=seconds,
+        error=str(error),
+    )
+
+
+def failed(problem: Problem, error: str, seconds: float = 0.0) -> Solution:
+    """There is no answer."""
+    return Solution(
+        problem=problem.identity,
+        subject=problem.subject,
+        status=SolutionStatus.FAILED,
+        seconds=seconds,
+        error=error,
+    )
+
+
+def load(body: bytes) -> tuple[str, dict[str, Any], float]:
+    """A problem that `encode` made."""
+    kind, data, deadline_seconds = marshal.loads(body)
+    return kind, data, deadline_seconds
