@@ -75,7 +75,7 @@ class LiveState:
         self._built: tuple[Published, GpusMessage] | None = None
 
     def publish(self, turn: Turn, health: Health, *, completed: float | None = None) -> None:
-        """Show this from now on. `completed`: when the turn was complete, by the monotonic clock (default:
+        """Show this from now on: nothing in it may change later. `completed`: when the turn was complete, by the monotonic clock (default:
         now)."""
         self.standby = ""
         self._published = Published(turn, health, clock.monotonic() if completed is None else completed)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from controller.api.live import Health, LiveState
 from controller.daemon import notify
@@ -43,7 +44,9 @@ class Publisher:
     def turned(self, turn: Turn) -> None:
         """A turn was completed."""
         self._turns += 1
-        self._turn, self._completed = turn, time.monotonic()
+        # The loop goes on changing these two.
+        self._turn = replace(turn, reasons=dict(turn.reasons), samples=dict(turn.samples))
+        self._completed = time.monotonic()
         self._meter.turned(turn)
         self._show()
         notify.alive(f"{len(turn.snapshot.jobs)} jobs, {len(turn.snapshot.nodes)} nodes")

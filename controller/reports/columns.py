@@ -87,6 +87,13 @@ COLUMNS: tuple[Column, ...] = (
     _column(
         "Share", 6, lambda r: units.share(r.job.run_seconds, r.elapsed or 0), "RunTime as a part of Elapsed."
     ),
+    _column(
+        "SharesWith",
+        12,
+        lambda r: ",".join(map(str, r.job.shares_with)),
+        "Jobs that are on the same GPUs at the same time.",
+        left=True,
+    ),
     _column("Slices", 6, lambda r: str(r.job.slices), "Uninterrupted times on GPUs."),
     _column("Start", 19, lambda r: units.moment(r.job.start_time), "When it first started."),
     _column("State", 10, lambda r: r.state, "Slurm's state of the job."),
@@ -119,6 +126,6 @@ COLUMNS: tuple[Column, ...] = (
 DEFAULT_FORMAT = "JobID%-8,JobName%-10,User%8,GPUs,Weight,State,Elapsed,GPUTime%10,Share"
 BRIEF_FORMAT = "JobID,State,GPUTime,Share"
 LONG_FORMAT = (
-    ""
-    "JobID,JobName%-16,User,Account,Partition,State,Phase,GPUs,Weight,ReqWeight,WeightLimit,Submit,Start,End,WaitTime,Elapsed,RunTime,SuspTime,GPUTime,GPUUtil,Share,Slices,Suspends,Moves,StepTime,MaxGPUMem,NodeGPUs,ExitCode,Reason"
+    "JobID,JobName%-16,User,Account,Partition,State,Phase,GPUs,Weight,ReqWeight,WeightLimit,Submit,Start,End,"
+    "WaitTime,Elapsed,RunTime,SuspTime,GPUTime,GPUUtil,Share,Slices,Suspends,Moves,StepTime,MaxGPUMem,NodeGPUs,SharesWith,ExitCode,Reason"
 )

@@ -133,6 +133,11 @@ def _facts(answer: ExplainMessage, columns: int, slurm: SlurmJob | None) -> Iter
         facts.append(("bound to", f"any {live.gpus} of {bound}" if floating else bound))
     if live is not None and live.running_on:
         facts.append(("is on", gpu_list(live.running_on)))
+    if live is not None and live.shares_with:
+        others = ", ".join(map(str, live.shares_with))
+        facts.append(
+            ("shares with", f"job{'s' if len(live.shares_with) > 1 else ''} {others}, on the same GPUs")
+        )
     if live is not None and live.left_on:
         kept = ", ".join(f"{size >> 20} MiB of {gpu}" for gpu, size in sorted(live.left_on.items()))
         facts.append(("keeps", f"{kept}, while it is off the GPU (CUDA contexts and communicators)"))

@@ -35,10 +35,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from controller.daemon import daemon
+from controller.act.recording import JournalRecorder
+from controller.daemon import background, daemon
 from controller.errors import ClusterUnavailable, NodeError
 from controller.nodes.connection import Connection
-from controller.act.recording import JournalRecorder
 
 FOLDER = Path("/run/gandiva-faults")
 ORDER, MET, GO, CALL_ENDED = FOLDER / "order", FOLDER / "met", FOLDER / "go", FOLDER / "call-ended"
@@ -263,4 +263,4 @@ def wrap_ports() -> None:
 if __name__ == "__main__":
     wrap_recorder()
     wrap_ports()
-    sys.exit(daemon.run(Path(sys.argv[1]), foreground=True))
+    sys.exit(background.run(Path(sys.argv[1]), foreground=True))

@@ -108,7 +108,8 @@ def _short(seconds: float) -> str:
 
 def _where_or_why(job: LiveJobMessage, wide: bool) -> str:
     if job.running_on:
-        return _short_gpus(job.running_on) + (" (switching)" if job.busy and wide else "")
+        beside = f" with {','.join(map(str, job.shares_with))}" if job.shares_with else ""
+        return _short_gpus(job.running_on) + beside + (" (switching)" if job.busy and wide else "")
     if job.reason and wide:
         return clean(job.reason)
     return f"next {_short_gpus(job.binding)}" if job.binding else ""

@@ -3,23 +3,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from controller.api.live import Health, LiveState
 from controller.journal import JobRecord, Journal
+from controller.loop.loop import Turn
 from controller.model import (
+    ON_GPU,
     Gpu,
     GpuId,
     GpuSet,
     Job,
     JobId,
+    Memory,
     Node,
     Phase,
-    Profile,
+    Placement,
+    Plan,
     Request,
+    Size,
     Snapshot,
+    Usage,
 )
+from controller.nodes.port import NodeJob, NodeSample, RankSample
+from controller.nodes.protocol import NodePhase, RankState
+from controller.observe.node_cache import Sample
 
 NOW = 1_700_000_000.0
 GIB = 1 << 30
@@ -30,26 +40,36 @@ def on(node: str, *ordinals: int) -> GpuSet:
 
 
 def job(
-    job_id: int, user: str, phase: Phase, gpus: GpuSet, binding: GpuSet | None = None, **more: object
+    job_id: int,
+    user: str,
+    phase: Phase,
+    gpus: GpuSet,
+    allocation: GpuSet | None = None,
+    *,
+    request: Request | None = None,
+    **more: object,
 ) -> Job:
+    """`gpus`: those it is on, or was on last."""
     values: dict[str, object] = {
         "name": f"train-{job_id}",
         "account": "vision",
         "partition": "gpu",
         "submit_time": NOW - 1000,
         "start_time": None if phase is Phase.QUEUED else NOW - 900,
-        "run_seconds": 0.0 if phase is Phase.QUEUED else 450.0,
-        "gpu_seconds": 0.0 if phase is Phase.QUEUED else 450.0 * max(1, len(gpus)),
-        "request": Request(gpus=max(1, len(gpus))),
-        "profile": Profile(step_seconds=0.25, steps_done=1800),
         **more,
     }
     return Job(
         id=JobId(job_id),
         user=user,
         phase=phase,
-        running_on=gpus,
-        binding=gpus if binding is None else binding,
+        request=request or Request(size=Size.exactly(max(1, len(gpus)))),
+        placement=Placement(
+            gpus if phase in ON_GPU else frozenset(), gpus if allocation is None else allocation
+        ),
+        last=gpus,
+        may_start=phase in (Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED),
+        may_stop=phase is Phase.RUNNING,
+        switching=phase is Phase.STARTING,
         **values,  # type: ignore[arg-type]
     )
 
@@ -67,12 +87,13 @@ def node(name: str, used: dict[int, float], **more: object) -> Node:
         )
         for ordinal in range(4)
     )
-    return Node(name, gpus, **more)  # type: ignore[arg-type]
+    return Node(name=name, gpus=gpus, **more)  # type: ignore[arg-type]
 
 
 def snapshot() -> Snapshot:
+    weighted = Request(size=Size.exactly(1), weight=2.0)
     jobs = [
-        job(101, "alice", Phase.RUNNING, on("n1", 0), on("n1", 0, 1, 2, 3), request=Request(1, weight=2.0)),
+        job(101, "alice", Phase.RUNNING, on("n1", 0), on("n1", 0, 1, 2, 3), request=weighted),
         job(102, "bob", Phase.SUSPENDED, on("n1", 0), on("n1", 0, 1, 2, 3)),
         job(103, "carol", Phase.RUNNING, on("n1", 1, 2)),
         job(104, "carol", Phase.STARTING, on("n2", 0, 1)),
@@ -80,11 +101,30 @@ def snapshot() -> Snapshot:
     ]
     nodes = [node("n1", {0: 0.97, 1: 0.5, 2: 0.55}), node("n2", {3: 1.0})]
     return Snapshot(
-        NOW,
-        MappingProxyType({n.name: n for n in nodes}),
-        MappingProxyType({j.id: j for j in jobs}),
-        busy=frozenset({JobId(104)}),
+        time=NOW,
+        nodes=MappingProxyType({n.name: n for n in nodes}),
+        jobs=MappingProxyType({j.id: j for j in jobs}),
+        usage=MappingProxyType({j.id: usage(j) for j in jobs if j.start_time is not None}),
     )
+
+
+def usage(of: Job) -> Usage:
+    """450 s on its GPUs in all, the last 50 of them in a slice that goes on."""
+    gpus = len(of.last)
+    if of.phase not in ON_GPU:
+        return Usage(seconds=450.0, gpu_seconds=450.0 * gpus)
+    return Usage(seconds=400.0, gpu_seconds=400.0 * gpus, since=NOW - 50, gpus=gpus)
+
+
+def samples(of: Snapshot) -> dict[str, Sample]:
+    """What the nodes say of the jobs on them: 1,800 steps of a quarter of a second."""
+    rank = RankSample(0, RankState.RUNNING, 1800, 57600.0, 0.25, 1, GIB, GIB)
+    found: dict[str, Sample] = {}
+    for name in of.nodes:
+        here = [j for j in of.jobs.values() if name in {gpu.node for gpu in j.placement.allocation}]
+        jobs = {j.id: NodeJob(j.id, NodePhase.RUNNING, (), (rank,)) for j in here}
+        found[name] = NodeSample(name, of.time, (), jobs)
+    return found
 
 
 REASONS = {
@@ -93,13 +133,24 @@ REASONS = {
 }
 
 
+def turn(of: Snapshot | None = None, reasons: Mapping[JobId, str] = MappingProxyType({})) -> Turn:
+    """A turn of the loop that saw this."""
+    seen = of or snapshot()
+    return Turn(
+        snapshot=seen,
+        plan=Plan({}),
+        actions=(),
+        samples=samples(seen),
+        reasons=reasons,
+        memory=Memory(),
+        observe_seconds=0.011,
+        plan_seconds=0.001,
+    )
+
+
 def live_state() -> LiveState:
     live = LiveState()
-    live.publish(
-        snapshot(),
-        MappingProxyType(REASONS),
-        Health("gandiva", NOW - 3600, ticks=3600, tick_seconds=0.012),
-    )
+    live.publish(turn(reasons=REASONS), Health("gandiva", NOW - 3600, ticks=3600, tick_seconds=0.012))
     return live
 
 
@@ -108,27 +159,36 @@ def write_journal(path: Path) -> None:
         for live in snapshot().jobs.values():
             journal.upsert_job(
                 JobRecord(
-                    live.id,
-                    live.user,
-                    live.gpus,
-                    live.submit_time,
-                    live.name,
-                    live.account,
-                    live.partition,
-                    live.request.weight,
-                    live.start_time,
-                    None,
-                    "PENDING" if live.phase is Phase.QUEUED else "RUNNING",
+                    id=live.id,
+                    user=live.user,
+                    gpus=live.gpus,
+                    submit_time=live.submit_time,
+                    name=live.name,
+                    account=live.account,
+                    partition=live.partition,
+                    weight=live.request.weight,
+                    start_time=live.start_time,
+                    state="PENDING" if live.phase is Phase.QUEUED else "RUNNING",
                     suspends=3,
                     moves=1,
                 )
             )
         journal.upsert_job(
             JobRecord(
-                JobId(100), "alice", 2, NOW - 9000, "done", "vision", "gpu", 1.0, NOW - 8000, NOW - 4400,
-                "COMPLETED", exit_code=0, step_seconds=0.125,
+                id=JobId(100),
+                user="alice",
+                gpus=2,
+                submit_time=NOW - 9000,
+                name="done",
+                account="vision",
+                partition="gpu",
+                start_time=NOW - 8000,
+                end_time=NOW - 4400,
+                state="COMPLETED",
+                exit_code=0,
+                step_seconds=0.125,
             )
-        )  # fmt: skip
+        )
         journal.open_slice(JobId(100), on("n1", 0, 1), NOW - 8000)
         journal.close_slice(JobId(100), NOW - 6200, "its slice is over")
         journal.record_decision(NOW - 6200, JobId(100), "suspend", "its slice is over", on("n1", 0, 1))

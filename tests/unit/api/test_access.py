@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 
-from controller.daemon import daemon
 from controller.api.access import ENVIRONMENT, Access, client_token, read_token
 from controller.api.answers import Answers
 from controller.api.client import ApiClient, ApiRefused
@@ -21,6 +20,7 @@ from controller.api.live import Health
 from controller.api.server import ApiServer
 from controller.checks.controller import judge_api
 from controller.cli.main import main
+from controller.daemon import daemon
 from controller.errors import SettingsError
 from controller.journal import JobFilter, JournalReader
 from controller.settings import parse_settings
@@ -37,7 +37,7 @@ def answers(tmp_path: Path) -> Answers:
     scene.write_journal(tmp_path / "j")
     live = scene.live_state()
     trouble = Health("gandiva", 0, problems=("job 101 of alice cannot be suspended",))
-    live.publish(scene.snapshot(), {}, trouble)
+    live.publish(scene.turn(), trouble)
     return Answers(live, JournalReader(tmp_path / "j"), access=Access(TOKEN))
 
 

@@ -130,7 +130,7 @@ def test_status(client: ApiClient) -> None:
 
 def test_status_tells_of_trouble(tmp_path: Path) -> None:
     live = LiveState()
-    live.publish(scene.snapshot(), {}, Health("fifo", 0, problems=("Slurm does not answer",)))
+    live.publish(scene.turn(), Health("fifo", 0, problems=("Slurm does not answer",)))
     answer = json.loads(
         Answers(live, JournalReader(tmp_path / "none"), stale_seconds=-1).get("/v1/status", {}).body
     )
@@ -153,7 +153,7 @@ def test_healthz_fails_when_the_loop_stands_still(answers: Answers) -> None:
     assert answers.get("/healthz", {}).status == 200
     trouble = Health("gandiva", 0, problems=("Slurm cannot be observed: no answer",))
     # Trouble is published too, while no turn is completed.
-    answers._live.publish(scene.snapshot(), {}, trouble, turned=time.monotonic() - 61)
+    answers._live.publish(scene.turn(), trouble, completed=time.monotonic() - 61)
     answer = answers.get("/healthz", {})
     assert answer.status == 503
     assert answer.body == (
@@ -165,7 +165,7 @@ def test_one_answer_is_built_per_tick(answers: Answers) -> None:
     live = answers._live
     first = live.gpus()
     assert live.gpus() is first
-    live.publish(scene.snapshot(), {}, Health("gandiva", 0))
+    live.publish(scene.turn(), Health("gandiva", 0))
     assert live.gpus() is not first
 
 
@@ -397,11 +397,9 @@ def test_publishing_while_many_read(answers: Answers, server: ApiServer) -> None
         tick = 0
         while not stop.is_set():
             tick += 1
-            answers._live.publish(
-                Snapshot(float(tick), base.nodes, base.jobs),
-                dict.fromkeys(base.jobs, f"tick {tick}"),
-                Health("x", 0),
-            )
+            seen = Snapshot(time=float(tick), nodes=base.nodes, jobs=base.jobs)
+            turn = scene.turn(seen, dict.fromkeys(base.jobs, f"tick {tick}"))
+            answers._live.publish(turn, Health("x", 0))
             time.sleep(0.0005)
 
     publisher = threading.Thread(target=publish)

@@ -12,10 +12,10 @@ from typing import Any
 import promql_parser as promql
 import pytest
 
+from controller.act.recorder import Outcome, Step
 from controller.api.metrics import OPERATIONS, USES, Metrics
-from controller.slurm.measured import CALLS
-from controller.executor import Outcome, Step
 from controller.model import Phase
+from controller.slurm.measured import CALLS
 
 from . import scene
 

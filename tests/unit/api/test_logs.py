@@ -8,20 +8,21 @@ import json
 import logging
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
 import pytest
 
-from controller.daemon import logs
-from controller.actions import Suspend
+from controller.act.actions import Suspend
+from controller.act.recorder import Outcome, Step
 from controller.api.metrics import Metrics
-from controller.executor import Outcome, Step
-from controller.loop import Tick
+from controller.daemon import logs
 from controller.daemon.measuring import MeasuringRecorder, TurnMeter
-from controller.model import JobId, Plan, Snapshot
+from controller.model import JobId, Snapshot
 from controller.settings.schema import LogSettings
 
+from . import scene
 from .test_metrics import N1, Silent
 
 
@@ -134,7 +135,7 @@ OTHERWISE = {
 
 def test_every_complaint_names_what_it_is_about() -> None:
     """Each log.error, warning, critical and exception of the daemon and of the agent."""
-    root = Path(logs.__file__).parent
+    root = Path(logs.__file__).parents[1]
     nameless = []
     for path in sorted(root.rglob("*.py")):
         if "simulation" in path.parts:
@@ -164,12 +165,14 @@ def test_the_executors_steps_and_the_policys_reasons_are_told(tmp_path: Path) ->
     number = recorder.operation_begins(action, N1, 1.0)
     recorder.operation_step(number, Step.PAUSE, 1.0)
     recorder.operation_ends(number, Outcome.FAILED, "rank 0 is late", 3.0)
-    TurnMeter(metrics).turned(Tick(Snapshot(0.0, {}, {}), Plan({}), (action,), {}, 0.01, 0.001))
+    TurnMeter(metrics).turned(
+        replace(scene.turn(Snapshot(time=0.0, nodes={}, jobs={})), actions=(action,), observe_seconds=0.01)
+    )
     said = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
     assert [entry["message"] for entry in said] == [
         "job 7: suspend: pause",
         "job 7: suspend is failed after 2.000 s: rank 0 is late",
-        "turn: 0 jobs (0 in transition), 0 to run, 1 actions; looked for 10.0 ms, decided in 1.0 ms",
+        "turn: 0 jobs (0 in transition), 0 targets, 1 actions; observed in 10.0 ms, decided in 1.0 ms",
         "job 7: suspend: its slice is over",
     ]
     assert [entry.get("job") for entry in said] == [7, 7, None, 7]

@@ -12,18 +12,17 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from controller.actions import Action, Place, Resume, Suspend
+from controller.act.actions import Action, Place, Resume, Suspend
+from controller.act.recorder import Outcome, Step
 from controller.api.live import Health, LiveState
 from controller.api.metrics import OPERATIONS, Metrics
-from controller.slurm.measured import CALLS, OUTCOMES, MeasuredTransport
-from controller.slurm.transport import Transport
-from controller.errors import ClusterRefused, ClusterUnavailable, NodeError, UnknownJob
-from controller.executor import Outcome, Step
-from controller.loop import Tick
 from controller.daemon.measuring import MeasuringRecorder, TurnMeter
-from controller.model import GpuId, GpuSet, JobId, Phase, Plan, Snapshot
+from controller.errors import ClusterRefused, ClusterUnavailable, NodeError, UnknownJob
+from controller.model import GpuId, GpuSet, JobId, Phase, Snapshot
 from controller.nodes import protocol
 from controller.nodes.remote import RemoteNodes
+from controller.slurm.measured import CALLS, OUTCOMES, MeasuredTransport
+from controller.slurm.transport import Transport
 
 from . import scene
 
@@ -164,8 +163,7 @@ def test_waiting_counts_from_submission_to_the_first_start(metrics: Metrics) -> 
     meter = TurnMeter(metrics)
 
     def turn(*jobs: Any) -> None:
-        snapshot = Snapshot(scene.NOW, {}, {job.id: job for job in jobs})
-        meter.turned(Tick(snapshot, Plan({}), (), {}, 0.02, 0.001))
+        meter.turned(scene.turn(Snapshot(time=scene.NOW, nodes={}, jobs={job.id: job for job in jobs})))
 
     queued = scene.job(1, "alice", Phase.QUEUED, frozenset())
     turn(queued, scene.job(2, "bob", Phase.RUNNING, N1))
@@ -257,15 +255,14 @@ async def test_requests_to_agents_by_outcome(metrics: Metrics, monkeypatch: pyte
 def test_every_kind_of_operation_has_its_series() -> None:
     from typing import get_args
 
-    from controller import actions
-
-    assert set(OPERATIONS) == {kind.__name__.lower() for kind in get_args(actions.Action)}
+    assert set(OPERATIONS) == {kind.__name__.lower() for kind in get_args(Action)}
 
 
 def test_a_hostile_node_name_stays_one_label() -> None:
     live = LiveState()
     node = scene.node('n"1\n\\', {})
-    live.publish(Snapshot(0.0, {node.name: node}, {}), {}, Health("gandiva", 0.0))
+    seen = Snapshot(time=0.0, nodes={node.name: node}, jobs={})
+    live.publish(scene.turn(seen), Health("gandiva", 0.0))
     found = families(Metrics(live))["gandiva_node_up"].samples
     assert [sample.labels["node"] for sample in found] == ['n"1\n\\']
 

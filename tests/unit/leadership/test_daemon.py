@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 from collections.abc import Iterator
@@ -12,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from controller.daemon import daemon
+from controller.daemon import background, daemon
 from controller.errors import SettingsError
 from controller.settings import load_settings
 
@@ -35,7 +34,7 @@ def test_a_log_that_cannot_be_written_is_said_while_there_is_a_terminal(
     settings.write_text(f'[log]\nfile = "{tmp_path}/none/gandiva.log"\n')
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("in the background already"))
     with pytest.raises(SettingsError, match=r"log\.file: cannot write .*none/gandiva\.log"):
-        daemon.run(settings, foreground=False)
+        background.run(settings, foreground=False)
 
 
 @pytest.mark.usefixtures("log_as_before")
@@ -45,7 +44,6 @@ async def test_settings_are_not_reloaded_while_the_jobs_are_released(tmp_path: P
     path = tmp_path / "gandiva.toml"
     path.write_text("")
     made = daemon.Daemon(path, load_settings(path))
-    made._stop = asyncio.Event()
     made._controller = controller = MagicMock()
     path.write_text('[policy]\nname = "fifo"\n')
     if stopping:

@@ -13,23 +13,16 @@ from typing import Any
 
 import pytest
 
-from controller.slurm.port import ClusterView
+from controller.daemon.fence import LEASE_SECONDS, Fence, FencedCluster, NotLeading
+from controller.daemon.leadership import introduction, renew, rival
 from controller.errors import NodeError
 from controller.journal.lock import JournalLock
-from controller.daemon.leadership import (
-    LEASE_SECONDS,
-    Fence,
-    FencedCluster,
-    NotLeading,
-    introduction,
-    renew,
-    rival,
-)
 from controller.model import JobId
 from controller.nodes.connection import Patience
 from controller.nodes.protocol import HelloArgs
 from controller.nodes.remote import RemoteNodes
 from controller.simulation.virtual_time import run_virtual
+from controller.slurm.port import ClusterView
 from tests.unit.loop.world import World
 from tests.unit.nodes.test_connection import OBSERVED, QUICK, FakeTransport, hello
 

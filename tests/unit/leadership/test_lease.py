@@ -15,8 +15,8 @@ from controller.agent import lease as module
 from controller.agent.gpus import GpuReader, NvmlSource
 from controller.agent.lease import Leases
 from controller.agent.node import AgentSettings
-from controller.nodes.protocol import VERBS, AgentError, ErrorKind, HelloArgs
 from controller.agent.verbs import NodeAgent
+from controller.nodes.protocol import VERBS, AgentError, ErrorKind, HelloArgs
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from controller.daemon import leadership
+from controller.daemon.leadership import wait_to_lead
 from controller.errors import JournalError
 from controller.journal.lock import JournalLock
-from controller.daemon.leadership import wait_to_lead
 
 
 @pytest.fixture(autouse=True)

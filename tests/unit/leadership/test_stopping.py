@@ -9,47 +9,65 @@ from pathlib import Path
 
 import pytest
 
-from controller.slurm.port import JobState
-from controller.model import Gpu, GpuId, Job, JobId, Node, Phase, Request, Snapshot
-from controller.simulation.virtual_time import run_virtual
 from controller.daemon.stopping import Release, stop_in_order
+from controller.model import (
+    ON_GPU,
+    Gpu,
+    GpuId,
+    Job,
+    JobId,
+    Memory,
+    Node,
+    Phase,
+    Placement,
+    Request,
+    Size,
+    Snapshot,
+)
+from controller.simulation.virtual_time import run_virtual
+from controller.slurm.port import JobState
 from tests.unit.loop.world import World
 
 A, B, C, D = (GpuId("n1", ordinal) for ordinal in range(4))
 E = GpuId("n2", 0)
 
 
-def job(number: int, phase: Phase, on: Iterable[GpuId], binding: Iterable[GpuId] = (), **more: object) -> Job:
-    on = frozenset(on)
+def job(
+    number: int, phase: Phase, gpus: Iterable[GpuId], allocation: Iterable[GpuId] = (), **more: object
+) -> Job:
+    """`gpus`: those it is on, or was on last."""
+    gpus = frozenset(gpus)
+    values: dict[str, object] = {"may_start": phase in (Phase.SUSPENDED, Phase.YIELDED), **more}
     return Job(
         id=JobId(number),
         user="alice",
-        request=Request(gpus=len(on)),
+        request=Request(size=Size.exactly(len(gpus))),
         phase=phase,
         submit_time=float(number),
-        running_on=on,
-        binding=frozenset(binding) or on,
-        **more,  # type: ignore[arg-type]
+        placement=Placement(gpus if phase in ON_GPU else frozenset(), frozenset(allocation) or gpus),
+        last=gpus,
+        **values,  # type: ignore[arg-type]
     )
 
 
-def snapshot(*jobs: Job, busy: Iterable[int] = (), sick: Iterable[GpuId] = ()) -> Snapshot:
+def snapshot(*jobs: Job, sick: Iterable[GpuId] = ()) -> Snapshot:
     nodes = {}
     for name, count in (("n1", 4), ("n2", 1)):
         gpus = tuple(
             Gpu(
-                GpuId(name, ordinal),
-                "a100",
+                id=GpuId(name, ordinal),
+                model="a100",
                 memory_used_bytes=None if GpuId(name, ordinal) in sick else 0,
             )
             for ordinal in range(count)
         )
-        nodes[name] = Node(name, gpus)
-    return Snapshot(1000.0, nodes, {j.id: j for j in jobs}, frozenset(JobId(b) for b in busy))
+        nodes[name] = Node(name=name, gpus=gpus)
+    return Snapshot(time=1000.0, nodes=nodes, jobs={j.id: j for j in jobs})
 
 
 def resumed(seen: Snapshot) -> dict[int, frozenset[GpuId]]:
-    return {int(i): a.gpus for i, a in Release().plan(seen, {}).assignments.items() if a.run}
+    targets = Release().plan(seen, Memory()).targets
+    return {int(job_id): target.placement.gpus for job_id, target in targets.items()}
 
 
 def test_one_job_per_gpu_and_the_first_comes_first() -> None:
@@ -67,8 +85,7 @@ def test_running_jobs_are_left_alone_and_keep_their_gpus() -> None:
         job(4, Phase.SUSPENDED, [B]),
         job(5, Phase.STUCK, [C]),
         job(6, Phase.SUSPENDED, [C]),
-        job(7, Phase.SUSPENDED, [D]),
-        busy=[7],
+        job(7, Phase.SUSPENDED, [D], switching=True, may_start=False),
     )
     assert resumed(seen) == {}
 
@@ -76,9 +93,9 @@ def test_running_jobs_are_left_alone_and_keep_their_gpus() -> None:
 def test_a_job_that_can_move_goes_on_on_other_gpus_of_its_server() -> None:
     running = job(1, Phase.RUNNING, [A])
     still = job(2, Phase.SUSPENDED, [A], [A, B, C, D])
-    moves = job(3, Phase.SUSPENDED, [A], [A, B, C, D], movable=True)
+    moves = job(3, Phase.SUSPENDED, [A], [A, B, C, D], may_move=True)
     assert resumed(snapshot(running, still, moves)) == {3: {B}}
-    gang = job(4, Phase.SUSPENDED, [A, B], [A, B, C, D], movable=True)
+    gang = job(4, Phase.SUSPENDED, [A, B], [A, B, C, D], may_move=True)
     assert resumed(snapshot(running, gang)) == {4: {B, C}}
 
 
@@ -89,7 +106,7 @@ def test_gpus_that_cannot_be_read_and_those_of_ordinary_jobs_are_not_free() -> N
 
 
 def test_jobs_over_two_nodes_go_on_where_they_were_or_not_at_all() -> None:
-    gang = job(1, Phase.SUSPENDED, [A, E], movable=True)
+    gang = job(1, Phase.SUSPENDED, [A, E], may_move=True)
     assert resumed(snapshot(gang)) == {1: {A, E}}
     assert resumed(snapshot(gang, job(2, Phase.RUNNING, [E]))) == {}
 
@@ -137,7 +154,7 @@ def test_release_lets_go_on_what_can_and_gives_slurm_what_waits(
         world.start()
         await asyncio.sleep(40)
         held = [world.submit(work_seconds=50, gpus=2) for _ in range(3)]
-        world.controller.policy = Release()  # type: ignore[union-attr]  # nothing is placed any more
+        world.controller.use("release", Release())  # type: ignore[union-attr]  # nothing is placed any more
         await asyncio.sleep(3)
         await end(world, release=True)
         states = {j: world.state(j) for j in sharing}

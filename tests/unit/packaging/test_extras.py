@@ -132,7 +132,7 @@ def test_all_modules_of_a_role_load_with_its_extra() -> None:
     loaded = {
         "client": "controller.reports.top.screen controller.reports.html.page controller.checks.gather",
         "sim": "controller.simulation.driver controller.simulation.plots controller.simulation.replay "
-        "controller.policies.tiresias.gittins controller.simulation.snapshot_file controller.solver.solve",
+        "controller.policies.assemble controller.simulation.snapshot_file controller.solver.solve",
         "agent": "controller.agent.main checkpointing.driver_process",
         "controller": "controller.daemon.daemon controller.nodes.ssh controller.slurm.pyslurm",
         "cluster": "container.cli",
