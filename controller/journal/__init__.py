@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The controller's memory on disk: decisions, slices, jobs, operations under way, and its own state.
 
-One process writes (`Journal`), any number of threads and processes read (`JournalReader`). All times are
-seconds since the epoch.
+One process writes with `Journal`; any number of threads and processes read with `JournalReader`. A simulation
+keeps the same in memory with `MemoryJournal`. All times are seconds since the epoch.
 """
 
+from controller.journal.memory import MemoryJournal
+from controller.journal.port import JournalPort
 from controller.journal.reader import JobFilter, JournalReader
 from controller.journal.records import (
     Decision,
@@ -27,7 +29,9 @@ __all__ = [
     "JobRow",
     "JobTotals",
     "Journal",
+    "JournalPort",
     "JournalReader",
+    "MemoryJournal",
     "OpenOperation",
     "Slice",
     "gpu_names",

@@ -1,21 +1,29 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Telling a damaged journal from a full disk, and moving a damaged one out of the way."""
+"""What SQLite's errors mean: a damaged journal or a full disk; moving a damaged one out of the way."""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import os
 import sqlite3
 import time as clock
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from controller.errors import JournalError
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 3.0
+"""Longest check for damage when the file is opened."""
 
 PARTS = ("", "-wal", "-shm")
 """What SQLite keeps of one journal, by the end of the file's name."""
 
-# Texts, because Python 3.10 does not tell SQLite's error code.
+# Texts: to SQLite a missing table is an error like any other, without a code of its own.
 _DAMAGE = (
     "not a database",
     "malformed",
@@ -63,6 +71,46 @@ def garbled() -> Iterator[None]:
         yield
     except UnicodeDecodeError as error:
         raise Damaged("its text is garbled") from error
+
+
+def parsed(text: Any, path: Path, what: str) -> Any:
+    """The JSON value, or None: text that is damaged counts as not there, and the controller starts."""
+    try:
+        return json.loads(text)
+    except (ValueError, TypeError, RecursionError) as error:
+        log.error("journal %s: %s: %s; going on without it", path, what, error)
+        return None
+
+
+def quick_check(connection: sqlite3.Connection, path: Path) -> None:
+    """Look for damage, for a bounded time. Raises Damaged, sqlite3.Error."""
+    deadline = clock.monotonic() + CHECK_SECONDS
+    connection.set_progress_handler(lambda: clock.monotonic() > deadline, 100_000)
+    try:
+        (answer,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    except sqlite3.OperationalError as error:
+        if "interrupted" not in str(error):
+            raise
+        log.info("journal %s: no damage seen in %g s; see `gandiva journal verify`", path, CHECK_SECONDS)
+        return
+    finally:
+        connection.set_progress_handler(None, 0)
+    if answer != "ok":
+        raise Damaged(answer)
+
+
+def journal_error(what: str, path: Path, error: sqlite3.Error) -> JournalError:
+    """What to tell people when the journal cannot be opened, read or written, and what to do about it."""
+    text, hint = str(error), ""
+    if "full" in text:
+        hint = ": free space on its file system"
+    elif "I/O error" in text:
+        hint = ": look at its disk, and whether that is full"
+    elif "locked" in text:
+        hint = ": another process holds it; look with `fuser`"
+    elif "readonly" in text or "unable to open" in text:
+        hint = ": it must be writable by the user of the controller"
+    return JournalError(f"cannot {what} the journal {path}: {text}{hint}")
 
 
 def set_aside(path: Path, error: sqlite3.Error) -> str:

@@ -24,8 +24,8 @@ class JournalLock:
         self.journal = journal
         self.path = journal.with_name(journal.name + ".lock")
         self.holder = "unknown"
-        """The process that had it when `take` failed last: its pid, as text; unknown where it could not leave
-        that (a full disk, or one that cannot be written)."""
+        """The process that had it when `take` failed last: its pid, as text; unknown where it could not write
+        that."""
         self._file: IO[str] | None = None
 
     def take(self) -> bool:
@@ -48,18 +48,18 @@ class JournalLock:
                 self._file = file
                 self._sign(file)
             else:
-                file.close()  # somebody removed it in between: a lock on it keeps nobody out
+                file.close()  # it was removed in between: a lock on it keeps no other process out
         return True
 
     def is_ours(self) -> bool:
-        """False once somebody has removed the lock file: then another process may have taken a new one."""
+        """False once the lock file was removed: then another process may have taken a new one."""
         return self._file is not None and _is_at(self._file, self.path)
 
     def release(self) -> None:
         """Let others have it."""
         if self._file is not None:
             with contextlib.suppress(OSError):
-                os.ftruncate(self._file.fileno(), 0)  # (the next holder has the lock before it signs)
+                os.ftruncate(self._file.fileno(), 0)  # the next holder has the lock before it signs
             self._file.close()
             self._file = None
 
@@ -96,7 +96,7 @@ def _living(pid: str) -> str:
     try:
         os.kill(int(pid), 0)
     except PermissionError:
-        return pid  # (another user's)
+        return pid  # another user's
     except (OSError, ValueError, OverflowError):
         return "unknown"
     return pid

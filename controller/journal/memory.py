@@ -115,7 +115,9 @@ class MemoryJournal:
             operation.end, operation.outcome, operation.error = time, outcome, error
 
     def open_operations(self) -> list[OpenOperation]:
-        under_way = sorted((o for o in self.operations.values() if o.end is None), key=lambda o: o.begin)
+        under_way = sorted(
+            (o for o in self.operations.values() if o.end is None), key=lambda o: (o.begin, o.op_id)
+        )
         return [OpenOperation(o.op_id, o.job_id, o.kind, o.begin, o.step, o.step_time) for o in under_way]
 
     # -- slices

@@ -12,8 +12,8 @@ from controller.errors import JournalError
 def require_journal(path: Path) -> int:
     """The size in bytes of the journal there.
 
-    Raises JournalError: there is none, or its folder may not be looked into. (`Path.exists` says False or
-    raises in that case, as the version of Python has it.)
+    Raises JournalError: there is none, or its folder may not be looked into. `Path.exists` would say False in
+    that case, or raise, depending on Python's version.
     """
     try:
         status = path.stat()

@@ -10,6 +10,9 @@ from typing import Any, TypeVar
 from controller.model import GpuId, GpuSet, JobId, value
 from controller.model.value import empty
 
+MAX_TEXT = 2000
+"""Longest name, reason or message that is kept, in characters."""
+
 Number = TypeVar("Number", int, float)
 
 
@@ -143,6 +146,13 @@ def merged(known: JobRecord, new: JobRecord) -> JobRecord:
 
 def _newest(new: Number | None, known: Number | None) -> Number | None:
     return known if new is None else new
+
+
+def stored_text(text: str) -> str:
+    """At most MAX_TEXT characters, without what SQLite cannot store, such as lone surrogates."""
+    return (
+        text[:MAX_TEXT].encode("utf-8", "replace").decode("utf-8").replace("\0", "\N{REPLACEMENT CHARACTER}")
+    )
 
 
 def gpu_names(gpus: Iterable[GpuId]) -> str:

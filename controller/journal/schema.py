@@ -92,6 +92,24 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE TABLE state (key TEXT PRIMARY KEY, value TEXT NOT NULL);
     """,
     "ALTER TABLE jobs ADD COLUMN utilization_fraction REAL;",
+    """
+    ALTER TABLE usage ADD COLUMN waited_seconds REAL NOT NULL DEFAULT 0;
+    ALTER TABLE usage ADD COLUMN idle_since REAL;
+    UPDATE usage
+        SET idle_since = (SELECT max(end) FROM slices WHERE slices.job_id = usage.job_id)
+        WHERE job_id NOT IN (SELECT job_id FROM slices WHERE end IS NULL);
+    UPDATE usage SET waited_seconds = max(0, coalesce(
+        coalesce(idle_since, (SELECT start FROM slices WHERE slices.job_id = usage.job_id AND end IS NULL))
+        - (SELECT start FROM jobs WHERE jobs.job_id = usage.job_id) - run_seconds, 0));
+
+    CREATE TABLE notes (
+        policy TEXT NOT NULL,
+        job_id INTEGER NOT NULL,
+        note TEXT NOT NULL,
+        PRIMARY KEY (policy, job_id)
+    ) WITHOUT ROWID;
+    DELETE FROM state WHERE key LIKE 'policy-state:%';
+    """,
 )
 
 

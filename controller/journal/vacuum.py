@@ -14,7 +14,7 @@ from controller.journal.damage import PARTS, is_damage
 from controller.journal.lock import JournalLock
 from controller.journal.place import require_journal
 from controller.journal.schema import migrate
-from controller.journal.writer import PRUNE_DETAIL, PRUNE_JOBS
+from controller.journal.statements import PRUNE_DETAIL, PRUNE_JOBS
 
 _ALL_ROWS = 1 << 62
 
@@ -31,8 +31,8 @@ class Vacuumed:
 def vacuum(path: Path, *, retention_days: float, detail_days: float) -> Vacuumed:
     """Delete what is older than the settings want it, then write the file anew without the gaps.
 
-    Needs about as much free space as the file is large. Raises JournalError: no such journal, a controller
-    leads with it (it keeps the lock meanwhile, so that none can begin to), damaged, no room.
+    Holds the journal's lock meanwhile, so that no controller begins to lead. Needs as much free space as the
+    file is large. Raises JournalError: no such journal, a controller leads with it, damaged, no room.
     """
     require_journal(path)
     lock = JournalLock(path)

@@ -156,6 +156,7 @@ def _gpus(connection: sqlite3.Connection) -> Iterator[str]:
 def _json(connection: sqlite3.Connection) -> Iterator[str]:
     for table, key, column in (
         ("state", "key", "value"),
+        ("notes", "job_id", "note"),
         ("jobs", "job_id", "request"),
         ("operations", "op_id", "detail"),
     ):
@@ -185,7 +186,7 @@ _RULES: tuple[Callable[[sqlite3.Connection], Iterator[str]], ...] = (
     ),
     _by_query(
         "SELECT job_id, run_seconds, gpu_seconds, slices FROM usage "
-        "WHERE run_seconds < 0 OR gpu_seconds < 0 OR slices < 0",
+        "WHERE run_seconds < 0 OR gpu_seconds < 0 OR waited_seconds < 0 OR slices < 0",
         "job {0}: its totals are negative ({1} s, {2} GPU-seconds, {3} slices)",
     ),
     _by_query(

@@ -31,7 +31,9 @@ def path(tmp_path: Path) -> Path:
 
 def fill(journal: Journal, jobs: int = 150) -> None:
     for number in range(1, jobs):
-        journal.upsert_job(JobRecord(JobId(number), "alice", 1, 100.0, name="n" * 40))
+        journal.upsert_job(
+            JobRecord(id=JobId(number), user="alice", gpus=1, submit_time=100.0, name="n" * 40)
+        )
         journal.open_slice(JobId(number), A0, 110.0)
         journal.close_slice(JobId(number), 120.0, "its slice is over")
         journal.record_decision(120.0, JobId(number), "suspend", "its slice is over", A0)
@@ -46,7 +48,7 @@ def aside(path: Path) -> list[str]:
 def works(path: Path) -> list[str]:
     """Opens it, uses it, and says what was told."""
     with Journal(path) as journal:
-        journal.upsert_job(JobRecord(JobId(9999), "bob", 1, 100.0))
+        journal.upsert_job(JobRecord(id=JobId(9999), user="bob", gpus=1, submit_time=100.0))
         journal.open_slice(JobId(9999), A0, 200.0)
         journal.close_slice(JobId(9999), 210.0, "over")
         assert journal.totals()[JobId(9999)].run_seconds == 10
@@ -150,8 +152,8 @@ def test_bytes_overwritten_anywhere_never_keep_a_controller_from_working(path: P
             journal.load_state("heartbeat"), journal.last_heartbeat(), journal.open_operations()
             journal.close_open_slices(130.0)
             journal.totals()
-            journal.upsert_job(JobRecord(JobId(9999), "bob", 1, 100.0))
-            journal.begin_operation(journal.new_operation_id(), JobId(9999), "place", 1.0, {})
+            journal.upsert_job(JobRecord(id=JobId(9999), user="bob", gpus=1, submit_time=100.0))
+            journal.begin_operation(journal.new_operation_id(), JobId(9999), "place", 1.0, A0, "")
             replaced += len(journal.messages)
         assert [row.record.user for row in JournalReader(path).jobs() if row.record.id == 9999] == ["bob"]
     assert replaced > 5
@@ -209,10 +211,10 @@ def test_an_empty_file_is_a_new_journal(path: Path) -> None:
 def test_damage_that_shows_while_it_is_used_costs_no_row_that_waits(path: Path) -> None:
     with Journal(path) as journal:
         fill(journal)
-        journal._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        journal._store.file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         zeros(path)
-        journal._connection.execute("PRAGMA cache_size = 0")
-        journal.upsert_job(JobRecord(ONE, "carol", 1, 100.0))
+        journal._store.file.connection.execute("PRAGMA cache_size = 0")
+        journal.upsert_job(JobRecord(id=ONE, user="carol", gpus=1, submit_time=100.0))
         journal.commit()
         (message,) = journal.messages
         assert "damaged" in message and journal.generation == 1
@@ -227,7 +229,7 @@ def test_a_journal_that_is_removed_is_begun_anew(path: Path) -> None:
     with Journal(path) as journal:
         fill(journal)
         path.unlink()
-        journal.upsert_job(JobRecord(ONE, "carol", 1, 100.0))
+        journal.upsert_job(JobRecord(id=ONE, user="carol", gpus=1, submit_time=100.0))
         journal.commit()
         (message,) = journal.messages
         assert "was removed" in message and journal.generation == 1
@@ -238,7 +240,7 @@ def test_a_journal_that_is_removed_is_begun_anew(path: Path) -> None:
 def test_what_is_no_json_counts_as_not_there(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with Journal(path) as journal:
         journal.save_state("policy", {"turn": 1})
-        journal.begin_operation(1, ONE, "suspend", 1.0, {"gpus": []})
+        journal.begin_operation(1, ONE, "suspend", 1.0, A0, "")
         journal.heartbeat(5.0)
     other = sqlite3.connect(path)
     other.execute("UPDATE state SET value = '{\"turn\":' WHERE key = 'policy'")
@@ -250,7 +252,7 @@ def test_what_is_no_json_counts_as_not_there(path: Path, caplog: pytest.LogCaptu
         assert journal.load_state("policy") is None
         assert journal.last_heartbeat() is None
         (operation,) = journal.open_operations()
-        assert operation.detail == {}
+        assert operation.kind == "suspend"
     assert "state policy" in caplog.text
 
 
@@ -272,7 +274,7 @@ def test_the_check_at_the_start_is_bounded(
 ) -> None:
     with Journal(path) as journal:
         fill(journal, jobs=2000)
-    monkeypatch.setattr("controller.journal.writer.CHECK_SECONDS", -1.0)
+    monkeypatch.setattr("controller.journal.damage.CHECK_SECONDS", -1.0)
     with caplog.at_level("INFO"), Journal(path) as journal:
         assert journal.messages == []
         assert journal.last_heartbeat() == 120

@@ -15,11 +15,15 @@ import pytest
 
 from controller.errors import JournalError
 from controller.journal import Journal, JournalReader
+from controller.journal.file import JournalFile
+from controller.journal.store import Store
 from controller.journal.verify import verify
 from controller.model import GpuId, JobId
 
 ONE, TWO = JobId(1), JobId(2)
 A0 = frozenset({GpuId("n1", 0)})
+MANY = frozenset(GpuId("n1", ordinal) for ordinal in range(10_000))
+"""Names of about 100 kB."""
 
 
 class Disk:
@@ -58,10 +62,10 @@ from pathlib import Path
 from controller.journal import JobRecord, Journal
 from controller.model import GpuId, JobId
 journal = Journal(Path(sys.argv[1]))
-journal.upsert_job(JobRecord(JobId(1), "alice", 1, 100.0))
+journal.upsert_job(JobRecord(id=JobId(1), user="alice", gpus=1, submit_time=100.0))
 journal.open_slice(JobId(1), frozenset({GpuId("n1", 0)}), 110.0)
 journal.save_state("policy", {"turn": 3})
-journal.begin_operation(7, JobId(1), "suspend", 115.0, {})
+journal.begin_operation(7, JobId(1), "suspend", 115.0, frozenset(), "")
 journal.heartbeat(120.0)
 journal.commit()
 os.kill(os.getpid(), signal.SIGKILL)
@@ -78,7 +82,7 @@ def killed(disk: Disk) -> None:
 def work(journal: Journal, job_id: JobId, start: float) -> None:
     """What a switch writes. None of it may fail."""
     operation = journal.new_operation_id()
-    journal.begin_operation(operation, job_id, "resume", start, {"pad": "x" * 5000})
+    journal.begin_operation(operation, job_id, "resume", start, A0, "x" * 5000)
     journal.step_operation(operation, "claim", start)
     journal.open_slice(job_id, A0, start)
     journal.close_slice(job_id, start + 10, "its slice is over")
@@ -140,14 +144,14 @@ def test_what_a_controller_before_left_open_ends_when_its_journal_can_be_read_ag
     disk: Disk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed(disk)
-    connect = Journal._connect
+    connect = JournalFile._connect
 
-    def unreadable(self: Journal, *, exclusive: bool = False) -> sqlite3.Connection:
+    def unreadable(self: JournalFile, *, exclusive: bool = False) -> sqlite3.Connection:
         if (disk.path.parent / "filler").exists():
             raise sqlite3.OperationalError("disk I/O error")
         return connect(self, exclusive=exclusive)
 
-    monkeypatch.setattr(Journal, "_connect", unreadable)
+    monkeypatch.setattr(JournalFile, "_connect", unreadable)
     with Journal(disk.path) as journal:
         assert journal.open_operations() == []
         work(journal, ONE, 200.0)
@@ -164,13 +168,13 @@ def test_what_a_controller_before_left_open_ends_when_its_journal_can_be_read_ag
 def test_an_operation_is_begun_on_a_full_disk_and_recorded_later(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     with Journal(path) as journal:
-        pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
-        journal._connection.execute(f"PRAGMA max_page_count = {pages}")
-        journal.begin_operation(1, ONE, "suspend", 1, {"detail": "x" * 100_000})
+        pages = journal._store.file.connection.execute("PRAGMA page_count").fetchone()[0]
+        journal._store.file.connection.execute(f"PRAGMA max_page_count = {pages}")
+        journal.begin_operation(1, ONE, "suspend", 1, MANY, "its slice is over")
         journal.step_operation(1, "pause", 2)
         with pytest.raises(JournalError, match="free space"):
             journal.commit()
-        journal._connection.execute("PRAGMA max_page_count = 100000")
+        journal._store.file.connection.execute("PRAGMA max_page_count = 100000")
         journal.commit()
         (operation,) = journal.open_operations()
         assert (operation.op_id, operation.step) == (1, "pause")
@@ -179,16 +183,16 @@ def test_an_operation_is_begun_on_a_full_disk_and_recorded_later(tmp_path: Path)
 def test_memory_is_bounded_even_when_only_accounting_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.journal.writer.MAX_QUEUED", 100)
+    monkeypatch.setattr("controller.journal.queue.MAX_QUEUED", 100)
 
-    def refuse(_journal: Journal) -> None:
+    def refuse(_store: Store) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
-    monkeypatch.setattr(Journal, "_write_queue", refuse)
+    monkeypatch.setattr(Store, "_write_queue", refuse)
     with Journal(tmp_path / "journal.sqlite") as journal:
         for number in range(2000):
             journal.open_slice(JobId(number), A0, 1.0)
-            assert len(journal._queue) <= 300
+            assert len(journal._store.queue) <= 300
             with pytest.raises(JournalError):
                 journal.commit()
-        assert journal._queue[-1][1][-1] == 1999, "the newest is kept"
+        assert journal._store.queue.rows[-1][1][-1] == 1999, "the newest is kept"

@@ -61,7 +61,7 @@ def test_an_open_slice_counts_in_reports_up_to_now_but_not_in_totals(path: Path)
         assert journal.totals()[ONE].gpu_seconds == 0
         row = only(path, now=1000)
     assert (row.run_seconds, row.gpu_seconds, row.slices, row.on_gpus) == (100, 200, 1, True)
-    assert row.last_gpus == (GpuId("n1", 0), GpuId("n1", 1))
+    assert row.last_gpus == A01
 
 
 def test_opening_a_second_slice_ends_the_first(path: Path) -> None:
@@ -72,9 +72,9 @@ def test_opening_a_second_slice_ends_the_first(path: Path) -> None:
         journal.open_slice(ONE, elsewhere, 130)
         journal.close_slice(ONE, 140, "ended")
     first, second = JournalReader(path).slices(ONE)
-    assert (first.start, first.end, first.gpus) == (100, 130, tuple(A0))
-    assert (second.start, second.end, second.gpus, second.reason) == (130, 140, tuple(elsewhere), "ended")
-    assert only(path).last_gpus == tuple(elsewhere)
+    assert (first.start, first.end, first.gpus) == (100, 130, A0)
+    assert (second.start, second.end, second.gpus, second.reason) == (130, 140, elsewhere, "ended")
+    assert only(path).last_gpus == elsewhere
 
 
 def test_closing_what_is_not_open_changes_nothing(path: Path) -> None:
@@ -193,9 +193,9 @@ def test_a_decision_repeated_at_every_tick_is_recorded_once(path: Path) -> None:
         journal.record_decision(6, ONE, "wait", "no free GPU", frozenset())
     decisions = JournalReader(path).decisions(ONE)
     assert [(d.time, d.action, d.gpus) for d in decisions] == [
-        (0, "wait", ()),
-        (5, "start", tuple(A0)),
-        (6, "wait", ()),
+        (0, "wait", frozenset()),
+        (5, "start", A0),
+        (6, "wait", frozenset()),
     ]
 
 
@@ -222,20 +222,19 @@ def test_events_of_one_job_and_of_all(path: Path) -> None:
 
 def test_open_operations_are_found_again_with_their_last_step(path: Path) -> None:
     with Journal(path) as journal:
-        journal.begin_operation(1, ONE, "suspend", 10, {"gpus": ["n1:0"]})
-        journal.begin_operation(2, TWO, "start", 11, {})
+        journal.begin_operation(1, ONE, "suspend", 10, A0, "its slice is over")
+        journal.begin_operation(2, TWO, "start", 11, A0, "free")
         journal.step_operation(1, "yielded", 12)
         journal.end_operation(2, "done", 13)
     with Journal(path) as journal:
         (found,) = journal.open_operations()
     assert (found.op_id, found.job_id, found.kind, found.step) == (1, ONE, "suspend", "yielded")
-    assert found.detail == {"gpus": ["n1:0"]}
 
 
 def test_operation_ids_are_never_used_twice(path: Path) -> None:
     with Journal(path) as journal:
         first = journal.new_operation_id()
-        journal.begin_operation(first, ONE, "suspend", 1, {})
+        journal.begin_operation(first, ONE, "suspend", 1, A0, "")
         assert journal.new_operation_id() > first
     with Journal(path) as journal:
         assert journal.new_operation_id() > first
@@ -248,7 +247,7 @@ from controller.journal import Journal
 from controller.model import JobId
 journal = Journal(Path(sys.argv[1]))
 journal.save_state("ledger", {"1": 2.5})
-journal.begin_operation(1, JobId(1), "suspend", 10, {})
+journal.begin_operation(1, JobId(1), "suspend", 10, frozenset(), "")
 journal.save_state("never", "committed")
 os.kill(os.getpid(), signal.SIGKILL)
 """
@@ -315,8 +314,8 @@ def test_damage_inside_the_file_is_found(path: Path) -> None:
 
 def fill_up(journal: Journal) -> None:
     """SQLite's own page limit stands in for a full file system: the same error, SQLITE_FULL."""
-    pages = journal._connection.execute("PRAGMA page_count").fetchone()[0]
-    journal._connection.execute(f"PRAGMA max_page_count = {pages}")
+    pages = journal._store.file.connection.execute("PRAGMA page_count").fetchone()[0]
+    journal._store.file.connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
 def test_a_full_disk_is_named_and_nothing_is_lost_once_there_is_room(path: Path) -> None:
@@ -327,14 +326,14 @@ def test_a_full_disk_is_named_and_nothing_is_lost_once_there_is_room(path: Path)
             journal.record_event(number, ONE, None, "kind", "x" * 500)
         with pytest.raises(JournalError, match="free space"):
             journal.commit()
-        journal._connection.execute("PRAGMA max_page_count = 100000")
+        journal._store.file.connection.execute("PRAGMA max_page_count = 100000")
         journal.commit()
     assert len(JournalReader(path).events(ONE, 1000)) == 500
     assert only(path).record.id == ONE
 
 
 def test_a_locked_file_is_reported_and_written_later(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.journal.writer.BUSY_SECONDS", 0.01)
+    monkeypatch.setattr("controller.journal.file.BUSY_SECONDS", 0.01)
     with Journal(path) as journal:
         other = sqlite3.connect(path, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
@@ -359,13 +358,13 @@ def test_a_row_that_cannot_be_stored_does_not_hold_up_the_others(
 
 
 def test_memory_stays_bounded_while_the_disk_refuses(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.journal.writer.MAX_QUEUED", 300)
+    monkeypatch.setattr("controller.journal.queue.MAX_QUEUED", 300)
     with Journal(path) as journal:
         journal.open_slice(ONE, A0, 1)
         for tick in range(1000):
             journal.record_event(tick, None, None, "kind", "message")
             journal.heartbeat(float(tick))
-        assert len(journal._queue) <= 300
+        assert len(journal._store.queue) <= 300
         journal.close_slice(ONE, 11, "ended")
         assert journal.totals()[ONE].run_seconds == 10, "accounting is never shed"
         assert journal.last_heartbeat() == 999

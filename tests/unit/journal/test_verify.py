@@ -15,7 +15,7 @@ from controller.errors import JournalError
 from controller.journal import JobRecord, Journal, JournalReader
 from controller.journal.lock import JournalLock
 from controller.journal.verify import verify
-from controller.model import GpuId, JobId
+from controller.model import GpuId, JobId, Usage
 
 ONE, TWO = JobId(1), JobId(2)
 A0 = frozenset({GpuId("n1", 0)})
@@ -28,11 +28,11 @@ def path(tmp_path: Path) -> Path:
     path = tmp_path / "journal.sqlite"
     with Journal(path) as journal:
         for job_id, gpus in ((ONE, A0), (TWO, A01)):
-            journal.upsert_job(JobRecord(job_id, "alice", len(gpus), 100.0))
+            journal.upsert_job(JobRecord(id=job_id, user="alice", gpus=len(gpus), submit_time=100.0))
             journal.open_slice(job_id, gpus, 110.0)
             journal.close_slice(job_id, 120.25, "its slice is over")
             journal.open_slice(job_id, gpus, 130.0)
-            journal.begin_operation(job_id, job_id, "suspend", 140.0, {})
+            journal.begin_operation(job_id, job_id, "suspend", 140.0, gpus, "")
         journal.save_state("policy", [1])
         journal.heartbeat(5000.0)
     return path
@@ -87,7 +87,7 @@ def test_old_slices_may_be_gone(path: Path) -> None:
 
 def test_what_was_carried_over_into_a_new_file_is_in_order(path: Path) -> None:
     with Journal(path) as journal:
-        journal.carry_over(JobId(3), 500.0, 1000.0)
+        journal.carry_over(JobId(3), Usage(seconds=500.0, gpu_seconds=1000.0, idle_since=5990.0), 6000.0)
         journal.open_slice(JobId(3), A01, 6000.0)
         journal.close_slice(JobId(3), 6010.0, "over")
     assert verify(path).problems == ()
@@ -137,8 +137,16 @@ def test_vacuum_deletes_what_is_old_and_gives_the_space_back(
         for _ in range(3000):
             journal.record_event(now - 3 * DAY, None, None, "old", "x" * 200)
         journal.record_event(now - DAY, None, None, "recent", "stays")
-        journal.upsert_job(JobRecord(JobId(3), "bob", 1, 1.0, end_time=now - 11 * DAY, state="COMPLETED"))
-        journal.upsert_job(JobRecord(JobId(4), "bob", 1, 1.0, end_time=now - 9 * DAY, state="COMPLETED"))
+        journal.upsert_job(
+            JobRecord(
+                id=JobId(3), user="bob", gpus=1, submit_time=1.0, end_time=now - 11 * DAY, state="COMPLETED"
+            )
+        )
+        journal.upsert_job(
+            JobRecord(
+                id=JobId(4), user="bob", gpus=1, submit_time=1.0, end_time=now - 9 * DAY, state="COMPLETED"
+            )
+        )
     before = path.stat().st_size
     assert main(["journal", "vacuum", "--config", str(settings)]) == 0
     assert path.stat().st_size < before / 4

@@ -6,11 +6,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from controller.actions import Suspend
-from controller.slurm.port import JobState
+from controller.act.actions import Suspend
 from controller.journal import JournalReader
 from controller.journal.verify import verify
 from controller.simulation.virtual_time import run_virtual
+from controller.slurm.port import JobState
 from tests.unit.loop.world import World
 
 

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Rows on their way to the journal's file, and what is read from it.
+
+Nothing that is done to jobs depends on the journal, so nothing that happens to it may keep them from their
+GPUs (docs/journal.md): while its disk is full rows are kept in memory, and a file that is damaged or gone is
+replaced by a new one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+import threading
+import time as clock
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from controller.errors import JournalError
+from controller.journal.damage import garbled, is_damage, journal_error, set_aside
+from controller.journal.file import JournalFile, Makeshift
+from controller.journal.interrupted import interrupted
+from controller.journal.queue import RowQueue
+from controller.journal.records import stored_text
+from controller.journal.statements import EVENT, Row
+
+log = logging.getLogger(__name__)
+
+ROWS_AT_ONCE = 5000
+"""Most rows of one transaction: what piled up while the disk was full is written in parts."""
+
+_BAD_ROW = (
+    sqlite3.IntegrityError,
+    sqlite3.DataError,
+    sqlite3.InterfaceError,
+    sqlite3.ProgrammingError,
+    OverflowError,
+)
+
+
+class Store:
+    """The queue and the file. `lock` is held by those who call several methods as one."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises JournalError."""
+        self.path = path
+        self.lock = threading.RLock()
+        self.messages: list[str] = []
+        self.generation = 0
+        self.queue = RowQueue()
+        self._writable = False
+        self.file = JournalFile(path, self._tell)
+        self._writable = self.file.makeshift is Makeshift.NONE
+
+    def add(self, statement: str, *parameters: object) -> None:
+        """Queue a row."""
+        with self.lock:
+            if dropped := self.queue.add((statement, parameters)):
+                log.warning("journal %s: dropped %d rows that could not be written", self.path, dropped)
+
+    def write_through(self, statement: str, *parameters: object) -> None:
+        """Queue a row and write it at once, where the disk takes it."""
+        with self.lock:
+            self.add(statement, *parameters)
+            self.flush()
+
+    def flush(self) -> None:
+        """Commit where that works. Where it does not, the loop hears of it once per turn; what it has begun
+        it must be able to finish."""
+        if self._writable:
+            with contextlib.suppress(JournalError):
+                self.commit()
+
+    def read(self, statement: str, *parameters: object) -> list[Any]:
+        """Rows of the file; what is queued is written before, where that works. Raises JournalError."""
+        with self.lock:
+            self.flush()
+            try:
+                with garbled():
+                    return self.file.connection.execute(statement, parameters).fetchall()
+            except sqlite3.Error as error:
+                if not is_damage(error):
+                    raise journal_error("read", self.path, error) from error
+                self._replace(error)
+                return self.file.connection.execute(statement, parameters).fetchall()
+
+    def commit(self) -> None:
+        """Write what is queued. After a JournalError the rows stay queued."""
+        with self.lock:
+            self._writable = False
+            try:
+                with garbled():
+                    self._write_queue()
+            except sqlite3.Error as error:
+                if not is_damage(error):
+                    raise journal_error("write", self.path, error) from error
+                self._replace(error)
+                try:
+                    self._write_queue()
+                except sqlite3.Error as again:
+                    raise journal_error("write", self.path, again) from again
+            self._writable = True
+
+    def close(self) -> None:
+        """Write what is queued and let go of the file. What cannot be written is lost; the log says so."""
+        with self.lock:
+            try:
+                self.commit()
+            except JournalError as error:
+                log.error("%s; %d rows are lost", error, len(self.queue))
+            finally:
+                self.file.close()
+
+    def _write_queue(self) -> None:
+        if self.file.makeshift is not Makeshift.NONE:
+            if self.file.open_properly():
+                self.queue.put_first(interrupted(self.file.connection, self.path))
+        elif not self.file.is_there():
+            self._begin_anew(
+                f"the journal {self.path} was removed: a new one was begun; jobs go on, but what they used "
+                "before now is missing from reports"
+            )
+        while rows := self.queue.first(ROWS_AT_ONCE):
+            try:
+                with self.file.transaction() as connection:
+                    for statement, group in groupby(rows, key=lambda row: row[0]):
+                        connection.executemany(statement, [parameters for _, parameters in group])
+            except _BAD_ROW as error:
+                log.error("journal %s: a row cannot be stored (%s); storing the others", self.path, error)
+                self._store_singly(rows)
+            self.queue.written(len(rows))
+            log.debug("journal %s: %d rows written", self.path, len(rows))
+
+    def _store_singly(self, rows: list[Row]) -> None:
+        """A row that no disk will ever take must not hold up the others for ever."""
+        with self.file.transaction() as connection:
+            for statement, parameters in rows:
+                try:
+                    connection.execute(statement, parameters)
+                except _BAD_ROW as error:
+                    name = " ".join(statement.split()[:3])
+                    log.error("journal %s: lost: %s %r: %s", self.path, name, parameters, error)
+
+    def _replace(self, error: sqlite3.Error) -> None:
+        """The file turned out to be damaged while it was in use. Raises JournalError."""
+        self.file.close()
+        self._begin_anew(set_aside(self.path, error))
+
+    def _begin_anew(self, message: str) -> None:
+        self.file.close()
+        self.generation += 1
+        self._tell(message)
+        self.file.begin_anew()
+        self._writable = self._writable and self.file.makeshift is Makeshift.NONE
+
+    def _tell(self, message: str) -> None:
+        self.messages.append(message)
+        log.error("%s", message)
+        self.add(EVENT, clock.time(), None, None, "journal", stored_text(message))
+
+
+class Part:
+    """Some of a journal's calls, on the store that all of them share."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
