@@ -92,6 +92,10 @@ class GangLanes:
         """What a job has as far as others are concerned: a suspended one has nothing."""
         return job.placement if job.placement.gpus and not job.leaving else NOWHERE
 
+    def kept_until(self, job: Job) -> float:
+        """Its switch has paid off then."""
+        return -math.inf if job.keeps_until is None else job.keeps_until
+
     def enter(self, row: Row, now: float) -> float:
         """Put the job where it stands; returns when that changes by itself."""
         job, until = row.job, math.inf
@@ -104,9 +108,8 @@ class GangLanes:
             row.shape = self._shape(job, demand, wanted)
             if demand < job.gpus:
                 self._leaving[job.id] = row
-                return until
-            row.lane = NAME
-            self._lane.add_waiting(row.key, row.shape)
+            else:
+                self._wait(row)
         elif row.standing is RUNNING:
             if demand == 0:
                 row.standing = FIXED  # where nothing starts its GPUs are of use to no other job
@@ -116,10 +119,17 @@ class GangLanes:
             self._lane.add_running(row.key, demand)
         return until
 
+    def _wait(self, row: Row) -> None:
+        row.lane = NAME
+        self._lane.add_waiting(row.key, row.shape)
+
     def leave(self, row: Row) -> None:
         """Take it out again."""
         self._ready = True
         self._leaving.pop(row.id, None)
+        self._leave_lane(row)
+
+    def _leave_lane(self, row: Row) -> None:
         if row.lane is None:
             return
         row.lane = None
@@ -169,6 +179,7 @@ class GangLanes:
         if not self._ready:
             return False
         self._ready = False
+        self._admit()
         if self._lane.contested:
             if ranking.epoch != self._epoch:
                 self._epoch = ranking.epoch
@@ -269,10 +280,22 @@ class GangLanes:
             return 1
         return job.gpus // (job.request.nodes or max(1, -(-job.gpus // max(1, self._pool.largest))))
 
+    def _admit(self) -> None:
+        """A gang that is bound to drained nodes and to open ones competes for its GPUs of the open ones while
+        those of the drained ones are idle."""
+        for row in self._leaving.values():
+            drained = [gpu for gpu in _own_gpus(row.job) if gpu.node in self._pool.closed]
+            admitted = row.shape[0] != 0 and self._pool.all_idle(drained)
+            if admitted and row.lane is None:
+                self._wait(row)
+            elif not admitted:
+                self._leave_lane(row)
+
     def _let_leave(self, draft: Draft) -> None:
         """A node that is being drained gets empty when the jobs bound to it have ended: those that are off
         their GPUs go on there when all of them are idle."""
-        for row in sorted(self._leaving.values(), key=lambda r: r.key):
+        wholly = [row for row in self._leaving.values() if row.shape[0] == 0]
+        for row in sorted(wholly, key=lambda r: r.key):
             own = _own_gpus(row.job)
             if len(own) == row.job.gpus and self._pool.all_idle(own):
                 draft.put(row.id, Placement(own, row.job.allocation))

@@ -68,6 +68,9 @@ class Lanes(Room, Protocol):
     def forget(self, row: Row) -> None:
         """A job has left the cluster."""
 
+    def kept_until(self, job: Job) -> float:
+        """Until then a job that runs is not stopped, whatever its place. -inf: it may be."""
+
     def enter(self, row: Row, now: float) -> float:
         """Put a job where it stands; returns when that changes by itself."""
 
@@ -253,7 +256,7 @@ class InOrder:
             return WAITING if job.may_start else ASIDE
         if job.placement.guest(job.id):
             return FIXED
-        if not (job.may_stop and self._preempt) or _kept_until(job) > self._now + _TINY:
+        if not (job.may_stop and self._preempt) or self._lanes.kept_until(job) > self._now + _TINY:
             return FIXED
         return RUNNING
 
@@ -268,7 +271,7 @@ class InOrder:
                 row.until = row.job.held_until
         elif not (self._order.polled and row.usage.since is not None):
             row.until = min(row.until, self._order.until(row.job, row.usage, row.note, self._now))
-        kept_until = _kept_until(row.job)
+        kept_until = self._lanes.kept_until(row.job)
         if row.standing is FIXED and kept_until > self._now:
             row.until = min(row.until, kept_until)
         if row.until < math.inf:
@@ -351,7 +354,3 @@ class InOrder:
         """A note for a job that came among these."""
         among = [(peer.job, peer.usage, peer.note) for peer in peers]
         self._note(row, self._order.enter(row.job, row.usage, self._now, self._next(), among))
-
-
-def _kept_until(job: Job) -> float:
-    return -math.inf if job.keeps_until is None else job.keeps_until

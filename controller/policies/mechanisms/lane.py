@@ -83,8 +83,7 @@ class Lane:
         heapify(heads)
         starts: list[JobId] = []
         # Running jobs before `tail` stay; the `spare` GPUs of the others cover what starts took on credit.
-        # `behind`
-        # is what the running jobs from `at` on have, those behind the head.
+        # `behind` is what the running jobs from `at` on have, those behind the head.
         at, behind, tail, spare = 0, self.held, len(running), 0
         while heads and len(starts) < limit:
             key, size, _, _, _ = heads[0]
@@ -115,8 +114,10 @@ class Lane:
                 free = _try(heads, free, starts, most)
             if size <= free:
                 free -= size
-            else:
+            elif backfill:
                 stops.append(key[-1])
+            else:
+                return starts, [*stops, *(key[-1] for key in running[at:])]
         while heads and free and len(starts) < limit and (backfill or heads[0][1] <= free):
             free = _try(heads, free, starts, most)
         return starts, stops

@@ -146,6 +146,10 @@ class SliceLanes:
         """The job has left the cluster."""
         self._rows.pop(row.id, None)
 
+    def kept_until(self, job: Job) -> float:
+        """Slices bound how often jobs change places."""
+        return -math.inf
+
     def enter(self, row: Row, now: float) -> float:
         """Put the job where it stands; nothing of that changes by itself."""
         if row.standing is WAITING and not row.job.placement.allocation:

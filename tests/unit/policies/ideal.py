@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any
 
 from controller.model import (
     ALL_CHANGED,
@@ -19,6 +19,7 @@ from controller.model import (
     Changes,
     Gpu,
     GpuId,
+    GpuSet,
     Job,
     JobId,
     Memory,
@@ -33,12 +34,9 @@ from controller.model import (
     Snapshot,
     Usage,
 )
+from controller.policies.protocol import Policy
 
 GIB = 1024**3
-
-
-class Policy(Protocol):
-    def plan(self, snapshot: Snapshot, memory: Memory) -> Plan: ...
 
 
 def make_node(name: str, gpus: int, model: str = "a100", shards: int = 64, **changes: Any) -> Node:
@@ -79,6 +77,31 @@ def make_job(
     return replace(job, **changes)
 
 
+def running(job: Job, gpus: GpuSet) -> Job:
+    """On these GPUs."""
+    placement = Placement(gpus, job.placement.allocation or gpus)
+    return replace(
+        job,
+        phase=Phase.RUNNING,
+        placement=placement,
+        last=gpus,
+        promised=frozenset(),
+        may_start=False,
+        may_stop=True,
+    )
+
+
+def suspended(job: Job, gpus: GpuSet) -> Job:
+    """Bound to these GPUs, and off them."""
+    placement = Placement(frozenset(), gpus)
+    return replace(job, phase=Phase.SUSPENDED, placement=placement, last=gpus, may_start=True, may_stop=False)
+
+
+def gpu_set(*names: str) -> GpuSet:
+    """`gpu_set("n1:0", "n1:1")`."""
+    return frozenset(GpuId(name.split(":")[0], int(name.split(":")[1])) for name in names)
+
+
 @dataclass
 class Timeline:
     """Everything that happened."""
@@ -88,6 +111,10 @@ class Timeline:
     preemptions: int = 0
     plans: int = 0
     running: list[tuple[float, frozenset[int]]] = field(default_factory=list)
+
+    def jct(self, jobs: Iterable[Job]) -> list[float]:
+        """Time from submission to the end."""
+        return [self.ends[int(job.id)] - job.submit_time for job in jobs]
 
 
 class Ideal:
@@ -103,8 +130,8 @@ class Ideal:
         check: bool = True,
         keep_seconds: float = 0.0,
     ) -> None:
-        """`bound`: stopped jobs stay bound to their GPUs, as with suspend; else they are as new. `check`: compare
-        each plan with one made from nothing. `keep_seconds`: a job keeps its GPUs so long."""
+        """`bound`: stopped jobs stay bound to their GPUs, as with suspend; else they are as new. `check`:
+        compare each plan with one made from nothing. `keep_seconds`: a job keeps its GPUs so long."""
         self.make, self.policy, self.bound, self.check = make, make(), bound, check
         self.keep_seconds = keep_seconds
         self.nodes = {node.name: node for node in nodes}
@@ -118,6 +145,7 @@ class Ideal:
         self.now, self.first = 0.0, True
         self.timeline = Timeline()
         self.ends: dict[JobId, float] = {}
+        self.on_plan: Callable[[Snapshot, Plan], None] = lambda _snapshot, _plan: None
 
     def run(self, until: float = math.inf) -> Timeline:
         changed: set[JobId] = set()
@@ -171,6 +199,7 @@ class Ideal:
             self.first = False
             if self.check:
                 self.compare(snapshot, plan)
+            self.on_plan(snapshot, plan)
             self.timeline.plans += 1
             for job_id, note in plan.memory.jobs.items():
                 if note is None:

@@ -22,7 +22,8 @@ from controller.policies.orders.gittins import Gittins, IndexRules
 from controller.policies.orders.order import Order
 from controller.policies.orders.remaining import Remaining
 from controller.policies.placement.consolidation import Consolidation
-from tests.unit.policies.ideal import GIB, Ideal, Policy, make_job, make_node
+from controller.policies.protocol import Policy
+from tests.unit.policies.ideal import GIB, Ideal, make_job, make_node
 
 ORDERS: dict[str, Callable[[], Order]] = {
     "fifo": Fifo,

@@ -1,0 +1,39 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The presets with settings for short tests."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from controller.policies.assemble import make_policy
+from controller.policies.protocol import Policy
+from controller.settings.policies import PolicySettings
+
+LIMITS = [40.0, 150.0, 600.0]
+
+
+def preset(name: str, *moves: str, **settings: Any) -> Callable[[], Policy]:
+    """Makes the policy of this name, with these of its own settings."""
+    made = PolicySettings(name=name, moves=list(moves), **{name.replace("-", "_"): settings})
+    return lambda: make_policy(made)
+
+
+def las(**settings: Any) -> Callable[[], Policy]:
+    return preset("tiresias-las", **{"queue_limits": LIMITS, **settings})
+
+
+POLICIES: dict[str, Callable[[], Policy]] = {
+    "fifo": preset("fifo"),
+    "fifo-skip": preset("fifo-skip"),
+    "sjf": preset("sjf"),
+    "srtf": preset("srtf"),
+    "srsf": preset("srsf"),
+    "las": las(promote_knob_ratio=2.0),
+    "las by entry": las(order="queue-entry", promote_knob_ratio=0.0),
+    "las late": las(order="queue-entry", demotion="at-events"),
+    "las strict": las(backfill=False),
+    "las undiscretised": las(discretised=False, interval_seconds=10.0),
+    "gittins": preset("tiresias-gittins", queue_limits=LIMITS, interval_seconds=10.0, samples_needed=3),
+}
+"""All that make gangs."""

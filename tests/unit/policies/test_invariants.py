@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What must hold for any jobs (SPEC 5.1). `Ideal` itself checks after every plan that gangs are whole and
+alone on their GPUs, and that a plan made from what changed equals one made from nothing."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from controller.model import Job, JobId, Plan, Profile, Snapshot
+from controller.policies.orders.gittins_index import Distribution
+from tests.unit.policies.ideal import Ideal, cluster, make_job
+from tests.unit.policies.presets import LIMITS, POLICIES, las
+
+Shared = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def jobs_of(seed: int, count: int = 14, sizes: tuple[int, ...] = (1, 1, 2, 4, 8)) -> list[Job]:
+    rng = random.Random(seed)
+    now, made = 0.0, []
+    for number in range(1, count + 1):
+        made.append(make_job(number, rng.choice(sizes), float(rng.randint(1, 120)), submit=now))
+        now += rng.choice([0, 0, 1, 7, 30])
+    return made
+
+
+@Shared
+@given(seed=st.integers(0, 10**6), name=st.sampled_from(sorted(POLICIES)))
+def test_every_job_ends_with_exactly_its_time_on_gpus(seed: int, name: str) -> None:
+    jobs = jobs_of(seed)
+    timeline = Ideal(POLICIES[name], cluster(2, 4), jobs).run()
+    assert timeline.ends.keys() == {int(j.id) for j in jobs}
+    for each in jobs:
+        ran = sum(end - begin for begin, end in timeline.runs[int(each.id)])
+        assert ran == pytest.approx(each.request.duration_seconds, abs=1e-6)
+    gpu_seconds = sum((j.request.duration_seconds or 0) * j.gpus for j in jobs)
+    first = min(begin for runs in timeline.runs.values() for begin, _ in runs)
+    assert gpu_seconds <= 8 * (max(timeline.ends.values()) - first) + 1e-6
+
+
+@Shared
+@given(
+    seed=st.integers(0, 10**6),
+    knob=st.sampled_from([0.0, 0.5, 2.0]),
+    order=st.sampled_from(["start-time", "queue-entry"]),
+)
+def test_queues_only_grow_but_by_promotion_and_hold_their_service(seed: int, knob: float, order: str) -> None:
+    ideal = Ideal(las(promote_knob_ratio=knob, order=order), cluster(2, 4), jobs_of(seed))
+    seen: dict[JobId, tuple[int, float]] = {}
+
+    def watch(snapshot: Snapshot, plan: Plan) -> None:
+        notes = {**ideal.notes, **plan.memory.jobs}
+        for job_id in snapshot.jobs:
+            note = notes[job_id]
+            assert note is not None
+            queue, forgiven = note[0], note[5]
+            service = snapshot.usage_of(job_id).served(snapshot.time) - forgiven
+            low = LIMITS[queue - 1] if queue else 0.0
+            high = LIMITS[queue] if queue < len(LIMITS) else float("inf")
+            assert low - 1e-5 <= service < high + 1e-5, (job_id, queue, service)
+            before_queue, before_forgiven = seen.get(job_id, (0, 0.0))
+            if forgiven != before_forgiven:
+                assert knob > 0 and queue == 0 and service == pytest.approx(0, abs=1e-6)
+            else:
+                assert queue >= before_queue
+            seen[job_id] = (queue, forgiven)
+
+    ideal.on_plan = watch
+    ideal.run()
+
+
+@Shared
+@given(seed=st.integers(0, 10**6))
+def test_many_queues_come_to_least_attained_service(seed: int) -> None:
+    """MLFQ with ever more queues orders as 2D-LAS does: compared after each unit of time."""
+    jobs = [
+        make_job(int(j.id), j.gpus, float(int(j.request.duration_seconds or 1) % 9 + 1))
+        for j in jobs_of(seed, 5, (1, 2, 4))
+    ]
+    whole = las(discretised=False, interval_seconds=1.0)
+    fine = las(queue_limits=[float(i) for i in range(1, 33)], promote_knob_ratio=0.0)
+    exact = Ideal(whole, cluster(1, 4), jobs).run()
+    queues = Ideal(fine, cluster(1, 4), jobs).run()
+    spread = max(j.gpus for j in jobs) * 2
+    total = sum(exact.jct(jobs)), sum(queues.jct(jobs))
+    assert abs(total[0] - total[1]) <= spread * len(jobs)
+
+
+@given(
+    sizes=st.lists(st.floats(1, 1e6), min_size=1, max_size=60),
+    attained=st.floats(0, 1e6),
+    quantum=st.floats(0.1, 1e6),
+)
+@example(sizes=[592641.32, 1e6], attained=999999.9999999999, quantum=1.0)
+def test_no_quantum_beats_the_supremum(sizes: list[float], attained: float, quantum: float) -> None:
+    distribution = Distribution(sizes)
+    assert distribution.index(attained, quantum) <= distribution.supremum(attained) * (1 + 1e-6) + 1e-12
+
+
+@given(size=st.floats(10, 1e5), part=st.floats(0, 0.99))
+def test_equal_sizes_give_one_over_what_is_left(size: float, part: float) -> None:
+    attained = size * part
+    assert Distribution([size] * 7).supremum(attained) == pytest.approx(1 / (size - attained), rel=1e-6)
+
+
+def test_exponential_sizes_give_a_constant_index() -> None:
+    rng = random.Random(1)
+    distribution = Distribution([rng.expovariate(1 / 1000) for _ in range(200_000)])
+    for attained in (0.0, 500.0, 1500.0, 3000.0):
+        assert distribution.index(attained, 500.0) == pytest.approx(1 / 1000, rel=0.03)
+
+
+@Shared
+@given(seed=st.integers(0, 10**6))
+def test_skewed_gangs_are_on_as_few_nodes_as_possible(seed: int) -> None:
+    skewed = Profile(state_bytes=1000, largest_tensor_bytes=700)
+    ideal = Ideal(las(consolidate_wait_seconds=0.0), cluster(3, 4), jobs_of(seed, sizes=(1, 2, 3, 4)))
+    ideal.profiles = {job.id: skewed for job in ideal.arrivals if job.id % 2}
+
+    def watch(_snapshot: Snapshot, plan: Plan) -> None:
+        for job_id, target in plan.targets.items():
+            if job_id % 2:
+                assert len({gpu.node for gpu in target.placement.gpus}) <= 1
+
+    ideal.on_plan = watch
+    ideal.run()
+
+
+def test_a_user_who_names_nodes_gets_them() -> None:
+    job = make_job(1, 4, 10)
+    spread = replace(job, request=replace(job.request, nodes=2))
+    ideal = Ideal(las(), cluster(2, 4), [spread])
+    found: list[int] = []
+    ideal.on_plan = lambda _snapshot, plan: found.extend(
+        len({gpu.node for gpu in target.placement.gpus}) for target in plan.targets.values()
+    )
+    ideal.run()
+    assert found == [2]

@@ -1,0 +1,95 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Plans that start no more than so many jobs at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.model import Plan, Snapshot
+from controller.policies.mechanisms.gang_lanes import GangLanes
+from controller.policies.mechanisms.in_order import InOrder
+from controller.policies.orders.attained import Continuous, QueueRules
+from controller.policies.orders.gittins import Gittins, IndexRules
+from controller.policies.placement.consolidation import Consolidation
+from controller.policies.protocol import Policy
+from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
+from tests.unit.policies.test_invariants import Shared, jobs_of
+from tests.unit.policies.test_random import ORDERS as WITH_EPOCHS
+
+ORDERS = {
+    **WITH_EPOCHS,
+    # Ranks hold for the moment only: within an epoch a job that is stopped gets another one.
+    "continuous": lambda: Continuous(every_seconds=0.0),
+    "gittins": lambda: Gittins(
+        QueueRules(limits=(20.0,)), IndexRules(samples_needed=3, every_seconds=0.0, quantum_gpu_seconds=20.0)
+    ),
+}
+BY_ENTRY = {"las-entry"}
+"""Whose order is that in which jobs were stopped, so that it matters which plan stopped them."""
+
+
+def make(name: str, portion: int) -> Callable[[], Policy]:
+    preempt = name != "fifo"
+    return lambda: InOrder(
+        ORDERS[name](), GangLanes(Consolidation(), preempt=preempt, most_starts=portion), preempt=preempt
+    )
+
+
+def run(name: str, seed: int, portion: int, nodes: int) -> tuple[Timeline, list[int]]:
+    """What happens on eight GPUs, and how many jobs each plan starts."""
+    starts: list[int] = []
+
+    def count(snapshot: Snapshot, plan: Plan) -> None:
+        begin = [
+            i
+            for i, target in plan.targets.items()
+            if target.placement.gpus and not snapshot.jobs[i].placement.gpus
+        ]
+        starts.append(len(begin))
+
+    ideal = Ideal(make(name, portion), cluster(nodes, 8 // nodes), jobs_of(seed))
+    ideal.on_plan = count
+    return ideal.run(), starts
+
+
+PORTIONS = {
+    "seed": st.integers(0, 10**6),
+    "name": st.sampled_from(sorted(ORDERS)),
+    "portion": st.integers(1, 4),
+}
+
+
+@Shared
+@given(**PORTIONS)
+def test_in_portions_all_comes_to_the_same(seed: int, name: str, portion: int) -> None:
+    at_once, _ = run(name, seed, 10**6, nodes=1)
+    in_portions, starts = run(name, seed, portion, nodes=1)
+    assert max(starts) <= portion
+    if name in BY_ENTRY:
+        assert in_portions.ends.keys() == at_once.ends.keys()
+    else:
+        assert in_portions.ends == at_once.ends
+        assert in_portions.runs == at_once.runs
+
+
+@Shared
+@given(**PORTIONS)
+def test_on_several_nodes_all_jobs_end(seed: int, name: str, portion: int) -> None:
+    """There it matters which GPUs are left by the plan before."""
+    timeline, starts = run(name, seed, portion, nodes=2)
+    assert max(starts) <= portion
+    assert len(timeline.ends) == 14
+
+
+@pytest.mark.parametrize("name", sorted(ORDERS))
+def test_two_of_four_start_and_the_next_plan_is_made_at_once(name: str) -> None:
+    ideal = Ideal(make(name, 2), cluster(1, 4), [make_job(n, 1, 10.0) for n in range(1, 5)])
+    seen: list[tuple[int, bool]] = []
+    ideal.on_plan = lambda snapshot, plan: seen.append((len(plan.targets), plan.wake_at == snapshot.time))
+    timeline = ideal.run()
+    assert seen[0] == (2, True)
+    assert timeline.ends == dict.fromkeys(range(1, 5), 10.0)
