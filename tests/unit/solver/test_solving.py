@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Problems as data, and what HiGHS and Clarabel make of them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.model import Cone, Problem, ProblemKind, Program, Solution, SolutionStatus
+from controller.solver import ImmediateSolver
+from controller.solver.frames import Nonsense, decode
+
+BOTH = list(ProblemKind)
+
+
+def solved(problem: Problem) -> Solution:
+    solver = ImmediateSolver()
+    solver.submit("x", problem, lambda: None)
+    return solver.take()["x"]
+
+
+def max_min(rates: list[list[float]], gpus: list[float]) -> Program:
+    """Variables: the least rate, then the fraction of time of each job on each GPU type, job by job."""
+    program = Program()
+    (least,) = program.variables(1, cost=-1.0)
+    fractions = [program.variables(len(gpus)) for _ in rates]
+    for of_job, rate in zip(fractions, rates, strict=True):
+        for fraction in of_job:
+            program.at_most([(fraction, -1.0)], 0.0)
+        program.at_most([(fraction, 1.0) for fraction in of_job], 1.0)
+        program.at_most([(least, 1.0), *((f, -r) for f, r in zip(of_job, rate, strict=True))], 0.0)
+    for number, count in enumerate(gpus):
+        program.at_most([(of_job[number], 1.0) for of_job in fractions], count)
+    return program
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_max_min_fairness_of_the_gavel_paper(kind: ProblemKind) -> None:
+    """Vector A of the specification: three jobs, one V100 and one K80, rates of 40/10, 12/4 and 100/50,
+    normalised by what an equal split gives."""
+    table = [[40.0, 10.0], [12.0, 4.0], [100.0, 50.0]]
+    rates = [[rate / sum(row) * 2 for rate in row] for row in table]
+    found = solved(Problem(kind, max_min(rates, [1.0, 1.0]).data()))
+    assert found.status is SolutionStatus.OPTIMAL
+    expected = (8 / 11, 5 / 11, 0, 5 / 11, 1 / 11, 1 / 11, 10 / 11)
+    assert found.values == pytest.approx(expected, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_what_has_no_solution_says_so(kind: ProblemKind) -> None:
+    program = Program()
+    (x,) = program.variables(1, cost=1.0)
+    program.at_most([(x, 1.0)], 1.0)
+    assert solved(Problem(kind, program.data())).status is SolutionStatus.UNBOUNDED
+    program.at_most([(x, -1.0)], -2.0)
+    found = solved(Problem(kind, program.data()))
+    assert found.status is SolutionStatus.INFEASIBLE
+    assert found.values == () and found.error == ""
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_equal_is_equal(kind: ProblemKind) -> None:
+    program = Program()
+    x, y = program.variables(2, cost=1.0)
+    program.equal([(x, 1.0), (y, 2.0)], 4.0)
+    program.at_most([(x, -1.0)], -1.0)
+    program.at_most([(y, -1.0)], 0.0)
+    assert solved(Problem(kind, program.data())).values == pytest.approx((1.0, 1.5), abs=1e-6)
+
+
+def test_a_second_order_cone() -> None:
+    """The point of a disc of radius 2 that is farthest along (-1, -1)."""
+    program = Program()
+    x, y = program.variables(2, cost=1.0)
+    program.cone(Cone.SECOND_ORDER, [([], 2.0), ([(x, 1.0)], 0.0), ([(y, 1.0)], 0.0)])
+    found = solved(Problem(ProblemKind.CONIC, program.data()))
+    assert found.values == pytest.approx((-math.sqrt(2), -math.sqrt(2)), abs=1e-6)
+
+
+def test_an_exponential_cone() -> None:
+    """The largest logarithm: x <= log 5."""
+    program = Program()
+    (x,) = program.variables(1, cost=-1.0)
+    program.cone(Cone.EXPONENTIAL, [([(x, -1.0)], 0.0), ([], 1.0), ([], 5.0)])
+    assert solved(Problem(ProblemKind.CONIC, program.data())).values == pytest.approx(
+        (math.log(5),), abs=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        (ProblemKind.LINEAR, {"cones": [["second-order", 1]]}, "no cone"),
+        (ProblemKind.CONIC, {"cones": [["cube", 1]]}, "cube"),
+        (ProblemKind.CONIC, {"cones": [["nonnegative", 7]]}, ""),
+        (ProblemKind.LINEAR, {"rows": [9]}, ""),
+        (ProblemKind.LINEAR, {"values": ["many"]}, ""),
+        (ProblemKind.LINEAR, {"limits": None}, ""),
+    ],
+)
+def test_a_problem_that_is_stated_wrongly_fails_alone(
+    kind: ProblemKind, change: dict[str, Any], said: str
+) -> None:
+    program = Program()
+    (x,) = program.variables(1, cost=-1.0)
+    program.at_most([(x, 1.0)], 1.0)
+    assert solved(Problem(kind, program.data())).values == pytest.approx((1.0,), abs=1e-6)
+    found = solved(Problem(kind, {**program.data(), **change}))
+    assert found.status is SolutionStatus.FAILED
+    assert found.error and said in found.error
+
+
+RATES = st.lists(st.lists(st.floats(0.1, 10.0), min_size=2, max_size=2), min_size=1, max_size=8)
+
+
+@settings(max_examples=40, deadline=None)
+@given(RATES, st.lists(st.integers(1, 4), min_size=2, max_size=2))
+def test_both_solvers_find_the_same_optimum(rates: list[list[float]], gpus: list[int]) -> None:
+    program = max_min(rates, [float(count) for count in gpus])
+    best = []
+    for kind in BOTH:
+        values = solved(Problem(kind, program.data())).values
+        fractions = [values[1 + 2 * job : 3 + 2 * job] for job in range(len(rates))]
+        assert all(fraction > -1e-6 for of_job in fractions for fraction in of_job)
+        assert all(sum(of_job) < 1 + 1e-6 for of_job in fractions)
+        for number, count in enumerate(gpus):
+            assert sum(of_job[number] for of_job in fractions) < count + 1e-5
+        best.append(values[0])
+    assert best[0] == pytest.approx(best[1], rel=1e-5, abs=1e-6)
+
+
+def test_rows_that_follow_each_other_make_one_block() -> None:
+    program = Program()
+    x, y = program.variables(2)
+    program.at_most([(x, 1.0)], 1.0)
+    program.at_most([(y, 1.0)], 2.0)
+    program.equal([(x, 1.0)], 0.5)
+    program.cone(Cone.SECOND_ORDER, [([], 1.0), ([(x, 1.0)], 0.0)])
+    program.cone(Cone.SECOND_ORDER, [([], 1.0), ([(y, 1.0)], 0.0)])
+    data = program.data()
+    assert data["cones"] == [["nonnegative", 2], ["zero", 1], ["second-order", 2], ["second-order", 2]]
+    assert data["limits"] == [1.0, 2.0, 0.5, 1.0, 0.0, 1.0, 0.0]
+    assert (data["rows"], data["columns"]) == ([0, 1, 2, 4, 6], [0, 1, 0, 0, 1])
+
+
+def test_the_identity_says_what_a_solution_depends_on() -> None:
+    data = max_min([[1.0, 2.0]], [1.0, 1.0]).data()
+    problem = Problem(ProblemKind.LINEAR, data, subject={"jobs": [1]})
+    assert problem.identity == "f376120f70c7b35c"  # in every run
+    assert problem.identity == Problem(ProblemKind.LINEAR, data, 5.0, {"jobs": [1]}).identity
+    others = [
+        Problem(ProblemKind.CONIC, data, subject={"jobs": [1]}),
+        Problem(ProblemKind.LINEAR, data, subject={"jobs": [2]}),
+        Problem(ProblemKind.LINEAR, {**data, "cost": [1.0, 0.0, 0.0]}, subject={"jobs": [1]}),
+    ]
+    assert len({problem.identity, *(other.identity for other in others)}) == 4
+    with pytest.raises(ValueError):
+        Problem(ProblemKind.LINEAR, {"cost": [object()]})
+
+
+def test_the_same_problem_is_solved_once_unless_it_failed() -> None:
+    solver, calls = ImmediateSolver(), []
+    good = Problem(ProblemKind.LINEAR, max_min([[1.0, 2.0]], [1.0, 1.0]).data())
+    bad = Problem(ProblemKind.LINEAR, {**good.data, "limits": None})
+    for problem, expected in ((good, 1), (good, 1), (bad, 2), (bad, 3), (good, 4)):
+        solver.submit("x", problem, lambda: calls.append(1))
+        assert len(calls) == expected
+    assert solver.take()["x"].status is SolutionStatus.OPTIMAL
+    assert solver.take() == {}
+
+
+@pytest.mark.parametrize("body", [b"", b"word", b"\x00" * 40])
+def test_an_answer_that_is_none_is_told(body: bytes) -> None:
+    with pytest.raises(Nonsense):
+        decode(Problem(ProblemKind.LINEAR, {"cost": [1.0]}), body)
