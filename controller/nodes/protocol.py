@@ -85,7 +85,7 @@ class AgentError(Exception):
 
 def _unique(numbers: tuple[int, ...]) -> tuple[int, ...]:
     if len(set(numbers)) != len(numbers):
-        raise ValueError("the same number twice")
+        raise ValueError("the same GPU or job twice")
     return numbers
 
 

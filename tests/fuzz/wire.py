@@ -41,7 +41,7 @@ from controller.requests import InvalidRequest, parse_request
 from tests.fuzz import mutations
 from tests.fuzz.target import Target
 from tests.unit.api import scene
-from tests.unit.cluster import recordings
+from tests.unit.slurm import recordings
 
 NOW = 1_800_000_000.0
 

@@ -105,8 +105,9 @@ def test_what_a_rank_publishes(block: Block, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_rank_blocks_at_the_target_and_nowhere_else(block: Block) -> None:
-    trainer = Trainer(gandiva.attach())
+    session = gandiva.attach()
     sequence = block.command(Verb.PAUSE, 25)
+    trainer = Trainer(session)
     assert block.wait_for(State.BLOCKED, sequence=sequence).steps_done == 25
     # A higher target: it goes on to there, as other ranks may already be past this boundary.
     sequence = block.command(Verb.PAUSE, 31)

@@ -14,9 +14,8 @@ from typing import Any
 
 import pytest
 
-from controller.nodes import protocol
-
 from controller.agent import main as agent
+from controller.nodes import protocol
 from controller.nodes.protocol import MAX_LINE_BYTES
 
 from .conftest import NODE, PATIENCE_SECONDS, ROOT, Rig
@@ -92,7 +91,24 @@ def raw(rig: Rig) -> Iterator[Raw]:
         (b'{"id":1,"verb":"forget","args":{"job_id":0},"deadline_seconds":1}', "job_id"),
         (
             b'{"id":1,"verb":"prepare","args":{"job_id":1,"uid":5,"gpus":[0,0]},"deadline_seconds":1}',
-            "the same GPU twice",
+            "the same GPU or job twice",
+        ),
+        (
+            b'{"id":1,"verb":"prepare","args":{"job_id":1,"uid":5,"gpus":[0],"beside":[2,2]},"deadline_seconds":1}',
+            "the same GPU or job twice",
+        ),
+        (
+            b'{"id":1,"verb":"prepare","args":{"job_id":1,"uid":5,"gpus":[0],"beside":[1]},"deadline_seconds":1}',
+            "job 1 beside itself",
+        ),
+        (
+            b'{"id":1,"verb":"resume","args":{"job_id":1,"gpus":[0],"deadline_seconds":1,"beside":[-2]},"deadline_seconds":1}',
+            "beside",
+        ),
+        (
+            b'{"id":1,"verb":"resume","args":{"job_id":1,"gpus":[0],"deadline_seconds":1,"beside":[%s]},"deadline_seconds":1}'
+            % b",".join(b"%d" % job_id for job_id in range(2, 70)),
+            "at most 64 items",
         ),
         (
             b'{"id":1,"verb":"prepare","args":{"job_id":1,"uid":5,"gpus":[0],"binding":[1]},"deadline_seconds":1}',

@@ -20,11 +20,11 @@ import pytest
 from pydantic import BaseModel
 
 from checkpointing.driver_process import DriverProcesses
-from controller.nodes import protocol
 from controller.agent.deadline import Deadline
 from controller.agent.gpus import GpuReader, GpuReading, Reading
 from controller.agent.node import AgentSettings
 from controller.agent.verbs import NodeAgent
+from controller.nodes import protocol
 
 from .conftest import PATIENCE_SECONDS, ROOT
 

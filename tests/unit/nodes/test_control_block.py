@@ -18,17 +18,15 @@ from pathlib import Path
 import pytest
 
 from checkpointing.driver_process import DriverProcesses
-from controller.agent import control_block
-from controller.agent import rank_room
+from controller.agent import control_block, rank_room
 from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
 from controller.agent.deadline import Deadline
 from controller.agent.file_lock import try_lock
 from controller.agent.gpus import GpuReader, NvmlSource
 from controller.agent.node import AgentSettings
-from controller.nodes.port import NodePhase
 from controller.agent.processes import Processes
-from controller.nodes.protocol import AgentError, ErrorKind
 from controller.agent.verbs import NodeAgent
+from controller.nodes.protocol import AgentError, ErrorKind, NodePhase
 from gandiva import layout
 from gandiva.layout import Verb
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from controller.model import JobId
-from controller.nodes.port import NodePhase
+from controller.nodes.protocol import NodePhase
 from controller.nodes.remote import RemoteNodes
 from tests.unit.jobside.need_torch import need_torch
 

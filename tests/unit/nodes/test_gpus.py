@@ -164,13 +164,15 @@ def holder(job: int | None, size: int, gpu: int = 0, pid: int = 1) -> Holder:
 def test_who_is_in_the_way() -> None:
     allowance = {5: 100}
     seen = occupancy(holder(5, 60, pid=1), holder(5, 40, pid=2), holder(6, 1, gpu=1, pid=3))
-    assert seen.others([0], 7, lambda job: allowance.get(job, 0)) == []
-    assert [found.pid for found in seen.others([1], 7, lambda job: allowance.get(job, 0))] == [3]
-    assert seen.others([1], 6, lambda _: 0) == []
+    assert seen.others([0], {7}, lambda job: allowance.get(job, 0)) == []
+    assert [found.pid for found in seen.others([1], {7}, lambda job: allowance.get(job, 0))] == [3]
+    assert seen.others([1], {6}, lambda _: 0) == []
+    assert seen.others([1], {7, 6}, lambda _: 0) == [], "it may be beside this one"
+    assert len(seen.others([0, 1], {7, 6}, lambda _: 0)) == 2, "and beside no other"
     over = occupancy(holder(5, 60, pid=1), holder(5, 41, pid=2))
-    assert len(over.others([0], 7, lambda job: allowance.get(job, 0))) == 2
+    assert len(over.others([0], {7}, lambda job: allowance.get(job, 0))) == 2
     unknown = occupancy(holder(None, 1))
-    assert len(unknown.others([0], 7, lambda _: 1 << 40)) == 1
+    assert len(unknown.others([0], {7}, lambda _: 1 << 40)) == 1
 
 
 def test_what_cannot_be_read_is_named() -> None:

@@ -14,11 +14,11 @@ from typing import TypeVar
 
 import pytest
 
-from controller.model import JobId
 from controller.agent.control_block import ControlBlock, ControlBlocks
-from controller.nodes.port import NodePhase
 from controller.agent.processes import Processes
 from controller.agent.rank_files import read_ranks
+from controller.model import JobId
+from controller.nodes.protocol import NodePhase
 from controller.nodes.remote import RemoteNodes
 from gandiva.layout import Verb
 

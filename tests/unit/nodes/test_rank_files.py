@@ -13,9 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.nodes.port import RankState
 from controller.agent.processes import Processes, ProcessId
-from controller.nodes.protocol import MAX_RANKS, MAX_STEP
 from controller.agent.rank_files import (
     GLANCE_SECONDS,
     PATIENCE_SECONDS,
@@ -24,6 +22,7 @@ from controller.agent.rank_files import (
     check_record,
     read_ranks,
 )
+from controller.nodes.protocol import MAX_RANKS, MAX_STEP, RankState
 from gandiva import layout
 
 JOB = 12

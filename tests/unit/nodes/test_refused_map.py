@@ -6,8 +6,7 @@ from __future__ import annotations
 import pytest
 
 from controller.errors import NodeError
-from controller.nodes.port import NodePhase
-from controller.nodes.protocol import ErrorKind
+from controller.nodes.protocol import ErrorKind, NodePhase
 from controller.nodes.remote import RemoteNodes
 
 from .conftest import MIB, NODE, Job, Rig, job_sample

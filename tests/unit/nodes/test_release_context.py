@@ -11,8 +11,7 @@ import pytest
 
 from controller.errors import NodeError
 from controller.model import JobId
-from controller.nodes.port import NodePhase
-from controller.nodes.protocol import ErrorKind
+from controller.nodes.protocol import ErrorKind, NodePhase
 from controller.nodes.remote import RemoteNodes
 
 from .conftest import CONTEXT_BYTES, MIB, NODE, ROOT, Job, Rig, eventually, job_sample, sample

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from controller.errors import NodeError
-from controller.nodes.port import NodePhase
-from controller.nodes.protocol import ErrorKind
+from controller.nodes.protocol import ErrorKind, NodePhase
 from controller.nodes.remote import RemoteNodes
 from controller.settings.schema import SuspendSettings
 
@@ -122,7 +121,7 @@ def test_what_others_keep_is_not_promised_to_a_job_that_comes_back(rig: Rig) -> 
         assert refused.value.kind == ErrorKind.GPU_BUSY.value
         free, needed = (80 << 10) - (kept >> 20), 60000 + (CONTEXT_BYTES >> 20)
         assert f"GPU 0 has {free} MiB free, job 2 needs {needed} MiB" in refused.value.message
-        assert f"jobs that are off it keep {kept >> 20} MiB there" in refused.value.message
+        assert f"other jobs have {kept >> 20} MiB there" in refused.value.message
         assert (await job_sample(nodes, large)).phase is NodePhase.YIELDED  # nothing was touched
 
         await resume(nodes, 3, [0], [0])

@@ -12,16 +12,16 @@ from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
 import pytest
-
 from controller.actions import Suspend
 from controller.clock import SystemClock
-from controller.slurm.port import JobState, SlurmGpu, SlurmNode
 from controller.executor import Executor, ExecutorSettings
 from controller.memory import JobMemory, Memory
-from controller.model import GpuId, Job, JobId, Node, Phase, Request, Snapshot, SuspendMethod
-from controller.nodes.port import NodePhase
-from controller.nodes.remote import RemoteNodes
 from controller.observation import make_job, make_node
+
+from controller.model import GpuId, Job, JobId, Node, Phase, Request, Snapshot, SuspendMethod
+from controller.nodes.protocol import NodePhase
+from controller.nodes.remote import RemoteNodes
+from controller.slurm.port import JobState, SlurmGpu, SlurmNode
 
 from .conftest import CONTEXT_BYTES, MIB, NODE, ROOT, Rig, eventually, job_sample, sample
 from .test_yield_and_resume import prepare, resume

@@ -9,14 +9,15 @@ import os
 import shutil
 import signal
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from controller.errors import NodeError
 from controller.model import JobId
-from controller.nodes.port import NodePhase, Offload, RankState
-from controller.nodes.protocol import ErrorKind
+from controller.nodes.port import Offload
+from controller.nodes.protocol import ErrorKind, NodePhase, RankState
 from controller.nodes.remote import RemoteNodes
 
 from .conftest import CONTEXT_BYTES, MIB, NODE, PATIENCE_SECONDS, Rig, eventually, job_sample, sample
@@ -30,9 +31,17 @@ def digests(results: list[dict[str, object]]) -> list[object]:
     return [result["digest"] for result in results]
 
 
-async def prepare(nodes: RemoteNodes, job_id: int, gpus: list[int], binding: list[int]) -> None:
+async def prepare(
+    nodes: RemoteNodes, job_id: int, gpus: list[int], binding: list[int], beside: Sequence[int] = ()
+) -> None:
     await nodes.prepare(
-        NODE, JobId(job_id), uid=os.getuid(), gpus=gpus, binding=binding, deadline_seconds=20.0
+        NODE,
+        JobId(job_id),
+        uid=os.getuid(),
+        gpus=gpus,
+        binding=binding,
+        beside=frozenset(map(JobId, beside)),
+        deadline_seconds=20.0,
     )
 
 
@@ -61,8 +70,17 @@ async def checkpoint(nodes: RemoteNodes, job_id: int, limit: int = 0) -> Offload
     return done
 
 
-async def resume(nodes: RemoteNodes, job_id: int, gpus: list[int], binding: list[int]) -> None:
-    await nodes.resume(NODE, JobId(job_id), gpus=gpus, binding=binding, deadline_seconds=20.0)
+async def resume(
+    nodes: RemoteNodes, job_id: int, gpus: list[int], binding: list[int], beside: Sequence[int] = ()
+) -> None:
+    await nodes.resume(
+        NODE,
+        JobId(job_id),
+        gpus=gpus,
+        binding=binding,
+        beside=frozenset(map(JobId, beside)),
+        deadline_seconds=20.0,
+    )
 
 
 def test_two_ranks_stop_at_one_step_and_end_as_if_nothing_had_happened(rig: Rig) -> None:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
+from controller.model import JobId
 from controller.slurm.command import CommandTransport
 from controller.slurm.commands import clean_environment, run
 from controller.slurm.factory import open_cluster
 from controller.slurm.gres import BoundRequest
 from controller.slurm.transport import BindChange, UnbindChange
-from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
-from controller.model import JobId
-from tests.unit.cluster import recordings
-from tests.unit.cluster.factories import job_record
+from tests.unit.slurm import recordings
+from tests.unit.slurm.factories import job_record
 
 RELEASE = recordings.RELEASES[-1]
 Fake = Callable[[str, str], None]

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.model import GpuId, GpuSet
 from controller.slurm.gres import (
     Gres,
     asks_whole_gpus,
@@ -22,7 +23,6 @@ from controller.slurm.gres import (
     tres_memory_mib,
 )
 from controller.slurm.port import SlurmGpu
-from controller.model import GpuId, GpuSet
 
 NODE = "gpu:a100_0:1(S:0-1),gpu:a100_1:1(S:0-1),shard:a100_0:16(S:0-1),shard:a100_1:16(S:0,1)"
 USED = (

@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
+from controller.errors import ClusterRefused, ClusterUnavailable, SettingsError, UnknownJob
+from controller.model import GpuId, JobId
 from controller.slurm import pyslurm_worker
+from controller.slurm.adapter import SlurmCluster
 from controller.slurm.factory import open_cluster
 from controller.slurm.gres import BoundRequest
 from controller.slurm.pyslurm import PyslurmTransport, _Worker
-from controller.slurm.adapter import SlurmCluster
 from controller.slurm.transport import BindChange
-from controller.errors import ClusterRefused, ClusterUnavailable, SettingsError, UnknownJob
-from controller.model import GpuId, JobId
-from tests.unit.cluster.factories import REQUEST
+from tests.unit.slurm.factories import REQUEST
 
 JOB = JobId(7)
 NODE = {

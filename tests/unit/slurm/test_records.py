@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.errors import ClusterUnavailable
+from controller.model import GpuId, JobId
 from controller.slurm.port import JobState
 from controller.slurm.pyslurm_worker import JOB_FIELDS, NODE_FIELDS
 from controller.slurm.records import (
@@ -21,9 +23,7 @@ from controller.slurm.records import (
     slurm_node,
 )
 from controller.slurm.replies import any_jobs, gandiva_jobs, nodes
-from controller.errors import ClusterUnavailable
-from controller.model import GpuId, JobId
-from tests.unit.cluster.factories import REQUEST, job_record, node_record, running_record
+from tests.unit.slurm.factories import REQUEST, job_record, node_record, running_record
 
 NOW = 2000.0
 

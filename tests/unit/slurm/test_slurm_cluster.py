@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from controller.slurm.port import ClusterPort, JobState
-from controller.slurm.records import JobRecord
-from controller.slurm.adapter import MAX_WAITING_TASKS, REVOKED_SECONDS, SlurmCluster
-from controller.slurm.states import REQUEUED_HELD
-from controller.slurm.transport import BindChange, Load, UnbindChange
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, JobId
 from controller.simulation.virtual_time import run_virtual
-from tests.unit.cluster.factories import REQUEST, job_record, node_record, running_record
+from controller.slurm.adapter import MAX_WAITING_TASKS, REVOKED_SECONDS, SlurmCluster
+from controller.slurm.port import ClusterPort, JobState
+from controller.slurm.records import JobRecord
+from controller.slurm.states import REQUEUED_HELD
+from controller.slurm.transport import BindChange, Load, UnbindChange
+from tests.unit.slurm.factories import REQUEST, job_record, node_record, running_record
 
 JOB = JobId(7)
 N1 = frozenset({GpuId("n1", 0), GpuId("n1", 1)})
