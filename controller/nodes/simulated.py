@@ -181,7 +181,8 @@ class SimulatedNodes:
         beside: frozenset[JobId] = frozenset(),
     ) -> None:
         block = self._block(node, job_id)
-        if self.cluster.jobs[job_id].state is JobState.SUSPENDED:
+        job = self.cluster.jobs.get(job_id)
+        if job is not None and job.state is JobState.SUSPENDED:
             raise NodeError(node, "driver", f"job {job_id} is frozen: Slurm must resume it first")
         if block.off:
             self._refuse_busy(node, job_id, gpus, beside)

@@ -3,4 +3,4 @@
 
 import pytest
 
-pytest.register_assert_rewrite("tests.contract.cluster_port_contract")
+pytest.register_assert_rewrite("tests.contract.cluster_port_contract", "tests.contract.node_port_contract")

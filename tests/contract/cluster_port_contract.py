@@ -15,9 +15,9 @@ from typing import Any, Protocol
 
 import pytest
 
-from controller.slurm.port import ClusterPort, JobState, SlurmJob
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, GpuSet, JobId
+from controller.slurm.port import ClusterPort, JobState, SlurmJob
 
 NO_JOB = JobId(999_999)
 PATIENCE_SECONDS = 60.0
@@ -333,6 +333,34 @@ class ClusterPortContract:
         assert {owner for _, _, owner in held} == {job_id}
         assert len({node for node, _, _ in held}) == 1
         assert job_id not in {job.id for job in (await world.port.observe()).jobs}
+
+    async def test_views_one_after_the_other_show_each_job_as_it_is(self, world: World) -> None:
+        """An adapter may answer with differences; nothing may be missing from them."""
+        waits, runs = await world.submit(), await world.submit(gpus_per_node=2)
+
+        async def same() -> bool:
+            return all([await seen(world, i) == await world.port.job(i) for i in (waits, runs)])
+
+        async def look() -> None:
+            await until("views that show each job as it is", same, timeout_seconds=5.0)
+
+        await look()
+        await running(world, gpus(world.nodes[0], 0, 1), runs)
+        await look()
+        await world.port.suspend(runs)
+        await in_state(world, runs, JobState.SUSPENDED)
+        await look()
+        await world.port.resume(runs)
+        await in_state(world, runs, JobState.RUNNING)
+        await look()
+        await world.port.requeue(runs)
+        await in_state(world, runs, JobState.PENDING, timeout_seconds=KILLED_AGAIN_SECONDS)
+        await look()
+        await world.port.end(runs, "no reason")
+        await in_state(world, runs, JobState.ENDED)
+        await look()
+        later = await world.submit()
+        assert (await seen(world, later)).state is JobState.PENDING
 
     async def test_a_slurmctld_that_hangs(self, world: World) -> None:
         job_id = await running(world, gpus(world.nodes[0], 0))

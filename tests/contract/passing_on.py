@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.slurm.port import SlurmJob
 from controller.model import GpuSet, JobId
+from controller.slurm.port import SlurmJob
 
 
 class PassingOn:

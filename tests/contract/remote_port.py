@@ -8,8 +8,8 @@ import contextlib
 import itertools
 from typing import Any
 
-from controller.slurm.port import ClusterView
 from controller.model import JobId
+from controller.slurm.port import ClusterView
 from tests.contract.passing_on import PassingOn
 from tests.contract.port_server import decode, encode
 

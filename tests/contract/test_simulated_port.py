@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 import pytest
 
+from controller.model import GpuSet, JobId
 from controller.slurm.port import ClusterPort, JobState
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
-from controller.model import GpuSet, JobId
+from tests.contract.adding_up import AddedUp
 from tests.contract.cluster_port_contract import ClusterPortContract
 
 ENDLESS_SECONDS = 1e9
@@ -21,12 +22,13 @@ class SimulatedWorld:
 
     deadline_seconds = 1.0
 
-    def __init__(self) -> None:
+    def __init__(self, *, deltas: bool) -> None:
         self.cluster = SimulatedCluster(
             {node.name: node for node in make_nodes(("n1", "n2"), 4)},
             SlurmCosts(rpc_seconds=0.001, start_seconds=0.02, requeue_seconds=0.03),
+            deltas=deltas,
         )
-        self.port: ClusterPort = self.cluster
+        self.port: ClusterPort = AddedUp(self.cluster) if deltas else self.cluster
         self.nodes: Sequence[str] = ("n1", "n2")
 
     async def submit(self, *options: str, gpus_per_node: int = 1, nodes: int = 1) -> JobId:
@@ -51,10 +53,10 @@ class SimulatedWorld:
         self.cluster.unavailable = False
 
 
-@pytest.fixture
-async def world() -> SimulatedWorld:
-    return SimulatedWorld()
+@pytest.fixture(params=["complete", "deltas"])
+async def world(request: pytest.FixtureRequest) -> SimulatedWorld:
+    return SimulatedWorld(deltas=request.param == "deltas")
 
 
 class TestSimulatedPort(ClusterPortContract):
-    """The third adapter keeps the contract."""
+    """The third adapter keeps the contract, with complete views and with differences."""

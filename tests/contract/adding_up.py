@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What answers with differences amount to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from controller.errors import NodeError
+from controller.model import JobId
+from controller.nodes.port import NodePort, NodeSample
+from controller.slurm.port import ClusterPort, ClusterView, SlurmJob, SlurmNode
+from tests.contract.passing_on import PassingOn
+
+
+class AddedUp(PassingOn):
+    """A cluster port whose views are complete, whether those of the port behind it are or not."""
+
+    def __init__(self, port: ClusterPort) -> None:
+        self._port = port
+        self.last: ClusterView | None = None
+        """What the port behind it answered last."""
+        self._jobs: dict[JobId, SlurmJob] = {}
+        self._nodes: dict[str, SlurmNode] = {}
+
+    async def observe(self) -> ClusterView:
+        self.last = view = await self._port.observe()
+        if view.complete:
+            self._jobs, self._nodes = {}, {}
+        self._jobs = {i: job for i, job in self._jobs.items() if i not in view.gone}
+        self._jobs.update({job.id: job for job in view.jobs})
+        self._nodes.update({node.name: node for node in view.nodes})
+        jobs, nodes = tuple(self._jobs.values()), tuple(self._nodes.values())
+        return replace(view, jobs=jobs, nodes=nodes, complete=True, gone=frozenset())
+
+    async def close(self) -> None:
+        await self._port.close()
+
+    async def _call(self, method: str, job_id: JobId, *arguments: Any) -> Any:
+        return await getattr(self._port, method)(job_id, *arguments)
+
+
+class Samples:
+    """The last of each node, whether a node port leaves some out or not."""
+
+    def __init__(self, port: NodePort) -> None:
+        self._port = port
+        self._known: dict[str, NodeSample | NodeError] = {}
+
+    async def look(self) -> Mapping[str, NodeSample | NodeError]:
+        """Of all nodes."""
+        self._known.update(await self._port.observe(3.0))
+        return self._known
