@@ -55,7 +55,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 
 def _nodes(text: str) -> tuple[str, ...]:
-    from controller.slurm_config.hostlist import expand
+    from controller.slurm.hostlist import expand
 
     try:
         return expand(text)

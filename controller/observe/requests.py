@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from controller.errors import GandivaError
 from controller.model import Request, Size, SuspendMethod
 from controller.model.weights import MAX_WEIGHT
-from controller.slurm_config.hostlist import expand
+from controller.slurm.hostlist import expand
 
 PREFIX = "gandiva:"
 _MAX_BYTES = 1024

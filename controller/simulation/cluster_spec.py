@@ -158,7 +158,7 @@ def _read(path: Path) -> ClusterSpec:
 
 def _of_site(text: str, path: Path) -> ClusterSpec:
     """The nodes with GPUs of a description that Slurm's configuration is made from."""
-    from controller.slurm_config import hostlist
+    from controller.slurm import hostlist
     from controller.slurm_config.description import parse
 
     described = parse(text, str(path))

@@ -27,9 +27,9 @@ from controller.slurm.gres import (
     parse_gres,
     shard_indices,
 )
+from controller.slurm.hostlist import expand
 from controller.slurm.port import JobState, SlurmJob, SlurmNode
 from controller.slurm.states import begin_reached, held_by_other, job_state, node_up, state_name
-from controller.slurm_config.hostlist import expand
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from controller.model.weights import MAX_WEIGHT
-from controller.slurm_config import hostlist
+from controller.slurm import hostlist
 from controller.slurm_config.errors import DescriptionError
 from controller.slurm_config.texts import Model, matching
 

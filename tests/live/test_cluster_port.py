@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from container.cluster import MiniCluster
-from controller.slurm.gres import parse_gres, shard_indices
 from controller.model import GpuId, GpuSet, JobId
-from controller.slurm_config.hostlist import expand
+from controller.slurm.gres import parse_gres, shard_indices
+from controller.slurm.hostlist import expand
 from tests.contract import port_server
 from tests.contract.cluster_port_contract import RealSlurmContract
 from tests.contract.remote_port import RemotePort

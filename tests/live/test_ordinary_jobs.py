@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from controller.slurm_config.hostlist import expand
+from controller.slurm.hostlist import expand
 from tests.live.support import TRAIN, Site
 
 pytestmark = pytest.mark.live

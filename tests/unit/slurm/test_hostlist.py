@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.slurm_config import hostlist
-from controller.slurm_config.hostlist import MAX_NAMES, expand
+from controller.slurm import hostlist
+from controller.slurm.hostlist import MAX_NAMES, expand
 
 
 @pytest.mark.parametrize(
