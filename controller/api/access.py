@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Who sees jobs: all callers, or with `api.private_data` those that have the token."""
+"""Which callers see jobs: all, or with `api.private_data` those that send the token."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCHEME = "Bearer "
 
 
 class WrongToken(Exception):
-    """A caller has sent something that is not the token."""
+    """A caller sent another token."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def read_token(path: Path) -> str:
     token = text.decode("ascii", "replace").strip()
     if _TOKEN.fullmatch(token) is None:
         raise SettingsError(
-            f"{path}: wanted is one line of 16 to {MAX_TOKEN_CHARS} characters A-Z a-z 0-9 . _ ~ + / = -: "
+            f"{path}: expected one line of 16 to {MAX_TOKEN_CHARS} characters A-Z a-z 0-9 . _ ~ + / = -: "
             "openssl rand -hex 32"
         )
     return token

@@ -17,7 +17,15 @@ from pydantic_core import PydanticSerializationError
 from controller import __version__
 from controller.api.access import ENVIRONMENT, OPEN, Access, WrongToken
 from controller.api.convert import event_message, job_message, timeline_message
-from controller.api.live import LiveState, Published, failed_suspends, jobs_on_gpus, live_job, step_seconds, uses
+from controller.api.live import (
+    LiveState,
+    Published,
+    failed_suspends,
+    jobs_on_gpus,
+    live_job,
+    step_seconds,
+    uses,
+)
 from controller.api.messages import (
     DecisionMessage,
     ErrorMessage,
@@ -38,10 +46,10 @@ from controller.model import ON_GPU, UNPROFILED, JobId
 MAX_NAMES = 1000
 """Longest list in a query."""
 MADE_AT_ONCE = 2
-"""Answers that are made at the same time. Threads share one lock of Python with the loop: 32 at work on large
-answers made its turns 25 times longer."""
-TURN_SECONDS = 8.0
-"""How long a client waits for that."""
+"""Answers that are made at the same time. Their threads share Python's global lock with the loop: 32 large
+answers at a time made its turns 25 times longer."""
+WAIT_SECONDS = 8.0
+"""How long a client waits until its answer is begun."""
 EXPLAIN = "/v1/explain/"
 OF_JOBS = ("/v1/gpus", "/v1/jobs", "/v1/timeline")
 """Pages that name jobs, beside those of EXPLAIN."""
@@ -62,7 +70,7 @@ class Answer:
 
 
 class BadQuery(Exception):
-    """The client's mistake; the text says which."""
+    """The request has a mistake; the text says which."""
 
 
 class Answers:
@@ -80,30 +88,32 @@ class Answers:
         """
         Args:
             live: what the loop publishes.
-            journal: what it has written down.
-            metrics: the figures for Prometheus; none given: only those that `live` has.
-            stale_seconds: when the loop has completed no turn for so long, the controller is not healthy.
-            access: who sees jobs; others get figures only.
+            journal: what it has recorded.
+            metrics: for Prometheus. None: those that `live` has.
+            stale_seconds: the controller is unhealthy when the loop has completed no turn for so long.
+            access: which callers see jobs; others get counts only.
         """
         self._live = live
         self._metrics = metrics or Metrics(live, journal.path)
         self._journal = journal
         self._stale_seconds = stale_seconds
         self._access = access
-        self._turns = threading.BoundedSemaphore(MADE_AT_ONCE)
+        self._slots = threading.BoundedSemaphore(MADE_AT_ONCE)
 
     def get(self, path: str, query: Mapping[str, Sequence[str]], authorization: str = "") -> Answer:
-        """The answer to one GET. Never raises for what a client sends."""
+        """The answer to one GET. Raises nothing, whatever the client sends."""
         try:
             sees_jobs = self._access.sees_jobs(authorization)
         except WrongToken:
-            return _error(401, "that is not this controller's token (api.token_file)")
+            return _error(401, "wrong token: not that of this controller's api.token_file")
         if path == "/healthz":
             return self._healthz(sees_jobs)
         if not sees_jobs and (path in OF_JOBS or path.startswith(EXPLAIN)):
             return _error(403, PRIVATE)
-        if not self._turns.acquire(timeout=TURN_SECONDS):
-            return _error(503, f"too many ask at once: no turn within {TURN_SECONDS:g} s; try again")
+        if not self._slots.acquire(timeout=WAIT_SECONDS):
+            return _error(
+                503, f"too many requests at once, none was answered within {WAIT_SECONDS:g} s: try again"
+            )
         try:
             return self._route(path, query, sees_jobs)
         except BadQuery as error:
@@ -111,7 +121,7 @@ class Answers:
         except JournalError as error:
             return _error(503, str(error))
         finally:
-            self._turns.release()
+            self._slots.release()
 
     def _route(self, path: str, query: Mapping[str, Sequence[str]], sees_jobs: bool) -> Answer:
         if path == "/metrics":
@@ -128,14 +138,14 @@ class Answers:
             return self._explain(path.removeprefix(EXPLAIN))
         return _error(
             404,
-            "no such page; there are /v1/status, /v1/gpus, /v1/jobs, /v1/timeline, /v1/explain/<jobid> and "
+            "no such page: there are /v1/status, /v1/gpus, /v1/jobs, /v1/timeline, /v1/explain/<jobid> and "
             "/metrics",
         )
 
     def _problems(self, published: Published) -> list[str]:
         problems = list(published.health.problems)
         if published.age_seconds > self._stale_seconds:
-            problems.append(f"the loop has not turned for {published.age_seconds:.0f} s")
+            problems.append(f"the loop has completed no turn for {published.age_seconds:.0f} s")
         return problems
 
     def _healthz(self, sees_jobs: bool) -> Answer:
@@ -143,10 +153,10 @@ class Answers:
         if published is None and self._live.standby:
             return _plain(200, self._live.standby)
         if published is None:
-            return _plain(503, "starting: the cluster has not been looked at yet")
+            return _plain(503, "starting: the cluster has not been observed yet")
         if published.age_seconds > self._stale_seconds:
             why = ("; ".join(published.health.problems) if sees_jobs else "") or "see the log"
-            return _plain(503, f"the loop has not completed a turn for {published.age_seconds:.0f} s: {why}")
+            return _plain(503, f"the loop has completed no turn for {published.age_seconds:.0f} s: {why}")
         return _plain(200, "ok")
 
     def _gpus(self) -> Answer:
@@ -169,7 +179,7 @@ class Answers:
             problems.append(str(error))
         if problems and not sees_jobs:
             problems = [
-                f"{len(problems)} of them, for callers with the controller's token: they may name jobs"
+                f"{len(problems)} of them, shown to callers with the controller's token: they may name jobs"
             ]
         return _json(
             StatusMessage(
@@ -262,7 +272,7 @@ def _rivals(job_id: JobId, published: Published) -> list[LiveJobMessage]:
 
 
 def _job(row: JobRow, published: Published | None) -> JobMessage:
-    """The journal's word, with the loop's where it is fresher."""
+    """What the journal has, and from the last turn what is newer there."""
     message = job_message(row)
     live = published.snapshot.jobs.get(row.record.id) if published and row.record.end_time is None else None
     if published is None or live is None:
@@ -285,7 +295,7 @@ def _json(message: Message) -> Answer:
 
 
 def _bytes(message: Message) -> bytes:
-    """As JSON. Half characters, which odd names may have and UTF-8 has not, become question marks."""
+    """As JSON. Lone surrogates, which UTF-8 cannot encode, become question marks."""
     try:
         return message.model_dump_json().encode() + b"\n"
     except PydanticSerializationError:
@@ -303,7 +313,7 @@ def _error(status: int, text: str) -> Answer:
 
 
 def _starting() -> Answer:
-    return _error(503, "the controller has just started and has not looked at the cluster yet: try again")
+    return _error(503, "the controller has just started and has not observed the cluster yet: try again")
 
 
 def _only(query: Mapping[str, Sequence[str]], known: set[str]) -> None:
@@ -321,7 +331,7 @@ def _names(query: Mapping[str, Sequence[str]], key: str) -> tuple[str, ...]:
 
 def _job_id(word: str) -> int:
     if _JOB_ID.fullmatch(word) is None:
-        raise BadQuery(f"{word[:40]!r} is not a job id: a number is wanted")
+        raise BadQuery(f"{word[:40]!r} is not a job id: expected a number")
     return int(word)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The client of the API, for the commands: one deadline for the whole answer, errors that say what to do."""
+"""The client of the API, for the commands: one deadline for the whole answer, errors with the next step."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ class ApiUnavailable(GandivaError):
 
 
 class ApiRefused(GandivaError):
-    """The controller answered, and said no."""
+    """The controller answered with an error, or with something else than an answer."""
 
     status = 0
-    """Of its answer; 0: the answer itself was wrong."""
+    """The HTTP status; 0: it was 200, and the answer was wrong."""
 
 
 class ApiClient:
@@ -48,8 +48,8 @@ class ApiClient:
     def __init__(
         self, url: str, *, deadline_seconds: float = 10.0, token: str | None = None, check: str = ""
     ) -> None:
-        """`token`: sent with every request, for controllers that show jobs to its holders only. `check`: the
-        end of the message where nothing answers: what else to look at."""
+        """`token`: sent with every request, for controllers with api.private_data. `check`: the end of the
+        message where nothing answers: what else to look at."""
         self.url = url.rstrip("/")
         self._check = check or ", and are cluster.controller_host and [api] right in the settings?"
         self._deadline_seconds = deadline_seconds
@@ -103,7 +103,7 @@ class ApiClient:
             first = error.errors()[0]
             where = ".".join(str(part) for part in first["loc"])
             raise ApiRefused(
-                f"{self.url}{path} answers something that is not Gandiva's ({where}: {first['msg']}): is it "
+                f"{self.url}{path} sent an answer that is not Gandiva's ({where}: {first['msg']}): is it "
                 "the controller, and of the same version?"
             ) from error
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the loop shows to the API: one object, swapped at each turn.
+"""What the loop publishes for the API: one object, replaced at each turn.
 
-Publishing costs the loop nothing; the JSON is made by the thread of the client that asks, once per turn at most.
-"""
+Publishing costs the loop nothing; the JSON is made by the thread of the client that asks, once per turn at
+most. """
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Health:
     tick_seconds: float = 0.0
     """Time the last turn took, without its pause."""
     problems: tuple[str, ...] = ()
-    """What is wrong now, one sentence each; empty: nothing."""
+    """What is wrong now, one sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Published:
 
 
 class LiveState:
-    """The place where the loop leaves it and the API takes it."""
+    """The last published turn, between the loop's thread and those of the API."""
 
     def __init__(self) -> None:
         self._published: Published | None = None
@@ -75,8 +75,8 @@ class LiveState:
         self._built: tuple[Published, GpusMessage] | None = None
 
     def publish(self, turn: Turn, health: Health, *, completed: float | None = None) -> None:
-        """Show this from now on: nothing in it may change later. `completed`: when the turn was complete, by the monotonic clock (default:
-        now)."""
+        """Show this from now on; nothing in it may change later. `completed`: when the turn was complete, by
+        the monotonic clock (default: now)."""
         self.standby = ""
         self._published = Published(turn, health, clock.monotonic() if completed is None else completed)
 

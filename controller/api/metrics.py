@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`/metrics` for Prometheus: prefix `gandiva_`, base units, counters end in `_total`.
 
-What is so now is made from the published snapshot when somebody asks; what happened is counted as it happens,
-by `Metrics`, which is the daemon's `Measures`. No label has jobs or users in it: their number has no bound.
+Gauges of the present come from the last turn when Prometheus scrapes; events are counted as they happen, by
+`Metrics`, which is the daemon's `Measures`. No label names jobs or users: their number has no bound.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ USES = ("running", "ordinary", "idle", "unavailable")
 OPERATIONS = ("place", "suspend", "resume", "requeue", "cancel", "withdraw")
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-"""From one call to a Slurm at ease to the longest deadlines."""
+"""From one call to an idle slurmctld to the longest deadlines."""
 WAITING_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 7 * 24 * 3600)
 
 
 class Metrics:
-    """The figures of one controller. Implements `Measures`; safe to read from any thread."""
+    """The metrics of one controller. Implements `Measures`; safe to read from any thread."""
 
     def __init__(self, live: LiveState, journal: Path | None = None) -> None:
-        """`journal`: the file whose size and free space are told."""
-        # The time at which a series began says nothing here: it is that of the process.
+        """`journal`: the file whose size and free space are exported."""
+        # All series begin with the process.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         registry.register(_Now(live, journal))
@@ -54,7 +54,7 @@ class Metrics:
         )
         for kind in OPERATIONS:
             for outcome in Outcome:
-                # A series that is there from the start: else the first failure is no increase.
+                # The series exists from the start: else the first failure is no increase.
                 self._operations.labels(kind, outcome.value)
         self._operation_seconds = Histogram(
             "gandiva_operation_duration_seconds",
@@ -77,7 +77,7 @@ class Metrics:
             self._step_failures.labels(step.value)
         self._gap = Histogram(
             "gandiva_switch_gap_seconds",
-            "Time a GPU was without a job between two that take turns on it.",
+            "Time a GPU was without a job between two jobs of a switch.",
             buckets=SECONDS,
             registry=registry,
         )
@@ -89,7 +89,7 @@ class Metrics:
         )
         self._observe = Histogram(
             "gandiva_observe_duration_seconds",
-            "Time a turn of the loop took to look at Slurm and all nodes.",
+            "Time a turn of the loop took to observe Slurm and all nodes.",
             buckets=SECONDS,
             registry=registry,
         )
@@ -162,19 +162,20 @@ class Metrics:
 
 
 class _Now(Collector):
-    """What the last turn of the loop saw. Before the first one `gandiva_up` is 0 and most is not there."""
+    """What the last turn of the loop saw. Before the first one `gandiva_up` is 0 and most series are
+    absent."""
 
     def __init__(self, live: LiveState, journal: Path | None) -> None:
         self._live = live
         self._journal = journal
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing: the registry need not ask for everything once to learn the names."""
+        """Nothing: so that the registry does not collect once to learn the names."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
         published = self._live.latest
-        yield _gauge("up", "1 once the loop has looked at the cluster.", float(published is not None))
+        yield _gauge("up", "1 once the loop has observed the cluster.", float(published is not None))
         yield InfoMetricFamily("gandiva_build", "The controller.", {"version": __version__})
         yield from self._journal_metrics()
         if published is not None:
@@ -206,7 +207,7 @@ def _loop(published: Published) -> Iterator[Metric]:
     ticks.add_sample("gandiva_ticks_total", {}, float(health.ticks))
     yield ticks
     yield _gauge("last_turn_age_seconds", "Time since the last complete turn.", published.age_seconds)
-    yield _gauge("problems", "Things that are wrong now; see gandiva status.", float(len(health.problems)))
+    yield _gauge("problems", "Problems now; see gandiva status.", float(len(health.problems)))
     yield InfoMetricFamily("gandiva_policy", "The policy in force.", {"policy": health.policy})
 
 

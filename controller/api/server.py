@@ -5,9 +5,8 @@ A client can ask only with GET and HEAD, and gets one answer per connection. It 
 its request and `CONNECTION_SECONDS` for everything; then its connection is cut, however slowly it reads or
 writes. At most `MAX_CLIENTS` are served at once, and `MAX_CLIENTS_OF_ADDRESS` of one address. When these are
 taken, a new client gets the place of the oldest connection that keeps the server waiting: one of its own
-address, or, when all places are taken, of the address that has most. So who holds connections open keeps only
-itself out.
-"""
+address, or, when all places are taken, of the address that has most. A client that holds connections open
+takes places from itself only. """
 
 from __future__ import annotations
 
@@ -40,7 +39,7 @@ MAX_QUERY_FIELDS = 100
 
 
 class ApiError(GandivaError):
-    """The API cannot be offered, or not be used."""
+    """The API cannot be served."""
 
 
 class ApiServer:
@@ -108,8 +107,8 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
-        """Without the base class's look-up of the host's name, which can hang."""
-        # Else a restarted daemon waits until the last connections of the old one have timed out.
+        """Without the base class's name lookup, which can hang."""
+        # So that a restarted daemon need not wait until connections of the old one have timed out.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         socket.socket.bind(self.socket, self.server_address)
         self.server_address = self.socket.getsockname()
@@ -126,7 +125,7 @@ class _Server(ThreadingHTTPServer):
             self.shutdown_request(request)
 
     def _make_room(self, address: str) -> bool:
-        """Whether there is a place for one more of this address, if need be that of another client."""
+        """Whether one more client of this address can be served, where necessary in place of another one."""
         counts = Counter(client.address for client in self._clients.values())
         if counts[address] >= MAX_CLIENTS_OF_ADDRESS:
             crowded = address
@@ -167,12 +166,12 @@ class _Server(ThreadingHTTPServer):
                     _wake(sock)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A client that went away is no news; nothing else gets here."""
+        """A client closed its connection; `_Handler` catches everything else."""
         _log.debug("API client %s", client_address, exc_info=True)
 
 
 def _wake(sock: socket.socket) -> None:
-    """The thread that is stuck in recv or send: it closes the socket itself."""
+    """End the recv or send of its thread, which closes the socket itself."""
     try:
         sock.shutdown(socket.SHUT_RDWR)
     except OSError:
@@ -195,20 +194,20 @@ class _Handler(BaseHTTPRequestHandler):
     def _answer(self) -> Answer:
         self.server.mark(self.connection, answering=True)
         try:
-            return self._made()
+            return self._get_answer()
         finally:
             self.server.mark(self.connection, answering=False)
 
-    def _made(self) -> Answer:
+    def _get_answer(self) -> Answer:
         try:
             parts = urlsplit(self.path)
             query = parse_qs(parts.query, keep_blank_values=True, max_num_fields=MAX_QUERY_FIELDS)
         except ValueError:
-            return Answer(HTTPStatus.BAD_REQUEST, b'{"error":"not a URL that makes sense"}\n')
+            return Answer(HTTPStatus.BAD_REQUEST, b'{"error":"not a valid URL"}\n')
         try:
             return self.server.answers.get(parts.path, query, self.headers.get("Authorization", ""))
         except Exception:
-            # A bug here must not look like an answer, nor take the thread's message with it.
+            # A bug is an error for the client, and its traceback is in the log.
             _log.exception("API: cannot answer %.200r", self.path)
             return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b'{"error":"internal error, see the log"}\n')
 

@@ -21,7 +21,7 @@ keys:
   u                 your own jobs only, or all (of the user named with -u)
   c                 GPUs one by one, or one line per node
   p, space          pause, go on
-  + -               look less often, more often
+  + -               longer interval, shorter interval
   ?                 help
   q, Ctrl-C         quit"""
 
@@ -40,7 +40,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         metavar="SECONDS",
         type=positive_seconds,
         default=2.0,
-        help="time between two looks (default: 2)",
+        help="time between two pictures (default: 2)",
     )
     parser.add_argument("-1", "--once", action="store_true", help="print one picture and end")
     parser.add_argument("-u", "--user", metavar="NAME", help="only the jobs of this user in the list of jobs")

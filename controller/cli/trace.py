@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`gandiva trace`: traces for `gandiva simulate` from what a site already has."""
+"""`gandiva trace`: traces for `gandiva simulate` from a site's own records."""
 
 from __future__ import annotations
 
@@ -53,9 +53,11 @@ def run(args: argparse.Namespace) -> int:
     try:
         answer = subprocess.run(command, capture_output=True, timeout=600, check=False)
     except FileNotFoundError:
-        raise GandivaError(f"{args.sacct}: no such command; run this where Slurm's commands are") from None
+        raise GandivaError(
+            f"{args.sacct}: command not found; run this on a host with Slurm's commands"
+        ) from None
     except subprocess.TimeoutExpired:
-        raise GandivaError("sacct gave no answer within 600 s; ask for a shorter time") from None
+        raise GandivaError("sacct did not answer within 600 s; choose a shorter time") from None
     if answer.returncode:
         words = answer.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
         raise GandivaError(f"sacct failed (exit status {answer.returncode}): {words[0]}")
@@ -94,10 +96,10 @@ def _line(line: str) -> str:
     comment = values.pop()
     if is_gandiva(comment) and values[_ALLOCATED]:
         try:
-            gpus = parse_request(comment).gpus
+            gpus = parse_request(comment).size.wanted
         except InvalidRequest as error:
             print(
-                f"gandiva: job {values[0]}: its request makes no sense ({error}); left as it is",
+                f"gandiva: job {values[0]}: its request is invalid ({error}); left as it is",
                 file=sys.stderr,
             )
         else:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`gandiva report`: which jobs, where their numbers come from, and how they are printed."""
+"""`gandiva report`: jobs from the API or the journal, joined with accounting, and as JSON."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Source(Protocol):
 
 
 class JournalSource:
-    """Reads the journal file: on the controller's host, for its user and root, also while it does not run."""
+    """Reads the journal file, on the controller's host as its user or root; the controller need not run."""
 
     def __init__(self, path: Path, now: float) -> None:
         self._reader = JournalReader(path, deadline_seconds=60)
@@ -56,20 +56,20 @@ class JournalSource:
         return timeline_message(self._reader.timeline(start, end, limit), self._now, limit)
 
     def gpus(self) -> GpusMessage | None:
-        """The journal knows no GPU that no job has used."""
+        """None: the journal has only GPUs that jobs have used."""
         return None
 
 
 def join(jobs: JobsMessage, accounting: Mapping[int, Accounting]) -> list[Row]:
-    """Each job with what slurmdbd says of it; the tasks of an array together, by their numbers."""
+    """Each job with its accounting; the tasks of an array together, by their indices."""
     rows = [Row(job, jobs.time, accounting.get(job.job_id)) for job in jobs.jobs]
     return sorted(rows, key=_place)
 
 
 def _place(row: Row) -> tuple[int, int, int]:
-    """Array, task, number of the job: tasks get jobs of their own in any order, the last one the array's."""
+    """Array, task, job id: the ids of tasks are in no order, and the last one has that of the array."""
     raw = int(row.job.job_id)
-    # `12_3`; also `12_[4-9]`, tasks that Slurm still has as one record: behind those that have begun.
+    # `12_3`; also `12_[4-9]`, tasks that are still one record: after those that have started.
     match = _TASK.fullmatch(row.job_id)
     if match is None:
         return raw, -1, raw
@@ -81,7 +81,7 @@ def as_json(rows: Sequence[Row], *, truncated: bool) -> Iterator[str]:
     head = {"time": rows[0].now if rows else None, "truncated": truncated}
     yield json.dumps(head)[:-1] + ', "jobs": ['
     for index, row in enumerate(rows):
-        # ASCII: the C1 control characters in a name, which JSON would let pass, act on terminals.
+        # ASCII: JSON would let C1 control characters pass, which act on terminals.
         yield json.dumps(_values(row)) + ("," if index < len(rows) - 1 else "")
     yield "]}"
 

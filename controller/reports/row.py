@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One job of a report: what the journal knows, joined with what slurmdbd knows."""
+"""One job of a report: its journal entry, joined with its accounting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Row:
 
     @property
     def state(self) -> str:
-        """Slurm's own word is final; before that the controller's is fresher."""
+        """A final state comes from Slurm; before that the controller's is newer."""
         if self.accounting and is_final(self.accounting.state):
             return self.accounting.state
         return self.job.state

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What slurmdbd knows of the same jobs, asked through sacct: final states, exit codes, array indices.
+"""Final states, exit codes and array indices of jobs from slurmdbd, through sacct.
 
-Reports do without where sacct is missing or does not answer in time.
+Reports go without them where sacct is missing or does not answer in time.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def ask_sacct(
 
 def _run(path: str, job_ids: Sequence[int], deadline_seconds: float) -> str:
     command = [path, "-n", "-P", "-X", "--format=" + ",".join(_FIELDS), "-j", ",".join(map(str, job_ids))]
-    # The user's own sacct settings would change what comes back.
+    # The user's own sacct settings would change its output.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SACCT_")}
     environment |= {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
     try:

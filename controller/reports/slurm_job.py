@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What Slurm itself says of a job, to whoever asks `scontrol` on this host. Users write some of it."""
+"""A job as `scontrol show job` on this host has it. Some of its text comes from users."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _ACTIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURI
 
 @dataclass(frozen=True, slots=True)
 class SlurmJob:
-    """One job of `scontrol show job`; what was not said is empty."""
+    """One job of `scontrol show job`; fields that are missing there are empty."""
 
     job_id: int
     name: str = ""
     user: str = ""
     state: str = ""
     reason: str = ""
-    """Slurm's one word for why it is pending."""
+    """Slurm's reason why it is pending."""
     dependency: str = ""
     eligible_time: str = ""
     array_task: str = ""
@@ -38,7 +38,7 @@ class SlurmJob:
 
 def ask_slurm(job: str) -> list[SlurmJob]:
     """The jobs that Slurm knows by this number (`12`: all tasks of an array; `12_3`: one). Empty where it
-    knows none or does not answer: it forgets jobs soon after their end, and not all hosts have scontrol."""
+    knows none or does not answer: it purges jobs soon after their end, and not all hosts have scontrol."""
     command = ["scontrol", "--oneliner", "show", "job", job]
     try:
         done = subprocess.run(command, capture_output=True, timeout=DEADLINE_SECONDS, check=False)
@@ -52,7 +52,7 @@ def ask_slurm(job: str) -> list[SlurmJob]:
 def _parse(line: str) -> SlurmJob | None:
     fields: dict[str, str] = {}
     for name, value in _FIELD.findall(line):
-        # The name of a job may imitate the fields behind it: people read this, nothing is decided by it.
+        # A job's name may imitate the fields behind it; the result is shown to people and decides nothing.
         fields.setdefault(name, value)
     if not fields.get("JobId", "").isdecimal():
         return None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`gandiva status`: how the controller is doing, in words."""
+"""`gandiva status`: the state of the controller as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVENTS = 5
 
 def status_lines(status: StatusMessage, url: str) -> Iterator[str]:
     """Lines for a terminal."""
-    health = "works" if status.healthy else "has trouble"
+    health = "works" if status.healthy else "has problems"
     yield f"The controller at {url} {health}."
     yield f"  version     {status.version}, policy {status.policy}"
     yield f"  up for      {units.duration(status.time - status.started)}, {status.ticks} turns of the loop"

@@ -17,7 +17,7 @@ _FIELD = re.compile(r"(?P<name>[A-Za-z/]+)(?:%(?P<left>-?)(?P<width>\d{1,4}))?")
 
 
 class InvalidFormat(GandivaError):
-    """A --format that makes no sense."""
+    """A --format that is not valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ def _field(word: str) -> Column:
     width = int(match["width"])
     if not 1 <= width <= MAX_WIDTH:
         raise InvalidFormat(f"--format: the width of {column.name} must be from 1 to {MAX_WIDTH}")
-    # %12 as sacct: numbers and words alike to the right, %-12 to the left.
+    # As in sacct: %12 aligns to the right, %-12 to the left.
     return replace(column, width=width, left=match["left"] == "-")
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Text in columns of a terminal. Job names are users' words: they may be wide, and they may be hostile."""
+"""Text in columns of a terminal. Text from users may have wide characters and control characters."""
 
 from __future__ import annotations
 

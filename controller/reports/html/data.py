@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 import time as clock
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -14,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from controller.api.messages import GpusMessage, TimelineSliceMessage
-from controller.model import GpuId
+from controller.model import GpuId, natural_key
 from controller.reports import units
 from controller.reports.html.series import MeanOverTime, classes, quantile
 from controller.reports.row import Row
@@ -23,7 +22,7 @@ from controller.reports.text import split_gpu
 BINS = 480
 """Parts of the span in plots over time."""
 MAX_LABELS = 8
-"""Kinds told apart by colour; the rest are one kind."""
+"""Labels with colours of their own; the rest have one in common."""
 OTHERS = "others"
 _K = TypeVar("_K", bound=Hashable)
 
@@ -101,14 +100,7 @@ def _gpus(
     models = {split_gpu(name): "" for piece in slices for name in piece.gpus}
     for node in live.nodes if live else ():
         models.update({GpuId(node.name, gpu.ordinal): gpu.model for gpu in node.gpus})
-    return sorted(models, key=lambda gpu: (_natural(gpu.node), gpu.ordinal)), models
-
-
-def _natural(name: str) -> list[tuple[int, str]]:
-    return [
-        (int(word), "") if word.isascii() and word.isdigit() else (-1, word)
-        for word in re.split(r"(\d+)", name)
-    ]
+    return sorted(models, key=lambda gpu: (natural_key(gpu.node), gpu.ordinal)), models
 
 
 def _job(row: Row, start: float, steps_done: int) -> list[Any]:
@@ -133,7 +125,7 @@ def _colourings(
     models: Sequence[str],
     gang_of_slice: Sequence[int],
 ) -> list[dict[str, Any]]:
-    """Ways to tell jobs (`by` job) or places (`by` gang) apart by colour: labels, and the label of each."""
+    """Ways to colour jobs (`by` job) or gangs of GPUs (`by` gang): labels, and the label of each."""
     by_user: dict[str, float] = {}
     for row in rows:
         by_user[row.job.user] = by_user.get(row.job.user, 0.0) + row.job.gpu_seconds

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One HTML file that needs nothing from elsewhere and runs nothing but its own script.
+"""One HTML file without external resources, which runs its own script only.
 
-Names of jobs are users' words. They reach the page as JSON in which `<` cannot occur, the script shows them
-as text only, and the page's policy lets the browser run exactly the one script whose digest it names.
-"""
+Text from users, such as job names, reaches the page as JSON in which `<` cannot occur; the script shows it as
+text only, and the page's content security policy allows the one script whose digest it names. """
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ def render(contents: Contents) -> str:
     """The page as text."""
     parts = {name: _part(name) for name in ("page.html", "page.css", "page.js")}
     data = json.dumps(page_data(contents), separators=(",", ":"), ensure_ascii=True)
-    # In this order: what users wrote comes last, so that nothing in it is taken for a place to fill.
+    # Text from users comes last, so that nothing in it is taken for a placeholder.
     page = parts["page.html"]
     page = page.replace(
         "@POLICY@", f"script-src {_digest(parts['page.js'])}; style-src {_digest(parts['page.css'])}"
@@ -36,7 +35,7 @@ def write(contents: Contents, path: Path) -> int:
     text = render(contents).encode("utf-8", "replace")
     try:
         if path.exists() and not path.is_file():
-            # A pipe or /dev/stdout: there is nothing to replace.
+            # A pipe or /dev/stdout cannot be replaced.
             path.write_bytes(text)
             return len(text)
         draft = path.with_name(f".{path.name}.{os.getpid()}")

@@ -9,7 +9,7 @@ from typing import Protocol
 from controller.reports.top.frame import Page, View
 
 INTERVALS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
-"""Seconds between two looks, for the keys + and -."""
+"""Seconds between two pictures, for the keys + and -."""
 MAX_FILTER = 64
 _QUIT = ("q", "Q", "\x03")
 _BACK = ("escape", "left", "h", *_QUIT[:2])
@@ -17,7 +17,7 @@ _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -1, "page down": 1}
 
 
 class Drawn(Protocol):
-    """What the keys must know of the picture that was drawn last."""
+    """What the keys read of the picture that was drawn last."""
 
     body_rows: int
     shown_rows: int
@@ -27,7 +27,7 @@ class Drawn(Protocol):
 
 
 def press(view: View, key: str, drawn: Drawn, own_user: str) -> View | None:
-    """The view after a key; None: quit. Keys that mean nothing change nothing."""
+    """The view after a key; None: quit. Keys without a meaning change nothing."""
     if key == "\x03":
         return None
     if view.typing:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is known of one job: why it is where it is, where its output goes, and the end of that.
+"""One job in the live view: its explanation, its output file, and the end of that.
 
-Slow parts (the controller, slurmctld, a home folder on a network) are asked by the poller's thread only.
+The controller, slurmctld and home folders on a network can be slow: only the poller's thread asks them.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _ROWS = 6
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """One job, as it was when it was asked about."""
+    """One job at one instant."""
 
     job_id: int
     answer: ExplainMessage | None = None
-    trouble: str = ""
+    problem: str = ""
     """Why there is no answer."""
     slurm: SlurmJob | None = None
     output: tuple[str, ...] = ()
@@ -41,7 +41,7 @@ def ask(client: ApiClient, job_id: int) -> Detail:
     try:
         answer = client.explain(job_id)
     except GandivaError as error:
-        return Detail(job_id, trouble=str(error))
+        return Detail(job_id, problem=str(error))
     slurm = next((one for one in ask_slurm(str(job_id)) if one.job_id == job_id), None)
     path = slurm.output_path if slurm else ""
     return Detail(job_id, answer, "", slurm, _tail(path) if path else ())
@@ -50,7 +50,7 @@ def ask(client: ApiClient, job_id: int) -> Detail:
 def lines(detail: Detail, columns: int) -> Iterator[str]:
     """As text."""
     if detail.answer is None:
-        yield detail.trouble or f"Asking about job {detail.job_id}"
+        yield detail.problem or f"Asking about job {detail.job_id}"
         return
     yield from explain(detail.answer, rows=_ROWS, columns=columns, slurm=detail.slurm)
     live = detail.answer.live
@@ -65,8 +65,7 @@ def lines(detail: Detail, columns: int) -> Iterator[str]:
 
 def _tail(path: str) -> tuple[str, ...]:
     try:
-        # Looked at before it is opened: what the job's user has put there may be a pipe, which would never
-        # end, or a device that does something when it is opened.
+        # Not opened before it is known to be a file: the job's user may have put a pipe or a device there.
         place = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
             status = os.fstat(place)
@@ -80,6 +79,6 @@ def _tail(path: str) -> tuple[str, ...]:
             text = file.read(_TAIL_BYTES).decode(errors="replace")
     except OSError as error:
         return (f"(cannot be read here: {error.strerror})",)
-    # Progress bars go back to the start of their line: what stands there last counts.
+    # Progress bars return to the start of their line: what was written last counts.
     lines = [line.rstrip("\r").rsplit("\r", 1)[-1].expandtabs() for line in text.rstrip("\n").split("\n")]
     return tuple(lines[-TAIL_LINES:]) if text else ("(empty)",)

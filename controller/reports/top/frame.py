@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """One picture of the live view, drawn from one answer of `/v1/gpus`. No I/O.
 
-Text that users chose never reaches the terminal as it is: it is cleaned, and rich's markup is not used.
+Text from users is cleaned before it reaches the terminal, and rich's markup is not used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from controller.api.messages import GpusMessage
 from controller.reports.text import clean
 from controller.reports.top.detail import Detail
 from controller.reports.top.detail import lines as detail_lines
-from controller.reports.top.gpus import Scene, gpus_grid, nodes_grid, use_of
+from controller.reports.top.gpus import Context, gpus_grid, nodes_grid, use_of
 from controller.reports.top.grid import Block, Line, TextBlock, draw
 from controller.reports.top.jobs import jobs_grid
 from controller.reports.top.view import DIM, UNICODE, WARNING, Glyphs, Order, job_colors, matches, ordered
@@ -43,14 +43,14 @@ Keys
   u                     your own jobs only (or those of -u), or all
   c                     GPUs one by one, or a line per node
   p  space              pause, go on
-  + -                   look less often, more often
+  + -                   longer interval, shorter interval
   ?  h                  this page
   q  Ctrl-C             quit; back from this page and from a job
 
 Signs
 
   {running} on its GPUs   {waiting} off them, waits for its turn   {queued} not started
-  {idle} idle          {ordinary} an ordinary job              {broken} trouble
+  {idle} idle          {ordinary} an ordinary job              {broken} a problem
 
 Nothing here changes a job: cancel with scancel, hold with scontrol hold."""
 
@@ -65,7 +65,7 @@ class Page(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What the person at the screen has chosen, and what the screen is like."""
+    """What was chosen with keys and options, and the size of the screen."""
 
     order: Order = Order.STATE
     reverse: bool = False
@@ -76,29 +76,29 @@ class View:
     typing: bool = False
     """The filter is being typed."""
     selected: int | None = None
-    """The job that Enter is about."""
+    """The job that Enter explains."""
     page: Page = Page.JOBS
     compact: bool | None = None
     """One line per node; None: where the GPUs one by one would fill more than half of the screen."""
     glyphs: Glyphs = UNICODE
     scroll: int = 0
     scroll_before: int = 0
-    """Where the jobs were scrolled to before another page came."""
+    """Scroll position of the jobs before another page was opened."""
     height: int | None = None
     """Rows of the screen; None: no screen, everything is printed."""
     paused: bool = False
     interval_seconds: float = 2.0
-    trouble: str = ""
+    problem: str = ""
     """Why there is no fresh answer."""
     keys: bool = False
     history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    """Utilisation of each GPU at the last looks."""
+    """Utilisation of each GPU in the last answers."""
     detail: Detail | None = None
     """What is known of the selected job."""
 
 
 class Frame:
-    """The picture: head, body (scrolled), foot. What it found out while it was drawn bounds the scrolling."""
+    """The picture: head, scrolled body, foot. After drawing, its attributes bound the scrolling."""
 
     def __init__(self, answer: GpusMessage | None, view: View) -> None:
         self._answer = answer
@@ -147,7 +147,7 @@ class Frame:
     def _head(self) -> RenderableType:
         view, answer = self._view, self._answer
         lines: list[Text] = []
-        problems = [view.trouble] if view.trouble else []
+        problems = [view.problem] if view.problem else []
         if answer is not None:
             lines.append(_summary(answer))
             problems += answer.problems[:MAX_PROBLEMS]
@@ -155,9 +155,7 @@ class Frame:
                 more = len(answer.problems) - MAX_PROBLEMS
                 problems.append(f"and {more} more problems: gandiva status")
             if answer.age_seconds > STALE_SECONDS:
-                problems.append(
-                    f"the controller has not looked at the cluster for {answer.age_seconds:.0f} s"
-                )
+                problems.append(f"the controller has not observed the cluster for {answer.age_seconds:.0f} s")
         lines += [Text(f"{view.glyphs.broken} {clean(problem)}", style=WARNING) for problem in problems]
         lines.append(Text())
         return Group(*lines)
@@ -195,8 +193,8 @@ class Frame:
             text = "\n".join(detail_lines(detail, columns))
             return [TextBlock(Text(text, no_wrap=True, overflow="ellipsis"))]
         if answer is None:
-            return [TextBlock(Text("" if view.trouble else "Waiting for the controller"))]
-        scene = Scene(
+            return [TextBlock(Text("" if view.problem else "Waiting for the controller"))]
+        context = Context(
             {job.job_id: job for job in answer.jobs}, job_colors(answer.jobs), view.glyphs, view.history
         )
         compact = view.compact
@@ -209,7 +207,7 @@ class Frame:
             words = "Slurm has no GPU nodes for Gandiva (feature gandiva_<model>)."
             blocks.append(TextBlock(Text(words, style=DIM)))
         else:
-            grid = nodes_grid(answer.nodes, scene) if compact else gpus_grid(answer.nodes, scene, columns)
+            grid = nodes_grid(answer.nodes, context) if compact else gpus_grid(answer.nodes, context, columns)
             blocks.append(grid)
         blocks.append(TextBlock(Text()))
         jobs = [job for job in answer.jobs if view.user is None or job.user == view.user]
@@ -218,7 +216,7 @@ class Frame:
             jobs = ordered(jobs, view.order, answer.time, reverse=view.reverse, by_user=view.by_user)
             above = sum(block.height for block in blocks)
             listed = jobs_grid(
-                jobs, answer.time, columns, scene,
+                jobs, answer.time, columns, context,
                 order=view.order if view.keys else None, selected=view.selected, by_user=view.by_user,
             )  # fmt: skip
             blocks.append(listed)

@@ -16,20 +16,20 @@ from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, bar, phase_wo
 
 _MAX_NAME = 20
 HISTORY = 16
-"""Looks that the history of a GPU shows."""
+"""Answers that the history of a GPU shows."""
 HISTORY_COLUMNS = 100
 """From this width on there is room for it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Scene:
-    """What all parts need: jobs by number, their colours, symbols."""
+class Context:
+    """What all parts of the picture are drawn with."""
 
     jobs: Mapping[int, LiveJobMessage]
     colors: Mapping[int, str]
     glyphs: Glyphs
     history: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    """Utilisation of each GPU (`node:ordinal`) at the last looks, oldest first."""
+    """Utilisation of each GPU (`node:ordinal`) in the last answers, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,15 +55,15 @@ def use_of(gpu: GpuMessage, node: NodeMessage) -> str:
     return "idle" if node.available and gpu.healthy else "unavailable"
 
 
-def gpus_grid(nodes: Sequence[NodeMessage], scene: Scene, columns: int = 80) -> Grid[_Row]:
+def gpus_grid(nodes: Sequence[NodeMessage], context: Context, columns: int = 80) -> Grid[_Row]:
     """A line per GPU; a node that is not available and has nothing on it is one line."""
-    history = HISTORY if scene.history and columns >= HISTORY_COLUMNS else 0
+    history = HISTORY if context.history and columns >= HISTORY_COLUMNS else 0
     rows: list[_Row] = []
     for node in nodes:
         if not node.available and not any(gpu.running or gpu.ordinary_job is not None for gpu in node.gpus):
             rows.append(_Row(node, None))
             continue
-        brackets = _brackets(node.gpus, scene.glyphs)
+        brackets = _brackets(node.gpus, context.glyphs)
         rows += [_Row(node, gpu, bracket) for gpu, bracket in zip(node.gpus, brackets, strict=True)]
     name_width = min(_MAX_NAME, max((width(row.name) for row in rows), default=3))
     model_width = min(8, max((len(gpu.model) for node in nodes for gpu in node.gpus), default=5))
@@ -81,18 +81,18 @@ def gpus_grid(nodes: Sequence[NodeMessage], scene: Scene, columns: int = 80) -> 
         for row in shown:
             if row.gpu is None:
                 why = clean(row.node.reason) or "node not available"
-                held = Text(f"{scene.glyphs.broken} {why}", style=WARNING)
+                held = Text(f"{context.glyphs.broken} {why}", style=WARNING)
                 table.add_row(Text(row.name), *[Text()] * (4 if history else 3), held, Text())
                 continue
-            lately = scene.history.get(row.name, ())[-history:]
+            lately = context.history.get(row.name, ())[-history:]
             table.add_row(
                 Text(row.name),
                 Text(clean(row.gpu.model), style=DIM),
-                _busy(row.gpu, scene.glyphs),
-                *([Text(spark(lately, scene.glyphs).rjust(history), style=DIM)] if history else ()),
+                _busy(row.gpu, context.glyphs),
+                *([Text(spark(lately, context.glyphs).rjust(history), style=DIM)] if history else ()),
                 _memory(row.gpu),
-                _holder(row.gpu, row.node, scene),
-                _waiters(row.gpu.waiting, row.bracket, scene).append_text(_left(row.gpu)),
+                _holder(row.gpu, row.node, context),
+                _waiters(row.gpu.waiting, row.bracket, context).append_text(_left(row.gpu)),
             )
         return table
 
@@ -113,22 +113,22 @@ def _memory(gpu: GpuMessage) -> Text:
 
 
 def _left(gpu: GpuMessage) -> Text:
-    """What jobs that are off it keep there."""
+    """What jobs that are off it have left there."""
     left_bytes = sum(gpu.left_by.values())
     return Text(f"  keep {left_bytes / (1 << 30):.1f}G" if left_bytes else "", style=DIM)
 
 
-def _holder(gpu: GpuMessage, node: NodeMessage, scene: Scene) -> Text:
-    glyphs = scene.glyphs
+def _holder(gpu: GpuMessage, node: NodeMessage, context: Context) -> Text:
+    glyphs = context.glyphs
     if gpu.running:
         text = Text()
         for index, job_id in enumerate(gpu.running):
-            job = scene.jobs.get(job_id)
+            job = context.jobs.get(job_id)
             symbol = phase_words(job.phase, glyphs)[0] if job else glyphs.running
             words = f"{symbol} {job_id}"
             if job is not None and len(gpu.running) == 1:
                 words += f" {clean(job.user)} {clean(job.name)}"
-            text.append(("  " if index else "") + words, style=scene.colors.get(job_id, ""))
+            text.append(("  " if index else "") + words, style=context.colors.get(job_id, ""))
         return text
     if gpu.ordinary_job is not None:
         name = f"job {gpu.ordinary_job}" if gpu.ordinary_job else "a job"
@@ -141,7 +141,7 @@ def _holder(gpu: GpuMessage, node: NodeMessage, scene: Scene) -> Text:
 
 
 def _brackets(gpus: Sequence[GpuMessage], glyphs: Glyphs) -> list[str]:
-    """Neighbours that the same jobs wait for share one list of them."""
+    """GPUs in a row that the same jobs wait for have one list of them."""
     first, between, last = glyphs.brackets
     brackets: list[str] = []
     for index, gpu in enumerate(gpus):
@@ -156,23 +156,23 @@ def _brackets(gpus: Sequence[GpuMessage], glyphs: Glyphs) -> list[str]:
     return brackets
 
 
-def _waiters(waiting: Sequence[int], bracket: str, scene: Scene) -> Text:
-    glyphs = scene.glyphs
+def _waiters(waiting: Sequence[int], bracket: str, context: Context) -> Text:
+    glyphs = context.glyphs
     if bracket in glyphs.brackets[1:]:
         return Text(f"  {bracket}")
     text = Text()
     for index, job_id in enumerate(waiting[:8]):
         text.append(" " if index else f"{glyphs.arrow} {bracket or ' '} ")
-        text.append(str(job_id), style=scene.colors.get(job_id, ""))
+        text.append(str(job_id), style=context.colors.get(job_id, ""))
     if len(waiting) > 8:
         text.append(f" +{len(waiting) - 8}")
     return text
 
 
-def nodes_grid(nodes: Sequence[NodeMessage], scene: Scene) -> Grid[NodeMessage]:
+def nodes_grid(nodes: Sequence[NodeMessage], context: Context) -> Grid[NodeMessage]:
     """A line per node: the job on each of its GPUs, and how many wait."""
     most = max((len(node.gpus) for node in nodes), default=0)
-    cell_width = max([1] + [len(_cell(gpu, scene.glyphs)) for node in nodes for gpu in node.gpus])
+    cell_width = max([1] + [len(_cell(gpu, context.glyphs)) for node in nodes for gpu in node.gpus])
     name_width = min(_MAX_NAME, max((width(clean(node.name)) for node in nodes), default=4))
 
     def table(shown: Sequence[NodeMessage]) -> Table:
@@ -189,7 +189,7 @@ def nodes_grid(nodes: Sequence[NodeMessage], scene: Scene) -> Grid[NodeMessage]:
             table.add_row(
                 Text(clean(node.name)),
                 Text(busy),
-                _cells(node, cell_width, scene),
+                _cells(node, cell_width, context),
                 Text(str(len(waiting)) if waiting else ""),
             )
         return table
@@ -197,13 +197,13 @@ def nodes_grid(nodes: Sequence[NodeMessage], scene: Scene) -> Grid[NodeMessage]:
     return Grid(nodes, table)
 
 
-def _cells(node: NodeMessage, cell_width: int, scene: Scene) -> Text:
+def _cells(node: NodeMessage, cell_width: int, context: Context) -> Text:
     if not node.available and not any(gpu.running for gpu in node.gpus):
-        return Text(f"{scene.glyphs.broken} {clean(node.reason) or 'not available'}", style=WARNING)
+        return Text(f"{context.glyphs.broken} {clean(node.reason) or 'not available'}", style=WARNING)
     cells = Text()
     for gpu in node.gpus:
-        color = scene.colors.get(gpu.running[0], "") if gpu.running else DIM
-        cells.append(_cell(gpu, scene.glyphs).ljust(cell_width) + " ", style=color)
+        color = context.colors.get(gpu.running[0], "") if gpu.running else DIM
+        cells.append(_cell(gpu, context.glyphs).ljust(cell_width) + " ", style=color)
     return cells
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Tables of which only the lines on the screen are drawn: a thousand jobs cost no more than twenty."""
+"""Tables of which only the visible lines are drawn: a thousand jobs cost no more than twenty."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ Line = list[Segment]
 
 
 def draw(console: Console, options: ConsoleOptions, what: RenderableType) -> list[Line]:
-    """The lines of something, at the width of the options."""
+    """The lines of a renderable, at the width of the options."""
     return console.render_lines(what, options.update(height=None), pad=False)
 
 
 def new_table(*columns: tuple[str, dict[str, object]]) -> Table:
-    """A table without borders whose rows are one line each. Columns have widths or ratios, never their
-    content's width, so that they stay where they are while one scrolls."""
+    """A table without borders whose rows are one line each. Columns have widths or ratios, so that they keep
+    their place while the content scrolls."""
     table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
     for header, how in columns:
         table.add_column(header, no_wrap=True, overflow="ellipsis", **how)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from rich.text import Text
 from controller.api.messages import LiveJobMessage
 from controller.reports import units
 from controller.reports.text import clean, gpu_list, ranges, split_gpu, width
-from controller.reports.top.gpus import Scene
+from controller.reports.top.gpus import Context
 from controller.reports.top.grid import Grid, new_table
 from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, Order, bar, job_share, phase_words
 
@@ -27,7 +27,7 @@ def jobs_grid(
     jobs: Sequence[LiveJobMessage],
     now: float,
     columns: int,
-    scene: Scene,
+    context: Context,
     *,
     order: Order | None = None,
     selected: int | None = None,
@@ -54,8 +54,8 @@ def jobs_grid(
             # Text, not an arrow: the narrow columns have no room for one.
             table.columns[_COLUMN[order]].header_style = "bold underline"
         for job in shown:
-            color = scene.colors.get(job.job_id, "")
-            state = phase_words(job.phase, scene.glyphs)
+            color = context.colors.get(job.job_id, "")
+            state = phase_words(job.phase, context.glyphs)
             table.add_row(
                 Text(str(job.job_id), style=color),
                 Text(clean(job.name), style=color),
@@ -63,7 +63,7 @@ def jobs_grid(
                 Text(str(job.gpus)),
                 Text(units.number(job.weight)),
                 Text(state, style=WARNING if job.phase in ("stuck", "unknown") else ""),
-                _time_on_gpus(job, now, scene.glyphs),
+                _time_on_gpus(job, now, context.glyphs),
                 Text(_where_or_why(job, wide)),
                 style="reverse" if job.job_id == selected else None,
             )
@@ -84,7 +84,7 @@ def jobs_grid(
     def below(job: LiveJobMessage) -> Text | None:
         if wide or job.running_on or not job.reason:
             return None
-        words = f"  {scene.glyphs.because} {clean(job.reason)}"
+        words = f"  {context.glyphs.because} {clean(job.reason)}"
         return Text(words, style=DIM, no_wrap=True, overflow="ellipsis")
 
     return Grid(jobs, table, below, above)

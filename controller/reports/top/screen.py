@@ -30,9 +30,9 @@ from controller.reports.top.gpus import HISTORY
 from controller.reports.top.view import ASCII, UNICODE
 
 _RESIZE_SECONDS = 0.5
-"""How soon a changed size of the window is noticed."""
+"""How soon a changed size of the window takes effect."""
 _SEQUENCE_SECONDS = 0.05
-"""Longest gap within the sequence of one key; after it, Escape was Escape."""
+"""Longest gap within the escape sequence of one key; after it, the key was Escape."""
 _ARROWS = {
     b"[A": "up", b"[B": "down", b"[C": "right", b"[D": "left", b"[5~": "page up", b"[6~": "page down",
     b"[H": "home", b"[1~": "home", b"[F": "end", b"[4~": "end",
@@ -81,7 +81,7 @@ def _speaks_unicode(console: Console) -> bool:
 
 
 class _Poller:
-    """Asks in a thread of its own, so that keys are answered while the controller is slow."""
+    """Asks in a thread of its own, so that keys work while the controller is slow."""
 
     def __init__(self, client: ApiClient, interval_seconds: float) -> None:
         self._client = client
@@ -138,7 +138,7 @@ class _Screen:
         self._view = replace(view, keys=self._keys)
         self._own = view.user or _own_name()
         self._answer: GpusMessage | None = None
-        self._trouble = ""
+        self._problem = ""
         self._history: dict[str, deque[float | None]] = {}
         self._frame = Frame(None, view)
 
@@ -173,7 +173,7 @@ class _Screen:
 
     def _take(self, poller: _Poller) -> None:
         """What the poller has found, and the history of each GPU with it."""
-        answer, self._trouble = poller.latest()
+        answer, self._problem = poller.latest()
         if answer is not None and (self._answer is None or answer.time != self._answer.time):
             for node in answer.nodes:
                 for gpu in node.gpus:
@@ -184,7 +184,7 @@ class _Screen:
         self._view = replace(self._view, history=history, detail=poller.detail)
 
     def _draw(self, live: Live) -> None:
-        self._view = replace(self._view, height=self._console.size.height, trouble=self._trouble)
+        self._view = replace(self._view, height=self._console.size.height, problem=self._problem)
         self._frame = Frame(self._answer, self._view)
         live.update(self._frame, refresh=True)
         # The frame has moved what it shows so that the chosen job is seen; the next keys go on from there.
@@ -192,7 +192,7 @@ class _Screen:
 
 
 def _read_keys(terminal: int) -> bytes:
-    """What was typed; a key's sequence that the network has cut is waited for."""
+    """What was typed, with the rest of an escape sequence that came in two parts."""
     pressed = os.read(terminal, 64)
     if (
         pressed.endswith((b"\x1b", b"\x1b[", b"\x1bO"))
@@ -218,7 +218,7 @@ def _keys_in(pressed: bytes) -> Iterator[str]:
 
 @contextlib.contextmanager
 def _single_keys(terminal: int) -> Iterator[None]:
-    """Keys come one by one and are not shown; the terminal is put back afterwards, whatever happens."""
+    """Keys come one by one and are not echoed; the terminal's mode is restored afterwards."""
     before = termios.tcgetattr(terminal)
     try:
         tty.setcbreak(terminal)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How the live view looks at things: order, filter, symbols and colours. No I/O."""
+"""Order, filter, symbols and colours of the live view. No I/O."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from controller.api.messages import LiveJobMessage
 
 PALETTE = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#D55E00", "#CC79A7")
-"""The colours of Okabe and Ito, told apart by people with any kind of colour vision (without their dark blue,
-hard to see on dark screens). A colour only leads the eye from a GPU to its job: all is there in text too."""
+"""The colours of Okabe and Ito, distinct with any kind of colour vision, but for their dark blue, which is
+hard to see on dark screens. A colour links a GPU with its job; everything is there as text too."""
 BAR = 8
 """Width of a bar."""
 WARNING = "#D55E00"
@@ -19,7 +19,7 @@ DIM = "bright_black"
 
 
 def bar(fraction: float | None, columns: int, glyphs: Glyphs) -> str:
-    """`███░░`; blanks for what is not known."""
+    """`███░░`; blanks where it is not known."""
     if fraction is None:
         return " " * columns
     full = round(max(0.0, min(1.0, fraction)) * columns)
@@ -27,7 +27,7 @@ def bar(fraction: float | None, columns: int, glyphs: Glyphs) -> str:
 
 
 class Order(enum.Enum):
-    """Order of the list of jobs; the value is what the foot of the screen calls it."""
+    """Order of the list of jobs; the value is its name at the foot of the screen."""
 
     STATE = "state"
     SHARE = "share"
@@ -45,7 +45,7 @@ class Order(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Glyphs:
-    """Symbols for terminals that speak UTF-8, and for those that do not."""
+    """Symbols for terminals with UTF-8, or without."""
 
     full: str
     empty: str
@@ -58,9 +58,9 @@ class Glyphs:
     arrow: str
     because: str
     brackets: tuple[str, str, str]
-    """Joins GPUs that the same jobs wait for: first, between, last."""
+    """Around GPUs that the same jobs wait for: first, between, last."""
     levels: str
-    """Ever higher, for the history of a GPU."""
+    """From low to high, for the history of a GPU."""
 
 
 UNICODE = Glyphs("█", "░", "▶", "‖", "…", "·", "■", "✗", "◀", "└", ("┐", "│", "┘"), " ▁▂▃▄▅▆▇█")
@@ -97,7 +97,7 @@ def phase_words(phase: str, glyphs: Glyphs) -> str:
 
 
 def job_colors(jobs: Iterable[LiveJobMessage]) -> dict[int, str]:
-    """A colour for each job on GPUs or waiting for them; neighbours in the list differ."""
+    """A colour for each job on GPUs or waiting for them; jobs in a row have different ones."""
     shown = [job.job_id for job in jobs if job.binding or job.running_on]
     return {job_id: PALETTE[index % len(PALETTE)] for index, job_id in enumerate(sorted(shown))}
 
@@ -110,7 +110,7 @@ def job_share(job: LiveJobMessage, now: float) -> float | None:
 
 
 def spark(fractions: Iterable[float | None], glyphs: Glyphs) -> str:
-    """A history as a line of ever higher blocks; `?` where it was not known."""
+    """A history as a line of blocks; `?` where it was not known."""
     top = len(glyphs.levels) - 1
     return "".join(
         "?" if f is None else glyphs.levels[max(f > 0, round(max(0.0, min(1.0, f)) * top))] for f in fractions
@@ -118,7 +118,7 @@ def spark(fractions: Iterable[float | None], glyphs: Glyphs) -> str:
 
 
 def matches(job: LiveJobMessage, text: str) -> bool:
-    """Whether a job is meant by what was typed after `/`."""
+    """Whether a job has the text that was typed after `/`."""
     word = text.strip().lower()
     fields = (str(job.job_id), job.user, job.name, job.phase, job.partition, job.account)
     return any(word in field.lower() for field in fields)

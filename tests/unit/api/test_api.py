@@ -136,7 +136,7 @@ def test_status_tells_of_trouble(tmp_path: Path) -> None:
     )
     assert not answer["healthy"]
     assert answer["problems"][0] == "Slurm does not answer"
-    assert "has not turned" in answer["problems"][1]
+    assert "has completed no turn" in answer["problems"][1]
     assert "there is no journal" in answer["problems"][2]
 
 
@@ -157,7 +157,7 @@ def test_healthz_fails_when_the_loop_stands_still(answers: Answers) -> None:
     answer = answers.get("/healthz", {})
     assert answer.status == 503
     assert answer.body == (
-        b"the loop has not completed a turn for 61 s: Slurm cannot be observed: no answer\n"
+        b"the loop has completed no turn for 61 s: Slurm cannot be observed: no answer\n"
     )
 
 
@@ -559,7 +559,7 @@ def test_few_answers_are_made_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
         return []
 
     monkeypatch.setattr(made._journal, "jobs", slow)
-    monkeypatch.setattr(answers_module, "TURN_SECONDS", 0.05)
+    monkeypatch.setattr(answers_module, "WAIT_SECONDS", 0.05)
     clients = [
         threading.Thread(target=made.get, args=("/v1/jobs", {})) for _ in range(answers_module.MADE_AT_ONCE)
     ]

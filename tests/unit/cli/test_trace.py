@@ -49,7 +49,7 @@ def test_a_request_that_makes_no_sense_is_said_and_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, out = trace(tmp_path, line(1, "cpu=1,gres/gpu=4", ""), line(2, "gres/shard=4", "gandiva:{|}"))
-    assert code == 0 and "job 2: its request makes no sense" in capsys.readouterr().err
+    assert code == 0 and "job 2: its request is invalid" in capsys.readouterr().err
     assert "|gres/shard=4|" in out.read_text() and "gandiva:" not in out.read_text()
 
 

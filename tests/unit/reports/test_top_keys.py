@@ -160,7 +160,7 @@ def test_help_names_every_key_and_goes_away() -> None:
     screen = Screen(three(), height=40)
     lines = screen.press("?")
     text = "\n".join(lines)
-    for word in ("Enter", "/", "sort by", "reverse", "user by user", "look less often", "scancel"):
+    for word in ("Enter", "/", "sort by", "reverse", "user by user", "longer interval", "scancel"):
         assert word in text
     assert jobs_in(screen.press("q")) == [7, 8, 9]
     assert press(screen.view or View(), "q", screen.frame, "") is None

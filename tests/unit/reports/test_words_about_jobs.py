@@ -174,9 +174,9 @@ def test_scrolling_shows_every_line_where_it_belongs(columns: int, compact: bool
 
 
 def test_trouble_and_old_data_are_said() -> None:
-    assert any("cannot reach" in line for line in draw(message(), trouble="cannot reach the controller"))
+    assert any("cannot reach" in line for line in draw(message(), problem="cannot reach the controller"))
     old = message().model_copy(update={"age_seconds": 99.0})
-    assert any("has not looked at the cluster for 99 s" in line for line in draw(old))
+    assert any("has not observed the cluster for 99 s" in line for line in draw(old))
     ill = message().model_copy(update={"problems": ["Slurm does not answer", EVIL, "c", "d", "e"]})
     lines = draw(ill)
     assert "✗ Slurm does not answer" in [line.rstrip() for line in lines]
@@ -335,7 +335,7 @@ def test_status_says_what_is_wrong() -> None:
         events=[EventMessage(time=NOW, kind="node_lost", message="no answer", node="n2", job_id=5)],
     )
     lines = list(status_lines(status, "http://ctl:6822"))
-    assert lines[0] == "The controller at http://ctl:6822 has trouble."
+    assert lines[0] == "The controller at http://ctl:6822 has problems."
     assert "  problem     Slurm does not answer" in lines
     assert "  up for      1-01:01:01, 0 turns of the loop" in lines
     assert "  jobs        5: 3 queued, 2 running" in lines
