@@ -196,8 +196,8 @@ def test_a_program_is_built_from_numbers_of_any_kind() -> None:
     import numpy as np
 
     program = Program()
-    (x,) = program.variables(np.int64(1), cost=np.float64(1))  # type: ignore[arg-type]
-    program.at_most([(np.int64(x), np.float64(-1))], np.float64(-3))  # type: ignore[list-item]
+    (x,) = program.variables(np.int64(1), cost=np.float64(1))
+    program.at_most([(np.int64(x), np.float64(-1))], np.float64(-3))
     plain = Program()
     plain.variables(1, cost=1.0)
     plain.at_most([(0, -1.0)], -3.0)
