@@ -27,7 +27,7 @@ from container import engine
 from container.cluster import MiniCluster, remove_leftovers
 from container.errors import EngineError, MiniClusterError
 from container.spec import ClusterSpec
-from tests.live.gpu_history import overlaps
+from tests.live.gpu_history import overlaps, unplanned
 from tests.live.support import Site
 
 LOGS = Path(__file__).resolve().parents[2] / "build" / "logs"
@@ -101,7 +101,8 @@ def quiet(request: pytest.FixtureRequest) -> Iterator[None]:
 def site(cluster: MiniCluster) -> Iterator[Site]:
     """The cluster with a fresh Gandiva controller (quick settings) and an empty history of the mock GPUs.
 
-    Whatever the test was about: at no instant may two jobs have held memory on one GPU.
+    Whatever the test was about: two jobs may have held memory on one GPU at the same instant only where the
+    controller had decided that they share it.
     """
     cluster.stop_controller()
     site = Site(cluster, nodes=cluster.spec.node_names, log_begin=len(cluster.controller_log()))
@@ -111,8 +112,9 @@ def site(cluster: MiniCluster) -> Iterator[Site]:
     # (One that stands by answers, too: for some seconds, where the test before had controllers of its own.)
     site.wait("the controller to lead", lambda: "leads: policy" in site.log())
     yield site
-    found = overlaps(site.holds())
-    assert found == [], f"two jobs held memory on one GPU at the same instant: {found[:4]}"
+    found = site.holds()
+    wrong = unplanned(found, site.operations()) if overlaps(found) else []
+    assert wrong == [], f"two jobs held memory on one GPU at the same instant: {wrong[:4]}"
 
 
 def restore(mini: MiniCluster) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -73,15 +74,60 @@ def held_seconds(found: Iterable[Hold], job_id: int, start: float, end: float) -
 def overlaps(found: Sequence[Hold]) -> list[tuple[Hold, Hold]]:
     """Pairs of holds of two jobs on one GPU at the same instant."""
     pairs = []
-    by_gpu: dict[tuple[str, int], list[Hold]] = {}
-    for hold in found:
-        by_gpu.setdefault((hold.node, hold.gpu), []).append(hold)
-    for group in by_gpu.values():
-        group.sort(key=lambda h: h.start)
-        last = group[0]
-        for hold in group[1:]:
-            if hold.job_id != last.job_id and hold.start < last.end:
-                pairs.append((last, hold))
-            if hold.end > last.end:
-                last = hold
+    going_on: dict[tuple[str, int], list[Hold]] = {}
+    for hold in sorted(found, key=lambda h: h.start):
+        there = [h for h in going_on.get((hold.node, hold.gpu), ()) if h.end > hold.start]
+        pairs += [(other, hold) for other in there if other.job_id != hold.job_id]
+        going_on[hold.node, hold.gpu] = [*there, hold]
     return pairs
+
+
+class Operation(BaseModel):
+    """A row of the journal: what the controller decided for one job."""
+
+    job_id: int
+    kind: str
+    begin: float
+    outcome: str | None
+    """None: under way."""
+    gpus: tuple[str, ...]
+    """As NODE:INDEX."""
+
+
+OPERATIONS = TypeAdapter(list[Operation])
+
+
+def planned(operations: Sequence[Operation]) -> list[Hold]:
+    """When the controller had each job on which GPUs by its own decisions, in the order of their ends."""
+    found: list[Hold] = []
+    since: dict[int, Operation] = {}
+    for operation in sorted(operations, key=lambda o: o.begin):
+        if operation.outcome == "failed":
+            continue
+        if (last := since.pop(operation.job_id, None)) is not None:
+            found += _on_gpus(last, operation.begin)
+        if operation.kind in ("place", "resume"):
+            since[operation.job_id] = operation
+    return found + [hold for last in since.values() for hold in _on_gpus(last, math.inf)]
+
+
+def _on_gpus(operation: Operation, end: float) -> list[Hold]:
+    places = (gpu.rpartition(":") for gpu in operation.gpus)
+    return [Hold(node, int(index), operation.job_id, operation.begin, end) for node, _, index in places]
+
+
+def unplanned(found: Sequence[Hold], operations: Sequence[Operation]) -> list[tuple[Hold, Hold]]:
+    """Pairs of holds of two jobs on one GPU at the same instant that did not begin while the controller had
+    decided that these two share that GPU."""
+    shared = overlaps(planned(operations))
+
+    def is_planned(one: Hold, other: Hold) -> bool:
+        begin = max(one.start, other.start)
+        return any(
+            (one.node, one.gpu) == (a.node, a.gpu)
+            and {one.job_id, other.job_id} == {a.job_id, b.job_id}
+            and max(a.start, b.start) <= begin <= min(a.end, b.end)
+            for a, b in shared
+        )
+
+    return [pair for pair in overlaps(found) if not is_planned(*pair)]

@@ -11,11 +11,20 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from container.cluster import MiniCluster
-from tests.live.gpu_history import EVENTS, Hold, holds
+from tests.live.gpu_history import EVENTS, OPERATIONS, Hold, Operation, holds
 
 EXAMPLES = "/opt/gandiva/src/examples"
 TRAIN = f"python3 {EXAMPLES}/train_mock.py"
 SLICE_SECONDS = 3.0
+PYTHON = "/opt/gandiva/venv/bin/python"
+READ_OPERATIONS = """\
+import json, sqlite3
+journal = sqlite3.connect("file:/var/lib/gandiva/journal.sqlite?mode=ro", uri=True, timeout=10)
+rows = journal.execute("SELECT job_id, kind, begin, outcome, json_extract(detail, '$.gpus') FROM operations")
+names = ("job_id", "kind", "begin", "outcome")
+print(json.dumps([{**dict(zip(names, row)), "gpus": json.loads(row[-1])} for row in rows]))
+"""
+"""Prints what the controller decided, from its journal."""
 ENDED = frozenset({"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED"})
 
 QUICK: Mapping[str, Any] = {
@@ -140,6 +149,11 @@ class Site:
             now = float(self.cluster.exec(node, ["date", "+%s.%N"]).stdout)
             found += holds(node, EVENTS.validate_json(done.stdout), now, self.kept_bytes)
         return found
+
+    def operations(self) -> list[Operation]:
+        """What the controller decided, as its journal has it."""
+        done = self.cluster.exec("ctl", [PYTHON, "-c", READ_OPERATIONS], user="gandiva")
+        return OPERATIONS.validate_json(done.stdout)
 
     def report(self, *options: str) -> list[dict[str, Any]]:
         """`gandiva report --json`, as a user on the login node."""

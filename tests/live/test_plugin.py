@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from container.cluster import MiniCluster
-from controller.requests import parse_request
+from controller.observe.requests import parse_request
 
 pytestmark = pytest.mark.live
 
@@ -111,7 +111,7 @@ def test_a_site_that_shares_gpus_by_default(slurm: Slurm) -> None:
         no_gpu = slurm.submit(script="true")
         job = slurm.show(plain)
         assert job["JobState"] == "PENDING" and job["Priority"] == "0"
-        assert parse_request(job["AdminComment"]).gpus == 2
+        assert parse_request(job["AdminComment"]).size.wanted == 2
         for other in (without, no_gpu):
             assert slurm.wait_end(other) == "COMPLETED"
             assert "gandiva:" not in slurm.show(other).get("AdminComment", "")
@@ -186,8 +186,8 @@ def test_the_request_arrives_whichever_way_it_is_written(
     shown = slurm.show(job)
     assert shown["Priority"] == "0" and shown["JobState"] == "PENDING"
     request = parse_request(shown["AdminComment"])
-    assert (request.gpus, request.nodes) == (gpus, nodes)
-    assert (request.weight, request.min_gpus, request.max_gpus, request.model) == (2.5, 1, 8, "m")
+    assert (request.size.wanted, request.nodes) == (gpus, nodes)
+    assert (request.weight, request.size.least, request.size.most, request.model) == (2.5, 1, 8, "m")
     # In this one form it can be bound; nothing of another spelling is left to contradict it.
     assert shown["TresPerNode"].startswith("gres/gpu:")
     assert not {"TresPerJob", "TresBind", "CpusPerTres"} & set(shown)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Two jobs that allow it run on one GPU at the same time; everything that tells of them agrees."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.live.gpu_history import held_seconds, overlaps
+from tests.live.support import QUICK, TRAIN, Site
+
+pytestmark = pytest.mark.live
+
+MODEL = "--gandiva-model=small"
+"""What is measured of the first run of a model is known of the next: a job that never ran can be packed."""
+STEPS = 300
+COMMAND = f"{TRAIN} --steps {STEPS} --minibatch-ms 40 --memory-mb 4096"
+
+
+def shown(site: Site, job_id: int) -> dict[str, Any]:
+    """`gandiva explain --json`: what the controller has of the job now; empty once it is over."""
+    done = site.cluster.exec("login", ["gandiva", "explain", str(job_id), "--json"], user="alice")
+    return dict(json.loads(done.stdout)["live"] or {})
+
+
+def shards(site: Site, job_id: int) -> str:
+    """What Slurm gave the job on its node, such as `gres/shard:a100_3:1`."""
+    return site.job(job_id)["TresPerNode"]
+
+
+def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
+    plain = site.submit("alice", COMMAND, "--no-gandiva", "--gres=gpu:1")
+    assert site.wait_ended([plain], 90)[plain] == "COMPLETED"
+    site.cluster.stop_controller()
+    site.start_controller(policy={**QUICK["policy"], "moves": ["pack"]})
+    for number, node in ((4, "n1"), (3, "n2")):
+        job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
+        site.wait_state(job, "RUNNING")
+
+    first = site.submit("alice", COMMAND, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")
+    site.wait_on_gpu(first)
+    second = site.submit("bob", COMMAND, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")
+    site.wait_on_gpu(second)
+    site.wait(
+        "both on the GPU",
+        lambda: (
+            shown(site, first)["shares_with"] == [second] and shown(site, second)["shares_with"] == [first]
+        ),
+    )
+    assert shards(site, first) == shards(site, second), "Slurm has bound them to the same GPU"
+    assert site.states([first, second]) == {first: "RUNNING", second: "RUNNING"}
+    told = site.cluster.exec("login", ["gandiva", "explain", str(second)], user="bob").stdout
+    assert f"job {first}, on the same GPUs" in told
+    rows = {row["job_id"]: row for row in site.report()}
+    assert (rows[first]["shares_with"], rows[second]["shares_with"]) == ([second], [first])
+    assert rows[first]["last_gpus"] == rows[second]["last_gpus"]
+
+    third = site.submit("carol", COMMAND, "--gandiva-pack=no", MODEL, "--gres=gpu:1")
+    unsaid = site.submit("bob", COMMAND, "--gandiva", MODEL, "--gres=gpu:1")
+    states = site.wait_ended([first, second, third, unsaid], 240)
+    assert set(states.values()) == {"COMPLETED"}, states
+
+    found = site.holds()
+    pairs = {frozenset({one.job_id, other.job_id}) for one, other in overlaps(found)}
+    assert pairs == {frozenset({first, second})}
+    together = sum(min(one.end, other.end) - max(one.start, other.start) for one, other in overlaps(found))
+    assert together > 3.0, "they were on the GPU together for a moment only"
+    for user, job in (("alice", first), ("bob", second), ("carol", third), ("bob", unsaid)):
+        assert site.digest(user, job) == site.digest("alice", plain)
+    rows = {row["job_id"]: row for row in site.report()}
+    for job in (first, second, third, unsaid):
+        seen = held_seconds(found, job, 0, max(hold.end for hold in found))
+        assert rows[job]["run_seconds"] == pytest.approx(seen, rel=0.15, abs=1.0)
+
+
+def test_one_of_a_pair_is_cancelled_and_the_other_runs_on(site: Site) -> None:
+    site.cluster.stop_controller()
+    site.start_controller(policy={**QUICK["policy"], "moves": ["pack"]})
+    for number, node in ((4, "n1"), (3, "n2")):
+        job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
+        site.wait_state(job, "RUNNING")
+    first = site.submit("alice", COMMAND, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")
+    site.wait_on_gpu(first)
+    second = site.submit("bob", COMMAND, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")
+    site.wait("both on the GPU", lambda: shown(site, second).get("shares_with") == [first])
+    site.cluster.exec("login", ["scancel", str(first)], user="alice")
+    site.wait("the second alone", lambda: shown(site, second).get("shares_with") == [])
+    assert site.wait_ended([second], 120)[second] == "COMPLETED"
+    (row,) = site.report("-j", str(second))
+    assert row["suspends"] <= 1, "it went on where it was"
