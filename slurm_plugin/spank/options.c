@@ -29,7 +29,7 @@ static struct spank_option table[OPT_COUNT] = {
 	[OPT_WEIGHT] = { "gandiva-weight", "N", "share of GPU time, 0.1 to 100 (default 1)", 1, OPT_WEIGHT, on_option },
 	[OPT_GPUS] = { "gandiva-gpus", "MIN-MAX", "GPUs it could do with (recorded only: not acted upon yet)", 1,
 		       OPT_GPUS, on_option },
-	[OPT_PACK] = { "gandiva-pack", "yes|no", "may run beside another job on one GPU (recorded only: not acted upon yet)",
+	[OPT_PACK] = { "gandiva-pack", "yes|no", "may run beside another job on one GPU, where the site packs jobs",
 		       1, OPT_PACK, on_option },
 	[OPT_MIGRATE] = { "gandiva-migrate", "yes|no", "may be moved to other servers (recorded only: not acted upon yet)", 1,
 			  OPT_MIGRATE, on_option },
