@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.executor import Step
+from controller.act.recorder import Step
 from tests.faults.fault import Evidence, Fault
 from tests.faults.parts import AGENT, CONTROLLER, DISK, PARTS, Part, Target
 from tests.faults.stage import FaultFailed, Moment, NotReached, Order, Stage

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
-from controller.executor import Step
+from controller.act.recorder import Step
 from tests.faults.enumerated import ATTEMPTS, POINTS, Point, make
 from tests.faults.fault import Evidence, Fault
 from tests.faults.parts import (

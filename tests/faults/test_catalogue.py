@@ -16,8 +16,8 @@ from types import SimpleNamespace
 import pytest
 
 from container.errors import MiniClusterError
-from controller import executor
-from controller.executor import Step
+from controller.act import place, requeue, resume, suspend
+from controller.act.recorder import Step
 from tests.faults import catalogue, runner
 from tests.faults.enumerated import POINTS
 from tests.faults.fault import Evidence, Fault, Result
@@ -29,26 +29,26 @@ from tests.faults.stage import Stage
 
 
 def steps_by_operation() -> dict[str, set[Step]]:
-    """From the executor's code: which steps `_place`, `_suspend`, … take, helpers included."""
-    (cls,) = (
-        node
-        for node in ast.parse(inspect.getsource(executor)).body
-        if isinstance(node, ast.ClassDef) and node.name == "Executor"
-    )
-    methods = {m.name: m for m in cls.body if isinstance(m, ast.AsyncFunctionDef | ast.FunctionDef)}
+    """From the code of the operations: which steps each of them takes, helpers included."""
+    functions = {
+        node.name: node
+        for module in (place, suspend, resume, requeue)
+        for node in ast.parse(inspect.getsource(module)).body
+        if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)
+    }
 
     def steps(name: str, seen: frozenset[str]) -> set[Step]:
         found: set[Step] = set()
-        for node in ast.walk(methods[name]):
+        for node in ast.walk(functions[name]):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 if node.value.id == "Step":
                     found.add(Step[node.attr])
-                elif node.value.id == "self" and node.attr in methods and node.attr not in seen:
-                    found |= steps(node.attr, seen | {node.attr})
+            elif isinstance(node, ast.Name) and node.id in functions and node.id not in seen:
+                found |= steps(node.id, seen | {node.id})
         return found
 
     operations = ("place", "suspend", "resume", "requeue", "withdraw")
-    return {name: steps(f"_{name}", frozenset({f"_{name}"})) for name in operations}
+    return {name: steps(name, frozenset({name})) for name in operations}
 
 
 def test_every_step_of_every_operation_is_a_place_for_faults() -> None:
