@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.nodes.installed import filesystem_of
 from controller.checks.finding import Finding, error, ok, warning
+from controller.nodes.installed import filesystem_of
 from controller.settings.schema import Settings
 
 NETWORK = ("nfs", "nfs4", "gpfs", "lustre", "beegfs", "cifs", "fuse.sshfs", "ceph", "9p")

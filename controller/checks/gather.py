@@ -19,11 +19,10 @@ from controller.api.access import client_token
 from controller.checks import agents, controller, files, gpus, slurm_files, slurm_options
 from controller.checks.finding import Finding, error, ok, warning
 from controller.checks.slurm_options import SlurmOptions
-from controller.cli.extras import missing
 from controller.errors import ClusterError, GandivaError, NodeError, SettingsError
 from controller.nodes.remote import RemoteNodes
-from controller.settings import Settings, load_settings
-from controller.settings.schema import NodesSettings
+from controller.settings.loading import load_settings
+from controller.settings.schema import NodesSettings, Settings
 from controller.slurm.commands import run
 
 T = TypeVar("T")
@@ -206,7 +205,8 @@ async def _agents(
         try:
             return await ask_agents(known, settings, request.deadline_seconds), []
         except ModuleNotFoundError as failure:
-            unreadable, change = missing(failure, "asking them", "controller"), "install that extra"
+            unreadable = f"this Python has no module {failure.name}"
+            change = "pip install 'gandiva-slurm[controller]'"
     return {}, [warning("nodes", "agents", f"not asked: {unreadable}", change)]
 
 

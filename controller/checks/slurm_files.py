@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from controller import __version__
-from controller.nodes.installed import PLUGIN, built_for, find_plugin
 from controller.checks.finding import Finding, error, ok, warning
 from controller.checks.slurm_options import SlurmOptions
+from controller.nodes.installed import PLUGIN, built_for, find_plugin
 
 MAX_BYTES = 1 << 20
 MAX_INCLUDES = 200
@@ -248,7 +248,9 @@ def _script(options: SlurmOptions, key: str, host: str) -> Iterator[Finding]:
 
 def judge_description(description: Path, options: SlurmOptions, host: str) -> Iterator[Finding]:
     """Whether Slurm's folder has what `gandiva config slurm` makes of the description."""
-    from controller.slurm_config import SlurmConfigError, load, render
+    from controller.slurm_config.description import load
+    from controller.slurm_config.errors import SlurmConfigError
+    from controller.slurm_config.fragments import render
 
     try:
         files = render(load(description))

@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> int:
     from controller.checks.finding import Level, exit_status
     from controller.checks.gather import Request, examine
     from controller.checks.output import as_json, table
-    from controller.settings import settings_path
+    from controller.settings.loading import settings_path
 
     # What the SSH library has to say about broken connections is in the findings already.
     for name in ("paramiko", "controller", "asyncio"):

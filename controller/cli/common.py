@@ -84,7 +84,7 @@ def client(args: argparse.Namespace) -> ApiClient:
 
     url, token_file, check = args.url, None, ""
     if url is None:
-        from controller.settings import client_settings, settings_path
+        from controller.settings.loading import client_settings, settings_path
 
         settings, path = client_settings(args.config), settings_path(args.config)
         url, token_file = settings.api_url, settings.api.token_file

@@ -59,7 +59,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser], *, with_slurm: b
     sample.set_defaults(run=run_sample)
 
     if with_slurm:
-        from controller.slurm_config.cli import add_parser as add_slurm
+        from controller.cli.config_slurm import add_parser as add_slurm
 
         add_slurm(commands)
     else:
@@ -68,8 +68,8 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser], *, with_slurm: b
 
 def run_show(args: argparse.Namespace) -> int:
     """`gandiva config show`."""
-    from controller.settings import client_settings, settings_path
     from controller.settings.generate import show
+    from controller.settings.loading import client_settings, settings_path
 
     path = settings_path(args.config)
     settings = client_settings(args.config)
@@ -84,7 +84,7 @@ def run_show(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     """`gandiva config check`."""
-    from controller.settings import load_settings, settings_path
+    from controller.settings.loading import load_settings, settings_path
 
     path = settings_path(args.file or args.config)
     settings = load_settings(path)

@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
     """Returns when the daemon has ended (or, without -D, is in the background)."""
     from controller.cli.outputs import refuse_inputs
     from controller.daemon.background import run as run_daemon
-    from controller.settings import load_settings, settings_path
+    from controller.settings.loading import load_settings, settings_path
 
     path = settings_path(args.config)
     settings = load_settings(path)

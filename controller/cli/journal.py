@@ -81,7 +81,7 @@ def run_verify(args: argparse.Namespace) -> int:
 def run_vacuum(args: argparse.Namespace) -> int:
     """Do it and print what it brought."""
     from controller.journal.vacuum import vacuum
-    from controller.settings import load_settings, settings_path
+    from controller.settings.loading import load_settings, settings_path
 
     settings = load_settings(settings_path(args.config)).journal
     done = vacuum(_path(args), retention_days=settings.retention_days, detail_days=settings.detail_days)
@@ -95,6 +95,6 @@ def run_vacuum(args: argparse.Namespace) -> int:
 def _path(args: argparse.Namespace) -> Path:
     if args.file is not None:
         return Path(args.file)
-    from controller.settings import load_settings, settings_path
+    from controller.settings.loading import load_settings, settings_path
 
     return load_settings(settings_path(args.config)).journal.path

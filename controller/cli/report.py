@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _inputs(args: argparse.Namespace) -> dict[str, Path | None]:
     """All files that are read, by what names them."""
-    from controller.settings import settings_path
+    from controller.settings.loading import settings_path
 
     inputs: dict[str, Path | None] = {"--config": settings_path(args.config), "--journal": args.journal}
     if args.journal is not None:

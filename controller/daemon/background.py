@@ -13,7 +13,8 @@ from controller.daemon import logs
 from controller.daemon.daemon import Daemon
 from controller.errors import GandivaError, SettingsError
 from controller.policies.assemble import make_policy
-from controller.settings import Settings, load_settings
+from controller.settings.loading import load_settings
+from controller.settings.schema import Settings
 
 log = logging.getLogger(__name__)
 

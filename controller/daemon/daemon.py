@@ -36,7 +36,7 @@ from controller.loop.loop import Controller, Turn
 from controller.nodes.protocol import HelloArgs
 from controller.nodes.remote import RemoteNodes
 from controller.nodes.ssh import SshSettings, ssh_nodes
-from controller.settings import Settings
+from controller.settings.schema import Settings
 from controller.slurm.factory import open_cluster
 from controller.solver import WorkerSolver
 

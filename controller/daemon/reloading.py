@@ -10,7 +10,8 @@ from controller.daemon import logs
 from controller.errors import GandivaError
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
-from controller.settings import Settings, load_settings, needs_restart
+from controller.settings.loading import load_settings
+from controller.settings.schema import Settings, needs_restart
 
 log = logging.getLogger(__name__)
 

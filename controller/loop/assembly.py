@@ -10,15 +10,15 @@ from controller.act.recording import JournalRecorder
 from controller.act.settings import ExecutorSettings
 from controller.act.site import Site
 from controller.journal.port import JournalPort
-from controller.model.clock import Clock
 from controller.loop.loop import Controller, LoopSettings, Parts, Turn
 from controller.loop.pacing import PaceSettings
+from controller.model.clock import Clock
 from controller.nodes.port import NodePort
 from controller.observe.memory import Memory
 from controller.observe.reading import RequestReader
 from controller.policies.assemble import make_policy, priority_class
 from controller.policies.protocol import Policy
-from controller.settings import Settings
+from controller.settings.schema import Settings
 from controller.slurm.port import ClusterPort
 from controller.solver import SolverPort
 

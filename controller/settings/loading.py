@@ -180,8 +180,3 @@ def _shown(value: object) -> str:
     """The value as the file has it, cut to a readable length."""
     shown = json.dumps(value, default=str, ensure_ascii=False) if not isinstance(value, Mapping) else "{…}"
     return shown if len(shown) <= 60 else shown[:57] + "…"
-
-
-def as_values(settings: BaseModel) -> dict[str, Any]:
-    """JSON-ready values of all settings."""
-    return settings.model_dump(mode="json")

@@ -29,7 +29,7 @@ from controller.settings.base import (
     table,
 )
 from controller.settings.policies import PolicySettings
-from controller.simulation.settings import SimulationSettings
+from controller.settings.simulation import SimulationSettings
 
 Weight = Annotated[float, Field(ge=0.1, le=MAX_WEIGHT)]
 

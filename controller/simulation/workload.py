@@ -10,9 +10,9 @@ from pathlib import Path
 
 from controller.errors import GandivaError
 from controller.model import JobId
+from controller.settings.simulation import SimulationSettings
 from controller.simulation.cluster_spec import ClusterSpec
 from controller.simulation.ground_truth import GroundTruth, Throughputs, tensor_bytes
-from controller.simulation.settings import SimulationSettings
 from controller.simulation.traces import TraceError, TraceJob
 from controller.simulation.traces.formats import model_slug
 from controller.slurm.simulated_job import SimulatedJob, request_text

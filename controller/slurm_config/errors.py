@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What can go wrong while Slurm's configuration is made."""
+"""Errors while Slurm's configuration is made."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
+from controller.errors import GandivaError
 
-class SlurmConfigError(Exception):
-    """Base of this package's errors; its text is one clear message for an administrator."""
+
+class SlurmConfigError(GandivaError):
+    """Slurm's configuration cannot be made."""
 
 
 class DescriptionError(SlurmConfigError):

@@ -23,7 +23,7 @@ from controller.cli.main import main
 from controller.daemon import daemon
 from controller.errors import SettingsError
 from controller.journal import JobFilter, JournalReader
-from controller.settings import parse_settings
+from controller.settings.loading import parse_settings
 
 from . import scene
 

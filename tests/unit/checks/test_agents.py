@@ -15,7 +15,7 @@ from controller.checks.finding import Finding, Level
 from controller.checks.gpus import gpu_nodes
 from controller.nodes import protocol
 from controller.nodes.protocol import HelloResult
-from controller.settings import Settings
+from controller.settings.schema import Settings
 from tests.unit.checks.test_slurm import nodes_reply
 
 GOOD = {

@@ -28,7 +28,7 @@ from controller.cli.main import main
 from controller.errors import ClusterUnavailable
 from controller.journal import Journal
 from controller.reports.text import width
-from controller.settings import Settings
+from controller.settings.schema import Settings
 
 ME = pwd.getpwuid(os.getuid()).pw_name
 

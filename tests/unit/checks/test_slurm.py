@@ -16,7 +16,7 @@ from controller.checks.gpus import gpu_nodes, judge_node
 from controller.checks.slurm_files import judge_description, judge_files, judge_plugin
 from controller.checks.slurm_options import SlurmOptions, judge_admin_level, judge_options, judge_private_data
 from controller.nodes.installed import built_for, filesystem_of, keys_from_anywhere
-from controller.settings import parse_settings
+from controller.settings.loading import parse_settings
 
 CONFIG = (Path(__file__).parent / "recorded" / "config-26.05.txt").read_text()
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -406,7 +406,8 @@ def test_the_file_system_of_a_folder(tmp_path: Path) -> None:
 
 
 def test_files_against_their_description(tmp_path: Path) -> None:
-    from controller.slurm_config import load, render
+    from controller.slurm_config.description import load
+    from controller.slurm_config.fragments import render
 
     description = REPOSITORY / "configs" / "slurm" / "mini.toml"
     for name, text in render(load(description)).items():

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.daemon import notify
 from controller.cli.main import build_parser
-from controller.settings import Settings
+from controller.daemon import notify
+from controller.settings.schema import Settings
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
 

@@ -13,7 +13,7 @@ import pytest
 
 from controller.daemon import background, daemon
 from controller.errors import SettingsError
-from controller.settings import load_settings
+from controller.settings.loading import load_settings
 
 
 @pytest.fixture

@@ -15,7 +15,8 @@ import pytest
 
 from container import packages
 from controller import __version__
-from controller.slurm_config import Options, parse, render
+from controller.slurm_config.description import parse
+from controller.slurm_config.fragments import Options, render
 
 if sys.version_info >= (3, 11):
     import tomllib

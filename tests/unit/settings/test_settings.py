@@ -8,19 +8,18 @@ from pydantic import ValidationError
 
 from controller.errors import SettingsError
 from controller.model import SuspendMethod
-from controller.settings import (
-    InvalidSettings,
-    Settings,
-    client_settings,
-    load_settings,
-    needs_restart,
-    parse_settings,
-    settings_path,
-)
 from controller.settings.base import parse_bytes, split_address
 from controller.settings.describe import tables, to_toml
 from controller.settings.generate import reference, sample, show
+from controller.settings.loading import (
+    InvalidSettings,
+    client_settings,
+    load_settings,
+    parse_settings,
+    settings_path,
+)
 from controller.settings.manual import manual
+from controller.settings.schema import Settings, needs_restart
 
 ROOT = Path(__file__).resolve().parents[3]
 REMEDY = "run python -m controller.settings.generate"
@@ -267,11 +266,3 @@ def test_what_takes_a_restart() -> None:
     new = parse_settings('[loop]\ninterval_seconds = 2\n[journal]\npath = "/x"\n[suspend]\nmode = "node"')
     assert needs_restart(old, new) == ["suspend.mode", "journal.path"]
     assert needs_restart(old, old) == []
-
-
-def test_names_of_the_package_resolve() -> None:
-    import controller.settings as package
-
-    for name in package.__all__:
-        assert getattr(package, name) is not None
-    assert not hasattr(package, "nonsense")

@@ -4,30 +4,33 @@
 from __future__ import annotations
 
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from controller.cli.main import main
-from controller.daemon.daemon import Daemon
-from controller.loop import Tick
-from controller.settings import parse_settings
+from controller.daemon.decision_file import DecisionFile
+from controller.loop.loop import Turn
+from controller.model import ALL_CHANGED
+from controller.settings.loading import parse_settings
 from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.driver import Simulation
 from tests.unit.simulation.test_simulation import trace
 
 
 def test_a_decision_is_recorded_once_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    text = f'[policy]\nname = "tiresias-las"\n[journal]\npath = "{tmp_path}/journal.sqlite"\n'
-    settings = parse_settings(text)
-    daemon = Daemon(tmp_path / "g.toml", settings)
-    ticks: list[Tick] = []
-    Simulation(Path("t"), trace(20), parse_cluster("v100:16", 4), settings, on_tick=ticks.append).run()
+    settings = parse_settings('[policy]\nname = "tiresias-las"\n')
+    recording = DecisionFile(tmp_path)
+    turns: list[Turn] = []
+    Simulation(Path("t"), trace(20), parse_cluster("v100:16", 4), settings, on_turn=turns.append).run()
 
-    for number, tick in enumerate(ticks):
-        if number == len(ticks) // 2:
-            daemon._ask_for_record()
-        daemon._publish(tick)
+    for number, turn in enumerate(turns):
+        if number == len(turns) // 2:
+            recording.ask(None)
+        if number == len(turns) // 2 + 2:  # the controller makes this one anew
+            turn = replace(turn, snapshot=replace(turn.snapshot, changed=ALL_CHANGED))
+        recording.turned(turn, settings.policy)
 
     (file,) = tmp_path.glob("decision-*.json")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600

@@ -3,24 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from controller.errors import SettingsError
-from controller.loop import Tick
-from controller.model import Assignment, Changes, JobId, Plan, Snapshot
-from controller.settings import parse_settings
-from controller.simulation import driver
+from controller.loop.loop import Turn
+from controller.model import Changes, JobId, Memory, Placement, Plan, Snapshot, Target, Usage
+from controller.policies.assemble import make_policy
+from controller.settings.loading import parse_settings
 from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.driver import Simulation
 from controller.simulation.rounds import InRounds
 from controller.simulation.traces import TraceJob
-from tests.unit.policies.harness import make_job
+from tests.unit.policies.ideal import make_job
+from tests.unit.simulation.afresh import Afresh
 from tests.unit.simulation.test_simulation import IDEAL, POLICIES, check, run, trace
 
 ROUNDS = IDEAL + "round_seconds = 60.0\n"
@@ -81,13 +81,13 @@ def test_every_policy_finishes_every_job_in_rounds(policy: str, costs: str, floo
     text = costs + f"round_seconds = 60.0\nreset_floor_seconds = {floor:.1f}\n"
     decided: list[float] = []
 
-    def decision(tick: Tick) -> None:
-        if tick.snapshot.jobs:
-            decided.append(tick.snapshot.time)
+    def decision(turn: Turn) -> None:
+        if turn.snapshot.jobs:
+            decided.append(turn.snapshot.time)
 
     made = parse_settings(text)
     made = made.model_copy(update={"policy": made.policy.model_copy(update={"name": policy})})
-    outcome = Simulation(Path("t"), jobs, parse_cluster("v100:16", 4), made, on_tick=decision).run()
+    outcome = Simulation(Path("t"), jobs, parse_cluster("v100:16", 4), made, on_turn=decision).run()
     check(outcome, jobs)
     # A look at Slurm takes 5 ms, and the event may fall into another one.
     assert all(time % 60 <= 0.01 + 1e-6 or time % 60 >= 60 - 1e-6 for time in decided)
@@ -98,19 +98,11 @@ def test_every_policy_finishes_every_job_in_rounds(policy: str, costs: str, floo
 
 @pytest.mark.parametrize("policy", ["fifo", "srtf", "tiresias-las", "gandiva"])
 @pytest.mark.parametrize("costs", [IDEAL, "[simulation]\n"])
-def test_what_the_policy_did_not_see_is_told_it(
-    policy: str, costs: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_the_policy_did_not_see_is_told_it(policy: str, costs: str) -> None:
     jobs = trace(40, 3, sizes=(1, 1, 2, 4))
     text = costs + "round_seconds = 60.0\nreset_floor_seconds = 150.0\n"
     told = run(jobs, text, policy)
-    plan = driver._Timed.plan
-
-    def untold(self: driver._Timed, snapshot: Snapshot, state: Mapping[str, Any]) -> Plan:
-        return plan(self, replace(snapshot, changes=None), {**state})
-
-    monkeypatch.setattr(driver._Timed, "plan", untold)
-    from_scratch = run(jobs, text, policy)
+    from_scratch = run(jobs, text, policy, wrap=lambda settings: Afresh(lambda: make_policy(settings)))
     assert told.jobs == from_scratch.jobs and told.usage == from_scratch.usage
 
 
@@ -120,41 +112,37 @@ def test_what_the_policy_did_not_see_is_told_it(
 class Scripted:
     """Wants to be asked again when it is told to."""
 
-    name = "scripted"
-    reads_accrual = True
-
     def __init__(self) -> None:
         self.seen: list[Snapshot] = []
-        self.wake_at: float | None = None
+        self.wake_at = math.inf
 
-    def plan(self, snapshot: Snapshot, state: Mapping[str, Any]) -> Plan:
+    def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
         self.seen.append(snapshot)
-        part = {job_id: Assignment(True) for job_id in snapshot.jobs}
-        return Plan(part, state={"asked": len(self.seen)}, wake_at=self.wake_at)
+        return Plan({job_id: Target(Placement()) for job_id in snapshot.jobs}, wake_at=self.wake_at)
 
     @property
     def times(self) -> list[float]:
         return [snapshot.time for snapshot in self.seen]
 
 
-def at(time: float, since: int = 0, *changed: int) -> Snapshot:
-    told = Changes(since, frozenset(map(JobId, changed)), frozenset({f"n{since}"}))
-    return Snapshot(time, {}, {JobId(1): make_job(1)}, serial=since + 1, changes=told)
+NOTHING = Memory()
 
 
-def test_between_two_moments_the_last_plan_stands() -> None:
+def at(time: float, *changed: int) -> Snapshot:
+    told = Changes(frozenset(map(JobId, changed)), frozenset(f"n{number}" for number in changed))
+    return Snapshot(time=time, nodes={}, jobs={JobId(1): make_job(1)}, changed=told)
+
+
+def test_between_two_moments_jobs_stay_as_they_are() -> None:
     policy = Scripted()
     rounds = InRounds(policy, 60.0, 150.0)
-    assert (rounds.name, rounds.reads_accrual) == ("scripted", True)
-    first = rounds.plan(at(120), {})
+    assert rounds.plan(at(120), NOTHING).targets
     assert rounds.decided
     for time in (121, 180, 299):
-        state: dict[str, Any] = {}
-        again = rounds.plan(at(time), state)
+        again = rounds.plan(at(time), NOTHING)
         assert not rounds.decided
-        assert again.assignments is first.assignments and again.state is state
-        assert (again.wake_at, again.changed) == (300, frozenset())
-    rounds.plan(at(300 - 1e-9), {})
+        assert again == Plan({}, wake_at=300)
+    rounds.plan(at(300 - 1e-9), NOTHING)
     assert policy.times == [120, 300 - 1e-9]
 
 
@@ -162,8 +150,8 @@ def test_all_that_is_asked_at_one_moment_is_decided() -> None:
     policy = Scripted()
     rounds = InRounds(policy, 60.0, 150.0, late_seconds=0.01)
     for time in (0.0, 0.0, 0.005, 0.01):
-        rounds.plan(at(time), {})
-    rounds.plan(at(0.02), {})
+        rounds.plan(at(time), NOTHING)
+    rounds.plan(at(0.02), NOTHING)
     assert policy.times == [0, 0, 0.005, 0.01]
 
 
@@ -171,12 +159,12 @@ def test_a_policy_that_is_not_through_goes_on() -> None:
     policy = Scripted()
     rounds = InRounds(policy, 60.0)
     policy.wake_at = 60.0
-    assert rounds.plan(at(60), {}).wake_at == 60
+    assert rounds.plan(at(60), NOTHING).wake_at == 60
     policy.wake_at = 60.5
-    assert rounds.plan(at(60.5), {}).wake_at == 60.5
-    policy.wake_at = None
-    rounds.plan(at(61), {})
-    rounds.plan(at(62), {})
+    assert rounds.plan(at(60.5), NOTHING).wake_at == 60.5
+    policy.wake_at = math.inf
+    assert rounds.plan(at(61), NOTHING).wake_at == math.inf
+    rounds.plan(at(62), NOTHING)
     assert policy.times == [60, 60.5, 61]
 
 
@@ -193,37 +181,47 @@ def test_a_policy_that_is_not_through_goes_on() -> None:
 def test_its_own_times_are_those_of_the_next_moment(floor: float, wanted: float, given: float) -> None:
     policy = Scripted()
     policy.wake_at = wanted
-    assert InRounds(policy, 60.0, floor, late_seconds=0.01).plan(at(60), {}).wake_at == given
+    assert InRounds(policy, 60.0, floor, late_seconds=0.01).plan(at(60), NOTHING).wake_at == given
 
 
 def test_what_is_due_right_after_a_look_at_a_boundary_does_not_wait_for_the_next_one() -> None:
     policy = Scripted()
     policy.wake_at = 60.005
     rounds = InRounds(policy, 60.0, late_seconds=0.01)
-    assert rounds.plan(at(60), {}).wake_at == 60.005
-    rounds.plan(at(60.005), {})
+    assert rounds.plan(at(60), NOTHING).wake_at == 60.005
+    rounds.plan(at(60.005), NOTHING)
     assert policy.times == [60, 60.005]
 
 
 def test_the_policy_hears_of_all_that_changed_since_it_was_asked() -> None:
     policy = Scripted()
     rounds = InRounds(policy, 60.0)
-    for snapshot in (at(0, 0, 1), at(10, 1, 2), at(20, 2, 3, 4), at(60, 3, 5), at(120, 4, 6)):
-        rounds.plan(snapshot, {})
-    nodes = frozenset({"n1", "n2", "n3"})
-    assert [s.changes for s in policy.seen] == [
-        at(0, 0, 1).changes,
-        Changes(1, frozenset(map(JobId, (2, 3, 4, 5))), nodes),
-        at(120, 4, 6).changes,
+    for snapshot in (at(0, 1), at(10, 2), at(20, 3, 4), at(60, 5), at(120, 6)):
+        rounds.plan(snapshot, NOTHING)
+    assert [s.changed for s in policy.seen] == [
+        at(0, 1).changed,
+        Changes(frozenset(map(JobId, (2, 3, 4, 5))), frozenset({"n2", "n3", "n4", "n5"})),
+        at(120, 6).changed,
     ]
 
 
-def test_where_a_snapshot_did_not_say_what_changed_everything_is_looked_at() -> None:
+def test_where_everything_changed_everything_is_looked_at() -> None:
     policy = Scripted()
     rounds = InRounds(policy, 60.0)
-    for snapshot in (at(0, 0, 1), replace(at(10), changes=None), at(60, 2, 5)):
-        rounds.plan(snapshot, {})
-    assert policy.seen[1].changes is None
+    everything = Changes(frozenset(), frozenset(), everything=True)
+    for snapshot in (at(0, 1), replace(at(10), changed=everything), at(60, 5)):
+        rounds.plan(snapshot, NOTHING)
+    assert policy.seen[1].changed.everything
+
+
+def test_the_usage_of_jobs_that_went_meanwhile_is_there_at_the_next_decision() -> None:
+    """Orders learn from it."""
+    policy = Scripted()
+    rounds = InRounds(policy, 60.0)
+    had = Usage(seconds=7.0)
+    for snapshot in (at(0, 1), replace(at(10, 2), usage={JobId(2): had}), at(60), at(120)):
+        rounds.plan(snapshot, NOTHING)
+    assert [s.usage.get(JobId(2)) for s in policy.seen] == [None, had, None]
 
 
 # -- settings -------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import csv
 import json
 import random
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,17 +15,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.cli.main import main
-from controller.slurm.port import SlurmJob
-from controller.slurm.simulated import SimulatedCluster
 from controller.model import JobId
-from controller.settings import parse_settings
+from controller.policies.assemble import make_policy
+from controller.policies.protocol import Policy
+from controller.settings.loading import parse_settings
+from controller.settings.policies import PolicySettings
 from controller.settings.schema import Settings
 from controller.simulation.cluster_spec import ClusterSpecError, parse_cluster
-from controller.simulation.driver import Outcome, Simulation, SimulationError
+from controller.simulation.driver import Simulation
 from controller.simulation.ground_truth import GroundTruth, Throughputs, read_throughputs
 from controller.simulation.metrics import summary
+from controller.simulation.outcome import Outcome
 from controller.simulation.plots import svg
 from controller.simulation.traces import TraceError, TraceJob
+from controller.simulation.workload import SimulationError
+from controller.slurm.port import SlurmJob
+from controller.slurm.simulated import SimulatedCluster
 
 IDEAL = """
 [requests]
@@ -51,11 +57,19 @@ def trace(count: int, seed: int = 1, sizes: tuple[int, ...] = (1, 1, 1, 2, 4, 8)
     return jobs
 
 
-def run(jobs: list[TraceJob], text: str, policy: str, cluster: str = "v100:16", gpus: int = 4) -> Outcome:
+def run(
+    jobs: list[TraceJob],
+    text: str,
+    policy: str,
+    cluster: str = "v100:16",
+    gpus: int = 4,
+    wrap: Callable[[PolicySettings], Policy] = make_policy,
+) -> Outcome:
     made = parse_settings(text)
     chosen = made.policy.model_copy(update={"name": policy})
     made = made.model_copy(update={"policy": chosen})
-    return Simulation(Path("t"), jobs, parse_cluster(cluster, gpus), made).run()
+    spec = parse_cluster(cluster, gpus)
+    return Simulation(Path("t"), jobs, spec, made, policy=wrap(chosen)).run()
 
 
 def check(outcome: Outcome, jobs: list[TraceJob]) -> None:
@@ -218,8 +232,8 @@ def test_throughputs_by_type_gang_placement_and_company(tmp_path: Path) -> None:
     assert truth.relative_rate("m", 2, "v100", spread=False) == 1
     assert truth.relative_rate("m", 2, "v100", spread=True) == 0.4
     assert truth.relative_rate("m", 2, "k80", spread=False) == 0.25
-    assert truth.relative_rate("m", 2, "v100", spread=False, beside=("n", 2)) == 0.6
-    assert truth.relative_rate("m", 2, "k80", spread=False, beside=("n", 2)) == 0
+    assert truth.relative_rate("m", 2, "v100", spread=False, beside=[("n", 2)]) == 0.6
+    assert truth.relative_rate("m", 2, "k80", spread=False, beside=[("n", 2)]) == 0
 
 
 def test_gavel_jobs_run_at_the_speed_of_their_gpus(tmp_path: Path) -> None:
@@ -441,7 +455,7 @@ def test_replay_says_when_the_decision_is_another_one(
     assert main([*arguments, *options]) == 0
     file = sorted((folder / "fifo").iterdir())[0]
     content = json.loads(file.read_text())
-    content["assignments"] = {}
+    content["plan"]["targets"] = {}
     file.write_text(json.dumps(content))
     capsys.readouterr()
     assert main(["replay", str(file)]) == 0

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from controller.slurm_config import DescriptionError, load, parse
+from controller.slurm_config.description import load, parse
+from controller.slurm_config.errors import DescriptionError
 
 GOOD = """
 [cluster]

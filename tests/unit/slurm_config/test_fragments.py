@@ -3,23 +3,15 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import pytest
 
-from controller.slurm_config import (
-    PARTS,
-    ClusterDescription,
-    FileConflictError,
-    Options,
-    cli,
-    load,
-    parse,
-    render,
-    write,
-)
-from controller.slurm_config.fragments import render_part
+from controller.cli.main import main
+from controller.slurm_config.description import ClusterDescription, load, parse
+from controller.slurm_config.errors import FileConflictError
+from controller.slurm_config.files import write
+from controller.slurm_config.fragments import PARTS, Options, render, render_part
 from controller.slurm_config.lua import literal
 
 CONFIGS = Path(__file__).parents[3] / "configs/slurm"
@@ -143,11 +135,7 @@ def test_write_leaves_right_files_alone_and_refuses_to_overwrite(
 
 
 def _run(*argv: str) -> int:
-    parser = argparse.ArgumentParser()
-    cli.add_parser(parser.add_subparsers(required=True))
-    args = parser.parse_args(["slurm", *argv])
-    status: int = args.run(args)
-    return status
+    return main(["config", "slurm", *argv])
 
 
 def test_the_command_prints_one_part(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,8 +7,8 @@ import argparse
 import sys
 from pathlib import Path
 
+from controller.cli.common import Subparsers
 from controller.cli.outputs import refuse_inputs
-from controller.errors import GandivaError
 from controller.slurm_config.description import load
 from controller.slurm_config.errors import SlurmConfigError
 from controller.slurm_config.files import write
@@ -17,7 +17,7 @@ from controller.slurm_config.fragments import PARTS, Options, render, render_par
 _DEFAULTS = Options()
 
 
-def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
+def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     """Add `slurm` to the subcommands of `gandiva config`."""
     parser = subparsers.add_parser(
         "slurm",
@@ -46,41 +46,36 @@ def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) 
         help="the SPANK plugin, a path or a name in PluginDir (default: %(default)s)",
     )  # fmt: skip
     parser.set_defaults(run=run)
-    return parser
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the command; returns the exit status (0 done, 1 refused, with one message on stderr)."""
+    """Print or write the files."""
     options = Options(
         sysconfdir=args.sysconfdir, jobside=args.jobside, run_dir=args.run_dir, spank_plugin=args.spank_plugin
     )
+    if problem := _wrong_path(options):
+        raise SlurmConfigError(problem)
+    description = load(args.cluster)
+    files = render_part(args.part, description, options) if args.part else render(description, options)
+    if args.output_dir is None:
+        sys.stdout.write("\n".join(f"### {name}\n{text}" for name, text in files.items()))
+        return 0
+    for name in files:
+        refuse_inputs("--output-dir", args.output_dir / name, {"--cluster": args.cluster})
     try:
-        problem = _wrong_path(options)
-        if problem is not None:
-            raise SlurmConfigError(problem)
-        description = load(args.cluster)
-        files = render_part(args.part, description, options) if args.part else render(description, options)
-        if args.output_dir is None:
-            sys.stdout.write("\n".join(f"### {name}\n{text}" for name, text in files.items()))
-            return 0
-        for name in files:
-            refuse_inputs("--output-dir", args.output_dir / name, {"--cluster": args.cluster})
         written = write(files, args.output_dir, force=args.force)
-    except (SlurmConfigError, GandivaError) as error:
-        print(f"gandiva: {error}", file=sys.stderr)
-        return 1
     except OSError as error:
-        print(f"gandiva: cannot write {error.filename or args.output_dir}: {error.strerror}", file=sys.stderr)
-        return 1
+        where = error.filename or args.output_dir
+        raise SlurmConfigError(f"cannot write {where}: {error.strerror}") from error
     for path in written:
         print(f"wrote {path}")
     if not written:
-        print(f"nothing to do: all {len(files)} files in {args.output_dir} are right already")
+        print(f"nothing to do: all {len(files)} files in {args.output_dir} are up to date")
     return 0
 
 
 def _wrong_path(options: Options) -> str | None:
-    """These go into lines that Slurm splits at blanks, and into scripts."""
+    """What is wrong with a path: they go into lines that Slurm splits at blanks, and into scripts."""
     paths = {
         "--sysconfdir": options.sysconfdir,
         "--jobside": options.jobside,
