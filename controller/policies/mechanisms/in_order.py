@@ -146,7 +146,7 @@ class InOrder:
         self._begin_plan()
         self._recalled = dict(memory.jobs)
         """Notes of jobs that were not seen yet."""
-        self._common: dict[str, Any] = {key: memory.common.get(key) or {} for key in ("order", "lanes")}
+        self._common = {key: _mapping(memory.common.get(key)) for key in ("order", "lanes")}
         self._order = self._given_order.recall(self._common["order"])
         self._lanes.reset(snapshot, self._common["lanes"])
 
@@ -193,7 +193,7 @@ class InOrder:
             job, row = snapshot.jobs.get(job_id), self._rows.get(job_id)
             if row is not None:
                 self._leave(row)
-            note = self._recalled.pop(job_id, None)
+            note = self._order.read(self._recalled.pop(job_id, None))
             if job is None:
                 if row is not None:
                     self._gone(row)
@@ -354,3 +354,8 @@ class InOrder:
         """A note for a job that came among these."""
         among = [(peer.job, peer.usage, peer.note) for peer in peers]
         self._note(row, self._order.enter(row.job, row.usage, self._now, self._next(), among))
+
+
+def _mapping(raw: object) -> Mapping[str, Any]:
+    """A part of a memory, which may be damaged."""
+    return raw if isinstance(raw, Mapping) else {}

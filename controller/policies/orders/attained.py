@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from controller.model import Job, Note, Usage, value
-from controller.policies.orders.order import Order, Peer, Rank, gpus_words
+from controller.policies.orders.order import Order, Peer, Rank, gpus_words, numbers
 
 _TINY = 1e-6
 """Service below which two values count as equal: sums of floating-point times."""
@@ -68,6 +68,13 @@ class Queues(Order):
         if self._rules.gpu_time:
             return usage.served(now) - note.forgiven_gpu_seconds
         return usage.ran(now) - note.forgiven_seconds
+
+    def read(self, note: Note) -> Note:
+        found = numbers(note)
+        if len(found) != len(QueueNote._fields):
+            return None
+        known = QueueNote._make(found)
+        return known._replace(queue=max(0, min(int(known.queue), len(self._rules.limits))))
 
     def enter(self, job: Job, usage: Usage, now: float, i: int, peers: Iterable[Peer]) -> Note:
         queue, served = 0, self.served(job, usage, QueueNote(), now)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controller.model import Job, Note, Usage
-from controller.policies.orders.order import Order, Peer, Rank
+from controller.policies.orders.order import Order, Peer, Rank, numbers
 
 
 class FairShare(Order):
@@ -18,6 +18,10 @@ class FairShare(Order):
     def __init__(self, slice_seconds: float = 60.0) -> None:
         """`slice_seconds`: the unit that people are told about."""
         self._slice_seconds = slice_seconds
+
+    def read(self, note: Note) -> Note:
+        found = numbers(note)
+        return tuple(found) if len(found) == 3 and found[2] > 0 else None
 
     def enter(self, job: Job, usage: Usage, now: float, i: int, peers: Iterable[Peer]) -> Note:
         level = min((self.received(usage, note, now) for _, usage, note in peers), default=0.0)

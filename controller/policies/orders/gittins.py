@@ -10,7 +10,7 @@ from typing import Any, Literal
 from controller.model import Job, Note, Usage, value
 from controller.policies.orders.attained import QueueRules, Queues, epoch_end_of, epoch_of, known_note
 from controller.policies.orders.gittins_index import Distribution, SimulatorTable
-from controller.policies.orders.order import Order, Rank
+from controller.policies.orders.order import Order, Rank, numbers
 
 _REFIT_SHARE = 20
 """The distribution is made anew when one in so many samples is new: with it all ranks change."""
@@ -88,14 +88,14 @@ class Gittins(Queues):
         served, rules = usage.served(now), self._index
         if not rules.learn or served <= 0:
             return common
-        learned = [*common.get("learned", ()), served][-rules.samples_kept :]
-        unfitted = common.get("unfitted", 0) + 1
+        learned = [*numbers(common.get("learned")), served][-rules.samples_kept :]
+        unfitted = int(sum(numbers([common.get("unfitted")]))) + 1
         if unfitted * _REFIT_SHARE >= len(learned):
             return {**common, "learned": learned, "fitted": learned, "unfitted": 0}
         return {**common, "learned": learned, "unfitted": unfitted}
 
     def recall(self, common: Mapping[str, Any]) -> Order:
-        fitted = tuple(float(size) for size in common.get("fitted", ()))
+        fitted = tuple(numbers(common.get("fitted")))
         if fitted == self._fitted:
             return self
         return Gittins(self._rules, self._index, self._samples, fitted)

@@ -25,11 +25,21 @@ def gpus_words(count: int) -> str:
     return "a free GPU" if count == 1 else f"{count} free GPUs"
 
 
+def numbers(raw: object) -> list[float]:
+    """The numbers of a list out of the journal; none where it is damaged."""
+    found = list(raw) if isinstance(raw, list | tuple) else []
+    return found if all(isinstance(item, int | float) and math.isfinite(item) for item in found) else []
+
+
 class Order(ABC):
     """Base class. The mechanism puts the priority class before the rank and the job id behind it."""
 
     polled = False
     """`until` of every running job is asked for with each plan, and may depend on when it is asked."""
+
+    def read(self, note: Note) -> Note:
+        """A note out of the journal. None where it makes no sense: then the job enters anew."""
+        return note
 
     def enter(self, job: Job, usage: Usage, now: float, i: int, peers: Iterable[Peer]) -> Note:
         """The note of a job that came. `peers`: the jobs it will compete with."""

@@ -136,6 +136,8 @@ class Ideal:
         self.keep_seconds = keep_seconds
         self.nodes = {node.name: node for node in nodes}
         self.arrivals = sorted(jobs, key=lambda j: (j.submit_time, j.id))
+        self.changed: set[JobId] = set()
+        self.changed_nodes: set[str] = set()
         self.jobs: dict[JobId, Job] = {}
         self.usage: dict[JobId, Usage] = {}
         self.profiles: dict[JobId, Profile] = {}
@@ -148,30 +150,75 @@ class Ideal:
         self.on_plan: Callable[[Snapshot, Plan], None] = lambda _snapshot, _plan: None
 
     def run(self, until: float = math.inf) -> Timeline:
-        changed: set[JobId] = set()
+        """From event to event, to the end of all jobs or until then."""
         while True:
-            changed |= self.events()
+            self.events()
             if not self.arrivals and not self.jobs:
                 return self.timeline
-            wake = self.decide(changed)
-            changed = set()
+            wake = self.settle()
             moments = [j.submit_time for j in self.arrivals[:1]] + list(self.ends.values()) + [wake]
-            self.now = max(self.now, min(moments))
-            if self.now >= until or self.now == math.inf:
+            following = max(self.now, min(moments))
+            if following >= until or following == math.inf:
+                self.now = min(until, following)
                 return self.timeline
+            self.now = following
 
-    def events(self) -> set[JobId]:
-        changed: set[JobId] = set()
-        for job_id in [i for i, end in self.ends.items() if end <= self.now + 1e-9]:
-            self.put(job_id, NOWHERE)
+    def step(self) -> Plan:
+        """What happens by now, and the first plan for it; all that follow are carried out too."""
+        self.events()
+        plan = self.plan()
+        self.settle()
+        return plan
+
+    def slices(self, count: int, seconds: float = 60.0) -> list[set[int]]:
+        """Which jobs run in each of so many slices."""
+        history = []
+        for _ in range(count):
+            self.step()
+            history.append(self.running())
+            self.now += seconds
+        return history
+
+    def running(self) -> set[int]:
+        """Jobs on GPUs."""
+        return {int(job.id) for job in self.jobs.values() if job.placement.gpus}
+
+    # -- what happens -----------------------------------------------------------------------------------
+
+    def add(self, *jobs: Job) -> None:
+        """They come now."""
+        self.jobs |= {job.id: job for job in jobs}
+        self.changed |= {job.id for job in jobs}
+
+    def remove(self, *numbers: int) -> None:
+        """They end now."""
+        for job_id in map(JobId, numbers):
+            if self.jobs[job_id].placement.gpus:
+                self.put(job_id, NOWHERE)
             self.timeline.ends[int(job_id)] = self.now
+            self.ends.pop(job_id, None)
             del self.jobs[job_id]
-            changed |= {job_id, *self.part(job_id)}
+            self.changed |= {job_id, *self.part(job_id)}
+
+    def change(self, number: int, **changes: Any) -> None:
+        """A job is observed to be otherwise."""
+        self.jobs[JobId(number)] = replace(self.jobs[JobId(number)], **changes)
+        self.changed.add(JobId(number))
+
+    def change_node(self, node: Node) -> None:
+        """A node is observed to be otherwise."""
+        self.nodes[node.name] = node
+        self.changed_nodes.add(node.name)
+
+    def restart(self) -> None:
+        """Another controller takes over."""
+        self.policy, self.first = self.make(), True
+
+    def events(self) -> None:
+        """Ends and arrivals up to now."""
+        self.remove(*[int(i) for i, end in self.ends.items() if end <= self.now + 1e-9])
         while self.arrivals and self.arrivals[0].submit_time <= self.now:
-            job = self.arrivals.pop(0)
-            self.jobs[job.id] = job
-            changed.add(job.id)
-        return changed
+            self.add(self.arrivals.pop(0))
 
     def part(self, gone: JobId) -> list[JobId]:
         """Jobs that shared GPUs with this one; they have them without it."""
@@ -184,49 +231,62 @@ class Ideal:
     def snapshot(self, changed: Iterable[JobId]) -> Snapshot:
         return Snapshot(
             time=self.now,
-            nodes=self.nodes,
+            nodes=dict(self.nodes),
             jobs=dict(self.jobs),
             usage=dict(self.usage),
             profiles=dict(self.profiles),
-            changed=ALL_CHANGED if self.first else Changes(frozenset(changed), frozenset()),
+            changed=ALL_CHANGED if self.first else Changes(frozenset(changed), frozenset(self.changed_nodes)),
         )
 
-    def decide(self, changed: set[JobId]) -> float:
-        """Plan and apply until nothing changes any more; returns when to plan again."""
+    def memory(self) -> Memory:
+        return Memory(dict(self.common), dict(self.notes))
+
+    # -- decisions --------------------------------------------------------------------------------------
+
+    def settle(self) -> float:
+        """Plan and carry out until nothing changes any more; returns when to plan again."""
         for _ in range(100):
-            snapshot = self.snapshot(changed)
-            plan = self.policy.plan(snapshot, Memory(self.common, self.notes))
-            self.first = False
-            if self.check:
-                self.compare(snapshot, plan)
-            self.on_plan(snapshot, plan)
-            self.timeline.plans += 1
-            for job_id, note in plan.memory.jobs.items():
-                if note is None:
-                    self.notes.pop(job_id, None)
-                else:
-                    self.notes[job_id] = tuple(json.loads(json.dumps(note)))
-            self.common.update(json.loads(json.dumps(dict(plan.memory.common))))
-            self.reasons.update(plan.reasons)
-            changed = set(plan.targets)
-            stops = [i for i, t in plan.targets.items() if not t.placement.gpus]
-            for job_id in [*stops, *(i for i in plan.targets if i not in set(stops))]:
-                if job_id in self.ends and not plan.targets[job_id].placement.gpus:
-                    self.timeline.preemptions += 1
-                self.put(job_id, plan.targets[job_id].placement)
-            self.exclusive()
-            if not changed and plan.wake_at > self.now:
+            plan = self.plan()
+            if not plan.targets and plan.wake_at > self.now:
                 break
         else:
             raise AssertionError("the plans do not come to rest")
-        self.timeline.running.append((self.now, frozenset(int(i) for i in self.usage if self.on(i))))
+        self.timeline.running.append((self.now, frozenset(self.running())))
         return plan.wake_at
 
-    def on(self, job_id: JobId) -> bool:
-        return job_id in self.jobs and self.usage[job_id].since is not None
+    def plan(self) -> Plan:
+        """One plan, checked and carried out."""
+        snapshot = self.snapshot(self.changed)
+        plan = self.policy.plan(snapshot, self.memory())
+        self.first = False
+        if self.check:
+            self.compare(snapshot, plan)
+        self.on_plan(snapshot, plan)
+        self.timeline.plans += 1
+        self.remember(plan)
+        self.changed, self.changed_nodes = set(plan.targets), set()
+        self.carry_out(plan)
+        self.exclusive()
+        return plan
+
+    def remember(self, plan: Plan) -> None:
+        for job_id, note in plan.memory.jobs.items():
+            if note is None:
+                self.notes.pop(job_id, None)
+            else:
+                self.notes[job_id] = tuple(json.loads(json.dumps(note)))
+        self.common.update(json.loads(json.dumps(dict(plan.memory.common))))
+        self.reasons.update(plan.reasons)
+
+    def carry_out(self, plan: Plan) -> None:
+        """Those that stop first."""
+        for job_id, target in sorted(plan.targets.items(), key=lambda item: bool(item[1].placement.gpus)):
+            if self.jobs[job_id].placement.gpus and not target.placement.gpus:
+                self.timeline.preemptions += 1
+            self.put(job_id, target.placement)
 
     def put(self, job_id: JobId, placement: Placement) -> None:
-        job, usage = self.jobs[job_id], self.usage.get(job_id, Usage())
+        job, usage = self.jobs[job_id], self.usage.setdefault(job_id, Usage())
         runs = bool(placement.gpus)
         if usage.since is not None and not runs:
             self.timeline.runs.setdefault(int(job_id), []).append((usage.since, self.now))

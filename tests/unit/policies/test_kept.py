@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A plan of a policy that follows what changes equals the plan of a new one, whatever goes wrong."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from controller.policies.mechanisms import slice_lanes
+from controller.policies.mechanisms.gang_lanes import GangLanes
+from controller.policies.mechanisms.in_order import InOrder
+from controller.policies.placement.consolidation import Consolidation
+from controller.policies.protocol import Policy
+from tests.unit.policies.presets import POLICIES, las, preset
+from tests.unit.policies.test_random import ORDERS
+from tests.unit.policies.trouble import Trouble
+
+ALL: dict[str, Callable[[], Policy]] = {
+    **POLICIES,
+    "las impatient": las(consolidate_wait_seconds=6.0),
+    "las always": las(consolidate="always"),
+    "gandiva": preset("gandiva", slice_seconds=8.0, max_jobs_per_gpu=3),
+    "las portions": lambda: InOrder(ORDERS["las"](), GangLanes(Consolidation(), most_starts=2)),
+}
+Shared = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@Shared
+@given(seed=st.integers(0, 2**32), name=st.sampled_from(sorted(ALL)))
+def test_a_kept_policy_plans_as_a_new_one(seed: int, name: str) -> None:
+    trouble = Trouble(random.Random(seed), ALL[name])
+    for _ in range(25):
+        trouble.turn()
+
+
+@settings(max_examples=20, deadline=None)
+@given(seed=st.integers(0, 2**32))
+def test_the_same_when_turns_are_given_in_portions(seed: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slice_lanes, "_PORTION_JOBS", 3)
+        trouble = Trouble(random.Random(seed), ALL["gandiva"])
+        for _ in range(25):
+            trouble.turn()
