@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What every table of the settings file is made of."""
+"""Base class and types of the tables of the settings file."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from controller.model import SuspendMethod, Unsuspendable
 class Section(BaseModel):
     """One table of the settings file. Unknown keys and values of another type are errors.
 
-    Its validator is made when it is needed. For a table within another (`table`) that is never: the whole
-    file's has all of them in it.
+    Its validator is built when it is needed: for a table within another never, since that of the whole file
+    includes it.
     """
 
     model_config = ConfigDict(
@@ -35,7 +35,7 @@ def setting(default: Any, description: str, *, restart: bool = False, **limits: 
 
 
 def table() -> Any:
-    """A table within another: its own defaults where the file has nothing of it."""
+    """A table within another: its defaults where the file does not have it."""
     return Field(default_factory=dict)
 
 
@@ -136,8 +136,8 @@ def _way(value: object) -> object:
     return value
 
 
-# Validation is strict: TOML has types of its own, so a quoted number is a mistake. What TOML lacks
-# (paths, sizes, enumerations) is made from strings here.
+# Validation is strict: TOML has types, so a quoted number is a mistake. Paths, sizes and enumerations, which
+# TOML does not have, are made from strings here.
 ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**62)]
 AbsolutePath = Annotated[Path, BeforeValidator(_path), AfterValidator(_absolute)]
 Address = Annotated[str, AfterValidator(_address)]

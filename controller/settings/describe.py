@@ -38,7 +38,7 @@ class Key:
     name: str
     default: Any
     type: str
-    """For people: `number from 0.05 to 60`."""
+    """Such as `number from 0.05 to 60`."""
     description: str
     restart: bool
 
@@ -66,26 +66,19 @@ class Table:
 def tables(root: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Table]:
     """All tables, in the order of the schema."""
     hints = typing.get_type_hints(root, include_extras=True)
-    for name, field in root.model_fields.items():
+    for name in root.model_fields:
         section = hints[name]
         if isinstance(section, type) and issubclass(section, BaseModel):
             path = f"{prefix}{toml_name(prefix, name)}"
-            yield Table(path, _TITLES.get(path) or _first_line(section), tuple(_keys(section, path)))
+            yield Table(path, _first_line(section), tuple(_keys(section, path)))
             yield from tables(section, f"{path}.")
         else:
             assert prefix, f"{name}: a key outside of every table"
-            del field
 
 
 def toml_name(prefix: str, name: str) -> str:
     """A table as the file has it: policies' names have dashes."""
     return name.replace("_", "-") if prefix == "policy." else name
-
-
-_TITLES = {
-    "policy.fifo": "First come, first served on whole GPUs, as stock Slurm would.",
-    "policy.gandiva": "Affinity placement and weighted fair time-slicing (OSDI'18).",
-}
 
 
 def _first_line(section: type[BaseModel]) -> str:
@@ -120,7 +113,7 @@ _PLAIN = {bool: "true or false", int: "whole number", float: "number", str: "str
 
 
 def type_text(hint: Any, field: FieldInfo | None = None) -> str:
-    """What a value may be, in words."""
+    """Which values are valid, as text."""
     if hint == PolicyName:
         return " or ".join(json.dumps(name) for name in policy_names())
     for named, words in _NAMED.items():

@@ -79,7 +79,7 @@ def read_text(path: Path, named_with: str = f"--config or {ENVIRONMENT}") -> str
 def client_settings(named: Path | None = None) -> Settings:
     """Settings for commands that only talk to the API.
 
-    The defaults where nobody named a file and none is installed.
+    The defaults where no file is named and none is installed.
     """
     path = settings_path(named)
     if named is None and not os.environ.get(ENVIRONMENT) and not path.exists():
@@ -91,15 +91,15 @@ def parse_settings(text: str, source: str = "settings") -> Settings:
     """Check the text of a settings file; `source` is how messages name it. Raises SettingsError."""
     try:
         values = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # (numbers of 5,000 digits, 1,000 brackets)
+    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
         raise SettingsError(f"{source}: not valid TOML: {error}") from error
     return check_values(values, source)
 
 
 def check_values(values: Mapping[str, Any], source: str) -> Settings:
-    """Settings from what a TOML file says. Raises SettingsError."""
+    """Settings from the values of a TOML file. Raises SettingsError."""
     try:
-        # strict: for the policies' sections too, whatever base they have
+        # Strict for the policies' sections too, of whatever base class.
         return Settings.model_validate(values, strict=True)
     except ValidationError as error:
         raise InvalidSettings(source, [_problem(details) for details in error.errors()]) from error
@@ -115,7 +115,7 @@ def _problem(details: ErrorDetails) -> str:
 
 
 def _as_written(location: list[str]) -> list[str]:
-    from controller.settings.describe import toml_name  # (which is for people, and not quick to load)
+    from controller.settings.describe import toml_name  # slow to load, needed for messages only
 
     return [
         toml_name("policy." if location[:i] == ["policy"] else "", part) for i, part in enumerate(location)
@@ -123,7 +123,7 @@ def _as_written(location: list[str]) -> list[str]:
 
 
 def _unknown(location: list[str]) -> str:
-    """A key that does not exist: what it may have been meant to be."""
+    """About a key that does not exist, with a key that was probably meant."""
     import difflib
 
     from controller.settings.describe import tables
@@ -138,7 +138,7 @@ def _unknown(location: list[str]) -> str:
     close = difflib.get_close_matches(location[-1], known, n=1, cutoff=0.5)
     if close:
         return f"no such {what}; did you mean {close[0]}?"
-    # A right key in a wrong table is the other common mistake.
+    # A valid key in another table is the other common mistake.
     for other in tables():
         if any(key.name == location[-1] for key in other.keys):
             return f"no such {what} here; it belongs into [{other.name}]"
@@ -159,7 +159,7 @@ def _allowed(key: str, details: ErrorDetails) -> str:
         for known in table.keys:
             if known.path == key:
                 return f"must be {known.words}"
-    # An entry of a table whose keys are free (addresses, priority_by_qos).
+    # An entry of a table with free keys, such as addresses or priority_by_qos.
     match kind:
         case "greater_than_equal":
             return f"must be at least {context['ge']:g}"

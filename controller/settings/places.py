@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where this installation has what is not Python, and what it can do.
+"""Where this installation has its files that are not Python, and which adapter it uses.
 
 A Debian package replaces this file by one with its own places (debian/stage); nothing else differs between an
 installation from source and one from packages.

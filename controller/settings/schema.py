@@ -38,7 +38,7 @@ SSH_PORT = 22
 
 
 class ClusterSettings(Section):
-    """How the controller speaks to Slurm."""
+    """How the controller talks to Slurm."""
 
     adapter: Literal["pyslurm", "command"] = setting(
         places.ADAPTER,
@@ -61,8 +61,8 @@ class DaemonSettings(Section):
 
     standby: bool = setting(
         True,
-        "A controller that is started while another one leads waits, and takes over when that ends in "
-        "whatever way. false: it refuses to start.",
+        "A controller that is started while another one leads is on standby, and takes over when that one "
+        "ends. false: it refuses to start.",
     )
     at_stop: Literal["leave", "release"] = setting(
         "leave",
@@ -80,11 +80,11 @@ class DaemonSettings(Section):
 
 
 class LoopSettings(Section):
-    """The loop: observe, plan, act, record."""
+    """The loop: observe, decide, act, record."""
 
     interval_seconds: float = setting(
         1.0,
-        "Time between two looks at Slurm and at the nodes: how soon a new job or an end is noticed.",
+        "Time between two observations of Slurm and of the nodes: how soon a new job or an end is noticed.",
         ge=0.05,
         le=60,
     )
@@ -202,7 +202,7 @@ class SuspendSettings(Section):
 
 
 class RequestsSettings(Section):
-    """What counts for a job whose user left a flag out."""
+    """Defaults of the flags of sbatch, and limits of weights."""
 
     weight: float = setting(1.0, "Default of --gandiva-weight.", ge=0.1, le=MAX_WEIGHT)
     max_weight: float = setting(
@@ -222,7 +222,9 @@ class RequestsSettings(Section):
         "QOS -> largest weight of its jobs. It comes before the account's, as Slurm's own limits do: a QOS "
         "can allow more than the account does, and less.",
     )
-    pack: bool = setting(True, "Default of --gandiva-pack (recorded only: not acted upon yet).")
+    pack: bool = setting(
+        True, "Default of --gandiva-pack (recorded only: a job is packed where its user says yes)."
+    )
     migrate: bool = setting(True, "Default of --gandiva-migrate (recorded only: not acted upon yet).")
     suspend: Method = setting(
         SuspendMethod.COOPERATIVE,
@@ -267,7 +269,7 @@ class ApiSettings(Section):
 
     listen: ListenAddress = setting(
         f"0.0.0.0:{API_PORT}",
-        "Address and port the daemon listens on. Everybody who reaches it can read job names and users, "
+        "Address and port the daemon listens on. All hosts that reach it can read job names and users, "
         "unless private_data is on.",
         restart=True,
     )
@@ -303,8 +305,8 @@ class LogSettings(Section):
     )
     debug: list[Literal["cluster", "nodes", "executor", "policy", "journal", "api"]] = setting(
         [],
-        "Parts of the controller that log everything they do, whatever the level: cluster (calls to Slurm), "
-        "nodes (requests to agents), executor (steps of operations), policy (what was decided, and why), "
+        "Parts of the controller that log at level debug, whatever log.level is: cluster (calls to Slurm), "
+        "nodes (requests to agents), executor (steps of operations), policy (decisions and their reasons), "
         "journal, api (requests of clients). Takes effect at a reload.",
     )
     format: Literal["text", "json"] = setting("text", "One line per message for people, or one JSON object.")

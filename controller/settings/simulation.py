@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The table [simulation]: what a simulated cluster costs and how idealised it is."""
+"""The table [simulation]: durations of a simulated cluster, and how idealised it is."""
 
 from __future__ import annotations
 
