@@ -21,8 +21,8 @@ class Place:
 
 @value
 class Suspend:
-    """Take a job off its GPUs and, in suspend mode `slurm`, suspend it in Slurm. Also completes a suspend that
-    was cut short after the job had left its GPUs."""
+    """Take a job off its GPUs and, in suspend mode `slurm`, suspend it in Slurm. Also completes a suspend
+    that was cut short after the job had left its GPUs."""
 
     job_id: JobId
     reason: str

@@ -39,17 +39,19 @@ def _action(
     job: Job, target: Target | None, reason: str, suspend_in_slurm: bool, method: SuspendMethod
 ) -> Action | None:
     wanted = None if target is None else target.placement
+    if job.phase is Phase.STARTING:
+        return Withdraw(job.id, "stale release; job re-held")
+    if job.held_until is not None:
+        return None
     match job.phase:
-        case Phase.STARTING:
-            return Withdraw(job.id, "stale release; job re-held")
-        case Phase.STUCK if job.held_until is None:
+        case Phase.STUCK:
             # Its memory may be on its GPUs: no other job can have them, so the way out is to let it run.
             return Resume(job.id, job.placement.gpus, "recovers an incomplete suspend or resume")
         case Phase.QUEUED if wanted is not None and wanted.gpus:
             return Place(job.id, wanted.gpus, wanted.allocation, reason, wanted.shares_with)
         case Phase.SUSPENDED | Phase.YIELDED if wanted is not None and wanted.gpus:
             return Resume(job.id, wanted.gpus, reason, wanted.shares_with)
-        case Phase.YIELDED if suspend_in_slurm and job.held_until is None:
+        case Phase.YIELDED if suspend_in_slurm:
             return Suspend(job.id, reason or "completes an incomplete suspend")
         case Phase.RUNNING if wanted is not None and wanted.gpus != job.placement.gpus:
             return _leave(job, bool(wanted.gpus), reason, method)

@@ -4,11 +4,11 @@
 Rules that hold at every step:
 
 * GPUs are freed before they are claimed (`Ledger`), in parallel over disjoint GPUs.
-* A job is suspended in Slurm only after its nodes acknowledged that its memory is off its GPUs, and its GPUs are
-  free only after its nodes have stopped its processes and looked once more.
+* A job is suspended in Slurm only after its nodes acknowledged that its memory is off its GPUs, and its GPUs
+  are free only after its nodes have stopped its processes and looked once more.
 * What fails is undone as far as possible, and the job keeps its GPUs until its nodes say otherwise.
-* Nothing depends on the executor's memory: it may die between any two steps. The next controller sees from Slurm
-  and the nodes how far the job got (`Phase`) and goes on from there.
+* Nothing depends on the executor's memory: it may die between any two steps. The next controller sees from
+  Slurm and the nodes how far the job got (`Phase`) and goes on from there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.act.actions import FREES, Action, Cancel, Place, Requeue, Resume, Suspend, Withdraw
+from controller.act.actions import Action, Cancel, Place, Requeue, Resume, Suspend, Withdraw
 from controller.act.ledger import ClaimFailed
 from controller.act.place import place
 from controller.act.recorder import Outcome
@@ -28,8 +28,8 @@ from controller.act.resume import resume
 from controller.act.site import JobEnded, Operation, Site
 from controller.act.suspend import suspend
 from controller.errors import GandivaError, UnknownJob
-from controller.model import JobId, Snapshot
-from controller.observe.derive import InFlight
+from controller.model import Job, JobId, Snapshot
+from controller.observe.jobs import InFlight
 
 log = logging.getLogger(__name__)
 
@@ -69,15 +69,17 @@ class Executor:
         self._ended = {}
 
     def in_flight(self) -> Mapping[JobId, InFlight]:
-        """Jobs in transition, and those whose transition ended since `mark`: what was seen of them may be out of
-        date."""
+        """Jobs in transition, and those whose transition ended since `mark`: what was seen of them may be out
+        of date."""
         return {**self._ended, **{job_id: task.flight for job_id, task in self._tasks.items()}}
 
     def sync(self, snapshot: Snapshot) -> None:
         """Take over who holds which GPU."""
         self.site.ledger.sync(snapshot)
         self.site.seen = snapshot
-        self.site.left = {i: left for i, left in self.site.left.items() if i in self._tasks}
+        if self.site.left:
+            flights = self.in_flight()
+            self.site.left = {i: left for i, left in self.site.left.items() if i in flights}
 
     def apply(self, actions: Sequence[Action], snapshot: Snapshot) -> None:
         """Start the actions; returns at once."""
@@ -86,14 +88,10 @@ class Executor:
             if job_id in self._tasks:
                 continue
             job = snapshot.jobs[job_id]
-            flight = InFlight(None)
-            if isinstance(action, Place):
-                flight = InFlight(action.gpus, action.allocation)
-            elif isinstance(action, Resume):
-                flight = InFlight(action.gpus, job.placement.allocation)
+            flight = _flight(action, job)
             gpus = flight.starts_on or job.placement.gpus or job.last
             number = self.site.recorder.operation_begins(action, gpus, self.site.clock.now())
-            if isinstance(action, FREES) and not isinstance(action, Withdraw):
+            if flight.leaves:
                 self.site.ledger.leaving(job_id)
             task = self._tasks[job_id] = _Task(action, Operation(self.site, job, number), flight)
             task.task = asyncio.create_task(self._run(task), name=f"job-{job_id}")
@@ -147,3 +145,15 @@ class Executor:
             self._ended[job_id] = task.flight
         site.recorder.operation_ends(task.operation.number, outcome, error, site.clock.now())
         self._on_change()
+
+
+def _flight(action: Action, job: Job) -> InFlight:
+    match action:
+        case Place():
+            return InFlight(action.gpus, action.allocation)
+        case Resume():
+            return InFlight(action.gpus, job.placement.allocation)
+        case Withdraw():
+            return InFlight()  # Slurm may be starting it all the same
+        case _:
+            return InFlight(leaves=True)

@@ -30,6 +30,7 @@ async def place(operation: Operation, action: Place) -> None:
     site, job = operation.site, operation.job
     operation.step(Step.CLAIM)
     await site.ledger.claim(job.id, action.gpus, action.shares_with)
+    began = site.clock.now()
     try:
         residuals.require_room(job, action.gpus, site.seen, site.left)
         operation.step(Step.PREPARE)
@@ -63,7 +64,7 @@ async def place(operation: Operation, action: Place) -> None:
     # Slurm may have been away when it started; its own time counts where it can be true.
     since = started.start_time
     believable = since is not None and released <= since <= site.clock.now()
-    site.begin_slice(job.id, action.gpus, since if believable else None)
+    site.begin_slice(job.id, action.gpus, began, since if believable else None)
 
 
 def _charge(site: Site, job: SlurmJob, gpus: GpuSet, released: float) -> None:
@@ -72,7 +73,7 @@ def _charge(site: Site, job: SlurmJob, gpus: GpuSet, released: float) -> None:
     assert job.start_time is not None
     now = site.clock.now()
     since = min(max(released, job.start_time), now)
-    site.begin_slice(job.id, gpus, since)
+    site.begin_slice(job.id, gpus, now, since)
     if job.end_time is not None:
         end = min(since + max(0.0, job.end_time - job.start_time), now)
         if site.memory.stopped(job.id, end):
@@ -88,6 +89,7 @@ async def _prepare(site: Site, job: Job, action: Place) -> None:
             uid=job.uid,
             gpus=wanted.get(node, ordinals),
             binding=ordinals,
+            beside=action.shares_with,
             deadline_seconds=site.settings.node_call_deadline_seconds,
         )
         for node, ordinals in by_node(action.allocation).items()
@@ -95,8 +97,8 @@ async def _prepare(site: Site, job: Job, action: Place) -> None:
 
 
 async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
-    """Until Slurm says RUNNING, or that it ran. Raises ClusterRefused at the start deadline, and long before it
-    where a limit of an association or a QOS stands in the way."""
+    """Until Slurm says RUNNING, or that it ran. Raises ClusterRefused at the start deadline, and long before
+    it where a limit of an association or a QOS stands in the way."""
     begin = site.clock.now()
     deadline = begin + site.settings.start_deadline_seconds
     pause_seconds = 0.05
@@ -115,9 +117,8 @@ async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
             limited = job.reason.startswith(LIMIT_REASONS) and now >= begin + _LIMIT_SECONDS
             if limited or now >= deadline:
                 kind = _AtLimit if limited else ClusterRefused
-                raise kind(
-                    f"Slurm did not start it within {now - begin:.0f} s (reason: {job.reason or 'none given'})"
-                )
+                reason = job.reason or "none given"
+                raise kind(f"Slurm did not start it within {now - begin:.0f} s (reason: {reason})")
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(1.0, pause_seconds * 1.5)
 

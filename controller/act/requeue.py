@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 async def requeue(operation: Operation, action: Requeue) -> None:
     """The job is back in the queue, held."""
     site, job = operation.site, operation.job
+    began = site.clock.now()
     operation.step(Step.REQUEUE)
     try:
         await site.patiently(site.cluster.requeue, job.id)
@@ -31,7 +32,7 @@ async def requeue(operation: Operation, action: Requeue) -> None:
     seen = await site.until(job.id, "requeue", JobState.PENDING, JobState.ENDED)
     if seen.state is JobState.ENDED:
         raise JobEnded(f"job {job.id} ended while it was being requeued")
-    site.end_slice(job.id, action.reason)
+    site.end_slice(job.id, action.reason, began)
     site.ledger.release(job.id)
 
 
@@ -50,7 +51,7 @@ async def cancel(operation: Operation, action: Cancel) -> None:
     await site.until(job.id, "its cancellation", *OVER)
 
 
-async def withdraw(operation: Operation, action: Withdraw) -> None:
+async def withdraw(operation: Operation, _action: Withdraw) -> None:
     """The job is held again."""
     operation.step(Step.UNDO)
     await take_back(operation.site, operation.job.id)

@@ -10,7 +10,7 @@ from controller.act.actions import Resume
 from controller.act.recorder import Step
 from controller.act.site import JobEnded, Operation, Site, gather
 from controller.errors import GandivaError, NodeError
-from controller.model import GpuSet, Job, Phase, by_node
+from controller.model import GpuSet, Job, JobId, Phase, by_node
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +23,8 @@ async def resume(operation: Operation, action: Resume) -> None:
     site, job, settings = operation.site, operation.job, operation.site.settings
     operation.step(Step.CLAIM)
     await site.ledger.claim(job.id, action.gpus, action.shares_with)
+    beside = site.ledger.partners(job.id)
+    began = site.clock.now()
     try:
         residuals.require_room(job, action.gpus, site.seen, site.left)
     except NodeError as failure:
@@ -34,7 +36,7 @@ async def resume(operation: Operation, action: Resume) -> None:
             operation.step(Step.SLURM_RESUME)
             await site.patiently(site.cluster.resume, job.id)
         operation.step(Step.NODE_RESUME)
-        await put_back(site, job, action.gpus)
+        await put_back(site, job, action.gpus, beside)
     except GandivaError as failure:
         if await site.has_ended(job.id):
             site.ledger.release(job.id)
@@ -49,13 +51,13 @@ async def resume(operation: Operation, action: Resume) -> None:
             await site.stop_processes(job)
             site.ledger.release(job.id)
         raise
-    site.begin_slice(job.id, action.gpus)
+    site.begin_slice(job.id, action.gpus, began)
 
 
-async def put_back(site: Site, job: Job, gpus: GpuSet) -> None:
-    """The job's state returns to its GPUs on all nodes."""
+async def put_back(site: Site, job: Job, gpus: GpuSet, beside: frozenset[JobId]) -> None:
+    """The job's state returns to its GPUs on all nodes. `beside`: jobs that may have memory on them too."""
     try:
-        await _resume_on_nodes(site, job, gpus)
+        await _resume_on_nodes(site, job, gpus, beside)
     except NodeError as failure:
         if failure.kind != "halted" or not site.settings.suspend_in_slurm:
             raise
@@ -66,10 +68,10 @@ async def put_back(site: Site, job: Job, gpus: GpuSet) -> None:
         site.recorder.event("thawed", message, site.clock.now(), job.id)
         await site.patiently(site.cluster.suspend, job.id)
         await site.patiently(site.cluster.resume, job.id)
-        await _resume_on_nodes(site, job, gpus)
+        await _resume_on_nodes(site, job, gpus, beside)
 
 
-async def _resume_on_nodes(site: Site, job: Job, gpus: GpuSet) -> None:
+async def _resume_on_nodes(site: Site, job: Job, gpus: GpuSet, beside: frozenset[JobId]) -> None:
     wanted = by_node(gpus)
     await gather(
         site.nodes.resume(
@@ -77,6 +79,7 @@ async def _resume_on_nodes(site: Site, job: Job, gpus: GpuSet) -> None:
             job.id,
             gpus=wanted.get(node, ordinals),
             binding=ordinals,
+            beside=beside,
             deadline_seconds=site.settings.resume_deadline_seconds,
         )
         for node, ordinals in by_node(job.placement.allocation).items()

@@ -25,4 +25,6 @@ class ExecutorSettings:
     unsuspendable_tries: int = 3
     """So many suspends must fail in a row before `unsuspendable` counts."""
     place_retry_seconds: float = 10.0
+    preempt_exempt_ratio: float = 10.0
+    """A job keeps its GPUs for so many times what its last switch took, off its GPUs and back."""
     node_call_deadline_seconds: float = 15.0

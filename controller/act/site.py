@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What every operation works with: the ports, the ledger, the recorder, and calls that several of them make."""
+"""What every operation works with: the ports, the ledger, the recorder, and calls that several make."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from controller.act.ledger import Ledger
 from controller.act.recorder import Recorder, Step
 from controller.act.settings import ExecutorSettings
 from controller.errors import ClusterError, ClusterUnavailable, GandivaError, UnknownJob
-from controller.loop.clock import Clock
-from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, by_node
+from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, by_node, gpu_type
+from controller.model.clock import Clock
 from controller.nodes.port import NodePort
 from controller.observe.memory import Memory
 from controller.slurm.port import ClusterPort, JobState, SlurmJob
@@ -40,28 +40,33 @@ class Site:
     recorder: Recorder
     settings: ExecutorSettings
     ledger: Ledger = field(default_factory=Ledger)
-    seen: Snapshot | None = None
+    seen: Snapshot = field(default_factory=lambda: Snapshot(time=0.0, nodes={}, jobs={}))
+    """The last snapshot."""
     left: dict[JobId, Mapping[GpuId, int]] = field(default_factory=dict)
     """Bytes that jobs have left on their GPUs since that was seen."""
 
     # -- slices ---------------------------------------------------------------------------------------
 
-    def begin_slice(self, job_id: JobId, gpus: GpuSet, since: float | None = None) -> None:
-        """The job may use these GPUs from now on, or since then."""
-        now = self.clock.now() if since is None else since
-        last = self.memory.of(job_id).gpus
-        if last and last != gpus:
-            self.memory.change(job_id).moves += 1
-        gpu = self.seen.gpu(next(iter(gpus))) if self.seen is not None and gpus else None
-        if self.memory.started(job_id, gpus, gpu.model if gpu is not None else "", now):
-            self.recorder.slice_begins(job_id, gpus, now)
+    def begin_slice(self, job_id: JobId, gpus: GpuSet, began: float, since: float | None = None) -> None:
+        """The job may use these GPUs from now on, or since then. `began`: when its way onto them did."""
+        now, memory = self.clock.now(), self.memory.change(job_id)
+        switch_seconds = memory.off_seconds + (now - began)
+        if switch_seconds and self.settings.preempt_exempt_ratio:
+            memory.keeps_until = now + self.settings.preempt_exempt_ratio * switch_seconds
+        if memory.gpus and memory.gpus != gpus:
+            memory.moves += 1
+        since = now if since is None else since
+        if self.memory.started(job_id, gpus, gpu_type(gpus, self.seen.nodes), since):
+            self.recorder.slice_begins(job_id, gpus, since)
 
-    def end_slice(self, job_id: JobId, reason: str, at: float | None = None) -> None:
-        """The job is known to have left its GPUs, now or then."""
-        now = self.clock.now() if at is None else at
-        if self.memory.stopped(job_id, now):
-            self.memory.change(job_id).suspends += 1
-            self.recorder.slice_ends(job_id, reason, now)
+    def end_slice(self, job_id: JobId, reason: str, began: float, at: float | None = None) -> None:
+        """The job is known to have left its GPUs, now or then. `began`: when its way off them did."""
+        now, memory = self.clock.now(), self.memory.change(job_id)
+        memory.off_seconds = now - began
+        at = now if at is None else at
+        if self.memory.stopped(job_id, at):
+            memory.suspends += 1
+            self.recorder.slice_ends(job_id, reason, at)
 
     # -- calls ----------------------------------------------------------------------------------------
 
@@ -88,7 +93,7 @@ class Site:
     async def until(self, job_id: JobId, after: str, *states: JobState) -> SlurmJob:
         """The job once it is in one of these states. Raises ClusterUnavailable at the start deadline."""
         deadline = self.clock.now() + self.settings.start_deadline_seconds
-        pause_seconds = 0.1
+        pause_seconds = 0.05
         while (seen := await self.cluster.job(job_id)).state not in states:
             if self.clock.now() >= deadline:
                 raise ClusterUnavailable(f"job {job_id} is still {seen.state_name} after {after}")

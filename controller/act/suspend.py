@@ -34,7 +34,7 @@ _OF_THE_JOB = frozenset(
 async def suspend(operation: Operation, action: Suspend) -> None:
     """On failure the job goes on where it is, and keeps its GPUs."""
     site, job = operation.site, operation.job
-    left_at: float | None = None
+    began, left_at = site.clock.now(), None
     if job.phase is not Phase.YIELDED:
         try:
             empty = await _leave_gpus(operation)
@@ -57,7 +57,7 @@ async def suspend(operation: Operation, action: Suspend) -> None:
     except GandivaError as failure:
         await _failed(operation, failure)
         raise
-    site.end_slice(job.id, action.reason, left_at)
+    site.end_slice(job.id, action.reason, began, left_at)
     site.ledger.release(job.id)
 
 
@@ -185,15 +185,15 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
     try:
         if settings.suspend_in_slurm:
             await site.patiently(site.cluster.resume, job.id)
-        await put_back(site, job, job.placement.gpus)
+        await put_back(site, job, job.placement.gpus, site.ledger.partners(job.id))
     except GandivaError as undo_failure:
         # Its phase will be STUCK or UNKNOWN, and the loop keeps trying.
         log.error("job %s: not back at work yet, tried again every turn: %s", job.id, undo_failure)
 
 
 def _way_out(site: Site, job: Job, tries: int) -> Unsuspendable:
-    """What the site does with a job whose suspend has failed so many times in a row. A user who has refused that
-    the job moves has refused that it is requeued."""
+    """What the site does with a job whose suspend has failed so many times in a row. A user who has refused
+    that the job moves has refused that it is requeued."""
     settings = site.settings
     refused = settings.unsuspendable is Unsuspendable.REQUEUE and job.request.may_migrate is False
     return Unsuspendable.KEEP if refused or tries < settings.unsuspendable_tries else settings.unsuspendable

@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
 
 from controller.act.recorder import Recorder, Step
 from controller.journal.port import JournalPort
-from controller.loop.clock import Clock
-from controller.model import GpuSet, Job, JobId, Phase, Snapshot, Usage
+from controller.model import GpuSet, Job, JobId, Phase, Usage, gpu_type
+from controller.model.clock import Clock
 from controller.observe.memory import Memory
+from controller.observe.observer import Observer
+from controller.observe.utilization import Utilization
 from controller.slurm.port import JobState, SlurmJob
 
 log = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class Accounting:
         """Jobs that an earlier controller was putting on GPUs, and when it took the last step to that."""
         self._looked_at: float | None = None
 
-    def recall(self, journal: JournalPort) -> None:
+    def recall(self, journal: JournalPort, utilization: Utilization) -> None:
         """What an earlier controller left in the journal. Raises JournalError."""
         last_seen, now = journal.last_heartbeat(), self._clock.now()
         stepped = 0.0 if last_seen is None else self._clock_was_stepped_by(journal, last_seen, now)
@@ -53,14 +54,15 @@ class Accounting:
                 self._was_running[job_id] = (seen_until, places.get(job_id, frozenset()))
         for job_id, totals in journal.totals().items():
             memory = self._memory.change(job_id)
-            idle_since = self._looked_at if totals.slices else None
             memory.usage = Usage(
                 seconds=totals.run_seconds,
                 gpu_seconds=totals.gpu_seconds,
                 waited_seconds=totals.waited_seconds,
-                idle_since=idle_since,
+                idle_since=self._looked_at if totals.slices else None,
             )
             memory.moves, memory.suspends = totals.moves, totals.suspends
+            if totals.utilization_fraction is not None:
+                utilization.recall(job_id, totals.run_seconds, totals.utilization_fraction)
 
     def _clock_was_stepped_by(self, journal: JournalPort, last_seen: float, now: float) -> float:
         """By how many seconds the wall clock was stepped while no controller ran, more than it may drift."""
@@ -75,64 +77,66 @@ class Accounting:
         log.warning("the wall clock was stepped by %+.0f s while no controller ran", stepped)
         return stepped
 
-    def follow(self, slurm_jobs: Mapping[JobId, SlurmJob], snapshot: Snapshot) -> None:
-        """Begin and end slices by what changed."""
-        now, everything = snapshot.time, snapshot.changed.everything
-        looked_at: Iterable[JobId] = snapshot.changed.jobs
-        if everything:
-            looked_at = {*snapshot.jobs, *self._memory.known(), *self._was_running}
-        unknown: set[JobId] = set()
-        for job_id in looked_at:
-            job = snapshot.jobs.get(job_id)
+    def follow(self, observer: Observer, now: float) -> None:
+        """Begin and end slices by what was taken over, before it becomes a snapshot."""
+        for job_id in observer.looked_at | self._was_running.keys():
+            job, slurm_job = observer.jobs.get(job_id), observer.slurm.jobs.get(job_id)
             if job is None:
-                self._end(job_id, slurm_jobs.get(job_id), now)
-            elif job.phase is Phase.UNKNOWN:
-                unknown.add(job_id)
-            elif not job.switching:
-                self._see(job, slurm_jobs.get(job_id), now)
+                self._end(job_id, slurm_job, observer, now)
+            elif job.phase is not Phase.UNKNOWN and not job.switching:
+                self._see(job, slurm_job, observer, now)
         if self._was_running or self._was_starting:
             # Jobs on nodes that do not answer yet are judged when they do.
+            unknown = {i for i in (*self._was_running, *self._was_starting) if _is_unknown(i, observer)}
             self._was_running = {j: was for j, was in self._was_running.items() if j in unknown}
             self._was_starting = {j: since for j, since in self._was_starting.items() if j in unknown}
         self._looked_at = now
 
-    def _see(self, job: Job, slurm_job: SlurmJob | None, now: float) -> None:
+    def _see(self, job: Job, slurm_job: SlurmJob | None, observer: Observer, now: float) -> None:
         # One that is stuck in a switch which a killed controller had begun has not left its GPUs either.
         on_gpus = job.phase is Phase.RUNNING or (job.phase is Phase.STUCK and job.id in self._was_running)
         if on_gpus and self._memory.of(job.id).usage.since is None:
             since = self._ran_since(job.id, None if slurm_job is None else slurm_job.start_time, now)
-            if self._memory.started(job.id, job.placement.gpus, "", since):
-                self._recorder.slice_begins(job.id, job.placement.gpus, since)
+            self._begin(job.id, job.placement.gpus, observer, since)
         elif job.phase in _OFF_GPU and self._memory.stopped(job.id, now):
             self._recorder.slice_ends(job.id, "found off its GPUs", now)
         elif job.phase is Phase.COMPLETING:
-            self._end(job.id, slurm_job, now)
+            self._end(job.id, slurm_job, observer, now)
 
-    def _end(self, job_id: JobId, slurm_job: SlurmJob | None, now: float) -> None:
-        """The job is over, or Slurm does not know it any more."""
-        over = slurm_job if slurm_job is not None and slurm_job.state in _OVER else None
+    def _begin(self, job_id: JobId, gpus: GpuSet, observer: Observer, since: float) -> None:
+        if self._memory.started(job_id, gpus, gpu_type(gpus, observer.made_nodes), since):
+            self._recorder.slice_begins(job_id, gpus, since)
+
+    def _end(self, job_id: JobId, slurm_job: SlurmJob | None, observer: Observer, now: float) -> None:
+        """The job is over, or Slurm does not know it any more; or it is no Gandiva job any more."""
+        if slurm_job is not None and slurm_job.state not in _OVER:
+            return
         since = self._memory.of(job_id).usage.since
         if job_id in self._was_running and since is None:
             # It went on while no controller ran, and ended.
             since, gpus = self._was_running[job_id]
-            if self._memory.started(job_id, gpus, "", since):
-                self._recorder.slice_begins(job_id, gpus, since)
-            now = now if over is not None else since
+            self._begin(job_id, gpus, observer, since)
+            now = now if slurm_job is not None else since
         if since is not None:
-            end = _end_of(over, since, now)
+            end = _end_of(slurm_job, since, now)
             if self._memory.stopped(job_id, end):
                 self._recorder.slice_ends(job_id, "job ended", end)
         if slurm_job is None:
             self._memory.forget(job_id)
 
     def _ran_since(self, job_id: JobId, started: float | None, now: float) -> float:
-        """Since when a job is on its GPUs that is found there: a running job goes on when no controller runs, and
-        Slurm may have started it between two looks."""
+        """Since when a job is on its GPUs that is found there: a running job goes on when no controller runs,
+        and Slurm may have started it between two looks."""
         if job_id in self._was_running:
             return self._was_running[job_id][0]
         if started is not None and self._looked_at is not None and self._looked_at <= started <= now:
             return started
         return self._was_starting.get(job_id, now)
+
+
+def _is_unknown(job_id: JobId, observer: Observer) -> bool:
+    job = observer.jobs.get(job_id)
+    return job is not None and job.phase is Phase.UNKNOWN
 
 
 def _end_of(job: SlurmJob | None, since: float, now: float) -> float:

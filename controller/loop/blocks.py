@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Stale control blocks: of jobs that are over, or that were prepared on nodes they did not get.
 
-Usually the epilog has removed them. A running job needs its block, so one look does not count: slurmctld may have
-lost its memory, or answer with an old one.
+Usually the epilog has removed them. A running job needs its block, so one look does not count: slurmctld may
+have lost its memory, or answer with an old one.
 """
 
 from __future__ import annotations
@@ -34,26 +34,20 @@ class StaleBlocks:
         self._removing: dict[_Block, asyncio.Task[None]] = {}
 
     def clean(self, observer: Observer, in_flight: Container[JobId], now: float) -> None:
-        """After a turn. Blocks of jobs in transition are left alone."""
-        stale = {block for block in self._stale(observer) if block[1] not in in_flight}
-        self._since = {block: self._since.get(block, now) for block in stale}
-        for block, since in self._since.items():
-            if now - since >= STALE_SECONDS and block not in self._removing:
-                name = f"forget-{block[1]}"
-                self._removing[block] = asyncio.create_task(self._remove(*block), name=name)
-
-    def _stale(self, observer: Observer) -> set[_Block]:
-        found: set[_Block] = set()
-        for name, sample in observer.nodes.samples.items():
-            if not isinstance(sample, NodeSample):
-                continue
-            for job_id in sample.jobs:
-                job = observer.slurm.jobs.get(job_id)
-                gone = job is None or job.state is JobState.ENDED
-                elsewhere = job is not None and bool(job.nodes) and name not in job.nodes
-                if (gone or elsewhere) and not sample.living({job_id}):
-                    found.add((name, job_id))
-        return found
+        """After a turn. Blocks of jobs in transition, and of jobs with processes there, are left alone."""
+        for job_id in observer.looked_at:
+            for name in observer.nodes.showing(job_id):
+                if _needless(name, job_id, observer):
+                    self._since.setdefault((name, job_id), now)
+        for block, since in list(self._since.items()):
+            name, job_id = block
+            if not _needless(name, job_id, observer):
+                del self._since[block]
+            elif job_id in in_flight or _lives(name, job_id, observer):
+                self._since[block] = now
+            elif now - since >= STALE_SECONDS and block not in self._removing:
+                removing = asyncio.create_task(self._remove(name, job_id), name=f"forget-{job_id}")
+                self._removing[block] = removing
 
     async def _remove(self, node: str, job_id: JobId) -> None:
         try:
@@ -62,3 +56,16 @@ class StaleBlocks:
             log.info("job %s: control block not removed: %s", job_id, error, extra={"node": node})
         finally:
             self._removing.pop((node, job_id), None)
+
+
+def _needless(node: str, job_id: JobId, observer: Observer) -> bool:
+    """Whether there is a control block that no job needs, as far as Slurm knows."""
+    if observer.nodes.block(node, job_id) is None:
+        return False
+    job = observer.slurm.jobs.get(job_id)
+    return job is None or job.state is JobState.ENDED or (bool(job.nodes) and node not in job.nodes)
+
+
+def _lives(node: str, job_id: JobId, observer: Observer) -> bool:
+    sample = observer.nodes.samples.get(node)
+    return isinstance(sample, NodeSample) and bool(sample.living({job_id}))

@@ -2,13 +2,15 @@
 """The loop: observe -> decide -> act -> record. The same for the daemon and for simulations.
 
 It is level-triggered: each turn compares what is observed with what is planned. Starting after a crash, an
-interrupted switch and a change behind our back are therefore all the same case.
+interrupted switch and a change made by others are therefore all the same case.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
@@ -17,25 +19,28 @@ from controller.act.diff import diff
 from controller.act.executor import Executor
 from controller.act.recorder import Recorder
 from controller.act.site import Site
-from controller.errors import ClusterError, JournalError, NodeError
+from controller.errors import ClusterError, JournalError
 from controller.journal.port import JournalPort
 from controller.loop.accounting import UPTIME_KEY, Accounting
+from controller.loop.asking import Asking
 from controller.loop.blocks import StaleBlocks
-from controller.model.clock import Clock
 from controller.loop.collecting import CollectedLater
+from controller.loop.keeping import Keeping
 from controller.loop.memory import PolicyMemory
 from controller.loop.pacing import Pace, PaceSettings
-from controller.loop.problems import Problems
+from controller.loop.problems import Problems, report_nodes
 from controller.loop.records import JobRecords
 from controller.loop.repairs import Repairs
 from controller.model import JobId, Memory, Plan, Snapshot, Solution, value
+from controller.model.clock import Clock
+from controller.model.value import empty
 from controller.nodes.port import NodePort
 from controller.observe.identity import Identities
-from controller.observe.memory import Memory as JobMemories
 from controller.observe.node_cache import Sample
-from controller.observe.observer import Observer, Requests
+from controller.observe.observer import Observer
+from controller.observe.reading import RequestReader
 from controller.policies.protocol import Policy, PolicyError
-from controller.slurm.port import ClusterPort, ClusterView
+from controller.slurm.port import ClusterPort
 from controller.solver import SolverPort
 
 log = logging.getLogger(__name__)
@@ -47,7 +52,7 @@ class LoopSettings:
 
     pace: PaceSettings = field(default_factory=PaceSettings)
     observe_deadline_seconds: float = 3.0
-    addresses: Mapping[str, str] = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=empty)
     """Node name -> address, where it differs from what Slurm knows."""
 
 
@@ -59,7 +64,9 @@ class Turn:
     plan: Plan
     actions: tuple[Action, ...]
     samples: Mapping[str, Sample]
+    """The last of every node."""
     reasons: Mapping[JobId, str]
+    """Those of all jobs, as they are when they are read."""
     memory: Memory
     """What the policy remembered before it decided."""
     observe_seconds: float
@@ -77,7 +84,7 @@ class Parts:
     journal: JournalPort
     recorder: Recorder
     clock: Clock
-    requests: Requests
+    requests: RequestReader
     solver: SolverPort
     priority_class: Callable[[str], int] = lambda _qos: 0
     publish: Callable[[Turn], None] = lambda _turn: None
@@ -89,21 +96,29 @@ class Controller:
 
     def __init__(self, parts: Parts, site: Site, settings: LoopSettings | None = None) -> None:
         """Takes over what an earlier controller left in the journal. Raises JournalError."""
-        self._parts, self._clock, self._journal = parts, parts.clock, parts.journal
+        self._parts, self._clock, journal = parts, parts.clock, parts.journal
         self.settings = settings or LoopSettings()
-        self._memory: JobMemories = site.memory
+        self.requests = parts.requests
+        self.reasons: dict[JobId, str] = {}
+        """Why each job is where it is."""
         self.pace = Pace(parts.clock)
         self.executor = Executor(site, on_change=self.pace.poke)
         self.observer = Observer(site.memory, parts.requests, parts.priority_class)
         self.problems = Problems(parts.recorder, parts.clock, parts.report_problems)
-        self._identities = Identities(parts.journal, self.executor, parts.recorder, parts.clock)
+        self._journal, self._generation = journal, journal.generation
+        self._asking = Asking(parts.cluster, parts.nodes)
+        self._identities = Identities(journal, self._reused)
         self._accounting = Accounting(site.memory, parts.recorder, parts.clock)
-        self._records = JobRecords(parts.journal, site.memory, parts.requests, parts.clock)
-        self._repairs = Repairs(parts.nodes, site, parts.journal)
+        self._keeping = Keeping(journal, site.memory, self.observer.measured)
+        self._records = JobRecords(journal, site.memory, parts.requests)
+        self._repairs = Repairs(site, journal.suspended())
         self._blocks = StaleBlocks(parts.nodes)
-        self._policy_memory = PolicyMemory(parts.journal, parts.policy_name)
-        self.reasons: dict[JobId, str] = {}
-        self._accounting.recall(parts.journal)
+        self._policy_memory = PolicyMemory(journal, parts.policy_name)
+        self._resync_at = -math.inf
+        self._unsettled: set[JobId] = set()
+        """Jobs of the last turn's actions: each is looked at until none is needed any more."""
+        self._accounting.recall(journal, self.observer.measured.utilization)
+        self._keeping.recall()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take turns until `stop` is set. What is under way then is waited for by the caller."""
@@ -126,97 +141,62 @@ class Controller:
         self.pace.poke()
 
     async def turn(self) -> float:
-        """One turn. Returns when the policy wants the next one at the latest.
+        """One turn. Returns when the next one is due at the latest.
 
-        Problems with Slurm, with nodes or with the policy are logged once and reported, and cost this turn only.
+        Problems with Slurm, with nodes or with the policy are logged once and reported, and cost this turn
+        only.
         """
-        self.executor.mark()
-        begin = self._clock.now()
+        began = time.perf_counter()
         try:
-            view, samples = await self._observe()
+            snapshot, answers = await self._observe()
         except ClusterError as error:
             self.problems.begin("slurm", f"Slurm cannot be observed: {error}")
             self._commit()
-            return float("inf")
+            return math.inf
         self.problems.end("slurm")
-        view = self._identities.check(view)
-        now = self._clock.now()
-        snapshot = self.observer.look(view, samples, self.executor.in_flight(), now, self._solved())
-        self.executor.sync(snapshot)
-        self._accounting.follow(self.observer.slurm.jobs, snapshot)
+        observed = time.perf_counter()
         before = self._policy_memory.memory
         plan = self._decide(snapshot)
-        planned = self._clock.now()
-        actions = diff(
-            snapshot,
-            plan.targets,
-            self.reasons,
-            snapshot.jobs if snapshot.changed.everything else snapshot.changed.jobs,
-            suspend_in_slurm=self.executor.site.settings.suspend_in_slurm,
-            default_method=self.executor.site.settings.default_method,
-        )
-        actions = self._repairs.mend(actions, self.observer, snapshot)
+        planned = time.perf_counter()
+        actions = self._actions(snapshot, plan)
         self._remember(snapshot, plan)
         # The journal first, where it can be written. Where not, jobs must not wait for its disk.
         self._commit()
         self._act(actions, snapshot)
         for name, problem in plan.problems.items():
             self._parts.solver.submit(name, problem, self.pace.poke)
-        self._blocks.clean(self.observer, self.executor.in_flight(), now)
-        self._say_problems(samples)
-        turn = Turn(
-            snapshot,
-            plan,
-            tuple(actions),
-            self.observer.nodes.samples,
-            self.reasons,
-            before,
-            now - begin,
-            planned - now,
+        self._blocks.clean(self.observer, self.executor.in_flight(), snapshot.time)
+        report_nodes(self.problems, self.observer, answers)
+        self._parts.publish(
+            Turn(
+                snapshot,
+                plan,
+                tuple(actions),
+                dict(self.observer.nodes.samples),
+                self.reasons,
+                before,
+                observed - began,
+                planned - observed,
+            )
         )
-        self._parts.publish(turn)
-        return plan.wake_at
+        return min(plan.wake_at, self.observer.wake())
 
-    async def _observe(self) -> tuple[ClusterView, Mapping[str, Sample]]:
-        """Slurm and the nodes at the same time; nodes that Slurm names for the first time are asked after."""
-        deadline_seconds = self.settings.observe_deadline_seconds
-        view, samples = await asyncio.gather(
-            self._parts.cluster.observe(), self._parts.nodes.observe(deadline_seconds)
+    async def _observe(self) -> tuple[Snapshot, Mapping[str, Sample]]:
+        """The snapshot, and what the nodes answered."""
+        self.executor.mark()
+        settings, observer = self.settings, self.observer
+        view, answers = await self._asking.ask(
+            observer.slurm.nodes, settings.addresses, settings.observe_deadline_seconds
         )
-        new = {node.name for node in view.nodes} - self.observer.slurm.nodes.keys()
-        addresses = {node.name: node.address or node.name for node in view.nodes}
-        known = {node.name: node.address or node.name for node in self.observer.slurm.nodes.values()}
-        if view.complete:
-            known = {}
-        await self._parts.nodes.set_nodes({**known, **addresses, **self._addresses(known, addresses)})
-        if new - samples.keys():
-            samples = {**samples, **await self._parts.nodes.observe(deadline_seconds)}
-        return view, samples
-
-    def _addresses(self, *known: Mapping[str, str]) -> Mapping[str, str]:
-        names = {name for mapping in known for name in mapping}
-        return {name: at for name, at in self.settings.addresses.items() if name in names}
-
-    def _decide(self, snapshot: Snapshot) -> Plan:
-        """The policy's plan. Where the policy fails jobs stay as they are, and it begins anew next time."""
-        try:
-            with CollectedLater():
-                plan = self._parts.policy.plan(snapshot, self._policy_memory.memory)
-        except PolicyError as error:
-            self.problems.begin("policy", f"policy {self._parts.policy_name}: {error}; jobs stay as they are")
-            self.observer.resync()
-            return Plan({})
-        self.problems.end("policy", "decides again")
-        self.observer.expect(plan.targets)
-        for job_id, target in plan.targets.items():
-            if not target.placement.gpus and job_id in snapshot.jobs:
-                promised = target.placement.allocation
-                if self._memory.of(job_id).promised != promised:
-                    self._memory.change(job_id).promised = promised
-        self.reasons.update(plan.reasons)
-        for job_id in snapshot.changed.jobs - snapshot.jobs.keys():
-            self.reasons.pop(job_id, None)
-        return plan
+        now = self._clock.now()
+        if now >= self._resync_at:
+            self._resync_at = now + settings.pace.resync_seconds
+            observer.resync()
+        observer.take(self._identities.check(view), answers, self.executor.in_flight(), now)
+        self._accounting.follow(observer, now)
+        snapshot = observer.snapshot(self._solved())
+        self.executor.sync(snapshot)
+        return snapshot, answers
 
     def _solved(self) -> Mapping[str, Solution]:
         """Solutions since the turn before."""
@@ -228,10 +208,54 @@ class Controller:
                 self.problems.end(f"solver {name}", "solves it again")
         return solved
 
+    def _reused(self, job_id: JobId, message: str) -> None:
+        """The id is another job's now."""
+        self.executor.abandon(job_id)
+        self._records.begin_again(job_id)
+        self._parts.recorder.event("id-reused", message, self._clock.now(), job_id)
+
+    def _decide(self, snapshot: Snapshot) -> Plan:
+        """The policy's plan. Where the policy fails jobs stay as they are, and it begins anew next time."""
+        try:
+            with CollectedLater():
+                plan = self._parts.policy.plan(snapshot, self._policy_memory.memory)
+        except PolicyError as error:
+            self.problems.begin("policy", f"policy {self._parts.policy_name}: {error}; jobs stay as they are")
+            self.observer.resync()
+            return Plan({})
+        self.problems.end("policy", "decides again")
+        self.observer.expect(plan.targets.keys())
+        self._keeping.promise(plan.targets, snapshot.jobs)
+        self.reasons.update(plan.reasons)
+        for job_id in self.observer.looked_at - snapshot.jobs.keys():
+            self.reasons.pop(job_id, None)
+        return plan
+
+    def _actions(self, snapshot: Snapshot, plan: Plan) -> list[Action]:
+        """What leads from the snapshot to the plan, and what mends disagreements."""
+        settings = self.executor.site.settings
+        actions = diff(
+            snapshot,
+            plan.targets,
+            self.reasons,
+            self.observer.looked_at | self._unsettled,
+            suspend_in_slurm=settings.suspend_in_slurm,
+            default_method=settings.default_method,
+        )
+        self._unsettled = {action.job_id for action in actions}
+        return self._repairs.mend(actions, self.observer, snapshot.time)
+
     def _remember(self, snapshot: Snapshot, plan: Plan) -> None:
         """Everything that a later controller and the reports need."""
+        if self._journal.generation != self._generation:
+            # The file was damaged or removed.
+            self._generation = self._journal.generation
+            self._policy_memory.write_anew()
+            self._keeping.write_anew()
+            self._records.write_anew(snapshot.time)
         self._policy_memory.take(plan.memory)
-        self._records.follow(self.observer, snapshot)
+        self._keeping.save()
+        self._records.follow(self.observer, snapshot.time)
         self._journal.heartbeat(snapshot.time)
         self._journal.save_state(UPTIME_KEY, list(self._clock.uptime()))
 
@@ -239,7 +263,8 @@ class Controller:
         try:
             self._journal.commit()
         except JournalError as error:
-            self.problems.begin("journal", f"{error}; what should be written is kept in memory")
+            words = "the cluster is led on, and what should be written is kept in memory"
+            self.problems.begin("journal", f"{error}; {words}")
         else:
             self.problems.end("journal")
 
@@ -248,13 +273,3 @@ class Controller:
             self.executor.apply(actions, snapshot)
         except JournalError as error:
             self.problems.begin("journal", f"{error}; some actions have to wait for the next turn")
-
-    def _say_problems(self, samples: Mapping[str, Sample]) -> None:
-        failing = {name: str(s) for name, s in samples.items() if isinstance(s, NodeError)}
-        for name, text in failing.items():
-            if name in self.observer.slurm.nodes:
-                self.problems.begin(f"node {name}", text)
-        answering = samples.keys() - failing.keys()
-        self.problems.only("node", set(self.problems.about("node")) - answering, "answers again")
-        gone = set(self.problems.about("node")) - self.observer.slurm.nodes.keys()
-        self.problems.only("node", set(self.problems.about("node")) - gone, "is not in Slurm any more")

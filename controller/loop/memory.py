@@ -34,7 +34,7 @@ class PolicyMemory:
 
     @property
     def memory(self) -> Memory:
-        """All of it."""
+        """All of it, as it is now: later changes make another one."""
         return Memory(self._common, self._notes)
 
     def take(self, changes: Memory) -> None:
@@ -42,9 +42,14 @@ class PolicyMemory:
         if changes.common:
             self._common = {**self._common, **changes.common}
             self._journal.save_state(self._key, self._common)
+        if changes.jobs:
+            notes = {**self._notes, **changes.jobs}
+            self._notes = {job_id: note for job_id, note in notes.items() if note is not None}
         for job_id, note in changes.jobs.items():
-            if note is None:
-                self._notes.pop(job_id, None)
-            else:
-                self._notes[job_id] = note
+            self._journal.save_note(self._name, job_id, note)
+
+    def write_anew(self) -> None:
+        """All of it, into a new journal."""
+        self._journal.save_state(self._key, self._common)
+        for job_id, note in self._notes.items():
             self._journal.save_note(self._name, job_id, note)

@@ -6,9 +6,9 @@ from __future__ import annotations
 import asyncio
 import math
 
-from controller.loop.clock import Clock
 from controller.loop.signal import Signal
 from controller.model import value
+from controller.model.clock import Clock
 
 
 @value(kw_only=True)
@@ -20,8 +20,10 @@ class PaceSettings:
     coalesce_seconds: float = 0.02
     """Ends of operations that come together are planned for together."""
     rest_factor: float = 0.0
-    """An early turn comes no sooner after the last one than this many times what that took, `interval_seconds`
-    at most: on a large site operations end all the time."""
+    """An early turn comes no sooner after the last one than this many times what that took, and no later than
+    `interval_seconds`: on a large site operations end all the time."""
+    resync_seconds: float = 300.0
+    """So often everything counts as changed, and all decisions are made anew."""
 
 
 class Pace:

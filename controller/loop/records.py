@@ -4,51 +4,68 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
+from controller.errors import JournalError
 from controller.journal.port import JournalPort
 from controller.journal.records import JobRecord
-from controller.model.clock import Clock
-from controller.model import JobId, Request, Snapshot
+from controller.model import JobId, Request
 from controller.observe.memory import Memory
-from controller.observe.observer import Observer, Requests
+from controller.observe.observer import Observer
+from controller.observe.reading import RequestReader
 from controller.slurm.port import JobState, SlurmJob
 
 
 class JobRecords:
     """Writes a job's record when it differs from the last one."""
 
-    def __init__(self, journal: JournalPort, memory: Memory, requests: Requests, clock: Clock) -> None:
-        self._journal, self._memory, self._requests, self._clock = journal, memory, requests, clock
+    def __init__(self, journal: JournalPort, memory: Memory, requests: RequestReader) -> None:
+        self._journal, self._memory, self._requests = journal, memory, requests
         self._written: dict[JobId, JobRecord] = {}
-        self._generation = journal.generation
+        self._others: set[JobId] = set()
+        """Ids that are another job's from now on."""
+        self._all = False
         self._first = True
 
-    def follow(self, observer: Observer, snapshot: Snapshot) -> None:
-        """After a turn. `changed` names the jobs whose record can differ."""
-        now, jobs = snapshot.time, observer.slurm.jobs
-        if self._journal.generation != self._generation:
-            # The file was damaged or removed: what is known of living jobs goes into the new one.
-            self._generation, self._written = self._journal.generation, {}
-            self._carry_over(now)
-        looked_at: Iterable[JobId] = snapshot.changed.jobs
-        if snapshot.changed.everything or not self._written:
-            looked_at = {*jobs, *self._written}
+    def begin_again(self, job_id: JobId) -> None:
+        """The next record of this id is of another job."""
+        self._others.add(job_id)
+
+    def write_anew(self, now: float) -> None:
+        """The journal is a new one: what is known of living jobs goes into it."""
+        self._written, self._all = {}, True
+        for job_id in self._memory.known():
+            memory = self._memory.of(job_id)
+            self._journal.carry_over(job_id, memory.usage, now)
+            if memory.usage.since is not None:
+                self._journal.open_slice(job_id, memory.gpus, now)
+
+    def follow(self, observer: Observer, now: float) -> None:
+        """After a turn."""
+        jobs = observer.slurm.jobs
+        looked_at: Iterable[JobId] = jobs.keys() | observer.looked_at if self._all else observer.looked_at
+        self._all = False
         if self._first:
-            self._journal.end_gone(jobs.keys(), now)
-            self._first = False
+            with suppress(JournalError):  # reported when the journal is committed, and tried again
+                self._journal.end_gone(jobs.keys(), now)
+                self._first = False
         for job_id in looked_at:
             seen = jobs.get(job_id)
             if seen is None:
                 self._forget(job_id, now)
-            elif (request := self._requests(seen)) is not None:
-                self._write(self._record(seen, request, snapshot))
+            elif (request := self._requests.of(seen)) is not None:
+                self._write(self._record(seen, request, observer, now))
 
     def _write(self, record: JobRecord) -> None:
-        if self._written.get(record.id) != record:
-            self._written[record.id] = record
-            self._journal.upsert_job(record)
+        if self._written.get(record.id) == record:
+            return
+        if record.id in self._others:
+            self._others.discard(record.id)
+            self._journal.begin_again(record.id)
+        self._written[record.id] = record
+        self._journal.upsert_job(record)
 
     def _forget(self, job_id: JobId, now: float) -> None:
         record = self._written.pop(job_id, None)
@@ -56,15 +73,9 @@ class JobRecords:
             # slurmctld forgot it before its end was seen: it was down, or MinJobAge is short.
             self._journal.upsert_job(replace(record, end_time=now, state="UNKNOWN"))
 
-    def _carry_over(self, now: float) -> None:
-        for job_id in self._memory.known():
-            memory = self._memory.of(job_id)
-            self._journal.carry_over(job_id, memory.usage, now)
-            if memory.usage.since is not None:
-                self._journal.open_slice(job_id, memory.gpus, now)
-
-    def _record(self, job: SlurmJob, request: Request, snapshot: Snapshot) -> JobRecord:
-        memory, profile = self._memory.of(job.id), snapshot.profiles.get(job.id)
+    def _record(self, job: SlurmJob, request: Request, observer: Observer, now: float) -> JobRecord:
+        memory, measured = self._memory.of(job.id), observer.measured
+        profile, utilization = measured.profiles.get(job.id), measured.utilization.of(job.id)
         ended = job.state is JobState.ENDED
         return JobRecord(
             id=job.id,
@@ -76,13 +87,15 @@ class JobRecords:
             partition=job.partition,
             weight=request.weight,
             start_time=memory.first_start,
-            end_time=(job.end_time or self._clock.now()) if ended else None,
+            end_time=(job.end_time or now) if ended else None,
             state=job.state_name,
             request=_request_json(request),
             moves=memory.moves,
             suspends=memory.suspends,
+            step_seconds=measured.step_seconds(job.id),
             peak_memory_bytes=(profile.peak_memory_bytes or None) if profile is not None else None,
             exit_code=job.exit_code if ended else None,
+            utilization_fraction=None if utilization is None else round(utilization, 2),
         )
 
 
@@ -90,12 +103,12 @@ def _request_json(request: Request) -> dict[str, Any]:
     size = request.size
     return {
         "gpus": size.wanted,
-        "min_gpus": size.least if size.least != size.wanted else None,
-        "max_gpus": size.most if size.most != size.wanted else None,
         "nodes": request.nodes,
         "weight": request.weight,
         "weight_asked": request.weight_asked,
         "weight_limit": request.weight_limit or None,
+        "min_gpus": size.least if size.least != size.wanted else None,
+        "max_gpus": size.most if size.most != size.wanted else None,
         "pack": request.may_pack,
         "migrate": request.may_migrate,
         "suspend": request.suspend.value if request.suspend else None,

@@ -1,18 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What Slurm and the nodes disagree about, and what is done or left undone because of it.
 
-Each case has a module of its own in `observe/`: jobs that are nowhere (`vanished`), jobs that are still somewhere
+Each case has a module of its own in `observe/`: jobs that have vanished (`vanished`), processes that survive
 (`surviving`), and holds that look like an administrator's (`holds`).
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
-from controller.act.actions import Action, Place
+from controller.act.actions import Action, Place, Requeue, Withdraw
 from controller.act.site import Site
-from controller.model import JobId, Snapshot
-from controller.nodes.port import NodePort
+from controller.model import JobId
 from controller.observe.holds import HoldRestorer
 from controller.observe.observer import Observer
 from controller.observe.surviving import surviving_processes
@@ -24,23 +24,25 @@ log = logging.getLogger(__name__)
 class Repairs:
     """Goes over the actions of a turn."""
 
-    def __init__(self, nodes: NodePort, site: Site, suspended: list[JobId]) -> None:
+    def __init__(self, site: Site, suspended: Iterable[JobId]) -> None:
         """`suspended`: jobs that were suspended when an earlier controller saw them last."""
         self._site = site
-        self._vanished = VanishedJobs(nodes)
+        self._vanished = VanishedJobs(site.nodes)
         self._holds = HoldRestorer(suspended)
 
-    def mend(self, actions: list[Action], observer: Observer, snapshot: Snapshot) -> list[Action]:
-        """Without actions that would do harm, with those that put things right."""
-        if out_of_reach := self._vanished.look(observer, snapshot):
+    def mend(self, actions: list[Action], observer: Observer, now: float) -> list[Action]:
+        """Without actions that would do harm, and with those that put things right."""
+        if out_of_reach := self._vanished.look(observer, now):
             actions = [action for action in actions if action.job_id not in out_of_reach]
-            actions += self._vanished.actions(snapshot)
-        actions += self._holds.actions(observer, snapshot)
+            for job_id, node in self._vanished.found(observer).items():
+                words = f"nothing of it is left on {node}, which has probably lost power"
+                actions.append(Requeue(job_id, words))
+        for job_id in self._holds.look(observer, now):
+            actions.append(Withdraw(job_id, "restores the hold after requeue of a suspended job"))
         placed = {action.job_id for action in actions if isinstance(action, Place)}
-        for job_id, node in surviving_processes(placed, observer.nodes.samples).items():
+        surviving = surviving_processes(placed, observer.nodes)
+        for job_id, node in surviving.items():
             message = f"pending in Slurm, but its processes live on {node}; placed once Slurm has ended them"
             log.warning("job %s: %s", job_id, message)
             self._site.hold(job_id, self._site.settings.place_retry_seconds, "place-failed", message)
-            placed.discard(job_id)
-            actions = [action for action in actions if action.job_id != job_id]
-        return actions
+        return [action for action in actions if action.job_id not in surviving]

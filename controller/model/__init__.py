@@ -2,7 +2,17 @@
 """What is known and what is wanted. Everything here is frozen; a policy is a function of these types
 alone."""
 
-from controller.model.cluster import Gpu, GpuId, GpuSet, JobId, Node, by_node, natural_key, on_nodes
+from controller.model.cluster import (
+    Gpu,
+    GpuId,
+    GpuSet,
+    JobId,
+    Node,
+    by_node,
+    gpu_type,
+    natural_key,
+    on_nodes,
+)
 from controller.model.job import (
     ALLOCATED,
     NOWHERE,
@@ -66,6 +76,7 @@ __all__ = [
     "Unsuspendable",
     "Usage",
     "by_node",
+    "gpu_type",
     "natural_key",
     "on_nodes",
     "value",

@@ -35,10 +35,8 @@ class Gpu:
     id: GpuId
     model: str
     memory_bytes: int = 0
-    memory_used_bytes: int | None = None
-    """None: the node did not say, so the GPU must not be given away."""
-    utilization_fraction: float | None = None
     healthy: bool = True
+    """False also where its node did not say what is on it."""
     ordinary_job: JobId | None = None
     """The ordinary job, without Gandiva, that Slurm gave this GPU exclusively."""
     shards: int = 0
@@ -52,8 +50,8 @@ class Gpu:
 
     @property
     def usable(self) -> bool:
-        """A Gandiva job may use it: healthy, its memory known, no ordinary job on it."""
-        return self.healthy and self.ordinary_job is None and self.memory_used_bytes is not None
+        """A Gandiva job may use it: healthy, no ordinary job on it."""
+        return self.healthy and self.ordinary_job is None
 
 
 @value(kw_only=True)
@@ -70,6 +68,13 @@ class Node:
     memory_free_bytes: int | None = None
     """Host memory that Slurm has not allocated yet. None: not tracked."""
     switch: str = ""
+
+
+def gpu_type(gpus: GpuSet, nodes: Mapping[str, Node]) -> str:
+    """The model of these GPUs, by the first of them; empty where that is not known."""
+    first = min(gpus, default=None)
+    node = nodes.get(first.node) if first is not None else None
+    return next((gpu.model for gpu in node.gpus if gpu.id == first), "") if node is not None else ""
 
 
 @lru_cache(maxsize=4096)

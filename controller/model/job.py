@@ -177,8 +177,8 @@ class Job:
     held_until: float | None = None
     """An earlier operation failed: nothing is tried before this time."""
     keeps_until: float | None = None
-    """It keeps its GPUs until then, whatever its place in an order: what its last switch cost bounds how often
-    jobs change places."""
+    """It keeps its GPUs until then, whatever its place in an order: what its last switch took bounds how
+    often jobs change places."""
     failed_suspends: FailedSuspends | None = None
     start_time: float | None = None
     """First start, seconds since the epoch."""

@@ -109,5 +109,5 @@ class Plan:
     wake_at: float = math.inf
     """Plan again at this time at the latest, even if nothing happens."""
     problems: Mapping[str, Problem] = field(default_factory=empty)
-    """What is to be solved, by name. A problem replaces the earlier one of its name; the same one again changes
-    nothing."""
+    """What is to be solved, by name. A problem replaces the earlier one of its name; the same one again
+    changes nothing."""

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Suspended jobs that somebody requeues behind our back.
+"""Suspended jobs that are requeued by others than the controller.
 
 A suspended job has priority 0. Requeued in that state it keeps it, and Slurm calls it `JobHeldAdmin`: exactly
-what a hold by an administrator looks like, which we respect for ever. So a job that was suspended when last
-seen, and waits as held by an administrator a moment later, is held by us again (docs/slurm-facts.md).
+what a hold by an administrator looks like, which the controller respects for ever. So a job that was
+suspended when last seen, and waits as held by an administrator a moment later, is held by the controller
+again (docs/slurm-facts.md).
 """
 
 from __future__ import annotations
@@ -11,51 +12,50 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from controller.actions import Withdraw
-from controller.model import JobId, Snapshot
-from controller.slurm.port import ClusterView, JobState
+from controller.model import JobId
+from controller.observe.observer import Observer
+from controller.slurm.port import JobState, SlurmJob
 
-_SUSPENDED, _PENDING, _COMPLETING = JobState.SUSPENDED, JobState.PENDING, JobState.COMPLETING
 ADMIN_HOLD = "JobHeldAdmin"
 MOMENT_SECONDS = 10.0
 """How soon Slurm calls it held. A later hold is an administrator's."""
 
 
-class Requeued:
+class HoldRestorer:
     """Remembers which jobs are suspended."""
 
-    def __init__(self) -> None:
-        self._suspended: dict[JobId, float] = {}
-        """And until when they count as such, once they wait."""
+    def __init__(self, suspended: Iterable[JobId]) -> None:
+        """`suspended`: those that were when an earlier controller saw them last."""
+        self._suspended = set(suspended)
+        self._pending: dict[JobId, float] = {}
+        """Jobs that were suspended and are pending now, and until when a hold is no administrator's."""
         self._held: set[JobId] = set()
 
-    def recall(self, suspended: Iterable[JobId]) -> None:
-        """These were suspended when a controller last saw them."""
-        self._suspended.update(dict.fromkeys(suspended, math.inf))
+    def look(self, observer: Observer, now: float) -> list[JobId]:
+        """After a snapshot. Jobs that must be held by the controller again, in order."""
+        for job_id in observer.looked_at:
+            self._see(job_id, observer.slurm.jobs.get(job_id), now)
+        for job_id in [job_id for job_id, until in self._pending.items() if until < now]:
+            del self._pending[job_id]
+        jobs = [job for job_id in self._held if (job := observer.jobs.get(job_id)) is not None]
+        return sorted(job.id for job in jobs if not job.switching)
 
-    def actions(self, view: ClusterView, snapshot: Snapshot) -> list[Withdraw]:
-        """What makes their holds ours again."""
-        for job in view.jobs:
-            state = job.state
-            if state is _SUSPENDED:
-                self._suspended[job.id] = math.inf
-            elif state is _PENDING:
-                until = self._suspended.get(job.id)
-                if until is not None:
-                    self._suspended[job.id] = min(until, snapshot.time + MOMENT_SECONDS)
-                if job.reason != ADMIN_HOLD:
-                    self._held.discard(job.id)
-                elif until is not None:
-                    self._held.add(job.id)
-            elif state is not _COMPLETING:
-                self._suspended.pop(job.id, None)
-                self._held.discard(job.id)
-        if self._suspended:
-            self._suspended = {j: until for j, until in self._suspended.items() if until >= snapshot.time}
-        if not self._held:
-            return []
-        self._held &= snapshot.jobs.keys()
-        return [
-            Withdraw(job_id, "restores the hold after requeue of a suspended job")
-            for job_id in sorted(self._held - snapshot.busy)
-        ]
+    def _see(self, job_id: JobId, job: SlurmJob | None, now: float) -> None:
+        match None if job is None else job.state:
+            case JobState.SUSPENDED:
+                self._suspended.add(job_id)
+                self._pending.pop(job_id, None)
+            case JobState.COMPLETING:
+                pass  # on its way from the one to the other
+            case JobState.PENDING:
+                if job_id in self._suspended:
+                    self._suspended.discard(job_id)
+                    self._pending[job_id] = now + MOMENT_SECONDS
+                if job is None or job.reason != ADMIN_HOLD:
+                    self._held.discard(job_id)
+                elif self._pending.get(job_id, -math.inf) >= now:
+                    self._held.add(job_id)
+            case _:
+                self._suspended.discard(job_id)
+                self._pending.pop(job_id, None)
+                self._held.discard(job_id)

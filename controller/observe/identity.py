@@ -23,40 +23,42 @@ class Identities:
         """`reused`: told the id of another job, and in words whose it was before."""
         self._journal, self._reused = journal, reused
         self._known: dict[JobId, tuple[str, float]] = {}
+        self._withheld: dict[JobId, SlurmJob] = {}
 
     def check(self, view: ClusterView) -> ClusterView:
         """The view without jobs that have the id of an earlier, different job.
 
-        Such a job is left out once, so that the earlier one counts as gone; from the next look on it is a new
+        Such a job is withheld once, so that the earlier one counts as gone; from the next look on it is a new
         job.
         """
-        unknown = [job.id for job in view.jobs if job.id not in self._known]
+        jobs = {job.id: job for job in view.jobs}
+        if not view.complete:
+            jobs = {**{i: job for i, job in self._withheld.items() if i not in view.gone}, **jobs}
+        self._withheld = {}
+        unknown = [job_id for job_id in jobs if job_id not in self._known]
         if unknown:
-            with suppress(JournalError):  # said when the journal is committed
+            with suppress(JournalError):  # reported when the journal is committed
                 self._known.update(self._journal.submissions(unknown))
-        reused: set[JobId] = set()
-        for job in view.jobs:
+        for job in list(jobs.values()):
             known = self._known.setdefault(job.id, (job.user, job.submit_time))
             if not _same_job(known, job):
-                reused.add(job.id)
                 self._known[job.id] = (job.user, job.submit_time)
+                self._withheld[job.id] = jobs.pop(job.id)
                 message = f"is another job than the one with this id before (of user {known[0]})"
                 log.warning("job %s (user %s): %s", job.id, job.user, message)
                 self._reused(job.id, message)
-        for job_id in view.gone:
+        for job_id in view.gone - jobs.keys():
             self._known.pop(job_id, None)
-        if view.complete and len(self._known) > 4 * len(view.jobs) + 1000:
-            present = {job.id for job in view.jobs}
-            self._known = {job_id: known for job_id, known in self._known.items() if job_id in present}
-        if not reused:
+        if view.complete and len(self._known) > 4 * len(jobs) + 1000:
+            self._known = {i: known for i, known in self._known.items() if i in jobs}
+        if len(jobs) == len(view.jobs) and not self._withheld:
             return view
-        jobs = tuple(job for job in view.jobs if job.id not in reused)
-        return replace(view, jobs=jobs, gone=view.gone | reused)
+        return replace(view, jobs=tuple(jobs.values()), gone=view.gone | self._withheld.keys())
 
 
 def _same_job(known: tuple[str, float], job: SlurmJob) -> bool:
-    """Whether this is the job that was known by its user and its submit time. A requeue changes the submit time,
-    and is counted. While the name service is away, a user's number stands for the name."""
+    """Whether this is the job that was known by its user and its submit time. A requeue changes the submit
+    time, and is counted. While the name service is away, a user's number stands for the name."""
     user, submit_time = known
     same_user = job.user == user or str(job.uid) in (job.user, user)
     requeued = job.restart_count > 0 or job.state is JobState.COMPLETING

@@ -7,7 +7,7 @@ that it left them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from controller.model import UNUSED, FailedSuspends, GpuSet, JobId, Usage
@@ -26,6 +26,10 @@ class JobMemory:
     unsuspendable_until: float | None = None
     """A suspend failed: not asked again before this time."""
     failed_suspends: FailedSuspends | None = None
+    off_seconds: float = 0.0
+    """What it took to get off its GPUs the last time."""
+    keeps_until: float | None = None
+    """It keeps its GPUs until then: before, its last switch has not paid off."""
     promised: GpuSet = frozenset()
     """The allocation that a plan chose and that Slurm has not made yet."""
     suspends: int = 0
@@ -51,7 +55,7 @@ class Memory:
         self._changed.add(job_id)
         return self._jobs.setdefault(job_id, JobMemory())
 
-    def known(self) -> Iterable[JobId]:
+    def known(self) -> Collection[JobId]:
         """Jobs that something is known of."""
         return self._jobs.keys()
 
@@ -83,5 +87,5 @@ class Memory:
 
     def forget(self, job_id: JobId) -> None:
         """The job is over and accounted for."""
-        self._jobs.pop(job_id, None)
-        self._changed.add(job_id)
+        if self._jobs.pop(job_id, None) is not None:
+            self._changed.add(job_id)

@@ -1,16 +1,19 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The nodes as their agents saw them last, and which jobs and nodes that concerns."""
+"""The nodes as their agents saw them last, and which jobs and nodes differ from the answer before."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Set
 from typing import TypeAlias
 
 from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.port import NodeJob, NodeSample
+from controller.nodes.protocol import NodePhase
 
 Sample: TypeAlias = NodeSample | NodeError
+
+_NOTHING: frozenset[str] = frozenset()
 
 
 class NodeCache:
@@ -18,56 +21,108 @@ class NodeCache:
 
     def __init__(self) -> None:
         self._samples: dict[str, Sample] = {}
+        self._facts: dict[str, tuple[object, ...]] = {}
+        self._jobs: dict[str, set[JobId]] = {}
+        """Jobs with a control block or memory on each node."""
+        self._showing: dict[JobId, set[str]] = {}
 
     @property
     def samples(self) -> Mapping[str, Sample]:
         """The last of each node."""
         return self._samples
 
-    def take(self, samples: Mapping[str, Sample]) -> tuple[set[JobId], set[str]]:
-        """Take over samples; returns the jobs whose control blocks differ, and the nodes that answer
-        differently.
+    def showing(self, job_id: JobId) -> Set[str]:
+        """Nodes that show a control block or memory of this job."""
+        return self._showing.get(job_id, _NOTHING)
 
-        What grows as jobs run (steps, memory, utilisation) is no difference.
+    def block(self, node: str, job_id: JobId) -> NodeJob | None:
+        """The control block of a job on a node."""
+        sample = self._samples.get(node)
+        return sample.jobs.get(job_id) if isinstance(sample, NodeSample) else None
+
+    def take(self, samples: Mapping[str, Sample]) -> tuple[set[JobId], set[str], set[str]]:
+        """Take over samples.
+
+        Returns the jobs whose control blocks differ, the nodes whose GPUs differ, and of these the nodes that
+        answer again or not any more. What grows as jobs run (steps, utilisation) is no difference.
         """
         jobs: set[JobId] = set()
         nodes: set[str] = set()
+        turned: set[str] = set()
         for name, sample in samples.items():
             before = self._samples.get(name)
-            known = _jobs(before)
-            now = _jobs(sample)
-            if type(before) is not type(sample) or (
-                str(before) != str(sample) and isinstance(sample, NodeError)
-            ):
-                nodes.add(name)
-                jobs.update(known, now)
-            else:
-                jobs.update(job_id for job_id, job in now.items() if _facts(known.get(job_id)) != _facts(job))
-                jobs.update(known.keys() - now.keys())
-            if _health(before) != _health(sample):
-                nodes.add(name)
             self._samples[name] = sample
-        return jobs, nodes
+            if before is sample:
+                continue
+            known, now = _blocks(before), _blocks(sample)
+            jobs.update([i for i, block in now.items() if not _same(known.get(i), block)])
+            if known.keys() != now.keys():
+                jobs.update(known.keys() - now.keys())
+            facts = gpu_facts(sample)
+            if isinstance(sample, NodeError) is not isinstance(before, NodeError) or before is None:
+                turned.add(name)
+            if facts != self._facts.get(name):
+                self._facts[name] = facts
+                nodes.add(name)
+            elif known.keys() == now.keys():
+                continue
+            self._show(name, _shown(sample))
+        return jobs, nodes | turned, turned
 
-    def keep(self, names: Mapping[str, object]) -> None:
+    def keep(self, names: Container[str]) -> None:
         """Forget nodes that Slurm does not have any more."""
-        for name in self._samples.keys() - names.keys():
+        for name in [name for name in self._samples if name not in names]:
             del self._samples[name]
+            self._facts.pop(name, None)
+            self._show(name, set())
+
+    def _show(self, name: str, now: set[JobId]) -> None:
+        before = self._jobs.get(name, set())
+        for job_id in before - now:
+            nodes = self._showing[job_id]
+            nodes.discard(name)
+            if not nodes:
+                del self._showing[job_id]
+        for job_id in now - before:
+            self._showing.setdefault(job_id, set()).add(name)
+        self._jobs[name] = now
 
 
-def _jobs(sample: Sample | None) -> Mapping[JobId, NodeJob]:
+def _blocks(sample: Sample | None) -> Mapping[JobId, NodeJob]:
     return sample.jobs if isinstance(sample, NodeSample) else {}
 
 
-def _facts(job: NodeJob | None) -> tuple[object, ...] | None:
-    """What a job's phase, place and abilities follow from."""
-    return None if job is None else (job.phase, job.gpus, job.movable, job.left_bytes > 0, bool(job.ranks))
-
-
-def _health(sample: Sample | None) -> tuple[object, ...]:
-    if not isinstance(sample, NodeSample):
-        return ()
-    return tuple(
-        (gpu.index, gpu.model, gpu.healthy, frozenset(p.job_id for p in gpu.processes if p.memory_bytes > 0))
-        for gpu in sample.gpus
+def _same(a: NodeJob | None, b: NodeJob) -> bool:
+    """Whether a job's phase, place and abilities are the same."""
+    return a is b or (
+        a is not None
+        and a.phase is b.phase
+        and a.gpus == b.gpus
+        and a.movable == b.movable
+        and a.trespasses == b.trespasses
     )
+
+
+def _shown(sample: Sample) -> set[JobId]:
+    if not isinstance(sample, NodeSample):
+        return set()
+    on_gpus = {p.job_id for gpu in sample.gpus for p in gpu.processes if p.job_id is not None}
+    return {*sample.jobs, *on_gpus}
+
+
+def gpu_facts(sample: Sample) -> tuple[object, ...]:
+    """What the model's GPUs follow from: health, whose memory is on them, how much of it was left there."""
+    if not isinstance(sample, NodeSample):
+        return (str(sample),)
+    gpus: list[object] = []
+    for gpu in sample.gpus:
+        processes: list[tuple[int, int]] = []
+        for process in gpu.processes:
+            if process.memory_bytes > 0:
+                block = None if process.job_id is None else sample.jobs.get(process.job_id)
+                left = block is not None and block.phase is NodePhase.YIELDED
+                owner = -1 if process.job_id is None else process.job_id
+                processes.append((owner, process.memory_bytes if left else 0))
+        gpus.append((gpu.index, gpu.model, gpu.memory_bytes, gpu.healthy, sorted(processes)))
+    trespasses = [(job.job_id, job.trespasses) for job in sample.jobs.values() if job.trespasses]
+    return (gpus, sorted(trespasses))

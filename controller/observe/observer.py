@@ -3,231 +3,275 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import replace
 from heapq import heappop, heappush
-from types import MappingProxyType
-from typing import TypeAlias
 
 from controller.model import (
     ALL_CHANGED,
-    UNPROFILED,
     Changes,
     GpuId,
     GpuSet,
     Job,
     JobId,
     Node,
-    Profile,
-    Request,
+    Phase,
     Snapshot,
     Solution,
-    Target,
     Usage,
 )
-from controller.nodes.port import NodeJob, NodeSample
-from controller.observe.derive import InFlight, make_job, make_node, make_profile
+from controller.model.value import empty
+from controller.nodes.port import NodeSample
+from controller.observe.jobs import InFlight, changes_at, make_job
+from controller.observe.measured import Measured, Scene
 from controller.observe.memory import Memory
 from controller.observe.node_cache import NodeCache, Sample
+from controller.observe.nodes import make_node, offer, trespassers
+from controller.observe.reading import RequestReader
 from controller.observe.slurm_cache import SlurmCache
-from controller.slurm.port import ClusterView, JobState, SlurmJob
-
-RESYNC_SECONDS = 300.0
-"""So often everything is said to have changed: what was missed for whatever reason is found then."""
-
-Requests: TypeAlias = Callable[[SlurmJob], Request | None]
+from controller.slurm.port import ClusterView, JobState
 
 
 class Observer:
-    """Takes views and samples, keeps what they said last, and makes snapshots."""
+    """Keeps what views and samples said last, and makes snapshots of it: `take`, then `snapshot`."""
 
-    def __init__(self, memory: Memory, requests: Requests, priority_class: Callable[[str], int]) -> None:
-        """`requests`: the parsed request of a job, or None where it makes no sense; the job is left out
-        then."""
-        self.slurm, self.nodes = SlurmCache(), NodeCache()
+    def __init__(self, memory: Memory, requests: RequestReader, priority_class: Callable[[str], int]) -> None:
+        """`priority_class`: that of a QOS."""
+        self.slurm, self.nodes, self.measured = SlurmCache(), NodeCache(), Measured()
         self.priority_class = priority_class
+        self.looked_at: set[JobId] = set()
+        """Jobs of which anything is new since the snapshot before, also what snapshots do not show."""
+        self.trespassers: dict[str, Mapping[int, JobId]] = {}
+        """Jobs that have memory where they should have none, by node and index of the GPU."""
         self._memory, self._requests = memory, requests
         self._made_nodes: dict[str, Node] = {}
         self._jobs: dict[JobId, Job] = {}
         self._usage: dict[JobId, Usage] = {}
-        self._profiles: dict[JobId, Profile] = {}
-        self._in_flight: frozenset[JobId] = frozenset()
+        self._gone: dict[JobId, Usage] = {}
+        self._flights: Mapping[JobId, InFlight] = {}
         self._timers: list[tuple[float, JobId]] = []
-        """When what is held back may be tried again."""
-        self._pending: dict[JobId, Target] = {}
-        """Targets of the last plans that are not observed yet."""
-        self._holders: dict[GpuId, set[JobId]] = {}
-        self._on: dict[JobId, GpuSet] = {}
+        """When jobs change by themselves; an entry that `_changes_at` does not confirm is void."""
+        self._changes_at: dict[JobId, float] = {}
+        self._named: Set[JobId] = frozenset()
+        self._sharing = _Sharing()
+        self._everything = True
+        self._now = 0.0
+        self._answered: Collection[str] = ()
         self._solutions: dict[str, Solution] = {}
-        self._resync_at = float("-inf")
+        self._changed: set[JobId] = set()
+        self._changed_nodes: set[str] = set()
 
-    def expect(self, targets: Mapping[JobId, Target]) -> None:
-        """The plan wants these: their jobs count as changed until they are as wanted."""
-        self._pending.update(targets)
+    @property
+    def jobs(self) -> Mapping[JobId, Job]:
+        """As they are now: between `take` and `snapshot` without whom they share GPUs with."""
+        return self._jobs
+
+    @property
+    def made_nodes(self) -> Mapping[str, Node]:
+        """As they are now."""
+        return self._made_nodes
+
+    def expect(self, job_ids: Set[JobId]) -> None:
+        """A plan names these: they count as changed in the next snapshot, whatever became of it."""
+        self._named = job_ids
 
     def resync(self) -> None:
         """Say with the next snapshot that everything changed."""
-        self._resync_at = float("-inf")
+        self._everything = True
 
-    def look(
+    def wake(self) -> float:
+        """When a job changes by itself, if nothing happens before."""
+        while self._timers and self._changes_at.get(self._timers[0][1]) != self._timers[0][0]:
+            heappop(self._timers)
+        return self._timers[0][0] if self._timers else math.inf
+
+    def take(
         self,
         view: ClusterView,
         samples: Mapping[str, Sample],
         in_flight: Mapping[JobId, InFlight],
         now: float,
-        solved: Mapping[str, Solution] = MappingProxyType({}),
-    ) -> Snapshot:
-        """The snapshot at `now`. Cost: what changed, and a comparison of what the adapters answered.
+    ) -> None:
+        """Take over what the adapters answered. Cost: what changed, and the comparison of the answers."""
+        slurm_jobs, slurm_nodes = self.slurm.take(view)
+        blocks, differing, turned = self.nodes.take(samples)
+        removed = slurm_nodes - self.slurm.nodes.keys()
+        if removed:
+            self.nodes.keep(self.slurm.nodes)
+        jobs = slurm_jobs | blocks | self._flights.keys() | in_flight.keys() | self._named | self._due(now)
+        for name in turned | removed:
+            jobs |= self.slurm.on(name)
+        nodes = slurm_nodes | differing
+        for job_id in slurm_jobs:
+            nodes |= self.nodes.showing(job_id)
+        if self._everything:
+            jobs |= {*self.slurm.jobs, *self._jobs, *self._memory.known()}
+            nodes |= self.slurm.nodes.keys()
+        self._now, self._flights, self._answered = now, in_flight, samples.keys()
+        self.looked_at, self._changed, self._gone = set(), set(), {}
+        self._look(jobs | self._memory.take_changed())
+        self._changed |= self._named & self._jobs.keys()
+        self._named = frozenset()
+        self._changed_nodes = {name for name in nodes if self._look_at_node(name)}
+
+    def snapshot(self, solved: Mapping[str, Solution] = empty()) -> Snapshot:
+        """The snapshot at the time of the last `take`, with what memory has learned since.
 
         Args:
-            solved: solutions that came since the look before, by the names of their problems.
+            solved: solutions since the snapshot before, by the names of their problems.
         """
-        jobs, nodes = self.slurm.take(view)
-        on_nodes, answering = self.nodes.take(samples)
-        self.nodes.keep(self.slurm.nodes)
-        everything = now >= self._resync_at
-        if everything:
-            self._resync_at = now + RESYNC_SECONDS
-            jobs |= self.slurm.jobs.keys() | self._jobs.keys()
-            nodes |= self.slurm.nodes.keys()
-        jobs |= on_nodes | self._in_flight | in_flight.keys() | self._memory.take_changed() | self._due(now)
-        jobs |= self._pending.keys()
-        self._in_flight = frozenset(in_flight)
-        gone_usage = {job_id: self._usage[job_id] for job_id in jobs if job_id in self._usage}
-        changed = {job_id for job_id in jobs if self._take(job_id, in_flight.get(job_id), now)}
-        changed |= self._share(changed)
-        self._measure(samples, changed)
-        changed_nodes = self._take_nodes(nodes | answering)
         self._solutions.update(solved)
-        usage = {**{i: u for i, u in gone_usage.items() if i not in self._usage}, **self._usage}
+        self._look(self._memory.take_changed())
+        for job_id, others in self._sharing.follow(self._changed, self._jobs).items():
+            self._jobs[job_id] = _sharing(self._jobs[job_id], others)
+            self._changed.add(job_id)
+        scene = Scene(self._jobs, self._usage, self._made_nodes, self.nodes.samples, self._now)
+        profiles, steps = self.measured.follow(self._answered, scene)
+        self._changed |= profiles
+        self.looked_at |= profiles | steps
+        changes = Changes(frozenset(self._changed), frozenset(self._changed_nodes), frozenset(solved))
+        if self._everything:
+            changes, self._everything = ALL_CHANGED, False
         return Snapshot(
-            time=now,
+            time=self._now,
             nodes=dict(self._made_nodes),
             jobs=dict(self._jobs),
-            usage=usage,
-            profiles=dict(self._profiles),
+            usage={**self._usage, **self._gone},
+            profiles=dict(self.measured.profiles),
+            rates=self.measured.rates.table,
+            models=self.measured.models,
             solutions=dict(self._solutions),
-            changed=ALL_CHANGED
-            if everything
-            else Changes(frozenset(changed), frozenset(changed_nodes), frozenset(solved)),
+            changed=changes,
         )
 
     # -- jobs -----------------------------------------------------------------------------------------
 
-    def _take(self, job_id: JobId, flight: InFlight | None, now: float) -> bool:
-        """Look at one job anew. Whether it is not as it was, or not as the plan wants it."""
-        before = self._jobs.get(job_id)
-        job = self._make(job_id, flight, now)
-        usage = self._memory.of(job_id).usage
-        target = self._pending.get(job_id)
-        if job is None:
-            self._pending.pop(job_id, None)
-            self._profiles.pop(job_id, None)
-            self._usage.pop(job_id, None)
-            self._jobs.pop(job_id, None)
-            return before is not None
-        if target is not None and _as_wanted(job, target):
-            del self._pending[job_id]
-        if job.held_until is not None:
-            heappush(self._timers, (job.held_until, job_id))
-        until = self._memory.of(job_id).unsuspendable_until
-        if until is not None and until > now:
-            heappush(self._timers, (until, job_id))
-        if before is not None:
-            # Who is on the same GPUs is noted apart.
-            shares_with = (
-                before.placement.shares_with if before.placement.gpus == job.placement.gpus else frozenset()
-            )
-            job = replace(job, placement=replace(job.placement, shares_with=shares_with))
-        same = before == job and self._usage.get(job_id) == usage
-        self._jobs[job_id] = job
-        self._usage[job_id] = usage
-        return not same or target is not None
+    def _look(self, job_ids: Iterable[JobId]) -> None:
+        """Look at these jobs anew."""
+        for job_id in job_ids:
+            self.looked_at.add(job_id)
+            before, job = self._jobs.get(job_id), self._make(job_id)
+            if job is None:
+                self._changes_at.pop(job_id, None)
+                if before is not None:
+                    self._changed.add(job_id)
+                    self._gone[job_id] = self._usage.pop(job_id)
+                    del self._jobs[job_id]
+                if job_id not in self.slurm.jobs:
+                    self.measured.forget(job_id)
+                    self._requests.forget(job_id)
+                continue
+            memory = self._memory.of(job_id)
+            self._wait(job_id, changes_at(job, memory, self._now))
+            if before is not None and before.placement.gpus == job.placement.gpus:
+                # With whom it shares them is noted apart.
+                job = _sharing(job, before.placement.shares_with)
+            if before != job or self._usage.get(job_id) != memory.usage:
+                self._jobs[job_id], self._usage[job_id] = job, memory.usage
+                self._changed.add(job_id)
 
-    def _make(self, job_id: JobId, flight: InFlight | None, now: float) -> Job | None:
+    def _make(self, job_id: JobId) -> Job | None:
         seen = self.slurm.jobs.get(job_id)
         if seen is None or seen.state is JobState.ENDED or seen.exclusive_gpus:
             return None
-        request = self._requests(seen)
+        request = self._requests.of(seen)
         if request is None:
             return None
-        memory = self._memory.of(job_id)
-        return make_job(seen, request, self.nodes.samples, memory, flight, self.priority_class, now)
+        return make_job(
+            seen,
+            request,
+            self.nodes.samples,
+            self._prepared(job_id) if not seen.nodes else frozenset(),
+            self._memory.of(job_id),
+            self._flights.get(job_id),
+            self.priority_class(seen.qos),
+            self._now,
+        )
+
+    def _prepared(self, job_id: JobId) -> GpuSet:
+        """The GPUs that control blocks of a job name."""
+        blocks = {name: self.nodes.block(name, job_id) for name in self.nodes.showing(job_id)}
+        return frozenset(
+            GpuId(name, ordinal)
+            for name, block in blocks.items()
+            if block is not None
+            for ordinal in block.gpus
+        )
+
+    def _wait(self, job_id: JobId, until: float | None) -> None:
+        if until is None:
+            self._changes_at.pop(job_id, None)
+        elif self._changes_at.get(job_id) != until:
+            self._changes_at[job_id] = until
+            heappush(self._timers, (until, job_id))
 
     def _due(self, now: float) -> set[JobId]:
         due: set[JobId] = set()
-        while self._timers and self._timers[0][0] <= now:
+        while self.wake() <= now:
             due.add(heappop(self._timers)[1])
+        for job_id in due:
+            del self._changes_at[job_id]
         return due
 
-    def _share(self, changed: set[JobId]) -> set[JobId]:
-        """Note who is on the same GPUs; returns further jobs for which that changed."""
+    # -- nodes ----------------------------------------------------------------------------------------
+
+    def _look_at_node(self, name: str) -> bool:
+        """Make it anew; whether it offers other GPUs than before."""
+        seen, before = self.slurm.nodes.get(name), self._made_nodes.pop(name, None)
+        sample = self.nodes.samples.get(name)
+        node = None
+        if seen is not None:
+            node = self._made_nodes[name] = make_node(seen, sample, self.slurm.jobs)
+        if isinstance(sample, NodeSample) or seen is None:
+            found = trespassers(sample, self.slurm.jobs) if isinstance(sample, NodeSample) else {}
+            if found:
+                self.trespassers[name] = found
+            else:
+                self.trespassers.pop(name, None)
+        return offer(node) != offer(before)
+
+
+def _sharing(job: Job, others: frozenset[JobId]) -> Job:
+    if job.placement.shares_with == others:
+        return job
+    return replace(job, placement=replace(job.placement, shares_with=others))
+
+
+_SHARING = frozenset({Phase.STARTING, Phase.RUNNING, Phase.COMPLETING})
+"""A job in another phase that keeps others from its GPUs does not share them."""
+
+
+class _Sharing:
+    """Which jobs are on the same GPUs at the same time."""
+
+    def __init__(self) -> None:
+        self._holders: dict[GpuId, set[JobId]] = {}
+        self._on: dict[JobId, GpuSet] = {}
+
+    def follow(self, changed: Iterable[JobId], jobs: Mapping[JobId, Job]) -> dict[JobId, frozenset[JobId]]:
+        """After these jobs changed: those that share GPUs with others than they say, and with whom."""
         touched: set[JobId] = set()
         for job_id in changed:
-            job = self._jobs.get(job_id)
-            on = frozenset[GpuId]() if job is None or job.leaving else job.placement.gpus
+            job = jobs.get(job_id)
+            shares = job is not None and job.phase in _SHARING and not job.leaving
+            on: GpuSet = job.placement.gpus if job is not None and shares else frozenset()
             before = self._on.pop(job_id, frozenset())
             if on:
                 self._on[job_id] = on
+            if on == before:
+                continue
             for gpu in before - on:
                 self._holders[gpu].discard(job_id)
             for gpu in on - before:
                 self._holders.setdefault(gpu, set()).add(job_id)
             touched.update(*(self._holders[gpu] for gpu in before | on))
-        further: set[JobId] = set()
-        for job_id in touched:
-            job = self._jobs[job_id]
-            others = frozenset().union(*(self._holders[gpu] for gpu in self._on[job_id])) - {job_id}
-            if others != job.placement.shares_with:
-                placement = replace(job.placement, shares_with=others)
-                self._jobs[job_id] = replace(job, placement=placement)
-                further.add(job_id)
-        return further
-
-    # -- nodes and figures ----------------------------------------------------------------------------
-
-    def _take_nodes(self, names: set[str]) -> set[str]:
-        """Make these nodes anew; returns those that offer other GPUs than before."""
-        changed: set[str] = set()
-        for name in names:
-            seen, before = self.slurm.nodes.get(name), self._made_nodes.pop(name, None)
-            node = None
-            if seen is not None:
-                node = make_node(seen, self.nodes.samples.get(name), self.slurm.jobs.keys())
-                self._made_nodes[name] = node
-            if _offer(node) != _offer(before):
-                changed.add(name)
-        return changed
-
-    def _measure(self, samples: Mapping[str, Sample], changed: set[JobId]) -> None:
-        """Bring the profiles of jobs on these nodes up to date; adds to `changed` those that differ."""
-        seen: dict[JobId, list[NodeJob]] = {}
-        peaks: dict[JobId, int] = {}
-        for sample in samples.values():
-            if isinstance(sample, NodeSample):
-                for job_id, on_node in sample.jobs.items():
-                    seen.setdefault(job_id, []).append(on_node)
-                for job_id, held_bytes in sample.held_bytes().items():
-                    peaks[job_id] = max(peaks.get(job_id, 0), held_bytes)
-        for job_id in seen.keys() & self._jobs.keys():
-            known = self._profiles.get(job_id, UNPROFILED)
-            profile = make_profile(known, seen[job_id], peaks.get(job_id, 0))
-            if profile is not known:
-                self._profiles[job_id] = profile
-                changed.add(job_id)
-
-
-def _as_wanted(job: Job, target: Target) -> bool:
-    """Whether a target is observed. A waiting job that is promised an allocation has it in `promised`."""
-    wanted = target.placement
-    if wanted.gpus:
-        return not job.switching and job.placement.gpus == wanted.gpus
-    return not job.placement.gpus and (not wanted.allocation or job.allocation == wanted.allocation)
-
-
-def _offer(node: Node | None) -> tuple[object, ...] | None:
-    """What placement depends on."""
-    if node is None:
-        return None
-    gpus = tuple((gpu.id, gpu.model, gpu.shards, gpu.usable) for gpu in node.gpus)
-    return (gpus, node.available, node.cpus, node.memory_bytes, node.memory_free_bytes, node.switch)
+            if job is not None:
+                touched.add(job_id)
+        found: dict[JobId, frozenset[JobId]] = {}
+        for job_id in touched & jobs.keys():
+            gpus = self._on.get(job_id, frozenset())
+            others = frozenset().union(*(self._holders[gpu] for gpu in gpus)) - {job_id}
+            if others != jobs[job_id].placement.shares_with:
+                found[job_id] = others
+        return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from controller.model import JobId, Request
 from controller.model.weights import WeightLimits
@@ -14,15 +15,19 @@ from controller.slurm.port import SlurmJob
 log = logging.getLogger(__name__)
 
 
+_Asked = tuple[str, str, str]
+"""What a request follows from: its text, the account and the QOS of its job."""
+
+
 class RequestReader:
-    """Reads each request once for as long as its text, account and QOS stay as they are."""
+    """Reads each request once for as long as it is asked for in the same way."""
 
     def __init__(
         self, refused: Callable[[JobId, str], None], default_weight: float, limits: WeightLimits
     ) -> None:
         """`refused`: told of each job whose request cannot be read, and in words why."""
         self._refused, self._default_weight, self._limits = refused, default_weight, limits
-        self._read: dict[JobId, tuple[tuple[str, str, str], Request | None]] = {}
+        self._read: dict[JobId, tuple[_Asked, Request | None]] = {}
 
     def use(self, default_weight: float, limits: WeightLimits) -> None:
         """Other settings; what cannot be read stays so, and was told."""
@@ -49,4 +54,6 @@ class RequestReader:
             log.error("job %s (user %s): %s", job.id, job.user, message)
             self._refused(job.id, message)
             return None
+        if job.duration_seconds is not None:
+            request = replace(request, duration_seconds=job.duration_seconds)
         return self._limits.apply(request, job.account, job.qos)

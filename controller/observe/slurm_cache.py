@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Slurm as it was seen last. Adapters may answer in full or with what changed; only this module compares."""
+"""Slurm as it was seen last, and which jobs and nodes differ from the view before."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 
 from controller.model import JobId
 from controller.slurm.port import ClusterView, SlurmJob, SlurmNode
+
+_NO_JOBS: frozenset[JobId] = frozenset()
 
 
 class SlurmCache:
@@ -15,6 +17,7 @@ class SlurmCache:
     def __init__(self) -> None:
         self._jobs: dict[JobId, SlurmJob] = {}
         self._nodes: dict[str, SlurmNode] = {}
+        self._on: dict[str, set[JobId]] = {}
 
     @property
     def jobs(self) -> Mapping[JobId, SlurmJob]:
@@ -26,17 +29,32 @@ class SlurmCache:
         """GPU nodes."""
         return self._nodes
 
+    def on(self, node: str) -> Set[JobId]:
+        """Jobs that Slurm has on this node."""
+        return self._on.get(node, _NO_JOBS)
+
     def take(self, view: ClusterView) -> tuple[set[JobId], set[str]]:
         """Take over a view; returns the jobs and nodes that came, went or differ."""
-        jobs = {job.id for job in view.jobs if self._jobs.get(job.id) != job}
+        changed = [job for job in view.jobs if self._jobs.get(job.id) != job]
         nodes = {node.name for node in view.nodes if self._nodes.get(node.name) != node}
-        gone: set[JobId] = set(view.gone)
+        gone: Set[JobId] = view.gone & self._jobs.keys()
         if view.complete:
             gone = self._jobs.keys() - {job.id for job in view.jobs}
-            nodes |= self._nodes.keys() - {node.name for node in view.nodes}
-            self._nodes = {}
-        self._jobs.update({job.id: job for job in view.jobs})
+            for name in self._nodes.keys() - {node.name for node in view.nodes}:
+                del self._nodes[name]
+                nodes.add(name)
         self._nodes.update({node.name: node for node in view.nodes})
+        for job in changed:
+            self._put(job.id, job)
         for job_id in gone:
-            self._jobs.pop(job_id, None)
-        return jobs | gone, nodes
+            self._put(job_id, None)
+        return {job.id for job in changed} | gone, nodes
+
+    def _put(self, job_id: JobId, job: SlurmJob | None) -> None:
+        before = self._jobs.pop(job_id, None)
+        for name in before.nodes if before is not None else ():
+            self._on[name].discard(job_id)
+        if job is not None:
+            self._jobs[job_id] = job
+            for name in job.nodes:
+                self._on.setdefault(name, set()).add(job_id)

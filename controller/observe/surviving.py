@@ -8,19 +8,19 @@ Slurm has found the first copy and ended it, which it does when the node registe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable
 
-from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.port import NodeSample
+from controller.observe.node_cache import NodeCache
 
 
-def lingering(job_ids: Set[JobId], samples: Mapping[str, NodeSample | NodeError]) -> dict[JobId, str]:
-    """Of these jobs those that live on a node, and on which. Cost: O(nodes + their processes)."""
+def surviving_processes(job_ids: Iterable[JobId], nodes: NodeCache) -> dict[JobId, str]:
+    """Of these jobs those that have processes on a node, and on which."""
     found: dict[JobId, str] = {}
-    if job_ids:
-        for name, sample in samples.items():
-            if isinstance(sample, NodeSample):
-                for job_id in sample.living(job_ids):
-                    found.setdefault(job_id, name)
+    for job_id in job_ids:
+        for name in sorted(nodes.showing(job_id)):
+            sample = nodes.samples[name]
+            if isinstance(sample, NodeSample) and sample.living({job_id}):
+                found.setdefault(job_id, name)
     return found

@@ -1,0 +1,54 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Asking Slurm and the nodes, at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from controller.nodes.port import NodePort
+from controller.observe.node_cache import Sample
+from controller.slurm.port import ClusterPort, ClusterView, SlurmNode
+
+
+class Asking:
+    """Both ports, and the addresses that the nodes were given."""
+
+    def __init__(self, cluster: ClusterPort, nodes: NodePort) -> None:
+        self._cluster, self._nodes = cluster, nodes
+        self._addresses: Mapping[str, str] = {}
+
+    async def ask(
+        self, known: Mapping[str, SlurmNode], addresses: Mapping[str, str], deadline_seconds: float
+    ) -> tuple[ClusterView, Mapping[str, Sample]]:
+        """A look at Slurm and at the nodes. Nodes that Slurm names for the first time are asked after it.
+
+        Args:
+            known: nodes of the looks before.
+            addresses: of nodes whose address is not the one that Slurm knows.
+
+        Raises:
+            ClusterError: Slurm cannot be observed. Then no request to nodes is left under way.
+        """
+        asking = asyncio.create_task(self._observe_nodes(deadline_seconds), name="observe-nodes")
+        try:
+            view = await self._cluster.observe()
+            samples = await asking
+        finally:
+            if not asking.done():
+                asking.cancel()
+                await asyncio.wait((asking,))
+        nodes = {node.name: node for node in view.nodes}
+        new = nodes.keys() - known.keys() - samples.keys()
+        if not view.complete:
+            nodes = {**known, **nodes}
+        reach = {name: addresses.get(name, node.address or name) for name, node in nodes.items()}
+        if reach != self._addresses:
+            await self._nodes.set_nodes(reach)
+            self._addresses = reach
+        if new:
+            samples = {**samples, **await self._nodes.observe(deadline_seconds)}
+        return view, samples
+
+    async def _observe_nodes(self, deadline_seconds: float) -> Mapping[str, Sample]:
+        return await self._nodes.observe(deadline_seconds)

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What is kept in the journal beyond jobs and what policies remember: promised GPUs, and what was measured of
+models."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from controller.journal.port import JournalPort
+from controller.model import GpuId, GpuSet, Job, JobId, Note, Profile, Target
+from controller.observe.measured import Measured
+from controller.observe.memory import Memory
+
+log = logging.getLogger(__name__)
+
+_PROMISES = "promised-gpus"
+"""In the place of a policy's name: the notes of jobs are their promises."""
+_MODELS = "models"
+
+
+class Keeping:
+    """Saves it when it changes."""
+
+    def __init__(self, journal: JournalPort, memory: Memory, measured: Measured) -> None:
+        self._journal, self._memory, self._measured = journal, memory, measured
+        self._saved_version = measured.version
+
+    def recall(self) -> None:
+        """What an earlier controller saved. Raises JournalError."""
+        for job_id, note in self._journal.notes(_PROMISES).items():
+            self._memory.change(job_id).promised = _gpus(note)
+        saved = self._journal.load_state(_MODELS)
+        try:
+            if saved is not None:
+                self._load(saved)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            log.error("what was measured of models cannot be read, and is measured anew: %s", error)
+
+    def promise(self, targets: Mapping[JobId, Target], jobs: Mapping[JobId, Job]) -> None:
+        """Keep the allocations that a plan chose for jobs which are to wait."""
+        for job_id, target in targets.items():
+            promised: GpuSet = frozenset()
+            job = jobs.get(job_id)
+            if job is not None and not job.placement.allocation and not target.placement.gpus:
+                promised = target.placement.allocation
+            if self._memory.of(job_id).promised != promised:
+                self._memory.change(job_id).promised = promised
+                self._journal.save_note(_PROMISES, job_id, _note(promised))
+
+    def save(self) -> None:
+        """What was measured, if that is new."""
+        if self._measured.version != self._saved_version:
+            self._saved_version = self._measured.version
+            self._journal.save_state(_MODELS, self._dump())
+
+    def write_anew(self) -> None:
+        """All of it, into a new journal."""
+        self._journal.save_state(_MODELS, self._dump())
+        for job_id in self._memory.known():
+            if promised := self._memory.of(job_id).promised:
+                self._journal.save_note(_PROMISES, job_id, _note(promised))
+
+    def _dump(self) -> dict[str, Any]:
+        models = {
+            model: [profile.peak_memory_bytes, profile.state_bytes, profile.largest_tensor_bytes]
+            for model, profile in self._measured.models.items()
+        }
+        return {"models": models, "rates": self._measured.rates.dump()}
+
+    def _load(self, saved: Any) -> None:
+        self._measured.models = {
+            str(model): Profile(
+                peak_memory_bytes=int(peak), state_bytes=int(state), largest_tensor_bytes=int(largest)
+            )
+            for model, (peak, state, largest) in saved["models"].items()
+        }
+        self._measured.rates.load(saved["rates"])
+
+
+def _note(gpus: GpuSet) -> Note:
+    return tuple(str(gpu) for gpu in sorted(gpus)) or None
+
+
+def _gpus(note: Note) -> GpuSet:
+    names = [str(name).rpartition(":") for name in note or ()]
+    return frozenset(GpuId(node, int(ordinal)) for node, _, ordinal in names if ordinal.isdigit())

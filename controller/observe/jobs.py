@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Jobs from what Slurm, the agents and the controller know of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controller.errors import NodeError
+from controller.model import (
+    ALLOCATED,
+    ON_GPU,
+    GpuId,
+    GpuSet,
+    Job,
+    JobId,
+    Phase,
+    Placement,
+    Request,
+    Unsuspendable,
+    value,
+)
+from controller.nodes.port import NodeJob, NodeSample
+from controller.nodes.protocol import NodePhase
+from controller.observe.memory import JobMemory
+from controller.observe.node_cache import Sample
+from controller.slurm.port import JobState, SlurmJob
+
+_MAY_START = frozenset({Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED})
+
+
+@value
+class InFlight:
+    """What an operation under way is making of its job."""
+
+    starts_on: GpuSet | None = None
+    """The GPUs it is getting."""
+    allocation: GpuSet = frozenset()
+    leaves: bool = False
+    """It is on its way off its GPUs."""
+
+
+def make_job(
+    slurm_job: SlurmJob,
+    request: Request,
+    samples: Mapping[str, Sample],
+    prepared: GpuSet,
+    memory: JobMemory,
+    flight: InFlight | None,
+    priority_class: int,
+    now: float,
+) -> Job:
+    """A job, with the abilities that a policy reads.
+
+    Args:
+        prepared: the GPUs that control blocks of the job name, on whatever node.
+        flight: what an operation is making of it, if one is under way.
+    """
+    on_nodes = [_on_node(slurm_job.id, name, samples.get(name)) for name in slurm_job.nodes]
+    phase, allocation = _phase(slurm_job, on_nodes), slurm_job.binding
+    gpus = _used(slurm_job.nodes, on_nodes)
+    if not gpus or not gpus <= allocation:
+        gpus = allocation  # no word from the nodes, or none that can be believed
+    if phase is Phase.STARTING and not allocation:
+        # Released by a controller that was killed: it may be on the GPUs that it was prepared for any moment.
+        allocation = gpus = prepared
+    if flight is not None and flight.starts_on is not None:
+        phase, gpus, allocation = Phase.STARTING, flight.starts_on, allocation or flight.allocation
+    on_gpu = phase in ON_GPU
+    failed = memory.failed_suspends
+    held_until = _later(memory.held_until, now)
+    free = flight is None and held_until is None
+    blocks = [job for job in on_nodes if isinstance(job, NodeJob)]
+    return Job(
+        id=slurm_job.id,
+        user=slurm_job.user,
+        request=request,
+        submit_time=slurm_job.submit_time,
+        name=slurm_job.name,
+        account=slurm_job.account,
+        qos=slurm_job.qos,
+        partition=slurm_job.partition,
+        uid=slurm_job.uid,
+        priority_class=priority_class,
+        phase=phase,
+        placement=Placement(
+            gpus if on_gpu else frozenset(), allocation if phase in ALLOCATED else frozenset()
+        ),
+        last=gpus,
+        promised=memory.promised if phase is Phase.QUEUED else frozenset(),
+        may_start=phase in _MAY_START and free,
+        may_stop=phase is Phase.RUNNING and free and _later(memory.unsuspendable_until, now) is None,
+        leaving=on_gpu and flight is not None and flight.leaves,
+        switching=flight is not None,
+        # No move is worth a requeue.
+        may_move=bool(blocks)
+        and all(block.movable for block in blocks)
+        and (failed is None or failed.way_out is Unsuspendable.KEEP),
+        held_until=held_until,
+        keeps_until=_later(memory.keeps_until, now) if on_gpu else None,
+        failed_suspends=failed,
+        start_time=memory.first_start,
+        memory_per_node_bytes=slurm_job.memory_per_node_bytes,
+        cpus_per_node=slurm_job.cpus_per_node,
+        excluded_nodes=slurm_job.excluded_nodes,
+        # Not Slurm's own list: a binding of ours stands there once the job was placed.
+        required_nodes=frozenset(request.nodelist),
+    )
+
+
+def changes_at(job: Job, memory: JobMemory, now: float) -> float | None:
+    """When a job made at this moment is another one by the passing of time alone."""
+    times = (job.held_until, job.keeps_until, _later(memory.unsuspendable_until, now))
+    return min((time for time in times if time is not None), default=None)
+
+
+def _later(time: float | None, now: float) -> float | None:
+    return time if time is not None and time > now else None
+
+
+def _on_node(job_id: JobId, name: str, sample: Sample | None) -> NodeJob | NodeError | None:
+    if isinstance(sample, NodeSample):
+        return sample.jobs.get(job_id)
+    return sample or NodeError(name, "unreachable", "not asked yet")
+
+
+def _used(names: tuple[str, ...], on_nodes: list[NodeJob | NodeError | None]) -> GpuSet:
+    """The GPUs that a job uses, as its nodes say."""
+    return frozenset(
+        GpuId(name, ordinal)
+        for name, job in zip(names, on_nodes, strict=True)
+        if isinstance(job, NodeJob)
+        for ordinal in job.gpus
+    )
+
+
+def _phase(job: SlurmJob, on_nodes: list[NodeJob | NodeError | None]) -> Phase:
+    """Where the job really is; `Phase` says what each means."""
+    match job.state:
+        case JobState.PENDING:
+            if not job.held:
+                return Phase.STARTING
+            return Phase.QUEUED if job.eligible and not job.user_hold else Phase.INELIGIBLE
+        case JobState.CONFIGURING:
+            return Phase.STARTING
+        case JobState.COMPLETING:
+            return Phase.COMPLETING
+    phases: set[NodePhase] = set()
+    for on_node in on_nodes:
+        if isinstance(on_node, NodeError):
+            return Phase.UNKNOWN
+        if on_node is None:
+            phases.add(NodePhase.RUNNING)
+        elif on_node.phase is NodePhase.YIELDED and on_node.trespasses:
+            return Phase.STUCK
+        else:
+            phases.add(on_node.phase)
+    if phases == {NodePhase.YIELDED}:
+        return Phase.SUSPENDED if job.state is JobState.SUSPENDED else Phase.YIELDED
+    if phases == {NodePhase.RUNNING} and job.state is JobState.RUNNING:
+        return Phase.RUNNING
+    return Phase.STUCK

@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Nodes from what Slurm and their agents say of them. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from controller.model import Gpu, GpuId, JobId, Node
+from controller.nodes.port import GpuSample, NodeSample
+from controller.nodes.protocol import NodePhase
+from controller.observe.node_cache import Sample
+from controller.slurm.port import SlurmJob, SlurmNode
+
+
+def make_node(node: SlurmNode, sample: Sample | None, jobs: Mapping[JobId, SlurmJob]) -> Node:
+    """A node. A GPU is not healthy with memory of a process on it that should not be there.
+
+    Args:
+        jobs: those that Slurm knows.
+    """
+    seen: dict[int, GpuSample] = {}
+    taken: Container[int] = ()
+    agent_reason = "its agent was not asked yet" if sample is None else str(sample)
+    if isinstance(sample, NodeSample):
+        seen, agent_reason = {gpu.index: gpu for gpu in sample.gpus}, ""
+        taken = trespassers(sample, jobs)
+    gpus = []
+    for card in node.gpus:
+        gpu, ordinary = seen.get(card.index), card.index in node.ordinary_gpus
+        gpus.append(
+            Gpu(
+                id=GpuId(node.name, card.index),
+                model=card.model,
+                memory_bytes=gpu.memory_bytes if gpu else 0,
+                healthy=gpu is not None
+                and gpu.healthy
+                and card.index not in taken
+                and (ordinary or not _foreign(gpu, jobs)),
+                ordinary_job=(node.ordinary_gpus[card.index] or JobId(0)) if ordinary else None,
+                shards=card.shards,
+                left_by=_left_by(gpu, sample) if gpu and isinstance(sample, NodeSample) else (),
+            )
+        )
+    return Node(
+        name=node.name,
+        gpus=tuple(gpus),
+        available=node.up and not agent_reason,
+        reason=agent_reason if node.up else f"{node.state} {node.reason}".strip(),
+        cpus=node.cpus,
+        memory_bytes=node.memory_bytes,
+        memory_free_bytes=max(0, node.memory_bytes - node.memory_allocated_bytes),
+        switch=node.switch,
+    )
+
+
+def _foreign(gpu: GpuSample, jobs: Container[JobId]) -> bool:
+    """Whether a process of no job that Slurm knows has memory on this GPU."""
+    return any(p.memory_bytes > 0 and (p.job_id is None or p.job_id not in jobs) for p in gpu.processes)
+
+
+def _left_by(gpu: GpuSample, sample: NodeSample) -> tuple[tuple[JobId, int], ...]:
+    """What jobs that are off the GPUs of this node have left on one."""
+    left: dict[JobId, int] = {}
+    for process in gpu.processes:
+        job = None if process.job_id is None else sample.jobs.get(process.job_id)
+        if job is not None and job.phase is NodePhase.YIELDED and process.memory_bytes:
+            left[job.job_id] = left.get(job.job_id, 0) + process.memory_bytes
+    return tuple(sorted(left.items()))
+
+
+def trespassers(sample: NodeSample, jobs: Mapping[JobId, SlurmJob]) -> dict[int, JobId]:
+    """GPUs of a node on which a job that Slurm knows has memory that it should not have there now, and which
+    job: one that was to leave it, or that Slurm gave other GPUs. No other job gets them."""
+    found = {index: job.job_id for job in sample.jobs.values() for index in job.trespasses}
+    for gpu in sample.gpus:
+        for process in gpu.processes:
+            job = None if process.job_id is None else jobs.get(process.job_id)
+            if job is None or not job.binding or process.memory_bytes == 0:
+                continue
+            if GpuId(sample.node, gpu.index) not in job.binding:
+                found[gpu.index] = job.id
+    return found
+
+
+def offer(node: Node | None) -> tuple[object, ...] | None:
+    """What placement depends on."""
+    if node is None:
+        return None
+    gpus = tuple((gpu.id, gpu.model, gpu.shards, gpu.usable) for gpu in node.gpus)
+    return (gpus, node.available, node.cpus, node.memory_bytes, node.memory_free_bytes, node.switch)
