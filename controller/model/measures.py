@@ -15,7 +15,7 @@ class Measures(Protocol):
     """Takes down what happened; called from the event loop, so it must cost microseconds."""
 
     def slurm_call(self, call: str, outcome: str, duration_seconds: float) -> None:
-        """A call to Slurm. `outcome`: one of `cluster.measured.OUTCOMES`."""
+        """A call to Slurm. `outcome`: one of `slurm.measured.OUTCOMES`."""
         ...
 
     def agent_call(self, verb: str, outcome: str, duration_seconds: float) -> None:

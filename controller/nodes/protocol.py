@@ -14,7 +14,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
-PROTOCOL = "gandiva-agent"
 VERSION = 3
 MAX_LINE_BYTES = 1 << 20
 MAX_DEADLINE_SECONDS = 3600.0

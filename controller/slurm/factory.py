@@ -8,7 +8,7 @@ from typing import Literal
 from controller.model.measures import Measures
 from controller.slurm.adapter import SlurmCluster
 from controller.slurm.command import CommandTransport
-from controller.slurm.measured import MeasuredTransport
+from controller.slurm.measured import measured
 from controller.slurm.port import ClusterPort
 from controller.slurm.pyslurm import PyslurmTransport, require_pyslurm
 from controller.slurm.transport import Transport
@@ -34,5 +34,5 @@ def open_cluster(
     else:
         transport = CommandTransport()
     if measures is not None:
-        transport = MeasuredTransport(transport, measures)
+        transport = measured(transport, measures)
     return SlurmCluster(transport, deadline_seconds=deadline_seconds)

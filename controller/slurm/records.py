@@ -253,11 +253,6 @@ def array_tasks(record: JobRecord, limit: int | None = None) -> tuple[int, ...]:
     return tuple(itertools.islice(heapq.merge(*spans), limit))
 
 
-def parse_task_numbers(text: str) -> tuple[int, ...]:
-    """Parse `0-5,9` and `1-9:2`. Raises ValueError."""
-    return tuple(itertools.chain.from_iterable(_task_spans(text)))
-
-
 def _whole_part(array_tasks: str) -> str:
     """A list of tasks without its limit, and without a number that is cut short."""
     text = array_tasks.partition("%")[0]

@@ -8,8 +8,6 @@ from controller.model import JobId
 
 INVALID_JOB_ID = 2017
 TRANSITION_STATE = 2020
-JOB_PENDING = 2024
-JOB_NOT_SUSPENDED = 2087
 
 _TRY_AGAIN = frozenset(
     {

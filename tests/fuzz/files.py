@@ -111,7 +111,7 @@ def _trace(dice: random.Random, folder: Path) -> bool:
 @functools.cache
 def _decisions() -> tuple[str, ...]:
     """Real decisions of each policy."""
-    from controller.loop import Tick
+    from controller.loop.loop import Turn
     from controller.simulation.driver import Simulation
     from controller.simulation.snapshot_file import RecordedDecision, dump_decision
     from tests.unit.simulation.test_simulation import trace
@@ -119,11 +119,10 @@ def _decisions() -> tuple[str, ...]:
     made = []
     for name in ("gandiva", "tiresias-las", "tiresias-gittins", "fifo", "srtf"):
         settings = parse_settings(f'[policy]\nname = "{name}"\n')
-        ticks: list[Tick] = []
-        Simulation(Path("t"), trace(12), parse_cluster("v100:8", 4), settings, on_tick=ticks.append).run()
-        middle = len(ticks) // 2
-        before, tick = ticks[middle - 1], ticks[middle]
-        decision = RecordedDecision(settings.policy, tick.snapshot, before.plan.state, tick.plan)
+        turns: list[Turn] = []
+        Simulation(Path("t"), trace(12), parse_cluster("v100:8", 4), settings, on_turn=turns.append).run()
+        turn = turns[len(turns) // 2]
+        decision = RecordedDecision(settings.policy, turn.snapshot, turn.memory, turn.plan)
         made.append(dump_decision(decision).decode())
     return tuple(made)
 
@@ -169,7 +168,9 @@ def _journal(dice: random.Random, folder: Path) -> bool:
                 journal.open_operations()
                 journal.totals()
                 journal.last_heartbeat()
-                journal.load_state("policy-state:gandiva")
+                journal.notes("gandiva")
+                journal.open_places()
+                journal.load_state("policy-memory:gandiva")
                 journal.close_open_slices(1.8e9)
                 journal.heartbeat(1.8e9)
                 journal.commit()

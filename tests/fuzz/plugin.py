@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from controller.requests import parse_request
+from controller.observe.requests import parse_request
 from tests.fuzz import mutations
 from tests.fuzz.target import Target
 from tests.unit.slurm_plugin.standin import Answer, Slurmctld

@@ -17,27 +17,29 @@ from urllib.parse import parse_qs, urlsplit
 
 from pydantic import BaseModel
 
-from controller.actions import diff
+from controller.act.diff import diff
+from controller.agent.main import Server, read_lines
 from controller.api.answers import Answers
+from controller.errors import ClusterUnavailable, NodeError
+from controller.journal import JournalReader
+from controller.model import JobId, Memory, SuspendMethod
+from controller.model.weights import WeightLimits
+from controller.nodes import protocol
+from controller.nodes.connection import Patience
+from controller.nodes.port import NodeSample
+from controller.nodes.remote import RemoteNodes
+from controller.nodes.transport import TransportError
+from controller.observe.memory import Memory as JobMemories
+from controller.observe.observer import Observer
+from controller.observe.reading import RequestReader
+from controller.observe.requests import InvalidRequest, parse_request
+from controller.policies.assemble import make_policy
+from controller.settings import parse_settings
 from controller.slurm.port import ClusterView
 from controller.slurm.records import original_request, slurm_job, slurm_node
 from controller.slurm.replies import any_jobs, gandiva_jobs
 from controller.slurm.replies import nodes as node_records
 from controller.slurm.simulated import make_nodes
-from controller.errors import ClusterUnavailable, NodeError
-from controller.journal import JournalReader
-from controller.memory import Memory
-from controller.model import JobId, SuspendMethod
-from controller.nodes import protocol
-from controller.agent.main import Server, read_lines
-from controller.nodes.connection import Patience
-from controller.nodes.port import NodeSample
-from controller.nodes.remote import RemoteNodes
-from controller.nodes.transport import TransportError
-from controller.observation import build_snapshot
-from controller.policies.gandiva import Gandiva, GandivaSettings
-from controller.policies.tiresias import TiresiasLas, TiresiasLasSettings
-from controller.requests import InvalidRequest, parse_request
 from tests.fuzz import mutations
 from tests.fuzz.target import Target
 from tests.unit.api import scene
@@ -53,7 +55,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     {
         "id": 3,
         "verb": "prepare",
-        "args": {"job_id": 7, "uid": 1000, "gpus": [0, 1], "binding": [0, 1, 2, 3]},
+        "args": {"job_id": 7, "uid": 1000, "gpus": [0, 1], "binding": [0, 1, 2, 3], "beside": [8, 9]},
         "deadline_seconds": 5.0,
     },
     {"id": 4, "verb": "pause", "args": {"job_id": 7, "floor_step": 3, "sole": True}, "deadline_seconds": 5.0},
@@ -66,7 +68,7 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     {
         "id": 6,
         "verb": "resume",
-        "args": {"job_id": 7, "gpus": [0], "binding": [0, 1], "deadline_seconds": 9.0},
+        "args": {"job_id": 7, "gpus": [0], "binding": [0, 1], "beside": [], "deadline_seconds": 9.0},
         "deadline_seconds": 9.0,
     },
     {"id": 7, "verb": "forget", "args": {"job_id": 7}, "deadline_seconds": 30.0},
@@ -299,16 +301,21 @@ def _slurm_jobs(release: str) -> ClusterView:
 def _plan(samples: Mapping[str, NodeSample | NodeError], view: ClusterView) -> None:
     """What the loop does with it: no exception, whatever was observed."""
 
-    def request(job: Any) -> Any:
-        try:
-            return parse_request(job.request)
-        except InvalidRequest:
-            return None
-
-    snapshot = build_snapshot(view, samples, Memory(), {}, request, lambda _qos: 0, NOW)
-    for policy in (Gandiva(GandivaSettings()), TiresiasLas(TiresiasLasSettings())):
-        plan = policy.plan(snapshot, {})
-        diff(snapshot, plan, suspend_in_slurm=True, default_method=SuspendMethod.COOPERATIVE)
+    requests = RequestReader(lambda _job, _why: None, 1.0, WeightLimits())
+    observer = Observer(JobMemories(), requests, lambda _qos: 0)
+    observer.take(view, samples, {}, NOW)
+    snapshot = observer.snapshot()
+    for name in ("gandiva", "tiresias-las"):
+        settings = parse_settings(f'[policy]\nname = "{name}"\nmoves = ["pack"]\n')
+        plan = make_policy(settings.policy).plan(snapshot, Memory())
+        diff(
+            snapshot,
+            plan.targets,
+            plan.reasons,
+            snapshot.jobs,
+            suspend_in_slurm=True,
+            default_method=SuspendMethod.COOPERATIVE,
+        )
 
 
 def _replies(dice: random.Random, _folder: Path) -> bool:
@@ -358,7 +365,7 @@ def _comment(dice: random.Random, _folder: Path) -> bool:
     except InvalidRequest as error:
         assert str(error) and len(str(error)) < 4000
         return False
-    assert 1 <= request.gpus <= 65536 * 4096 and 0.1 <= request.weight <= 100
+    assert 1 <= request.size.wanted <= 65536 * 4096 and 0.1 <= request.weight <= 100
     assert len(request.nodelist) <= 65536
     return True
 

@@ -17,7 +17,6 @@ from controller.slurm.records import (
     array_rooms,
     array_tasks,
     host_names,
-    parse_task_numbers,
     shares_record,
     slurm_job,
     slurm_node,
@@ -131,7 +130,7 @@ def test_no_host_list_raises(expression: str) -> None:
 
 
 def test_task_numbers() -> None:
-    assert parse_task_numbers("0-3,7,10-20:5") == (0, 1, 2, 3, 7, 10, 15, 20)
+    assert array_tasks(job_record(array_tasks="0-3,7,10-20:5")) == (0, 1, 2, 3, 7, 10, 15, 20)
     assert array_tasks(job_record(array_tasks="0-2%1")) == (0, 1, 2)
     assert array_tasks(job_record(array_tasks="0-...")) == ()
     # Slurm shows 64 bytes of a list; the number in front of the dots may be a part of one.
