@@ -63,7 +63,7 @@ class Fence:
         return self._clock()
 
     def answered(self, asked_at: float, error: NodeError | None) -> None:
-        """An agent that knows leases has answered a request that renews one."""
+        """An agent has answered a request that renews its lease."""
         if error is not None and error.kind == ErrorKind.NOT_LEADER.value:
             self._lost = self._lost or str(error)
         elif error is None and (self._confirmed_at is None or asked_at > self._confirmed_at):

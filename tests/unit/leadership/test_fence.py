@@ -160,27 +160,17 @@ def test_no_call_that_changes_something_passes_a_closed_fence(lock: JournalLock)
 
 
 def node(request: dict[str, Any]) -> dict[str, Any] | None:
-    """A node that knows leases and obeys us."""
+    """A node that obeys us."""
     if request["verb"] == "hello":
-        return {**hello("n1"), "leases": True}
+        return hello("n1")
     return OBSERVED if request["verb"] == "observe" else {}
 
 
 def taken(request: dict[str, Any]) -> dict[str, Any] | None:
     """A node that obeys somebody else."""
     if request["verb"] == "hello":
-        return {**hello("n2"), "leases": True, "leader": {"controller": "b:/j", "seconds": 7.0}}
+        return {**hello("n2"), "leader": {"controller": "b:/j", "seconds": 7.0}}
     return REFUSAL
-
-
-def old(request: dict[str, Any]) -> dict[str, Any] | None:
-    """A node whose agent is from before there were leases."""
-    if request["verb"] == "hello" and request["args"]:
-        return {"error": {"kind": "bad_request", "message": "controller: Extra inputs are not permitted"}}
-    if request["verb"] == "hello":
-        return hello("n3")
-    assert request["verb"] == "observe", "it does not know any new verb"
-    return OBSERVED
 
 
 class Slurm:
@@ -217,24 +207,6 @@ def test_one_node_that_obeys_another_controller_is_enough(lock: JournalLock) -> 
     asyncio.run(scenario())
     verbs = {(r["verb"], bool(r["args"])) for channel in transport.channels for r in channel.requests}
     assert verbs == {("hello", True), ("hello", False), ("observe", False)}, "nothing was asked to act"
-
-
-def test_an_agent_from_before_there_were_leases_is_led_as_before(lock: JournalLock) -> None:
-    transport = FakeTransport(n3=old)
-    clock = Clock()
-    fence = Fence(lock, clock)
-
-    async def scenario() -> None:
-        nodes = nodes_of(transport, fence)
-        await nodes.set_nodes({"n3": "somewhere"})
-        samples = await nodes.observe(2)
-        assert not isinstance(samples["n3"], NodeError)
-        assert await nodes.lead(2) == {}
-        clock.now += 1000
-        fence.check()
-        await nodes.close()
-
-    asyncio.run(scenario())
 
 
 def test_renewing_keeps_the_fence_open(lock: JournalLock) -> None:
