@@ -27,14 +27,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from controller.clock import LoopClock
-from controller.slurm.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, make_nodes, request_text
-from controller.executor import ExecutorSettings
 from controller.journal import Journal
-from controller.loop import Controller, LoopSettings
+from controller.loop.assembly import make_controller
+from controller.loop.clock import LoopClock
+from controller.loop.pacing import PaceSettings
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
-from controller.policies.gandiva import Gandiva, GandivaSettings
+from controller.settings import parse_settings
 from controller.simulation.virtual_time import run_virtual
+from controller.slurm.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, make_nodes, request_text
 
 NODES = 64
 GPUS_PER_NODE = 8
@@ -120,17 +120,16 @@ class Run:
         nodes = SimulatedNodes(cluster, NodeCosts(0.2, 0.1, 0.1))
         days = self._seconds / 86400 / 6
         with Journal(self._folder / "journal.sqlite", retention_days=days, detail_days=days / 2) as journal:
-            controller = Controller(
+            controller = make_controller(
+                parse_settings(f"[policy.gandiva]\nslice_seconds = {self._slice_seconds}\n"),
                 cluster,
                 nodes,
-                Gandiva(GandivaSettings(slice_seconds=self._slice_seconds)),
                 journal,
                 LoopClock(),
                 # Ends of operations that come within a second are looked at together: the live loop rests
                 # between its turns, which take no time here.
-                LoopSettings(interval_seconds=self._interval_seconds, coalesce_seconds=1.0),
-                ExecutorSettings(),
-                publish=lambda _tick: self._count(),
+                pace=PaceSettings(interval_seconds=self._interval_seconds, coalesce_seconds=1.0),
+                publish=lambda _turn: self._count(),
             )
 
             def on_end(_job: SimulatedJob) -> None:

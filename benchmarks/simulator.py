@@ -18,6 +18,7 @@ import random
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -26,12 +27,15 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 sys.path.insert(0, str(ROOT))
 
-from controller.model import Snapshot  # noqa: E402
+from controller.model import ALL_CHANGED, Memory, Plan, Snapshot  # noqa: E402
+from controller.policies.assemble import make_policy  # noqa: E402
+from controller.policies.protocol import Policy  # noqa: E402
 from controller.settings.schema import Settings  # noqa: E402
 from controller.simulation.cluster_spec import parse_cluster  # noqa: E402
 from controller.simulation.configure import configure  # noqa: E402
-from controller.simulation.driver import Outcome, Simulation  # noqa: E402
+from controller.simulation.driver import Simulation  # noqa: E402
 from controller.simulation.metrics import percentile  # noqa: E402
+from controller.simulation.outcome import Outcome  # noqa: E402
 from controller.simulation.traces import TraceJob  # noqa: E402
 
 FIDELITY = HERE / "fidelity"
@@ -70,7 +74,7 @@ def run(jobs: list[TraceJob], gpus: int, policy: str, settings: Path | None = No
 
 
 def progress(done: int, total: int, _time: float) -> None:
-    """Where there is somebody to see it."""
+    """On a terminal."""
     if sys.stderr.isatty() and (done % 500 == 0 or done == total):
         print(f"\r{done}/{total} jobs ", end="" if done < total else "\n", file=sys.stderr)
 
@@ -90,19 +94,15 @@ def decisions(args: argparse.Namespace) -> None:
             # The index counts from the first decision on, as where the policy has run for a while.
             extra = (f'distribution="{sizes_file()}"',)
         settings = configure(None, policy, (*IDEAL, *extra))
-        seen: list[int] = []
-        simulation = Simulation(
-            Path("made"),
-            [*jobs, *late],
-            parse_cluster(f"a100:{args.gpus}", 8),
-            settings,
-            on_tick=lambda tick, seen=seen: seen.append(len(tick.snapshot.jobs)),  # type: ignore[misc]
-        )
-        seconds = stop_after(simulation, args.decisions, untold=args.untold)
-        # (The very first sees no jobs yet.)
+        watched = Watched(make_policy(settings.policy), args.decisions, resync=args.resync)
+        cluster = parse_cluster(f"a100:{args.gpus}", 8)
+        with suppress(Enough):
+            Simulation(Path("made"), [*jobs, *late], cluster, settings, policy=watched).run()
+        seconds = watched.seconds
+        # The very first sees no jobs yet.
         ordered = sorted(seconds[2:])
         print(
-            f"{policy:17} {args.gpus} GPUs, {max(seen)} jobs at once: plan with all jobs new "
+            f"{policy:17} {args.gpus} GPUs, {watched.most_jobs} jobs at once: plan with all jobs new "
             f"{seconds[1] * 1e3:.1f} ms; then {len(ordered)} decisions, median "
             f"{percentile(ordered, 0.5) * 1e3:.2f} ms, p99 {percentile(ordered, 0.99) * 1e3:.2f} ms, "
             f"max {ordered[-1] * 1e3:.2f} ms",
@@ -110,8 +110,30 @@ def decisions(args: argparse.Namespace) -> None:
         )
 
 
-class _Enough(Exception):
+class Enough(Exception):
     """So many decisions are enough."""
+
+
+class Watched:
+    """A policy, and the CPU time of its decisions: on a busy machine wall time says little."""
+
+    def __init__(self, policy: Policy, count: int, *, resync: bool) -> None:
+        """`count`: so many decisions. `resync`: of snapshots that say that everything changed."""
+        self._policy, self._count, self._resync = policy, count, resync
+        self.seconds: list[float] = []
+        self.most_jobs = 0
+
+    def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
+        """That of the policy. Raises Enough."""
+        if self._resync:
+            snapshot = replace(snapshot, changed=ALL_CHANGED)
+        self.most_jobs = max(self.most_jobs, len(snapshot.jobs))
+        begin = time.process_time()
+        made = self._policy.plan(snapshot, memory)
+        self.seconds.append(time.process_time() - begin)
+        if len(self.seconds) >= self._count:
+            raise Enough
+        return made
 
 
 def sizes_file() -> Path:
@@ -122,57 +144,6 @@ def sizes_file() -> Path:
             file.write(f"{job.gpus * (job.duration_seconds or 1):.3f}\n")
     atexit.register(os.unlink, file.name)
     return Path(file.name)
-
-
-def as_in_the_daemon(snapshot: Snapshot) -> Snapshot:
-    """The same without word of what changed, every job a new object with its times up to now, and so every
-    node and its GPUs. (What a simulation makes only when it is asked for is there before the policy is.)"""
-    now = snapshot.time
-    jobs = {
-        job_id: replace(
-            job,
-            run_seconds=job.run_seconds_at(now),
-            gpu_seconds=job.gpu_seconds_at(now),
-            accrues_since=None,
-        )
-        for job_id, job in snapshot.jobs.items()
-    }
-    nodes = {
-        name: replace(node, gpus=tuple([replace(gpu) for gpu in node.gpus]))
-        for name, node in snapshot.nodes.items()
-    }
-    return replace(snapshot, nodes=nodes, jobs=jobs, serial=0, changes=None)
-
-
-def stop_after(simulation: Simulation, count: int, *, untold: bool = False) -> list[float]:
-    """CPU time of the first `count` decisions (on a busy machine wall time says little). `untold`: of
-    snapshots as the daemon makes them."""
-    from controller.simulation import driver
-
-    taken: list[float] = []
-    original = driver._Timed.plan
-    alive: list[Snapshot] = []
-
-    def plan(self, snapshot, state):  # type: ignore[no-untyped-def]
-        if untold:
-            snapshot = as_in_the_daemon(snapshot)
-            # (As the daemon does, so that it is not the policy that throws the one before away.)
-            alive[:] = [*alive[-1:], snapshot]
-        begin = time.process_time()
-        made = original(self, snapshot, state)
-        taken.append(time.process_time() - begin)
-        if len(taken) >= count:
-            raise _Enough
-        return made
-
-    driver._Timed.plan = plan  # type: ignore[method-assign]
-    try:
-        simulation.run()
-    except _Enough:
-        pass
-    finally:
-        driver._Timed.plan = original  # type: ignore[method-assign]
-    return taken
 
 
 def report(outcome: Outcome, policy: str, cpu_seconds: float) -> str:
@@ -248,7 +219,7 @@ def main() -> int:
     one.add_argument("--jobs", type=int, default=20_000)
     one.add_argument("--decisions", type=int, default=1000)
     one.add_argument("--policies", default="fifo,tiresias-las,tiresias-gittins,srtf")
-    one.add_argument("--untold", action="store_true", help="as the daemon: nobody says what changed")
+    one.add_argument("--resync", action="store_true", help="every snapshot says that everything changed")
     one.add_argument("--learned", action="store_true", help="tiresias-gittins knows 1,000 finished jobs")
     one.set_defaults(run=decisions)
     two = kinds.add_parser("scale")

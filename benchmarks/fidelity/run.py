@@ -28,8 +28,9 @@ sys.path.insert(0, str(ROOT))
 from benchmarks.fidelity import policies  # noqa: E402
 from controller.simulation.cluster_spec import parse_cluster  # noqa: E402
 from controller.simulation.configure import configure  # noqa: E402
-from controller.simulation.driver import Outcome, Simulation  # noqa: E402
+from controller.simulation.driver import Simulation  # noqa: E402
 from controller.simulation.ground_truth import Throughputs, read_throughputs  # noqa: E402
+from controller.simulation.outcome import Outcome  # noqa: E402
 from controller.simulation.traces import TraceJob, read_trace  # noqa: E402
 
 TOLERANCE = 0.01

@@ -139,7 +139,11 @@ class Simulation:
             clock,
             solver=ImmediateSolver(),
             policy=policy,
-            pace=PaceSettings(interval_seconds=math.inf, coalesce_seconds=costs.coalesce_seconds),
+            pace=PaceSettings(
+                interval_seconds=math.inf,
+                coalesce_seconds=costs.coalesce_seconds,
+                resync_seconds=math.inf,
+            ),
             publish=publish,
         )
 

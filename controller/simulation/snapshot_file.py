@@ -8,14 +8,16 @@ import json
 from collections.abc import Mapping, Set
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from controller.errors import GandivaError
-from controller.loop.loop import Turn
 from controller.model import Configuration, Memory, Plan, Rate, Snapshot, value
 from controller.settings.policies import PolicySettings
+
+if TYPE_CHECKING:
+    from controller.loop.loop import Turn
 
 MAX_FILE_BYTES = 1 << 28
 
@@ -53,10 +55,14 @@ def dump_decision(decision: RecordedDecision) -> bytes:
     """As JSON."""
     name = decision.policy.name
     table = decision.policy.model_dump(mode="json", include={"name", "moves", name.replace("-", "_")})
+    # JSON has no keys but strings.
+    rates = {
+        model: [as_json(pair) for pair in known.items()] for model, known in decision.snapshot.rates.items()
+    }
     content = {
         "gandiva_snapshot": 2,
         "policy": table,
-        "snapshot": as_json(decision.snapshot),
+        "snapshot": {**as_json(replace(decision.snapshot, rates={})), "rates": rates},
         "memory": as_json(decision.memory),
         "plan": as_json(decision.plan),
     }
@@ -64,12 +70,10 @@ def dump_decision(decision: RecordedDecision) -> bytes:
 
 
 def as_json(thing: Any) -> Any:
-    """A value of the model as JSON. A mapping whose keys are values themselves becomes a list of pairs."""
+    """A value of the model as JSON."""
     if is_dataclass(thing):
-        return {field.name: as_json(getattr(thing, field.name)) for field in fields(thing)}
+        return {field.name: as_json(getattr(thing, field.name)) for field in fields(thing) if field.init}
     if isinstance(thing, Mapping):
-        if any(is_dataclass(key) for key in thing):
-            return [[as_json(key), as_json(item)] for key, item in thing.items()]
         return {key: as_json(item) for key, item in thing.items()}
     if isinstance(thing, Set):
         return [as_json(item) for item in sorted(thing)]
