@@ -21,7 +21,7 @@ from controller.api.messages import (
 )
 from controller.loop.loop import Turn
 from controller.model import ALLOCATED, ON_GPU, Gpu, GpuId, Job, Node, Phase, Snapshot
-from controller.nodes.port import NodeSample, RankSample
+from controller.nodes.port import GpuSample, NodeSample, RankSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +62,13 @@ class Published:
         samples = [self.turn.samples.get(name) for name in {gpu.node for gpu in job.allocation}]
         on_nodes = [sample.jobs.get(job.id) for sample in samples if isinstance(sample, NodeSample)]
         return [rank for on_node in on_nodes if on_node is not None for rank in on_node.ranks]
+
+
+    def gpus(self, node: Node) -> list[tuple[Gpu, GpuSample | None]]:
+        """The GPUs of a node, each with what its agent saw last."""
+        sample = self.turn.samples.get(node.name)
+        seen = {gpu.index: gpu for gpu in sample.gpus} if isinstance(sample, NodeSample) else {}
+        return [(gpu, seen.get(gpu.id.ordinal)) for gpu in node.gpus]
 
 
 class LiveState:
@@ -200,8 +207,8 @@ def _gpus(published: Published) -> GpusMessage:
                     ordinal=gpu.id.ordinal,
                     model=gpu.model,
                     memory_bytes=gpu.memory_bytes,
-                    memory_used_bytes=gpu.memory_used_bytes,
-                    utilization_fraction=gpu.utilization_fraction,
+                    memory_used_bytes=None if seen is None else seen.memory_used_bytes,
+                    utilization_fraction=None if seen is None else seen.utilization_fraction,
                     healthy=gpu.healthy,
                     ordinary_job=gpu.ordinary_job,
                     shards=gpu.shards,
@@ -209,7 +216,7 @@ def _gpus(published: Published) -> GpusMessage:
                     waiting=sorted(waiting.get(gpu.id, [])),
                     left_by={int(job_id): size for job_id, size in gpu.left_by},
                 )
-                for gpu in node.gpus
+                for gpu, seen in published.gpus(node)
             ],
         )
         for node in snapshot.nodes.values()

@@ -253,12 +253,11 @@ def _nodes(published: Published) -> Iterator[Metric]:
             bindings[gpu_id.node, gpu_id.ordinal] += 1
     for node in snapshot.nodes.values():
         up.add_metric([node.name], float(node.available))
-        for gpu in node.gpus:
+        for gpu, seen in published.gpus(node):
             where = _where(gpu)
-            if gpu.utilization_fraction is not None:
-                utilization.add_metric(where, gpu.utilization_fraction)
-            if gpu.memory_used_bytes is not None:
-                used.add_metric(where, float(gpu.memory_used_bytes))
+            if seen is not None:
+                utilization.add_metric(where, seen.utilization_fraction)
+                used.add_metric(where, float(seen.memory_used_bytes))
             size.add_metric(where, float(gpu.memory_bytes))
             left.add_metric(where, float(gpu.left_bytes()))
             healthy.add_metric(where, float(gpu.healthy))

@@ -27,7 +27,7 @@ from controller.model import (
     Snapshot,
     Usage,
 )
-from controller.nodes.port import NodeJob, NodeSample, RankSample
+from controller.nodes.port import GpuSample, NodeJob, NodeSample, RankSample
 from controller.nodes.protocol import NodePhase, RankState
 from controller.observe.node_cache import Sample
 
@@ -74,14 +74,16 @@ def job(
     )
 
 
-def node(name: str, used: dict[int, float], **more: object) -> Node:
+USED: dict[str, dict[int, float]] = {"n1": {0: 0.97, 1: 0.5, 2: 0.55}, "n2": {3: 1.0}}
+"""How busy GPUs are, by node."""
+
+
+def node(name: str, **more: object) -> Node:
     gpus = tuple(
         Gpu(
             id=GpuId(name, ordinal),
             model="a100",
             memory_bytes=40 * GIB,
-            memory_used_bytes=int(20 * GIB * used.get(ordinal, 0)),
-            utilization_fraction=used.get(ordinal, 0.0),
             ordinary_job=JobId(900) if (name, ordinal) == ("n2", 3) else None,
             shards=16,
         )
@@ -99,7 +101,7 @@ def snapshot() -> Snapshot:
         job(104, "carol", Phase.STARTING, on("n2", 0, 1)),
         job(105, "dave", Phase.QUEUED, frozenset(), name="x" * 80),
     ]
-    nodes = [node("n1", {0: 0.97, 1: 0.5, 2: 0.55}), node("n2", {3: 1.0})]
+    nodes = [node("n1"), node("n2")]
     return Snapshot(
         time=NOW,
         nodes=MappingProxyType({n.name: n for n in nodes}),
@@ -123,8 +125,15 @@ def samples(of: Snapshot) -> dict[str, Sample]:
     for name in of.nodes:
         here = [j for j in of.jobs.values() if name in {gpu.node for gpu in j.placement.allocation}]
         jobs = {j.id: NodeJob(j.id, NodePhase.RUNNING, (), (rank,)) for j in here}
-        found[name] = NodeSample(name, of.time, (), jobs)
+        found[name] = NodeSample(name, of.time, [gpu_sample(gpu) for gpu in of.nodes[name].gpus], jobs)
     return found
+
+
+def gpu_sample(gpu: Gpu) -> GpuSample:
+    """What the agent says of this GPU."""
+    busy = USED.get(gpu.id.node, {}).get(gpu.id.ordinal, 0.0)
+    used_bytes = int(20 * GIB * busy)
+    return GpuSample(gpu.id.ordinal, f"GPU-{gpu.id}", gpu.model, gpu.memory_bytes, used_bytes, busy, True)
 
 
 REASONS = {

@@ -260,7 +260,7 @@ def test_every_kind_of_operation_has_its_series() -> None:
 
 def test_a_hostile_node_name_stays_one_label() -> None:
     live = LiveState()
-    node = scene.node('n"1\n\\', {})
+    node = scene.node('n"1\n\\')
     seen = Snapshot(time=0.0, nodes={node.name: node}, jobs={})
     live.publish(scene.turn(seen), Health("gandiva", 0.0))
     found = families(Metrics(live))["gandiva_node_up"].samples

@@ -57,7 +57,7 @@ def snapshot(*jobs: Job, sick: Iterable[GpuId] = ()) -> Snapshot:
             Gpu(
                 id=GpuId(name, ordinal),
                 model="a100",
-                memory_used_bytes=None if GpuId(name, ordinal) in sick else 0,
+                healthy=GpuId(name, ordinal) not in sick,
             )
             for ordinal in range(count)
         )

@@ -41,8 +41,7 @@ GIB = 1024**3
 
 def make_node(name: str, gpus: int, model: str = "a100", shards: int = 64, **changes: Any) -> Node:
     cards = tuple(
-        Gpu(id=GpuId(name, i), model=model, memory_bytes=80 * GIB, memory_used_bytes=0, shards=shards)
-        for i in range(gpus)
+        Gpu(id=GpuId(name, i), model=model, memory_bytes=80 * GIB, shards=shards) for i in range(gpus)
     )
     return replace(Node(name=name, gpus=cards), **changes)
 
