@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from controller import __version__
-from controller.checks.finding import Finding, error, ok, warning
+from controller.checks.finding import Finding, Subject
 from controller.checks.gpus import KnownNode, gres_line
 from controller.checks.slurm_files import judge_plugin
 from controller.checks.slurm_options import RESTART
@@ -19,26 +19,26 @@ MAX_CLOCK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class AgentAnswer:
-    """What came of asking one agent."""
+    """The answer of one agent, or why there is none."""
 
     address: str
     hello: HelloResult | None = None
     error: str = ""
     """Why there is no answer."""
     ahead_seconds: float = 0.0
-    """The node's clock less ours."""
+    """The node's clock minus that of this host."""
     doubt_seconds: float = 0.0
-    """Half of the time the answer took: the difference is known no better."""
+    """Half of the round-trip time: the error of that difference."""
 
 
 def judge_agent(
     node: KnownNode, answer: AgentAnswer, settings: NodesSettings, slurm_conf: str
 ) -> Iterator[Finding]:
-    """Everything about one agent."""
+    """All findings about one agent."""
     hello = answer.hello
     if hello is None:
         change = _remedy(node.name, answer, settings)
-        yield error(node.name, "agent", f"cannot be reached: {answer.error}", change)
+        yield Subject(node.name, "agent").error(f"cannot be reached: {answer.error}", change)
         return
     yield _version(node.name, hello)
     yield _gpus(node, hello, slurm_conf)
@@ -54,7 +54,7 @@ def judge_agent(
 
 
 def _remedy(name: str, answer: AgentAnswer, settings: NodesSettings) -> str:
-    """By what SSH says."""
+    """By the message of SSH."""
     text = answer.error.lower()
     host = answer.address
     scan = f"ssh-keyscan -t ed25519 {host} >> {settings.known_hosts}"
@@ -85,9 +85,7 @@ def _remedy(name: str, answer: AgentAnswer, settings: NodesSettings) -> str:
 
 
 def _key_line(name: str, settings: NodesSettings) -> Finding:
-    return warning(
-        name,
-        "SSH key",
+    return Subject(name, "SSH key").warning(
         "sshd takes the agent's key from any address: a copy of the key opens the agent from anywhere",
         f"in ~{settings.ssh_user}/.ssh/authorized_keys on {name}, before restrict: "
         'from="ADDRESS of the controller\'s host",',
@@ -95,81 +93,69 @@ def _key_line(name: str, settings: NodesSettings) -> Finding:
 
 
 def _version(name: str, hello: HelloResult) -> Finding:
+    subject = Subject(name, "agent")
     if hello.software_version == __version__:
-        return ok(name, "agent", f"answers, version {hello.software_version}")
+        return subject.ok(f"answers, version {hello.software_version}")
     there = hello.software_version or "an older one"
-    return warning(
-        name,
-        "agent",
+    return subject.warning(
         f"version {there}, this is {__version__}",
         f"install gandiva {__version__} on {name}; running agents end when the controller restarts",
     )
 
 
 def _gpus(node: KnownNode, hello: HelloResult, slurm_conf: str) -> Finding:
+    subject = Subject(node.name, "GPUs")
     seen = [gpu.index for gpu in hello.gpus]
     known = [gpu.index for gpu in node.gpus]
     models = sorted({gpu.model for gpu in hello.gpus})
     if not seen:
-        return error(
-            node.name, "GPUs", "the driver shows none", f"on {node.name}: nvidia-smi; is the driver loaded?"
-        )
+        return subject.error("the driver shows none", f"on {node.name}: nvidia-smi; is the driver loaded?")
     if seen != known:
         model = node.gpus[0].model if node.gpus else "MODEL"
         shards = max((gpu.shards for gpu in node.gpus), default=16)
-        return error(
-            node.name,
-            "GPUs",
+        return subject.error(
             f"the driver shows {len(seen)} ({models[0]}), Slurm {len(known)}",
             f"NodeName={node.name} in {slurm_conf}: Gres={gres_line(model, max(seen) + 1, shards)}, "
             f"gres.conf likewise, {RESTART}",
         )
     slug = node.gpus[0].model
     if any(slug not in "".join(c for c in model.lower() if c.isalnum()) for model in models):
-        return warning(
-            node.name,
-            "GPUs",
+        return subject.warning(
             f"Slurm calls them {slug}, the driver {', '.join(models)}",
             f"if that is the wrong model: gpu_model of {node.name} in the cluster description",
         )
-    return ok(node.name, "GPUs", f"{len(seen)} x {models[0]}, as Slurm has them")
+    return subject.ok(f"{len(seen)} x {models[0]}, as Slurm has them")
 
 
 def _driver(name: str, hello: HelloResult) -> Finding:
+    subject = Subject(name, "driver")
     if not hello.driver_version:
-        return error(name, "driver", "NVML does not answer", f"on {name}: nvidia-smi")
+        return subject.error("NVML does not answer", f"on {name}: nvidia-smi")
     if not hello.checkpoint_supported:
-        return warning(
-            name,
-            "driver",
+        return subject.warning(
             f"{hello.driver_version} cannot checkpoint: jobs that do not use gandiva.attach() cannot "
             "be suspended there",
             f"driver 570 or newer on {name} (580 to change GPUs while suspended)",
         )
-    return ok(name, "driver", hello.driver_version)
+    return subject.ok(hello.driver_version)
 
 
 def _clock(name: str, answer: AgentAnswer) -> Finding:
+    subject = Subject(name, "clock")
     ahead, doubt = answer.ahead_seconds, answer.doubt_seconds
     text = f"{abs(ahead):.2f} s {'ahead of' if ahead > 0 else 'behind'} this host's"
     if abs(ahead) > MAX_CLOCK_SECONDS + doubt:
-        return error(
-            name,
-            "clock",
-            text,
-            f"start chronyd (or another NTP client) on {name} and on this host; munge needs it too",
+        return subject.error(
+            text, f"start chronyd (or another NTP client) on {name} and on this host; munge needs it too"
         )
-    return ok(
-        name, "clock", text if abs(ahead) > doubt else f"as this host's, within {max(doubt, 0.01):.2f} s"
-    )
+    return subject.ok(text if abs(ahead) > doubt else f"as this host's, within {max(doubt, 0.01):.2f} s")
 
 
 def _rank_files(name: str, hello: HelloResult) -> Finding:
+    subject = Subject(name, "rank files")
     if hello.rank_files == APART:
-        return ok(name, "rank files", "each job has a file system of its own")
-    return warning(
-        name,
-        "rank files",
+        return subject.ok("each job has a file system of its own")
+    return subject.warning(
         f"a job's user can fill {hello.run_dir or '/run/gandiva'} and with it hinder all jobs there:"
         f" {hello.rank_files}",
         f"on {name}: let root mount a tmpfs where gandiva-agent and slurmd run (util-linux; in a container"
@@ -178,16 +164,15 @@ def _rank_files(name: str, hello: HelloResult) -> Finding:
 
 
 def _run_dir(name: str, hello: HelloResult) -> Finding:
+    subject = Subject(name, "run folder")
     kind, path = hello.run_dir_filesystem, hello.run_dir or "/run/gandiva"
     if kind in ("tmpfs", "ramfs"):
-        return ok(name, "run folder", f"{path} is on {kind}")
+        return subject.ok(f"{path} is on {kind}")
     if not kind:
-        return warning(
-            name, "run folder", f"cannot tell what {path} is on", f"install gandiva {__version__} on {name}"
+        return subject.warning(
+            f"the file system of {path} is not known", f"install gandiva {__version__} on {name}"
         )
-    return warning(
-        name,
-        "run folder",
+    return subject.warning(
         f"{path} is on {kind}: each step of each job looks into it",
         f"on {name}: systemctl enable --now run-gandiva.mount",
     )

@@ -11,61 +11,54 @@ from pathlib import Path
 from controller import __version__
 from controller.api.client import ApiClient, ApiRefused, ApiUnavailable
 from controller.api.messages import StatusMessage
-from controller.checks.finding import Finding, error, ok, warning
+from controller.checks.finding import Finding, Subject
 from controller.errors import JournalError
 from controller.journal import JournalReader
 from controller.reports.advice import cannot_be_suspended
 from controller.reports.text import clean, gpu_list
 
 MAX_JOBS = 20
-"""So many jobs that cannot be suspended are named."""
+"""Jobs that cannot be suspended and are named."""
 
 VERIFIED_BYTES = 100 << 20
-"""Larger journals are only opened: reading all of one takes longer than anybody waits for a check."""
+"""Larger journals are only opened: verifying one takes too long for this check."""
 
 STARTING_SECONDS = 10.0
-"""How long a controller may take to look at the cluster for the first time before that is an error."""
+"""How long a controller may take for its first observation of the cluster before that is an error."""
 
 
 def judge_api(url: str, deadline_seconds: float, token: str | None = None) -> Iterator[Finding]:
-    """Asks the controller how it is. `token`: of a controller that shows jobs to its holders only."""
+    """Asks the controller for its status. `token`: for a controller with api.private_data."""
+    subject = Subject(url, "API")
     client = ApiClient(url, deadline_seconds=deadline_seconds, token=token)
     try:
         status = _status(client, deadline_seconds)
     except ApiUnavailable as failure:
-        refused = "refused" in str(failure)
-        text = "connection refused: the controller does not run" if refused else str(failure)
-        yield (warning if refused else error)(
-            url,
-            "API",
-            text,
-            "systemctl start gandiva on the controller's host"
-            if refused
-            else "is its host up and its port open to this host? is [cluster] controller_host right?",
-        )
+        if "refused" in str(failure):
+            change = "systemctl start gandiva on the controller's host"
+            yield subject.warning("connection refused: the controller does not run", change)
+        else:
+            change = "is its host up and its port open to this host? is [cluster] controller_host right?"
+            yield subject.error(str(failure), change)
         return
     except ApiRefused as failure:
-        yield error(url, "API", str(failure), "journalctl -u gandiva on the controller's host")
+        yield subject.error(str(failure), "journalctl -u gandiva on the controller's host")
         return
     if status.version != __version__:
-        yield warning(
-            url,
-            "API",
+        yield subject.warning(
             f"the controller is of version {status.version}, this command of {__version__}",
             "install the same version everywhere, and systemctl restart gandiva",
         )
     else:
-        yield ok(url, "API", f"answers, version {status.version}, policy {status.policy}")
+        yield subject.ok(f"answers, version {status.version}, policy {status.policy}")
     for problem in status.problems:
-        yield warning(url, "controller", problem, "gandiva status shows whether it is still so")
+        yield Subject(url, "controller").warning(problem, "gandiva status shows whether it is still so")
     yield from _unsuspendable(client)
     behind = time.time() - status.time
     if abs(behind) > 1.0 + deadline_seconds:
-        yield warning(
-            url,
-            "clock",
+        yield Subject(url, "clock").warning(
             f"the controller's clock differs from this host's by {abs(behind):.0f} s",
-            "start an NTP client on both",
+            "start an NTP client on the two hosts",
         )
 
 
@@ -76,25 +69,25 @@ def _unsuspendable(client: ApiClient) -> Iterator[Finding]:
         jobs = client.gpus().jobs
     except (ApiUnavailable, ApiRefused) as failure:
         if isinstance(failure, ApiRefused) and failure.status == HTTPStatus.FORBIDDEN:
-            return  # Jobs are not for this caller.
-        yield warning(url, "API", f"which jobs cannot be suspended is not known: {failure}", "try again")
+            return  # This caller does not see jobs.
+        yield Subject(url, "API").warning(
+            f"which jobs cannot be suspended is not known: {failure}", "try again"
+        )
         return
     kept = [(job, job.failed_suspends) for job in jobs if job.failed_suspends is not None]
     for job, failed in kept[:MAX_JOBS]:
-        yield warning(
-            f"job {job.job_id}",
-            "suspend",
+        yield Subject(f"job {job.job_id}", "suspend").warning(
             clean(f"of user {job.user} on {gpu_list(job.running_on)} {cannot_be_suspended(failed)}"),
             f'gandiva explain {job.job_id} says what its user can do; [suspend] unsuspendable = "requeue" or '
             '"cancel" frees the GPUs of such jobs',
         )
     if len(kept) > MAX_JOBS:
         more = f"and {len(kept) - MAX_JOBS} more that cannot be suspended"
-        yield warning(url, "suspend", more, "gandiva report --allusers names them")
+        yield Subject(url, "suspend").warning(more, "gandiva report --allusers names them")
 
 
 def _status(client: ApiClient, deadline_seconds: float) -> StatusMessage:
-    """What the controller says of itself; one that has just started gets time for its first look."""
+    """The controller's status; one that has just started gets time for its first observation."""
     until = time.monotonic() + min(deadline_seconds, STARTING_SECONDS)
     while True:
         try:
@@ -106,10 +99,11 @@ def _status(client: ApiClient, deadline_seconds: float) -> StatusMessage:
 
 
 def judge_journal(path: Path) -> Iterator[Finding]:
-    """Whether it can be read and is whole. Nothing there is well: the first start makes it."""
+    """Whether it can be read and is consistent. Its absence is no error: the first start creates it."""
+    subject = Subject(str(path), "journal")
     there = True
     try:
-        # Not `exists`: whether that raises where one may not look depends on the version of Python.
+        # Not `exists`: whether that raises PermissionError depends on the version of Python.
         path.stat()
     except FileNotFoundError:
         there = False
@@ -122,14 +116,12 @@ def judge_journal(path: Path) -> Iterator[Finding]:
         yield _unseen(path, failure)
         return
     if damaged:
-        yield warning(
-            str(path),
-            "journal",
+        yield subject.warning(
             f"{len(damaged)} damaged ones were set aside, the last as {damaged[-1].name}",
             "look at the disk (dmesg, smartctl), then remove them; reports lack what was in them",
         )
     if not there:
-        yield ok(str(path), "journal", "is not there yet; the first start of the controller makes it")
+        yield subject.ok("is not there yet; the first start of the controller makes it")
         return
     try:
         size_bytes = path.stat().st_size
@@ -141,22 +133,22 @@ def judge_journal(path: Path) -> Iterator[Finding]:
             JournalReader(path).events(limit=1)
             problems = ()
     except PermissionError:
-        yield warning(str(path), "journal", "may not be read by you", "run this check as root")
+        yield subject.warning("may not be read by you", "run this check as root")
         return
     except JournalError as failure:
-        yield error(str(path), "journal", str(failure), f"gandiva journal verify {path} says more")
+        yield subject.error(str(failure), f"gandiva journal verify {path} says more")
         return
     except OSError as failure:
-        yield error(str(path), "journal", f"cannot be read: {failure.strerror}", "look at the disk")
+        yield subject.error(f"cannot be read: {failure.strerror}", "look at the disk")
         return
     for problem in problems[:5]:
-        yield error(
-            str(path), "journal", problem, "stop the controller and move the file away: it makes a new one"
-        )
+        yield subject.error(problem, "stop the controller and move the file away: it makes a new one")
     if not problems:
         checked = "whole" if size_bytes <= VERIFIED_BYTES else "can be read (large: gandiva journal verify)"
-        yield ok(str(path), "journal", f"{checked}, {size_bytes / 1e6:.1f} MB")
+        yield subject.ok(f"{checked}, {size_bytes / 1e6:.1f} MB")
 
 
 def _unseen(path: Path, failure: OSError) -> Finding:
-    return warning(str(path), "journal", f"cannot be looked at: {failure.strerror}", "run this check as root")
+    return Subject(str(path), "journal").warning(
+        f"cannot be examined: {failure.strerror}", "run this check as root"
+    )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Files and folders of the controller: may its user use them, and nobody else what is secret? Only looks."""
+"""Files and folders of the controller: whether its user can use them, and other users cannot read secrets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.checks.finding import Finding, error, ok, warning
+from controller.checks.finding import Finding, Subject
 from controller.nodes.installed import filesystem_of
 from controller.settings.schema import Settings
 
@@ -58,7 +58,7 @@ def is_controllers(settings: Settings, host: str) -> bool:
     leader = settings.cluster.controller_host
     if leader == "localhost" or leader.split(".")[0] == host or settings.nodes.ssh_key.exists():
         return True
-    # It may be named by an alias. Only an address of one's own can be bound.
+    # It may be an alias. Only an address of this host can be bound.
     try:
         found = socket.getaddrinfo(leader, None, type=socket.SOCK_DGRAM)
     except OSError:
@@ -76,24 +76,25 @@ def _is_ours(family: int, address: Any) -> bool:
 
 
 def judge_client(settings: Settings, path: Path, host: str) -> Iterator[Finding]:
-    """What a host needs that is not the controller's: settings that its users can read."""
+    """On another host than the controller's: its users must be able to read the settings."""
     yield _open_settings(path)
     leader = settings.cluster.controller_host
-    yield ok(host, "controller", f"is on {leader}: run this there for its key, its journal and the agents")
+    yield Subject(host, "controller").ok(
+        f"is on {leader}: run this there for its key, its journal and the agents"
+    )
 
 
 def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> Iterator[Finding]:
     """On the controller's host. `path`: the settings file. `user`: the daemon's."""
+    subject = Subject(host, "user")
     account = Account.find(user)
     if account is None:
-        yield error(
-            host,
-            "user",
+        yield subject.error(
             f"there is no user {user} on this host",
             "systemd-sysusers (with configs/sysusers.d/gandiva.conf), or --user NAME if it has another",
         )
         return
-    yield ok(host, "user", f"{user}, uid {account.uid}")
+    yield subject.ok(f"{user}, uid {account.uid}")
     yield _settings_file(path, account)
     yield _key(settings.nodes.ssh_key, account)
     yield _readable(settings.nodes.known_hosts, account, "known_hosts", "ssh-keyscan NODE… > {path}")
@@ -105,7 +106,8 @@ def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> I
 
 
 def _status(path: Path, account: Account, check: str, make: str) -> os.stat_result | Finding:
-    """The status of a path that the user must be able to get at."""
+    """The status of a path that the user must be able to reach."""
+    subject = Subject(str(path), check)
     for folder in [*reversed(path.parents)]:
         try:
             status = folder.stat()
@@ -115,21 +117,18 @@ def _status(path: Path, account: Account, check: str, make: str) -> os.stat_resu
             return _unseen(path, check, failure)
         if not account.may(status, 1):
             change = f"chmod o+x {folder}, or give it to {account.name}"
-            return error(str(path), check, f"{account.name} may not enter {folder} ({_mode(status)})", change)
+            return subject.error(f"{account.name} may not enter {folder} ({_mode(status)})", change)
     try:
         return path.stat()
     except FileNotFoundError:
-        return error(str(path), check, "is not there", make)
+        return subject.error("is not there", make)
     except OSError as failure:
         return _unseen(path, check, failure)
 
 
 def _unseen(path: Path, check: str, failure: OSError) -> Finding:
-    return warning(
-        str(path),
-        check,
-        f"cannot be looked at: {failure.strerror}",
-        "run this check as root on the controller's host",
+    return Subject(str(path), check).warning(
+        f"cannot be examined: {failure.strerror}", "run this check as root on the controller's host"
     )
 
 
@@ -138,14 +137,14 @@ def _settings_file(path: Path, account: Account) -> Finding:
     if isinstance(found, Finding):
         return found
     if not account.may(found, 4):
-        return error(
-            str(path), "settings", f"{account.name} may not read it ({_mode(found)})", f"chmod 644 {path}"
+        return Subject(str(path), "settings").error(
+            f"{account.name} may not read it ({_mode(found)})", f"chmod 644 {path}"
         )
     return _open(path, found)
 
 
 def _open_settings(path: Path) -> Finding:
-    """As `_settings_file`, where no daemon is."""
+    """As `_settings_file`, on a host without the daemon."""
     try:
         return _open(path, path.stat())
     except OSError as failure:
@@ -153,36 +152,35 @@ def _open_settings(path: Path) -> Finding:
 
 
 def _open(path: Path, status: os.stat_result) -> Finding:
+    subject = Subject(str(path), "settings")
     if not status.st_mode & stat.S_IROTH:
-        return warning(
-            str(path),
-            "settings",
+        return subject.warning(
             f"users may not read it ({_mode(status)}): gandiva top and report find no controller",
             f"chmod 644 {path}; there is no secret in it",
         )
     if status.st_mode & stat.S_IWOTH:
-        return error(str(path), "settings", f"every user may write it ({_mode(status)})", f"chmod 644 {path}")
-    return ok(str(path), "settings", "readable by all")
+        return subject.error(f"every user may write it ({_mode(status)})", f"chmod 644 {path}")
+    return subject.ok("readable by all")
 
 
 def _key(path: Path, account: Account) -> Finding:
+    subject = Subject(str(path), "SSH key")
     found = _status(path, account, "SSH key", f"as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}")
     if isinstance(found, Finding):
         return found
     right = f"chown {account.name} {path}; chmod 600 {path}"
     if found.st_mode & 0o077:
-        return error(
-            str(path),
-            "SSH key",
+        return subject.error(
             f"others may use it ({_mode(found)}); it opens the agents on all nodes",
-            f"{right}; if strangers could read it: a new one, and new authorized_keys on the nodes",
+            f"{right}; if other users could read it: a new one, and new authorized_keys on the nodes",
         )
     if not account.may(found, 4):
-        return error(str(path), "SSH key", f"{account.name} may not read it ({_mode(found)})", right)
-    return ok(str(path), "SSH key", f"for {account.name} only")
+        return subject.error(f"{account.name} may not read it ({_mode(found)})", right)
+    return subject.ok(f"for {account.name} only")
 
 
 def _token(path: Path, account: Account) -> Finding:
+    subject = Subject(str(path), "API token")
     make = f"(umask 027; openssl rand -hex 32 > {path}); chown {account.name} {path}"
     found = _status(path, account, "API token", make)
     if isinstance(found, Finding):
@@ -190,30 +188,26 @@ def _token(path: Path, account: Account) -> Finding:
     right = f"chown {account.name} {path}; chmod 640 {path}"
     if found.st_mode & 0o027 or found.st_uid not in (0, account.uid):
         text = f"others may read or change it ({_mode(found)}); it shows all users' jobs"
-        return error(str(path), "API token", text, f"{right}; if strangers could read it: a new one")
+        return subject.error(text, f"{right}; if other users could read it: a new one")
     if not account.may(found, 4):
-        return error(str(path), "API token", f"{account.name} may not read it ({_mode(found)})", right)
-    return ok(str(path), "API token", f"not for others ({_mode(found)})")
+        return subject.error(f"{account.name} may not read it ({_mode(found)})", right)
+    return subject.ok(f"not for others ({_mode(found)})")
 
 
 def _readable(path: Path, account: Account, check: str, make: str) -> Finding:
+    subject = Subject(str(path), check)
     found = _status(path, account, check, make.format(path=path))
     if isinstance(found, Finding):
         return found
     if not account.may(found, 4):
-        return error(
-            str(path), check, f"{account.name} may not read it ({_mode(found)})", f"chmod 644 {path}"
-        )
+        return subject.error(f"{account.name} may not read it ({_mode(found)})", f"chmod 644 {path}")
     if found.st_mode & stat.S_IWOTH:
-        return error(
-            str(path),
-            check,
-            f"every user may write it ({_mode(found)}) and name false nodes",
-            f"chmod 644 {path}",
+        return subject.error(
+            f"every user may write it ({_mode(found)}) and name false nodes", f"chmod 644 {path}"
         )
     if not found.st_size:
-        return error(str(path), check, "is empty", make.format(path=path))
-    return ok(str(path), check, "readable")
+        return subject.error("is empty", make.format(path=path))
+    return subject.ok("readable")
 
 
 def _journal_folder(journal: Path, account: Account) -> Iterator[Finding]:
@@ -224,9 +218,7 @@ def _journal_folder(journal: Path, account: Account) -> Iterator[Finding]:
         return
     kind = filesystem_of(folder)
     if kind in NETWORK:
-        yield error(
-            str(folder),
-            "journal folder",
+        yield Subject(str(folder), "journal folder").error(
             f"is on {kind}: SQLite's WAL mode does not work on network file systems",
             "[journal] path = a file on a local disk",
         )
@@ -234,36 +226,32 @@ def _journal_folder(journal: Path, account: Account) -> Iterator[Finding]:
         disk = os.statvfs(folder)
         free = disk.f_bavail * disk.f_frsize
         if free < MIN_FREE_BYTES:
-            yield error(
-                str(folder),
-                "journal folder",
+            yield Subject(str(folder), "journal folder").error(
                 f"{free / 1e6:.0f} MB are free",
-                "make room, or lower [journal] detail_days; a controller that cannot write loses what it did",
+                "make room, or lower [journal] detail_days; what cannot be written is lost at the next stop",
             )
-    # (Not there, or in a folder that may not be looked into: `judge_journal` says so.)
+    # Where it is missing, or its folder cannot be read, `judge_journal` says so.
     with contextlib.suppress(OSError):
         status = journal.stat()
         if not account.may(status, 6):
-            yield error(
-                str(journal),
-                "journal",
-                f"{account.name} may not write it ({_mode(status)})",
-                f"chown {account.name}: {journal}*",
+            yield Subject(str(journal), "journal").error(
+                f"{account.name} may not write it ({_mode(status)})", f"chown {account.name}: {journal}*"
             )
 
 
 def _folder(path: Path, account: Account, check: str) -> Finding:
+    subject = Subject(str(path), check)
     right = f"install -d -o {account.name} -m 750 {path}"
     found = _status(path, account, check, right)
     if isinstance(found, Finding):
         return found
     if not stat.S_ISDIR(found.st_mode):
-        return error(str(path), check, "is no folder", right)
+        return subject.error("is no folder", right)
     if not account.may(found, 7):
-        return error(str(path), check, f"{account.name} may not write it ({_mode(found)})", right)
+        return subject.error(f"{account.name} may not write it ({_mode(found)})", right)
     if found.st_mode & stat.S_IWOTH:
-        return error(str(path), check, f"every user may write it ({_mode(found)})", f"chmod o-w {path}")
-    return ok(str(path), check, f"{account.name} may write it")
+        return subject.error(f"every user may write it ({_mode(found)})", f"chmod o-w {path}")
+    return subject.ok(f"{account.name} may write it")
 
 
 def _mode(status: os.stat_result) -> str:

@@ -13,7 +13,7 @@ class Level(str, enum.Enum):
 
     OK = "ok"
     WARNING = "warning"
-    """It works, or could not be looked at from here."""
+    """It works, or could not be examined from here."""
     ERROR = "error"
     """Jobs cannot be shared as they should until it is changed."""
 
@@ -26,25 +26,30 @@ class Finding:
     where: str
     """The host, node or file it is about."""
     check: str
-    """What was looked at, in a word or two."""
+    """What was checked, in one or two words."""
     found: str
     change: str = ""
     """What to change, with the line and the file; empty where all is well."""
 
 
-def ok(where: str, check: str, found: str) -> Finding:
-    """All is well."""
-    return Finding(Level.OK, where, check, found)
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What findings are about: a host, node or file, and what is checked of it."""
 
+    where: str
+    check: str
 
-def warning(where: str, check: str, found: str, change: str) -> Finding:
-    """It should be changed."""
-    return Finding(Level.WARNING, where, check, found, change)
+    def ok(self, found: str) -> Finding:
+        """All is well."""
+        return Finding(Level.OK, self.where, self.check, found)
 
+    def warning(self, found: str, change: str) -> Finding:
+        """It should be changed."""
+        return Finding(Level.WARNING, self.where, self.check, found, change)
 
-def error(where: str, check: str, found: str, change: str) -> Finding:
-    """It must be changed."""
-    return Finding(Level.ERROR, where, check, found, change)
+    def error(self, found: str, change: str) -> Finding:
+        """It must be changed."""
+        return Finding(Level.ERROR, self.where, self.check, found, change)
 
 
 def exit_status(findings: Iterable[Finding]) -> int:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Getting the facts: from Slurm's commands, agents, files and the API; all at once, each with a deadline.
+"""Collects the facts from Slurm's commands, agents, files and the API: in parallel, each with a deadline.
 
-What cannot be had becomes a finding too, and never keeps the rest from being looked at.
+A source that does not answer becomes a finding, and does not delay the others.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from controller.api.access import client_token
 from controller.checks import agents, controller, files, gpus, slurm_files, slurm_options
-from controller.checks.finding import Finding, error, ok, warning
+from controller.checks.finding import Finding, Subject
 from controller.checks.slurm_options import SlurmOptions
 from controller.errors import ClusterError, GandivaError, NodeError, SettingsError
 from controller.nodes.remote import RemoteNodes
@@ -27,7 +27,7 @@ from controller.slurm.commands import run
 
 T = TypeVar("T")
 PARALLEL_AGENTS = 64
-"""So many nodes are asked at once."""
+"""Nodes that are asked at the same time."""
 
 
 @dataclass(frozen=True)
@@ -46,17 +46,18 @@ class Request:
 
 
 async def examine(request: Request) -> list[Finding]:
-    """Everything, in the order: this host, Slurm, nodes. Raises nothing that is expected."""
+    """All findings: of this host, of Slurm, of the nodes. Expected errors become findings."""
     host = socket.gethostname().split(".")[0]
     path = request.settings_path
     findings: list[Finding] = []
     settings: Settings | None = None
     try:
         settings = await _in_thread(lambda: load_settings(path), request.deadline_seconds)
-        findings.append(ok(host, "settings", f"{path} is valid"))
+        findings.append(Subject(host, "settings").ok(f"{path} is valid"))
     except (GandivaError, TimeoutError) as failure:
         findings.append(_no_settings(host, path, str(failure) or "cannot be read in time"))
-        # Wrong ones are most often the controller's, just edited; none are a host's that nobody gave any.
+        # Invalid settings are most often the controller's, just edited. A host without any is none of its
+        # hosts.
         settings = Settings() if path.exists() else None
     parts = [_slurm(request, settings, host)]
     if settings is not None:
@@ -65,14 +66,13 @@ async def examine(request: Request) -> list[Finding]:
 
 
 def _no_settings(host: str, path: Path, why: str) -> Finding:
-    """They are invalid, or not there: on a host of users that is what was never copied to it."""
+    """They are invalid, or missing, as on a login node to which they were not copied."""
+    subject = Subject(host, "settings")
     if path.exists():
-        return error(host, "settings", why, f"edit {path}")
+        return subject.error(why, f"edit {path}")
     # The key to the nodes is on the controller's host, and a daemon without settings does not start.
-    level = error if Settings().nodes.ssh_key.exists() else warning
-    return level(
-        host,
-        "settings",
+    say = subject.error if Settings().nodes.ssh_key.exists() else subject.warning
+    return say(
         f"there is no {path}: gandiva top, report, explain and status do not find the controller, and this "
         "check only looks at Slurm",
         f"on the controller's host: gandiva config sample > {path}; on login nodes: copy that file (there is "
@@ -81,13 +81,13 @@ def _no_settings(host: str, path: Path, why: str) -> Finding:
 
 
 async def _this_host(request: Request, settings: Settings, host: str) -> list[Finding]:
-    """Files, journal and API: what is the controller's is looked at where it is."""
+    """Files, journal and API; the controller's own files on its host only."""
 
     def api() -> Iterable[Finding]:
         try:
             token = client_token(settings.api.token_file)
         except SettingsError as failure:
-            return [error(settings.api_url, "API", str(failure), "see the message")]
+            return [Subject(settings.api_url, "API").error(str(failure), "see the message")]
         return controller.judge_api(settings.api_url, request.deadline_seconds * 0.8, token)
 
     def journal() -> Iterable[Finding]:
@@ -111,7 +111,7 @@ async def _is_controllers(request: Request, settings: Settings, host: str) -> bo
     try:
         return await _in_thread(lambda: files.is_controllers(settings, host), request.deadline_seconds)
     except (TimeoutError, OSError):
-        return True  # (its findings then say what hangs, or may not be looked at)
+        return True  # Its findings then say what hangs, or may not be read.
 
 
 async def _slurm(request: Request, settings: Settings | None, host: str) -> list[Finding]:
@@ -122,7 +122,7 @@ async def _slurm(request: Request, settings: Settings | None, host: str) -> list
         change = (
             "scontrol ping; this host needs Slurm's commands, slurm.conf and munge, and slurmctld must run"
         )
-        return [error("slurm", "slurmctld", str(failure), change)]
+        return [Subject("slurm", "slurmctld").error(str(failure), change)]
     options = SlurmOptions.parse(text)
     on_disk, level, nodes = await asyncio.gather(
         _part(host, "Slurm's files", request, lambda: _files(options, host, request)),
@@ -154,30 +154,31 @@ async def _admin_level(request: Request) -> Finding:
             what="reading the AdminLevel",
         )
     except ClusterError as failure:
-        return error("slurm", "AdminLevel", str(failure), "is slurmdbd up? sacctmgr show cluster")
+        return Subject("slurm", "AdminLevel").error(str(failure), "is slurmdbd up? sacctmgr show cluster")
     return slurm_options.judge_admin_level(reply, request.user)
 
 
 async def _nodes(
     request: Request, settings: Settings | None, options: SlurmOptions, host: str
 ) -> list[Finding]:
+    subject = Subject("slurm", "nodes")
     try:
         reply = await _command(request, "scontrol", "show", "nodes", "--json", what="reading the nodes")
         known = gpus.gpu_nodes(reply)
     except ClusterError as failure:
-        return [error("slurm", "nodes", str(failure), "scontrol show nodes")]
+        return [subject.error(str(failure), "scontrol show nodes")]
     findings: list[Finding] = []
     if request.nodes:
         names = {node.name for node in known}
         for name in request.nodes:
             if name not in names:
                 findings.append(
-                    error(name, "node", "Slurm has no such node with GPUs", "sinfo -N -o '%N %G'")
+                    Subject(name, "node").error("Slurm has no such node with GPUs", "sinfo -N -o '%N %G'")
                 )
         known = tuple(node for node in known if node.name in request.nodes)
     elif not known:
         line = f"in {options.file}: include gandiva/slurm.conf (see gandiva config slurm)"
-        return [error("slurm", "nodes", "Slurm has no node with GPUs", line)]
+        return [subject.error("Slurm has no node with GPUs", line)]
     elif not all(gpus.left_out(node) for node in known):
         findings += [gpus.not_shared(node) for node in known if gpus.left_out(node)]
         known = tuple(node for node in known if not gpus.left_out(node))
@@ -207,11 +208,11 @@ async def _agents(
         except ModuleNotFoundError as failure:
             unreadable = f"this Python has no module {failure.name}"
             change = "pip install 'gandiva-slurm[controller]'"
-    return {}, [warning("nodes", "agents", f"not asked: {unreadable}", change)]
+    return {}, [Subject("nodes", "agents").warning(f"not asked: {unreadable}", change)]
 
 
 def _unreadable(settings: NodesSettings) -> str:
-    """Why this user cannot use the key; empty: can (or it is not there, which is told elsewhere)."""
+    """Why this user cannot use the key; empty where it can. A missing key is a finding of `files`."""
     for path in (settings.ssh_key, settings.known_hosts):
         try:
             with path.open("rb"):
@@ -226,8 +227,8 @@ def _unreadable(settings: NodesSettings) -> str:
 async def ask_agents(
     known: Sequence[gpus.KnownNode], settings: NodesSettings, deadline_seconds: float
 ) -> dict[str, agents.AgentAnswer]:
-    """Says hello to all agents at once, by connections of its own. The controller's are not touched."""
-    from controller.nodes.ssh import SshSettings, ssh_nodes  # A login node has no library for SSH.
+    """Asks all agents in parallel, by connections of its own."""
+    from controller.nodes.ssh import SshSettings, ssh_nodes  # needs a library that login nodes lack
 
     remote = ssh_nodes(
         SshSettings(
@@ -255,7 +256,7 @@ async def ask_agents(
 
 async def _ask(remote: RemoteNodes, name: str, address: str, deadline_seconds: float) -> agents.AgentAnswer:
     try:
-        # The first one connects; the second one's time on the way tells how well the clocks can be compared.
+        # The first request connects; the round-trip time of the second one bounds the error of the clocks.
         await remote.hello(name, deadline_seconds)
         began_wall, began = time.time(), time.monotonic()
         hello = await remote.hello(name, min(deadline_seconds, 5.0))
@@ -279,24 +280,20 @@ async def _command(request: Request, *argv: str, what: str) -> str:
 async def _part(
     where: str, check: str, request: Request, judge: Callable[[], Iterable[Finding]]
 ) -> list[Finding]:
-    """Run what may block (a file system that hangs) beside the others, and not beyond the deadline."""
+    """Run what may block, such as on a file system that hangs, beside the others, up to the deadline."""
+    subject = Subject(where, check)
     try:
         return await _in_thread(lambda: list(judge()), request.deadline_seconds)
     except TimeoutError:
         return [
-            error(
-                where,
-                check,
-                f"nothing known after {request.deadline_seconds:g} s",
-                "does a file system hang?",
-            )
+            subject.error(f"nothing known after {request.deadline_seconds:g} s", "does a file system hang?")
         ]
     except OSError as failure:
-        return [error(where, check, str(failure), "see the message")]
+        return [subject.error(str(failure), "see the message")]
 
 
 def _in_thread(work: Callable[[], T], deadline_seconds: float) -> Awaitable[T]:
-    """In a thread that nobody waits for at the end of the program. Raises TimeoutError."""
+    """In a thread that does not delay the end of the program. Raises TimeoutError."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controller.checks.finding import Finding, error, ok, warning
+from controller.checks.finding import Finding, Subject
 from controller.checks.slurm_files import release_of
 from controller.checks.slurm_options import RESTART
 from controller.slurm import replies
@@ -21,7 +21,7 @@ from controller.slurm.states import node_up
 
 @dataclass(frozen=True)
 class KnownNode:
-    """A node with GPUs, in Slurm's words."""
+    """A node with GPUs, as Slurm has it."""
 
     record: NodeRecord
     gpus: tuple[SlurmGpu, ...]
@@ -58,8 +58,10 @@ def left_out(node: KnownNode) -> bool:
 
 
 def not_shared(node: KnownNode) -> Finding:
-    """Of a node that is left out, where others are not: a site may begin with some."""
-    return ok(node.name, "GRES", f"{node.record.gres or 'none'}: no shards, so for ordinary jobs only")
+    """About a node that is left out where others are not: a site may begin with some."""
+    return Subject(node.name, "GRES").ok(
+        f"{node.record.gres or 'none'}: no shards, so for ordinary jobs only"
+    )
 
 
 def _raw(reply: str) -> list[dict[str, Any]]:
@@ -71,9 +73,7 @@ def judge_node(node: KnownNode, slurm_conf: Path, slurm_release: str) -> Iterato
     """State, release and GRES of one node."""
     yield from _state(node, slurm_conf)
     if node.release and release_of(node.release) != release_of(slurm_release):
-        yield warning(
-            node.name,
-            "slurmd",
+        yield Subject(node.name, "slurmd").warning(
             f"slurmd is {node.release}, slurmctld {slurm_release}",
             "finish the upgrade; the SPANK plugin must be the one for the node's Slurm",
         )
@@ -81,25 +81,21 @@ def judge_node(node: KnownNode, slurm_conf: Path, slurm_release: str) -> Iterato
 
 
 def _state(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
+    subject = Subject(node.name, "state")
     record = node.record
     state = "+".join(record.state)
     resume = f"scontrol update nodename={node.name} state=resume"
     if node_up(record.state):
-        yield ok(node.name, "state", state)
+        yield subject.ok(state)
     elif "gres/" in record.reason:
-        yield error(
-            node.name,
-            "state",
+        yield subject.error(
             f"{state}: {record.reason}",
             f"make Gres= of NodeName={node.name} in {slurm_conf} and {slurm_conf.parent}/gres.conf agree "
             f"(gandiva config slurm writes both), {RESTART}, then {resume}",
         )
     else:
-        yield warning(
-            node.name,
-            "state",
-            f"{state}: {record.reason or 'no reason given'}",
-            f"{resume}, when it is in order",
+        yield subject.warning(
+            f"{state}: {record.reason or 'no reason given'}", f"{resume}, when it is in order"
         )
 
 
@@ -110,6 +106,7 @@ def gres_line(model: str, count: int, shards: int) -> str:
 
 
 def _gres(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
+    subject = Subject(node.name, "GRES")
     record, gpus = node.record, node.gpus
     model = (
         gpus[0].model
@@ -125,43 +122,31 @@ def _gres(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
     here = f"NodeName={node.name} in {slurm_conf}"
     remedy = f"{here}: Gres={gres_line(model, count, depth)}, gres.conf likewise, {RESTART}"
     if len(gpus) != configured or not gpus:
-        yield error(
-            node.name,
-            "GRES",
-            f"{record.gres or 'none'}: a GPU without a type of its own (MODEL_INDEX) cannot be shared",
-            remedy,
+        yield subject.error(
+            f"{record.gres or 'none'}: a GPU without a type of its own (MODEL_INDEX) cannot be shared", remedy
         )
     elif [gpu.index for gpu in gpus] != list(range(len(gpus))):
         indices = ", ".join(str(gpu.index) for gpu in gpus)
-        yield error(
-            node.name,
-            "GRES",
-            f"the types name the GPUs {indices}: the indices must be NVML's, from 0 on",
-            remedy,
+        yield subject.error(
+            f"the types name the GPUs {indices}: the indices must be NVML's, from 0 on", remedy
         )
     elif len({gpu.model for gpu in gpus}) > 1:
         models = ", ".join(sorted({gpu.model for gpu in gpus}))
-        yield error(node.name, "GRES", f"GPUs of several models: {models}; a node must have one", remedy)
+        yield subject.error(f"GPUs of several models: {models}; a node must have one", remedy)
     elif bad := [gpu for gpu in gpus if gpu.shards < 2]:
-        yield error(
-            node.name,
-            "GRES",
+        yield subject.error(
             f"GPU {bad[0].index} ({model}_{bad[0].index}) has {bad[0].shards} shards: nothing can "
             "take turns on it",
             remedy,
         )
     elif len({gpu.shards for gpu in gpus}) > 1:
         counts = ", ".join(f"{model}_{gpu.index}: {gpu.shards}" for gpu in gpus)
-        yield warning(node.name, "GRES", f"the GPUs have different numbers of shards ({counts})", remedy)
+        yield subject.warning(f"the GPUs have different numbers of shards ({counts})", remedy)
     else:
-        yield ok(
-            node.name, "GRES", f"{len(gpus)} GPUs {model}_0 to {model}_{len(gpus) - 1}, {depth} shards each"
-        )
+        yield subject.ok(f"{len(gpus)} GPUs {model}_0 to {model}_{len(gpus) - 1}, {depth} shards each")
     feature = f"gandiva_{model}"
     if gpus and feature not in record.features:
-        yield error(
-            node.name,
-            "feature",
+        yield Subject(node.name, "feature").error(
             f"{feature} is missing: --gres=gpu:{model}:N of ordinary jobs finds no node",
             f"{here}: Feature={','.join([*record.features, feature])}, then scontrol reconfigure",
         )

@@ -17,7 +17,7 @@ _MIN_FOUND = 24
 
 
 def table(findings: Sequence[Finding], columns: int) -> Iterator[str]:
-    """Lines that fit the terminal; what to change stands below what was found."""
+    """Lines that fit the terminal; the change is below what was found."""
     findings, counted = _folded(findings), findings
     rows = [(f.level.value, clean(f.where), clean(f.check)) for f in findings]
     widths = [max(width(row[i]) for row in [*rows, HEADER[:3]]) for i in range(3)]
@@ -36,7 +36,7 @@ def table(findings: Sequence[Finding], columns: int) -> Iterator[str]:
 
 
 def _folded(findings: Sequence[Finding]) -> list[Finding]:
-    """Places of which the same is well share a line, so that a thousand nodes take as little room as one."""
+    """Equal findings of level ok share a line, so that a thousand nodes take as little room as one."""
     places: dict[tuple[str, str], list[str]] = {}
     for finding in findings:
         if finding.level is Level.OK:

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from controller import __version__
-from controller.checks.finding import Finding, error, ok, warning
+from controller.checks.finding import Finding, Subject
 from controller.checks.slurm_options import SlurmOptions
 from controller.nodes.installed import PLUGIN, built_for, find_plugin
 
@@ -44,6 +44,7 @@ def _text(path: Path) -> str | None:
 
 
 def _plugstack(options: SlurmOptions, host: str) -> Iterator[Finding]:
+    subject = Subject(host, "plugstack")
     path = Path(options.get("PlugStackConfig") or options.file.parent / "plugstack.conf")
     line = f"required {PLUGIN} jobside=/opt/gandiva/jobside run_dir=/run/gandiva default=off"
     place = path.parent / "plugstack.conf.d" / "gandiva.conf"
@@ -51,31 +52,25 @@ def _plugstack(options: SlurmOptions, host: str) -> Iterator[Finding]:
     try:
         lines = list(_stack_lines(path, [MAX_INCLUDES]))
     except OSError as failure:
-        yield warning(
-            host,
-            "plugstack",
+        yield subject.warning(
             f"cannot read {failure.filename}: {failure.strerror}",
             "run this check on a login node, or as root",
         )
         return
     ours = [(file, words) for file, words in lines if len(words) > 1 and Path(words[1]).name == PLUGIN]
     if not ours:
-        yield error(host, "plugstack", f"{path} loads no {PLUGIN}: sbatch knows no --gandiva", remedy)
+        yield subject.error(f"{path} loads no {PLUGIN}: sbatch knows no --gandiva", remedy)
     elif len(ours) > 1:
         files = ", ".join(str(file) for file, _ in ours)
-        yield error(
-            host, "plugstack", f"{PLUGIN} is loaded {len(ours)} times: {files}", "keep one of the lines"
-        )
+        yield subject.error(f"{PLUGIN} is loaded {len(ours)} times: {files}", "keep one of the lines")
     elif ours[0][1][0] != "required":
-        yield warning(
-            host,
-            "plugstack",
+        yield subject.warning(
             f"{ours[0][0]}: {' '.join(ours[0][1][:2])}: where the plugin is missing, a job "
             "takes GPUs out of its turn",
             f"in {ours[0][0]}: {' '.join(['required', *ours[0][1][1:]])}",
         )
     else:
-        yield ok(host, "plugstack", f"{ours[0][0]} loads {PLUGIN}")
+        yield subject.ok(f"{ours[0][0]} loads {PLUGIN}")
 
 
 def _stack_lines(path: Path, left: list[int]) -> Iterator[tuple[Path, list[str]]]:
@@ -98,30 +93,27 @@ def release_of(version: str) -> str:
 
 
 def judge_plugin(where: str, built: str, slurm: str) -> Finding:
-    """The plugin of a host against the Slurm that must load it. `built`: as the agent says it."""
+    """Whether Slurm can load a host's plugin. `built`: the release it is built for, as the agent reports
+    it."""
+    subject = Subject(where, "SPANK plugin")
     build = "make -C slurm_plugin && make -C slurm_plugin install, with that Slurm's headers"
     if built == "none":
-        return error(
-            where, "SPANK plugin", f"there is no {PLUGIN} among Slurm's plugins", f"on {where}: {build}"
-        )
+        return subject.error(f"there is no {PLUGIN} among Slurm's plugins", f"on {where}: {build}")
     if re.fullmatch(r"\d+\.\d+\.\d+", built) is None:
-        return error(where, "SPANK plugin", built, f"on {where}: {build}")
+        return subject.error(built, f"on {where}: {build}")
     if release_of(built) != release_of(slurm):
-        return error(
-            where,
-            "SPANK plugin",
-            f"{PLUGIN} was built for Slurm {built}, this is {slurm}: Slurm refuses it",
-            f"on {where}: {build}",
+        return subject.error(
+            f"{PLUGIN} was built for Slurm {built}, this is {slurm}: Slurm refuses it", f"on {where}: {build}"
         )
-    return ok(where, "SPANK plugin", f"built for Slurm {built}")
+    return subject.ok(f"built for Slurm {built}")
 
 
 def _plugin(options: SlurmOptions, host: str) -> Iterator[Finding]:
     folders = tuple(Path(word) for word in options.get("PluginDir").split(":") if word)
     plugin = find_plugin(folders)
     if plugin is None:
-        # The controller's host submits no jobs, as a rule; the nodes are looked at by their agents.
-        yield ok(host, "SPANK plugin", "none on this host; sbatch on this host knows no --gandiva")
+        # The controller's host submits no jobs, as a rule; the agents examine the nodes.
+        yield Subject(host, "SPANK plugin").ok("none on this host; sbatch on this host knows no --gandiva")
         return
     try:
         built = built_for(plugin)
@@ -134,23 +126,20 @@ def _plugin(options: SlurmOptions, host: str) -> Iterator[Finding]:
 
 
 def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding]:
+    subject = Subject(host, "job_submit")
     folder = options.file.parent
     script, module = folder / "job_submit.lua", folder / "gandiva" / "gandiva.lua"
     try:
         text, parts = _text(script), _text(module)
         settings = _text(folder / "gandiva" / "gandiva_settings.lua")
     except OSError as failure:
-        yield warning(
-            host,
-            "job_submit",
+        yield subject.warning(
             f"cannot read {failure.filename}: {failure.strerror}",
             f"run this check as root on {options.controller}",
         )
         return
     if text is None and parts is None and options.controller.split(".")[0] != host.split(".")[0]:
-        yield warning(
-            host, "job_submit", f"{script} is not on this host", f"run this check on {options.controller} too"
-        )
+        yield subject.warning(f"{script} is not on this host", f"run this check on {options.controller} too")
         return
     code = "\n".join(line.split("--")[0] for line in (text or "").splitlines())
     wanted = {
@@ -161,29 +150,28 @@ def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding
     missing = [line for word, line in wanted.items() if word not in code]
     if missing:
         found = f"there is no {script}" if text is None else f"{script} does not call the module"
-        yield error(
-            host,
-            "job_submit",
+        yield subject.error(
             f"{found}: jobs with --gandiva start as ordinary ones",
             f"in {script}: {'; '.join(missing)} (see {folder}/gandiva/job_submit.lua.example)",
         )
     else:
-        yield ok(host, "job_submit", f"{script} calls the module")
+        yield subject.ok(f"{script} calls the module")
     yield from _lua_version(host, module, parts)
     yield from _trusted(host, folder / "gandiva" / "gandiva_settings.lua", settings, user)
 
 
 def _lua_version(host: str, module: Path, text: str | None) -> Iterator[Finding]:
+    subject = Subject(host, "Lua module")
     remedy = f"on slurmctld's host: make -C slurm_plugin install of version {__version__}, restart slurmctld"
     if text is None:
-        yield error(host, "Lua module", f"there is no {module}", remedy)
+        yield subject.error(f"there is no {module}", remedy)
         return
     match = re.search(r'^M\.version = "([^"]{1,40})"', text, re.MULTILINE)
     version = match[1] if match else "unknown"
     if version != __version__:
-        yield error(host, "Lua module", f"{module} is of version {version}, this is {__version__}", remedy)
+        yield subject.error(f"{module} is of version {version}, this is {__version__}", remedy)
     else:
-        yield ok(host, "Lua module", f"version {version}")
+        yield subject.ok(f"version {version}")
 
 
 def _trusted(host: str, path: Path, text: str | None, user: str) -> Iterator[Finding]:
@@ -191,9 +179,7 @@ def _trusted(host: str, path: Path, text: str | None, user: str) -> Iterator[Fin
     words = re.findall(r'"([^"]+)"|(\d+)', match[1]) if match else []
     names = {name or number for name, number in words}
     if user not in names and _uid(user) not in names:
-        yield error(
-            host,
-            "Lua module",
+        yield Subject(host, "Lua module").error(
             f"{path} does not trust {user}: it may not bind or release jobs",
             f'in the cluster description: [gandiva] controller_users = ["{user}"], then gandiva config slurm',
         )
@@ -212,6 +198,7 @@ def _uid(user: str) -> str:
 
 
 def _script(options: SlurmOptions, key: str, host: str) -> Iterator[Finding]:
+    subject = Subject(host, key)
     name = "50-gandiva.sh"
     folder = options.file.parent / f"{key.lower()}.d"
     does = "makes" if key == "Prolog" else "removes"
@@ -222,25 +209,19 @@ def _script(options: SlurmOptions, key: str, host: str) -> Iterator[Finding]:
     paths = [Path(found) for pattern in patterns for found in _glob(pattern)]
     scripts = [path for path in paths if "gandiva" in path.name]
     if not patterns:
-        yield error(host, key, f"no {key} is set: nothing {does} the control block of a job", remedy)
+        yield subject.error(f"no {key} is set: nothing {does} the control block of a job", remedy)
     elif not paths and not Path(patterns[0]).parent.is_dir():
-        yield warning(
-            host,
-            key,
-            f"{patterns[0]} is not on this host",
-            f"see that {name} is there on every node, mode 0755",
+        yield subject.warning(
+            f"{patterns[0]} is not on this host", f"see that {name} is there on every node, mode 0755"
         )
     elif not scripts:
-        yield error(
-            host,
-            key,
-            f"{', '.join(patterns)}: no {name} among them; nothing {does} the control block",
-            remedy,
+        yield subject.error(
+            f"{', '.join(patterns)}: no {name} among them; nothing {does} the control block", remedy
         )
     elif not os.access(scripts[0], os.X_OK):
-        yield error(host, key, f"{scripts[0]} is not executable", f"chmod 755 {scripts[0]}")
+        yield subject.error(f"{scripts[0]} is not executable", f"chmod 755 {scripts[0]}")
     else:
-        yield ok(host, key, str(scripts[0]))
+        yield subject.ok(str(scripts[0]))
 
 
 # -- against the cluster's description -------------------------------------------------------------------
@@ -248,6 +229,7 @@ def _script(options: SlurmOptions, key: str, host: str) -> Iterator[Finding]:
 
 def judge_description(description: Path, options: SlurmOptions, host: str) -> Iterator[Finding]:
     """Whether Slurm's folder has what `gandiva config slurm` makes of the description."""
+    subject = Subject(host, "description")
     from controller.slurm_config.description import load
     from controller.slurm_config.errors import SlurmConfigError
     from controller.slurm_config.fragments import render
@@ -255,8 +237,8 @@ def judge_description(description: Path, options: SlurmOptions, host: str) -> It
     try:
         files = render(load(description))
     except SlurmConfigError as failure:
-        change = f"edit {description}" if description.exists() else "--cluster FILE: where is it?"
-        yield error(host, "description", str(failure), change)
+        change = f"edit {description}" if description.exists() else "name its file with --cluster"
+        yield subject.error(str(failure), change)
         return
     folder = options.file.parent
     differing = False
@@ -266,27 +248,23 @@ def judge_description(description: Path, options: SlurmOptions, host: str) -> It
         try:
             there = _text(folder / name)
         except OSError as failure:
-            yield warning(
-                host, "description", f"cannot read {folder / name}: {failure.strerror}", "run as root"
-            )
+            yield subject.warning(f"cannot read {folder / name}: {failure.strerror}", "run as root")
             continue
         if there == text:
             continue
         differing = True
         have = set((there or "").splitlines())
         lines = [line for line in text.splitlines() if line not in have and not line.startswith(("#", "--"))]
-        example = lines[0] if lines else "it has lines too many"
+        example = lines[0] if lines else "it has additional lines"
         found = (
             f"there is no {folder / name}" if there is None else f"{folder / name} differs from {description}"
         )
-        yield warning(
-            host,
-            "description",
+        yield subject.warning(
             f"{found}: {example}",
-            f"gandiva config slurm --cluster {description} --output-dir {folder} --force, unless meant so",
+            f"gandiva config slurm --cluster {description} --output-dir {folder} --force, if not intended",
         )
     if not differing:
-        yield ok(host, "description", f"{folder} has what {description} makes")
+        yield subject.ok(f"{folder} has what {description} makes")
 
 
 def _glob(pattern: str) -> list[str]:

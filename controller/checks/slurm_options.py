@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Slurm's options as slurmctld has them in force (`scontrol show config`). Pure."""
+"""Slurm's options in force, as `scontrol show config` prints them. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.checks.finding import Finding, error, ok, warning
+from controller.checks.finding import Finding, Subject
 from controller.settings.schema import ApiSettings
 
 _LINE = re.compile(r"^([A-Za-z_]+)(?:\[\d+\])?\s*= ?(.*)$")
@@ -64,18 +64,17 @@ class SlurmOptions:
 
 
 def judge_private_data(options: SlurmOptions, api: ApiSettings) -> Finding:
-    """Whether the API hides what it is meant to hide, and what Slurm hides."""
+    """Whether the API hides jobs where Slurm, or a token file, means them to be hidden."""
+    subject = Subject("slurm", "PrivateData")
     found = f"PrivateData={options.get('PrivateData') or 'none'}"
     if api.private_data:
-        return ok("slurm", "PrivateData", f"{found}, and api.private_data is on")
+        return subject.ok(f"{found}, and api.private_data is on")
     if api.token_file is None and not options.has("PrivateData", "jobs"):
-        return ok("slurm", "PrivateData", found)
+        return subject.ok(found)
     if api.token_file is not None:
         found = f"api.token_file = {api.token_file}"
-    return warning(
-        "slurm",
-        "PrivateData",
-        f"{found}, but the controller's API shows everybody the jobs of all users",
+    return subject.warning(
+        f"{found}, but the controller's API shows the jobs of all users to every user",
         "in gandiva.toml: [api] private_data = true and token_file, then systemctl restart gandiva",
     )
 
@@ -90,23 +89,23 @@ def _needed(
     options: SlurmOptions, key: str, words: tuple[str, ...], why: str, then: str
 ) -> Iterator[Finding]:
     """A list that must have these words."""
+    subject = Subject("slurm", key)
     missing = [word for word in words if not options.has(key, word)]
     found = f"{key}={options.get(key) or '(not set)'}"
     if missing:
         line = f"{key}={','.join([*options.words(key), *missing])}"
-        yield error("slurm", key, f"{found}: {why}", f"in {options.file}: {line}, {then}")
+        yield subject.error(f"{found}: {why}", f"in {options.file}: {line}, {then}")
     else:
-        yield ok("slurm", key, found)
+        yield subject.ok(found)
 
 
-def _exactly(
-    options: SlurmOptions, key: str, value: str, why: str, then: str, level: Callable[..., Finding] = error
-) -> Iterator[Finding]:
+def _exactly(options: SlurmOptions, key: str, value: str, why: str, then: str) -> Iterator[Finding]:
+    subject = Subject("slurm", key)
     found = f"{key}={options.get(key) or '(not set)'}"
     if options.get(key).lower() == value.lower():
-        yield ok("slurm", key, found)
+        yield subject.ok(found)
     else:
-        yield level("slurm", key, f"{found}: {why}", f"in {options.file}: {key}={value}, {then}")
+        yield subject.error(f"{found}: {why}", f"in {options.file}: {key}={value}, {then}")
 
 
 def _gres_types(options: SlurmOptions) -> Iterator[Finding]:
@@ -115,28 +114,25 @@ def _gres_types(options: SlurmOptions) -> Iterator[Finding]:
 
 
 def _select(options: SlurmOptions) -> Iterator[Finding]:
-    why = "only this one knows GPUs"
+    why = "only select/cons_tres schedules GPUs"
     yield from _exactly(options, "SelectType", "select/cons_tres", why, RESTART)
     key = "SelectTypeParameters"
     why = "a job could not hold shards of several GPUs"
     yield from _needed(options, key, ("MULTIPLE_SHARING_GRES_PJ",), why, RESTART)
     if not any("MEMORY" in word.upper() for word in options.words(key)):
-        yield warning(
-            "slurm",
-            key,
+        yield Subject("slurm", key).warning(
             f"{options.get(key)}: host memory is not counted, so jobs may take each other's",
             f"in {options.file}: {key}=CR_Core_Memory,MULTIPLE_SHARING_GRES_PJ,LL_SHARED_GRES, {RESTART}",
         )
 
 
 def _default_memory(options: SlurmOptions) -> Iterator[Finding]:
+    subject = Subject("slurm", "default memory")
     for key in ("DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU"):
         if options.get(key) not in ("", "UNLIMITED", "0"):
-            yield ok("slurm", "default memory", f"{key}={options.get(key)}")
+            yield subject.ok(f"{key}={options.get(key)}")
             return
-    yield warning(
-        "slurm",
-        "default memory",
+    yield subject.warning(
         "a job that names no memory gets all of its node's, and no other job can share its GPUs",
         f"in {options.file}: DefMemPerCPU=MIB (memory of a node divided by its CPUs), {RECONFIGURE}",
     )
@@ -148,30 +144,25 @@ def _job_submit(options: SlurmOptions) -> Iterator[Finding]:
 
 
 def _plugstack(options: SlurmOptions) -> Iterator[Finding]:
+    subject = Subject("slurm", "PlugStackConfig")
     if options.get("PlugStackConfig"):
-        yield ok("slurm", "PlugStackConfig", options.get("PlugStackConfig"))
+        yield subject.ok(options.get("PlugStackConfig"))
     else:
         line = f"PlugStackConfig={options.file.parent}/plugstack.conf"
-        yield error(
-            "slurm",
-            "PlugStackConfig",
-            "not set: sbatch knows no --gandiva",
-            f"in {options.file}: {line}, {RECONFIGURE}",
-        )
+        yield subject.error("not set: sbatch knows no --gandiva", f"in {options.file}: {line}, {RECONFIGURE}")
 
 
 def _processes(options: SlurmOptions) -> Iterator[Finding]:
-    why = "a suspended job's processes are stopped for certain by their control group only"
+    subject = Subject("slurm", "ConstrainDevices")
+    why = "only its control group stops all processes of a suspended job"
     yield from _exactly(options, "ProctrackType", "proctrack/cgroup", why, RESTART)
     why = "jobs can open GPUs that are not theirs"
     yield from _needed(options, "TaskPlugin", ("task/cgroup",), why, RESTART)
     folder = options.file.parent
     if options.get("ConstrainDevices").lower() == "yes":
-        yield ok("slurm", "ConstrainDevices", "ConstrainDevices=yes")
+        yield subject.ok("ConstrainDevices=yes")
     else:
-        yield error(
-            "slurm",
-            "ConstrainDevices",
+        yield subject.error(
             f"ConstrainDevices={options.get('ConstrainDevices') or '(not set)'}: jobs can open GPUs that are "
             "not theirs",
             f"in {folder}/cgroup.conf: ConstrainDevices=yes, then restart every slurmd",
@@ -179,86 +170,77 @@ def _processes(options: SlurmOptions) -> Iterator[Finding]:
 
 
 def _grace(options: SlurmOptions) -> Iterator[Finding]:
+    subject = Subject("slurm", "suspend_grace_time")
     match = re.search(r"suspend_grace_time=(\d+)", options.get("PreemptParameters"))
     seconds = int(match[1]) if match else None
     if seconds is not None and seconds <= 2:
-        yield ok("slurm", "suspend_grace_time", f"{seconds} s between SIGTSTP and the freezing of a job")
+        yield subject.ok(f"{seconds} s between SIGTSTP and the freezing of a job")
         return
     others = [w for w in options.words("PreemptParameters") if not w.startswith("suspend_grace_time")]
     line = f"PreemptParameters={','.join([*others, 'suspend_grace_time=2'])}"
     if seconds is None:
-        yield ok("slurm", "suspend_grace_time", "2 s (Slurm's default)")
+        yield subject.ok("2 s (Slurm's default)")
     else:
-        yield warning(
-            "slurm",
-            "suspend_grace_time",
+        yield subject.warning(
             f"each switch waits {seconds} s for processes that have stopped already",
             f"in {options.file}: {line}, {RECONFIGURE}",
         )
 
 
 def _preemption(options: SlurmOptions) -> Iterator[Finding]:
-    """Slurm's own suspending (gang scheduling is the same) and ours would undo each other."""
+    """Slurm's own suspending, as in gang scheduling, and the controller's would undo each other."""
+    subject = Subject("slurm", "PreemptMode")
     modes = {word.upper() for word in options.words("PreemptMode")}
     found = f"PreemptMode={options.get('PreemptMode') or 'OFF'}"
     if modes & {"GANG", "SUSPEND"}:
-        yield warning(
-            "slurm",
-            "PreemptMode",
+        yield subject.warning(
             f"{found}: Slurm suspends and resumes jobs in turn too, with their memory still on the GPUs",
             f"in {options.file}: PreemptMode=REQUEUE or OFF, {RESTART}",
         )
     else:
-        yield ok("slurm", "PreemptMode", found)
+        yield subject.ok(found)
 
 
 def _requeue(options: SlurmOptions) -> Iterator[Finding]:
+    subject = Subject("slurm", "JobRequeue")
     if options.get("JobRequeue") == "0":
-        yield warning(
-            "slurm",
-            "JobRequeue",
+        yield subject.warning(
             "JobRequeue=0: only jobs with --requeue can be moved or preempted by requeue",
             f"in {options.file}: JobRequeue=1, {RECONFIGURE}",
         )
     else:
-        yield ok("slurm", "JobRequeue", "jobs may be requeued")
+        yield subject.ok("jobs may be requeued")
 
 
 def _accounting(options: SlurmOptions) -> Iterator[Finding]:
+    subject = Subject("slurm", "accounting")
     kind = options.get("AccountingStorageType")
     if kind != "accounting_storage/slurmdbd":
-        yield error(
-            "slurm",
-            "accounting",
+        yield subject.error(
             f"AccountingStorageType={kind or '(not set)'}: without slurmdbd no user has "
-            "an AdminLevel, and sacct knows nothing",
+            "an AdminLevel, and sacct has no jobs",
             f"in {options.file}: AccountingStorageType=accounting_storage/slurmdbd, with a slurmdbd",
         )
         return
-    yield ok("slurm", "accounting", f"{kind} on {options.get('AccountingStorageHost')}")
+    yield subject.ok(f"{kind} on {options.get('AccountingStorageHost')}")
     missing = [w for w in ("gres/gpu", "gres/shard") if not options.has("AccountingStorageTRES", w)]
     if missing:
-        yield warning(
-            "slurm",
-            "AccountingStorageTRES",
+        yield Subject("slurm", "AccountingStorageTRES").warning(
             f"{', '.join(missing)} is not accounted for",
             f"in {options.file}: AccountingStorageTRES=gres/gpu,gres/shard, then restart slurmctld",
         )
 
 
 def _same_file(options: SlurmOptions) -> Iterator[Finding]:
+    subject = Subject("slurm", "configuration")
     said = options.get("HASH_VAL")
     if said.startswith("Different"):
-        yield warning(
-            "slurm",
-            "configuration",
+        yield subject.warning(
             f"{options.file} on this host is not the one slurmctld has read",
             f"make it the same on all hosts, {RECONFIGURE}",
         )
     elif said:
-        yield ok(
-            "slurm", "configuration", f"Slurm {options.release}; {options.file} is what slurmctld has read"
-        )
+        yield subject.ok(f"Slurm {options.release}; {options.file} is what slurmctld has read")
 
 
 _RULES = (
@@ -278,20 +260,17 @@ _RULES = (
 
 def judge_admin_level(reply: str, user: str) -> Finding:
     """From `sacctmgr -nP show user name=USER format=user,adminlevel`."""
+    subject = Subject("slurm", "AdminLevel")
     levels = dict(line.split("|", 1) for line in reply.splitlines() if "|" in line)
     level = levels.get(user, "")
     if level in ("Operator", "Administrator"):
-        return ok("slurm", "AdminLevel", f"{user} has AdminLevel={level}")
+        return subject.ok(f"{user} has AdminLevel={level}")
     if user not in levels:
-        return error(
-            "slurm",
-            "AdminLevel",
+        return subject.error(
             f"Slurm's accounting does not know the user {user}",
             f"sacctmgr add user {user} account=root adminlevel=operator",
         )
-    return error(
-        "slurm",
-        "AdminLevel",
+    return subject.error(
         f"{user} has AdminLevel={level or 'None'}: it may not bind, suspend or requeue jobs of others",
         f"sacctmgr modify user {user} set adminlevel=operator",
     )

@@ -47,7 +47,7 @@ Feature = Annotated[str, matching(r"[A-Za-z0-9_.-]+", 64, "letters, digits and _
 Name = Annotated[str, matching(r"[A-Za-z0-9_-]+", 64, "letters, digits and _-")]
 ConfigKey = Annotated[str, matching(r"[A-Za-z]+", 64, "letters, as Slurm's keys are")]
 ConfigValue = Annotated[str, matching(r"[^\s#]+", 1024, "a value without blanks and #")]
-"""A value on a line of slurm.conf: a blank or a # would end it and begin something else."""
+"""A value on a line of slurm.conf, which a blank or a # ends."""
 
 
 def _user(value: object) -> int | str:
@@ -64,7 +64,7 @@ User = Annotated[int | str, PlainValidator(_user)]
 
 
 class _Table(BaseModel):
-    """Unknown keys are refused: a misspelt key must not silently do nothing."""
+    """Unknown keys are errors: a misspelt key must not be ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -82,8 +82,8 @@ class Cluster(_Table):
     oversubscription_depth: Annotated[int, Field(ge=2, le=1024)] = 16
     """How many time-sliced jobs may be bound to one GPU at once (shards per GPU)."""
     default_memory_mib_per_cpu: Annotated[int, Field(ge=1)] | None = None
-    """Memory of a job that names none. Left out: what the poorest node has for each CPU. Without any
-    Slurm would give such a job a whole node's memory, and no other job could share its GPUs."""
+    """Memory of a job that requests none. Left out: the least that a node has for each CPU. Without a default
+    Slurm allocates a whole node's memory to such a job, and no other job can share its GPUs."""
     suspend_grace_seconds: Annotated[int, Field(ge=0, le=60)] = 2
     """Slurm's time between SIGTSTP and the freezing of a suspended step."""
 
@@ -97,8 +97,7 @@ class Nodes(_Table):
     gpu_model: Model | None = None
     gpus: Annotated[int, Field(ge=0, le=256)] = 0
     gpu_device: Annotated[
-        str,
-        matching(r"/dev/[A-Za-z0-9/_-]*%d", 256, "a file in /dev that ends in %d, such as /dev/nvidia%d"),
+        str, matching(r"/dev/[A-Za-z0-9/_-]*%d", 256, "a file in /dev that ends in %d, such as /dev/nvidia%d")
     ] = "/dev/nvidia%d"
     """Device file of a GPU; %d is its index on the node."""
     sockets: Annotated[int, Field(ge=1)] | None = None
@@ -154,17 +153,17 @@ class Gandiva(_Table):
     partitions: tuple[Name, ...] = ()
     """Partitions in which --gandiva is allowed; none named: all."""
     max_weight: Weight = 4.0
-    """Largest weight that counts. These three say here what `[requests]` of gandiva.toml says there: the
-    controller keeps to that one, and users are told by this one when they submit."""
+    """Largest weight that counts. These three are the same as in `[requests]` of gandiva.toml: the controller
+    applies those, and the job_submit module tells users of these at submission."""
     max_weight_by_account: Mapping[str, Weight] = {}
     max_weight_by_qos: Mapping[str, Weight] = {}
     controller_users: tuple[User, ...] = ("gandiva",)
-    """Who, besides root and SlurmUser, may release and bind held jobs: numbers, or names that /etc/passwd on
-    slurmctld's host knows."""
+    """Users, besides root and SlurmUser, who may release and bind held jobs: numbers, or names in /etc/passwd
+    of slurmctld's host."""
 
 
 class Cgroup(_Table):
-    """`[cgroup]`: what Slurm confines; devices must be, else a job can open GPUs that are not its own."""
+    """`[cgroup]`: what Slurm constrains. Without devices a job can open GPUs that are not its own."""
 
     constrain_devices: bool = True
     constrain_cores: bool = False
@@ -204,11 +203,13 @@ class ClusterDescription(_Table):
                 )
         defaults = [partition.name for partition in self.partitions if partition.default]
         if len(defaults) > 1:
-            raise ValueError(f"partitions: {' and '.join(defaults)} are both default: expected one at most")
+            raise ValueError(
+                f"partitions: {' and '.join(defaults)} have default = true: expected one at most"
+            )
         unknown = [name for name in self.gandiva.partitions if name not in partitions]
         if unknown:
             raise ValueError(
-                f"gandiva.partitions: {unknown[0]!r} is no partition: expected {', '.join(partitions)}"
+                f"gandiva.partitions: {unknown[0]!r} is not a partition: expected {', '.join(partitions)}"
             )
         if not any(group.gpus for group in self.nodes):
             raise ValueError("nodes: none has GPUs: give gpu_model and gpus for at least one [[nodes]] table")
@@ -233,8 +234,8 @@ def parse(text: str, source: str = "cluster description") -> ClusterDescription:
     """
     try:
         data = tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # (numbers of 5,000 digits, 1,000 brackets)
-        raise DescriptionError(source, [f"is no TOML: {error}"]) from error
+    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
+        raise DescriptionError(source, [f"is not TOML: {error}"]) from error
     # TOML has arrays, the frozen model has tuples; strict mode would not take one for the other.
     try:
         return ClusterDescription.model_validate(_tuples(data))
@@ -286,7 +287,7 @@ def _problem(error: Mapping[str, Any]) -> str:
         return f"{prefix}missing, and there is no default"
     message = str(error["msg"]).removeprefix("Value error, ")
     value = error["input"]
-    # Whole tables are not repeated: their message already names what disagrees.
+    # Not for tables: the message names the keys that disagree.
     shown = "" if isinstance(value, (dict, tuple, BaseModel)) else f" (got {value!r})"
     return f"{prefix}{message}{shown}"
 

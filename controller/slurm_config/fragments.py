@@ -190,7 +190,7 @@ def _plugstack(description: ClusterDescription, options: Options) -> Mapping[str
 
 
 def _hooks(options: Options) -> Mapping[str, str]:
-    """Prolog and epilog where the scripts themselves are elsewhere, so that yours may stand beside them."""
+    """Prolog and epilog that call the scripts in `slurm_files`, beside those of the site."""
     if options.slurm_files is None:
         return {}
     return {

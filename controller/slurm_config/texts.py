@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Texts of a certain form in descriptions of clusters, with errors that say the form in words."""
+"""Texts of a certain form in descriptions of clusters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 
 
 def matching(pattern: str, longest: int, words: str) -> AfterValidator:
-    """A text that the whole pattern matches; `words` say for people what that is."""
+    """A text that the whole pattern matches; errors describe it with `words`."""
     compiled = re.compile(pattern)
 
     def check(value: str) -> str:
@@ -25,4 +25,4 @@ Model = Annotated[
     str,
     matching(r"[a-z][a-z0-9]*", 32, "lower-case letters and digits, a letter first, such as a100 or rtx6000"),
 ]
-"""Slurm's types of GPUs are made of it: a100_0, a100_1, …"""
+"""GRES types are made of it: a100_0, a100_1, …"""

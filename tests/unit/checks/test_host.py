@@ -22,7 +22,7 @@ from controller.api.messages import FailedSuspendsMessage, GpusMessage, LiveJobM
 from controller.checks import gather
 from controller.checks.controller import judge_api, judge_journal
 from controller.checks.files import Account, is_controllers, judge_client, judge_permissions
-from controller.checks.finding import Finding, Level, error, ok
+from controller.checks.finding import Finding, Level, Subject
 from controller.checks.output import as_json, table
 from controller.cli.main import main
 from controller.errors import ClusterUnavailable
@@ -432,9 +432,9 @@ def test_the_command_exits_by_the_worst(
 
 def test_the_table_lines_up_and_folds_what_is_well() -> None:
     findings = [
-        *(ok(f"n{i}", "clock", "as this host's") for i in range(1, 501)),
-        error("n7", "agent", "cannot be reached: " + "word " * 30, "systemctl start sshd on n7"),
-        ok("slurm", "GresTypes", "gpu,shard\x1b[2J"),
+        *(Subject(f"n{i}", "clock").ok("as this host's") for i in range(1, 501)),
+        Subject("n7", "agent").error("cannot be reached: " + "word " * 30, "systemctl start sshd on n7"),
+        Subject("slurm", "GresTypes").ok("gpu,shard\x1b[2J"),
     ]
     lines = list(table(findings, 80))
     assert len(lines) < 12 and all(width(line) <= 80 for line in lines)

@@ -75,9 +75,9 @@ def test_defaults_are_the_documented_ones() -> None:
             "gandiva.default: Input should be 'on' or 'off'",
         ),
         ("[cluster]", "[gandiva]\nmax_weight = 101\n[cluster]", "gandiva.max_weight: "),
-        ("[cluster]", '[gandiva]\npartitions = ["x"]\n[cluster]', "'x' is no partition: expected gpu"),
+        ("[cluster]", '[gandiva]\npartitions = ["x"]\n[cluster]', "'x' is not a partition: expected gpu"),
         ("[cluster]", "[gandiva]\ncontroller_users = [true]\n[cluster]", "gandiva.controller_users[0]: "),
-        ("[cluster]", "[cluster", "is no TOML"),
+        ("[cluster]", "[cluster", "is not TOML"),
     ],
 )
 def test_each_mistake_is_named_once(old: str, new: str, expected: str) -> None:
@@ -103,7 +103,7 @@ def test_a_node_is_described_once() -> None:
 
 def test_two_default_partitions() -> None:
     text = GOOD + "default = true\n[[partitions]]\nname = 'b'\nnodes = 'n1'\ndefault = true\n"
-    with pytest.raises(DescriptionError, match="gpu and b are both default"):
+    with pytest.raises(DescriptionError, match="gpu and b have default = true"):
         parse(text)
 
 
