@@ -81,8 +81,8 @@ deb-test: env ## The packages: a cluster from them, systemd, upgrade, purge, bot
 	    RELEASE=$$release ALL=$(if $(QUICK),,1) $(PYTHON) -m pytest tests/live/test_packages.py -m live -q || exit 1; \
 	done
 
-bench: env ## Benchmarks: step() overhead, loop time, other people's simulators (HERE=1: in .venv), gap at a switch
-	@$(PYTHON) benchmarks/run.py $(if $(HERE),--here)
+bench: env ## Benchmarks: step() overhead, loop time, other people's simulators, gap at a switch
+	@$(PYTHON) benchmarks/run.py
 
 overhead: env ## What the controller costs with 8 to 10,000 jobs in a real slurmctld (10 minutes)
 	@$(PYTHON) -m benchmarks.overhead

@@ -59,11 +59,11 @@ def hand_out(args: argparse.Namespace, jobs: int, said: TextIO) -> float:
     words += ["--start-job-track", "0", "--end-job-track", str(jobs - 1), "--exp-prefix", "run"]
     sys.argv = ["simulator_simple.py", *words, "--simulator-rpc-port", str(args.ports[0])]
     program = importlib.import_module("simulator_simple")
-    make = importlib.import_module("job").Job  # (theirs: its folder `workload` is on the path by now)
+    make = importlib.import_module("job").Job  # theirs: its folder `workload` is on the path by now
     program.Workload = lambda *_, **__: Trace(args.jobs, make)  # type: ignore[attr-defined]
     runner = program.SimulatorRunner
 
-    def told(
+    def with_our_nodes(
         log: str, loads: list[float], track: tuple[int, int], _: list[str], *more: Any, **also: Any
     ) -> Any:
         also |= {"number_of_machines": args.nodes, "gpus_per_machine": args.gpus_per_node}
@@ -71,7 +71,7 @@ def hand_out(args: argparse.Namespace, jobs: int, said: TextIO) -> float:
         served.ipaddr_rm = f"localhost:{args.ports[1]}"
         return served
 
-    program.SimulatorRunner = told  # type: ignore[attr-defined]
+    program.SimulatorRunner = with_our_nodes  # type: ignore[attr-defined]
     server = program.launch_server(program.parse_args(argparse.ArgumentParser()))
     print("ready", file=said, flush=True)
     begin = time.process_time()
@@ -120,7 +120,7 @@ def main() -> int:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
         os.close(nowhere)
-        sys.path[0] = str(args.checkout)  # (as if their file was started, not this one)
+        sys.path[0] = str(args.checkout)  # as if their file was started
         if args.program == "simulator":
             found: dict[str, Any] = {"cpu_seconds": hand_out(args, len(names), said)}
         else:
