@@ -34,7 +34,7 @@ from controller.observe.observer import Observer
 from controller.observe.reading import RequestReader
 from controller.observe.requests import InvalidRequest, parse_request
 from controller.policies.assemble import make_policy
-from controller.settings import parse_settings
+from controller.settings.loading import parse_settings
 from controller.slurm.port import ClusterView
 from controller.slurm.records import original_request, slurm_job, slurm_node
 from controller.slurm.replies import any_jobs, gandiva_jobs

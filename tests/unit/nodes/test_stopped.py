@@ -12,15 +12,18 @@ from typing import Any
 from unittest.mock import AsyncMock, MagicMock
 
 import pytest
-from controller.actions import Suspend
-from controller.clock import SystemClock
-from controller.executor import Executor, ExecutorSettings
-from controller.memory import JobMemory, Memory
-from controller.observation import make_job, make_node
 
-from controller.model import GpuId, Job, JobId, Node, Phase, Request, Snapshot, SuspendMethod
+from controller.act.actions import Suspend
+from controller.act.executor import Executor
+from controller.act.settings import ExecutorSettings
+from controller.act.site import Site
+from controller.loop.clock import SystemClock
+from controller.model import GpuId, Job, JobId, Node, Phase, Placement, Request, Size, Snapshot, SuspendMethod
 from controller.nodes.protocol import NodePhase
 from controller.nodes.remote import RemoteNodes
+from controller.observe.jobs import make_job
+from controller.observe.memory import JobMemory, Memory
+from controller.observe.nodes import make_node
 from controller.slurm.port import JobState, SlurmGpu, SlurmNode
 
 from .conftest import CONTEXT_BYTES, MIB, NODE, ROOT, Rig, eventually, job_sample, sample
@@ -40,6 +43,7 @@ time.sleep(60)
 """
 """Another process of the job, without a session: it wants its GPU when nobody expects it."""
 GPU_0 = frozenset({GpuId(NODE, 0)})
+REQUEST = Request(size=Size.exactly(1))
 
 SLURM_NODE = SlurmNode(
     name=NODE,
@@ -54,14 +58,15 @@ SLURM_NODE = SlurmNode(
 )
 
 
-class Site:
+class Scene:
     """Jobs 2 and 3 on GPU 0, and an executor in suspend mode `node`."""
 
     def __init__(self, rig: Rig, nodes: RemoteNodes) -> None:
         self.rig, self.nodes = rig, nodes
         self.recorder: Any = MagicMock()
         settings = ExecutorSettings(suspend_in_slurm=False, default_method=SuspendMethod.COOPERATIVE)
-        self.executor = Executor(AsyncMock(), nodes, SystemClock(), Memory(), self.recorder, settings)
+        site = Site(AsyncMock(), nodes, SystemClock(), Memory(), self.recorder, settings)
+        self.executor = Executor(site)
 
     async def start(self) -> int:
         """Job 2 with its second process; returns the pid of that."""
@@ -75,8 +80,15 @@ class Site:
         return other.pid
 
     async def suspend(self) -> None:
-        job = Job(JobId(2), "alice", Request(1), Phase.RUNNING, 0.0, binding=GPU_0, running_on=GPU_0)
-        snapshot = Snapshot(0.0, {NODE: Node(NODE, ())}, {job.id: job})
+        job = Job(
+            id=JobId(2),
+            user="alice",
+            request=REQUEST,
+            submit_time=0.0,
+            phase=Phase.RUNNING,
+            placement=Placement(GPU_0, GPU_0),
+        )
+        snapshot = Snapshot(time=0.0, nodes={NODE: Node(name=NODE, gpus=())}, jobs={job.id: job})
         self.executor.sync(snapshot)
         self.executor.apply([Suspend(job.id, "its turn is over")], snapshot)
         assert await self.executor.drain(30.0)
@@ -92,7 +104,7 @@ def state(pid: int) -> str:
 
 def test_no_process_of_a_suspended_job_can_come_back_to_its_gpu(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
-        site = Site(rig, nodes)
+        site = Scene(rig, nodes)
         other = await site.start()
         await site.suspend()
         assert site.outcome() == ("done", "")
@@ -111,7 +123,7 @@ def test_memory_taken_between_the_offload_and_the_stop_is_seen(rig: Rig) -> None
     """The job keeps its GPU then, and runs on."""
 
     async def scenario(nodes: RemoteNodes) -> None:
-        site = Site(rig, nodes)
+        site = Scene(rig, nodes)
         await site.start()
         offload = nodes.offload
 
@@ -137,7 +149,7 @@ def test_memory_taken_between_the_offload_and_the_stop_is_seen(rig: Rig) -> None
 @pytest.mark.parametrize("next_job_runs", [False, True])
 def test_memory_that_comes_back_later_holds_the_gpu_and_names_the_job(rig: Rig, next_job_runs: bool) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
-        site = Site(rig, nodes)
+        site = Scene(rig, nodes)
         other = await site.start()
         await site.suspend()
         if next_job_runs:
@@ -154,7 +166,7 @@ def test_memory_that_comes_back_later_holds_the_gpu_and_names_the_job(rig: Rig, 
             )
             for number in (2, 3)
         }
-        job = make_job(jobs[2], Request(1), {NODE: seen}, JobMemory(), lambda _qos: 0, 0.0)
+        job = make_job(jobs[2], REQUEST, {NODE: seen}, GPU_0, JobMemory(), None, 0, 0.0)
         assert job.phase is Phase.STUCK, "the job counts as off its GPU"
         node = make_node(SLURM_NODE, seen, jobs)
         assert not node.gpus[0].healthy, "the GPU would be given to others"
