@@ -45,7 +45,13 @@ ROOMS = (
 """From the lowest to the highest: a room imports itself and lower ones. Rooms in one line do not import each
 other."""
 
-OF_THE_AGENT = ("controller.agent", "controller.nodes.protocol", "checkpointing", "gandiva")
+OF_THE_AGENT = (
+    "controller.agent",
+    "controller.nodes.protocol",
+    "controller.nodes.installed",
+    "checkpointing",
+    "gandiva",
+)
 """What the agent may import. The version, `controller.__version__`, besides."""
 
 WORDS = frozenset({"partial", "concurrent", "keeps_jobs", "keeps_steps", "told", "untold", "reads_accrual"})
@@ -100,7 +106,7 @@ def test_nothing_lies_loose(controller: dict[str, Module]) -> None:
     assert loose == ["errors.py"]
 
 
-def test_the_agent_shares_only_the_protocol(known: dict[str, Module]) -> None:
+def test_the_agent_shares_the_protocol_and_what_checks_look_at(known: dict[str, Module]) -> None:
     found = set()
     for name, module in known.items():
         if not _within(name, "controller.agent"):
