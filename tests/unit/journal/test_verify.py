@@ -75,7 +75,7 @@ def test_every_rule_is_checked(
     connection.close()
     assert main(["journal", "verify", str(path)]) == 1
     out = capsys.readouterr().out
-    assert words in out and out.endswith("It is damaged or wrong.\n")
+    assert words in out and out.endswith("The journal is damaged.\n")
 
 
 def test_old_slices_may_be_gone(path: Path) -> None:

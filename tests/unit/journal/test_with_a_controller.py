@@ -22,19 +22,19 @@ def test_jobs_take_turns_and_end_on_a_full_disk(tmp_path: Path) -> None:
         controller = world.start()
         await asyncio.sleep(5)
         assert world._journal is not None
-        connection = world._journal._connection
+        connection = world._journal._store.file.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
         for number in range(100):
             world._journal.record_event(0.0, None, None, "pad", f"{number} " + "x" * 1900)
         await world.until_ended(jobs, 400)
-        (trouble,) = [text for text in controller.troubles if "journal" in text]
+        (trouble,) = [text for text in controller.problems.sentences if "journal" in text]
         assert "free space" in trouble and "the cluster is led on" in trouble
-        suspends = [action for tick in world.ticks for action in tick.actions if isinstance(action, Suspend)]
+        suspends = [action for turn in world.turns for action in turn.actions if isinstance(action, Suspend)]
         assert len(suspends) >= 6
         connection.execute("PRAGMA max_page_count = 100000")
         await asyncio.sleep(3)
-        assert controller.troubles == ()
+        assert controller.problems.sentences == ()
         await world.stop()
 
     run_virtual(scenario())
@@ -52,7 +52,7 @@ def test_a_controller_killed_on_a_full_disk_leaves_no_job_suspended(tmp_path: Pa
         world.start()
         await asyncio.sleep(5)
         assert world._journal is not None
-        connection = world._journal._connection
+        connection = world._journal._store.file.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
         await asyncio.sleep(30)
