@@ -179,7 +179,7 @@ class Answers:
             problems.append(str(error))
         if problems and not sees_jobs:
             problems = [
-                f"{len(problems)} of them, shown to callers with the controller's token: they may name jobs"
+                f"{len(problems)} of them, for callers with the controller's token: they may name jobs"
             ]
         return _json(
             StatusMessage(

@@ -13,8 +13,8 @@ Examine an installation from the controller's host: Slurm's options and files,
 the GPUs as Slurm and as the nodes have them, the agents, clocks, permissions,
 the journal, the API. Says what is wrong and which line to change. Changes
 nothing, and works when the controller does not run. Run it as root or as the
-daemon's user: others may not read the key to the nodes. On login nodes anybody
-may run it; it leaves out there what is the controller's alone.
+daemon's user: others may not read the key to the nodes. Any user may run it on
+a login node, where it leaves out the controller's own files and the agents.
 
 Exit status 0: all is well; 1: warnings; 2: errors."""
 
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
     from controller.checks.output import as_json, table
     from controller.settings.loading import settings_path
 
-    # What the SSH library has to say about broken connections is in the findings already.
+    # Messages of the SSH library about broken connections are in the findings.
     for name in ("paramiko", "controller", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     request = Request(

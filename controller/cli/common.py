@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the subcommands share. Imports nothing that is slow: `gandiva --help` must come at once."""
+"""Options that several subcommands have. Imports nothing slow, for the sake of `gandiva --help`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that asks the controller."""
+    """The options of every client of the controller's API."""
     add_config(parser)
     parser.add_argument("--url", metavar="URL", help="the controller's API, instead of what the settings say")
     parser.add_argument(
@@ -62,7 +62,7 @@ def positive_seconds(text: str) -> float:
 
 
 def count(text: str) -> int:
-    """A number of things on the command line."""
+    """A count on the command line."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 100_000):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 100000")
     return int(text)
@@ -72,7 +72,7 @@ def job_number(text: str) -> int:
     """Slurm's number of a job."""
     if not (text.isascii() and text.isdigit() and len(text) <= 10):
         raise argparse.ArgumentTypeError(
-            f"{text!r} is not a job id: Slurm's number of the job is wanted (for an array task its JobIDRaw)"
+            f"{text!r} is not a job id: expected Slurm's number of the job (for an array task its JobIDRaw)"
         )
     return int(text)
 

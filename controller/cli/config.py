@@ -12,7 +12,7 @@ from controller.cli.common import Subparsers, add_config, new_parser
 
 _EXAMPLES = """\
   gandiva config sample > gandiva.toml   every key, to be edited
-  gandiva config check gandiva.toml      is it all right?
+  gandiva config check gandiva.toml      is it valid?
   gandiva config show                    what is in force
   gandiva config slurm --cluster cluster.toml
                                          gres.conf and slurm.conf parts"""

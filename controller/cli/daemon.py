@@ -8,13 +8,13 @@ import argparse
 from controller.cli.common import Subparsers, add_config, new_parser
 
 _DESCRIPTION = """\
-Run the Gandiva controller: it looks at Slurm and at the GPU nodes, decides
-which jobs are on which GPUs, and carries that out. One leads, others wait to
-take over. SIGHUP reads the settings again; SIGTERM ends it, and jobs go on as
-they are (or as daemon.at_stop says)."""
+Run the Gandiva controller: it observes Slurm and the GPU nodes, decides which
+jobs are on which GPUs, and carries that out. One leads, others are on standby.
+SIGHUP reads the settings again; SIGTERM ends it, and jobs go on as they are
+(or as daemon.at_stop says)."""
 
 _EXAMPLES = """\
-  systemctl start gandiva                     the usual way
+  systemctl start gandiva                     as a service
   gandiva daemon -D --config ./gandiva.toml   in the foreground"""
 
 
@@ -25,14 +25,14 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         "-D",
         "--foreground",
         action="store_true",
-        help="stay in the foreground (for systemd and for trying things out)",
+        help="stay in the foreground (for systemd and for tests)",
     )
     add_config(parser)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Returns when the daemon has ended (or, without -D, is in the background)."""
+    """Returns when the daemon has ended or, without -D, is in the background."""
     from controller.cli.outputs import refuse_inputs
     from controller.daemon.background import run as run_daemon
     from controller.settings.loading import load_settings, settings_path

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Where `gandiva-agent` and `gandiva-cluster` start: a missing extra is one line, as `gandiva` has it."""
+"""The entry points of `gandiva-agent` and `gandiva-cluster`: a missing extra is one line, as in `gandiva`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def cluster() -> int:
 
 
 def _run(program: str, extra: str, module: str, *needed: str) -> int:
-    """Its `main`, if all of it is there: `needed` are modules that it loads later."""
+    """Run its `main`. `needed`: modules that it loads later, and whose absence is to be found now."""
     try:
         for name in needed:
             importlib.import_module(name)

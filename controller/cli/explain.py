@@ -20,8 +20,8 @@ MAX_TASKS = 20
 
 _DESCRIPTION = """\
 Why a job waits, runs, was suspended or moved: the controller's reason now,
-what to do about it, who is on the GPUs it waits for, and its last decisions,
-times on GPUs and events."""
+what to do about it, which jobs share its GPUs or are on those it waits for,
+and its last decisions, times on GPUs and events."""
 
 _EXAMPLES = """\
   gandiva explain 1234
@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
         if "_" in word and not chosen:
             raise GandivaError(
                 f"Slurm knows no job {word} any more (or scontrol does not answer here): "
-                f"sacct -X -o JobIDRaw -j {word} tells its number"
+                f"sacct -X -o JobIDRaw -j {word} prints its number"
             )
         for job_id in chosen or [int(word)]:
             if not first and not args.json:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Each role has an extra of its own (`pyproject.toml`): what a program says when it is not installed.
+"""Each role has an extra of its own (`pyproject.toml`), which programs name where it is not installed.
 
-Imports nothing but the standard library, at once and later: this is what runs when the rest cannot.
+Imports the standard library only: it must work where the dependencies are missing.
 """
 
 from __future__ import annotations

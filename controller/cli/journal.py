@@ -11,13 +11,13 @@ from controller.cli.common import Subparsers, add_config, new_parser
 
 _DESCRIPTION = """\
 Look after the controller's journal, as root or as the user of the controller.
-It needs no care: what is old is deleted, a damaged file is replaced."""
+Old rows are deleted and a damaged file is replaced without this command."""
 
 _VERIFY = """\
 Check a journal: the file itself, its schema, and what must hold between its
 rows (no job in two slices at once, totals equal to the sums of slices).
 Changes nothing and may be used while the controller runs. Exit status 0: all
-is well; 1: something is not, or it cannot be read."""
+is well; 1: there are problems, or it cannot be read."""
 
 _VACUUM = """\
 Delete what is older than journal.retention_days and journal.detail_days, and
@@ -35,8 +35,8 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     parser = new_parser(subparsers, "journal", "look after the controller's journal", _DESCRIPTION, _EXAMPLES)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     for name, summary, text, run in (
-        ("verify", "check it", _VERIFY, run_verify),
-        ("vacuum", "give space back", _VACUUM, run_vacuum),
+        ("verify", "check its consistency", _VERIFY, run_verify),
+        ("vacuum", "free space", _VACUUM, run_vacuum),
     ):
         action = new_parser(actions, name, summary, text, "")
         action.add_argument(
@@ -74,12 +74,12 @@ def run_verify(args: argparse.Namespace) -> int:
         print(f"{found.path}: schema {found.schema}, {found.size_bytes / 2**20:.1f} MiB, {rows}")
         for problem in found.problems:
             print(f"  problem  {problem}")
-        print("It is damaged or wrong." if found.problems else "It is in order.")
+        print("The journal is damaged." if found.problems else "The journal is consistent.")
     return 1 if found.problems else 0
 
 
 def run_vacuum(args: argparse.Namespace) -> int:
-    """Do it and print what it brought."""
+    """Do it, and print how much space it freed."""
     from controller.journal.vacuum import vacuum
     from controller.settings.loading import load_settings, settings_path
 

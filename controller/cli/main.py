@@ -37,7 +37,7 @@ Settings are in gandiva.toml(5)."""
 
 
 def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """The parser. `arguments` tells it which rarely needed parts to load."""
+    """The parser. By `arguments` it loads the parts that are needed."""
     parser = argparse.ArgumentParser(
         prog="gandiva",
         description=_DESCRIPTION,
@@ -46,11 +46,11 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     parser.add_argument("-V", "--version", action="version", version=f"gandiva {__version__}")
-    # (With a prog of its own argparse needs no width of the terminal, and for that half of shutil.)
+    # With `prog` argparse does not load shutil for the width of the terminal.
     subparsers = parser.add_subparsers(
         title="commands", metavar="COMMAND", dest="command", required=True, prog="gandiva"
     )
-    # A command that is named at once needs none of the others.
+    # A command that comes first needs none of the others.
     for name in arguments[:1] if set(arguments[:1]) & set(COMMANDS) else COMMANDS:
         options = {"with_slurm": "slurm" in arguments} if name == "config" else {}
         importlib.import_module(f"controller.cli.{name}").add_parser(subparsers, **options)
@@ -60,13 +60,13 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command. Exit status: 0 done, 1 failed (one message on standard error), 2 wrong usage."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    # Pydantic would look through all installed packages for plugins, and load what it finds.
+    # Without it pydantic searches all installed packages for plugins, and loads them.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")
-    # At its end the interpreter would look through all objects for garbage, just before it gives all back.
+    # Without it the interpreter collects garbage just before it exits.
     atexit.register(gc.freeze)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            # Names may have characters that the terminal has not.
+            # Names may have characters that the terminal's encoding lacks.
             stream.reconfigure(errors="replace")
     try:
         args = build_parser(arguments).parse_args(arguments)
@@ -81,13 +81,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(missing(error, f"gandiva {command}", OF_COMMANDS[command]), file=sys.stderr)
         return 1
     except PermissionError as error:
-        # Of a file that somebody named, or that is not for everybody: no reason for a traceback.
-        print(f"gandiva: {error.filename or 'something'}: {error.strerror}", file=sys.stderr)
+        print(f"gandiva: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # The reader (less, head) has seen enough. Nothing may be flushed to it at exit.
+        # The reader, such as less or head, has ended: nothing can be flushed to it at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Files that commands write: looked at before anything is done, and never one that is read."""
+"""Files that commands write: checked before any work, and never one of the inputs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def output_path(text: str) -> Path:
 
 
 def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
-    """Raises GandivaError where a result could not be written, or where it would overwrite what is read.
+    """Raises GandivaError where a file could not be written, or would overwrite an input.
 
-    Both by the option that names them; None: not given.
+    Files are by the option that names them; None: not given.
     """
     for option, path in outputs.items():
         if path is not None:
@@ -37,8 +37,8 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path 
 
 
 def refuse_inputs(option: str, path: Path, inputs: Mapping[str, Path | None]) -> None:
-    """Raises GandivaError if writing `path` would overwrite one of the inputs, by whatever name: a relative
-    path, a link, a hard link, a file that is open already."""
+    """Raises GandivaError if writing `path` would overwrite one of the inputs, also through a relative path
+    or a link."""
     for name, read in inputs.items():
         if read is not None and _same_file(path, read):
             raise GandivaError(
@@ -48,7 +48,7 @@ def refuse_inputs(option: str, path: Path, inputs: Mapping[str, Path | None]) ->
 
 
 def _same_file(one: Path, other: Path) -> bool:
-    """Whether both are there and are one file. (Devices and pipes are not overwritten.)"""
+    """Whether the two are one regular file."""
     try:
         found = one.stat()
         return stat.S_ISREG(found.st_mode) and os.path.samestat(found, other.stat())

@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Jobs under Gandiva and the GPU time they got, with the options of sacct.
-Without options: your own jobs that were there since midnight. With -j: these
-jobs, whoever's and whenever. Root sees everybody's jobs.
+Without options: your own jobs since midnight, and for root those of all users.
+With -j: these jobs, of any user and at any time.
 
 The numbers come from the controller; final states, exit codes and array
 indices from sacct where it answers."""
 
 _EXAMPLES = """\
   gandiva report                            your jobs of today
-  gandiva report -a -S now-2hours -s CD,F   everybody's, completed or failed
+  gandiva report -a -S now-2hours -s CD,F   all users' jobs, completed or failed
   gandiva report -j 1234,1240 -l            two jobs, all columns
   gandiva report -u alice -o JobID,GPUTime,Share,Reason%-60
   gandiva report -a -S 2024-05-01 -E 2024-06-01 -P > may.txt
@@ -153,7 +153,7 @@ def _inputs(args: argparse.Namespace) -> dict[str, Path | None]:
 
     inputs: dict[str, Path | None] = {"--config": settings_path(args.config), "--journal": args.journal}
     if args.journal is not None:
-        # (SQLite keeps what was written last in files of their own.)
+        # SQLite keeps the latest changes in files of their own.
         inputs |= {f"--journal{end}": Path(f"{args.journal}{end}") for end in ("-wal", "-shm")}
     return inputs
 
@@ -197,7 +197,7 @@ def _accounting(job_ids: list[int]) -> dict[int, Accounting]:
     try:
         return dict(ask_sacct(job_ids))
     except SacctFailed as error:
-        # Only where there is a Slurm whose word is missing; elsewhere nobody expects it.
+        # A host without sacct has no accounting to miss.
         if "there is no" not in str(error):
             print(f"gandiva: {error}; reporting without it", file=sys.stderr)
         return {}

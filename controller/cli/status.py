@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`gandiva status`: how the controller is doing."""
+"""`gandiva status`: the state of the controller."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import argparse
 from controller.cli.common import Subparsers, add_client, client, new_parser
 
 _DESCRIPTION = """\
-How the controller is doing: its last turn, nodes, GPUs and jobs by state,
-what is wrong, and the last events. Exit status 0: it works; 1: it does not
-answer, or something is wrong."""
+The state of the controller: its last turn, nodes, GPUs and jobs by state,
+problems, and the last events. Exit status 0: it works; 1: it does not answer,
+or it has problems."""
 
 _EXAMPLES = """\
   gandiva status
@@ -19,7 +19,7 @@ _EXAMPLES = """\
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
     """Add it to the commands."""
-    parser = new_parser(subparsers, "status", "how the controller is doing", _DESCRIPTION, _EXAMPLES)
+    parser = new_parser(subparsers, "status", "the state of the controller", _DESCRIPTION, _EXAMPLES)
     parser.add_argument("--json", action="store_true", help="as JSON")
     add_client(parser)
     parser.set_defaults(run=run)

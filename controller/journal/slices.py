@@ -42,8 +42,7 @@ class Slices(State):
             try:
                 places[JobId(job_id)] = gpu_set(gpus)
             except (ValueError, AttributeError):
-                words = "journal %s: job %s: no GPUs: %.80r; going on without it"
-                log.error(words, self._store.path, job_id, gpus)
+                log.error("journal %s: job %s: no GPUs: %.80r; left out", self._store.path, job_id, gpus)
         return places
 
     def close_open_slices(self, time: float) -> list[JobId]:

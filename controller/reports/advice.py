@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What to do about a job: one sentence for each place that it can be in."""
+"""What a user can do about a job, for each state that it can be in."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ _BY_STATE = {
 
 
 def why_not_eligible(slurm: SlurmJob | None) -> str:
-    """Why Slurm would not start a job that Gandiva has not taken in yet.
+    """Why Slurm would not start a job that is not eligible yet.
 
-    The reason in Slurm is nearly always the hold by which Gandiva keeps its jobs, so it is looked for
-    elsewhere; a user's own hold is a begin time from 2100 on (docs/slurm-facts.md).
-    """
+    Slurm's reason is nearly always the hold by which Gandiva keeps its jobs, so other fields are read; a
+    user's own hold is a begin time from 2100 on (docs/slurm-facts.md)."""
     if slurm is None:
         return ""
     if slurm.dependency:
@@ -47,16 +46,16 @@ def why_not_eligible(slurm: SlurmJob | None) -> str:
         return "held by an operator (scontrol hold)"
     if slurm.eligible_time and slurm.reason in ("JobHeldUser", "BeginTime"):
         return f"not to begin before {slurm.eligible_time}"
-    return f"Slurm says {slurm.reason}" if slurm.reason not in ("", "JobHeldUser") else ""
+    return f"Slurm's reason: {slurm.reason}" if slurm.reason not in ("", "JobHeldUser") else ""
 
 
 def held_by_user(slurm: SlurmJob) -> bool:
-    """Whether its owner holds it."""
+    """Whether its user holds it."""
     return slurm.eligible_time[:10] >= "2099-12-31"
 
 
 def not_started_by_slurm(events: Sequence[EventMessage]) -> str:
-    """Slurm's reason, where the last try to start the job failed because Slurm did not; else empty."""
+    """Slurm's reason, where it did not start the job at the last attempt; else empty."""
     if not events or events[-1].kind != "place-failed":
         return ""
     match = _REASON.search(events[-1].message)
@@ -67,7 +66,7 @@ def _about_reason(reason: str) -> str:
     if reason.startswith(LIMIT_REASONS):
         return (
             f"a limit of your account or QOS is reached ({reason}): it starts when others of your jobs have "
-            "ended. Resting ones count, and a job that joins a shared server counts a shard of each GPU "
+            "ended. Suspended ones count, and a job on a shared server counts a shard of each GPU "
             "there: sacctmgr show assoc where user=$USER, sacctmgr show qos"
         )
     if "eserved" in reason or reason in ("Priority", "Resources"):
@@ -79,7 +78,7 @@ def _about_reason(reason: str) -> str:
 
 
 def cannot_be_suspended(failed: FailedSuspendsMessage) -> str:
-    """Since when, why, and what follows."""
+    """Since when, why, and what follows, as text."""
     attempts = units.several(failed.tries, "attempt")
     follows = {"requeue": "it is requeued next", "cancel": "it is cancelled next"}
     return (
@@ -91,8 +90,8 @@ def cannot_be_suspended(failed: FailedSuspendsMessage) -> str:
 def next_step(
     job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None, refused: str = ""
 ) -> str:
-    """What the user can do; empty: nothing worth saying. `refused`: why Slurm did not start it at the last
-    try (`not_started_by_slurm`)."""
+    """What the user can do; empty: nothing. `refused`: why Slurm did not start it at the last attempt
+    (`not_started_by_slurm`)."""
     if live is None:
         return _BY_STATE.get(job.state.split()[0] if job and job.state else "", "")
     if live.phase == "ineligible":
@@ -100,7 +99,7 @@ def next_step(
             return f"scontrol release {live.job_id}"
         if slurm is not None and slurm.reason == "JobHeldAdmin":
             return "ask the operator who holds it"
-        return "nothing: Gandiva takes it in when Slurm would start it"
+        return "nothing: Gandiva schedules it once Slurm would start it"
     if live.phase in ("queued", "starting") and (advice := _about_reason(refused)):
         return advice
     if live.phase == "running" and (live.failed_suspends is not None or not live.suspendable):

@@ -80,7 +80,7 @@ COLUMNS: tuple[Column, ...] = (
         left=True,
     ),
     _column("Partition", 10, lambda r: r.job.partition, "Partition."),
-    _column("Phase", 10, lambda r: r.job.phase or "", "What the controller is doing with it now."),
+    _column("Phase", 10, lambda r: r.job.phase or "", "Where the controller has it now."),
     _column("Reason", 40, lambda r: r.job.reason, "Why the controller did what it did last.", left=True),
     _column("ReqWeight", 9, lambda r: units.number(r.weight_asked), "Weight its user asked for."),
     _column("RunTime", 11, lambda r: units.duration(r.job.run_seconds), "Time on GPUs."),

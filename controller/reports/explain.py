@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`gandiva explain`: why a job waits, runs or moved, in words."""
+"""`gandiva explain`: why a job waits, runs or moved, as text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from controller.reports.text import clean, fit, gpu_list, width
 
 _PHASES = {
     "queued": "waits in the queue",
-    "ineligible": "is not to start yet (dependency, begin time, or held by its user)",
+    "ineligible": "is not eligible yet (dependency, begin time, or held by its user)",
     "starting": "is being started",
     "running": "is on its GPUs",
     "yielded": "is off its GPUs and waits for its turn (Slurm says RUNNING)",
@@ -34,8 +34,8 @@ _PHASES = {
 def explain(
     answer: ExplainMessage, *, rows: int, columns: int, slurm: SlurmJob | None = None
 ) -> Iterator[str]:
-    """Lines for a terminal of `columns`; at most `rows` decisions, slices and events each. `slurm`: what
-    Slurm says of the job, where it was asked."""
+    """Lines for a terminal of `columns`; at most `rows` decisions, slices and events each. `slurm`: the job
+    as Slurm has it, where scontrol answers."""
     job, live = answer.job, answer.live
     yield from _wrapped("", _headline(job, live, slurm), columns)
     yield from _facts(answer, columns, slurm)
@@ -65,7 +65,7 @@ def explain(
 
 
 def ordinary(slurm: SlurmJob, columns: int) -> Iterator[str]:
-    """A job that the controller does not know, but Slurm does."""
+    """A job that Slurm knows and the controller does not."""
     kind = (
         "is a Gandiva job that the controller does not know" if slurm.gandiva else "is an ordinary Slurm job"
     )
@@ -192,7 +192,7 @@ def _entry(time: float, what: str, where: str, why: str, columns: int) -> Iterat
 
 
 def _wrapped(head: str, text: str, columns: int) -> Iterator[str]:
-    """Text after a head, going on below itself. A head too long for that has the text on lines of its own."""
+    """Text after a head, with hanging indent. After a long head the text is on lines of its own."""
     indent = width(head)
     if columns - indent < 24 and text:
         yield head.rstrip()

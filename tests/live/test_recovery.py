@@ -192,7 +192,7 @@ def test_a_damaged_journal_costs_no_job_anything(site: Site) -> None:
     status = site.cluster.exec("login", ["gandiva", "status"], user="alice", check=False)
     assert status.exit_code == 1 and "problem" in status.stdout and "set aside as" in status.stdout
     verified = site.cluster.exec("ctl", ["gandiva", "journal", "verify"], user="gandiva")
-    assert verified.stdout.endswith("It is in order.\n")
+    assert verified.stdout.endswith("The journal is consistent.\n")
     (aside,) = site.cluster.exec(
         "ctl", "ls /var/lib/gandiva/*.damaged-* | grep -v -e -wal -e -shm"
     ).stdout.split()

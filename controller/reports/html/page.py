@@ -2,7 +2,7 @@
 """One HTML file without external resources, which runs its own script only.
 
 Text from users, such as job names, reaches the page as JSON in which `<` cannot occur; the script shows it as
-text only, and the page's content security policy allows the one script whose digest it names. """
+text only, and the page's content security policy allows the one script whose digest it names."""
 
 from __future__ import annotations
 

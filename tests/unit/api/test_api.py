@@ -567,7 +567,7 @@ def test_few_answers_are_made_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
         client.start()
         assert busy.acquire(timeout=30)
     refused = made.get("/v1/jobs", {})
-    assert refused.status == 503 and b"too many ask at once" in refused.body
+    assert refused.status == 503 and b"too many requests at once" in refused.body
     assert made.get("/healthz", {}).status == 200
     go.set()
     for client in clients:

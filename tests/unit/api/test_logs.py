@@ -121,14 +121,16 @@ SUBJECT = re.compile(
 )
 OTHERWISE = {
     # The error's own text names what it is about, and what to do.
-    ("daemon.py", "%s"), ("writer.py", "%s"), ("agent.py", "%s %s: a bug"),
+    ("background.py", "%s"), ("store.py", "%s"), ("file.py", "%s; going on"), ("memory.py", "%s; policy"),
+    ("main.py", "%s %s: a bug"),
     ("looking.py", "%s; try nvidia-smi"), ("looking.py", "%s; its GPUs"),
     ("lanes.py", "work for %s"), ("lease.py", "%s: %s"),
     # All operations, or all files, at once.
-    ("daemon.py", "this controller does not lead any more"), ("loop.py", "the wall clock was stepped"),
+    ("daemon.py", "this controller does not lead any more"), ("accounting.py", "the wall clock was stepped"),
+    ("keeping.py", "what was measured of models cannot be read"),
     ("stopping.py", "some operations were still under way"),
     ("stopping.py", "not all jobs could be released"),
-    ("stopping.py", "jobs are not released"), ("agent.py", "gave up on work in flight"),
+    ("stopping.py", "jobs are not released"), ("main.py", "gave up on work in flight"),
     ("gpustat.py", "the record of owner files is damaged"), ("server.py", "API: cannot answer"),
 }  # fmt: skip
 

@@ -41,7 +41,7 @@ def text(answer: ExplainMessage, slurm: SlurmJob | None = None) -> str:
         (SlurmJob(9, reason="JobHeldUser", dependency="afterok:7(x)"), "waits for other", "nothing"),
         (SlurmJob(9, reason="JobHeldUser", eligible_time="2026-01-01T10"), "not to begin before", "nothing"),
         (SlurmJob(9, reason="JobHeldUser"), "", "nothing"),
-        (SlurmJob(9, reason="AssocGrpGRES"), "Slurm says AssocGrpGRES", "nothing"),
+        (SlurmJob(9, reason="AssocGrpGRES"), "Slurm's reason: AssocGrpGRES", "nothing"),
         (None, "", "nothing"),
     ],
 )  # fmt: skip
