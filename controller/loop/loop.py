@@ -119,6 +119,7 @@ class Controller:
         """Jobs of the last turn's actions: each is looked at until none is needed any more."""
         self._accounting.recall(journal, self.observer.measured.utilization)
         self._keeping.recall()
+        self._policy_memory.recall()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Take turns until `stop` is set. What is under way then is waited for by the caller."""
@@ -136,6 +137,11 @@ class Controller:
         """Decide by another policy, or the same with other settings, from the next turn on."""
         if name != self._parts.policy_name:
             self._policy_memory = PolicyMemory(self._journal, name)
+            try:
+                self._policy_memory.recall()
+            except JournalError as error:
+                words = f"policy {name} begins with nothing remembered"
+                self.problems.begin("journal", f"{error}; {words}")
         self._parts.policy_name, self._parts.policy = name, policy
         self.observer.resync()
         self.pace.poke()

@@ -3,30 +3,20 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
-from controller.errors import JournalError
 from controller.journal.port import JournalPort
 from controller.model import JobId, Memory, Note
-
-log = logging.getLogger(__name__)
 
 
 class PolicyMemory:
     """The memory of one policy, by its name."""
 
     def __init__(self, journal: JournalPort, policy_name: str) -> None:
-        """Begins with what the journal has; with nothing where that cannot be read."""
+        """Begins with nothing: see `recall`."""
         self._journal, self._name = journal, policy_name
         self._common: dict[str, Any] = {}
         self._notes: dict[JobId, Note] = {}
-        try:
-            common = journal.load_state(self._key)
-            self._common = common if isinstance(common, dict) else {}
-            self._notes = journal.notes(policy_name)
-        except JournalError as error:
-            log.error("%s; policy %s begins with nothing remembered", error, policy_name)
 
     @property
     def _key(self) -> str:
@@ -36,6 +26,12 @@ class PolicyMemory:
     def memory(self) -> Memory:
         """All of it, as it is now: later changes make another one."""
         return Memory(self._common, self._notes)
+
+    def recall(self) -> None:
+        """What the journal has. Raises JournalError."""
+        common = self._journal.load_state(self._key)
+        notes = self._journal.notes(self._name)
+        self._common, self._notes = common if isinstance(common, dict) else {}, notes
 
     def take(self, changes: Memory) -> None:
         """A plan's changes."""

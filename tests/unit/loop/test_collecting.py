@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.collecting import CollectedLater
+from controller.loop.collecting import CollectedLater
 
 
 @pytest.fixture

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.slurm.port import JobState
-from controller.slurm.simulated import SimulatedCluster
 from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual
+from controller.slurm.port import JobState
+from controller.slurm.simulated import SimulatedCluster
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 

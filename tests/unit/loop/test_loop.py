@@ -4,25 +4,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from controller.slurm.port import JobState
-from controller.executor import Step
+from controller.act.recorder import Step
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId, Phase
-from controller.policies.fifo import Fifo
-from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.world import SLICE_SECONDS, World
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario()
-
-    run_virtual(main(), start=1_000_000.0)
+from controller.slurm.port import JobState
+from tests.unit.loop.world import SLICE_SECONDS, World, fifo, run
 
 
 def test_a_job_runs_to_its_end_and_is_in_the_journal(tmp_path: Path) -> None:
@@ -104,7 +94,7 @@ def test_killed_before_any_step_every_job_goes_on(tmp_path: Path, fatal: Step, o
         controller = world.start()
         killed = asyncio.Event()
         count = 0
-        recorder = controller._recorder
+        recorder = controller.executor.site.recorder
         original = recorder.operation_step
 
         def step_or_die(operation: int, step: Step, now: float) -> None:
@@ -262,7 +252,7 @@ def test_policy_change_to_fifo_lets_everybody_finish(tmp_path: Path) -> None:
         jobs = [world.submit(work_seconds=25) for _ in range(3)]
         controller = world.start()
         await asyncio.sleep(2.5 * SLICE_SECONDS)
-        controller.use(Fifo())
+        controller.use("fifo", fifo())
         await asyncio.sleep(200)
         await world.stop()
         assert [world.state(j) for j in jobs] == [JobState.ENDED] * 3
@@ -295,7 +285,7 @@ def test_phases_seen_are_only_those_of_the_model(tmp_path: Path) -> None:
         world.start()
         await asyncio.sleep(5 * SLICE_SECONDS)
         await world.stop()
-        seen = {job.phase for tick in world.ticks for job in tick.snapshot.jobs.values()}
+        seen = {job.phase for turn in world.turns for job in turn.snapshot.jobs.values()}
         assert {Phase.RUNNING, Phase.SUSPENDED} <= seen
         assert Phase.STUCK not in seen and Phase.UNKNOWN not in seen
         assert world.cluster.jobs[JobId(1)].restart_count == 0
@@ -314,7 +304,7 @@ def test_time_on_gpus_counts_on_when_agents_answer_only_some_turns_after_a_start
         await asyncio.sleep(5)
         world.start()
         await asyncio.sleep(5)
-        assert world.ticks[-1].snapshot.jobs[job].phase is Phase.UNKNOWN
+        assert world.turns[-1].snapshot.jobs[job].phase is Phase.UNKNOWN
         world.nodes.unreachable.discard("n1")
         await world.until_ended([job], 100)
         await asyncio.sleep(3)

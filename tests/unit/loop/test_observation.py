@@ -7,13 +7,25 @@ import dataclasses
 from typing import Any
 from unittest.mock import MagicMock
 
+from controller.model import (
+    FailedSuspends,
+    GpuId,
+    Job,
+    JobId,
+    Phase,
+    Placement,
+    Request,
+    Size,
+    Unsuspendable,
+)
+from controller.nodes.port import GpuProcess, GpuSample, NodeJob, NodeSample
+from controller.nodes.protocol import NodePhase
+from controller.observe.jobs import changes_at, make_job
+from controller.observe.memory import JobMemory
+from controller.observe.nodes import make_node
 from controller.slurm.port import JobState, SlurmGpu, SlurmJob, SlurmNode
 from controller.slurm.simulated import SimulatedCluster, SimulatedJob
-from controller.memory import JobMemory
-from controller.model import GpuId, Job, JobId, Phase, Profile, Request
-from controller.nodes.port import GpuProcess, GpuSample, NodeJob, NodePhase, NodeSample
-from controller.observation import make_job, make_node
-from controller.simulation.virtual_time import run_virtual
+from tests.unit.loop.world import run
 
 GPUS = frozenset({GpuId("n1", 0), GpuId("n1", 1)})
 
@@ -47,21 +59,20 @@ def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
         required_nodes=frozenset({"n1"}),
         duration_seconds=6000.0,
     )
-    request = Request(1, nodelist=("n1", "n2"))
+    request = Request(size=Size.exactly(1), nodelist=("n1", "n2"))
+    failed = FailedSuspends(2, 240.0, "it hangs", Unsuspendable.KEEP)
     memory = JobMemory(
-        run_seconds=10.0,
-        gpu_seconds=30.0,
-        running_since=250.0,
-        running_on=frozenset({GpuId("n1", 1)}),
         first_start=201.0,
-        not_before=900.0,
+        held_until=290.0,
         unsuspendable_until=800.0,
-        profile=Profile(utilization_fraction=0.5),
+        keeps_until=700.0,
+        failed_suspends=failed,
+        promised=frozenset({GpuId("n9", 0)}),
     )
-    node_job = NodeJob(JobId(7), NodePhase.RUNNING, (1,), movable=True)
-    samples: dict[str, NodeSample] = {"n1": NodeSample("n1", 300.0, (), {JobId(7): node_job})}
-    classes = {"high": 2}
-    assert make_job(slurm_job, request, samples, memory, classes.__getitem__, 300.0, 299.0) == Job(
+    block = NodeJob(JobId(7), NodePhase.RUNNING, (1,), movable=True)
+    samples = {"n1": NodeSample("n1", 300.0, (), {JobId(7): block})}
+    job = make_job(slurm_job, request, samples, frozenset(), memory, None, 2, 300.0)
+    assert job == Job(
         id=JobId(7),
         user="alice",
         request=request,
@@ -69,25 +80,26 @@ def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
         submit_time=100.0,
         name="train",
         account="lab",
+        qos="high",
         partition="gpu",
         uid=2001,
         priority_class=2,
-        binding=GPUS,
-        running_on=frozenset({GpuId("n1", 1)}),
-        movable=True,
-        suspendable=False,
+        placement=Placement(frozenset({GpuId("n1", 1)}), GPUS),
+        last=frozenset({GpuId("n1", 1)}),
+        may_move=True,
+        may_stop=False,
         start_time=201.0,
-        run_seconds=60.0,
-        gpu_seconds=80.0,
-        accrues_since=299.0,
-        duration_seconds=6000.0,
         memory_per_node_bytes=4,
         cpus_per_node=3,
         excluded_nodes=frozenset({"n8"}),
         required_nodes=frozenset({"n1", "n2"}),
-        not_before=900.0,
-        profile=Profile(utilization_fraction=0.5),
+        keeps_until=700.0,
+        failed_suspends=failed,
     )
+    assert changes_at(job, memory, 300.0) == 700.0
+    later = make_job(slurm_job, request, samples, frozenset(), memory, None, 2, 800.0)
+    assert later.may_stop and later.keeps_until is None
+    assert changes_at(later, memory, 800.0) is None
 
 
 def test_memory_of_processes_that_nobody_knows_keeps_a_gpu_from_all_jobs() -> None:
@@ -96,7 +108,17 @@ def test_memory_of_processes_that_nobody_knows_keeps_a_gpu_from_all_jobs() -> No
 
     def healthy(process: GpuProcess, ordinary: dict[int, JobId | None] | None = None) -> bool:
         gpu = GpuSample(0, "GPU-0", "a100", 80, 10, 0.0, True, (process,))
-        slurm_node = SlurmNode("n1", (SlurmGpu(0, "a100", 16),), True, "IDLE", "", 1, 0, 0, ordinary or {})
+        slurm_node = SlurmNode(
+            name="n1",
+            gpus=(SlurmGpu(0, "a100", 16),),
+            up=True,
+            state="IDLE",
+            reason="",
+            cpus=1,
+            memory_bytes=0,
+            memory_allocated_bytes=0,
+            ordinary_gpus=ordinary or {},
+        )
         return make_node(slurm_node, NodeSample("n1", 300.0, (gpu,), {}), known).gpus[0].healthy
 
     assert healthy(GpuProcess(11, JobId(7), 2001, 5))
@@ -160,4 +182,4 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
             "duration_seconds": 6000.0,
         }
 
-    run_virtual(scenario())
+    run(scenario)

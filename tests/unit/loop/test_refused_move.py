@@ -6,11 +6,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from controller.slurm.port import JobState
 from controller.journal import JournalReader
 from controller.model import JobId
-from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.world import SLICE_SECONDS, World
+from controller.slurm.port import JobState
+from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
 def refusals(world: World, job_id: JobId) -> int:
@@ -39,4 +38,4 @@ def test_a_job_whose_move_is_refused_is_not_asked_to_move_again(tmp_path: Path) 
         assert busy / (60 * SLICE_SECONDS) > 3.6
         world.check()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.model import Request, SuspendMethod
-from controller.requests import InvalidRequest, parse_request
+from controller.model import Request, Size, SuspendMethod
+from controller.observe.requests import InvalidRequest, parse_request
 
 FULL = {
     "v": 1,
@@ -35,13 +35,11 @@ def text(**changes: object) -> str:
 
 def test_every_field_is_read() -> None:
     assert parse_request(text()) == Request(
-        gpus=4,
+        size=Size(2, 4, 8),
         nodes=2,
         weight=2.5,
-        min_gpus=2,
-        max_gpus=8,
-        pack=True,
-        migrate=False,
+        may_pack=True,
+        may_migrate=False,
         suspend=SuspendMethod.TRANSPARENT,
         gpu_types=("a100", "v100"),
         model="resnet50",
@@ -51,7 +49,7 @@ def test_every_field_is_read() -> None:
 
 def test_what_is_absent_is_left_to_the_site() -> None:
     request = parse_request('gandiva:{"v":1,"gpus":8}', default_weight=3.0)
-    assert request == Request(gpus=8, nodes=None, weight=3.0)
+    assert request == Request(size=Size.exactly(8), nodes=None, weight=3.0)
 
 
 @pytest.mark.parametrize(

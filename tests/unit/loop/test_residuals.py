@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from controller.act.residuals import require_room
 from controller.errors import NodeError
-from controller.model import Gpu, GpuId, Job, JobId, Node, Phase, Profile, Request, Snapshot
-from controller.nodes.port import GpuProcess, NodePhase, NodeSample, Offload
+from controller.model import Gpu, GpuId, Job, JobId, Node, Phase, Profile, Request, Size, Snapshot
+from controller.nodes.port import GpuProcess, NodeSample, Offload
+from controller.nodes.protocol import NodePhase
 from controller.nodes.simulated import SimulatedNodes
-from controller.residuals import require_room
 from controller.simulation.virtual_time import run_virtual
 from tests.unit.loop.world import SLICE_SECONDS, World
 
@@ -66,7 +67,7 @@ class KeepMemory(SimulatedNodes):
             ]
             used = gpu.memory_used_bytes + sum(process.memory_bytes for process in left)
             gpus.append(replace(gpu, memory_used_bytes=used, processes=(*gpu.processes, *left)))
-        return NodeSample(sample.node, sample.time, gpus, sample.jobs, sample.changed)
+        return NodeSample(sample.node, sample.time, gpus, sample.jobs)
 
 
 def make(folder: Path, share: float = 0.1) -> tuple[World, KeepMemory]:
@@ -86,10 +87,10 @@ def test_jobs_that_keep_little_take_turns_and_what_they_keep_is_known(tmp_path: 
         await asyncio.sleep(6 * SLICE_SECONDS)
         assert all(world.worked_seconds(job) > SLICE_SECONDS for job in jobs)
         assert set(nodes.limits) == {3 << 29}
-        snapshot = world.ticks[-1].snapshot
+        snapshot = world.turns[-1].snapshot
         (off,) = set(jobs) - world.running()
         assert snapshot.nodes["n1"].gpus[0].left_by == ((off, GIB),)
-        assert controller.executor.settings.residual_fraction == 0.1
+        assert controller.executor.site.settings.residual_fraction == 0.1
         await world.stop()
         world.check()
 
@@ -107,11 +108,11 @@ def test_what_jobs_keep_of_a_gpu_together_is_bounded(
         world.start()
         await asyncio.sleep(6 * SLICE_SECONDS)
         (stays,) = world.running()
-        first = next(job for job in jobs if world.ticks[-1].snapshot.nodes["n1"].gpus[0].left_by[0][0] == job)
+        first = next(job for job in jobs if world.turns[-1].snapshot.nodes["n1"].gpus[0].left_by[0][0] == job)
         assert nodes.limits[:2] == [3 << 29, 3 * GIB // 4]
         assert f"job {stays} (user alice): could not be taken off n1:0" in caplog.text
         assert "1280 MiB of job" in caplog.text
-        assert world.ticks[-1].snapshot.jobs[JobId(stays)].failed_suspends is None  # it is not to blame
+        assert world.turns[-1].snapshot.jobs[JobId(stays)].failed_suspends is None  # it is not to blame
         assert "suspended jobs may keep 2% of GPU n1:0 together (suspend.residual_fraction)" in caplog.text
         assert f"(suspend.residual_fraction), and suspended job {first} keeps 1280 MiB of it" in caplog.text
         await world.stop()
@@ -130,8 +131,8 @@ def test_a_job_keeps_its_gpu_where_what_it_leaves_would_keep_another_out(
         controller = world.start()
         await asyncio.sleep(SLICE_SECONDS / 2)
         assert world.running() == {int(large)}
-        memory = controller._memory[large]
-        memory.profile = replace(memory.profile, peak_memory_bytes=80 * GIB - GIB // 2)
+        profiles = controller.observer.measured.profiles
+        profiles[large] = replace(profiles[large], peak_memory_bytes=80 * GIB - GIB // 2)
         await asyncio.sleep(2.5 * SLICE_SECONDS)
         assert world.running() == {int(small)}
         assert f"job {small} (user alice): could not be taken off n1:0" in caplog.text
@@ -146,16 +147,26 @@ def test_a_job_keeps_its_gpu_where_what_it_leaves_would_keep_another_out(
 
 
 def test_a_job_that_does_not_fit_beside_what_others_left_is_not_started() -> None:
-    gpu = Gpu(GpuId("n1", 0), "a100", 80 * GIB, 9 * GIB, left_by=((JobId(5), GIB), (JobId(6), 8 * GIB)))
-    seen = Snapshot(0.0, {"n1": Node("n1", (gpu,))}, {})
-    job = Job(JobId(6), "alice", Request(1), Phase.QUEUED, 0.0, profile=Profile(peak_memory_bytes=79 * GIB))
-    require_room(job, [gpu.id], seen, {})  # what it has left itself is not in its way
-    other = replace(job, id=JobId(7), profile=Profile(peak_memory_bytes=72 * GIB))
+    gpu = Gpu(
+        id=GpuId("n1", 0),
+        model="a100",
+        memory_bytes=80 * GIB,
+        left_by=((JobId(5), GIB), (JobId(6), 8 * GIB)),
+    )
+    request = Request(size=Size.exactly(1))
+    job = Job(id=JobId(6), user="alice", request=request, submit_time=0.0, phase=Phase.QUEUED)
+    other = replace(job, id=JobId(7))
+
+    def seen(peak_bytes: int, gpu: Gpu = gpu) -> Snapshot:
+        profiles = dict.fromkeys((job.id, other.id), Profile(peak_memory_bytes=peak_bytes))
+        nodes = {"n1": Node(name="n1", gpus=(gpu,))}
+        return Snapshot(time=0.0, nodes=nodes, jobs={}, profiles=profiles)
+
+    require_room(job, [gpu.id], seen(79 * GIB), {})  # what it has left itself is not in its way
     with pytest.raises(NodeError, match="n1:0 has 72704 MiB, as suspended jobs 5, 6 keep 9216 MiB of it"):
-        require_room(other, [gpu.id], seen, {})
-    require_room(replace(other, profile=Profile(peak_memory_bytes=71 * GIB)), [gpu.id], seen, {})
-    require_room(replace(other, profile=Profile()), [gpu.id], seen, {})  # nothing is known of it
+        require_room(other, [gpu.id], seen(72 * GIB), {})
+    require_room(other, [gpu.id], seen(71 * GIB), {})
+    require_room(other, [gpu.id], seen(0), {})  # nothing is known of it
     with pytest.raises(NodeError, match="n1:0 has 79872 MiB, as suspended job 8 keeps 2048 MiB of it"):
-        empty = Snapshot(0.0, {"n1": Node("n1", (replace(gpu, left_by=()),))}, {})
-        large = replace(other, profile=Profile(peak_memory_bytes=79 * GIB))
-        require_room(large, [gpu.id], empty, {JobId(8): {gpu.id: 2 * GIB}})
+        empty = seen(79 * GIB, replace(gpu, left_by=()))
+        require_room(other, [gpu.id], empty, {JobId(8): {gpu.id: 2 * GIB}})

@@ -11,13 +11,12 @@ import pytest
 
 from controller.api.convert import job_message
 from controller.api.messages import ExplainMessage
-from controller.slurm.port import ClusterView, JobState, SlurmJob
-from controller.slurm.simulated import SimulatedCluster
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
 from controller.reports.explain import explain
-from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.world import World
+from controller.slurm.port import ClusterView, JobState, SlurmJob
+from controller.slurm.simulated import SimulatedCluster
+from tests.unit.loop.world import World, run
 
 START = 1_000_000.0
 
@@ -64,7 +63,7 @@ def test_what_slurm_states_is_charged_and_reported(tmp_path: Path, cleans_up: bo
         assert JournalReader(world.journal_path).events(job) == []
         world.check()
 
-    run_virtual(scenario(), start=START)
+    run(scenario)
 
 
 def test_a_job_that_is_cancelled_before_it_starts_has_not_run(tmp_path: Path) -> None:
@@ -81,4 +80,4 @@ def test_a_job_that_is_cancelled_before_it_starts_has_not_run(tmp_path: Path) ->
         assert (row.record.state, row.record.start_time, row.slices) == ("CANCELLED", None, 0)
         world.check()
 
-    run_virtual(scenario(), start=START)
+    run(scenario)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.slurm.port import JobState, SlurmJob
-from controller.slurm.simulated import SimulatedCluster, SimulatedJob
 from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.port import Offload, Pause
 from controller.nodes.simulated import SimulatedNodes
 from controller.simulation.virtual_time import run_virtual
+from controller.slurm.port import JobState, SlurmJob
+from controller.slurm.simulated import SimulatedCluster, SimulatedJob
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 

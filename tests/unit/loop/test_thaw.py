@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from controller.slurm.port import JobState
 from controller.errors import NodeError
 from controller.journal import JournalReader
 from controller.model import JobId
-from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.world import SLICE_SECONDS, World
+from controller.slurm.port import JobState
+from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
 def test_a_frozen_job_that_runs_for_slurm_is_thawed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,4 +56,4 @@ def test_a_frozen_job_that_runs_for_slurm_is_thawed(tmp_path: Path, monkeypatch:
         assert any("once more" in event.message for event in events)
         world.check()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)

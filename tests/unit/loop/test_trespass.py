@@ -9,14 +9,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from controller.slurm.port import JobState
 from controller.errors import NodeError
 from controller.journal import JournalReader
 from controller.model import JobId
-from controller.nodes.port import GpuProcess, NodePhase, NodeSample
+from controller.nodes.port import GpuProcess, NodeSample
+from controller.nodes.protocol import NodePhase
 from controller.nodes.simulated import SimulatedNodes
-from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.world import SLICE_SECONDS, World
+from controller.slurm.port import JobState
+from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
 class Trespass:
@@ -69,12 +69,12 @@ def test_memory_of_a_suspended_job_holds_its_gpu_until_the_job_has_it_again(tmp_
         assert f"job {first} (user " in event.message
         trespass.jobs.clear()
         await asyncio.sleep(3 * SLICE_SECONDS)
-        assert not any("memory on" in trouble for trouble in controller.troubles)
+        assert not any("memory on" in sentence for sentence in controller.problems.sentences)
         assert world.worked_seconds(third) > 0
         await world.stop()
         world.check()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)
 
 
 def test_memory_of_a_job_on_a_gpu_that_slurm_gave_to_others_keeps_everybody_off_it(tmp_path: Path) -> None:
@@ -99,10 +99,11 @@ def test_memory_of_a_job_on_a_gpu_that_slurm_gave_to_others_keeps_everybody_off_
         second = world.submit()
         await asyncio.sleep(SLICE_SECONDS)
         assert any(
-            f"job {first} (user " in trouble and f"n1:{other}" in trouble for trouble in controller.troubles
+            f"job {first} (user " in trouble and f"n1:{other}" in trouble
+            for trouble in controller.problems.sentences
         )
         assert all(g.ordinal != other for g in world.cluster.jobs[second].binding)
         await world.stop()
         world.check()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)

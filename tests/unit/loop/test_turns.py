@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from controller.errors import JournalError
-from controller.loop import LEFTOVER_SECONDS
+from controller.loop.blocks import STALE_SECONDS
 from controller.model import JobId
-from controller.nodes.port import NodeJob, NodePhase, NodeSample
-from controller.policies.fifo import Fifo
+from controller.nodes.port import NodeJob, NodeSample
+from controller.nodes.protocol import NodePhase
 from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.test_lingering import Forgotten
-from tests.unit.loop.world import World
+from tests.unit.loop.test_surviving import Forgotten
+from tests.unit.loop.world import World, fifo, run
 
 GONE = JobId(999)
 
@@ -48,13 +48,13 @@ def test_a_control_block_that_takes_long_to_remove_keeps_nobody_waiting(tmp_path
         nodes = Slow(world.cluster)
         world.node_port = world.nodes = nodes
         world.start()
-        await asyncio.sleep(2 * LEFTOVER_SECONDS)
+        await asyncio.sleep(2 * STALE_SECONDS)
         job = world.submit(work_seconds=5)
         await world.until_ended([job], 60)
         assert nodes.asked == 1, "it is asked again only when the first try is over"
         await world.stop()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)
 
 
 class Counting(LeftBehind):
@@ -78,16 +78,16 @@ def test_a_job_that_lives_keeps_its_control_block_though_slurm_has_forgotten_it(
         world.node_port = world.nodes = nodes
         setattr(nodes, alive_by, frozenset({GONE}))
         world.start()
-        await asyncio.sleep(4 * LEFTOVER_SECONDS)
+        await asyncio.sleep(4 * STALE_SECONDS)
         assert nodes.asked == 0
         setattr(nodes, alive_by, frozenset())
-        await asyncio.sleep(LEFTOVER_SECONDS / 2)
+        await asyncio.sleep(STALE_SECONDS / 2)
         assert nodes.asked == 0, "one look does not count"
-        await asyncio.sleep(LEFTOVER_SECONDS)
+        await asyncio.sleep(STALE_SECONDS)
         assert nodes.asked > 0
         await world.stop()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)
 
 
 def test_a_node_that_is_taken_out_of_slurm_is_no_trouble_any_more(tmp_path: Path) -> None:
@@ -96,13 +96,13 @@ def test_a_node_that_is_taken_out_of_slurm_is_no_trouble_any_more(tmp_path: Path
         world.nodes.unreachable.add("n2")
         controller = world.start()
         await asyncio.sleep(3)
-        assert len(controller.troubles) == 1 and "n2" in controller.troubles[0]
+        assert len(controller.problems.sentences) == 1 and "n2" in controller.problems.sentences[0]
         del world.cluster.nodes["n2"]
         await asyncio.sleep(3)
-        assert not controller.troubles
+        assert not controller.problems.sentences
         await world.stop()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)
 
 
 def broken(*_: Any) -> Any:
@@ -119,13 +119,13 @@ def test_a_journal_that_cannot_be_read_does_not_keep_another_policy_away(
         controller = world.start()
         await asyncio.sleep(2)
         monkeypatch.setattr(world._journal, "load_state", broken)
-        controller.use(Fifo())
+        controller.use("fifo", fifo())
         job = world.submit(work_seconds=5)
         await world.until_ended([job], 60)
-        assert controller.policy.name == "fifo"
+        assert any("begins with nothing remembered" in text for text in controller.problems.sentences)
         await world.stop()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)
 
 
 def test_a_journal_that_cannot_be_read_at_first_is_read_later(
@@ -154,7 +154,7 @@ def test_a_journal_that_cannot_be_read_at_first_is_read_later(
         assert ended == [[vanished]]
         await world.stop()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)
 
 
 def test_a_user_whose_name_is_not_found_for_a_while_is_the_same_user(tmp_path: Path) -> None:
@@ -170,11 +170,11 @@ def test_a_user_whose_name_is_not_found_for_a_while_is_the_same_user(tmp_path: P
             world.cluster.jobs[job].user = name
             world.cluster.touch(job)
             await asyncio.sleep(5)
-        assert all(job in tick.snapshot.jobs for tick in world.ticks if tick.snapshot.time > 1)
+        assert all(job in turn.snapshot.jobs for turn in world.turns if turn.snapshot.time > 1)
         world.cluster.jobs[job].user = "bob"
         world.cluster.touch(job)
         await asyncio.sleep(5)
-        assert not all(job in tick.snapshot.jobs for tick in world.ticks if tick.snapshot.time > 1)
+        assert not all(job in turn.snapshot.jobs for turn in world.turns if turn.snapshot.time > 1)
         await world.stop()
 
     run_virtual(scenario())

@@ -4,30 +4,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from controller.slurm.port import JobState
+from controller.act.recorder import Step
 from controller.errors import NodeError
-from controller.executor import Step
 from controller.journal import JournalReader
 from controller.model import JobId, Unsuspendable
-from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.world import World
+from controller.slurm.port import JobState
+from tests.unit.loop.world import World, run
 
 TRIES = 3
 PATIENCE_SECONDS = 300.0
 """More than three tries of five seconds each, twenty seconds after one another."""
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario()
-
-    run_virtual(main(), start=1_000_000.0)
 
 
 def make_world(tmp_path: Path, unsuspendable: Unsuspendable) -> World:
@@ -59,12 +50,12 @@ def test_by_default_it_keeps_its_gpus_and_is_shown_with_the_reason(tmp_path: Pat
         world.start()
         await asyncio.sleep(PATIENCE_SECONDS)
         assert world.running() == {stubborn}
-        failed = world.ticks[-1].snapshot.jobs[stubborn].failed_suspends
+        failed = world.turns[-1].snapshot.jobs[stubborn].failed_suspends
         assert failed is not None and failed.tries > TRIES and "cannot be checkpointed" in failed.why
         assert 1_000_000.0 < failed.since < 1_000_030.0
         world.nodes.stubborn.clear()
         await world.until_ended([waiting], 100)
-        assert world.ticks[-1].snapshot.jobs[stubborn].failed_suspends is None
+        assert world.turns[-1].snapshot.jobs[stubborn].failed_suspends is None
         await world.stop()
         world.check()
 
@@ -118,7 +109,7 @@ def test_a_job_whose_user_refused_a_requeue_keeps_its_gpus(tmp_path: Path, refus
         assert world.running() == {stubborn}
         assert world.cluster.jobs[stubborn].restart_count == 0
         assert ("requeue-failed" in events(world, stubborn)) is (refused == "--no-requeue")
-        failed = world.ticks[-1].snapshot.jobs[stubborn].failed_suspends
+        failed = world.turns[-1].snapshot.jobs[stubborn].failed_suspends
         assert failed is not None and failed.way_out is Unsuspendable.KEEP
         await world.stop()
         world.check()
@@ -153,7 +144,7 @@ def test_a_controller_killed_before_the_cancellation_counts_again(tmp_path: Path
         stubborn, waiting = two_jobs(world)
         controller = world.start()
         killed = asyncio.Event()
-        original = controller._recorder.operation_step
+        original = controller.executor.site.recorder.operation_step
 
         def step_or_die(operation: int, step: Step, now: float) -> None:
             original(operation, step, now)
@@ -161,7 +152,7 @@ def test_a_controller_killed_before_the_cancellation_counts_again(tmp_path: Path
                 killed.set()
                 raise asyncio.CancelledError
 
-        controller._recorder.operation_step = step_or_die  # type: ignore[method-assign]
+        controller.executor.site.recorder.operation_step = step_or_die  # type: ignore[method-assign]
         await asyncio.wait_for(killed.wait(), PATIENCE_SECONDS)
         await world.kill()
         world.start()

@@ -14,8 +14,7 @@ from controller.errors import NodeError
 from controller.journal import JobFilter, JournalReader
 from controller.nodes.port import NodeSample
 from controller.nodes.simulated import SimulatedNodes
-from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.world import SLICE_SECONDS, World
+from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
 class Busy(SimulatedNodes):
@@ -52,4 +51,4 @@ def test_each_jobs_own_utilization_is_in_the_journal(tmp_path: Path, killed: boo
         assert rows[jobs[1]].utilization_fraction == pytest.approx(0.2, abs=0.03)
         world.check()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)

@@ -4,26 +4,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controller.journal import JobFilter, JournalReader
-from controller.model import Request
-from controller.simulation.virtual_time import run_virtual
+from controller.loop.assembly import use_settings
+from controller.model import Request, Size
 from controller.model.weights import WeightLimits
-from tests.unit.loop.world import SLICE_SECONDS, World
+from controller.settings.schema import Settings
+from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 LIMITS = WeightLimits(4.0, {"ml": 2.0, "vip": 20.0}, {"urgent": 10.0, "scavenger": 1.0})
 
 
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario()
-
-    run_virtual(main(), start=1_000_000.0)
+def settings(**requests: Any) -> Settings:
+    return Settings.model_validate({"requests": requests})
 
 
 @pytest.mark.parametrize(
@@ -41,16 +38,20 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
 def test_the_limit_of_the_qos_counts_before_the_accounts_and_the_sites(
     account: str, qos: str, weight: float, whose: str
 ) -> None:
-    limited = LIMITS.apply(Request(1, weight=100.0), account, qos)
+    limited = LIMITS.apply(Request(size=Size.exactly(1), weight=100.0), account, qos)
     assert (limited.weight, limited.weight_asked, limited.weight_limit) == (weight, 100.0, whose)
-    within = Request(1, weight=weight)
+    within = Request(size=Size.exactly(1), weight=weight)
     assert LIMITS.apply(within, account, qos) is within
 
 
 def test_a_limited_weight_shares_as_the_limit_says_and_follows_the_account(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = World(tmp_path, gpus=1)
-        world.loop_settings = replace(world.loop_settings, weight_limits=LIMITS)
+        world.settings = settings(
+            max_weight=4.0,
+            max_weight_by_account={"ml": 2.0, "vip": 20.0},
+            max_weight_by_qos={"urgent": 10.0, "scavenger": 1.0},
+        )
         heavy = world.submit(weight=100.0, account="ml")
         light = world.submit(account="physics")
         controller = world.start()
@@ -63,13 +64,13 @@ def test_a_limited_weight_shares_as_the_limit_says_and_follows_the_account(tmp_p
         assert (request["weight_asked"], request["weight_limit"]) == (100.0, "account ml")
 
         world.cluster.jobs[heavy].account = "vip"
+        world.cluster.touch(heavy)
         await asyncio.sleep(2)
-        assert world.ticks[-1].snapshot.jobs[heavy].request.weight == 20.0
+        assert world.turns[-1].snapshot.jobs[heavy].request.weight == 20.0
 
-        controller.settings = replace(controller.settings, weight_limits=WeightLimits(1.0))
-        controller.use(world.policy)
+        use_settings(controller, settings(max_weight=1.0), world.policy)
         await asyncio.sleep(2)
-        limited = world.ticks[-1].snapshot.jobs[heavy].request
+        limited = world.turns[-1].snapshot.jobs[heavy].request
         assert (limited.weight, limited.weight_limit) == (1.0, "site")
         await world.stop()
         world.check()

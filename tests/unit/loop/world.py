@@ -4,23 +4,48 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from controller.clock import Clock, LoopClock
-from controller.slurm.port import ClusterPort, JobState
-from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
-from controller.executor import ExecutorSettings
+from controller.act.settings import ExecutorSettings
 from controller.journal import Journal
-from controller.loop import Controller, LoopSettings, Tick
+from controller.loop.assembly import make_controller
+from controller.loop.clock import LoopClock
+from controller.loop.loop import Controller, Turn
+from controller.loop.pacing import PaceSettings
 from controller.model import JobId
+from controller.model.clock import Clock
 from controller.nodes.port import NodePort
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
-from controller.policies.base import Policy
-from controller.policies.gandiva import Gandiva, GandivaSettings
+from controller.policies.presets import PRESETS
+from controller.policies.protocol import Policy
+from controller.policies.settings import FifoSettings, GandivaSettings
+from controller.settings.schema import Settings
+from controller.simulation.virtual_time import run_virtual
+from controller.slurm.port import ClusterPort, JobState
+from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
+from controller.solver import ImmediateSolver
 
 SLICE_SECONDS = 10.0
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    """Run it on virtual time."""
+
+    async def main() -> None:
+        await scenario()
+
+    run_virtual(main(), start=1_000_000.0)
+
+
+def gandiva() -> Policy:
+    """Short slices, and many jobs on a GPU."""
+    return PRESETS["gandiva"](GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8), ())
+
+
+def fifo() -> Policy:
+    """First come, first served."""
+    return PRESETS["fifo"](FifoSettings(), ())
 
 
 class World:
@@ -37,47 +62,51 @@ class World:
         clock: Callable[[], Clock] = LoopClock,
         **executor: object,
     ) -> None:
+        """`executor`: settings of the operations that are not the default."""
         names = [f"n{i + 1}" for i in range(nodes)]
         self.cluster = SimulatedCluster(
             {n.name: n for n in make_nodes(names, gpus)}, slurm_costs or SlurmCosts(0.005, 0.3, 0.1)
         )
         self.nodes = SimulatedNodes(self.cluster, node_costs or NodeCosts(0.1, 0.05, 0.05))
-        self.policy = policy or Gandiva(GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8))
+        self.policy = policy or gandiva()
         self.journal_path = folder / "journal.sqlite"
-        self.executor_settings = replace(ExecutorSettings(), **executor)  # type: ignore[arg-type]
-        self.loop_settings = LoopSettings(interval_seconds=1.0)
+        self.settings = Settings()
+        self.executor_settings = ExecutorSettings(**executor)  # type: ignore[arg-type]
+        self.pace = PaceSettings(interval_seconds=1.0)
         self.cluster_port: ClusterPort = self.cluster
         self.node_port: NodePort = self.nodes
         """What the controller talks to; tests of faults put ports that fail in front."""
         self.clock = clock
         """Made anew with each controller."""
-        self.ticks: list[Tick] = []
+        self.turns: list[Turn] = []
         self.controller: Controller | None = None
         self._journal: Journal | None = None
         self._stop = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     def submit(self, gpus: int = 1, work_seconds: float = 1e9, **options: object) -> JobId:
-        nodes = options.pop("nodes", 1)
-        weight = options.pop("weight", 1.0)
-        suspend = options.pop("suspend", None)
-        migrate = options.pop("migrate", None)
-        text = request_text(gpus, nodes=nodes, weight=weight, suspend=suspend, migrate=migrate)
+        """A job with this request; other options are fields of the job in Slurm."""
+        asked = {
+            name: options.pop(name) for name in ("nodes", "weight", "suspend", "migrate") if name in options
+        }
+        text = request_text(gpus, **asked)  # type: ignore[arg-type]
         return self.cluster.submit(text, work_seconds, **options)  # type: ignore[arg-type]
 
     def start(self) -> Controller:
         """Start a controller."""
         self._journal = Journal(self.journal_path)
-        self.controller = Controller(
+        self.controller = make_controller(
+            self.settings,
             self.cluster_port,
             self.node_port,
-            self.policy,
             self._journal,
             self.clock(),
-            self.loop_settings,
-            self.executor_settings,
-            publish=self.ticks.append,
+            solver=ImmediateSolver(),
+            policy=self.policy,
+            pace=self.pace,
+            publish=self.turns.append,
         )
+        self.controller.executor.site.settings = self.executor_settings
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self.controller.run(self._stop))
         return self.controller
@@ -89,7 +118,7 @@ class World:
         self.controller.executor.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.sleep(0)
-        self._journal._queue.clear()
+        self._journal._store.queue.rows.clear()
         self._journal.close()
 
     async def stop(self) -> None:
@@ -105,9 +134,11 @@ class World:
         return {int(j.id) for j in self.cluster.jobs.values() if j.working_since is not None}
 
     def state(self, job_id: int) -> JobState:
+        """What Slurm says of it."""
         return self.cluster.jobs[JobId(job_id)].state
 
     def worked_seconds(self, job_id: int) -> float:
+        """Of its work, so much is done."""
         job = self.cluster.jobs[JobId(job_id)]
         now = asyncio.get_running_loop().time()
         return job.done_seconds + (now - job.working_since if job.working_since is not None else 0.0)

@@ -9,11 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.slurm.port import ClusterView, JobState, SlurmJob
 from controller.model import JobId
-from controller.requeued import MOMENT_SECONDS
-from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.world import SLICE_SECONDS, World
+from controller.observe.holds import MOMENT_SECONDS
+from controller.slurm.port import ClusterView, JobState, SlurmJob
+from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
 class Held:
@@ -66,7 +65,7 @@ def test_it_gets_its_turn_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         await world.stop()
         world.check()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)
 
 
 def test_an_administrators_hold_later_on_is_respected(
@@ -83,4 +82,4 @@ def test_an_administrators_hold_later_on_is_respected(
         assert slurm.jobs == {waiting}
         await world.stop()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)

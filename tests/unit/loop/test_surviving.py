@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from controller.slurm.port import JobState
 from controller.errors import NodeError
 from controller.model import JobId
-from controller.nodes.port import GpuProcess, NodeJob, NodePhase, NodeSample, RankSample, RankState
+from controller.nodes.port import GpuProcess, NodeJob, NodeSample, RankSample
+from controller.nodes.protocol import NodePhase, RankState
 from controller.nodes.simulated import SimulatedNodes
-from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.world import World
+from controller.slurm.port import JobState
+from tests.unit.loop.world import World, run
 
 
 class Forgotten(SimulatedNodes):
@@ -52,4 +52,4 @@ def test_it_waits_until_it_has_gone_and_others_are_not_kept(tmp_path: Path, seen
         await world.stop()
         world.check()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)

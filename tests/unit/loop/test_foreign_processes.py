@@ -14,8 +14,7 @@ from controller.errors import NodeError
 from controller.model import GpuId, JobId
 from controller.nodes.port import GpuProcess, NodeSample
 from controller.nodes.simulated import SimulatedNodes
-from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.world import World
+from tests.unit.loop.world import World, run
 
 TAKEN = GpuId("n1", 0)
 
@@ -62,4 +61,4 @@ def test_no_job_gets_the_gpu_until_the_stranger_has_gone(tmp_path: Path, job_id:
         await world.stop()
         world.check()
 
-    run_virtual(scenario(), start=1_000_000.0)
+    run(scenario)

@@ -4,22 +4,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from controller.slurm.port import JobState
 from controller.errors import ClusterRefused, NodeError
 from controller.journal import JournalReader
-from controller.lost import ALIVE_SECONDS, LOST_SECONDS
 from controller.model import JobId
 from controller.nodes.port import Living
 from controller.nodes.simulated import SimulatedNodes
-from controller.simulation.virtual_time import run_virtual
-from tests.unit.loop.world import SLICE_SECONDS, World
-
-BEGIN = 1_000_000.0
+from controller.observe.vanished import ALIVE_SECONDS, MISSING_SECONDS
+from controller.slurm.port import JobState
+from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
 class PowerCut(SimulatedNodes):
@@ -41,13 +37,6 @@ class PowerCut(SimulatedNodes):
         if self.deaf:
             raise NodeError(node, "bad_request", "there is no verb living")
         return Living(self.left, self.booted_at)
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await scenario()
-
-    run_virtual(main(), start=BEGIN)
 
 
 def a_world(folder: Path, nodes: int = 1, gpus: int = 1) -> tuple[World, PowerCut]:
@@ -72,16 +61,16 @@ def test_a_job_that_went_with_its_nodes_power_is_requeued_and_ends(tmp_path: Pat
         jobs = [world.submit(work_seconds=6 * SLICE_SECONDS) for _ in range(2)]
         world.start()
         await asyncio.sleep(2.5 * SLICE_SECONDS)
-        lost = next(j for j in jobs if world.state(j) is state)
-        nodes.lose(lost)
-        await asyncio.sleep(LOST_SECONDS - 2)
-        assert world.cluster.jobs[lost].restart_count == 0, "it is given a moment"
+        gone = next(j for j in jobs if world.state(j) is state)
+        nodes.lose(gone)
+        await asyncio.sleep(MISSING_SECONDS - 2)
+        assert world.cluster.jobs[gone].restart_count == 0, "it is given a moment"
         await asyncio.sleep(5)
-        assert world.cluster.jobs[lost].restart_count == 1
+        assert world.cluster.jobs[gone].restart_count == 1
         await world.until_ended(jobs, 600)
         await world.stop()
-        assert world.cluster.jobs[lost].restart_count == 1
-        decisions = JournalReader(world.journal_path).decisions(lost)
+        assert world.cluster.jobs[gone].restart_count == 1
+        decisions = JournalReader(world.journal_path).decisions(gone)
         reasons = [decision.reason for decision in decisions if decision.action == "requeue"]
         assert reasons == ["nothing of it is left on n1, which has probably lost power"]
         world.check()
@@ -97,7 +86,7 @@ def test_a_job_that_lives_without_its_control_block_is_not_touched(tmp_path: Pat
         world.start()
         await until(world, job, JobState.RUNNING)
         nodes.lose(job)
-        await asyncio.sleep(LOST_SECONDS + 2 * ALIVE_SECONDS + 5)
+        await asyncio.sleep(MISSING_SECONDS + 2 * ALIVE_SECONDS + 5)
         assert nodes.asked == 3, "at first, and then now and then"
         assert world.cluster.jobs[job].restart_count == 0
         nodes.left = 0
@@ -116,7 +105,7 @@ def test_a_node_that_does_not_say_what_lives_is_asked_again(tmp_path: Path) -> N
         world.start()
         await until(world, job, JobState.RUNNING)
         nodes.lose(job)
-        await asyncio.sleep(5 * LOST_SECONDS)
+        await asyncio.sleep(5 * MISSING_SECONDS)
         assert world.cluster.jobs[job].restart_count == 0
         assert nodes.asked in (3, 4, 5)
         await world.stop()
@@ -135,7 +124,7 @@ def test_a_job_that_may_have_ended_by_itself_is_not_run_again(tmp_path: Path, no
         world.start()
         await until(world, job, JobState.RUNNING)
         nodes.lose(job, node, booted=False)
-        await asyncio.sleep(LOST_SECONDS + 5)
+        await asyncio.sleep(MISSING_SECONDS + 5)
         assert nodes.asked == 1
         assert world.cluster.jobs[job].restart_count == 0
         nodes.booted_at = asyncio.get_running_loop().time()
@@ -153,10 +142,10 @@ def test_what_was_found_of_one_run_of_a_job_counts_for_that_run_only(tmp_path: P
         world.start()
         await until(world, job, JobState.RUNNING)
         nodes.lose(job)
-        await asyncio.sleep(LOST_SECONDS - 2)
+        await asyncio.sleep(MISSING_SECONDS - 2)
         # Slurm was sooner, and no look fell between: its prolog has made no control block yet.
         world.cluster.jobs[job].start_time = asyncio.get_running_loop().time()
-        await asyncio.sleep(LOST_SECONDS - 3)
+        await asyncio.sleep(MISSING_SECONDS - 3)
         assert nodes.asked == 0, "it is given a moment, as at every start"
         await asyncio.sleep(5)
         assert nodes.asked == 1
@@ -183,7 +172,7 @@ def test_a_job_that_slurm_will_not_requeue_is_asked_for_only_now_and_then(
         world.start()
         await until(world, job, JobState.RUNNING)
         nodes.lose(job)
-        await asyncio.sleep(LOST_SECONDS + 60)
+        await asyncio.sleep(MISSING_SECONDS + 60)
         assert asked == 1
         assert "--no-requeue" in caplog.text
         await asyncio.sleep(world.executor_settings.retry_after_seconds)

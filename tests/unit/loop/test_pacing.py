@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from controller.slurm.simulated import SlurmCosts
+from controller.loop.pacing import PaceSettings
 from controller.simulation.virtual_time import run_virtual
+from controller.slurm.simulated import SlurmCosts
 from tests.unit.loop.world import World
 
 SECONDS = 20.0
@@ -20,15 +21,14 @@ async def _turns(folder: Path, rest_factor: float, interval_seconds: float) -> i
     """Turns within SECONDS in which something happens every 10 ms, when a look at Slurm takes 0.1 s."""
     world = World(folder, slurm_costs=SlurmCosts(0.1, 0.3, 0.1))
     controller = world.start()
-    controller.settings = replace(
-        controller.settings, rest_factor=rest_factor, interval_seconds=interval_seconds
-    )
+    pace = PaceSettings(interval_seconds=interval_seconds, rest_factor=rest_factor)
+    controller.settings = replace(controller.settings, pace=pace)
     end = asyncio.get_running_loop().time() + SECONDS
     while asyncio.get_running_loop().time() < end:
-        controller.poke()
+        controller.pace.poke()
         await asyncio.sleep(0.01)
     await world.stop()
-    return len(world.ticks)
+    return len(world.turns)
 
 
 @pytest.mark.parametrize(
