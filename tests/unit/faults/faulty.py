@@ -15,12 +15,12 @@ from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.slurm.port import ClusterView, SlurmJob
-from controller.slurm.simulated import SimulatedCluster
 from controller.errors import ClusterUnavailable, GandivaError, NodeError, NodeUnreachable
 from controller.model import JobId
 from controller.nodes.port import Living, NodeSample, Offload, Pause
 from controller.nodes.simulated import SimulatedNodes
+from controller.slurm.port import ClusterView, SlurmJob
+from controller.slurm.simulated import SimulatedCluster
 from tests.contract.passing_on import PassingOn
 
 RPC_DEADLINE_SECONDS = 15.0

@@ -18,10 +18,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from controller.slurm.port import JobState
-from controller.executor import Step
+from controller.act.recorder import Step
 from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual
+from controller.slurm.port import JobState
 from tests.unit.faults.faulty import Trouble
 from tests.unit.faults.stage import START_SECONDS, Stage, policies
 from tests.unit.loop.world import SLICE_SECONDS
@@ -316,10 +316,10 @@ async def _full_disk(at_write: int, seconds: float, folder: Path) -> int:
     stage.start()
     journal = stage._journal
     assert journal is not None
-    transaction, count, full_until = journal._transaction, 0, 0.0
+    transaction, count, full_until = journal._store.file.transaction, 0, 0.0
 
     @contextmanager
-    def full_or_not() -> Iterator[None]:
+    def full_or_not() -> Iterator[sqlite3.Connection]:
         nonlocal count, full_until
         count += 1
         now = asyncio.get_running_loop().time()
@@ -327,10 +327,10 @@ async def _full_disk(at_write: int, seconds: float, folder: Path) -> int:
             full_until = now + seconds
         if now < full_until:
             raise sqlite3.OperationalError("database or disk is full")
-        with transaction():
-            yield
+        with transaction() as connection:
+            yield connection
 
-    journal._transaction = full_or_not  # type: ignore[method-assign]
+    journal._store.file.transaction = full_or_not  # type: ignore[method-assign]
     await stage.all_end(BOUND_SECONDS)
     await stage.finish()
     stage.check_all(slack_seconds=2.0)

@@ -11,19 +11,18 @@ from collections.abc import Callable, Container
 from pathlib import Path
 from typing import Any
 
-from controller.slurm.port import JobState
-from controller.slurm.simulated import SimulatedJob
-from controller.executor import Step
+from controller.act.recorder import Step
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
-from controller.nodes.port import NodePhase
-from controller.policies.base import Policy
-from controller.policies.fifo import Fifo
-from controller.policies.gandiva import Gandiva, GandivaSettings
-from controller.policies.tiresias import TiresiasLas, TiresiasLasSettings
-from controller.requests import parse_request
+from controller.nodes.protocol import NodePhase
+from controller.observe.requests import parse_request
+from controller.policies.presets import PRESETS
+from controller.policies.protocol import Policy
+from controller.policies.settings import TiresiasLasSettings
+from controller.slurm.port import JobState
+from controller.slurm.simulated import SimulatedJob
 from tests.unit.faults.faulty import Faults, FaultyCluster, FaultyNodes
-from tests.unit.loop.world import SLICE_SECONDS, World
+from tests.unit.loop.world import World, fifo, gandiva
 
 RETRY_SECONDS = 20.0
 START_SECONDS = 20.0
@@ -34,13 +33,8 @@ REQUEUE_DELAY_SECONDS = 3.0
 
 def policies() -> dict[str, Callable[[], Policy]]:
     """Policies that switch often."""
-    return {
-        "gandiva": lambda: Gandiva(GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8)),
-        "tiresias-las": lambda: TiresiasLas(
-            TiresiasLasSettings(queue_limits=[10.0, 30.0], promote_knob_ratio=2.0)
-        ),
-        "fifo": Fifo,
-    }
+    queues = TiresiasLasSettings(queue_limits=[10.0, 30.0], promote_knob_ratio=2.0)
+    return {"gandiva": gandiva, "tiresias-las": lambda: PRESETS["tiresias-las"](queues, ()), "fifo": fifo}
 
 
 class Stage(World):
@@ -88,7 +82,7 @@ class Stage(World):
     def before_step(self, act: Callable[[Step, JobId], None]) -> None:
         """Call this before each step that the present controller takes."""
         assert self.controller is not None
-        recorder = self.controller._recorder
+        recorder = self.controller.executor.site.recorder
         begins, step_taken = recorder.operation_begins, recorder.operation_step
         job_of: dict[int, JobId] = {}
 
@@ -274,7 +268,7 @@ class Stage(World):
             if turn % 10 == 0:
                 now = asyncio.get_running_loop().time()
                 self._purge(now)
-                del self.ticks[:-10]
+                del self.turns[:-10]
                 copies = {job_id: _copy(job) for job_id, job in self.cluster.jobs.items()}
                 self._saved.append((now, self.cluster._next_id, copies))
             turn += 1
@@ -333,12 +327,12 @@ class Stage(World):
             )
         assert not {node: blocks for node, blocks in self.nodes._blocks.items() if blocks}, "blocks left"
         assert self.controller is not None
-        assert self.controller.executor._operations == {}
-        assert all(not holders for holders in self.controller.executor._ledger._holders.values())
+        assert self.controller.executor._tasks == {}
+        assert all(not holders for holders in self.controller.executor.site.ledger._holders.values())
 
 
 def _gpus(job: SimulatedJob) -> int:
-    return parse_request(job.request).gpus
+    return parse_request(job.request).size.wanted
 
 
 def _copy(job: SimulatedJob) -> SimulatedJob:

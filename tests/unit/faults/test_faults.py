@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from controller.act.recorder import Step
+from controller.model import JobId
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SlurmCosts
-from controller.executor import Step
-from controller.model import JobId
 from tests.unit.faults import scenarios
 from tests.unit.faults.faulty import Trouble
 from tests.unit.faults.scenarios import Row

@@ -87,6 +87,7 @@ def test_the_nodes_are_not_asked_twice_at_once_when_slurm_fails(tmp_path: Path) 
         down = True
 
         async def observe(self) -> ClusterView:
+            await asyncio.sleep(0.1)
             if self.down:
                 raise ClusterUnavailable("observing the cluster: no")
             return await super().observe()
