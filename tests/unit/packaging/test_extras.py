@@ -165,8 +165,8 @@ def test_gandiva_cluster_without_its_sources_says_so(tmp_path: Path) -> None:
     """What a wheel brings: the program, and no folder `container`."""
     include = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
     assert not any("container".startswith(pattern.rstrip("*")) for pattern in include["include"])
-    (tmp_path / "controller").mkdir()
-    for name in ("__init__.py", "entry.py", "extras.py"):
+    (tmp_path / "controller" / "cli").mkdir(parents=True)
+    for name in ("__init__.py", "cli/__init__.py", "cli/entry.py", "cli/extras.py"):
         (tmp_path / "controller" / name).write_text((ROOT / "controller" / name).read_text())
     code = "import sys; from controller.cli.entry import cluster; sys.exit(cluster())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
