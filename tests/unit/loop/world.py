@@ -24,7 +24,7 @@ from controller.settings.schema import Settings
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import ClusterPort, JobState
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
-from controller.solver import ImmediateSolver
+from controller.solver import ImmediateSolver, SolverPort
 
 SLICE_SECONDS = 10.0
 
@@ -60,14 +60,18 @@ class World:
         slurm_costs: SlurmCosts | None = None,
         node_costs: NodeCosts | None = None,
         clock: Callable[[], Clock] = LoopClock,
+        deltas: bool = False,
         **executor: object,
     ) -> None:
-        """`executor`: settings of the operations that are not the default."""
+        """`deltas`: the adapters answer with what changed. `executor`: settings of the operations that are not
+        the default."""
         names = [f"n{i + 1}" for i in range(nodes)]
         self.cluster = SimulatedCluster(
-            {n.name: n for n in make_nodes(names, gpus)}, slurm_costs or SlurmCosts(0.005, 0.3, 0.1)
+            {n.name: n for n in make_nodes(names, gpus)},
+            slurm_costs or SlurmCosts(0.005, 0.3, 0.1),
+            deltas=deltas,
         )
-        self.nodes = SimulatedNodes(self.cluster, node_costs or NodeCosts(0.1, 0.05, 0.05))
+        self.nodes = SimulatedNodes(self.cluster, node_costs or NodeCosts(0.1, 0.05, 0.05), deltas=deltas)
         self.policy = policy or gandiva()
         self.journal_path = folder / "journal.sqlite"
         self.settings = Settings()
@@ -76,6 +80,7 @@ class World:
         self.cluster_port: ClusterPort = self.cluster
         self.node_port: NodePort = self.nodes
         """What the controller talks to; tests of faults put ports that fail in front."""
+        self.solver: SolverPort = ImmediateSolver()
         self.clock = clock
         """Made anew with each controller."""
         self.turns: list[Turn] = []
@@ -101,7 +106,7 @@ class World:
             self.node_port,
             self._journal,
             self.clock(),
-            solver=ImmediateSolver(),
+            solver=self.solver,
             policy=self.policy,
             pace=self.pace,
             publish=self.turns.append,
