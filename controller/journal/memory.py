@@ -200,7 +200,7 @@ class MemoryJournal:
 
     def begin_again(self, job_id: JobId) -> None:
         tables: list[dict[JobId, Any]] = [self.jobs, self._used, self._open, self._last_decision]
-        for table in (*tables, *self._notes.values()):
+        for table in tables:
             table.pop(job_id, None)
         self.decisions = [decision for decision in self.decisions if decision.job_id != job_id]
         self.slices = [piece for piece in self.slices if piece.job_id != job_id]

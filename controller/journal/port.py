@@ -40,11 +40,11 @@ class JournalPort(Protocol):
         ...
 
     def notes(self, policy: str) -> dict[JobId, Note]:
-        """What this policy remembers of jobs that have not ended."""
+        """What was saved of jobs that have not ended. `policy`: its name, or that of a part of the loop."""
         ...
 
     def save_note(self, policy: str, job_id: JobId, note: Note) -> None:
-        """What it remembers of a job from now on. Raises TypeError: not JSON."""
+        """What it remembers of a job from now on; None: nothing. Raises TypeError: not JSON."""
         ...
 
     def heartbeat(self, time: float) -> None:
@@ -123,7 +123,8 @@ class JournalPort(Protocol):
 
     def begin_again(self, job_id: JobId) -> None:
         """The next record of this id is of another job: Slurm gave the id out again. What is recorded of the
-        earlier job is dropped, as `sacct` shows the newest job of an id alone."""
+        earlier job is dropped, as `sacct` shows the newest job of an id alone. Notes stay: only those who
+        save them know whether they still hold."""
         ...
 
     def end_gone(self, present: Container[JobId], time: float) -> Sequence[JobId]:

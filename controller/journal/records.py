@@ -5,15 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field, replace
-from typing import Any, TypeVar
+from typing import Any
 
 from controller.model import GpuId, GpuSet, JobId, value
 from controller.model.value import empty
 
 MAX_TEXT = 2000
 """Longest name, reason or message that is kept, in characters."""
-
-Number = TypeVar("Number", int, float)
 
 
 @value(kw_only=True)
@@ -131,21 +129,17 @@ def merged(known: JobRecord, new: JobRecord) -> JobRecord:
     """The newer record of a job over the earlier one. A requeued job gets a new submit time from Slurm; the
     first submission and the first start stay, counters never shrink, and None leaves what is known."""
     starts = [start for start in (known.start_time, new.start_time) if start is not None]
-    return replace(
-        new,
-        submit_time=min(known.submit_time, new.submit_time),
-        start_time=min(starts, default=None),
-        moves=max(known.moves, new.moves),
-        suspends=max(known.suspends, new.suspends),
-        step_seconds=_newest(new.step_seconds, known.step_seconds),
-        exit_code=_newest(new.exit_code, known.exit_code),
-        peak_memory_bytes=_newest(new.peak_memory_bytes, known.peak_memory_bytes),
-        utilization_fraction=_newest(new.utilization_fraction, known.utilization_fraction),
-    )
-
-
-def _newest(new: Number | None, known: Number | None) -> Number | None:
-    return known if new is None else new
+    kept: dict[str, Any] = {
+        "submit_time": min(known.submit_time, new.submit_time),
+        "start_time": min(starts, default=None),
+        "moves": max(known.moves, new.moves),
+        "suspends": max(known.suspends, new.suspends),
+    }
+    for name in ("step_seconds", "exit_code", "peak_memory_bytes", "utilization_fraction"):
+        if getattr(new, name) is None:
+            kept[name] = getattr(known, name)
+    differs = {name: was for name, was in kept.items() if was != getattr(new, name)}
+    return replace(new, **differs) if differs else new
 
 
 def stored_text(text: str) -> str:

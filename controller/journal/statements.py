@@ -62,7 +62,7 @@ JOB = """
 """
 GONE = "UPDATE jobs SET end = ?, state = 'UNKNOWN' WHERE job_id = ? AND end IS NULL"
 BEGIN_AGAIN = tuple(
-    f"DELETE FROM {table} WHERE job_id = ?" for table in ("usage", "jobs", "notes", "decisions", "slices")
+    f"DELETE FROM {table} WHERE job_id = ?" for table in ("usage", "jobs", "decisions", "slices")
 )
 DECISION = "INSERT INTO decisions (time, job_id, action, reason, gpus) VALUES (?, ?, ?, ?, ?)"
 EVENT = "INSERT INTO events (time, job_id, node, kind, message) VALUES (?, ?, ?, ?, ?)"

@@ -113,14 +113,13 @@ class Store:
                 self.file.close()
 
     def _write_queue(self) -> None:
-        if self.file.makeshift is not Makeshift.NONE:
-            if self.file.open_properly():
-                self.queue.put_first(interrupted(self.file.connection, self.path))
-        elif not self.file.is_there():
+        if self.file.makeshift is Makeshift.NONE and not self.file.is_there():
             self._begin_anew(
                 f"the journal {self.path} was removed: a new one was begun; jobs go on, but what they used "
                 "before now is missing from reports"
             )
+        if self.file.makeshift is not Makeshift.NONE and self.file.open_properly():
+            self.queue.put_first(interrupted(self.file.connection, self.path))
         while rows := self.queue.first(ROWS_AT_ONCE):
             try:
                 with self.file.transaction() as connection:

@@ -185,9 +185,9 @@ _RULES: tuple[Callable[[sqlite3.Connection], Iterator[str]], ...] = (
         "job {0}: has slices and no totals",
     ),
     _by_query(
-        "SELECT job_id, run_seconds, gpu_seconds, slices FROM usage "
+        "SELECT job_id, run_seconds, gpu_seconds, waited_seconds, slices FROM usage "
         "WHERE run_seconds < 0 OR gpu_seconds < 0 OR waited_seconds < 0 OR slices < 0",
-        "job {0}: its totals are negative ({1} s, {2} GPU-seconds, {3} slices)",
+        "job {0}: its totals are negative ({1} s, {2} GPU-seconds, {3} s waited, {4} slices)",
     ),
     _by_query(
         "SELECT job_id, gpus, weight FROM jobs WHERE gpus < 1 OR weight <= 0",

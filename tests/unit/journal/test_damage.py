@@ -241,15 +241,19 @@ def test_what_is_no_json_counts_as_not_there(path: Path, caplog: pytest.LogCaptu
     with Journal(path) as journal:
         journal.save_state("policy", {"turn": 1})
         journal.begin_operation(1, ONE, "suspend", 1.0, A0, "")
+        journal.save_note("gandiva", ONE, (1,))
+        journal.save_note("gandiva", JobId(2), (2,))
         journal.heartbeat(5.0)
     other = sqlite3.connect(path)
     other.execute("UPDATE state SET value = '{\"turn\":' WHERE key = 'policy'")
     other.execute("UPDATE state SET value = '[1]' WHERE key = 'heartbeat'")
     other.execute("UPDATE operations SET detail = 'x'")
+    other.execute("UPDATE notes SET note = '(1,)' WHERE job_id = 1")
     other.commit()
     other.close()
     with Journal(path) as journal:
         assert journal.load_state("policy") is None
+        assert journal.notes("gandiva") == {JobId(2): (2,)}
         assert journal.last_heartbeat() is None
         (operation,) = journal.open_operations()
         assert operation.kind == "suspend"

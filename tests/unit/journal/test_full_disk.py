@@ -196,3 +196,36 @@ def test_memory_is_bounded_even_when_only_accounting_waits(
             with pytest.raises(JournalError):
                 journal.commit()
         assert journal._store.queue.rows[-1][1][-1] == 1999, "the newest is kept"
+
+
+def test_a_journal_removed_from_a_full_disk_is_begun_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.sqlite"
+
+    def refuse(_file: JournalFile, **_options: bool) -> sqlite3.Connection:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    with Journal(path) as journal:
+        with monkeypatch.context() as full:
+            full.setattr(JournalFile, "_connect", refuse)
+            path.unlink()
+            work(journal, ONE, 200.0)
+            with pytest.raises(JournalError, match="free space"):
+                journal.commit()
+        journal.commit()
+        assert journal.generation == 1
+        assert journal.totals()[ONE].run_seconds == 10
+    assert [piece.end for piece in JournalReader(path).slices(ONE)] == [210.0]
+
+
+def test_of_values_that_wait_only_the_newest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("controller.journal.queue.MAX_QUEUED", 50)
+    with Journal(tmp_path / "journal.sqlite") as journal:
+        for turn in range(200):
+            journal.save_note("gandiva", ONE, (turn,))
+            journal.save_note("gandiva", TWO, None if turn % 2 else (turn,))
+            journal.save_state("policy:gandiva", turn)
+        assert len(journal._store.queue) <= 60
+        assert journal.notes("gandiva") == {ONE: (199,)}
+        assert journal.load_state("policy:gandiva") == 199

@@ -399,6 +399,7 @@ def test_old_details_go_before_old_jobs_and_living_jobs_stay(path: Path) -> None
         journal.upsert_job(record(ONE, end_time=1 * DAY, submit_time=0.0, state="COMPLETED"))
         journal.upsert_job(record(TWO, submit_time=0.0))
         for job_id in (ONE, TWO):
+            journal.save_note("gandiva", job_id, (1,))
             journal.open_slice(job_id, A0, 10)
             journal.close_slice(job_id, 20, "over")
             journal.record_decision(10, job_id, "start", "free", A0)
@@ -414,6 +415,8 @@ def test_old_details_go_before_old_jobs_and_living_jobs_stay(path: Path) -> None
         journal.commit()
         (row,) = reader.jobs(now=40.0)
         assert (row.record.id, row.run_seconds, row.slices) == (TWO, 20, 2), "totals outlive their details"
+        noted = journal._store.read("SELECT job_id FROM notes")
+        assert noted == [(TWO,)], "notes go with their job"
 
 
 # -- names -------------------------------------------------------------------------------------

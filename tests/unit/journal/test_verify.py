@@ -34,6 +34,7 @@ def path(tmp_path: Path) -> Path:
             journal.open_slice(job_id, gpus, 130.0)
             journal.begin_operation(job_id, job_id, "suspend", 140.0, gpus, "")
         journal.save_state("policy", [1])
+        journal.save_note("gandiva", ONE, (1,))
         journal.heartbeat(5000.0)
     return path
 
@@ -56,6 +57,8 @@ BREACHES = [
     ("INSERT INTO operations VALUES (9, 1, 'resume', 1, '{}', '', NULL, NULL, NULL, '')", "2 operations"),
     ("UPDATE state SET value = '{' WHERE key = 'policy'", "state policy: its value is no JSON"),
     ("UPDATE jobs SET request = x'00' WHERE job_id = 2", "jobs 2: its request is no JSON"),
+    ("UPDATE notes SET note = '(1,)'", "notes 1: its note is no JSON"),
+    ("UPDATE usage SET waited_seconds = -1 WHERE job_id = 1", "totals are negative"),
     ("ALTER TABLE jobs RENAME COLUMN weight TO heavy", "schema: jobs.weight is missing"),
 ]
 
