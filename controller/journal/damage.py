@@ -45,7 +45,7 @@ def is_damage(error: sqlite3.Error) -> bool:
 
 def is_no_room(error: sqlite3.Error, path: Path) -> bool:
     """The file system of the journal does not take what it should: full, failing, or read-only. That may
-    pass, and is nobody's mistake in the settings."""
+    pass, and is no mistake in the settings."""
     text = str(error)
     if "disk is full" in text or "disk I/O error" in text:
         return True

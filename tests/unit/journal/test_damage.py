@@ -78,7 +78,7 @@ def text(path: Path) -> None:
     path.write_text("this is no database " * 1000)
 
 
-def a_database_of_somebody_else(path: Path) -> None:
+def a_database_of_another_program(path: Path) -> None:
     path.unlink()
     other = sqlite3.connect(path)
     other.execute("CREATE TABLE jobs (name TEXT)")
@@ -109,7 +109,7 @@ def a_strange_version(path: Path) -> None:
         cut_in_half,
         cut_within_a_page,
         text,
-        a_database_of_somebody_else,
+        a_database_of_another_program,
         a_table_dropped,
         a_strange_version,
     ],

@@ -185,10 +185,10 @@ def test_hostile_text_is_stored_bounded_and_does_no_harm(path: Path) -> None:
 # -- decisions and events ----------------------------------------------------------------------
 
 
-def test_a_decision_repeated_at_every_tick_is_recorded_once(path: Path) -> None:
+def test_a_decision_repeated_at_every_turn_is_recorded_once(path: Path) -> None:
     with Journal(path) as journal:
-        for tick in range(5):
-            journal.record_decision(tick, ONE, "wait", "no free GPU", frozenset())
+        for turn in range(5):
+            journal.record_decision(turn, ONE, "wait", "no free GPU", frozenset())
         journal.record_decision(5, ONE, "start", "a GPU became free", A0)
         journal.record_decision(6, ONE, "wait", "no free GPU", frozenset())
     decisions = JournalReader(path).decisions(ONE)
@@ -361,9 +361,9 @@ def test_memory_stays_bounded_while_the_disk_refuses(path: Path, monkeypatch: py
     monkeypatch.setattr("controller.journal.queue.MAX_QUEUED", 300)
     with Journal(path) as journal:
         journal.open_slice(ONE, A0, 1)
-        for tick in range(1000):
-            journal.record_event(tick, None, None, "kind", "message")
-            journal.heartbeat(float(tick))
+        for turn in range(1000):
+            journal.record_event(turn, None, None, "kind", "message")
+            journal.heartbeat(float(turn))
         assert len(journal._store.queue) <= 300
         journal.close_slice(ONE, 11, "ended")
         assert journal.totals()[ONE].run_seconds == 10, "accounting is never shed"

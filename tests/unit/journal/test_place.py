@@ -25,7 +25,7 @@ WAYS: list[Callable[[Path], object]] = [
 
 
 def forbid(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    """What is in this folder may not be looked at (which root, who may run these tests, always may)."""
+    """What is in this folder may not be looked at; root always may, and may run these tests."""
     stat = Path.stat
 
     def refused(path: Path, **options: Any) -> Any:

@@ -92,7 +92,7 @@ def test_a_journal_lost_while_it_is_used_is_written_anew_from_what_is_known(tmp_
     assert verify(world.journal_path).problems == ()
 
 
-def test_jobs_that_slurm_has_forgotten_while_nobody_looked_have_ended(tmp_path: Path) -> None:
+def test_jobs_that_slurm_has_forgotten_while_no_controller_ran_have_ended(tmp_path: Path) -> None:
     world = World(tmp_path, gpus=1)
 
     async def scenario() -> None:
