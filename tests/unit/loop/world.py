@@ -17,6 +17,7 @@ from controller.model import JobId
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
+from controller.policies.moves.move import Move
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
 from controller.policies.settings import FifoSettings, GandivaSettings
@@ -38,9 +39,9 @@ def run(scenario: Callable[[], Awaitable[None]]) -> None:
     run_virtual(main(), start=1_000_000.0)
 
 
-def gandiva() -> Policy:
+def gandiva(*moves: Move) -> Policy:
     """Short slices, and many jobs on a GPU."""
-    return PRESETS["gandiva"](GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8), ())
+    return PRESETS["gandiva"](GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8), moves)
 
 
 def fifo() -> Policy:
@@ -63,8 +64,8 @@ class World:
         deltas: bool = False,
         **executor: object,
     ) -> None:
-        """`deltas`: the adapters answer with what changed. `executor`: settings of the operations that are not
-        the default."""
+        """`deltas`: the adapters answer with what changed. `executor`: settings of the operations that are
+        not the default."""
         names = [f"n{i + 1}" for i in range(nodes)]
         self.cluster = SimulatedCluster(
             {n.name: n for n in make_nodes(names, gpus)},
@@ -92,7 +93,9 @@ class World:
     def submit(self, gpus: int = 1, work_seconds: float = 1e9, **options: object) -> JobId:
         """A job with this request; other options are fields of the job in Slurm."""
         asked = {
-            name: options.pop(name) for name in ("nodes", "weight", "suspend", "migrate") if name in options
+            name: options.pop(name)
+            for name in ("nodes", "weight", "suspend", "migrate", "pack", "model")
+            if name in options
         }
         text = request_text(gpus, **asked)  # type: ignore[arg-type]
         return self.cluster.submit(text, work_seconds, **options)  # type: ignore[arg-type]
