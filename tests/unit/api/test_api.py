@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from controller.api.client import ApiClient, ApiRefused, ApiUnavailable
 from controller.api.live import Health, LiveState
 from controller.api.server import ApiError, ApiServer
 from controller.journal import JobFilter, JournalReader
-from controller.model import Snapshot
+from controller.model import JobId, Placement, Snapshot
 
 from . import scene
 
@@ -63,6 +64,29 @@ def test_gpus_tell_who_is_on_them_and_who_waits(client: ApiClient) -> None:
     assert (waiting.phase, waiting.running_on, waiting.weight) == ("suspended", [], 1.0)
     assert waiting.reason.startswith("waits for its turn")
     assert next(job for job in answer.jobs if job.job_id == 104).busy
+
+
+def test_use_comes_from_the_controller_and_progress_from_the_nodes(client: ApiClient) -> None:
+    running, suspended, *_, queued = client.gpus().jobs
+    assert (running.run_seconds, running.gpu_seconds) == (450.0, 450.0), "the slice that goes on counts"
+    assert (running.steps_done, running.step_seconds) == (1800, 0.25)
+    assert (suspended.run_seconds, suspended.step_seconds, suspended.busy) == (450.0, 0.25, False)
+    assert (queued.run_seconds, queued.steps_done, queued.step_seconds) == (0.0, 0, None)
+    assert client.explain(101).job.step_seconds == 0.25  # type: ignore[union-attr]
+
+
+def test_jobs_that_share_gpus_name_each_other(client: ApiClient, answers: Answers) -> None:
+    base, gpus = scene.snapshot(), scene.on("n2", 0, 1)
+    jobs = {
+        one: replace(base.jobs[JobId(one)], placement=Placement(gpus, gpus, frozenset({JobId(other)})))
+        for one, other in ((103, 104), (104, 103))
+    }
+    answers._live.publish(scene.turn(replace(base, jobs={**base.jobs, **jobs})), Health("gandiva", 0))
+    found = client.gpus()
+    assert {job.job_id: job.shares_with for job in found.jobs if job.shares_with} == {103: [104], 104: [103]}
+    assert [gpu.running for gpu in found.nodes[1].gpus[:2]] == [[103, 104]] * 2
+    assert client.explain(103).live.shares_with == [104]  # type: ignore[union-attr]
+    assert [job.shares_with for job in client.jobs(JobFilter(job_ids=(102, 104))).jobs] == [[], [103]]
 
 
 def test_the_timeline_has_the_slices_of_a_span_of_time(client: ApiClient) -> None:
@@ -156,9 +180,7 @@ def test_healthz_fails_when_the_loop_stands_still(answers: Answers) -> None:
     answers._live.publish(scene.turn(), trouble, completed=time.monotonic() - 61)
     answer = answers.get("/healthz", {})
     assert answer.status == 503
-    assert answer.body == (
-        b"the loop has completed no turn for 61 s: Slurm cannot be observed: no answer\n"
-    )
+    assert answer.body == (b"the loop has completed no turn for 61 s: Slurm cannot be observed: no answer\n")
 
 
 def test_one_answer_is_built_per_tick(answers: Answers) -> None:

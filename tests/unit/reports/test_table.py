@@ -177,6 +177,10 @@ def test_other_columns() -> None:
 # -- joined with slurmdbd ----------------------------------------------------------------------
 
 
+def test_jobs_that_share_gpus() -> None:
+    assert table("JobID%-5,SharesWith", Row(job(shares_with=[2, 3]), NOW))[-1] == "1     2,3"
+
+
 def test_slurms_final_word_counts_even_where_the_controller_missed_the_end() -> None:
     accounting = Accounting("12_3", "CANCELLED by 1000", "0:15", NOW - 400)
     (row,) = join(JobsMessage(time=NOW, jobs=[job()]), {1: accounting})

@@ -105,6 +105,14 @@ def test_each_gpu_shows_its_job_load_memory_and_who_waits() -> None:
     assert "idle" in second
 
 
+def test_jobs_that_share_gpus_say_with_which() -> None:
+    lines = draw(message(live(7, shares_with=[8]), live(8, shares_with=[7])), columns=100)
+    job = next(line for line in lines if line.startswith("7 "))
+    assert job.rstrip().endswith("n1:0 with 8")
+    answer = ExplainMessage(time=NOW, live=live(7, shares_with=[8, 9]))
+    assert "  shares with jobs 8, 9, on the same GPUs" in list(explain(answer, rows=5, columns=80))
+
+
 def test_jobs_show_their_share_and_why_they_wait() -> None:
     lines = draw(message(live(7), live(8, **SUSPENDED), live(9, **QUEUED)))
     job = next(line for line in lines if line.startswith("7 "))
