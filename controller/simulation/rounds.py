@@ -56,7 +56,8 @@ class InRounds:
             self._missed, self._gone = [], {}
         self.decided = True
         plan = self._policy.plan(snapshot, memory)
-        self._goes_on = plan.wake_at <= now
+        # What it states is solved at once, and decided about in the same round.
+        self._goes_on = plan.wake_at <= now or bool(plan.problems)
         if math.isfinite(plan.wake_at) and not self._goes_on:
             plan = replace(plan, wake_at=self._moment(plan.wake_at, now))
         return plan
@@ -80,5 +81,6 @@ def _joined(parts: list[Changes]) -> Changes:
     return Changes(
         frozenset().union(*(part.jobs for part in parts)),
         frozenset().union(*(part.nodes for part in parts)),
+        frozenset().union(*(part.solutions for part in parts)),
         everything=any(part.everything for part in parts),
     )

@@ -29,6 +29,7 @@ from controller.model import (
     Target,
 )
 from controller.nodes.simulated import NodeCosts
+from controller.simulation.rounds import InRounds
 from controller.simulation.snapshot_file import as_json
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import JobState
@@ -120,6 +121,20 @@ def test_jobs_are_placed_by_a_solution_on_virtual_time(tmp_path: Path) -> None:
     found = solved.snapshot.solutions[NAME]
     assert found.problem == stating.plan.problems[NAME].identity
     assert found.values == pytest.approx((0, 0, 1, 1), abs=1e-6)
+
+
+def test_what_a_round_states_is_decided_in_the_same_round(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = world_of(tmp_path, ImmediateSolver())
+        world.policy = InRounds(Heaviest(), round_seconds=100.0, late_seconds=0.02)
+        world.start()
+        await asyncio.sleep(150)
+        job = world.submit(work_seconds=20.0)
+        await world.until_ended([job], 200)
+        assert 200 <= (world.cluster.jobs[job].start_time or 0.0) - 1_000_000.0 < 202
+        await world.stop()
+
+    run_virtual(scenario(), start=1_000_000.0)
 
 
 def test_jobs_are_placed_by_a_solution_of_a_worker_process(tmp_path: Path) -> None:
