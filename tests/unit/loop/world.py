@@ -101,7 +101,9 @@ class World:
         return self.cluster.submit(text, work_seconds, **options)  # type: ignore[arg-type]
 
     def start(self) -> Controller:
-        """Start a controller."""
+        """Start a controller, with adapters that have not answered yet."""
+        self.cluster._answered = False
+        self.nodes._touched = dict.fromkeys(self.cluster.nodes)
         self._journal = Journal(self.journal_path)
         self.controller = make_controller(
             self.settings,
