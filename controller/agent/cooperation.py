@@ -28,14 +28,12 @@ class Cooperation:
         self._driver_verbs = driver_verbs
         self._returning = returning
 
-    def pause(self, args: protocol.PauseArgs, deadline: Deadline) -> protocol.PauseResult:
+    def pause(self, args: protocol.PauseArgs, deadline: Deadline) -> protocol.Pause:
         """Ask all ranks to stop at one step boundary; with `sole` wait for it and undo it at the deadline."""
         with self._node.job(args.job_id, deadline) as (block, state):
             ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
             if state.is_off:
-                return protocol.PauseResult(
-                    target_step=state.stopped_step or 0, all_blocked=True, ranks=ranks.infos()
-                )
+                return protocol.Pause(target_step=state.stopped_step or 0, all_blocked=True, ranks=ranks.live)
             try:
                 return self._pause(block, state, args, deadline.at_most(args.wait_seconds))
             except AgentError:
@@ -44,7 +42,7 @@ class Cooperation:
 
     def _pause(
         self, block: ControlBlock, state: JobState, args: protocol.PauseArgs, deadline: Deadline
-    ) -> protocol.PauseResult:
+    ) -> protocol.Pause:
         ranks = self._cooperating(block, state, args.sole)
         going_on = state.phase is NodePhase.PAUSING
         target = max(args.floor_step, _agreed(ranks), state.target_step if going_on else 0)
@@ -55,7 +53,7 @@ class Cooperation:
         while True:
             ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
             if _all_blocked(ranks, target, sequence):
-                return protocol.PauseResult(target_step=target, all_blocked=True, ranks=ranks.infos())
+                return protocol.Pause(target_step=target, all_blocked=True, ranks=ranks.live)
             agreed = _agreed(ranks)
             if agreed > target:
                 if not args.sole:
@@ -72,9 +70,7 @@ class Cooperation:
                 f"job {args.job_id}: {self._laggards(ranks, target)} within {args.wait_seconds:.1f} s",
                 args.job_id,
             )
-        return protocol.PauseResult(
-            target_step=max(target, _agreed(ranks)), all_blocked=False, ranks=ranks.infos()
-        )
+        return protocol.Pause(target_step=max(target, _agreed(ranks)), all_blocked=False, ranks=ranks.live)
 
     def _cooperating(self, block: ControlBlock, state: JobState, sole: bool) -> Ranks:
         """The job's sessions. Raises AgentError not_cooperative when they do not speak for all of the job."""
@@ -111,7 +107,7 @@ class Cooperation:
             details = f" ({'; '.join(ranks.problems[:3])})" if ranks.problems else ""
             raise AgentError(ErrorKind.NOT_COOPERATIVE, f"job {job_id}: {problem}{details}", job_id)
 
-    def offload(self, args: protocol.OffloadArgs, deadline: Deadline) -> protocol.OffloadResult:
+    def offload(self, args: protocol.OffloadArgs, deadline: Deadline) -> protocol.Offload:
         """Move the GPU state of all blocked ranks to host memory and verify with NVML that it is gone."""
         deadline = deadline.at_most(args.deadline_seconds)
         with self._node.job(args.job_id, deadline) as (block, state):

@@ -27,7 +27,7 @@ class DriverVerbs:
         self._node = node
         self._returning = returning
 
-    def checkpoint(self, args: protocol.CheckpointArgs, deadline: Deadline) -> protocol.OffloadResult:
+    def checkpoint(self, args: protocol.CheckpointArgs, deadline: Deadline) -> protocol.Offload:
         """Suspend one process on one GPU by the CUDA driver; a job that is on no GPU yields as `empty`."""
         with self._node.job(args.job_id, deadline) as (block, state):
             if state.is_off:

@@ -93,7 +93,7 @@ class Looking:
         return protocol.ObserveResult(
             time=time.time(),
             gpus=tuple(
-                protocol.GpuStatus(
+                protocol.GpuSample(
                     index=gpu.index,
                     uuid=gpu.uuid,
                     model=gpu.model,
@@ -102,9 +102,9 @@ class Looking:
                     memory_used_bytes=gpu.memory_used_bytes,
                     utilization_fraction=gpu.utilization_fraction,
                     processes=tuple(
-                        protocol.GpuProcessInfo(
+                        protocol.GpuProcess(
                             pid=holder.pid,
-                            job_id=holder.job_id,
+                            job_id=None if holder.job_id is None else protocol.JobId(holder.job_id),
                             uid=holder.uid,
                             memory_bytes=holder.memory_bytes,
                         )
@@ -116,15 +116,13 @@ class Looking:
             jobs=tuple(jobs),
         )
 
-    def living(self, args: protocol.JobArgs, _deadline: Deadline) -> protocol.LivingResult:
+    def living(self, args: protocol.JobArgs, _deadline: Deadline) -> protocol.Living:
         """What of a job lives here, whether or not it has a control block."""
-        return protocol.LivingResult(
-            processes=self._node.processes.living(args.job_id), booted_at=_booted_at()
-        )
+        return protocol.Living(processes=self._node.processes.living(args.job_id), booted_at=_booted_at())
 
     def _job_info(
         self, state: JobState, states: Mapping[int, JobState], occupancy: Occupancy | None
-    ) -> protocol.JobInfo:
+    ) -> protocol.NodeJob:
         ranks = self._node.ranks(self._node.blocks.block(state.job_id), state)
         held = {} if occupancy is None else occupancy.bytes_by_gpu(state.job_id)
         yielded = state.phase is NodePhase.YIELDED
@@ -132,11 +130,11 @@ class Looking:
             left_bytes = sum(held.values())
         else:
             left_bytes = state.left_bytes if yielded else 0
-        return protocol.JobInfo(
-            job_id=state.job_id,
+        return protocol.NodeJob(
+            job_id=protocol.JobId(state.job_id),
             phase=state.phase,
             gpus=state.gpus or tuple(sorted(held)),
-            ranks=ranks.infos(),
+            ranks=ranks.live,
             left_bytes=left_bytes,
             trespasses=() if occupancy is None else _trespasses(state, states, occupancy),
             movable=state.movable if yielded else self._looks_movable(state, ranks, occupancy),

@@ -170,7 +170,7 @@ class Server:
                 self._whose = args
             self._agent.admit(self._whose, request.verb)
             result = self._agent.carry_out(request.verb, args, deadline)
-            self._write(Answer(id=request.id, ok=True, result=result.model_dump(mode="json")))
+            self._write(Answer(id=request.id, ok=True, result=protocol.result_as_json(result)))
         except AgentError as error:
             log.info("%s: %s: %s", request.verb, error.kind.value, error.message)
             self._fail(request.id, error)

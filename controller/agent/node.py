@@ -263,7 +263,7 @@ class Node:
         left_on: Mapping[int, int],
         residual_bytes: int,
         seconds: float,
-    ) -> protocol.OffloadResult:
+    ) -> protocol.Offload:
         """Write down that the job's memory is off its GPUs, only after `verify_gone`."""
         state = block.save_state(
             state.but(
@@ -279,9 +279,9 @@ class Node:
         return self.already_off(state)
 
     @staticmethod
-    def already_off(state: JobState) -> protocol.OffloadResult:
+    def already_off(state: JobState) -> protocol.Offload:
         """The answer to `offload` and `checkpoint`, the first time and every time they are asked again."""
-        return protocol.OffloadResult(
+        return protocol.Offload(
             left_bytes=state.left_bytes,
             left_on=state.left_on,
             seconds=state.offload_seconds,

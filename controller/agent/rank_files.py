@@ -20,7 +20,7 @@ from dataclasses import dataclass
 
 from controller.agent import rank_room
 from controller.agent.processes import Processes, ProcessId
-from controller.nodes.protocol import MAX_BYTES, MAX_RANKS, MAX_STEP, RankInfo, RankState
+from controller.nodes.protocol import MAX_BYTES, MAX_RANKS, MAX_STEP, RankSample, RankState
 from gandiva import layout
 
 MAX_NAMES = 4096
@@ -50,24 +50,15 @@ class FinishedAndGone(Exception):
     """A rank that said it had finished, and whose process has ended since: nothing is wrong with that."""
 
 
-@dataclass(frozen=True, slots=True)
-class Rank:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rank(RankSample):
     """One session whose every value has been checked."""
 
-    rank: int
-    state: RankState
     answered_sequence: int
-    steps_done: int
-    samples_done: float
-    step_seconds: float
     left_bytes: int
     offload_seconds: float
     process: ProcessId
-    world_size: int
-    state_bytes: int
-    largest_tensor_bytes: int
     releases_context: bool
-    error: str
     states_host_bytes: bool
     """False: a session of an older release, which does not say it."""
     host_bytes: int | None
@@ -77,20 +68,6 @@ class Rank:
     def next_boundary(self) -> int:
         """The earliest step at which this rank can stop: where it is if blocked, else the next one."""
         return self.steps_done if self.state is RankState.BLOCKED else self.steps_done + 1
-
-    def info(self) -> RankInfo:
-        """As it goes over the wire."""
-        return RankInfo(
-            rank=self.rank,
-            state=self.state,
-            steps_done=self.steps_done,
-            samples_done=self.samples_done,
-            step_seconds=self.step_seconds,
-            world_size=self.world_size,
-            state_bytes=self.state_bytes,
-            largest_tensor_bytes=self.largest_tensor_bytes,
-            error=self.error,
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,10 +81,6 @@ class Ranks:
     def pids(self) -> frozenset[int]:
         """Processes that a session speaks for."""
         return frozenset(rank.process.pid for rank in self.live)
-
-    def infos(self) -> tuple[RankInfo, ...]:
-        """As they go over the wire."""
-        return tuple(rank.info() for rank in self.live)
 
 
 def read_ranks(

@@ -31,7 +31,7 @@ class Returning:
     def __init__(self, node: Node) -> None:
         self._node = node
 
-    def resume(self, args: protocol.ResumeArgs, deadline: Deadline) -> protocol.EmptyResult:
+    def resume(self, args: protocol.ResumeArgs, deadline: Deadline) -> None:
         """Put the job's state back onto `gpus` and let it go on; also the undo of everything above."""
         deadline = deadline.at_most(args.deadline_seconds)
         with self._node.job(args.job_id, deadline) as (block, state):
@@ -93,7 +93,7 @@ class Returning:
             )
             self._node.owners.claim(self._node.uuids(args.gpus), args.job_id, state.uid)
             self._wait_running(block, state, sequence, deadline)
-            return protocol.EmptyResult()
+            return
 
     def _is_gone(self, state: JobState) -> bool:
         """Whether NVML, too, sees nothing of the job beyond what it may keep."""

@@ -28,7 +28,7 @@ class Stopping:
         self._node = node
         self._returning = returning
 
-    def stop(self, args: protocol.StopArgs, deadline: Deadline) -> protocol.EmptyResult:
+    def stop(self, args: protocol.StopArgs, deadline: Deadline) -> None:
         """Stop all processes of the job that Slurm has not frozen yet, and make sure that none got onto a GPU
         before that. Only now the job has left.
 
@@ -58,7 +58,7 @@ class Stopping:
                 raise
             block.save_state(state.but(phase=NodePhase.YIELDED))
             self._node.owners.release(self._node.uuids(state.gpus), state.job_id)
-            return protocol.EmptyResult()
+            return
 
     def _stop_all(self, block: ControlBlock, state: JobState, deadline: Deadline) -> JobState:
         """Raises AgentError `deadline`."""

@@ -40,7 +40,7 @@ class NodeAgent:
         driver_verbs = DriverVerbs(self._node, returning)
         cooperation = Cooperation(self._node, driver_verbs, returning)
         stopping = Stopping(self._node, returning)
-        self._verbs: dict[str, Callable[..., BaseModel]] = {
+        self._verbs: dict[str, Callable[..., object]] = {
             "hello": looking.hello,
             "lead": self.lead,
             "observe": looking.observe,
@@ -67,13 +67,12 @@ class NodeAgent:
         except CudaError as error:
             log.info("the CUDA driver is not ready: %s; the first call to it tries again", error)
 
-    def carry_out(self, verb: str, args: BaseModel, deadline: Deadline) -> BaseModel:
-        """Do what a request asks. Raises AgentError."""
+    def carry_out(self, verb: str, args: BaseModel, deadline: Deadline) -> object:
+        """Do what a request asks; returns one of the protocol's results, or None. Raises AgentError."""
         return self._verbs[verb](args, deadline)
 
-    def lead(self, _args: protocol.NoArgs, _deadline: Deadline) -> protocol.EmptyResult:
+    def lead(self, _args: protocol.NoArgs, _deadline: Deadline) -> None:
         """Nothing but what every request of a controller does: it renews the lease."""
-        return protocol.EmptyResult()
 
     def admit(self, whose: protocol.HelloArgs, verb: str) -> None:
         """May this session do that now? Raises AgentError not_leader."""
@@ -84,7 +83,7 @@ class NodeAgent:
         elif verb != "observe":
             self._node.leases.allow_nameless()
 
-    def prepare(self, args: protocol.PrepareArgs, deadline: Deadline) -> protocol.EmptyResult:
+    def prepare(self, args: protocol.PrepareArgs, deadline: Deadline) -> None:
         """Make the control block before the job is released."""
         block = self._node.blocks.block(args.job_id)
         self._node.require_free(args.gpus, args.job_id, deadline, args.beside)
@@ -118,13 +117,12 @@ class NodeAgent:
                 )
             )
         self._node.owners.claim(self._node.uuids(args.gpus), args.job_id, args.uid)
-        return protocol.EmptyResult()
 
-    def forget(self, args: protocol.JobArgs, deadline: Deadline) -> protocol.EmptyResult:
+    def forget(self, args: protocol.JobArgs, deadline: Deadline) -> None:
         """The job is over."""
         block = self._node.blocks.block(args.job_id)
         if not block.path.exists():
-            return protocol.EmptyResult()
+            return
         with block.locked(deadline):
             state = self._node.state(block)
             try:
@@ -134,4 +132,3 @@ class NodeAgent:
                     ErrorKind.INTERNAL, f"cannot remove {block.path}: {error}", args.job_id
                 ) from error
         self._node.owners.release(self._node.uuids(state.gpus), args.job_id)
-        return protocol.EmptyResult()

@@ -9,67 +9,23 @@ method is idempotent: after `NodeUnreachable` it may be repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import field
 from typing import Protocol
 
 from controller.errors import NodeError
 from controller.model import JobId, value
-from controller.nodes.protocol import NodePhase, RankState
+from controller.nodes.protocol import GpuProcess, GpuSample, Living, NodeJob, Offload, Pause, RankSample
 
-
-@value
-class GpuProcess:
-    """A process holding memory on a GPU."""
-
-    pid: int
-    job_id: JobId | None
-    uid: int
-    memory_bytes: int
-
-
-@value
-class GpuSample:
-    """One GPU at one instant."""
-
-    index: int
-    uuid: str
-    model: str
-    memory_bytes: int
-    memory_used_bytes: int
-    utilization_fraction: float
-    healthy: bool
-    processes: tuple[GpuProcess, ...] = ()
-
-
-@value
-class RankSample:
-    """One session."""
-
-    rank: int
-    state: RankState
-    steps_done: int
-    samples_done: float
-    step_seconds: float
-    world_size: int
-    state_bytes: int
-    largest_tensor_bytes: int
-    error: str = ""
-
-
-@value
-class NodeJob:
-    """A job's control block on one node."""
-
-    job_id: JobId
-    phase: NodePhase
-    gpus: tuple[int, ...]
-    """GPUs it uses, or used last."""
-    ranks: tuple[RankSample, ...] = ()
-    left_bytes: int = 0
-    movable: bool = False
-    error: str = ""
-    trespasses: tuple[int, ...] = ()
-    """GPUs on which it has more memory than it may have there now: off them, or never allowed on them."""
+__all__ = [
+    "GpuProcess",
+    "GpuSample",
+    "Living",
+    "NodeJob",
+    "NodePort",
+    "NodeSample",
+    "Offload",
+    "Pause",
+    "RankSample",
+]
 
 
 @value
@@ -99,38 +55,6 @@ class NodeSample:
         for gpu in self.gpus:
             found.update(p.job_id for p in gpu.processes if p.job_id is not None and p.job_id in job_ids)
         return found
-
-
-@value
-class Living:
-    """Answer of `living`."""
-
-    processes: int
-    """Processes of the job on the node, Slurm's own for it included."""
-    booted_at: float
-    """When the node (or the container that is one) was started, in seconds since the epoch."""
-
-
-@value
-class Pause:
-    """Answer of `pause`."""
-
-    target_step: int
-    all_blocked: bool
-    ranks: tuple[RankSample, ...] = ()
-
-
-@value
-class Offload:
-    """Answer of `offload` and `checkpoint`: the job's memory is off the GPUs of this node."""
-
-    left_bytes: int
-    seconds: float
-    stopped_step: int | None = None
-    empty: bool = False
-    """It had no process on any GPU."""
-    left_on: Mapping[int, int] = field(default_factory=dict)
-    """`left_bytes` by GPU index."""
 
 
 class NodePort(Protocol):

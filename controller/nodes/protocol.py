@@ -3,16 +3,26 @@
 
 JSON, one object per line of at most MAX_LINE_BYTES. Both ends validate what they receive with these models:
 sizes are bounded and unknown fields are refused in requests, and ignored in answers (a newer agent may say
-more).
+more). The node port answers with the same types.
 """
 
 from __future__ import annotations
 
 import enum
 import re
-from typing import Annotated, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
+
+if TYPE_CHECKING:
+    from controller.model import JobId as JobId
+else:
+    JobId = int
+    """On a node nothing of the controller is loaded but this module."""
+
+Result = TypeVar("Result")
 
 VERSION = 3
 MAX_LINE_BYTES = 1 << 20
@@ -255,89 +265,122 @@ class HelloResult(_Open):
     """Keys in the agent's own `~/.ssh/authorized_keys` that start it without a `from=`; None: not told."""
 
 
-class GpuProcessInfo(_Open):
-    """A process on a GPU; job_id and uid are null when the agent cannot tell."""
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that has memory on a GPU. Job and user are None where the agent cannot tell."""
 
     pid: int
-    job_id: int | None
+    job_id: Annotated[JobId, Field(ge=1, le=MAX_JOB_ID)] | None
     uid: int | None
     memory_bytes: ByteCount
 
 
-class GpuStatus(GpuInfo):
-    """A GPU as `observe` sees it. Not healthy: the figures are the last ones known."""
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """One GPU at one instant. Not healthy: the figures are the last ones known."""
 
-    healthy: bool
+    index: Annotated[int, Field(ge=0, lt=MAX_GPUS)]
+    uuid: Annotated[str, Field(max_length=96)]
+    model: Annotated[str, Field(max_length=64)]
+    memory_bytes: ByteCount
     memory_used_bytes: ByteCount
-    utilization_fraction: float = Field(ge=0, le=1)
-    processes: tuple[GpuProcessInfo, ...] = Field(max_length=4096)
+    utilization_fraction: Annotated[float, Field(ge=0, le=1)]
+    healthy: bool
+    processes: Annotated[tuple[GpuProcess, ...], Field(max_length=4096)] = ()
 
 
-class RankInfo(_Open):
-    """A session."""
+@dataclass(frozen=True, slots=True)
+class RankSample:
+    """One session."""
 
-    rank: int = Field(ge=0)
+    rank: Annotated[int, Field(ge=0)]
     state: RankState
     steps_done: Step
-    samples_done: float = Field(ge=0, allow_inf_nan=False)
-    step_seconds: float = Field(ge=0, allow_inf_nan=False)
-    world_size: int = Field(ge=1)
+    samples_done: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    step_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    world_size: Annotated[int, Field(ge=1)]
     state_bytes: ByteCount
     largest_tensor_bytes: ByteCount
-    error: str = Field(default="", max_length=200)
+    error: Annotated[str, Field(max_length=200)] = ""
 
 
-class JobInfo(_Open):
-    """A job's control block."""
+Ranks = Annotated[tuple[RankSample, ...], Field(max_length=MAX_RANKS)]
 
-    job_id: JobIdField
+
+@dataclass(frozen=True, slots=True)
+class NodeJob:
+    """A job's control block on one node."""
+
+    job_id: Annotated[JobId, Field(ge=1, le=MAX_JOB_ID)]
     phase: NodePhase
     gpus: GpuIndices
-    ranks: tuple[RankInfo, ...] = Field(default=(), max_length=MAX_RANKS)
+    """GPUs it uses, or used last."""
+    ranks: Ranks = ()
     left_bytes: ByteCount = 0
     movable: bool = False
+    error: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS)] = ""
     trespasses: GpuIndices = ()
     """GPUs on which it has more memory than it may have there now."""
-    error: str = Field(default="", max_length=MAX_MESSAGE_CHARS)
 
 
-class ObserveResult(_Open):
+@dataclass(frozen=True, slots=True)
+class ObserveResult:
     """`observe`; `time` is seconds since the epoch on the node's clock."""
 
     time: float
-    gpus: tuple[GpuStatus, ...] = Field(max_length=MAX_GPUS)
-    jobs: tuple[JobInfo, ...] = Field(max_length=MAX_JOBS)
+    gpus: Annotated[tuple[GpuSample, ...], Field(max_length=MAX_GPUS)]
+    jobs: Annotated[tuple[NodeJob, ...], Field(max_length=MAX_JOBS)]
 
 
-class EmptyResult(_Open):
-    """Verbs that only say that they are done."""
-
-
-class LivingResult(_Open):
+@dataclass(frozen=True, slots=True)
+class Living:
     """`living`."""
 
-    processes: int = Field(ge=0, le=2**22)
+    processes: Annotated[int, Field(ge=0, le=2**22)]
+    """Processes of the job on the node, Slurm's own for it included."""
     booted_at: float
-    """Seconds since the epoch on the node's clock."""
+    """When the node (or the container that is one) was started, in seconds since the epoch on its clock."""
 
 
-class PauseResult(_Open):
+@dataclass(frozen=True, slots=True)
+class Pause:
     """`pause`."""
 
     target_step: Step
     all_blocked: bool
-    ranks: tuple[RankInfo, ...] = Field(default=(), max_length=MAX_RANKS)
+    ranks: Ranks = ()
 
 
-class OffloadResult(_Open):
-    """`offload` and `checkpoint`."""
+@dataclass(frozen=True, slots=True)
+class Offload:
+    """`offload` and `checkpoint`: the job's memory is off the GPUs of this node."""
 
     left_bytes: ByteCount
-    left_on: dict[int, ByteCount] = Field(default_factory=dict, max_length=MAX_GPUS)
-    """The same by GPU."""
-    seconds: float = Field(ge=0)
+    seconds: Annotated[float, Field(ge=0)]
     stopped_step: Step | None = None
     empty: bool = False
+    """It had no process on any GPU."""
+    left_on: Annotated[Mapping[int, ByteCount], Field(max_length=MAX_GPUS)] = field(default_factory=dict)
+    """`left_bytes` by GPU index."""
+
+
+def read_result(kind: type[Result], content: object) -> Result:
+    """A result as one of the types above. Raises ValidationError."""
+    return cast(Result, _adapter(kind).validate_python(content))
+
+
+def result_as_json(result: object) -> dict[str, Any]:
+    """What goes over the wire; None stands for a verb that only says that it is done."""
+    return {} if result is None else dict(_adapter(type(result)).dump_python(result, mode="json"))
+
+
+_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
+
+
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    if kind not in _ADAPTERS:
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 # -- answers ---------------------------------------------------------------------------------------------

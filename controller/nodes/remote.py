@@ -8,29 +8,20 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from controller.errors import NodeError, NodeUnreachable
 from controller.model import JobId
 from controller.model.measures import Measures
 from controller.nodes import protocol
 from controller.nodes.connection import Connection, Patience
-from controller.nodes.port import (
-    GpuProcess,
-    GpuSample,
-    Living,
-    NodeJob,
-    NodeSample,
-    Offload,
-    Pause,
-    RankSample,
-)
+from controller.nodes.port import Living, NodeSample, Offload, Pause
+from controller.nodes.protocol import Result
 from controller.nodes.transport import Transport
 
 log = logging.getLogger(__name__)
-Result = TypeVar("Result", bound=BaseModel)
 
 FORGET_SECONDS = 30.0
 PAUSE_SECONDS = 5.0
@@ -90,7 +81,8 @@ class RemoteNodes:
         async def one(node: str) -> NodeSample | NodeError:
             try:
                 found = await self._ask(node, "observe", {}, deadline_seconds, protocol.ObserveResult)
-                return _sample(node, found)
+                jobs = {job.job_id: job for job in found.jobs}
+                return NodeSample(node=node, time=found.time, gpus=found.gpus, jobs=jobs)
             except NodeError as error:
                 return error
 
@@ -116,15 +108,14 @@ class RemoteNodes:
             "binding": list(binding),
             "beside": sorted(beside),
         }
-        await self._ask(node, "prepare", args, deadline_seconds, protocol.EmptyResult)
+        await self._ask(node, "prepare", args, deadline_seconds, dict)
 
     async def pause(
         self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
     ) -> Pause:
         """See NodePort."""
         args = {"job_id": job_id, "floor_step": floor_step, "wait_seconds": wait_seconds, "sole": sole}
-        found = await self._ask(node, "pause", args, wait_seconds + PAUSE_SECONDS, protocol.PauseResult)
-        return Pause(target_step=found.target_step, all_blocked=found.all_blocked, ranks=_ranks(found.ranks))
+        return await self._ask(node, "pause", args, wait_seconds + PAUSE_SECONDS, Pause)
 
     async def offload(
         self,
@@ -142,7 +133,7 @@ class RemoteNodes:
             "residual_limit_bytes": residual_limit_bytes,
             "release_context": release_context,
         }
-        return _offload(await self._ask(node, "offload", args, deadline_seconds, protocol.OffloadResult))
+        return await self._ask(node, "offload", args, deadline_seconds, Offload)
 
     async def checkpoint(
         self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
@@ -153,12 +144,12 @@ class RemoteNodes:
             "lock_deadline_seconds": deadline_seconds * LOCK_SHARE,
             "residual_limit_bytes": residual_limit_bytes,
         }
-        return _offload(await self._ask(node, "checkpoint", args, deadline_seconds, protocol.OffloadResult))
+        return await self._ask(node, "checkpoint", args, deadline_seconds, Offload)
 
     async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
         """See NodePort."""
         args = {"job_id": job_id, "wait_seconds": deadline_seconds}
-        await self._ask(node, "stop", args, deadline_seconds, protocol.EmptyResult)
+        await self._ask(node, "stop", args, deadline_seconds, dict)
 
     async def resume(
         self,
@@ -178,16 +169,15 @@ class RemoteNodes:
             "beside": sorted(beside),
             "deadline_seconds": deadline_seconds,
         }
-        await self._ask(node, "resume", args, deadline_seconds, protocol.EmptyResult)
+        await self._ask(node, "resume", args, deadline_seconds, dict)
 
     async def forget(self, node: str, job_id: JobId) -> None:
         """See NodePort."""
-        await self._ask(node, "forget", {"job_id": job_id}, FORGET_SECONDS, protocol.EmptyResult)
+        await self._ask(node, "forget", {"job_id": job_id}, FORGET_SECONDS, dict)
 
     async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
         """See NodePort."""
-        found = await self._ask(node, "living", {"job_id": job_id}, deadline_seconds, protocol.LivingResult)
-        return Living(processes=found.processes, booted_at=found.booted_at)
+        return await self._ask(node, "living", {"job_id": job_id}, deadline_seconds, Living)
 
     async def close(self) -> None:
         """See NodePort."""
@@ -229,7 +219,7 @@ class RemoteNodes:
 
         async def one(node: str) -> NodeError | None:
             try:
-                await self._ask(node, "lead", {}, deadline_seconds, protocol.EmptyResult)
+                await self._ask(node, "lead", {}, deadline_seconds, dict)
             except NodeError as error:
                 return error
             return None
@@ -250,7 +240,7 @@ class RemoteNodes:
         asked_at = self._guard.before(verb) if self._guard is not None else 0.0
         began, outcome = time.perf_counter(), "cut_off"
         try:
-            answer = kind.model_validate(await connection.request(verb, args, deadline_seconds))
+            answer = protocol.read_result(kind, await connection.request(verb, args, deadline_seconds))
             outcome = "ok"
             self._tell_guard(verb, asked_at, None)
             return answer
@@ -272,68 +262,3 @@ class RemoteNodes:
                 what = f"{verb} of job {job_id}" if job_id is not None else verb
                 text = "node %s: %s: %s after %.1f ms"
                 log.debug(text, node, what, outcome, seconds * 1000, extra={"job": job_id, "node": node})
-
-
-def _sample(node: str, found: protocol.ObserveResult) -> NodeSample:
-    gpus = tuple(
-        GpuSample(
-            index=gpu.index,
-            uuid=gpu.uuid,
-            model=gpu.model,
-            memory_bytes=gpu.memory_bytes,
-            memory_used_bytes=gpu.memory_used_bytes,
-            utilization_fraction=gpu.utilization_fraction,
-            healthy=gpu.healthy,
-            processes=tuple(
-                GpuProcess(
-                    pid=process.pid,
-                    job_id=None if process.job_id is None else JobId(process.job_id),
-                    uid=-1 if process.uid is None else process.uid,
-                    memory_bytes=process.memory_bytes,
-                )
-                for process in gpu.processes
-            ),
-        )
-        for gpu in found.gpus
-    )
-    jobs = {
-        JobId(job.job_id): NodeJob(
-            job_id=JobId(job.job_id),
-            phase=job.phase,
-            gpus=job.gpus,
-            ranks=_ranks(job.ranks),
-            left_bytes=job.left_bytes,
-            movable=job.movable,
-            error=job.error,
-            trespasses=job.trespasses,
-        )
-        for job in found.jobs
-    }
-    return NodeSample(node=node, time=found.time, gpus=gpus, jobs=jobs)
-
-
-def _ranks(ranks: Sequence[protocol.RankInfo]) -> tuple[RankSample, ...]:
-    return tuple(
-        RankSample(
-            rank=rank.rank,
-            state=rank.state,
-            steps_done=rank.steps_done,
-            samples_done=rank.samples_done,
-            step_seconds=rank.step_seconds,
-            world_size=rank.world_size,
-            state_bytes=rank.state_bytes,
-            largest_tensor_bytes=rank.largest_tensor_bytes,
-            error=rank.error,
-        )
-        for rank in ranks
-    )
-
-
-def _offload(found: protocol.OffloadResult) -> Offload:
-    return Offload(
-        left_bytes=found.left_bytes,
-        seconds=found.seconds,
-        stopped_step=found.stopped_step,
-        empty=found.empty,
-        left_on=found.left_on,
-    )

@@ -14,6 +14,7 @@ from pathlib import Path
 from controller.agent import rank_files
 from controller.agent.control_block import MAX_STATE_BYTES, ControlBlock, JobState
 from controller.agent.processes import Processes
+from controller.nodes import protocol
 from controller.nodes.protocol import MAX_RANKS
 from gandiva import _environment, layout
 from gandiva._session import LiveSession
@@ -46,6 +47,12 @@ def _record(dice: random.Random, good: bytes) -> bytes:
     return mutations.raw(dice, bytes(data), 2) if dice.random() < 0.2 else bytes(data)
 
 
+def _send(ranks: tuple[rank_files.Rank, ...]) -> None:
+    """They fit into a message, and the other side reads it."""
+    message = protocol.result_as_json(protocol.Pause(0, True, ranks))
+    assert len(protocol.read_result(protocol.Pause, message).ranks) == len(ranks)
+
+
 def _ranks(dice: random.Random, folder: Path) -> bool:
     """Never raises, follows nothing, changes nothing; what it believes has been range-checked."""
     ranks = folder / "ranks"
@@ -75,14 +82,13 @@ def _ranks(dice: random.Random, folder: Path) -> bool:
     found = rank_files.read_ranks(str(ranks), os.getuid(), 7, Processes("n1", lambda _job: os.getuid()))
     assert other.read_bytes() == GOOD_RANK
     assert len(found.live) <= MAX_RANKS and len(found.problems) <= MAX_RANKS
-    for rank in found.live:
-        rank.info()  # fits into a message
+    _send(found.live)
     # Of the records themselves, whatever process they name:
     record = layout.parse_rank(_record(dice, GOOD_RANK).ljust(layout.RECORD_BYTES, b"\0"))
     if record is None:
         return False
     try:
-        rank_files.check_record(dice.choice((0, 1, 70_000)), record).info()
+        _send((rank_files.check_record(dice.choice((0, 1, 70_000)), record),))
     except rank_files.BadRankFile as error:
         assert len(str(error)) < 500
         return False

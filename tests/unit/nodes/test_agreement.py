@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from pydantic import BaseModel
 
 from checkpointing.driver_process import DriverProcesses
 from controller.agent.deadline import Deadline
@@ -111,13 +110,13 @@ class Gang:
         if in_step:
             Barrier(mine)
 
-    def do(self, node: int, verb: str, **args: object) -> BaseModel:
+    def do(self, node: int, verb: str, **args: object) -> object:
         parsed = protocol.VERBS[verb].model_validate({"job_id": 7, **args})
         return self.agents[node].carry_out(verb, parsed, Deadline(PATIENCE_SECONDS))
 
-    def pause(self, node: int, **args: object) -> protocol.PauseResult:
+    def pause(self, node: int, **args: object) -> protocol.Pause:
         found = self.do(node, "pause", **args)
-        assert isinstance(found, protocol.PauseResult)
+        assert isinstance(found, protocol.Pause)
         return found
 
     def wait_until_all_have_attached(self) -> None:
@@ -170,7 +169,7 @@ def test_all_ranks_of_a_node_stop_at_one_step(
         assert paused.target_step > last
         if chance.random() < 0.5:
             done = gang.do(0, "offload", deadline_seconds=PATIENCE_SECONDS, residual_limit_bytes=0)
-            assert isinstance(done, protocol.OffloadResult)
+            assert isinstance(done, protocol.Offload)
             assert done.stopped_step == paused.target_step
         last = paused.target_step
         gang.do(0, "resume", gpus=[0], deadline_seconds=PATIENCE_SECONDS)

@@ -22,6 +22,7 @@ from controller.agent.rank_files import (
     check_record,
     read_ranks,
 )
+from controller.nodes import protocol
 from controller.nodes.protocol import MAX_RANKS, MAX_STEP, RankState
 from gandiva import layout
 
@@ -312,4 +313,6 @@ def test_a_record_is_either_refused_or_fits_the_wire(**fields: object) -> None:
         rank = check_record(0, parsed)
     except BadRankFile:
         return
-    rank.info().model_dump_json()  # every bound of the protocol holds
+    wire = protocol.result_as_json(protocol.Pause(0, True, (rank,)))
+    (read,) = protocol.read_result(protocol.Pause, wire).ranks  # every bound of the protocol holds
+    assert (read.rank, read.steps_done, read.error) == (rank.rank, rank.steps_done, rank.error)
