@@ -7,12 +7,13 @@ Each test lists everything that it finds.
 from __future__ import annotations
 
 import ast
+import re
 import statistics
 from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.structure.sources import Module, cycles, modules
+from tests.unit.structure.sources import ROOT, Module, cycles, modules
 
 MOST_LINES = 400
 MEDIAN_LINES = 120
@@ -159,3 +160,17 @@ def _asks_for_journal(tree: ast.Module) -> Iterator[int]:
             case ast.Call(func=ast.Name(id="isinstance"), args=[_, kind]):
                 if any(isinstance(each, ast.Name) and each.id == "Journal" for each in ast.walk(kind)):
                     yield node.lineno
+
+
+def test_files_that_pages_name_are_there() -> None:
+    pages = [*(ROOT / "docs").glob("*.md"), ROOT / "README.md", *(ROOT / "container").glob("*.md")]
+    name = re.compile(
+        r"`((?:controller|tests|benchmarks|container|checkpointing|gandiva)/[\w./]+(?:\.py|/))`"
+    )
+    gone = {
+        f"{page.name}: {path}"
+        for page in pages
+        for path in name.findall(page.read_text(encoding="utf-8"))
+        if not (ROOT / path).exists()
+    }
+    assert not gone, "\n".join(sorted(gone))
