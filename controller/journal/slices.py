@@ -62,17 +62,17 @@ class Slices(State):
     def totals(self) -> dict[JobId, JobTotals]:
         seen = self.last_heartbeat()
         rows = self._store.read(
-            "SELECT job_id, idle_since, waited_seconds, run_seconds, gpu_seconds, slices, "
-            "coalesce(moves, 0), coalesce(suspends, 0), utilization_fraction "
-            "FROM usage LEFT JOIN jobs USING (job_id) WHERE end IS NULL"
+            "SELECT job_id, waited_seconds + max(0.0, coalesce(? - idle_since, 0.0)), run_seconds, "
+            "gpu_seconds, slices, coalesce(moves, 0), coalesce(suspends, 0), utilization_fraction "
+            "FROM usage LEFT JOIN jobs USING (job_id) WHERE end IS NULL",
+            seen,
         )
         totals = {}
-        for job_id, idle_since, waited_seconds, run, gpu, slices, moves, suspends, utilization in rows:
-            waiting_seconds = 0.0 if seen is None or idle_since is None else max(0.0, seen - idle_since)
+        for job_id, waited, run, gpu, slices, moves, suspends, utilization in rows:
             totals[JobId(job_id)] = JobTotals(
                 run_seconds=run,
                 gpu_seconds=gpu,
-                waited_seconds=waited_seconds + waiting_seconds,
+                waited_seconds=waited,
                 slices=slices,
                 moves=moves,
                 suspends=suspends,
