@@ -2,7 +2,7 @@
 """What the loop publishes for the API: one object, replaced at each turn.
 
 Publishing costs the loop nothing; the JSON is made by the thread of the client that asks, once per turn at
-most. """
+most."""
 
 from __future__ import annotations
 
@@ -62,7 +62,6 @@ class Published:
         samples = [self.turn.samples.get(name) for name in {gpu.node for gpu in job.allocation}]
         on_nodes = [sample.jobs.get(job.id) for sample in samples if isinstance(sample, NodeSample)]
         return [rank for on_node in on_nodes if on_node is not None for rank in on_node.ranks]
-
 
     def gpus(self, node: Node) -> list[tuple[Gpu, GpuSample | None]]:
         """The GPUs of a node, each with what its agent saw last."""

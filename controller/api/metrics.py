@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import product
 from pathlib import Path
 
 from prometheus_client import (
@@ -26,7 +27,7 @@ from prometheus_client.registry import Collector
 from controller import __version__
 from controller.act.recorder import Outcome, Step
 from controller.api.live import LiveState, Published, uses
-from controller.model import Gpu, Phase
+from controller.model import GpuId, Phase
 from controller.slurm.measured import CALLS
 from controller.slurm.measured import OUTCOMES as CALL_OUTCOMES
 
@@ -34,9 +35,10 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 USES = ("running", "ordinary", "idle", "unavailable")
 OPERATIONS = ("place", "suspend", "resume", "requeue", "cancel", "withdraw")
 
-SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
-"""From one call to an idle slurmctld to the longest deadlines."""
-WAITING_SECONDS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 7 * 24 * 3600)
+CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
+"""Seconds, from one call to an idle slurmctld to the longest deadlines."""
+WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 7 * 24 * 3600)
+"""Seconds."""
 
 
 class Metrics:
@@ -49,79 +51,44 @@ class Metrics:
         self.registry = registry = CollectorRegistry()
         registry.register(_Now(live, journal))
         ProcessCollector(registry=registry)
-        self._operations = Counter(
-            "gandiva_operations", "Operations that are over.", ["kind", "outcome"], registry=registry
-        )
-        for kind in OPERATIONS:
-            for outcome in Outcome:
-                # The series exists from the start: else the first failure is no increase.
-                self._operations.labels(kind, outcome.value)
-        self._operation_seconds = Histogram(
-            "gandiva_operation_duration_seconds",
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"gandiva_{name}", text, labels, registry=registry)
+
+        def seconds(name: str, text: str, *labels: str, buckets: Sequence[float] = CALL_BUCKETS) -> Histogram:
+            return Histogram(f"gandiva_{name}_seconds", text, labels, buckets=buckets, registry=registry)
+
+        self._operations = counter("operations", "Operations that are over.", "kind", "outcome")
+        self._operation_seconds = seconds(
+            "operation_duration",
             "Time of operations that were carried out, waiting for their GPUs included.",
-            ["kind"],
-            buckets=SECONDS,
-            registry=registry,
+            "kind",
         )
-        self._steps = Histogram(
-            "gandiva_step_duration_seconds",
-            "Time of the steps that operations consist of.",
-            ["step"],
-            buckets=SECONDS,
-            registry=registry,
+        self._steps = seconds("step_duration", "Time of the steps that operations consist of.", "step")
+        self._step_failures = counter("step_failures", "Operations that failed, by the step.", "step")
+        self._gap = seconds("switch_gap", "Time a GPU was without a job between two jobs of a switch.")
+        self._waits = seconds(
+            "queue_wait", "Time from a job's submission to its first start.", buckets=WAIT_BUCKETS
         )
-        self._step_failures = Counter(
-            "gandiva_step_failures", "Operations that failed, by the step.", ["step"], registry=registry
+        self._observe = seconds(
+            "observe_duration", "Time a turn of the loop took to observe Slurm and all nodes."
         )
+        self._plan = seconds("plan_duration", "Time a turn of the loop took to decide.")
+        self._slurm_calls = counter("slurm_calls", "Calls to Slurm.", "call", "outcome")
+        self._slurm_seconds = seconds(
+            "slurm_call_duration", "Time of calls to Slurm, however they ended.", "call"
+        )
+        self._agent_calls = counter("agent_calls", "Requests to node agents.", "verb", "outcome")
+        self._agent_seconds = seconds(
+            "agent_call_duration", "Time of requests to node agents, however they ended.", "verb"
+        )
+        # These series exist from the start: else the first failure is no increase.
+        for kind, outcome in product(OPERATIONS, Outcome):
+            self._operations.labels(kind, outcome.value)
         for step in Step:
             self._step_failures.labels(step.value)
-        self._gap = Histogram(
-            "gandiva_switch_gap_seconds",
-            "Time a GPU was without a job between two jobs of a switch.",
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._waits = Histogram(
-            "gandiva_queue_wait_seconds",
-            "Time from a job's submission to its first start.",
-            buckets=WAITING_SECONDS,
-            registry=registry,
-        )
-        self._observe = Histogram(
-            "gandiva_observe_duration_seconds",
-            "Time a turn of the loop took to observe Slurm and all nodes.",
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._plan = Histogram(
-            "gandiva_plan_duration_seconds",
-            "Time a turn of the loop took to decide.",
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._slurm_calls = Counter(
-            "gandiva_slurm_calls", "Calls to Slurm.", ["call", "outcome"], registry=registry
-        )
-        for call in CALLS:
-            for call_outcome in CALL_OUTCOMES:
-                self._slurm_calls.labels(call, call_outcome)
-        self._slurm_seconds = Histogram(
-            "gandiva_slurm_call_duration_seconds",
-            "Time of calls to Slurm, however they ended.",
-            ["call"],
-            buckets=SECONDS,
-            registry=registry,
-        )
-        self._agent_calls = Counter(
-            "gandiva_agent_calls", "Requests to node agents.", ["verb", "outcome"], registry=registry
-        )
-        self._agent_seconds = Histogram(
-            "gandiva_agent_call_duration_seconds",
-            "Time of requests to node agents, however they ended.",
-            ["verb"],
-            buckets=SECONDS,
-            registry=registry,
-        )
+        for call, call_outcome in product(CALLS, CALL_OUTCOMES):
+            self._slurm_calls.labels(call, call_outcome)
 
     # -- Measures -------------------------------------------------------------------------------------
 
@@ -232,41 +199,31 @@ def _counts(published: Published) -> Iterator[Metric]:
 def _nodes(published: Published) -> Iterator[Metric]:
     snapshot = published.snapshot
     up = GaugeMetricFamily("gandiva_node_up", "Whether jobs can start on a node.", labels=["node"])
-    labels = ["node", "gpu", "model"]
-    utilization = GaugeMetricFamily(
-        "gandiva_gpu_utilization_ratio", "Utilisation of a GPU as NVML says it.", labels=labels
-    )
-    used = GaugeMetricFamily("gandiva_gpu_memory_used_bytes", "Memory in use on a GPU.", labels=labels)
-    size = GaugeMetricFamily("gandiva_gpu_memory_bytes", "Memory of a GPU.", labels=labels)
-    left = GaugeMetricFamily(
-        "gandiva_gpu_memory_left_bytes",
-        "Memory that jobs keep on a GPU while they are off it.",
-        labels=labels,
-    )
-    healthy = GaugeMetricFamily("gandiva_gpu_healthy", "Whether a GPU can be read.", labels=labels)
-    bound = GaugeMetricFamily(
-        "gandiva_gpu_jobs", "Gandiva jobs that a GPU is bound to, on it or off it.", labels=labels
-    )
-    bindings: Tally[tuple[str, int]] = Tally()
+
+    def per_gpu(name: str, text: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(f"gandiva_gpu_{name}", text, labels=["node", "gpu", "model"])
+
+    utilization = per_gpu("utilization_ratio", "Utilisation of a GPU as NVML says it.")
+    used = per_gpu("memory_used_bytes", "Memory in use on a GPU.")
+    size = per_gpu("memory_bytes", "Memory of a GPU.")
+    left = per_gpu("memory_left_bytes", "Memory that jobs keep on a GPU while they are off it.")
+    healthy = per_gpu("healthy", "Whether a GPU can be read.")
+    bound = per_gpu("jobs", "Gandiva jobs that have a GPU in their allocation, on it or off it.")
+    jobs: Tally[GpuId] = Tally()
     for job in snapshot.jobs.values():
-        for gpu_id in job.placement.allocation or job.placement.gpus:
-            bindings[gpu_id.node, gpu_id.ordinal] += 1
+        jobs.update(job.placement.allocation or job.placement.gpus)
     for node in snapshot.nodes.values():
         up.add_metric([node.name], float(node.available))
         for gpu, seen in published.gpus(node):
-            where = _where(gpu)
+            where = [node.name, str(gpu.id.ordinal), gpu.model]
             if seen is not None:
                 utilization.add_metric(where, seen.utilization_fraction)
                 used.add_metric(where, float(seen.memory_used_bytes))
             size.add_metric(where, float(gpu.memory_bytes))
             left.add_metric(where, float(gpu.left_bytes()))
             healthy.add_metric(where, float(gpu.healthy))
-            bound.add_metric(where, float(bindings[gpu.id.node, gpu.id.ordinal]))
+            bound.add_metric(where, float(jobs[gpu.id]))
     yield from (up, utilization, used, size, left, healthy, bound)
-
-
-def _where(gpu: Gpu) -> list[str]:
-    return [gpu.id.node, str(gpu.id.ordinal), gpu.model]
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

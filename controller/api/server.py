@@ -6,7 +6,7 @@ its request and `CONNECTION_SECONDS` for everything; then its connection is cut,
 writes. At most `MAX_CLIENTS` are served at once, and `MAX_CLIENTS_OF_ADDRESS` of one address. When these are
 taken, a new client gets the place of the oldest connection that keeps the server waiting: one of its own
 address, or, when all places are taken, of the address that has most. A client that holds connections open
-takes places from itself only. """
+takes places from itself only."""
 
 from __future__ import annotations
 

@@ -83,49 +83,39 @@ class FencedCluster:
         return await self._inner.observe()
 
     async def job(self, job_id: JobId) -> SlurmJob:
-        """See ClusterPort."""
         return await self._inner.job(job_id)
 
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:
-        """See ClusterPort."""
         self._fence.check()
         await self._inner.bind(job_id, binding)
 
     async def unbind(self, job_id: JobId) -> None:
-        """See ClusterPort."""
         self._fence.check()
         await self._inner.unbind(job_id)
 
     async def release(self, job_id: JobId) -> None:
-        """See ClusterPort."""
         self._fence.check()
         await self._inner.release(job_id)
 
     async def hold(self, job_id: JobId) -> None:
-        """See ClusterPort."""
         self._fence.check()
         await self._inner.hold(job_id)
 
     async def suspend(self, job_id: JobId) -> None:
-        """See ClusterPort."""
         self._fence.check()
         await self._inner.suspend(job_id)
 
     async def resume(self, job_id: JobId) -> None:
-        """See ClusterPort."""
         self._fence.check()
         await self._inner.resume(job_id)
 
     async def requeue(self, job_id: JobId) -> None:
-        """See ClusterPort."""
         self._fence.check()
         await self._inner.requeue(job_id)
 
     async def end(self, job_id: JobId, reason: str) -> None:
-        """See ClusterPort."""
         self._fence.check()
         await self._inner.end(job_id, reason)
 
     async def close(self) -> None:
-        """See ClusterPort."""
         await self._inner.close()

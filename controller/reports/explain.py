@@ -8,12 +8,7 @@ from collections.abc import Iterator, Sequence
 
 from controller.api.messages import ExplainMessage, JobMessage, LiveJobMessage
 from controller.reports import units
-from controller.reports.advice import (
-    cannot_be_suspended,
-    next_step,
-    not_started_by_slurm,
-    why_not_eligible,
-)
+from controller.reports.advice import cannot_be_suspended, next_step, not_started_by_slurm, why_not_eligible
 from controller.reports.row import Row
 from controller.reports.slurm_job import SlurmJob
 from controller.reports.text import clean, fit, gpu_list, width

@@ -120,10 +120,7 @@ def _job(row: Row, start: float, steps_done: int) -> list[Any]:
 
 
 def _colourings(
-    rows: Sequence[Row],
-    gangs: Sequence[Sequence[int]],
-    models: Sequence[str],
-    gang_of_slice: Sequence[int],
+    rows: Sequence[Row], gangs: Sequence[Sequence[int]], models: Sequence[str], gang_of_slice: Sequence[int]
 ) -> list[dict[str, Any]]:
     """Ways to colour jobs (`by` job) or gangs of GPUs (`by` gang): labels, and the label of each."""
     by_user: dict[str, float] = {}

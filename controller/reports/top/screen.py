@@ -40,13 +40,7 @@ _ARROWS = {
 
 
 def run_top(
-    client: ApiClient,
-    *,
-    interval_seconds: float,
-    once: bool,
-    user: str | None,
-    width: int | None,
-    color: str,
+    client: ApiClient, *, interval_seconds: float, once: bool, user: str | None, width: int | None, color: str
 ) -> int:
     """Show the live view until it is quit. With `once` raises GandivaError where there is no answer."""
     console = Console(
