@@ -78,7 +78,7 @@ def test_use_comes_from_the_controller_and_progress_from_the_nodes(client: ApiCl
 def test_jobs_that_share_gpus_name_each_other(client: ApiClient, answers: Answers) -> None:
     base, gpus = scene.snapshot(), scene.on("n2", 0, 1)
     jobs = {
-        one: replace(base.jobs[JobId(one)], placement=Placement(gpus, gpus, frozenset({JobId(other)})))
+        JobId(one): replace(base.jobs[JobId(one)], placement=Placement(gpus, gpus, frozenset({JobId(other)})))
         for one, other in ((103, 104), (104, 103))
     }
     answers._live.publish(scene.turn(replace(base, jobs={**base.jobs, **jobs})), Health("gandiva", 0))

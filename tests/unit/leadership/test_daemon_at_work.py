@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.api.answers import Answers
 from controller.api.client import ApiClient, ApiRefused
 from controller.api.server import ApiServer
 from controller.daemon import daemon, leadership
@@ -65,7 +66,7 @@ class Site:
         self.nodes = Nodes(self.cluster, NodeCosts(0.01, 0.01, 0.01))
         self.client = ApiClient("http://127.0.0.1:1")
 
-        def api_server(listen: str, answers: daemon.Answers) -> ApiServer:
+        def api_server(listen: str, answers: Answers) -> ApiServer:
             server = ApiServer(listen, answers)
             self.client = ApiClient(f"http://127.0.0.1:{server.port}")
             return server
