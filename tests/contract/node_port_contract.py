@@ -29,6 +29,8 @@ class Site(Protocol):
 
     port: NodePort
     node: str
+    uid: int
+    """Whose jobs are."""
     samples: Samples
     """Of the port."""
 
@@ -66,24 +68,31 @@ async def until(what: str, look: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def prepared(
-    site: Site, job_id: JobId, gpus: Sequence[int], *, beside: frozenset[JobId] = frozenset()
+    site: Site,
+    job_id: JobId,
+    gpus: Sequence[int],
+    *,
+    binding: Sequence[int] = (),
+    beside: frozenset[JobId] = frozenset(),
 ) -> None:
     await site.port.prepare(
         site.node,
         job_id,
-        uid=2001,
+        uid=site.uid,
         gpus=gpus,
-        binding=gpus,
+        binding=binding or gpus,
         deadline_seconds=DEADLINE_SECONDS,
         beside=beside,
     )
 
 
-async def running(site: Site, *gpus: int, beside: frozenset[JobId] = frozenset()) -> JobId:
+async def running(
+    site: Site, *gpus: int, binding: Sequence[int] = (), beside: frozenset[JobId] = frozenset()
+) -> JobId:
     """A job that runs on these GPUs."""
     job_id = await site.submit()
-    await prepared(site, job_id, gpus, beside=beside)
-    await site.start(job_id, gpus)
+    await prepared(site, job_id, gpus, binding=binding, beside=beside)
+    await site.start(job_id, binding or gpus)
     return job_id
 
 
@@ -103,12 +112,18 @@ async def leave(site: Site, job_id: JobId) -> None:
     await site.port.stop(site.node, job_id, deadline_seconds=DEADLINE_SECONDS)
 
 
-async def come_back(site: Site, job_id: JobId, *gpus: int, beside: frozenset[JobId] = frozenset()) -> None:
+async def come_back(
+    site: Site,
+    job_id: JobId,
+    *gpus: int,
+    binding: Sequence[int] = (),
+    beside: frozenset[JobId] = frozenset(),
+) -> None:
     await site.port.resume(
         site.node,
         job_id,
         gpus=gpus,
-        binding=(0, 1, 2, 3),
+        binding=binding or gpus,
         deadline_seconds=DEADLINE_SECONDS,
         beside=beside,
     )
@@ -197,12 +212,12 @@ class NodePortContract:
         assert await holders(site) == {0: {job_id}}
 
     async def test_it_comes_back_to_other_gpus(self, site: Site) -> None:
-        job_id = await running(site, 0)
+        job_id = await running(site, 0, binding=(0, 1, 2, 3))
         found = await block(site, job_id)
         assert found is not None and found.movable
         await leave(site, job_id)
         await site.thaw(job_id)
-        await come_back(site, job_id, 3)
+        await come_back(site, job_id, 3, binding=(0, 1, 2, 3))
         assert await holders(site) == {3: {job_id}}
 
     async def test_its_gpus_are_anothers_meanwhile(self, site: Site) -> None:

@@ -19,6 +19,7 @@ class SimulatedSite:
     """A node in memory, on the real clock."""
 
     node = "n1"
+    uid = 2001
 
     def __init__(self, *, deltas: bool) -> None:
         self.cluster = SimulatedCluster({node.name: node for node in make_nodes(("n1",), 4)})
