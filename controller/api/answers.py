@@ -101,7 +101,7 @@ class Answers:
         self._slots = threading.BoundedSemaphore(MADE_AT_ONCE)
 
     def get(self, path: str, query: Mapping[str, Sequence[str]], authorization: str = "") -> Answer:
-        """The answer to one GET. Raises nothing, whatever the client sends."""
+        """The answer to one GET. Raises nothing."""
         try:
             sees_jobs = self._access.sees_jobs(authorization)
         except WrongToken:

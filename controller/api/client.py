@@ -49,7 +49,7 @@ class ApiClient:
         self, url: str, *, deadline_seconds: float = 10.0, token: str | None = None, check: str = ""
     ) -> None:
         """`token`: sent with every request, for controllers with api.private_data. `check`: the end of the
-        message where nothing answers: what else to look at."""
+        message where nothing answers: what else to check."""
         self.url = url.rstrip("/")
         self._check = check or ", and are cluster.controller_host and [api] right in the settings?"
         self._deadline_seconds = deadline_seconds

@@ -59,7 +59,7 @@ class Published:
 
     def ranks(self, job: Job) -> list[RankSample]:
         """The sessions of a job, as its nodes saw them last."""
-        samples = [self.turn.samples.get(name) for name in {gpu.node for gpu in job.allocation}]
+        samples = [self.turn.samples.get(name) for name in {gpu.node for gpu in job.placement.allocation}]
         on_nodes = [sample.jobs.get(job.id) for sample in samples if isinstance(sample, NodeSample)]
         return [rank for on_node in on_nodes if on_node is not None for rank in on_node.ranks]
 

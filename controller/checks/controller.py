@@ -118,7 +118,7 @@ def judge_journal(path: Path) -> Iterator[Finding]:
     if damaged:
         yield subject.warning(
             f"{len(damaged)} damaged ones were set aside, the last as {damaged[-1].name}",
-            "look at the disk (dmesg, smartctl), then remove them; reports lack what was in them",
+            "check the disk (dmesg, smartctl), then remove them; reports lack their content",
         )
     if not there:
         yield subject.ok("is not there yet; the first start of the controller makes it")
@@ -139,7 +139,7 @@ def judge_journal(path: Path) -> Iterator[Finding]:
         yield subject.error(str(failure), f"gandiva journal verify {path} says more")
         return
     except OSError as failure:
-        yield subject.error(f"cannot be read: {failure.strerror}", "look at the disk")
+        yield subject.error(f"cannot be read: {failure.strerror}", "check the disk (dmesg, smartctl)")
         return
     for problem in problems[:5]:
         yield subject.error(problem, "stop the controller and move the file away: it makes a new one")

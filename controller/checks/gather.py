@@ -74,7 +74,7 @@ def _no_settings(host: str, path: Path, why: str) -> Finding:
     say = subject.error if Settings().nodes.ssh_key.exists() else subject.warning
     return say(
         f"there is no {path}: gandiva top, report, explain and status do not find the controller, and this "
-        "check only looks at Slurm",
+        "check examines Slurm only",
         f"on the controller's host: gandiva config sample > {path}; on login nodes: copy that file (there is "
         "no secret in it; other nodes need none), or name another one with --config or GANDIVA_CONFIG",
     )

@@ -97,7 +97,7 @@ def run_check(args: argparse.Namespace) -> int:
         try:
             missing = not needed.exists()
         except OSError as error:
-            print(f"note: {key}: cannot look at {needed}: {error.strerror}")
+            print(f"note: {key}: cannot examine {needed}: {error.strerror}")
             continue
         if missing:
             print(f"note: {key}: there is no {needed} on this host (the daemon needs it)")

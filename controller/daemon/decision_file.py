@@ -44,6 +44,10 @@ class DecisionFile:
             with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
                 file.write(dump_decision(decision))
         except OSError as error:
-            log.error("the decision cannot be written to file %s: %s", path, error.strerror)
+            log.error(
+                "the decision cannot be written to file %s: %s; make room, or permit it to this user",
+                path,
+                error.strerror,
+            )
             return
         log.info("decision recorded; replay it with: gandiva replay %s", path)

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The daemon's log: one line per message for people, or one JSON object per line for machines.
 
-A message that is about a job, a node or a file names it: `log.error("job %s: …", job_id)`. In the JSON format
-the field `job` comes from there: out of the words of the program, never from what users may have put into a
-value. Where a message must be put otherwise, `extra={"node": name}` says it.
-"""
+A message about a job, a node or a file names it: `log.error("job %s: …", job_id)`. In the JSON format the
+field `job` comes from the format string, never from the text of a value, which users may have chosen. Where
+the format string cannot name it, `extra={"node": name}` does."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ from controller.reports.text import clean
 from controller.settings.schema import LogSettings
 
 FIELDS = ("job", "node", "file")
-"""What a message may be about; keys of `extra` and of the JSON objects."""
+"""Subjects of messages; keys of `extra` and of the JSON objects."""
 
 _NAMES = {"job": "job", "node": "node", "journal": "file", "file": "file"}
 _PLACE = re.compile(r"(?:\b(job|node|journal|file) )?%[-0-9.]*[sdrgf]")
@@ -33,7 +32,7 @@ DEBUG_FLAGS: Mapping[str, tuple[str, ...]] = {
     "journal": ("controller.journal",),
     "api": ("controller.api",),
 }
-"""What `log.debug` may name, with the loggers that then say everything."""
+"""Values of `log.debug`, with the loggers that they set to level debug."""
 
 
 class _JsonLines(logging.Formatter):
@@ -48,12 +47,12 @@ class _JsonLines(logging.Formatter):
             entry[field] = about if isinstance(about, int) else str(about)
         if record.exc_info:
             entry["trace"] = self.formatException(record.exc_info)
-        # ASCII: what users wrote may move a terminal's cursor, or be no characters that a file can take.
+        # ASCII: text from users may have control characters, or lone surrogates that no file can take.
         return json.dumps(entry)
 
 
 def _subjects(record: logging.LogRecord) -> dict[str, object]:
-    """What the message is about, by field."""
+    """The subjects of a message, by field."""
     found: dict[str, object] = {}
     if isinstance(record.msg, str) and isinstance(record.args, tuple):
         for match, value in zip(_PLACE.finditer(record.msg), record.args, strict=False):
@@ -79,13 +78,14 @@ class _TextLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         record.level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
-        # What users wrote must not look like a line of ours, nor do anything to a terminal, and there may be
-        # half characters in it that the file would not take.
+        # Text from users must not imitate a line of the log or control a terminal, and may have lone
+        # surrogates,
+        # which no file can take.
         return "\n    ".join(clean(line) for line in super().format(record).split("\n"))
 
 
 def configure(settings: LogSettings) -> None:
-    """Set the log up, or set it up anew (SIGHUP: the file is opened again)."""
+    """Set the log up, or set it up anew: SIGHUP opens the file again."""
     handler: logging.Handler
     if settings.file is None:
         handler = logging.StreamHandler(sys.stderr)
@@ -101,6 +101,6 @@ def configure(settings: LogSettings) -> None:
     for flag, names in DEBUG_FLAGS.items():
         for name in names:
             logging.getLogger(name).setLevel(logging.DEBUG if flag in settings.debug else logging.NOTSET)
-    # Libraries that are chatty about every connection.
+    # Libraries that log every connection.
     for name in ("paramiko", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Telling systemd how the daemon is doing (`Type=notify`, sd_notify(3)); without systemd nothing happens."""
+"""Notifies systemd of the daemon's state (`Type=notify`, sd_notify(3)); without systemd nothing happens."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 
 def notify(*assignments: str) -> bool:
-    """Send assignments such as `READY=1` or `STATUS=…`. False: nobody is listening."""
+    """Send assignments such as `READY=1` or `STATUS=…`. False: systemd does not listen."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address.startswith(("/", "@")):
         return False
@@ -18,7 +18,7 @@ def notify(*assignments: str) -> bool:
     message = "\n".join(assignment.replace("\n", " ") for assignment in assignments)
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            # The loop must not wait for systemd: a full socket buffer loses this message, not the tick.
+            # The loop must not wait for systemd: a full socket buffer loses this message only.
             sock.setblocking(False)
             sock.sendto(message.encode(), address)
     except OSError:
@@ -27,7 +27,7 @@ def notify(*assignments: str) -> bool:
 
 
 def ready(status: str = "") -> bool:
-    """The daemon works (after its start, and after a reload)."""
+    """The daemon works: after its start, and after a reload."""
     return notify("READY=1", *([f"STATUS={status}"] if status else []))
 
 
@@ -37,7 +37,7 @@ def reloading() -> bool:
 
 
 def stopping() -> bool:
-    """The daemon is going down."""
+    """The daemon is stopping."""
     return notify("STOPPING=1")
 
 

@@ -115,5 +115,5 @@ def unsuspendable(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def start_of_day(now: float) -> float:
-    """Midnight of today, local time: where sacct begins unless told otherwise."""
+    """Midnight of today, local time: the default start of sacct."""
     return parse_time("midnight", now)

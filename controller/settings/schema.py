@@ -305,8 +305,8 @@ class LogSettings(Section):
     )
     debug: list[Literal["cluster", "nodes", "executor", "policy", "journal", "api"]] = setting(
         [],
-        "Parts of the controller that log at level debug, whatever log.level is: cluster (calls to Slurm), "
-        "nodes (requests to agents), executor (steps of operations), policy (decisions and their reasons), "
+        "Parts of the controller that log at level debug, at any log.level: cluster (calls to Slurm), nodes "
+        "(requests to agents), executor (steps of operations), policy (decisions and their reasons), "
         "journal, api (requests of clients). Takes effect at a reload.",
     )
     format: Literal["text", "json"] = setting("text", "One line per message for people, or one JSON object.")

@@ -154,7 +154,7 @@ class Gandiva(_Table):
     """Partitions in which --gandiva is allowed; none named: all."""
     max_weight: Weight = 4.0
     """Largest weight that counts. These three are the same as in `[requests]` of gandiva.toml: the controller
-    applies those, and the job_submit module tells users of these at submission."""
+    applies those, the job_submit module states these to users at submission."""
     max_weight_by_account: Mapping[str, Weight] = {}
     max_weight_by_qos: Mapping[str, Weight] = {}
     controller_users: tuple[User, ...] = ("gandiva",)
