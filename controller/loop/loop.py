@@ -103,11 +103,11 @@ class Controller:
         """Why each job is where it is."""
         self.pace = Pace(parts.clock)
         self.executor = Executor(site, on_change=self.pace.poke)
-        self.observer = Observer(site.memory, parts.requests, parts.priority_class)
+        identities = Identities(journal, self._reused)
+        self.observer = Observer(site.memory, parts.requests, identities, parts.priority_class)
         self.problems = Problems(parts.recorder, parts.clock, parts.report_problems)
         self._journal, self._generation = journal, journal.generation
         self._asking = Asking(parts.cluster, parts.nodes)
-        self._identities = Identities(journal, self._reused)
         self._accounting = Accounting(site.memory, parts.recorder, parts.clock)
         self._keeping = Keeping(journal, site.memory, self.observer.measured)
         self._records = JobRecords(journal, site.memory, parts.requests)
@@ -198,7 +198,7 @@ class Controller:
         if now >= self._resync_at:
             self._resync_at = now + settings.pace.resync_seconds
             observer.resync()
-        observer.take(self._identities.check(view), answers, self.executor.in_flight(), now)
+        observer.take(view, answers, self.executor.in_flight(), now)
         self._accounting.follow(observer, now)
         snapshot = observer.snapshot(self._solved())
         self.executor.sync(snapshot)

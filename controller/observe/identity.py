@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 from controller.errors import JournalError
 from controller.journal.port import JournalPort
 from controller.model import JobId
-from controller.slurm.port import ClusterView, JobState, SlurmJob
+from controller.slurm.port import JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 
@@ -23,37 +22,29 @@ class Identities:
         """`reused`: told the id of another job, and in words whose it was before."""
         self._journal, self._reused = journal, reused
         self._known: dict[JobId, tuple[str, float]] = {}
-        self._withheld: dict[JobId, SlurmJob] = {}
 
-    def check(self, view: ClusterView) -> ClusterView:
-        """The view without jobs that have the id of an earlier, different job.
-
-        Such a job is withheld once, so that the earlier one counts as gone; from the next look on it is a new
-        job.
-        """
-        jobs = {job.id: job for job in view.jobs}
-        if not view.complete:
-            jobs = {**{i: job for i, job in self._withheld.items() if i not in view.gone}, **jobs}
-        self._withheld = {}
-        unknown = [job_id for job_id in jobs if job_id not in self._known]
+    def check(self, jobs: Sequence[SlurmJob]) -> set[JobId]:
+        """Of these jobs, which are new or differ from what was seen last, those that have the id of an
+        earlier, different job."""
+        unknown = [job.id for job in jobs if job.id not in self._known]
         if unknown:
             with suppress(JournalError):  # reported when the journal is committed
                 self._known.update(self._journal.submissions(unknown))
-        for job in list(jobs.values()):
+        found: set[JobId] = set()
+        for job in jobs:
             known = self._known.setdefault(job.id, (job.user, job.submit_time))
             if not _same_job(known, job):
                 self._known[job.id] = (job.user, job.submit_time)
-                self._withheld[job.id] = jobs.pop(job.id)
+                found.add(job.id)
                 message = f"is another job than the one with this id before (of user {known[0]})"
                 log.warning("job %s (user %s): %s", job.id, job.user, message)
                 self._reused(job.id, message)
-        for job_id in view.gone - jobs.keys():
+        return found
+
+    def forget(self, job_ids: Iterable[JobId]) -> None:
+        """Slurm does not know these jobs any more."""
+        for job_id in job_ids:
             self._known.pop(job_id, None)
-        if view.complete and len(self._known) > 4 * len(jobs) + 1000:
-            self._known = {i: known for i, known in self._known.items() if i in jobs}
-        if len(jobs) == len(view.jobs) and not self._withheld:
-            return view
-        return replace(view, jobs=tuple(jobs.values()), gone=view.gone | self._withheld.keys())
 
 
 def _same_job(known: tuple[str, float], job: SlurmJob) -> bool:

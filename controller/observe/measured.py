@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
+from itertools import islice
 
 from controller.model import (
     UNPROFILED,
@@ -23,6 +24,8 @@ from controller.observe.node_cache import Sample
 from controller.observe.rates import Rates
 from controller.observe.utilization import Utilization
 
+EVERY_SECONDS = 5
+"""So often a node is looked at where only figures grow."""
 STEP_FRACTION = 0.05
 """A step time that differs by less from the known one is not taken over."""
 
@@ -39,6 +42,20 @@ class Scene:
     now: float
 
 
+@value
+class _Pace:
+    """A job's step time, in the slice that began then, beside these jobs."""
+
+    step_seconds: float
+    since: float
+    beside: frozenset[JobId]
+
+    def goes_on_as(self, later: _Pace) -> bool:
+        """Whether that is nothing new."""
+        same = self.since == later.since and self.beside == later.beside
+        return same and abs(later.step_seconds / self.step_seconds - 1) < STEP_FRACTION
+
+
 class Measured:
     """Profiles by job and by model, and rates by model."""
 
@@ -49,30 +66,39 @@ class Measured:
         """What was measured of the jobs of each model; never changed, only replaced."""
         self.version = 0
         """Grows when something changes that is known of models."""
-        self._step_seconds: dict[JobId, float] = {}
-        self._asked: dict[str, float] = {}
-        """When each node was asked last."""
+        self._paces: dict[JobId, _Pace] = {}
+        self._looked_at: dict[str, float] = {}
+        """When each node was looked at, the one longest ago first."""
 
     def step_seconds(self, job_id: JobId) -> float | None:
         """Median time of a mini-batch on the slowest rank, when that was seen last."""
-        return self._step_seconds.get(job_id)
+        known = self._paces.get(job_id)
+        return None if known is None else known.step_seconds
 
     def forget(self, job_id: JobId) -> None:
         """The job is over."""
         self.profiles.pop(job_id, None)
-        self._step_seconds.pop(job_id, None)
+        self._paces.pop(job_id, None)
         self.utilization.forget(job_id)
 
-    def follow(self, answered: Iterable[str], scene: Scene) -> tuple[set[JobId], set[JobId]]:
-        """Take over what these nodes have just shown. Returns the jobs whose profile is another one, and
-        those whose step time is."""
+    def follow(self, answered: Set[str], differing: Set[str], scene: Scene) -> tuple[set[JobId], set[JobId]]:
+        """Take over what nodes have just shown.
+
+        Args:
+            answered: nodes that were asked.
+            differing: of these, those where not only figures grew. Others are looked at now and then.
+
+        Returns:
+            Jobs whose profile is another one, and those whose step time is.
+        """
         profiles: set[JobId] = set()
         steps: set[JobId] = set()
-        for name in answered:
+        for name in self._due(answered, differing, scene.now):
+            before = self._looked_at.pop(name, None)
+            self._looked_at[name] = scene.now
             sample = scene.samples.get(name)
             if not isinstance(sample, NodeSample):
                 continue
-            before, self._asked[name] = self._asked.get(name), scene.now
             for job_id, peak_bytes in sample.held_bytes().items():
                 if job_id in scene.jobs and self._peak(job_id, peak_bytes):
                     profiles.add(job_id)
@@ -89,6 +115,12 @@ class Measured:
         for job_id in profiles:
             self._learn(scene.jobs[job_id].request.model, self.profiles[job_id])
         return profiles, steps
+
+    def _due(self, answered: Set[str], differing: Set[str], now: float) -> list[str]:
+        """Nodes to be looked at: those that differ, and of the others a part in each turn."""
+        longest_ago = islice(self._looked_at.items(), len(self._looked_at) // EVERY_SECONDS + 1)
+        due = [name for name, looked_at in longest_ago if now - looked_at >= EVERY_SECONDS]
+        return [*differing, *(name for name in due if name in answered and name not in differing)]
 
     def _peak(self, job_id: JobId, peak_bytes: int) -> bool:
         known = self.profiles.get(job_id, UNPROFILED)
@@ -127,14 +159,14 @@ class Measured:
         step_seconds = max((rank.step_seconds for rank in ranks), default=0.0)
         if not step_seconds or usage is None or usage.since is None or not _runs(job, usage):
             return False
+        known, pace = self._paces.get(job.id), _Pace(step_seconds, usage.since, job.placement.shares_with)
+        if known is not None and known.goes_on_as(pace):
+            return False
+        self._paces[job.id] = pace
         if job.request.model:
             found = _configuration(job, scene)
             if self.rates.see(job.request.model, found, ranks, usage.since, scene.now):
                 self.version += 1
-        known = self._step_seconds.get(job.id)
-        if known is not None and abs(step_seconds / known - 1) < STEP_FRACTION:
-            return False
-        self._step_seconds[job.id] = step_seconds
         return True
 
     def _learn(self, model: str | None, profile: Profile) -> None:

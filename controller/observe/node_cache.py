@@ -7,13 +7,27 @@ from collections.abc import Container, Mapping, Set
 from typing import TypeAlias
 
 from controller.errors import NodeError
-from controller.model import JobId
+from controller.model import JobId, value
 from controller.nodes.port import NodeJob, NodeSample
 from controller.nodes.protocol import NodePhase
 
 Sample: TypeAlias = NodeSample | NodeError
 
 _NOTHING: frozenset[str] = frozenset()
+
+
+@value
+class Differences:
+    """What is not as in the answers before."""
+
+    jobs: set[JobId]
+    """Jobs whose control blocks differ."""
+    nodes: set[str]
+    """Nodes whose GPUs differ, or whose jobs."""
+    gpus: set[str]
+    """Of these, those whose GPUs differ."""
+    turned: set[str]
+    """Nodes that answer again, or not any more."""
 
 
 class NodeCache:
@@ -40,34 +54,32 @@ class NodeCache:
         sample = self._samples.get(node)
         return sample.jobs.get(job_id) if isinstance(sample, NodeSample) else None
 
-    def take(self, samples: Mapping[str, Sample]) -> tuple[set[JobId], set[str], set[str]]:
-        """Take over samples.
-
-        Returns the jobs whose control blocks differ, the nodes whose GPUs differ, and of these the nodes that
-        answer again or not any more. What grows as jobs run (steps, utilisation) is no difference.
-        """
-        jobs: set[JobId] = set()
-        nodes: set[str] = set()
-        turned: set[str] = set()
+    def take(self, samples: Mapping[str, Sample]) -> Differences:
+        """Take over samples. What grows as jobs run (steps, utilisation) is no difference."""
+        found = Differences(set(), set(), set(), set())
         for name, sample in samples.items():
             before = self._samples.get(name)
             self._samples[name] = sample
             if before is sample:
                 continue
             known, now = _blocks(before), _blocks(sample)
-            jobs.update([i for i, block in now.items() if not _same(known.get(i), block)])
-            if known.keys() != now.keys():
-                jobs.update(known.keys() - now.keys())
+            jobs = {job_id for job_id, block in now.items() if not _same(known.get(job_id), block)}
+            jobs |= known.keys() - now.keys()
             facts = gpu_facts(sample)
-            if isinstance(sample, NodeError) is not isinstance(before, NodeError) or before is None:
-                turned.add(name)
-            if facts != self._facts.get(name):
-                self._facts[name] = facts
-                nodes.add(name)
-            elif known.keys() == now.keys():
+            if before is None or isinstance(sample, NodeError) is not isinstance(before, NodeError):
+                found.turned.add(name)
+            elif facts == self._facts[name]:
+                if jobs:
+                    found.nodes.add(name)
+                    found.jobs.update(jobs)
+                    self._show(name, _shown(sample))
                 continue
+            self._facts[name] = facts
+            found.nodes.add(name)
+            found.gpus.add(name)
+            found.jobs.update(jobs)
             self._show(name, _shown(sample))
-        return jobs, nodes | turned, turned
+        return found
 
     def keep(self, names: Container[str]) -> None:
         """Forget nodes that Slurm does not have any more."""

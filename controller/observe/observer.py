@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from heapq import heappop, heappush
 
@@ -23,6 +23,7 @@ from controller.model import (
 )
 from controller.model.value import empty
 from controller.nodes.port import NodeSample
+from controller.observe.identity import Identities
 from controller.observe.jobs import InFlight, changes_at, make_job
 from controller.observe.measured import Measured, Scene
 from controller.observe.memory import Memory
@@ -36,9 +37,15 @@ from controller.slurm.port import ClusterView, JobState
 class Observer:
     """Keeps what views and samples said last, and makes snapshots of it: `take`, then `snapshot`."""
 
-    def __init__(self, memory: Memory, requests: RequestReader, priority_class: Callable[[str], int]) -> None:
+    def __init__(
+        self,
+        memory: Memory,
+        requests: RequestReader,
+        identities: Identities,
+        priority_class: Callable[[str], int],
+    ) -> None:
         """`priority_class`: that of a QOS."""
-        self.slurm, self.nodes, self.measured = SlurmCache(), NodeCache(), Measured()
+        self.slurm, self.nodes, self.measured = SlurmCache(identities), NodeCache(), Measured()
         self.priority_class = priority_class
         self.looked_at: set[JobId] = set()
         """Jobs of which anything is new since the snapshot before, also what snapshots do not show."""
@@ -57,7 +64,8 @@ class Observer:
         self._sharing = _Sharing()
         self._everything = True
         self._now = 0.0
-        self._answered: Collection[str] = ()
+        self._answered: Set[str] = frozenset()
+        self._differing: Set[str] = frozenset()
         self._solutions: dict[str, Solution] = {}
         self._changed: set[JobId] = set()
         self._changed_nodes: set[str] = set()
@@ -95,20 +103,22 @@ class Observer:
     ) -> None:
         """Take over what the adapters answered. Cost: what changed, and the comparison of the answers."""
         slurm_jobs, slurm_nodes = self.slurm.take(view)
-        blocks, differing, turned = self.nodes.take(samples)
+        differing = self.nodes.take(samples)
         removed = slurm_nodes - self.slurm.nodes.keys()
         if removed:
             self.nodes.keep(self.slurm.nodes)
-        jobs = slurm_jobs | blocks | self._flights.keys() | in_flight.keys() | self._named | self._due(now)
-        for name in turned | removed:
+        jobs = slurm_jobs | differing.jobs | self._named | self._due(now)
+        jobs |= self._flights.keys() | in_flight.keys()
+        for name in differing.turned | removed:
             jobs |= self.slurm.on(name)
-        nodes = slurm_nodes | differing
+        nodes = slurm_nodes | differing.gpus
         for job_id in slurm_jobs:
             nodes |= self.nodes.showing(job_id)
         if self._everything:
             jobs |= {*self.slurm.jobs, *self._jobs, *self._memory.known()}
             nodes |= self.slurm.nodes.keys()
-        self._now, self._flights, self._answered = now, in_flight, samples.keys()
+        self._now, self._flights = now, in_flight
+        self._answered, self._differing = samples.keys(), differing.nodes
         self.looked_at, self._changed, self._gone = set(), set(), {}
         self._look(jobs | self._memory.take_changed())
         self._changed |= self._named & self._jobs.keys()
@@ -127,7 +137,7 @@ class Observer:
             self._jobs[job_id] = _sharing(self._jobs[job_id], others)
             self._changed.add(job_id)
         scene = Scene(self._jobs, self._usage, self._made_nodes, self.nodes.samples, self._now)
-        profiles, steps = self.measured.follow(self._answered, scene)
+        profiles, steps = self.measured.follow(self._answered, self._differing, scene)
         self._changed |= profiles
         self.looked_at |= profiles | steps
         changes = Changes(frozenset(self._changed), frozenset(self._changed_nodes), frozenset(solved))

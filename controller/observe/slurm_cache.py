@@ -6,18 +6,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 
 from controller.model import JobId
+from controller.observe.identity import Identities
 from controller.slurm.port import ClusterView, SlurmJob, SlurmNode
 
 _NO_JOBS: frozenset[JobId] = frozenset()
 
 
 class SlurmCache:
-    """Jobs and nodes by name."""
+    """Jobs and nodes by name.
 
-    def __init__(self) -> None:
+    A job with the id of an earlier, different job is withheld once, so that the earlier one counts as gone;
+    from the next view on it is a new job.
+    """
+
+    def __init__(self, identities: Identities) -> None:
+        self._identities = identities
         self._jobs: dict[JobId, SlurmJob] = {}
         self._nodes: dict[str, SlurmNode] = {}
         self._on: dict[str, set[JobId]] = {}
+        self._withheld: dict[JobId, SlurmJob] = {}
 
     @property
     def jobs(self) -> Mapping[JobId, SlurmJob]:
@@ -35,20 +42,26 @@ class SlurmCache:
 
     def take(self, view: ClusterView) -> tuple[set[JobId], set[str]]:
         """Take over a view; returns the jobs and nodes that came, went or differ."""
-        changed = [job for job in view.jobs if self._jobs.get(job.id) != job]
+        changed = {job.id: job for job in view.jobs if self._jobs.get(job.id) != job}
         nodes = {node.name for node in view.nodes if self._nodes.get(node.name) != node}
-        gone: Set[JobId] = view.gone & self._jobs.keys()
+        gone: set[JobId] = {*view.gone}
         if view.complete:
             gone = self._jobs.keys() - {job.id for job in view.jobs}
             for name in self._nodes.keys() - {node.name for node in view.nodes}:
                 del self._nodes[name]
                 nodes.add(name)
+        else:
+            changed = {**{i: job for i, job in self._withheld.items() if i not in gone}, **changed}
+        reused = self._identities.check(list(changed.values()))
+        self._identities.forget(gone)
+        self._withheld = {job_id: changed.pop(job_id) for job_id in reused}
+        gone = (gone | reused) & self._jobs.keys()
         self._nodes.update({node.name: node for node in view.nodes})
-        for job in changed:
-            self._put(job.id, job)
         for job_id in gone:
             self._put(job_id, None)
-        return {job.id for job in changed} | gone, nodes
+        for job_id, job in changed.items():
+            self._put(job_id, job)
+        return changed.keys() | gone, nodes
 
     def _put(self, job_id: JobId, job: SlurmJob | None) -> None:
         before = self._jobs.pop(job_id, None)
