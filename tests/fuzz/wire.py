@@ -22,6 +22,7 @@ from controller.agent.main import Server, read_lines
 from controller.api.answers import Answers
 from controller.errors import ClusterUnavailable, NodeError
 from controller.journal import JournalReader
+from controller.journal.memory import MemoryJournal
 from controller.model import JobId, Memory, SuspendMethod
 from controller.model.weights import WeightLimits
 from controller.nodes import protocol
@@ -29,6 +30,7 @@ from controller.nodes.connection import Patience
 from controller.nodes.port import NodeSample
 from controller.nodes.remote import RemoteNodes
 from controller.nodes.transport import TransportError
+from controller.observe.identity import Identities
 from controller.observe.memory import Memory as JobMemories
 from controller.observe.observer import Observer
 from controller.observe.reading import RequestReader
@@ -299,9 +301,9 @@ def _slurm_jobs(release: str) -> ClusterView:
 
 def _plan(samples: Mapping[str, NodeSample | NodeError], view: ClusterView) -> None:
     """What the loop does with it: no exception, whatever was observed."""
-
+    identities = Identities(MemoryJournal(), lambda _job, _why: None)
     requests = RequestReader(lambda _job, _why: None, 1.0, WeightLimits())
-    observer = Observer(JobMemories(), requests, lambda _qos: 0)
+    observer = Observer(JobMemories(), requests, identities, lambda _qos: 0)
     observer.take(view, samples, {}, NOW)
     snapshot = observer.snapshot()
     for name in ("gandiva", "tiresias-las"):
