@@ -11,11 +11,14 @@ from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.move import Move
-from controller.policies.orders.attained import Continuous, QueueRules, Queues
+from controller.policies.orders.continuous import Continuous
 from controller.policies.orders.fair_share import FairShare
 from controller.policies.orders.fifo import Fifo
-from controller.policies.orders.gittins import Gittins, IndexRules
+from controller.policies.orders.gittins import Gittins
+from controller.policies.orders.gittins_index import IndexRules
 from controller.policies.orders.order import Order
+from controller.policies.orders.queue_rules import QueueRules
+from controller.policies.orders.queues import Queues
 from controller.policies.orders.remaining import Remaining
 from controller.policies.orders.samples import read_sizes
 from controller.policies.orders.smallest import Smallest

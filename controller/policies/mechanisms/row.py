@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import enum
-import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from controller.model import UNPROFILED, Job, JobId, Note, Profile, Usage
 
@@ -43,25 +42,9 @@ class Row:
     standing: Standing = ASIDE
     key: Key = ()
     shape: Shape = (0,)
-    lane: str | None = None
-    """The lane it is in; None: in no lane."""
-    until: float = math.inf
-    """Its timer; entries of the list of timers that say something else are void."""
+    in_line: bool = False
+    """It is in a lane, or in a queue, under its key and shape."""
 
     @property
     def id(self) -> JobId:
         return self.job.id
-
-
-class Ranking(Protocol):
-    """What lanes ask of the order."""
-
-    @property
-    def epoch(self) -> float:
-        """Keys of running jobs hold while this is the same."""
-
-    def key(self, row: Row) -> Key:
-        """The job's key at this moment."""
-
-    def begin(self, row: Row, peers: Sequence[Row]) -> None:
-        """Give a job that came among these its note."""

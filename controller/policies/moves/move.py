@@ -10,18 +10,13 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from controller.model import JobId, Snapshot
+from controller.model import Snapshot
 from controller.policies.placement.draft import Draft
 
 
 class Move(Protocol):
     """One kind of move. Pure: all it knows is in the snapshot and the draft."""
 
-    @property
-    def name(self) -> str:
-        """As it stands in the settings."""
-        ...
-
-    def propose(self, snapshot: Snapshot, draft: Draft) -> dict[JobId, str]:
-        """Change the draft; returns a sentence for each job that it changed."""
+    def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+        """Change the draft (`put`), and say why (`say`)."""
         ...

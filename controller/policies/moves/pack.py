@@ -1,87 +1,91 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Packing: two jobs that both allow it run on the same GPUs at the same time (SPEC 1.4).
+"""Packing: a waiting job joins a running one, its host, on the same GPUs, where both may share them (SPEC
+1.4). Jobs wait only where GPUs are short, so nothing is packed while there is room.
 
-A waiting job joins a running one, its host, when their gangs are equally large and the peaks of their memory,
-both measured, fit together. The mechanism does not count guests: a guest leaves when its host does.
+The mechanism does not count guests: a guest leaves when its host does.
 """
 
 from __future__ import annotations
 
-from controller.model import NOWHERE, Job, JobId, Placement, Snapshot
+from bisect import insort
+from collections import Counter
+from collections.abc import Mapping
+
+from controller.model import GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node
 from controller.policies.placement.draft import Draft
+from controller.policies.placement.refusal import refusal
+from controller.policies.placement.sharing import peak_bytes, refusal_to_share, room_bytes
+
+_TRIES = 32
+"""Hosts that are tried for a guest."""
+
+_WHY = "both allow it, and their memory fits together"
+
+_Host = tuple[int, JobId]
+"""Memory that it leaves, negative: the most comes first; and its id."""
 
 
 class Pack:
     """At most two jobs on a GPU."""
 
-    name = "pack"
-
-    def __init__(self, *, reserve_fraction: float = 0.1) -> None:
-        """`reserve_fraction`: of a GPU's memory that stays free beside the two peaks."""
-        self._reserve_fraction = reserve_fraction
-
-    def propose(self, snapshot: Snapshot, draft: Draft) -> dict[JobId, str]:
-        reasons = self._part(snapshot, draft)
-        hosts = [
-            job
-            for job_id, placement in draft.placements.items()
-            if placement.gpus
-            and not placement.shares_with
-            and (job := snapshot.jobs[job_id]).request.may_pack
-            and job.placement.gpus == placement.gpus
-        ]
+    def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+        guests = [job for job in snapshot.jobs.values() if _may_join(snapshot, job, draft)]
+        if not guests:
+            return
+        hosts: dict[int, list[_Host]] = {}
+        for job_id, placement in draft.placements.items():
+            job = snapshot.jobs[job_id]
+            if placement.gpus and _may_host(snapshot, job, placement):
+                left = room_bytes(snapshot, placement.gpus) - peak_bytes(snapshot, job)
+                insort(hosts.setdefault(job.gpus, []), (-left, job_id))
         if not hosts:
-            return reasons
-        guests = [
-            job
-            for job in snapshot.jobs.values()
-            if job.may_start and job.request.may_pack and not draft.of(job.id).gpus
-        ]
-        hosts.sort(key=_by_submission)
-        for guest in sorted(guests, key=_by_submission):
-            for host in hosts:
-                if self._fit(snapshot, guest, host, draft):
-                    gpus, allocation = draft.of(host.id).gpus, draft.of(host.id).allocation
-                    draft.put(host.id, Placement(gpus, allocation, frozenset({guest.id})))
-                    draft.put(guest.id, Placement(gpus, guest.allocation or gpus, frozenset({host.id})))
-                    reasons[guest.id] = f"shares the GPUs of job {host.id}: their memory fits together"
-                    hosts.remove(host)
+            return
+        bound = Counter(gpu for job in snapshot.jobs.values() for gpu in job.placement.allocation)
+        for guest in sorted(guests, key=lambda job: (-job.priority_class, job.submit_time, job.id)):
+            possible = hosts.get(guest.request.size.wanted, [])
+            for host in possible[:_TRIES]:
+                gpus = draft.of(host[1]).gpus
+                if self._fits(snapshot, guest, host[1], gpus) and _can_bind(snapshot, guest, gpus, bound):
+                    possible.remove(host)
+                    self._join(guest, host[1], draft)
                     break
-        return reasons
 
-    def _part(self, snapshot: Snapshot, draft: Draft) -> dict[JobId, str]:
-        """A guest leaves its GPUs with its host; a host whose guest has left has them alone."""
-        reasons: dict[JobId, str] = {}
-        sharing = [(i, draft.of(i)) for i in sorted(draft.placements) if draft.of(i).shares_with]
-        for job_id, placement in sharing:
-            stay = frozenset(i for i in placement.shares_with if draft.of(i).gpus == placement.gpus)
-            if stay == placement.shares_with:
-                continue
-            if stay or not placement.guest(job_id):
-                draft.put(job_id, Placement(placement.gpus, placement.allocation, stay))
-            elif snapshot.jobs[job_id].may_stop:
-                draft.put(job_id, NOWHERE)
-                reasons[job_id] = "stops: the job that it shared GPUs with has left them"
-        return reasons
-
-    def _fit(self, snapshot: Snapshot, guest: Job, host: Job, draft: Draft) -> bool:
-        gpus = draft.of(host.id).gpus
+    def _fits(self, snapshot: Snapshot, guest: Job, host_id: JobId, gpus: GpuSet) -> bool:
         # The job with the lower id stands for both: it must be the one that the mechanism runs.
-        if guest.id < host.id or len(gpus) != guest.gpus or guest.priority_class != host.priority_class:
+        if guest.id < host_id or refusal_to_share(snapshot, snapshot.jobs[host_id], guest, gpus):
             return False
-        if guest.allocation and not gpus <= guest.allocation:
-            return False
-        cards = [snapshot.gpu(gpu) for gpu in gpus]
-        types = guest.request.gpu_types
-        if any(card is None or (types and card.model not in types) for card in cards):
-            return False
-        names = {gpu.node for gpu in gpus}
-        if names & guest.excluded_nodes or (guest.required_nodes and not names <= guest.required_nodes):
-            return False
-        peaks = [snapshot.profile_of(job.id).peak_memory_bytes for job in (guest, host)]
-        room = min(card.memory_bytes for card in cards if card is not None) * (1 - self._reserve_fraction)
-        return min(peaks) > 0 and sum(peaks) <= room
+        return all((card := snapshot.gpu(gpu)) is not None and card.usable for gpu in gpus)
+
+    def _join(self, guest: Job, host_id: JobId, draft: Draft) -> None:
+        host = draft.of(host_id)
+        allocation = guest.placement.allocation or host.gpus
+        draft.put(host_id, Placement(host.gpus, host.allocation, frozenset({guest.id})))
+        draft.put(guest.id, Placement(host.gpus, allocation, frozenset({host_id})))
+        draft.say(guest.id, f"joins job {host_id} on its GPUs: {_WHY}")
+        draft.say(host_id, f"shares its GPUs with job {guest.id}: {_WHY}")
 
 
-def _by_submission(job: Job) -> tuple[int, float, JobId]:
-    return (-job.priority_class, job.submit_time, job.id)
+def _can_bind(snapshot: Snapshot, guest: Job, gpus: GpuSet, bound: Mapping[GpuId, int]) -> bool:
+    """Whether the guest may use these GPUs. `bound`: how many jobs Slurm has bound to each."""
+    if guest.placement.allocation:
+        return gpus == guest.last or (guest.may_move and gpus <= guest.placement.allocation)
+    by_name = by_node(gpus)
+    if guest.request.nodes not in (None, len(by_name)):
+        return False
+    for name, ordinals in by_name.items():
+        node, share = snapshot.nodes[name], len(ordinals)
+        if refusal(guest, node, share, share, node.memory_free_bytes) is not None:
+            return False
+    cards = [snapshot.gpu(gpu) for gpu in gpus]
+    return all(card is not None and bound[card.id] < card.shards for card in cards)
+
+
+def _may_join(snapshot: Snapshot, job: Job, draft: Draft) -> bool:
+    may = job.may_start and job.request.may_pack and not draft.of(job.id).gpus
+    return bool(may) and peak_bytes(snapshot, job) > 0
+
+
+def _may_host(snapshot: Snapshot, job: Job, placement: Placement) -> bool:
+    """It is on these GPUs, alone, and stays there."""
+    alone = not placement.shares_with and job.placement.gpus == placement.gpus
+    return alone and bool(job.request.may_pack) and not job.switching and peak_bytes(snapshot, job) > 0

@@ -47,6 +47,6 @@ class FairShare(Order):
             return (self.received(usage, note, now), usage.ran(now), job.request.weight)
         return note
 
-    def words(self, job: Job, usage: Usage, note: Note) -> str:
-        slices = self.received(usage, note, usage.since or 0.0) / self._slice_seconds
+    def words(self, job: Job, usage: Usage, note: Note, now: float) -> str:
+        slices = self.received(usage, note, now) / self._slice_seconds
         return f"{slices:.2f} slices per weight received"

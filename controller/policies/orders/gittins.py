@@ -5,38 +5,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
-from controller.model import Job, Note, Usage, value
-from controller.policies.orders.attained import QueueRules, Queues, epoch_end_of, epoch_of, known_note
-from controller.policies.orders.gittins_index import Distribution, SimulatorTable
+from controller.model import Job, Note, Usage
+from controller.policies.orders.continuous import epoch_end_of, epoch_of
+from controller.policies.orders.gittins_index import Distribution, IndexRules, SimulatorTable
 from controller.policies.orders.order import Order, Rank, numbers
+from controller.policies.orders.queue_rules import QueueRules
+from controller.policies.orders.queues import Queues, as_note
 
 _REFIT_SHARE = 20
 """The distribution is made anew when one in so many samples is new: with it all ranks change."""
 
 
-@value
-class IndexRules:
-    """What the settings say of the index."""
-
-    mode: Literal["textbook", "tiresias-sim", "tiresias-sim-integer"] = "textbook"
-    quantum: Literal["fixed", "sup", "queue"] = "fixed"
-    quantum_gpu_seconds: float = 3250.0
-    every_seconds: float = 60.0
-    """How often ranks of running jobs are looked at while jobs wait. 0: with each plan."""
-    learn: bool = True
-    """Take the jobs that end into the distribution."""
-    samples_kept: int = 1000
-    samples_needed: int = 20
-    """With fewer samples the order is that of the queues."""
-
-
 class Gittins(Queues):
     """Queues with the index as the order inside them.
 
-    Common memory: `learned` and `fitted`, GPU-seconds of finished jobs, and `unfitted`, how many of the
-    learned are not in the fitted yet.
+    Common memory: `learned` and `fitted`, GPU-seconds of finished jobs; of the learned those that came since
+    the last fit are not in the fitted, and `unfitted` is how many.
     """
 
     def __init__(
@@ -79,20 +65,22 @@ class Gittins(Queues):
     def rank(self, job: Job, usage: Usage, note: Note, now: float) -> Rank:
         if not self._enough:
             return super().rank(job, usage, note, now)
-        known = known_note(note)
+        known = as_note(note)
         at = now if usage.since is None else max(usage.since, self.epoch(now))
-        served = max(0.0, round(self.served(job, usage, known, at), 6))
+        served = max(0.0, round(self._rules.served(usage, known, at), 6))
         return (known.queue, -self.index(served, known.queue), job.submit_time)
 
     def ended(self, common: Mapping[str, Any], usage: Usage, now: float) -> Mapping[str, Any]:
-        served, rules = usage.served(now), self._index
-        if not rules.learn or served <= 0:
+        served, kept = usage.served(now), self._index.samples_kept
+        if not self._index.learn or served <= 0:
             return common
-        learned = [*numbers(common.get("learned")), served][-rules.samples_kept :]
-        unfitted = int(sum(numbers([common.get("unfitted")]))) + 1
+        learned, fitted = numbers(common.get("learned")), numbers(common.get("fitted"))
+        before = common.get("unfitted")
+        unfitted = 1 + (before if isinstance(before, int) else 0)
+        learned = [*learned, served][-kept:]
         if unfitted * _REFIT_SHARE >= len(learned):
-            return {**common, "learned": learned, "fitted": learned, "unfitted": 0}
-        return {**common, "learned": learned, "unfitted": unfitted}
+            fitted, unfitted = learned, 0
+        return {**common, "learned": learned, "fitted": fitted, "unfitted": unfitted}
 
     def recall(self, common: Mapping[str, Any]) -> Order:
         fitted = tuple(numbers(common.get("fitted")))

@@ -8,13 +8,30 @@ of service spent on trying. S and a are service, in GPU-seconds.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from itertools import accumulate
+from typing import Literal
 
-_WORTH_ARRAYS = 200
-"""From so many values on, arrays are faster than a loop."""
+from controller.model import value
+
 _DIGITS_LOST = 1e-9
 """A difference of sums that is so small a part of them has too few digits left."""
+
+
+@value
+class IndexRules:
+    """What the settings say of the index."""
+
+    mode: Literal["textbook", "tiresias-sim", "tiresias-sim-integer"] = "textbook"
+    quantum: Literal["fixed", "sup", "queue"] = "fixed"
+    quantum_gpu_seconds: float = 3250.0
+    every_seconds: float = 60.0
+    """How often ranks of running jobs are made anew while jobs wait. 0: with each plan."""
+    learn: bool = True
+    """Take the jobs that end into the distribution."""
+    samples_kept: int = 1000
+    samples_needed: int = 20
+    """With fewer samples the order is that of the queues."""
 
 
 class Distribution:
@@ -43,28 +60,6 @@ class Distribution:
             spent += (larger - within) * quantum
         # All within the quantum, or p = within / larger over e = spent / larger.
         return within / spent
-
-    def indices(self, attained: Sequence[float], quantum: float) -> list[float]:
-        """The same for many values at once."""
-        if len(attained) < _WORTH_ARRAYS or not self.sizes:
-            return [self.index(value, quantum) for value in attained]
-        import numpy as np
-
-        sizes, sums = np.asarray(self.sizes), np.asarray(self._sums)
-        values = np.asarray(attained)
-        first = np.searchsorted(sizes, values, side="right")
-        larger = len(sizes) - first
-        within = np.searchsorted(sizes, values + quantum, side="right") - first
-        spent = sums[first + within] - sums[first] - within * values
-        inexact = np.flatnonzero((larger > 0) & (spent < _DIGITS_LOST * sums[first + within]))
-        if np.isfinite(quantum):
-            spent = np.where(within < larger, spent + (larger - within) * quantum, spent)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            found = np.where(larger == 0, 0.0, within / spent)
-        answer: list[float] = found.tolist()
-        for i in inexact.tolist():
-            answer[i] = self.index(attained[i], quantum)
-        return answer
 
     def supremum(self, attained: float, *, whole_sizes: bool = False) -> float:
         """The index for the best quantum, which is always the distance to a sample. O(samples).
@@ -117,14 +112,3 @@ class SimulatorTable:
             return 0.0
         first = bisect_right(self.sizes, attained)
         return self._indices[first] if first < len(self._indices) else 0.0
-
-    def indices(self, attained: Sequence[float]) -> list[float]:
-        """The same for many values at once."""
-        indices = [*self._indices, 0.0]
-        if len(attained) < _WORTH_ARRAYS:
-            return [indices[bisect_right(self.sizes, value)] for value in attained]
-        import numpy as np
-
-        places = np.searchsorted(np.asarray(self.sizes, dtype=float), attained, side="right")
-        found: list[float] = np.asarray(indices)[places].tolist()
-        return found

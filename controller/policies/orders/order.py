@@ -83,6 +83,6 @@ class Order(ABC):
         """The order that this memory makes. The same object when it makes no difference."""
         return self
 
-    def words(self, job: Job, usage: Usage, note: Note) -> str:
+    def words(self, job: Job, usage: Usage, note: Note, now: float) -> str:
         """Why the job waits, for people."""
         return f"waits for {gpus_words(job.gpus)}"

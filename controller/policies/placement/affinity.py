@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from controller.model import GpuSet, Job, JobId, natural_key, on_nodes
 from controller.policies.placement.fleet import Fleet
 from controller.policies.placement.groups import common_ordinals, node_counts
-from controller.policies.placement.servers import Server, candidates, pick_ordinals, refusal
+from controller.policies.placement.servers import Server, candidates, pick_ordinals, takes
 
 
 class Stage(enum.IntEnum):
@@ -24,6 +24,14 @@ class Stage(enum.IntEnum):
     UNASSIGNED = 2
     ANY_FREE = 3
     OVERSUBSCRIBE = 4
+    ANY_SIZE = 5
+    """Not in the paper: where no job of its size is there to share with, a job that has waited long shares
+    servers of other sizes."""
+
+    @property
+    def shares(self) -> bool:
+        """The job will take turns with others."""
+        return self in (Stage.OVERSUBSCRIBE, Stage.ANY_SIZE)
 
 
 STAGE_WORDS: Mapping[Stage, str] = {
@@ -31,6 +39,7 @@ STAGE_WORDS: Mapping[Stage, str] = {
     Stage.UNASSIGNED: "a server without jobs",
     Stage.ANY_FREE: "free GPUs beside jobs of other sizes",
     Stage.OVERSUBSCRIBE: "no GPU is free: shares the least loaded server of its size",
+    Stage.ANY_SIZE: "no GPU is free, and it has waited long: shares the least loaded server of any size",
 }
 
 
@@ -41,28 +50,29 @@ class Choice:
     stage: Stage
     nodes: tuple[str, ...]
     binding: GpuSet
-    """What Slurm will be asked for: exact GPUs, or all GPUs of the server for a floating job."""
-
-    @property
-    def floating(self) -> bool:
-        """Whether the binding leaves open which GPUs are used (set by over-subscription of one server)."""
-        return self.stage is Stage.OVERSUBSCRIBE and len(self.nodes) == 1
+    """What Slurm will be asked for: exact GPUs, or all GPUs of the server where several jobs share it, so
+    that slices can be fair (G6)."""
 
 
-def get_nodes(job: Job, fleet: Fleet, max_jobs_per_gpu: int) -> Choice | None:
-    """The servers for this job, or None: it queues (stage 5). Changes nothing."""
-    for count in node_counts(job, len(fleet.servers), fleet.largest):
-        if count == 1:
-            choice = _one_server(job, fleet, max_jobs_per_gpu)
-        else:
-            choice = _several_servers(job, fleet, count, max_jobs_per_gpu)
-        if choice is not None:
-            return choice
+def get_nodes(job: Job, fleet: Fleet, max_jobs_per_gpu: int, *, any_size: bool = False) -> Choice | None:
+    """The servers for this job, or None: it queues (stage 5 of the paper). Changes nothing. `any_size`: it
+    may share servers with jobs of other sizes."""
+    for share_any in (False, True) if any_size else (False,):
+        for count in node_counts(job, len(fleet.servers), fleet.largest):
+            if count == 1:
+                choice = _one_server(job, fleet, max_jobs_per_gpu, share_any)
+            else:
+                choice = _several_servers(job, fleet, count, max_jobs_per_gpu, share_any)
+            if choice is not None:
+                return choice
     return None
 
 
-def _one_server(job: Job, fleet: Fleet, max_jobs_per_gpu: int) -> Choice | None:
+def _one_server(job: Job, fleet: Fleet, max_jobs_per_gpu: int, share_any: bool) -> Choice | None:
     share = job.gpus
+    if share_any:
+        shared: Iterable[Server] = sorted(fleet.servers.values(), key=lambda s: (s.load, s.number))
+        return _share_server(job, shared, max_jobs_per_gpu, Stage.ANY_SIZE)
     stages: tuple[tuple[Stage, Iterable[Server]], ...] = (
         (Stage.SAME_AFFINITY, fleet.shared_by(share, below=1.0)),
         (Stage.UNASSIGNED, fleet.unassigned()),
@@ -71,24 +81,32 @@ def _one_server(job: Job, fleet: Fleet, max_jobs_per_gpu: int) -> Choice | None:
     if fleet.most_free() >= share:
         for stage, pool in stages:
             for server in pool:
-                if server.free >= share and refusal(job, server, share) is None:
+                if server.free >= share and takes(job, server, share):
                     name = server.node.name
                     ordinals = pick_ordinals(server.free_ordinals(), share)
                     return Choice(stage, (name,), on_nodes((name,), ordinals))
-    for server in fleet.shared_by(share, below=max_jobs_per_gpu):
-        # The job floats over all GPUs of the server, so that slices can be fair (G6).
-        if not _room(server, share, max_jobs_per_gpu) or refusal(job, server, share) is not None:
+    shared = fleet.shared_by(share, below=max_jobs_per_gpu)
+    return _share_server(job, shared, max_jobs_per_gpu, Stage.OVERSUBSCRIBE)
+
+
+def _share_server(job: Job, servers: Iterable[Server], max_jobs_per_gpu: int, stage: Stage) -> Choice | None:
+    for server in servers:
+        if not _room(server, job.gpus, max_jobs_per_gpu) or not takes(job, server, job.gpus):
             continue
         bound, usable = server.bound_jobs, set(server.usable)
         if all(bound[g.id.ordinal] < g.shards for g in server.node.gpus if g.id.ordinal in usable):
-            name = server.node.name
-            return Choice(Stage.OVERSUBSCRIBE, (name,), server.usable_gpus)
+            return Choice(stage, (server.node.name,), server.usable_gpus)
     return None
 
 
-def _several_servers(job: Job, fleet: Fleet, count: int, max_jobs_per_gpu: int) -> Choice | None:
+def _several_servers(
+    job: Job, fleet: Fleet, count: int, max_jobs_per_gpu: int, share_any: bool
+) -> Choice | None:
     share = job.gpus // count
     possible = candidates(job, fleet.servers, share)
+    if share_any:
+        least_loaded = sorted(possible, key=lambda s: (s.load, s.number))
+        return _share_servers(least_loaded, count, share, max_jobs_per_gpu)
     same = [s for s in possible if fleet.affinity.get(s.node.name) == job.gpus]
     same.sort(key=lambda s: (s.load, s.number))
     # Small servers first: the large ones stay whole for large gangs.
@@ -126,13 +144,26 @@ def _share_group(
                     groups[names] = max(servers[n].load for n in names)
     for names in sorted(groups, key=lambda g: (groups[g], [natural_key(n) for n in sorted(g)])):
         members = [servers[n] for n in sorted(names, key=natural_key)]
-        if any(refusal(job, s, share) is not None for s in members):
+        if not all(takes(job, s, share) for s in members):
             continue
         ordinals = _shared_ordinals(members, share, max_jobs_per_gpu)
         if ordinals is not None:
             ordered = tuple(s.node.name for s in members)
             return Choice(Stage.OVERSUBSCRIBE, ordered, on_nodes(ordered, ordinals))
     return None
+
+
+def _share_servers(
+    possible: Sequence[Server], count: int, share: int, max_jobs_per_gpu: int
+) -> Choice | None:
+    """The least loaded servers that have room, whoever is there."""
+    with_room = [s for s in possible if _shared_ordinals([s], share, max_jobs_per_gpu) is not None]
+    members = with_room[:count]
+    ordinals = _shared_ordinals(members, share, max_jobs_per_gpu) if len(members) == count else None
+    if ordinals is None:
+        return None
+    names = tuple(sorted((s.node.name for s in members), key=natural_key))
+    return Choice(Stage.ANY_SIZE, names, on_nodes(names, ordinals))
 
 
 def _shared_ordinals(members: Sequence[Server], share: int, max_jobs_per_gpu: int) -> list[int] | None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What jobs are to have, begun from what they have; every change can be taken back.
 
-The one way to try and undo within a decision: mechanisms and moves alike put placements here.
+The one way to try and undo within a decision: mechanisms and moves alike put placements here, and say why.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Draft:
         """`placements` is changed in place."""
         self._room, self._placements = room, placements
         self._log: list[tuple[JobId, Placement, Placement, Any]] = []
+        self.said: dict[JobId, str] = {}
 
     def of(self, job_id: JobId) -> Placement:
         """What the job has as things stand."""
@@ -48,6 +49,10 @@ class Draft:
         self._set(job_id, placement)
         self._log.append((job_id, before, placement, undo))
 
+    def say(self, job_id: JobId, sentence: str) -> None:
+        """Why the job waits, starts, stops or moves, for `gandiva explain`. The last one counts."""
+        self.said[job_id] = sentence
+
     def _set(self, job_id: JobId, placement: Placement) -> None:
         if placement == NOWHERE:
             self._placements.pop(job_id, None)
@@ -64,6 +69,10 @@ class Draft:
             job_id, before, after, undo = self._log.pop()
             self._room.restore(job_id, before, after, undo)
             self._set(job_id, before)
+
+    def freed_since(self, mark: int) -> bool:
+        """Whether a job has left GPUs since then."""
+        return any(before.gpus - after.gpus for _, before, after, _ in self._log[mark:])
 
     def changes(self) -> dict[JobId, Placement]:
         """Placements that differ from those at the beginning, in the order of the first change."""

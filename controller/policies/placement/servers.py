@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.model import GpuSet, Job, JobId, Node, natural_key
+from controller.policies.placement.refusal import refusal
 
 
 @dataclass(slots=True)
@@ -90,29 +91,12 @@ def empty_servers(nodes: Mapping[str, Node]) -> dict[str, Server]:
 
 def candidates(job: Job, servers: Mapping[str, Server], share: int) -> list[Server]:
     """Servers that could take `share` GPUs of this job some time, whoever is there now."""
-    return [s for s in servers.values() if refusal(job, s, share) is None]
+    return [server for server in servers.values() if takes(job, server, share)]
 
 
-def refusal(job: Job, server: Server, share: int) -> str | None:
-    """Why this server cannot take `share` GPUs of the job, in a few words; None when it can."""
-    node = server.node
-    if not node.available:
-        return node.reason or "not available"
-    if job.request.gpu_types and not any(g.model in job.request.gpu_types for g in node.gpus):
-        return f"no GPU of type {','.join(job.request.gpu_types)}"
-    if node.name in job.excluded_nodes:
-        return "excluded by the job"
-    if job.required_nodes and node.name not in job.required_nodes:
-        return "not in the job's node list"
-    if len(server.usable) < share:
-        return f"only {len(server.usable)} usable {'GPU' if len(server.usable) == 1 else 'GPUs'}"
-    if node.cpus and job.cpus_per_node > node.cpus:
-        return f"only {node.cpus} CPUs"
-    if node.memory_bytes and job.memory_per_node_bytes > node.memory_bytes:
-        return f"only {node.memory_bytes / 2**30:.0f} GiB of host memory"
-    if server.memory_free_bytes is not None and job.memory_per_node_bytes > server.memory_free_bytes:
-        return "not enough free host memory"
-    return None
+def takes(job: Job, server: Server, share: int) -> bool:
+    """Whether it could."""
+    return refusal(job, server.node, len(server.usable), share, server.memory_free_bytes) is None
 
 
 def pick_ordinals(free: Sequence[int], count: int) -> list[int]:

@@ -140,6 +140,7 @@ class Ideal:
         self.jobs: dict[JobId, Job] = {}
         self.usage: dict[JobId, Usage] = {}
         self.profiles: dict[JobId, Profile] = {}
+        self.models: dict[str, Profile] = {}
         self.notes: dict[JobId, Note] = {}
         self.common: dict[str, Any] = {}
         self.reasons: dict[JobId, str] = {}
@@ -186,8 +187,11 @@ class Ideal:
 
     def add(self, *jobs: Job) -> None:
         """They come now."""
-        self.jobs |= {job.id: job for job in jobs}
-        self.changed |= {job.id for job in jobs}
+        for job in jobs:
+            self.jobs[job.id] = job
+            self.changed.add(job.id)
+            if job.placement.gpus:
+                self.usage[job.id] = Usage().started(self.now, job.gpus)
 
     def remove(self, *numbers: int) -> None:
         """They end now."""
@@ -234,6 +238,7 @@ class Ideal:
             jobs=dict(self.jobs),
             usage=dict(self.usage),
             profiles=dict(self.profiles),
+            models=dict(self.models),
             changed=ALL_CHANGED if self.first else Changes(frozenset(changed), frozenset(self.changed_nodes)),
         )
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from controller.policies.mechanisms import slice_lanes
+from controller.policies.mechanisms import turns
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.placement.consolidation import Consolidation
@@ -24,6 +24,9 @@ ALL: dict[str, Callable[[], Policy]] = {
     "las impatient": las(consolidate_wait_seconds=6.0),
     "las always": las(consolidate="always"),
     "gandiva": preset("gandiva", slice_seconds=8.0, max_jobs_per_gpu=3),
+    "las packed": preset("tiresias-las", "pack", queue_limits=[40.0]),
+    "fifo packed": preset("fifo", "pack"),
+    "gandiva packed": preset("gandiva", "pack", slice_seconds=8.0, max_jobs_per_gpu=3),
     "las portions": lambda: InOrder(ORDERS["las"](), GangLanes(Consolidation(), most_starts=2)),
 }
 Shared = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -41,7 +44,7 @@ def test_a_kept_policy_plans_as_a_new_one(seed: int, name: str) -> None:
 @given(seed=st.integers(0, 2**32))
 def test_the_same_when_turns_are_given_in_portions(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(slice_lanes, "_PORTION_JOBS", 3)
+        patch.setattr(turns, "_PORTION_JOBS", 3)
         trouble = Trouble(random.Random(seed), ALL["gandiva"])
         for _ in range(25):
             trouble.turn()

@@ -1,61 +1,221 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Two jobs that allow it share GPUs, and no others ever do."""
+"""Two jobs that ask for it share GPUs, and no others ever do (SPEC 1.4, without trials)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
-from controller.model import Job, JobId, Profile
-from controller.policies.mechanisms.gang_lanes import GangLanes
-from controller.policies.mechanisms.in_order import InOrder
-from controller.policies.moves.pack import Pack
-from controller.policies.orders.fifo import Fifo
-from controller.policies.orders.remaining import Remaining
-from controller.policies.placement.consolidation import Consolidation
-from tests.unit.policies.ideal import GIB, Ideal, cluster, make_job
+import pytest
+
+from controller.model import Job, JobId, Phase, Profile
+from controller.policies.protocol import Policy
+from tests.unit.policies.ideal import GIB, Ideal, cluster, gpu_set, make_job, running, suspended
+from tests.unit.policies.presets import preset
+
+FIFO, SRTF = preset("fifo", "pack"), preset("srtf", "pack")
+GANDIVA = preset("gandiva", "pack", slice_seconds=60.0)
+GPU = gpu_set("n1:0")
 
 
-def fifo() -> InOrder:
-    return InOrder(Fifo(), GangLanes(Consolidation(), preempt=False), preempt=False, moves=[Pack()])
-
-
-def srtf() -> InOrder:
-    return InOrder(Remaining(), GangLanes(Consolidation()), moves=[Pack()])
-
-
-def packable(number: int, gpus: int, duration: float, submit: float = 0.0) -> Job:
+def packable(
+    number: int, duration: float | None = None, gpus: int = 1, *, submit: float = 0.0, may: bool | None = True
+) -> Job:
     job = make_job(number, gpus, duration, submit=submit)
-    return replace(job, request=replace(job.request, may_pack=True))
+    return replace(job, request=replace(job.request, may_pack=may))
 
 
-def profiled(ideal: Ideal, **peaks: int) -> Ideal:
-    ideal.profiles = {JobId(int(n[1:])): Profile(peak_memory_bytes=gib * GIB) for n, gib in peaks.items()}
-    return ideal
+def ideal(make: Callable[[], Policy], jobs: list[Job], nodes: int = 1, gpus: int = 1, **peaks: int) -> Ideal:
+    """On GPUs of 80 GiB; `j1=30` is the measured peak of job 1 in GiB."""
+    made = Ideal(make, cluster(nodes, gpus), jobs, bound=make is GANDIVA)
+    made.profiles = {JobId(int(n[1:])): Profile(peak_memory_bytes=gib * GIB) for n, gib in peaks.items()}
+    return made
 
 
 def test_two_that_allow_it_run_at_once() -> None:
-    jobs = [packable(1, 1, 10), packable(2, 1, 10), make_job(3, 1, 10)]
-    ideal = profiled(Ideal(fifo, cluster(1, 1), jobs), j1=30, j2=30, j3=1)
-    timeline = ideal.run()
-    assert timeline.ends == {1: 10, 2: 10, 3: 20}
-    assert "shares the GPUs of job 1" in ideal.reasons[JobId(2)]
+    c = ideal(FIFO, [packable(1, 10), packable(2, 10), packable(3, 10, may=None)], j1=30, j2=30, j3=1)
+    c.step()
+    assert c.running() == {1, 2}
+    both = "both allow it, and their memory fits together"
+    assert c.reasons[JobId(1)] == f"shares its GPUs with job 2: {both}"
+    assert c.reasons[JobId(2)] == f"joins job 1 on its GPUs: {both}"
+    assert c.run().ends == {1: 10, 2: 10, 3: 20}
 
 
-def test_not_where_memory_is_short_or_unknown() -> None:
-    jobs = [packable(1, 1, 10), packable(2, 1, 10)]
-    assert profiled(Ideal(fifo, cluster(1, 1), jobs), j1=50, j2=30).run().ends == {1: 10, 2: 20}
-    assert profiled(Ideal(fifo, cluster(1, 1), jobs), j1=30).run().ends == {1: 10, 2: 20}
+@pytest.mark.parametrize("first", [True, False, None])
+@pytest.mark.parametrize("second", [True, False, None])
+def test_both_have_to_ask_for_it(first: bool | None, second: bool | None) -> None:
+    c = ideal(FIFO, [packable(1, 10, may=first), packable(2, 10, may=second)], j1=1, j2=1)
+    assert c.run().ends == ({1: 10, 2: 10} if first and second else {1: 10, 2: 20})
+
+
+@pytest.mark.parametrize("peaks", [{"j1": 50, "j2": 30}, {"j1": 30}, {"j2": 30}, {}])
+def test_not_where_memory_is_short_or_was_not_measured(peaks: dict[str, int]) -> None:
+    assert ideal(FIFO, [packable(1, 10), packable(2, 10)], **peaks).run().ends == {1: 10, 2: 20}
+
+
+def test_what_others_of_its_model_had_is_no_measurement_of_the_job() -> None:
+    jobs = [packable(1, 10), packable(2, 10)]
+    jobs = [replace(job, request=replace(job.request, model="bert")) for job in jobs]
+    c = ideal(FIFO, jobs, j1=10)
+    c.models = {"bert": Profile(peak_memory_bytes=10 * GIB)}
+    assert c.run().ends == {1: 10, 2: 20}
+
+
+def test_no_more_than_two() -> None:
+    c = ideal(FIFO, [packable(n, 10) for n in (1, 2, 3, 4)], j1=10, j2=10, j3=10, j4=10)
+    assert c.run().ends == {1: 10, 2: 10, 3: 20, 4: 20}
+
+
+def test_nothing_is_packed_while_there_is_room() -> None:
+    c = ideal(FIFO, [packable(1, 10), packable(2, 10)], gpus=2, j1=10, j2=10)
+    c.step()
+    assert len({job.placement.gpus for job in c.jobs.values()}) == 2
+
+
+def test_gangs_of_one_size_only() -> None:
+    jobs = [packable(1, 10, 2), packable(2, 10, 2), packable(3, 10, 1)]
+    assert ideal(FIFO, jobs, gpus=2, j1=30, j2=30, j3=1).run().ends == {1: 10, 2: 10, 3: 20}
+
+
+def test_classes_are_not_mixed() -> None:
+    jobs = [replace(packable(1, 10), priority_class=1), packable(2, 10)]
+    assert ideal(FIFO, jobs, j1=10, j2=10).run().ends == {1: 10, 2: 20}
+
+
+def test_the_guest_joins_the_host_that_leaves_the_most_memory() -> None:
+    jobs = [packable(n, 10) for n in (1, 2, 3)]
+    c = ideal(FIFO, jobs, gpus=2, j1=30, j2=10, j3=30)
+    c.step()
+    assert c.jobs[JobId(3)].placement.shares_with == {2}
+
+
+def test_only_where_slurm_can_bind_another_job() -> None:
+    c = ideal(FIFO, [packable(1, 10), packable(2, 10)], j1=10, j2=10)
+    node = c.nodes["n1"]
+    c.nodes["n1"] = replace(node, gpus=tuple(replace(gpu, shards=1) for gpu in node.gpus))
+    assert c.run().ends == {1: 10, 2: 20}
 
 
 def test_a_guest_whose_host_ended_has_the_gpu_alone() -> None:
-    jobs = [packable(1, 1, 5), packable(2, 1, 20), make_job(3, 1, 10)]
-    timeline = profiled(Ideal(fifo, cluster(1, 1), jobs), j1=30, j2=30).run()
-    assert timeline.ends == {1: 5, 2: 20, 3: 30}
+    c = ideal(FIFO, [packable(1, 5), packable(2, 20), packable(3, 10, may=False)], j1=30, j2=30)
+    c.run(until=6)
+    assert not c.jobs[JobId(2)].placement.shares_with
+    alone = "has its GPUs to itself again: the job that it shared them with has left them"
+    assert c.reasons[JobId(2)] == alone
+    assert c.run().ends == {1: 5, 2: 20, 3: 30}
+
+
+def test_a_host_whose_guest_ended_has_the_gpu_alone_until_the_next_one_joins() -> None:
+    c = ideal(FIFO, [packable(1, 20), packable(2, 5), packable(3, 5, submit=9)], j1=30, j2=30, j3=30)
+    c.run(until=6)
+    assert not c.jobs[JobId(1)].placement.shares_with
+    assert c.run().ends == {1: 20, 2: 5, 3: 14}
 
 
 def test_a_guest_leaves_with_its_host() -> None:
-    jobs = [packable(1, 1, 50), packable(2, 1, 60), make_job(3, 1, 10, submit=5)]
-    timeline = profiled(Ideal(srtf, cluster(1, 1), jobs), j1=30, j2=30).run()
+    jobs = [packable(1, 50), packable(2, 60), packable(3, 10, submit=5, may=None)]
+    c = ideal(SRTF, jobs, j1=30, j2=30)
+    c.run(until=5)
+    c.events()
+    reasons = c.plan().reasons
+    assert reasons[JobId(1)] == "stops for jobs before it: waits for a free GPU"
+    assert reasons[JobId(2)] == "stops with job 1, which it shared GPUs with: others come before that one"
+    timeline = c.run()
     assert timeline.runs[3] == [(5, 15)]
-    assert timeline.runs[1][0] == (0, 5)
-    assert timeline.runs[2][0] == (0, 5)
+    assert timeline.runs[1] == [(0, 5), (15, 60)]
+    assert timeline.runs[2] == [(0, 5), (15, 70)]
+
+
+def pair(**changes: bool) -> list[Job]:
+    """Jobs 1 and 2 on one GPU. `changes`: of the guest."""
+    jobs = [running(packable(n), GPU) for n in (1, 2)]
+    jobs = [
+        replace(job, placement=replace(job.placement, shares_with=frozenset({JobId(3 - job.id)})))
+        for job in jobs
+    ]
+    return [jobs[0], replace(jobs[1], **changes)]  # type: ignore[arg-type]
+
+
+def test_they_are_separated_when_a_peak_grows_beyond_what_fits() -> None:
+    c = ideal(FIFO, pair(), j1=30, j2=30)
+    c.step()
+    assert c.running() == {1, 2}
+    c.profiles[JobId(1)] = Profile(peak_memory_bytes=60 * GIB)
+    c.change(1)
+    c.step()
+    assert c.running() == {1}
+    assert not c.jobs[JobId(1)].placement.shares_with
+    c.step()
+    assert "waits for a free GPU" in c.reasons[JobId(2)]
+
+
+def test_the_guest_is_told_why_they_are_separated() -> None:
+    c = ideal(FIFO, pair(), j1=60, j2=30)
+    c.events()
+    plan = c.plan()
+    why = "their memory, 60.0 and 30.0 GiB, does not fit into 72.0 GiB"
+    assert plan.reasons[JobId(2)] == f"stops sharing GPUs with job 1: {why}"
+
+
+def test_jobs_that_did_not_ask_are_separated_whatever_moves_are_set() -> None:
+    first, second = pair()
+    refusing = replace(second, request=replace(second.request, may_pack=None))
+    c = ideal(preset("fifo"), [first, refusing], j1=10, j2=10)
+    c.step()
+    assert c.running() == {1}
+
+
+def test_a_host_stays_while_its_guest_cannot_be_stopped() -> None:
+    """No other job may come beside the guest."""
+    c = ideal(SRTF, [*pair(may_stop=False), packable(3, 1.0)], j1=30, j2=30)
+    c.step()
+    assert c.running() == {1, 2}
+    c.change(2, may_stop=True)
+    c.step()
+    assert c.running() == {3}
+
+
+def test_in_slices_two_that_allow_it_do_not_take_turns() -> None:
+    jobs = [replace(packable(n), request=replace(packable(n).request, nodes=1)) for n in (1, 2)]
+    c = ideal(GANDIVA, jobs, j1=30)
+    c.step()
+    assert c.running() == {1}, "the second has not been measured yet"
+    c.now = 60.0
+    c.step()
+    assert c.running() == {2}
+    c.profiles[JobId(2)] = Profile(peak_memory_bytes=30 * GIB)
+    c.change(2)
+    c.step()
+    assert c.running() == {2}, "the one with the lower id stands for both, so it has to be the host"
+    c.now = 120.0
+    assert c.slices(4) == [{1, 2}] * 4
+    assert not c.timeline.preemptions > 2
+
+
+def test_in_slices_a_third_takes_turns_with_both() -> None:
+    jobs = [suspended(packable(n, may=n < 3), GPU) for n in (1, 2, 3)]
+    c = ideal(GANDIVA, jobs, j1=30, j2=30, j3=30)
+    c.check = False
+    history = c.slices(9)
+    assert {3} in history and {1, 2} in history
+    assert all(jobs in ({3}, {1, 2}, {2}) for jobs in history)
+
+
+def test_a_suspended_guest_joins_only_on_gpus_that_slurm_bound_it_to() -> None:
+    elsewhere = suspended(packable(2), gpu_set("n2:0"))
+    c = ideal(FIFO, [running(packable(1), GPU), elsewhere, running(packable(3, may=False), gpu_set("n2:0"))])
+    c.profiles = {JobId(n): Profile(peak_memory_bytes=10 * GIB) for n in (1, 2, 3)}
+    c.nodes |= {node.name: node for node in cluster(2, 1)}
+    c.step()
+    assert c.running() == {1, 3}
+
+
+def test_a_job_in_transition_is_no_host() -> None:
+    first = replace(running(packable(1), GPU), phase=Phase.STARTING, may_stop=False, switching=True)
+    c = ideal(FIFO, [first, packable(2)], j1=10, j2=10)
+    c.step()
+    assert c.running() == {1}
+    c.change(1, phase=Phase.RUNNING, may_stop=True, switching=False)
+    c.step()
+    assert c.running() == {1, 2}

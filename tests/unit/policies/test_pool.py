@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.model import GpuId, GpuSet
-from controller.policies.placement.pool import GpuPool, Holding
+from controller.policies.placement.gangs import find
+from controller.policies.placement.pool import GpuPool
 from tests.unit.policies.ideal import make_job, make_node
 
 
@@ -30,10 +31,6 @@ def room(sizes: dict[str, int], free: set[GpuId], gpus: int) -> GpuSet | None:
     return frozenset(GpuId(name, ordinal) for ordinal in ordinals)
 
 
-def gpus_of(pool: GpuPool, holdings: list[Holding]) -> Counter[GpuId]:
-    return Counter(gpu for holding in holdings for gpu in pool.gpus(holding))
-
-
 @settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), nodes=st.sampled_from([(4, 4, 8), (8,), (40,), (3, 24)]))
 def test_gangs_that_come_and_go_and_share(seed: int, nodes: tuple[int, ...]) -> None:
@@ -42,27 +39,23 @@ def test_gangs_that_come_and_go_and_share(seed: int, nodes: tuple[int, ...]) -> 
     pool = GpuPool({name: make_node(name, size) for name, size in sizes.items()})
     every = [GpuId(name, ordinal) for name, size in sizes.items() for ordinal in range(size)]
     holders: Counter[GpuId] = Counter()
-    held: list[Holding] = []
+    held: list[GpuSet] = []
     for step in range(60):
         free = {gpu for gpu in every if not holders[gpu]}
         assert pool.free_count == len(free)
         assert all(pool.all_free([gpu]) == (gpu in free) == pool.all_idle([gpu]) for gpu in every)
         gpus = rng.randint(1, 9)
-        found = pool.find(make_job(1, gpus, nodes=1), consolidated=False)
-        assert (None if found is None else pool.gpus(found)) == room(sizes, free, gpus), step
+        found = find(pool, make_job(1, gpus, nodes=1), consolidated=False)
+        assert found == room(sizes, free, gpus), step
         if held and rng.random() < 0.4:
             given_back = held.pop(rng.randrange(len(held)))
             pool.give(given_back)
-            holders.subtract(pool.gpus(given_back))
+            holders.subtract(given_back)
             continue
-        if rng.random() < 0.1:
-            some = rng.sample(held, rng.randint(0, len(held)))
-            pool.give_all(some)
-            assert pool.free_count == len(set(every) - (+(holders - gpus_of(pool, some))).keys())
-            pool.take_all(some[::-1])
         if found is None or rng.random() < 0.3:
             # Some on GPUs that others hold, as where one is on its way off them.
-            found = pool.holding({*rng.sample(every, min(gpus, len(every))), GpuId("gone", 0)})
+            found = frozenset(rng.sample(every, min(gpus, len(every))))
+            pool.take({GpuId("gone", 0)})
         pool.take(found)
         held.append(found)
-        holders.update(pool.gpus(found))
+        holders.update(found)

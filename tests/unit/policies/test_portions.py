@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from controller.model import Plan, Snapshot
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
-from controller.policies.orders.attained import Continuous, QueueRules
-from controller.policies.orders.gittins import Gittins, IndexRules
+from controller.policies.orders.continuous import Continuous
+from controller.policies.orders.gittins import Gittins
+from controller.policies.orders.gittins_index import IndexRules
+from controller.policies.orders.queue_rules import QueueRules
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
@@ -39,8 +41,8 @@ def make(name: str, portion: int) -> Callable[[], Policy]:
     )
 
 
-def run(name: str, seed: int, portion: int, nodes: int) -> tuple[Timeline, list[int]]:
-    """What happens on eight GPUs, and how many jobs each plan starts."""
+def run(name: str, seed: int, portion: int, sizes: tuple[int, ...]) -> tuple[Timeline, list[int]]:
+    """What happens with jobs of these sizes, and how many of them each plan starts."""
     starts: list[int] = []
 
     def count(snapshot: Snapshot, plan: Plan) -> None:
@@ -51,7 +53,7 @@ def run(name: str, seed: int, portion: int, nodes: int) -> tuple[Timeline, list[
         ]
         starts.append(len(begin))
 
-    ideal = Ideal(make(name, portion), cluster(nodes, 8 // nodes), jobs_of(seed))
+    ideal = Ideal(make(name, portion), cluster(2, 4), jobs_of(seed, 20, sizes))
     ideal.on_plan = count
     return ideal.run(), starts
 
@@ -66,8 +68,8 @@ PORTIONS = {
 @Shared
 @given(**PORTIONS)
 def test_in_portions_all_comes_to_the_same(seed: int, name: str, portion: int) -> None:
-    at_once, _ = run(name, seed, 10**6, nodes=1)
-    in_portions, starts = run(name, seed, portion, nodes=1)
+    at_once, _ = run(name, seed, 10**6, (1,))
+    in_portions, starts = run(name, seed, portion, (1,))
     assert max(starts) <= portion
     if name in BY_ENTRY:
         assert in_portions.ends.keys() == at_once.ends.keys()
@@ -78,11 +80,11 @@ def test_in_portions_all_comes_to_the_same(seed: int, name: str, portion: int) -
 
 @Shared
 @given(**PORTIONS)
-def test_on_several_nodes_all_jobs_end(seed: int, name: str, portion: int) -> None:
-    """There it matters which GPUs are left by the plan before."""
-    timeline, starts = run(name, seed, portion, nodes=2)
+def test_gangs_that_make_room_for_each_other_all_end(seed: int, name: str, portion: int) -> None:
+    """With gangs of several sizes it matters which of them fit beside those of one portion."""
+    timeline, starts = run(name, seed, portion, (1, 1, 2, 4, 8))
     assert max(starts) <= portion
-    assert len(timeline.ends) == 14
+    assert len(timeline.ends) == 20
 
 
 @pytest.mark.parametrize("name", sorted(ORDERS))

@@ -18,6 +18,7 @@ from controller.model import (
     ALL_CHANGED,
     NOWHERE,
     Changes,
+    GpuId,
     Job,
     JobId,
     Memory,
@@ -75,13 +76,15 @@ class Trouble:
         memory = Memory(dict(self.common), dict(self.notes))
         plan = self.policy.plan(snapshot, memory)
         self.compare(snapshot, memory, plan)
+        self.check(plan)
         self.seen, self.named = snapshot, set(plan.targets)
         self.remember(plan)
-        for job_id, target in plan.targets.items():
-            if self.rng.random() < 0.8:
+        for job_id, target in sorted(plan.targets.items(), key=lambda item: bool(item[1].placement.gpus)):
+            if self.rng.random() < 0.8 and self.gpus_are_free(job_id, target):
                 self.carry_out(job_id, target)
 
     def snapshot(self) -> Snapshot:
+        self.see_sharing()
         changed = ALL_CHANGED
         if self.seen is not None:
             jobs = {i for i in {*self.seen.jobs, *self.jobs} if self.differs(i)} | self.named
@@ -95,6 +98,18 @@ class Trouble:
             profiles=dict(self.profiles),
             changed=changed,
         )
+
+    def see_sharing(self) -> None:
+        """Who is on the same GPUs at the same time."""
+        on: dict[GpuId, set[JobId]] = {}
+        for job_id, job in self.jobs.items():
+            for gpu in frozenset() if job.leaving else job.placement.gpus:
+                on.setdefault(gpu, set()).add(job_id)
+        for job_id, job in list(self.jobs.items()):
+            gpus = frozenset() if job.leaving else job.placement.gpus
+            others = frozenset().union(*(on[gpu] for gpu in gpus)) - {job_id}
+            if others != job.placement.shares_with:
+                self.put(job_id, placement=replace(job.placement, shares_with=others))
 
     def differs(self, job_id: JobId) -> bool:
         assert self.seen is not None
@@ -113,7 +128,47 @@ class Trouble:
             assert note(mine.get(job_id)) == note(other.get(job_id))
         said = {**self.reasons, **plan.reasons}
         for job_id, words in fresh.reasons.items():
-            assert said[job_id] == words, job_id
+            assert said.get(job_id) == words, self.jobs[job_id]
+
+    def check(self, plan: Plan) -> None:
+        """It asks for what can be done only."""
+        for job_id, target in plan.targets.items():
+            job, after = self.jobs[job_id], target.placement
+            before = job.placement
+            if before.gpus:
+                assert before.gpus == after.gpus or job.may_stop, (job, after)
+                assert not after.gpus or after.gpus == before.gpus or job.may_move, (job, after)
+            elif after.gpus:
+                assert job.may_start, (job, after)
+            if after.gpus:
+                assert len(after.gpus) == job.request.size.wanted, (job, after)
+                assert after.gpus <= after.allocation, (job, after)
+                assert not before.allocation or after.allocation == before.allocation, (job, after)
+            if after.gpus - before.gpus:
+                for gpu in after.gpus:
+                    card = self.nodes[gpu.node].gpus[gpu.ordinal]
+                    assert card.usable, (job, after)
+                    assert self.nodes[gpu.node].available or before.allocation, (job, after)
+        on: dict[GpuId, set[JobId]] = {}
+        for job_id, job in self.jobs.items():
+            target = plan.targets.get(job_id)
+            placement = job.placement if target is None else target.placement
+            if target is not None or not job.leaving:
+                for gpu in placement.gpus:
+                    on.setdefault(gpu, set()).add(job_id)
+        for gpu, job_ids in on.items():
+            new = [i for i in job_ids if i in plan.targets and gpu not in self.jobs[i].placement.gpus]
+            assert len(job_ids) == 1 or not new or self.allowed(plan, job_ids), (gpu, job_ids, plan.targets)
+
+    def allowed(self, plan: Plan, job_ids: set[JobId]) -> bool:
+        """To be on one GPU together."""
+        for job_id in job_ids:
+            target = plan.targets.get(job_id)
+            placement = self.jobs[job_id].placement if target is None else target.placement
+            if not self.jobs[job_id].request.may_pack or placement.shares_with != job_ids - {job_id}:
+                return False
+        peaks = [self.profiles[job_id].peak_memory_bytes for job_id in job_ids]
+        return len(job_ids) == 2 and sum(peaks) <= 80 * GIB
 
     def remember(self, plan: Plan) -> None:
         self.notes |= json_notes(plan)
@@ -122,6 +177,11 @@ class Trouble:
         self.reasons |= plan.reasons
 
     # -- what becomes of plans --------------------------------------------------------------------------
+
+    def gpus_are_free(self, job_id: JobId, target: Target) -> bool:
+        """No job is there but those that are to be."""
+        others = self.jobs.keys() - target.placement.shares_with - {job_id}
+        return all(self.jobs[i].placement.gpus.isdisjoint(target.placement.gpus) for i in others)
 
     def carry_out(self, job_id: JobId, target: Target) -> None:
         job, gpus = self.jobs[job_id], target.placement.gpus
@@ -208,15 +268,9 @@ class Trouble:
         if not self.jobs:
             return
         job_id = self.rng.choice(sorted(self.jobs))
-        job = self.jobs.pop(job_id)
+        del self.jobs[job_id]
         if self.usage.get(job_id, Usage()).since is not None:
             self.usage[job_id] = self.usage[job_id].stopped(self.now)
-        for other in job.placement.shares_with & self.jobs.keys():
-            self.unshare(other, job_id)
-
-    def unshare(self, job_id: JobId, gone: JobId) -> None:
-        placement = self.jobs[job_id].placement
-        self.put(job_id, placement=replace(placement, shares_with=placement.shares_with - {gone}))
 
     def upset(self) -> None:
         """One job is not where it was thought to be."""

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The GPUs of one server, or of servers that a gang joins, given to jobs in order (SPEC 1.3).
 
-Servers that a gang spans are sliced together, so that its parts start and stop as one. A *domain* is such a
-set of servers; usually it is one server.
+Servers that a gang spans are sliced together, so that its parts start and stop as one: they are one lane.
 
 Feasibility is counting, not searching: a job bound to exact GPUs needs just these, and a floating job may
 use any GPU of its one server, so a set of jobs fits if the exact ones do not overlap and every server has
@@ -22,11 +21,11 @@ from controller.model import GpuId, GpuSet, JobId
 
 @dataclass(slots=True)
 class Contender:
-    """A job that competes for the GPUs of a domain."""
+    """A job that competes for the GPUs of a lane."""
 
     job_id: JobId
     key: tuple[Any, ...]
-    """Its place among those that are not on GPUs within a slice that is not over."""
+    """Its place: its class first, then what the order says."""
     gpus: int
     allocation: GpuSet
     """What Slurm gave it, or will."""
@@ -41,7 +40,7 @@ class Contender:
 
 
 class Slots:
-    """The GPUs of a domain while they are given out."""
+    """The GPUs of a lane while they are given out."""
 
     __slots__ = ("_floating", "_left", "_partly", "_servers", "_taken", "_usable")
 
@@ -103,12 +102,12 @@ def choose(members: Iterable[Contender], usable: Mapping[str, GpuSet], *, rotate
     """The jobs that run next, in the order in which they were chosen.
 
     At a slice boundary (`rotate`) all take their turns by service received. In between, those that run go
-    on, and only GPUs that became free are given to the next in turn. Jobs that do not fit are skipped
-    (backfill inside the server). `usable`: GPUs by server.
+    on before others of their class, and only GPUs that became free are given to the next in turn. Jobs that
+    do not fit are skipped (backfill inside the server). `usable`: GPUs by server.
     """
     slots = Slots(usable)
     chosen: list[Contender] = []
-    for member in sorted(members, key=lambda m: (not m.pinned, rotate or not m.running, m.key)):
+    for member in sorted(members, key=lambda m: (not m.pinned, m.key[0], rotate or not m.running, m.key)):
         if slots.fits(member) or member.pinned:
             slots.add(member)
             chosen.append(member)
@@ -132,7 +131,7 @@ def _give(member: Contender, free: GpuSet, owners: dict[GpuId, Contender]) -> bo
 
 
 def _give_one(member: Contender, free: GpuSet, owners: dict[GpuId, Contender], tried: set[GpuId]) -> bool:
-    # An augmenting path: nobody loses a GPU without getting another one.
+    # An augmenting path: no job loses a GPU without getting another one.
     allowed = sorted(_allowed(member, free))
     for gpu in sorted(allowed, key=lambda gpu: (gpu in owners, gpu not in member.last)):
         if gpu in tried:
@@ -150,7 +149,7 @@ def _give_one(member: Contender, free: GpuSet, owners: dict[GpuId, Contender], t
 def locate(chosen: Sequence[Contender], usable: Mapping[str, GpuSet]) -> dict[JobId, GpuSet]:
     """On which GPUs each chosen job runs.
 
-    Exact jobs have no choice. A floating one stays where it is if it can; else it takes the GPUs nobody
+    Exact jobs have no choice. A floating one stays where it is if it can; else it takes the GPUs that no job
     stays on, its last ones by preference.
     """
     located: dict[JobId, GpuSet] = {m.job_id: m.fixed for m in chosen if m.fixed}
@@ -180,7 +179,7 @@ def locate(chosen: Sequence[Contender], usable: Mapping[str, GpuSet]) -> dict[Jo
 
 def _locate_in_parts(floating: Sequence[Contender], usable: GpuSet, located: dict[JobId, GpuSet]) -> None:
     """Finds GPUs for the floating jobs of one server where some may not use all of them. Those that stay
-    where they are move only if somebody would get none otherwise."""
+    where they are move only if a job would get none otherwise."""
     here = {member.job_id for member in floating}
     elsewhere = {gpu for job_id, gpus in located.items() if job_id not in here for gpu in gpus}
     free = usable - elsewhere

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which jobs are bound to which servers, or promised their GPUs, and what that leaves for others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from controller.model import Job, JobId, Node, Placement, by_node
+from controller.policies.placement.fleet import Fleet, Place, settled_affinity
+
+
+class Bindings:
+    """The fleet with the jobs counted in, and which servers are sliced together."""
+
+    def __init__(self, nodes: Mapping[str, Node], affinity: Mapping[str, int]) -> None:
+        self.fleet = Fleet(nodes, affinity)
+        self.changed = set(self.fleet.affinity)
+        """Servers where a job came, went or is not as it was, since turns were given last."""
+        self.room = True
+        """Somewhere there may be more room than when the queue was looked at last."""
+        self._jobs: dict[JobId, Job] = {}
+        self._on: dict[str, set[JobId]] = {}
+        """Jobs bound to each server."""
+        self._spanning: dict[str, set[JobId]] = {}
+        """Those of them that are bound to other servers too."""
+
+    def know(self, job: Job) -> None:
+        """A job came, or is not as it was."""
+        self._jobs[job.id] = job
+        place = self.fleet.places.get(job.id)
+        if place is not None and place.memory_bytes != _memory_bytes(job):
+            self.fleet.count_out(job.id)
+            self.fleet.count_in(job.id, replace(place, memory_bytes=_memory_bytes(job)))
+            self.room = True
+
+    def forget(self, job_id: JobId) -> None:
+        """The job has left the cluster."""
+        del self._jobs[job_id]
+
+    # -- who is bound where ---------------------------------------------------------------------------
+
+    def change(self, job_id: JobId, before: Placement, after: Placement) -> dict[str, int | None]:
+        """A job is bound, unbound, or on other GPUs of its allocation. Returns affinities as they were."""
+        if before.allocation == after.allocation:
+            if before.gpus != after.gpus and self._floats(job_id, after):
+                self.fleet.move(job_id, after.gpus)
+            self.touch(after)
+            return {}
+        names = {gpu.node for gpu in before.allocation | after.allocation} & self.fleet.servers.keys()
+        was = {name: self.fleet.affinity.get(name) for name in names}
+        self._bind(job_id, before, after)
+        for gpu in after.allocation:
+            if gpu.node in self.fleet.servers and gpu.node not in self.fleet.affinity:
+                self.fleet.set_affinity(gpu.node, self._jobs[job_id].gpus)
+        return was
+
+    def restore(
+        self, job_id: JobId, before: Placement, after: Placement, was: Mapping[str, int | None]
+    ) -> None:
+        """Take a change back."""
+        if before.allocation == after.allocation:
+            self.change(job_id, after, before)
+            return
+        self._bind(job_id, after, before)
+        for name, size in was.items():
+            self.fleet.set_affinity(name, size)
+
+    def _bind(self, job_id: JobId, before: Placement, after: Placement) -> None:
+        if before.allocation:
+            self.fleet.count_out(job_id)
+            self.room = True
+            for name in {gpu.node for gpu in before.allocation}:
+                self._on[name].discard(job_id)
+                self._spanning.get(name, set()).discard(job_id)
+        if after.allocation:
+            self.fleet.count_in(job_id, self._place(job_id, after))
+            names = {gpu.node for gpu in after.allocation}
+            for name in names:
+                self._on.setdefault(name, set()).add(job_id)
+                if len(names) > 1:
+                    self._spanning.setdefault(name, set()).add(job_id)
+        self.touch(before)
+        self.touch(after)
+
+    def touch(self, placement: Placement) -> None:
+        """Turns on these servers are to be looked at."""
+        self.changed.update(gpu.node for gpu in placement.allocation)
+
+    def _floats(self, job_id: JobId, placement: Placement) -> bool:
+        return len(placement.allocation) > self._jobs[job_id].gpus
+
+    def _place(self, job_id: JobId, placement: Placement) -> Place:
+        job, exact = self._jobs[job_id], by_node(placement.allocation)
+        share = job.gpus // len(exact)
+        if self._floats(job_id, placement):
+            return Place(tuple(exact), share, {}, _memory_bytes(job), placement.gpus)
+        return Place(tuple(exact), share, exact, _memory_bytes(job))
+
+    # -- what follows from it -------------------------------------------------------------------------
+
+    def settle_affinity(self) -> None:
+        """Of servers that jobs came to, or left."""
+        for name in self.changed & self.fleet.servers.keys():
+            members = self.fleet.servers[name].members
+            gangs = [(self._jobs[job_id].gpus, share) for job_id, share in members.items()]
+            if self.fleet.set_affinity(name, settled_affinity(self.fleet.affinity.get(name), gangs)):
+                self.room = True
+
+    def sliced_with(self, name: str) -> tuple[str, ...]:
+        """The servers that this one makes a lane with, itself included, in order: gangs span them."""
+        names, left = {name}, [name]
+        while left:
+            for job_id in self._spanning.get(left.pop(), ()):
+                for other in self.fleet.places[job_id].nodes:
+                    if other not in names:
+                        names.add(other)
+                        left.append(other)
+        return tuple(sorted(names))
+
+    def jobs_on(self, names: Iterable[str]) -> list[JobId]:
+        """Jobs bound to any of these servers, in order."""
+        return sorted({job_id for name in names for job_id in self._on.get(name, ())})
+
+
+def _memory_bytes(job: Job) -> int:
+    """Host memory per node that the job takes and Slurm does not show yet: it has not bound the job."""
+    return 0 if job.placement.allocation else job.memory_per_node_bytes

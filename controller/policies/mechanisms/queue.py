@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Jobs that no server has taken yet, placed by Algorithm 1 in the order of submission (SPEC 1.8)."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Hashable
+from heapq import heapify, heappop, heapreplace
+
+from controller.model import Job, JobId, Placement
+from controller.policies.mechanisms.bindings import Bindings
+from controller.policies.mechanisms.row import Key, Row, Shape
+from controller.policies.placement.affinity import STAGE_WORDS, get_nodes
+from controller.policies.placement.draft import Draft
+from controller.policies.placement.refusal import nowhere, refusal
+
+
+class Queue:
+    """Rows by kind: jobs of one kind fit in the same places, so that one search answers for all of them.
+
+    A job that is promised GPUs of a full server is here too: it takes free ones where some come up, until it
+    has had its first turn.
+    """
+
+    def __init__(self, bindings: Bindings, max_jobs_per_gpu: int) -> None:
+        self._bindings, self._max_jobs_per_gpu = bindings, max_jobs_per_gpu
+        self._lines: dict[Shape, list[Key]] = {}
+        self._rows: dict[JobId, Row] = {}
+
+    def add(self, row: Row, *, patient: bool) -> None:
+        """`patient`: it does not share with jobs of other sizes yet."""
+        row.shape, row.in_line = _kind(row.job, patient), True
+        self._rows[row.id] = row
+        insort(self._lines.setdefault(row.shape, []), _key(row.job))
+        self._bindings.room = True
+
+    def remove(self, row: Row) -> None:
+        """It is bound, or gone."""
+        if not row.in_line:
+            return
+        line = self._lines[row.shape]
+        del line[bisect_left(line, _key(row.job))]
+        if not line:
+            del self._lines[row.shape]
+        del self._rows[row.id]
+        row.in_line = False
+
+    def place(self, draft: Draft) -> None:
+        """Algorithm 1 for each."""
+        if not self._bindings.room:
+            return
+        self._bindings.room = False
+        heads = [(line[0], 0, line) for line in self._worth_a_look(draft)]
+        heapify(heads)
+        while heads:
+            key, index, line = heads[0]
+            row = self._rows[key[-1]]
+            fits = bool(draft.of(row.id).gpus) or self._place_one(row, draft)
+            if fits and index + 1 < len(line):
+                heapreplace(heads, (line[index + 1], index + 1, line))
+                continue
+            heappop(heads)
+            if not fits:
+                # Room only shrinks while this plan is made: no job of its kind finds any.
+                words = self._why(row)
+                for other in line[index:]:
+                    draft.say(other[-1], words)
+
+    def _worth_a_look(self, draft: Draft) -> list[list[Key]]:
+        """Lines of jobs that may find a place; of those promised one only who may find free GPUs."""
+        found: list[list[Key]] = []
+        promised: list[Key] = []
+        for kind, line in self._lines.items():
+            if not _is_promised(kind) or self._bindings.fleet.most_free() > 0:
+                found.append(line)
+            else:
+                promised += [key for key in line if self._eased(draft.of(key[-1]))]
+        return [*found, sorted(promised)] if promised else found
+
+    def _eased(self, placement: Placement) -> bool:
+        """Whether the servers of a promise are not over-subscribed any more."""
+        servers = self._bindings.fleet.servers
+        return all(servers[gpu.node].free >= 0 for gpu in placement.allocation if gpu.node in servers)
+
+    def _place_one(self, row: Row, draft: Draft) -> bool:
+        """Whether the job has a place now."""
+        promised, mark = draft.of(row.id).allocation, draft.mark()
+        if promised:
+            draft.put(row.id, Placement())
+        choice = get_nodes(
+            row.job, self._bindings.fleet, self._max_jobs_per_gpu, any_size=not _is_patient(row.shape)
+        )
+        if choice is None or (promised and choice.stage.shares):
+            room = self._bindings.room
+            draft.rollback(mark)
+            self._bindings.room = room
+            return bool(promised)
+        draft.put(row.id, Placement(frozenset() if choice.stage.shares else choice.binding, choice.binding))
+        draft.say(row.id, STAGE_WORDS[choice.stage])
+        return True
+
+    def _why(self, row: Row) -> str:
+        """One sentence for a job that no server takes."""
+        job, fleet = row.job, self._bindings.fleet
+        share = -(-job.gpus // (job.request.nodes or 1))
+        why = nowhere(
+            job,
+            share,
+            (
+                refusal(job, server.node, len(server.usable), share, server.memory_free_bytes)
+                for server in fleet.servers.values()
+            ),
+        )
+        if why:
+            return why
+        if not _is_patient(row.shape):
+            return f"no server has {share} free GPUs, and those that it could share are full"
+        if job.gpus in fleet.affinity.values():
+            return f"no server has {share} free GPUs, and those shared by {job.gpus}-GPU jobs are full"
+        return f"no server has {share} free GPUs, and no {job.gpus}-GPU job is there to take turns with"
+
+
+def _key(job: Job) -> Key:
+    """First come, first served."""
+    return (-job.priority_class, job.submit_time, job.id)
+
+
+def _kind(job: Job, patient: bool) -> tuple[Hashable, ...]:
+    """Equal for jobs that fit in the same places."""
+    return (
+        job.gpus,
+        job.request.nodes,
+        job.request.gpu_types,
+        job.required_nodes,
+        job.excluded_nodes,
+        job.cpus_per_node,
+        job.memory_per_node_bytes,
+        patient,
+        bool(job.promised),
+    )
+
+
+def _is_patient(kind: Shape) -> bool:
+    return bool(kind[-2])
+
+
+def _is_promised(kind: Shape) -> bool:
+    return bool(kind[-1])

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Keys and notes of jobs, by an order: the one part that speaks to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from controller.model import JobId, Note, Usage
+from controller.policies.mechanisms.row import Key, Row
+from controller.policies.mechanisms.timers import TINY
+from controller.policies.orders.order import Order
+
+
+class Ranks:
+    """An order, what it remembers beyond jobs, and the notes that a plan changes."""
+
+    def __init__(self, order: Order) -> None:
+        self._given = order
+        self.reset({})
+        self.begin_plan(0.0)
+
+    def reset(self, common: Mapping[str, Any]) -> None:
+        """Begin anew with this memory."""
+        self.common = common
+        """What the order remembers beyond jobs."""
+        self._order = self._given.recall(common)
+
+    def begin_plan(self, now: float) -> None:
+        """All that follows happens at this time."""
+        self._now, self._number = now, 0
+        self.notes: dict[JobId, Note] = {}
+        """Those that this plan changes. None: to be forgotten."""
+        self.learned = False
+        """The memory beyond jobs has changed."""
+
+    def _next(self) -> int:
+        self._number += 1
+        return self._number
+
+    def _note(self, row: Row, note: Note) -> None:
+        if note != row.note:
+            row.note = self.notes[row.id] = note
+
+    # -- jobs that come and go ------------------------------------------------------------------------
+
+    def read(self, note: Note) -> Note:
+        """A note out of the journal."""
+        return None if note is None else self._order.read(note)
+
+    def begin(self, row: Row, peers: Iterable[Row]) -> None:
+        """Give a job that came among these its note."""
+        among = [(peer.job, peer.usage, peer.note) for peer in peers]
+        self._note(row, self._order.enter(row.job, row.usage, self._now, self._next(), among))
+
+    def seen(self, row: Row) -> None:
+        """The job was observed to differ from what was known."""
+        if row.note is not None:
+            self._note(row, self._order.seen(row.job, row.usage, row.note, self._now))
+
+    def ended(self, job_id: JobId, usage: Usage) -> None:
+        """A job has left the cluster."""
+        self.notes[job_id] = None
+        common = self._order.ended(self.common, usage, self._now)
+        if common is not self.common:
+            self.common, self.learned = common, True
+
+    def recall(self) -> bool:
+        """Whether the order is another one by what it has learned: then all keys are others."""
+        order = self._order.recall(self.common)
+        changed = order is not self._order
+        self._order = order
+        return changed
+
+    # -- places ---------------------------------------------------------------------------------------
+
+    @property
+    def epoch(self) -> float:
+        """Keys of running jobs hold while this is the same."""
+        return self._order.epoch(self._now)
+
+    @property
+    def epoch_end(self) -> float:
+        """When the next epoch begins by itself."""
+        return self._order.epoch_end(self._now)
+
+    def key(self, row: Row) -> Key:
+        """Higher classes first, then by the order."""
+        rank = self._order.rank(row.job, row.usage, row.note, self._now)
+        return (-row.job.priority_class, *rank, row.id)
+
+    def words(self, row: Row, usage: Usage | None = None) -> str:
+        """What the order says of the job's place. `usage`: as it is once the plan is carried out."""
+        return self._order.words(row.job, usage or row.usage, row.note, self._now)
+
+    # -- what changes by itself, and by plans ---------------------------------------------------------
+
+    def polled(self, row: Row) -> bool:
+        """Whether the job's time has to be asked for with each plan."""
+        return self._order.polled and row.usage.since is not None
+
+    def until(self, row: Row) -> float:
+        """When note or key change by themselves."""
+        return self._order.until(row.job, row.usage, row.note, self._now)
+
+    def advance(self, row: Row) -> bool:
+        """Change the note if its time has come; whether it had."""
+        if self.until(row) > self._now + TINY:
+            return False
+        self._note(row, self._order.advance(row.job, row.usage, row.note, self._now, self._next()))
+        return True
+
+    def settle(self, row: Row, usage: Usage | None = None) -> None:
+        """The plan starts, stops or advanced the job; with this usage, where that is another."""
+        note = self._order.settle(row.job, usage or row.usage, row.note, self._now, self._next())
+        self._note(row, note)
+
+    def polled_rows(self, rows: Iterable[Row]) -> Sequence[Row]:
+        """Those of `polled`."""
+        return [row for row in rows if row.usage.since is not None] if self._order.polled else []

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What `gandiva explain` says of jobs that no lane decides about, and of those it starts and stops."""
+
+from __future__ import annotations
+
+import time
+
+from controller.model import Job
+
+STARTS = "its turn, and the GPUs are free"
+PARTED = "has its GPUs to itself again: the job that it shared them with has left them"
+
+
+def stops(words: str) -> str:
+    """A job that others come before. `words`: its place in the order from now on."""
+    return f"stops for jobs before it: {words}"
+
+
+def aside(job: Job) -> str:
+    """A job off its GPUs that no plan can start."""
+    if job.held_until is None:
+        return "may not start yet: it waits for a dependency, its begin time, or its user's release"
+    what = "resume" if job.placement.allocation else "start"
+    return f"{what} failed; retry at {_clock(job.held_until)}"
+
+
+def still_on(job: Job) -> str:
+    """A job that was to leave its GPUs, or to wait, and is on them."""
+    if job.held_until is not None:
+        return f"keeps its GPUs: an operation on it failed; retry at {_clock(job.held_until)}"
+    if not job.may_stop:
+        return "keeps its GPUs: it cannot be suspended at present"
+    return "goes on with its GPUs"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at))

@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""GPUs for whole gangs, from the pool. Changes nothing.
+
+A job that Slurm has bound goes on where it is bound; all others are placed anew each time they start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from controller.model import GpuSet, Job
+from controller.policies.placement.masks import pick
+from controller.policies.placement.pool import GpuPool, Slot
+from controller.policies.placement.refusal import refusal
+
+_TRIES = 8
+"""First nodes that are tried for a gang over several nodes."""
+
+
+def own_gpus(job: Job) -> GpuSet:
+    """Those that a bound job goes on with: where it was last; if that is not known, its allocation."""
+    return job.last if len(job.last) == job.gpus else job.allocation
+
+
+def find(pool: GpuPool, job: Job, *, consolidated: bool) -> GpuSet | None:
+    """GPUs for the job now. `consolidated`: of one that is not bound, on as few nodes as its size allows,
+    under one switch, or not at all; else on as few as can be had."""
+    if not job.allocation:
+        return _find_anew(pool, job, consolidated)
+    own = own_gpus(job)
+    if len(own) == job.gpus and pool.all_idle(own):
+        return own
+    if job.may_move and job.floating:
+        free = [gpu for gpu in sorted(job.allocation) if pool.all_free((gpu,))]
+        if len(free) >= job.gpus:
+            return frozenset(free[: job.gpus])
+    return None
+
+
+def _find_anew(pool: GpuPool, job: Job, consolidated: bool) -> GpuSet | None:
+    """On the fullest nodes that have room, the lowest number first. A gang over several nodes gets the same
+    GPUs on each, evenly, since Slurm's GRES are asked for per node."""
+    if job.gpus > pool.free_count:
+        return None
+    for count in _node_counts(pool, job, consolidated):
+        share = job.gpus // count
+        found = _one_node(pool, job) if count == 1 else _nodes(pool, job, count, share, consolidated)
+        if found is not None:
+            return found
+    return None
+
+
+def _node_counts(pool: GpuPool, job: Job, consolidated: bool) -> Iterator[int]:
+    """Over how many nodes the gang may be spread, the fewest first."""
+    wanted = job.request.nodes
+    if wanted is not None:
+        if job.gpus % wanted == 0 and job.gpus // wanted <= pool.largest:
+            yield wanted
+        return
+    if not pool.largest:
+        return
+    for count in range(-(-job.gpus // pool.largest), min(job.gpus, len(pool.slots)) + 1):
+        if job.gpus % count == 0:
+            yield count
+            if consolidated:
+                return
+
+
+def fewest_on_a_node(pool: GpuPool, job: Job) -> int:
+    """GPUs of the gang, where it is spread most widely that it need be."""
+    if job.allocation:
+        return 1
+    return job.gpus // (job.request.nodes or max(1, -(-job.gpus // max(1, pool.largest))))
+
+
+def _one_node(pool: GpuPool, job: Job) -> GpuSet | None:
+    for slot in pool.with_room(job.gpus):
+        if _accepts(slot, job, job.gpus):
+            return slot.gpus(pick(slot.free, job.gpus, len(slot.ids)))
+    return None
+
+
+def _nodes(pool: GpuPool, job: Job, count: int, share: int, consolidated: bool) -> GpuSet | None:
+    fitting = [slot for slot in pool.with_room(share) if _accepts(slot, job, share)]
+    groups: Iterable[list[Slot]] = [fitting]
+    if consolidated:
+        by_switch: dict[str, list[Slot]] = {}
+        for slot in fitting:
+            by_switch.setdefault(slot.node.switch, []).append(slot)
+        groups = by_switch.values()
+    for group in groups:
+        found = _common(group, count, share)
+        if found is not None:
+            return found
+    return None
+
+
+def _common(fitting: list[Slot], count: int, share: int) -> GpuSet | None:
+    """`share` GPUs of the same numbers on `count` of these nodes. Greedy; exact for whole nodes."""
+    for first in range(min(len(fitting) - count + 1, _TRIES)):
+        members = [fitting[first]]
+        mask = fitting[first].free
+        for slot in fitting[first + 1 :]:
+            both = mask & slot.free
+            if both.bit_count() >= share:
+                members.append(slot)
+                mask = both
+                if len(members) == count:
+                    picked = pick(mask, share, len(members[0].ids))
+                    return frozenset(gpu for member in members for gpu in member.gpus(picked))
+    return None
+
+
+def _accepts(slot: Slot, job: Job, share: int) -> bool:
+    node = slot.node
+    return refusal(job, node, slot.free_count, share, node.memory_free_bytes) is None

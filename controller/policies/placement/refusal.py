@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Why a node cannot take a job, whoever is there now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from controller.model import Job, Node
+
+
+def refusal(
+    job: Job, node: Node, usable: int, share: int, memory_free_bytes: int | None = None
+) -> str | None:
+    """Why this node cannot take `share` GPUs of the job, in a few words; None when it can. `usable`: how many
+    of its GPUs Gandiva jobs may use. `memory_free_bytes`: host memory. None: not looked at."""
+    if not node.available:
+        return node.reason or "not available"
+    if job.request.gpu_types and not any(gpu.model in job.request.gpu_types for gpu in node.gpus):
+        return f"no GPU of type {','.join(job.request.gpu_types)}"
+    if node.name in job.excluded_nodes:
+        return "excluded by the job"
+    if job.required_nodes and node.name not in job.required_nodes:
+        return "not in the job's node list"
+    if usable < share:
+        return f"only {usable} usable {'GPU' if usable == 1 else 'GPUs'}"
+    if node.cpus and job.cpus_per_node > node.cpus:
+        return f"only {node.cpus} CPUs"
+    if node.memory_bytes and job.memory_per_node_bytes > node.memory_bytes:
+        return f"only {node.memory_bytes / 2**30:.0f} GiB of host memory"
+    if memory_free_bytes is not None and job.memory_per_node_bytes > memory_free_bytes:
+        return "not enough free host memory"
+    return None
+
+
+def nowhere(job: Job, share: int, refusals: Iterable[str | None]) -> str:
+    """One sentence for a job of which no node can take `share` GPUs; empty where one can. `refusals`: of each
+    node; only looked at up to the first that can."""
+    words: set[str] = set()
+    for reason in refusals:
+        if reason is None:
+            return ""
+        words.add(reason)
+    part = "its" if share == job.gpus else f"{share} of its"
+    gpus = "GPU" if job.gpus == 1 else f"{job.gpus} GPUs"
+    return f"no server can take {part} {gpus}: " + "; ".join(sorted(words)[:3])

@@ -1,0 +1,45 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which two jobs may be on the same GPUs at the same time (SPEC 1.4).
+
+Both ask for it (`--gandiva-pack=yes`), their gangs are equally large, neither outranks the other, and the
+peaks of their memory, both measured while they ran, fit together on each GPU.
+"""
+
+from __future__ import annotations
+
+from controller.model import GpuSet, Job, Snapshot
+
+_RESERVE_FRACTION = 0.1
+"""Of a GPU's memory that stays free beside the two peaks: fragments, and what was not measured."""
+
+
+def peak_bytes(snapshot: Snapshot, job: Job) -> int:
+    """The most that the job itself was seen to have on one GPU. 0: not measured yet."""
+    profile = snapshot.profiles.get(job.id)
+    return 0 if profile is None else profile.peak_memory_bytes
+
+
+def room_bytes(snapshot: Snapshot, gpus: GpuSet) -> int:
+    """How much of these GPUs' memory, on the smallest of them, peaks may take. 0: one is gone."""
+    cards = [snapshot.gpu(gpu) for gpu in gpus]
+    smallest = min((0 if card is None else card.memory_bytes for card in cards), default=0)
+    return int(smallest * (1 - _RESERVE_FRACTION))
+
+
+def refusal_to_share(snapshot: Snapshot, one: Job, other: Job, gpus: GpuSet) -> str:
+    """Why these two may not be on these GPUs together; empty where they may."""
+    for job in (one, other):
+        if not job.request.may_pack:
+            return f"job {job.id} does not ask to share (--gandiva-pack=yes)"
+    if one.request.size.wanted != other.request.size.wanted:
+        return "their gangs are of different sizes"
+    if one.priority_class != other.priority_class:
+        return "their priority classes differ"
+    peaks = [peak_bytes(snapshot, job) for job in (one, other)]
+    if min(peaks) <= 0:
+        return "the memory of one was not measured yet"
+    room = room_bytes(snapshot, gpus)
+    if sum(peaks) <= room:
+        return ""
+    first, second = (f"{peak / 2**30:.1f}" for peak in peaks)
+    return f"their memory, {first} and {second} GiB, does not fit into {room / 2**30:.1f} GiB"
