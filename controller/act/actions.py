@@ -16,7 +16,6 @@ class Place:
     gpus: GpuSet
     allocation: GpuSet
     reason: str
-    shares_with: frozenset[JobId] = frozenset()
 
 
 @value
@@ -35,7 +34,6 @@ class Resume:
     job_id: JobId
     gpus: GpuSet
     reason: str
-    shares_with: frozenset[JobId] = frozenset()
 
 
 @value

@@ -48,9 +48,9 @@ def _action(
             # Its memory may be on its GPUs: no other job can have them, so the way out is to let it run.
             return Resume(job.id, job.placement.gpus, "recovers an incomplete suspend or resume")
         case Phase.QUEUED if wanted is not None and wanted.gpus:
-            return Place(job.id, wanted.gpus, wanted.allocation, reason, wanted.shares_with)
+            return Place(job.id, wanted.gpus, wanted.allocation, reason)
         case Phase.SUSPENDED | Phase.YIELDED if wanted is not None and wanted.gpus:
-            return Resume(job.id, wanted.gpus, reason, wanted.shares_with)
+            return Resume(job.id, wanted.gpus, reason)
         case Phase.YIELDED if suspend_in_slurm:
             return Suspend(job.id, reason or "completes an incomplete suspend")
         case Phase.RUNNING if wanted is not None and wanted.gpus != job.placement.gpus:

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Iterable
 
 from controller.errors import GandivaError
-from controller.model import GpuId, GpuSet, JobId, Phase, Snapshot
+from controller.model import GpuId, GpuSet, JobId, Snapshot
 
 
 class ClaimFailed(GandivaError):
@@ -21,8 +21,6 @@ class Ledger:
         self._holders: dict[GpuId, set[JobId]] = {}
         self._held: dict[JobId, GpuSet] = {}
         self._leaving: set[JobId] = set()
-        self._partners: dict[JobId, set[JobId]] = {}
-        """Jobs that share GPUs by a plan."""
         self._changed: asyncio.Event | None = None
         """Set at the next change; there while a claim waits for one."""
 
@@ -39,19 +37,11 @@ class Ledger:
                 self._drop(job_id)
                 if holds:
                     self._hold(job_id, holds)
-            if job is not None and job.phase is Phase.RUNNING:
-                # Found at work together, they were put there together.
-                others = (snapshot.jobs.get(other) for other in job.placement.shares_with)
-                self._share(job_id, {other.id for other in others if other and other.phase is Phase.RUNNING})
         self._notify()
 
     def holders(self, gpus: Iterable[GpuId]) -> set[JobId]:
         """Jobs that hold any of these GPUs."""
         return {job_id for gpu in gpus for job_id in self._holders.get(gpu, ())}
-
-    def partners(self, job_id: JobId) -> frozenset[JobId]:
-        """Jobs that may have memory on the GPUs of this one: a plan put them there together."""
-        return frozenset(self._partners.get(job_id, ()))
 
     def leaving(self, job_id: JobId) -> None:
         """This job has been asked to leave its GPUs: waiting for them makes sense."""
@@ -69,12 +59,12 @@ class Ledger:
         self._notify()
 
     async def claim(self, job_id: JobId, gpus: GpuSet, beside: frozenset[JobId] = frozenset()) -> None:
-        """Hold these GPUs, all at once, as soon as others have left them; `beside` and partners may stay.
+        """Hold these GPUs, all at once, as soon as others have left them; `beside` may stay.
 
         Raises ClaimFailed when a holder is not leaving. Waits as long as all are: their own deadlines
         bound it.
         """
-        while others := self.holders(gpus) - beside - self.partners(job_id) - {job_id}:
+        while others := self.holders(gpus) - beside - {job_id}:
             if blocking := others - self._leaving:
                 names = ", ".join(str(j) for j in sorted(blocking))
                 raise ClaimFailed(f"{', '.join(map(str, sorted(gpus)))} still held by job {names}")
@@ -82,12 +72,6 @@ class Ledger:
                 self._changed = asyncio.Event()
             await self._changed.wait()
         self._hold(job_id, gpus)
-        self._share(job_id, self.holders(gpus) & beside)
-
-    def _share(self, job_id: JobId, others: set[JobId]) -> None:
-        for other in others:
-            self._partners.setdefault(job_id, set()).add(other)
-            self._partners.setdefault(other, set()).add(job_id)
 
     def _hold(self, job_id: JobId, gpus: GpuSet) -> None:
         self._held[job_id] = self._held.get(job_id, frozenset()) | gpus
@@ -97,8 +81,6 @@ class Ledger:
     def _drop(self, job_id: JobId) -> None:
         for gpu in self._held.pop(job_id, ()):
             self._holders[gpu].discard(job_id)
-        for other in self._partners.pop(job_id, ()):
-            self._partners[other].discard(job_id)
 
     def _notify(self) -> None:
         # Each event is for one change: all that wait now look again, and none misses one.

@@ -29,7 +29,7 @@ async def place(operation: Operation, action: Place) -> None:
     """Claim, prepare, bind, release, and wait for the start. What fails is taken back."""
     site, job = operation.site, operation.job
     operation.step(Step.CLAIM)
-    await site.ledger.claim(job.id, action.gpus, action.shares_with)
+    await site.ledger.claim(job.id, action.gpus, site.beside(job.id))
     began = site.clock.now()
     try:
         residuals.require_room(job, action.gpus, site.seen, site.left)
@@ -89,7 +89,7 @@ async def _prepare(site: Site, job: Job, action: Place) -> None:
             uid=job.uid,
             gpus=wanted.get(node, ordinals),
             binding=ordinals,
-            beside=action.shares_with,
+            beside=site.beside(job.id),
             deadline_seconds=site.settings.node_call_deadline_seconds,
         )
         for node, ordinals in by_node(action.allocation).items()

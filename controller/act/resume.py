@@ -22,8 +22,8 @@ async def resume(operation: Operation, action: Resume) -> None:
     """On failure the job stays off its GPUs where that is known; else its next phase shows where it is."""
     site, job, settings = operation.site, operation.job, operation.site.settings
     operation.step(Step.CLAIM)
-    await site.ledger.claim(job.id, action.gpus, action.shares_with)
-    beside = site.ledger.partners(job.id)
+    beside = site.beside(job.id)
+    await site.ledger.claim(job.id, action.gpus, beside)
     began = site.clock.now()
     try:
         residuals.require_room(job, action.gpus, site.seen, site.left)

@@ -68,6 +68,11 @@ class Site:
             memory.suspends += 1
             self.recorder.slice_ends(job_id, reason, at)
 
+    def beside(self, job_id: JobId) -> frozenset[JobId]:
+        """Jobs that may have memory on the GPUs of this one: the last plan for both says so of both."""
+        others = self.memory.of(job_id).beside
+        return frozenset(other for other in others if job_id in self.memory.of(other).beside)
+
     # -- calls ----------------------------------------------------------------------------------------
 
     async def patiently(self, call: Callable[[JobId], Awaitable[None]], job_id: JobId) -> None:

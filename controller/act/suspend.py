@@ -185,7 +185,7 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
     try:
         if settings.suspend_in_slurm:
             await site.patiently(site.cluster.resume, job.id)
-        await put_back(site, job, job.placement.gpus, site.ledger.partners(job.id))
+        await put_back(site, job, job.placement.gpus, site.beside(job.id))
     except GandivaError as undo_failure:
         # Its phase will be STUCK or UNKNOWN, and the loop keeps trying.
         log.error("job %s: not back at work yet, tried again every turn: %s", job.id, undo_failure)

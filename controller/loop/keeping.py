@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is kept in the journal beyond jobs and what policies remember: promised GPUs, and what was measured of
-models."""
+"""What is kept in the journal beyond jobs and what policies remember: promised GPUs, jobs that may share
+GPUs, and what was measured of models."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from controller.observe.memory import Memory
 
 log = logging.getLogger(__name__)
 
-_PROMISES = "promised-gpus"
-"""In the place of a policy's name: the notes of jobs are their promises."""
+_PROMISES, _SHARING = "promised-gpus", "shared-gpus"
+"""In the place of a policy's name: notes of jobs are the GPUs promised to them, and the jobs beside them."""
 _MODELS = "models"
 
 
@@ -31,6 +31,9 @@ class Keeping:
         """What an earlier controller saved. Raises JournalError."""
         for job_id, note in self._journal.notes(_PROMISES).items():
             self._memory.change(job_id).promised = _gpus(note)
+        for job_id, note in self._journal.notes(_SHARING).items():
+            others = frozenset(JobId(other) for other in note or () if isinstance(other, int))
+            self._memory.change(job_id).beside = others
         saved = self._journal.load_state(_MODELS)
         try:
             if saved is not None:
@@ -38,9 +41,13 @@ class Keeping:
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             log.error("what was measured of models cannot be read, and is measured anew: %s", error)
 
-    def promise(self, targets: Mapping[JobId, Target], jobs: Mapping[JobId, Job]) -> None:
-        """Keep the allocations that a plan chose for jobs which are to wait."""
+    def take(self, targets: Mapping[JobId, Target], jobs: Mapping[JobId, Job]) -> None:
+        """Keep the allocations that a plan chose for jobs which are to wait, and who may share GPUs."""
         for job_id, target in targets.items():
+            others = target.placement.shares_with
+            if self._memory.of(job_id).beside != others:
+                self._memory.change(job_id).beside = others
+                self._journal.save_note(_SHARING, job_id, tuple(sorted(others)) or None)
             promised: GpuSet = frozenset()
             job = jobs.get(job_id)
             if job is not None and not job.placement.allocation and not target.placement.gpus:
@@ -59,8 +66,11 @@ class Keeping:
         """All of it, into a new journal."""
         self._journal.save_state(_MODELS, self._dump())
         for job_id in self._memory.known():
-            if promised := self._memory.of(job_id).promised:
-                self._journal.save_note(_PROMISES, job_id, _note(promised))
+            memory = self._memory.of(job_id)
+            if memory.promised:
+                self._journal.save_note(_PROMISES, job_id, _note(memory.promised))
+            if memory.beside:
+                self._journal.save_note(_SHARING, job_id, tuple(sorted(memory.beside)))
 
     def _dump(self) -> dict[str, Any]:
         models = {

@@ -231,7 +231,7 @@ class Controller:
             return Plan({})
         self.problems.end("policy", "decides again")
         self.observer.expect(plan.targets.keys())
-        self._keeping.promise(plan.targets, snapshot.jobs)
+        self._keeping.take(plan.targets, snapshot.jobs)
         self.reasons.update(plan.reasons)
         for job_id in self.observer.looked_at - snapshot.jobs.keys():
             self.reasons.pop(job_id, None)

@@ -133,8 +133,9 @@ class SimulatedNodes:
         deadline_seconds: float,
     ) -> Offload:
         block = self._block(node, job_id)
-        if job_id in self.idle:
+        if job_id in self.idle and not block.off:
             block.phase, block.off = NodePhase.PAUSING, True
+        if job_id in self.idle:
             return Offload(0, 0.0, empty=True)
         if not block.off:
             block.stopped = True

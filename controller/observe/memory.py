@@ -32,6 +32,8 @@ class JobMemory:
     """It keeps its GPUs until then: before, its last switch has not paid off."""
     promised: GpuSet = frozenset()
     """The allocation that a plan chose and that Slurm has not made yet."""
+    beside: frozenset[JobId] = frozenset()
+    """With which jobs the last plan let it share its GPUs."""
     suspends: int = 0
     moves: int = 0
 
