@@ -10,15 +10,22 @@ import pytest
 
 from controller.policies.moves.pack import Pack
 from controller.policies.presets import PRESETS
+from controller.policies.protocol import Policy
 from controller.policies.settings import TiresiasLasSettings
 from controller.slurm.port import JobState
-from tests.unit.loop.world import SLICE_SECONDS, World, run
+from tests.unit.loop.world import SLICE_SECONDS, World, gandiva, run
 
 
-def a_world(folder: Path, **options: object) -> World:
-    """Where the job with less service goes before."""
+@pytest.fixture(params=["gandiva", "tiresias-las"])
+def policy(request: pytest.FixtureRequest) -> Policy:
+    """Turns of ten seconds; or the job with less service goes before."""
+    if request.param == "gandiva":
+        return gandiva(Pack())
     queues = TiresiasLasSettings(queue_limits=[5.0, 10.0, 30.0], promote_knob_ratio=0.0)
-    policy = PRESETS["tiresias-las"](queues, (Pack(),))
+    return PRESETS["tiresias-las"](queues, (Pack(),))
+
+
+def a_world(folder: Path, policy: Policy, **options: object) -> World:
     return World(folder, gpus=1, policy=policy, preempt_exempt_ratio=1.0, **options)  # type: ignore[arg-type]
 
 
@@ -31,9 +38,11 @@ async def until_packed(world: World, *jobs: int) -> None:
 
 
 @pytest.mark.parametrize("deltas", [False, True])
-def test_two_jobs_that_fit_together_run_together_to_their_ends(tmp_path: Path, deltas: bool) -> None:
+def test_two_jobs_that_fit_together_run_together_to_their_ends(
+    tmp_path: Path, policy: Policy, deltas: bool
+) -> None:
     async def scenario() -> None:
-        world = a_world(tmp_path, deltas=deltas)
+        world = a_world(tmp_path, policy, deltas=deltas)
         first = world.submit(work_seconds=60, pack=True, model="m")
         world.start()
         await asyncio.sleep(3)
@@ -57,9 +66,11 @@ def test_two_jobs_that_fit_together_run_together_to_their_ends(tmp_path: Path, d
 
 
 @pytest.mark.parametrize("away_seconds", [0.0, 3.0])
-def test_a_new_controller_finds_them_together_and_leaves_them_so(tmp_path: Path, away_seconds: float) -> None:
+def test_a_new_controller_finds_them_together_and_leaves_them_so(
+    tmp_path: Path, policy: Policy, away_seconds: float
+) -> None:
     async def scenario() -> None:
-        world = a_world(tmp_path)
+        world = a_world(tmp_path, policy)
         first, second = (world.submit(work_seconds=200, pack=True, model="m") for _ in range(2))
         world.start()
         await until_packed(world, first, second)
@@ -77,9 +88,9 @@ def test_a_new_controller_finds_them_together_and_leaves_them_so(tmp_path: Path,
     run(scenario)
 
 
-def test_a_third_job_takes_its_turn_when_both_have_left(tmp_path: Path) -> None:
+def test_a_third_job_takes_its_turn_when_both_have_left(tmp_path: Path, policy: Policy) -> None:
     async def scenario() -> None:
-        world = a_world(tmp_path)
+        world = a_world(tmp_path, policy)
         jobs = [world.submit(work_seconds=60, pack=True, model="m") for _ in range(2)]
         alone = world.submit(work_seconds=30)
         world.start()
@@ -99,15 +110,15 @@ def test_a_third_job_takes_its_turn_when_both_have_left(tmp_path: Path) -> None:
     run(scenario)
 
 
-def test_one_that_cannot_leave_keeps_both_on_their_gpu(tmp_path: Path) -> None:
+def test_one_that_cannot_leave_keeps_both_on_their_gpu(tmp_path: Path, policy: Policy) -> None:
     """Its memory stays where it is: the other one may go on beside it, and no third job."""
 
     async def scenario() -> None:
-        world = a_world(tmp_path, step_deadline_seconds=5.0, retry_after_seconds=20.0)
+        world = a_world(tmp_path, policy, step_deadline_seconds=5.0, retry_after_seconds=20.0)
         jobs = [world.submit(work_seconds=100, pack=True, model="m") for _ in range(2)]
-        world.nodes.stubborn.add(jobs[1])
         world.start()
         await until_packed(world, *jobs)
+        world.nodes.stubborn.add(jobs[1])
         alone = world.submit(work_seconds=10)
         for _ in range(600):
             await asyncio.sleep(0.1)

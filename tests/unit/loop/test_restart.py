@@ -97,7 +97,7 @@ def test_an_action_that_cannot_begin_is_begun_later_though_nothing_else_happens(
                 raise JournalError("cannot read the journal: disk I/O error")
             return begins(*arguments)
 
-        recorder.operation_begins = refuse  # type: ignore[method-assign]
+        recorder.operation_begins = refuse  # type: ignore[method-assign, assignment]
         await asyncio.sleep(3.5)
         assert not world.cluster.jobs[job].held
         assert any("wait for the next turn" in sentence for sentence in controller.problems.sentences)

@@ -97,7 +97,7 @@ class World:
             for name in ("nodes", "weight", "suspend", "migrate", "pack", "model")
             if name in options
         }
-        text = request_text(gpus, **asked)  # type: ignore[arg-type]
+        text = request_text(gpus, **asked)
         return self.cluster.submit(text, work_seconds, **options)  # type: ignore[arg-type]
 
     def start(self) -> Controller:
