@@ -16,7 +16,11 @@ class Asking:
 
     def __init__(self, cluster: ClusterPort, nodes: NodePort) -> None:
         self._cluster, self._nodes = cluster, nodes
+        self._reach: Mapping[str, str] = {}
         self._addresses: Mapping[str, str] = {}
+        """Those that settings give."""
+        self._unread: dict[str, Sample] = {}
+        """What nodes answered while Slurm could not be observed: they need not say it again."""
 
     async def ask(
         self, known: Mapping[str, SlurmNode], addresses: Mapping[str, str], deadline_seconds: float
@@ -33,22 +37,32 @@ class Asking:
         asking = asyncio.create_task(self._observe_nodes(deadline_seconds), name="observe-nodes")
         try:
             view = await self._cluster.observe()
-            samples = await asking
+            await asking
         finally:
             if not asking.done():
                 asking.cancel()
                 await asyncio.wait((asking,))
+            if not asking.cancelled() and asking.exception() is None:
+                self._unread.update(asking.result())
+        samples, self._unread = self._unread, {}
+        new = [node for node in view.nodes if node.name not in known and node.name not in samples]
+        if view.nodes or view.complete or addresses is not self._addresses:
+            await self._set_nodes(view, known, addresses)
+        if new:
+            samples.update(await self._nodes.observe(deadline_seconds))
+        return view, samples
+
+    async def _set_nodes(
+        self, view: ClusterView, known: Mapping[str, SlurmNode], addresses: Mapping[str, str]
+    ) -> None:
         nodes = {node.name: node for node in view.nodes}
-        new = nodes.keys() - known.keys() - samples.keys()
         if not view.complete:
             nodes = {**known, **nodes}
         reach = {name: addresses.get(name, node.address or name) for name, node in nodes.items()}
-        if reach != self._addresses:
+        if reach != self._reach:
             await self._nodes.set_nodes(reach)
-            self._addresses = reach
-        if new:
-            samples = {**samples, **await self._nodes.observe(deadline_seconds)}
-        return view, samples
+            self._reach = reach
+        self._addresses = addresses
 
     async def _observe_nodes(self, deadline_seconds: float) -> Mapping[str, Sample]:
         return await self._nodes.observe(deadline_seconds)

@@ -233,8 +233,9 @@ class Controller:
         self.observer.expect(plan.targets.keys())
         self._keeping.take(plan.targets, snapshot.jobs)
         self.reasons.update(plan.reasons)
-        for job_id in self.observer.looked_at - snapshot.jobs.keys():
-            self.reasons.pop(job_id, None)
+        for job_id in self.observer.looked_at:
+            if job_id not in snapshot.jobs:
+                self.reasons.pop(job_id, None)
         return plan
 
     def _actions(self, snapshot: Snapshot, plan: Plan) -> list[Action]:

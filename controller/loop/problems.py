@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping
 
 from controller.act.recorder import Recorder
 from controller.errors import NodeError
@@ -51,10 +51,11 @@ class Problems:
             self._report(self.sentences)
             self._recorder.event("recovered", message, self._clock.now())
 
-    def only(self, kind: str, found: Iterable[str], why: str) -> None:
+    def only(self, kind: str, found: Container[str], why: str) -> None:
         """Of this kind only these are still wrong."""
-        for name in set(self.about(kind)) - set(found):
-            self.end(f"{kind} {name}", why)
+        for name in self.about(kind):
+            if name not in found:
+                self.end(f"{kind} {name}", why)
 
 
 def report_nodes(problems: Problems, observer: Observer, answers: Mapping[str, Sample]) -> None:

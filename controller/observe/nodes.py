@@ -20,9 +20,11 @@ def make_node(node: SlurmNode, sample: Sample | None, jobs: Mapping[JobId, Slurm
     """
     seen: dict[int, GpuSample] = {}
     taken: Container[int] = ()
-    agent_reason = "its agent was not asked yet" if sample is None else str(sample)
-    if isinstance(sample, NodeSample):
-        seen, agent_reason = {gpu.index: gpu for gpu in sample.gpus}, ""
+    agent_reason = ""
+    if not isinstance(sample, NodeSample):
+        agent_reason = "its agent was not asked yet" if sample is None else str(sample)
+    else:
+        seen = {gpu.index: gpu for gpu in sample.gpus}
         taken = trespassers(sample, jobs)
     gpus = []
     for card in node.gpus:
