@@ -54,7 +54,7 @@ class Cancel:
 
 @value
 class Withdraw:
-    """Take back a release that no plan waits for, or restore a hold of ours."""
+    """Take back a release that no plan waits for, or restore the controller's hold."""
 
     job_id: JobId
     reason: str

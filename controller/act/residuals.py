@@ -24,14 +24,14 @@ def room(job: Job, node: str, seen: Snapshot, share: float) -> Room:
     """What all jobs leave on a GPU stays within this share of its memory, and within what the other jobs that
     are bound to it do not need: each of them must be able to come back."""
     found: list[Room] = []
-    ours = {gpu for gpu in job.placement.gpus if gpu.node == node}
+    own = {gpu for gpu in job.placement.gpus if gpu.node == node}
     rivals = [
         other
         for other in seen.jobs.values()
-        if other.id != job.id and not ours.isdisjoint(other.placement.allocation)
+        if other.id != job.id and not own.isdisjoint(other.placement.allocation)
     ]
     for gpu in seen.nodes[node].gpus if node in seen.nodes else ():
-        if gpu.id not in ours:
+        if gpu.id not in own:
             continue
         left_bytes = gpu.left_bytes(job.id)
         text = f"suspended jobs may keep {share:.0%} of GPU {gpu.id} together (suspend.residual_fraction)" + (

@@ -12,7 +12,7 @@ from controller.slurm.port import ClusterPort, ClusterView, SlurmNode
 
 
 class Asking:
-    """Both ports, and the addresses that the nodes were given."""
+    """The two ports, and the addresses that the nodes were given."""
 
     def __init__(self, cluster: ClusterPort, nodes: NodePort) -> None:
         self._cluster, self._nodes = cluster, nodes

@@ -10,7 +10,7 @@ from pathlib import Path
 
 class SystemClock:
     """The machine's time of day at start plus the monotonic time since: a clock that is set while the
-    controller runs shortens or lengthens nobody's slice."""
+    controller runs shortens or lengthens no slice."""
 
     def __init__(self) -> None:
         self._start_wall = time.time()

@@ -8,8 +8,7 @@ import gc
 
 class CollectedLater:
     """Python looks for garbage after the block, not within it: with 20,000 jobs one such look at what plans
-    have made, or at all that is kept, takes longer than a plan itself. (What nobody refers to any more is
-    freed at once all the same.)"""
+    have made takes longer than a plan itself."""
 
     __slots__ = ("_enabled",)
 

@@ -34,9 +34,9 @@ class Phase(str, enum.Enum):
     (`Job.may_start`, …) instead."""
 
     QUEUED = "queued"
-    """Held in Slurm by us, waiting for a decision."""
+    """Held in Slurm by the controller, waiting for a decision."""
     INELIGIBLE = "ineligible"
-    """Pending for a reason that is not ours: dependency, begin time, held by its user."""
+    """Pending for a reason of its own: dependency, begin time, held by its user."""
     STARTING = "starting"
     """Released to Slurm with a binding, not running yet."""
     RUNNING = "running"

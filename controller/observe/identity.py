@@ -19,7 +19,7 @@ class Identities:
     """Whose job each id was when it was seen last."""
 
     def __init__(self, journal: JournalPort, reused: Callable[[JobId, str], None]) -> None:
-        """`reused`: told the id of another job, and in words whose it was before."""
+        """`reused`: called with the id that is another job's now, and whose it was in words."""
         self._journal, self._reused = journal, reused
         self._known: dict[JobId, tuple[str, float]] = {}
 

@@ -102,7 +102,7 @@ def make_job(
         memory_per_node_bytes=slurm_job.memory_per_node_bytes,
         cpus_per_node=slurm_job.cpus_per_node,
         excluded_nodes=slurm_job.excluded_nodes,
-        # Not Slurm's own list: a binding of ours stands there once the job was placed.
+        # Not Slurm's own list: the controller's binding stands there once the job was placed.
         required_nodes=frozenset(request.nodelist),
     )
 

@@ -25,12 +25,12 @@ class RequestReader:
     def __init__(
         self, refused: Callable[[JobId, str], None], default_weight: float, limits: WeightLimits
     ) -> None:
-        """`refused`: told of each job whose request cannot be read, and in words why."""
+        """`refused`: called with each job whose request cannot be read, and why in words."""
         self._refused, self._default_weight, self._limits = refused, default_weight, limits
         self._read: dict[JobId, tuple[_Asked, Request | None]] = {}
 
     def use(self, default_weight: float, limits: WeightLimits) -> None:
-        """Other settings; what cannot be read stays so, and was told."""
+        """Other settings. What cannot be read stays so, and was reported."""
         self._default_weight, self._limits = default_weight, limits
         self._read = {job_id: read for job_id, read in self._read.items() if read[1] is None}
 

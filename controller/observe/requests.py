@@ -59,7 +59,7 @@ class _Message(BaseModel):
 
 
 def is_gandiva(admin_comment: str) -> bool:
-    """Whether this is one of our jobs."""
+    """Whether this is a Gandiva job."""
     return admin_comment.startswith(PREFIX)
 
 

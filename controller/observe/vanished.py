@@ -30,7 +30,7 @@ MISSING_SECONDS = 15.0
 """So long nothing was seen of a job before its node is asked what lives. Slurm itself needs a moment after
 the end of a job, or after a node has come back."""
 ALIVE_SECONDS = 300.0
-"""How often a node is asked again about a job that has lost only its control block."""
+"""How often a node is asked again about a job of which only the control block is missing."""
 ASK_SECONDS = 10.0
 
 _THERE = (JobState.RUNNING, JobState.SUSPENDED)
