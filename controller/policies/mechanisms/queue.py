@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Hashable
 from heapq import heapify, heappop, heapreplace
@@ -10,6 +11,7 @@ from heapq import heapify, heappop, heapreplace
 from controller.model import Job, JobId, Placement
 from controller.policies.mechanisms.bindings import Bindings
 from controller.policies.mechanisms.row import Key, Row, Shape
+from controller.policies.mechanisms.sentences import clock
 from controller.policies.placement.affinity import STAGE_WORDS, get_nodes
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.refusal import nowhere, refusal
@@ -26,10 +28,14 @@ class Queue:
         self._bindings, self._max_jobs_per_gpu = bindings, max_jobs_per_gpu
         self._lines: dict[Shape, list[Key]] = {}
         self._rows: dict[JobId, Row] = {}
+        self._patient_until: dict[JobId, float] = {}
 
-    def add(self, row: Row, *, patient: bool) -> None:
-        """`patient`: it does not share with jobs of other sizes yet."""
-        row.shape, row.in_line = _kind(row.job, patient), True
+    def add(self, row: Row, *, patient_until: float | None, promised: bool) -> None:
+        """`patient_until`: until then it does not share with jobs of other sizes. None: it does. `promised`:
+        GPUs of a full server."""
+        row.shape, row.in_line = (*_kind(row.job), patient_until is not None, promised), True
+        if patient_until is not None:
+            self._patient_until[row.id] = patient_until
         self._rows[row.id] = row
         insort(self._lines.setdefault(row.shape, []), _key(row.job))
         self._bindings.room = True
@@ -43,6 +49,7 @@ class Queue:
         if not line:
             del self._lines[row.shape]
         del self._rows[row.id]
+        self._patient_until.pop(row.id, None)
         row.in_line = False
 
     def place(self, draft: Draft) -> None:
@@ -62,9 +69,9 @@ class Queue:
             heappop(heads)
             if not fits:
                 # Room only shrinks while this plan is made: no job of its kind finds any.
-                words = self._why(row)
+                never, words = self._why(row)
                 for other in line[index:]:
-                    draft.say(other[-1], words)
+                    draft.say(other[-1], words if never else words + self._what_next(other[-1]))
 
     def _worth_a_look(self, draft: Draft) -> list[list[Key]]:
         """Lines of jobs that may find a place; of those promised one only who may find free GPUs."""
@@ -99,25 +106,26 @@ class Queue:
         draft.say(row.id, STAGE_WORDS[choice.stage])
         return True
 
-    def _why(self, row: Row) -> str:
-        """One sentence for a job that no server takes."""
+    def _why(self, row: Row) -> tuple[bool, str]:
+        """One sentence for a job that no server takes, and whether none ever can."""
         job, fleet = row.job, self._bindings.fleet
         share = -(-job.gpus // (job.request.nodes or 1))
-        why = nowhere(
-            job,
-            share,
-            (
-                refusal(job, server.node, len(server.usable), share, server.memory_free_bytes)
-                for server in fleet.servers.values()
-            ),
+        refusals = (
+            refusal(job, server.node, len(server.usable), share, server.memory_free_bytes)
+            for server in fleet.servers.values()
         )
-        if why:
-            return why
+        if never := nowhere(job, share, refusals):
+            return True, never
+        words = "no server has a free GPU" if share == 1 else f"no server has {share} free GPUs"
         if not _is_patient(row.shape):
-            return f"no server has {share} free GPUs, and those that it could share are full"
+            return False, f"{words}, and those that it could share are full"
         if job.gpus in fleet.affinity.values():
-            return f"no server has {share} free GPUs, and those shared by {job.gpus}-GPU jobs are full"
-        return f"no server has {share} free GPUs, and no {job.gpus}-GPU job is there to take turns with"
+            return False, f"{words}, and those shared by {job.gpus}-GPU jobs are full"
+        return False, f"{words}, and no {job.gpus}-GPU job is there to take turns with"
+
+    def _what_next(self, job_id: JobId) -> str:
+        until = self._patient_until.get(job_id, math.inf)
+        return f"; from {clock(until)} on it shares with jobs of other sizes" if until < math.inf else ""
 
 
 def _key(job: Job) -> Key:
@@ -125,7 +133,7 @@ def _key(job: Job) -> Key:
     return (-job.priority_class, job.submit_time, job.id)
 
 
-def _kind(job: Job, patient: bool) -> tuple[Hashable, ...]:
+def _kind(job: Job) -> tuple[Hashable, ...]:
     """Equal for jobs that fit in the same places."""
     return (
         job.gpus,
@@ -135,8 +143,6 @@ def _kind(job: Job, patient: bool) -> tuple[Hashable, ...]:
         job.excluded_nodes,
         job.cpus_per_node,
         job.memory_per_node_bytes,
-        patient,
-        bool(job.promised),
     )
 
 

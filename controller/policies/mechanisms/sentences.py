@@ -21,17 +21,18 @@ def aside(job: Job) -> str:
     if job.held_until is None:
         return "may not start yet: it waits for a dependency, its begin time, or its user's release"
     what = "resume" if job.placement.allocation else "start"
-    return f"{what} failed; retry at {_clock(job.held_until)}"
+    return f"{what} failed; retry at {clock(job.held_until)}"
 
 
 def still_on(job: Job) -> str:
     """A job that was to leave its GPUs, or to wait, and is on them."""
     if job.held_until is not None:
-        return f"keeps its GPUs: an operation on it failed; retry at {_clock(job.held_until)}"
+        return f"keeps its GPUs: an operation on it failed; retry at {clock(job.held_until)}"
     if not job.may_stop:
         return "keeps its GPUs: it cannot be suspended at present"
     return "goes on with its GPUs"
 
 
-def _clock(at: float) -> str:
+def clock(at: float) -> str:
+    """`14:03:09`."""
     return time.strftime("%H:%M:%S", time.localtime(at))

@@ -100,14 +100,15 @@ class SliceLanes:
 
     def enter(self, row: Row, now: float) -> float:
         """Put the job where it stands; returns when that changes by itself."""
-        job, until = row.job, math.inf
+        job, until, held = row.job, math.inf, self.held(row.job)
         if row.standing is WAITING and not job.placement.allocation:
-            if not job.promised:
-                until = max(job.submit_time, row.usage.idle_since or 0.0) + self._patience_seconds
+            if not held.allocation:
+                waits_since = max(job.submit_time, row.usage.idle_since or 0.0)
+                until = waits_since + self._patience_seconds
             patient = until > now + TINY
-            self._queue.add(row, patient=patient)
+            self._queue.add(row, patient_until=until if patient else None, promised=bool(held.allocation))
             until = until if patient else math.inf
-        self._bindings.touch(self.held(job))
+        self._bindings.touch(held)
         return until
 
     def leave(self, row: Row) -> None:

@@ -15,7 +15,8 @@ LIMITS = [40.0, 150.0, 600.0]
 
 def preset(name: str, *moves: str, **settings: Any) -> Callable[[], Policy]:
     """Makes the policy of this name, with these of its own settings."""
-    made = PolicySettings(name=name, moves=list(moves), **{name.replace("-", "_"): settings})
+    table: dict[str, Any] = {"name": name, "moves": list(moves), name.replace("-", "_"): settings}
+    made = PolicySettings(**table)
     return lambda: make_policy(made)
 
 

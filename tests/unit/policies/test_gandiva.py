@@ -376,3 +376,45 @@ def test_running_and_suspended_jobs_of_an_earlier_controller_go_on_where_they_ar
     c = gandiva(1, jobs=jobs)
     c.slices(2)
     assert {int(i): len(j.placement.allocation) for i, j in c.jobs.items()} == {1: 1, 2: 1}
+
+
+def two_node_gangs() -> Ideal:
+    """Two endless 4-GPU jobs that take turns on one node, since the other one was taken when they came; it is
+    empty since 130 s. Two endless gangs want both nodes."""
+    singles = [job(1, 4), make_job(2, 4, 130.0, nodes=1), job(3, 4, submit=1.0)]
+    return gandiva(4, 4, jobs=[*singles, job(4, 8, nodes=2, submit=140.0), job(5, 8, nodes=2, submit=140.0)])
+
+
+def test_gangs_do_not_wait_for_ever_beside_an_idle_node() -> None:
+    """Algorithm 1 alone lets them share with gangs of their size only, of which there is none."""
+    c = two_node_gangs()
+    c.run(until=139)
+    assert {gpu.node for i in (1, 3) for gpu in c.jobs[JobId(i)].placement.allocation} == {"s0"}
+    c.run(until=200)
+    no_peer = "no server has 4 free GPUs, and no 8-GPU job is there to take turns with"
+    assert c.reasons[JobId(4)].startswith(no_peer)
+    patience = SLICE * 8
+    c.run(until=140 + patience + 4 * SLICE)
+    ran = {i: c.usage[i].ran(c.now) for i in c.jobs}
+    assert ran[JobId(4)] > 0 and ran[JobId(5)] > 0
+    begin = dict(ran)
+    c.run(until=c.now + 40 * SLICE)
+    had = {int(i): (c.usage[i].ran(c.now) - begin[i]) / SLICE for i in c.jobs}
+    # Four jobs that all need the same node: each has a quarter of the time.
+    assert had == pytest.approx({1: 10, 3: 10, 4: 10, 5: 10}, abs=1.01)
+
+
+def test_a_job_that_waited_long_shares_a_server_of_another_size() -> None:
+    c = gandiva(2, max_jobs_per_gpu=4, jobs=[job(1), job(2), job(3, 2, submit=1.0)])
+    c.run(until=1 + SLICE * 4)
+    assert c.running() == {1, 2}
+    c.run(until=1 + SLICE * 8)
+    assert c.usage[JobId(3)].ran(c.now) > 0
+    assert c.jobs[JobId(1)].placement.allocation == gpu_set("s0:0"), "those that were there stay as they are"
+
+
+def test_it_shares_no_server_that_is_full() -> None:
+    c = gandiva(2, max_jobs_per_gpu=1, jobs=[job(1), job(2), job(3, 2, submit=1.0)])
+    c.run(until=20 * SLICE)
+    assert c.running() == {1, 2}
+    assert c.reasons[JobId(3)] == "no server has 2 free GPUs, and those that it could share are full"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.model import ALL_CHANGED, Changes, Job, JobId, Memory, Snapshot, Usage
+from controller.model import ALL_CHANGED, Changes, Job, JobId, Memory, Note, Snapshot, Usage
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import cluster, make_job, running
 from tests.unit.policies.presets import preset
@@ -38,7 +38,7 @@ def at(now: float, until: float | None, changed: Changes) -> Snapshot:
 def test_it_is_preempted_when_its_switch_has_paid_off_and_not_before(
     make: Callable[[], Policy], changed: Changes
 ) -> None:
-    policy, notes = make(), {}
+    policy, notes = make(), dict[JobId, Note]()
 
     def stops(now: float, changed: Changes) -> tuple[bool, float]:
         plan = policy.plan(at(now, 20.0, changed), Memory({}, dict(notes)))

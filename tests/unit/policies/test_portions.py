@@ -15,6 +15,7 @@ from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.orders.continuous import Continuous
 from controller.policies.orders.gittins import Gittins
 from controller.policies.orders.gittins_index import IndexRules
+from controller.policies.orders.order import Order
 from controller.policies.orders.queue_rules import QueueRules
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
@@ -22,7 +23,7 @@ from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
 from tests.unit.policies.test_invariants import Shared, jobs_of
 from tests.unit.policies.test_random import ORDERS as WITH_EPOCHS
 
-ORDERS = {
+ORDERS: dict[str, Callable[[], Order]] = {
     **WITH_EPOCHS,
     # Ranks hold for the moment only: within an epoch a job that is stopped gets another one.
     "continuous": lambda: Continuous(every_seconds=0.0),

@@ -151,21 +151,23 @@ class Trouble:
                     assert self.nodes[gpu.node].available or before.allocation, (job, after)
         on: dict[GpuId, set[JobId]] = {}
         for job_id, job in self.jobs.items():
-            target = plan.targets.get(job_id)
-            placement = job.placement if target is None else target.placement
-            if target is not None or not job.leaving:
-                for gpu in placement.gpus:
+            if job_id in plan.targets or not job.leaving:
+                for gpu in self.after(plan, job_id).gpus:
                     on.setdefault(gpu, set()).add(job_id)
         for gpu, job_ids in on.items():
             new = [i for i in job_ids if i in plan.targets and gpu not in self.jobs[i].placement.gpus]
             assert len(job_ids) == 1 or not new or self.allowed(plan, job_ids), (gpu, job_ids, plan.targets)
 
+    def after(self, plan: Plan, job_id: JobId) -> Placement:
+        """What a job has once the plan is carried out."""
+        target = plan.targets.get(job_id)
+        return self.jobs[job_id].placement if target is None else target.placement
+
     def allowed(self, plan: Plan, job_ids: set[JobId]) -> bool:
         """To be on one GPU together."""
         for job_id in job_ids:
-            target = plan.targets.get(job_id)
-            placement = self.jobs[job_id].placement if target is None else target.placement
-            if not self.jobs[job_id].request.may_pack or placement.shares_with != job_ids - {job_id}:
+            shares_with = self.after(plan, job_id).shares_with
+            if not self.jobs[job_id].request.may_pack or shares_with != job_ids - {job_id}:
                 return False
         peaks = [self.profiles[job_id].peak_memory_bytes for job_id in job_ids]
         return len(job_ids) == 2 and sum(peaks) <= 80 * GIB

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What users read of jobs that wait, start, stop and stay: state, cause, and what comes next."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from controller.act.actions import Action, Resume, Withdraw
+from controller.act.diff import diff
+from controller.model import Job, JobId, Phase, Profile, Snapshot, SuspendMethod
+from tests.unit.policies.ideal import GIB, Ideal, cluster, gpu_set, make_job, make_node, running, suspended
+from tests.unit.policies.presets import POLICIES, preset
+
+GPU = gpu_set("n1:0")
+GANDIVA = preset("gandiva")
+LAS = preset("tiresias-las", queue_limits=[60.0])
+
+
+@pytest.fixture(autouse=True)
+def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "UTC")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def said(ideal: Ideal, number: int) -> str:
+    """Once, what the next plan says of a job."""
+    ideal.events()
+    ideal.plan()
+    return ideal.reasons[JobId(number)]
+
+
+@pytest.mark.parametrize("make", [GANDIVA, *POLICIES.values()], ids=["gandiva", *POLICIES])
+def test_a_job_that_did_not_start_is_told_when_it_is_tried_again(make: object) -> None:
+    job = make_job(1, may_start=False, held_until=3661.0)
+    c = Ideal(make, cluster(1, 1), [job])  # type: ignore[arg-type]
+    assert said(c, 1) == "start failed; retry at 01:01:01"
+    c.change(1, may_start=True, held_until=None)
+    assert "fail" not in said(c, 1)
+
+
+def test_a_suspended_job_that_did_not_go_on() -> None:
+    job = replace(suspended(make_job(1), GPU), may_start=False, held_until=60.0)
+    assert said(Ideal(LAS, cluster(1, 1), [job]), 1) == "resume failed; retry at 00:01:00"
+
+
+def test_a_job_that_is_not_eligible_is_not_said_to_wait_for_gpus() -> None:
+    c = Ideal(LAS, cluster(1, 1), [running(make_job(1), GPU), make_job(2)])
+    assert said(c, 2) == "waits in queue 1 of 2 for a free GPU"
+    c.change(2, phase=Phase.INELIGIBLE, may_start=False)
+    assert said(c, 2) == "may not start yet: it waits for a dependency, its begin time, or its user's release"
+
+
+def test_a_job_that_was_to_leave_and_did_not() -> None:
+    c = Ideal(preset("srtf"), cluster(1, 1), [running(make_job(1, 1, 50.0), GPU), make_job(2, 1, 5.0)])
+    c.events()
+    plan = c.policy.plan(c.snapshot(c.changed), c.memory())
+    assert plan.reasons[JobId(1)] == "stops for jobs before it: waits for a free GPU"
+    c.first, c.check = False, False
+    c.change(1, may_stop=False, held_until=90.0)
+    assert said(c, 1) == "keeps its GPUs: an operation on it failed; retry at 00:01:30"
+    assert said(c, 2) == "waits for a free GPU"
+
+
+def test_a_job_that_cannot_be_suspended() -> None:
+    c = Ideal(preset("srtf"), cluster(1, 1), [running(make_job(1, 1, 50.0), GPU), make_job(2, 1, 5.0)])
+    c.events()
+    c.policy.plan(c.snapshot(c.changed), c.memory())
+    c.first, c.check = False, False
+    c.change(1, may_stop=False)
+    assert said(c, 1) == "keeps its GPUs: it cannot be suspended at present"
+
+
+def test_gangs() -> None:
+    c = Ideal(LAS, cluster(2, 4), [make_job(n, 4) for n in (1, 2)])
+    assert said(c, 1) == "its turn, and the GPUs are free"
+    c.add(make_job(3, 2), make_job(4, 16))
+    assert said(c, 3) == "waits in queue 1 of 2 for 2 free GPUs"
+    assert said(c, 4) == "waits in queue 1 of 2 for 16 free GPUs"
+    c.add(make_job(5, 8, nodes=1), make_job(6, 1, required_nodes=frozenset({"n7"})))
+    assert said(c, 5) == "no server can take its 8 GPUs: only 4 usable GPUs"
+    assert said(c, 6) == "no server can take its GPU: not in the job's node list"
+
+
+def test_gangs_that_are_bound() -> None:
+    jobs = [running(make_job(1), GPU), suspended(make_job(2), GPU)]
+    c = Ideal(preset("fifo"), cluster(1, 1), jobs)
+    assert said(c, 2) == "waits for a free GPU on n1, where it is bound"
+    c.change_node(replace(c.nodes["n1"], available=False, reason="DRAINED fan"))
+    words = "waits for a free GPU on n1, where it is bound; n1 starts no other job (DRAINED fan)"
+    assert said(c, 2) == words
+
+
+def test_gangs_that_are_to_be_on_few_nodes() -> None:
+    c = Ideal(LAS, cluster(2, 4), [make_job(1, 2), make_job(2, 2), make_job(3, 4)])
+    c.step()
+    c.profiles[JobId(4)] = Profile(state_bytes=10, largest_tensor_bytes=7)
+    c.add(make_job(4, 2))
+    assert said(c, 4) == "waits in queue 1 of 2 for 2 free GPUs on as few nodes as possible"
+
+
+def test_slices() -> None:
+    c = Ideal(GANDIVA, [make_node("n1", 1)], [make_job(n, nodes=1) for n in (1, 2, 3)], bound=True)
+    assert said(c, 1) == "a server without jobs"
+    assert said(c, 2) == "no GPU is free: first turn on n1, 1 of 2 in line"
+    assert said(c, 3) == "no GPU is free: first turn on n1, 2 of 2 in line"
+    c.now = 60.0
+    assert said(c, 1) == "slice over, 2 of 2 in line (1.00 slices per weight received)"
+    assert c.reasons[JobId(2)] == "its turn (0.00 slices per weight received)"
+    assert said(c, 1) == "waits for its turn, 2 of 2 in line (1.00 slices per weight received)"
+    c.add(make_job(4, nodes=1, priority_class=1))
+    said(c, 4)
+    assert c.reasons[JobId(2)].startswith("its GPUs are for jobs before it, ")
+
+
+def test_jobs_that_no_server_takes() -> None:
+    jobs = [make_job(n, nodes=1) for n in (1, 2)]
+    c = Ideal(preset("gandiva", max_jobs_per_gpu=1), [make_node("n1", 2)], jobs, bound=True)
+    c.step()
+    c.add(make_job(3, nodes=1), make_job(4, 2, nodes=1), make_job(5, 4, nodes=1))
+    c.add(make_job(6, nodes=1, memory_per_node_bytes=GIB))
+    next_step = "; from 00:01:00 on it shares with jobs of other sizes"
+    assert said(c, 3) == f"no server has a free GPU, and those shared by 1-GPU jobs are full{next_step}"
+    no_peer = "no server has 2 free GPUs, and no 2-GPU job is there to take turns with"
+    assert said(c, 4) == no_peer + next_step
+    assert said(c, 5) == "no server can take its 4 GPUs: only 2 usable GPUs"
+    c.now = 60.0
+    assert said(c, 4) == "no server has 2 free GPUs, and those that it could share are full"
+
+
+def test_operations_that_put_something_right_say_what_they_do() -> None:
+    stale = replace(running(make_job(1), GPU), phase=Phase.STARTING, may_stop=False)
+    assert actions(stale) == [Withdraw(stale.id, "stale release; job re-held")]
+    stuck = replace(running(make_job(2), GPU), phase=Phase.STUCK, may_stop=False)
+    assert actions(stuck) == [Resume(stuck.id, GPU, "recovers an incomplete suspend or resume")]
+
+
+def actions(job: Job) -> list[Action]:
+    """Without a plan for it."""
+    snapshot = Snapshot(time=3600.0, nodes={"n1": make_node("n1", 1)}, jobs={job.id: job})
+    cooperative = SuspendMethod.COOPERATIVE
+    return diff(snapshot, {}, {}, [job.id], suspend_in_slurm=True, default_method=cooperative)
