@@ -138,7 +138,7 @@ class Images:
     def _ensure_on_base(self, layer: str, inputs: Mapping[str, Content], seconds: float, message: str) -> str:
         with engine.exclusive("build"):
             base = self._ensure_base()
-        # A lock of its own: whoever only wants a cluster need not wait for these.
+        # A lock of its own: a cluster without them does not wait for these.
         with engine.exclusive(f"build-{layer}"):
             return self._ensure_layer(layer, base, inputs, seconds, message)
 

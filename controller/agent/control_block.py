@@ -338,8 +338,8 @@ class ControlBlock:
 
 
 def _end_hung_agent(lock: int, job_id: int) -> bool:
-    """Kill the agent that holds this lock when it is stopped, or has had its time and more: nobody else would
-    ever do anything to the job again. (Every verb may be cut short anywhere.) True: look again."""
+    """Kill the agent that holds this lock when it is stopped, or has had its time and more: no other agent
+    could do anything to the job. Every verb may be cut short anywhere. True: look again."""
     try:
         pid, start, until = os.pread(lock, 64, 0).decode("ascii", "replace").split()
         holder, overdue = ProcessId(int(pid), int(start)), time.monotonic() > float(until) + HUNG_SECONDS

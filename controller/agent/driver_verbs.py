@@ -107,7 +107,7 @@ class DriverVerbs:
         lock_seconds: float,
         deadline: Deadline,
     ) -> JobState:
-        """Lock and checkpoint. The intent is written down first: whoever comes after us asks the driver."""
+        """Lock and checkpoint. The intent is written down first: the next agent asks the driver."""
         held = {
             holder.gpu: holder.memory_bytes
             for holder in occupancy.of_job(state.job_id)

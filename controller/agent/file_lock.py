@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Exclusive locks on files between the agents of a node: for a moment, when one controller takes over from
-another, there are two. Nobody waits without a deadline: the one that has the lock may hang."""
+another, there are two. Each waits with a deadline: the one that has the lock may hang."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from controller.agent.deadline import Deadline, Poll
 
 
 def try_lock(file: int) -> bool:
-    """Take the lock of an open file, until it is closed. False: somebody else has it. Raises OSError."""
+    """Take the lock of an open file, until it is closed. False: another process has it. Raises OSError."""
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

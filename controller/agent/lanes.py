@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class TooBusy(Exception):
-    """More work is waiting than anybody could want."""
+    """More work is waiting than MAX_WAITING."""
 
 
 class Lanes:
@@ -78,7 +78,7 @@ class Lanes:
                 log.exception("work for %s failed: a bug; the controller hears nothing and asks again", lane)
             with self._condition:
                 if self._lanes[lane]:
-                    self._ready.append(lane)  # behind the other lanes: nobody starves
+                    self._ready.append(lane)  # behind the other lanes, so that none starves
                     self._condition.notify()
                 else:
                     del self._lanes[lane]

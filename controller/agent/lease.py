@@ -59,7 +59,7 @@ class Leases:
         )
 
     def renew(self, controller: str, seconds: float) -> None:
-        """Take the lease or prolong it. Raises AgentError not_leader while somebody else has it."""
+        """Take the lease or prolong it. Raises AgentError not_leader while another controller has it."""
         with self._opened() as descriptor:
             if descriptor is None:
                 return
@@ -71,7 +71,7 @@ class Leases:
             mine = _Lease(controller=controller, until=_now() + seconds)
             try:
                 # All that is ever read, in one call: no end of an earlier lease is behind it, also if this
-                # process ends right here. (The lock is this file's: no other can take its place.)
+                # process ends right here. The lock is this file's: no other can take its place.
                 os.pwrite(descriptor, mine.model_dump_json().encode().ljust(_MAX_BYTES), 0)
                 os.ftruncate(descriptor, _MAX_BYTES)
             except OSError as error:

@@ -29,7 +29,7 @@ from gandiva.layout import Verb
 
 NVML_SECONDS = 5.0
 SETTLE_SECONDS = 3.0
-"""How long NVML may go on showing memory that everybody said is gone, or of processes that have ended."""
+"""How long NVML may go on showing memory that is said to be gone, or of processes that have ended."""
 
 
 @dataclass(frozen=True)
@@ -213,7 +213,7 @@ class Node:
                     if room is not None and room.free_bytes < needed:
                         raise self._no_room(needed, job_id, room.free_bytes, f"left of {room.limit}")
                 machine = self.host_memory.machine()
-                # (They may have taken part of it already: then it is counted twice, and there is more soon.)
+                # What they have taken of it already is counted twice: then there is more soon.
                 others = sum(size for other, size in self._promised.items() if other != job_id)
                 if machine is None or not others or machine.free_bytes - others >= needed:
                     break
@@ -235,7 +235,7 @@ class Node:
 
     def verify_gone(self, state: JobState, limit_bytes: int) -> dict[int, int]:
         """The bytes the job has left on each of the node's GPUs. Raises AgentError left_on_gpu when that is
-        more than the limit on any of them, or when nobody can tell."""
+        more than the limit on any of them, or when that cannot be told."""
 
         def complaints(seen: Occupancy) -> tuple[list[str], bool]:
             found = seen.unreadable(state.gpus)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Who holds memory on which GPU: NVML's processes joined with Slurm's jobs.
 
-The rule everything rests on: a GPU counts as free only when NVML was read and nobody is on it. A reading that
-failed, a process of unknown origin, a size the driver does not tell: all of these are busy.
+The rule everything rests on: a GPU counts as free only when NVML was read and no process is on it. A
+reading that failed, a process of unknown origin, a size the driver does not tell: all of these are busy.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Processes:
 
     def launching(self, job_id: int) -> list[str]:
         """Steps of the job that are being started: Slurm's own process of each is here already, and none of
-        the user's under it. (Of one that has ended, Slurm's goes too.) The extern step never has one."""
+        the user's under it. Of one that has ended, Slurm's goes too. The extern step never has one."""
         steps: dict[int, str] = {}
         parents: set[int] = set()
         for pid in self._pids():
@@ -147,7 +147,7 @@ class Processes:
 
     def living(self, job_id: int) -> int:
         """How many processes look like the job's: those of Slurm itself and those that only their environment
-        says so of are counted too. None: nothing of it is here, whoever lost its control block."""
+        says so of are counted too. 0: nothing of it is here, whatever became of its control block."""
         return sum(self._looks_like(pid, job_id) for pid in self._pids())
 
     def halted(self, pid: int) -> str | None:

@@ -150,7 +150,7 @@ def _read_record(file: int, uid: int, until: float) -> layout.RankRecord:
         record, again = layout.parse_rank(first), layout.parse_rank(second)
         if record is None and first[: len(layout.RANK_MAGIC)] != layout.RANK_MAGIC:
             raise BadRankFile("not a rank file")
-        # The same even number before and after: nobody wrote in between (steps and samples may differ).
+        # The same even number before and after: nothing was written in between but steps and samples.
         if record is not None and again is not None and record.sequence == again.sequence:
             return record
         if time.monotonic() >= until:

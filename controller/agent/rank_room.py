@@ -2,8 +2,8 @@
 """A small file system of its own for each job's `ranks/`, the one place of a control block that users write.
 
 Commands, claims and the agent's notes lie on one file system for all jobs of a node. Could a job's user write
-there too, one of them could fill it, or use up its inodes, and nobody's job could be suspended or started any
-more. So `ranks/` is the mount point of a tmpfs with limits of its own: who fills it has filled their own.
+there too, one of them could fill it, or use up its inodes, and no job could be suspended or started any more.
+So `ranks/` is the mount point of a tmpfs with limits of its own: a user who fills it has filled only that.
 Quotas of tmpfs would do the same, but are new (Linux 6.6) and often left out of a kernel.
 
 The mount is made where jobs and later agents see it: in the mount namespace of process 1, should the agent
@@ -50,7 +50,7 @@ def furnish(ranks: Path, uid: int) -> None:
 
 
 def is_fresh(ranks: Path, uid: int) -> bool:
-    """Whether it has a file system of its own and nobody has written there."""
+    """Whether it has a file system of its own and nothing was written there."""
     if mounted(ranks) != 1:
         return False
     with contextlib.suppress(OSError):

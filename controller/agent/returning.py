@@ -42,7 +42,7 @@ class Returning:
             off = [process for process in state.checkpointed if self._alive(process)]
             with self._node.claiming(args.gpus, deadline):
                 # A job that has not finished leaving still has its GPUs: to undo that nothing need be free.
-                # Of one whose notes are lost (they name no GPU then) nobody knows whether it had finished.
+                # Notes without a GPU were lost: they do not tell whether their job had finished leaving.
                 has_none = state.phase is NodePhase.YIELDED or not state.gpus
                 beside = set(args.beside)
                 if not has_none and not moved:

@@ -92,9 +92,9 @@ class Connection:
             if wait > 0:
                 raise NodeUnreachable(self.node, self._last_error)
             self._ready = asyncio.ensure_future(self._connect())
-            # Nobody may be waiting any more when it fails.
+            # No request may be waiting any more when it fails.
             self._ready.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # Not shield(): where nobody waits any more it logs the failure, with a traceback.
+        # Not shield(): where no request waits any more it logs the failure, with a traceback.
         ready = self._ready
         await asyncio.wait({ready})
         ready.result()
@@ -143,7 +143,7 @@ class Connection:
         for future in pending.values():
             if not future.done():
                 future.set_exception(NodeUnreachable(self.node, reason))
-                future.exception()  # whoever waited may have given up
+                future.exception()  # the request may have given up
 
     # -- asking --------------------------------------------------------------------------------------------
 
@@ -278,4 +278,4 @@ class _Link:
         try:
             self._loop.call_soon_threadsafe(call)
         except RuntimeError:
-            self._closed.set()  # the event loop has been closed: nobody is left to tell
+            self._closed.set()  # the event loop has been closed

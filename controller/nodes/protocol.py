@@ -19,8 +19,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, 
 if TYPE_CHECKING:
     from controller.model import JobId as JobId
 else:
-    JobId = int
-    """On a node nothing of the controller is loaded but this module."""
+    JobId = int  # a node agent loads nothing of the model
 
 Result = TypeVar("Result")
 
@@ -115,9 +114,6 @@ class _Strict(BaseModel):
 
 class _Open(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
-
-
-# -- requests --------------------------------------------------------------------------------------------
 
 
 class Request(_Strict):
@@ -220,15 +216,13 @@ VERBS: dict[str, type[_Strict]] = {
 }
 
 
-# -- results ---------------------------------------------------------------------------------------------
-
-
-class GpuInfo(_Open):
+@dataclass(frozen=True, slots=True)
+class GpuInfo:
     """A GPU as `hello` lists it."""
 
-    index: int = Field(ge=0, lt=MAX_GPUS)
-    uuid: str = Field(max_length=96)
-    model: str = Field(max_length=64)
+    index: Annotated[int, Field(ge=0, lt=MAX_GPUS)]
+    uuid: Annotated[str, Field(max_length=96)]
+    model: Annotated[str, Field(max_length=64)]
     memory_bytes: ByteCount
 
 
@@ -276,13 +270,9 @@ class GpuProcess:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuSample:
+class GpuSample(GpuInfo):
     """One GPU at one instant. Not healthy: the figures are the last ones known."""
 
-    index: Annotated[int, Field(ge=0, lt=MAX_GPUS)]
-    uuid: Annotated[str, Field(max_length=96)]
-    model: Annotated[str, Field(max_length=64)]
-    memory_bytes: ByteCount
     memory_used_bytes: ByteCount
     utilization_fraction: Annotated[float, Field(ge=0, le=1)]
     healthy: bool
@@ -364,26 +354,19 @@ class Offload:
     """`left_bytes` by GPU index."""
 
 
+_RESULTS: Mapping[Any, TypeAdapter[Any]] = {
+    kind: TypeAdapter(kind) for kind in (HelloResult, ObserveResult, Living, Pause, Offload, dict)
+}
+
+
 def read_result(kind: type[Result], content: object) -> Result:
     """A result as one of the types above. Raises ValidationError."""
-    return cast(Result, _adapter(kind).validate_python(content))
+    return cast(Result, _RESULTS[kind].validate_python(content))
 
 
 def result_as_json(result: object) -> dict[str, Any]:
     """What goes over the wire; None stands for a verb that only says that it is done."""
-    return {} if result is None else dict(_adapter(type(result)).dump_python(result, mode="json"))
-
-
-_ADAPTERS: dict[type[Any], TypeAdapter[Any]] = {}
-
-
-def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
-    if kind not in _ADAPTERS:
-        _ADAPTERS[kind] = TypeAdapter(kind)
-    return _ADAPTERS[kind]
-
-
-# -- answers ---------------------------------------------------------------------------------------------
+    return {} if result is None else dict(_RESULTS[type(result)].dump_python(result, mode="json"))
 
 
 class ErrorBody(_Open):

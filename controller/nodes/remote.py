@@ -192,7 +192,7 @@ class RemoteNodes:
     async def leaders(
         self, soon_seconds: float, deadline_seconds: float
     ) -> Mapping[str, protocol.LeaderInfo | None]:
-        """Which controller has the lease of each node now (None: nobody), of those nodes that answer.
+        """Which controller has the lease of each node now (None: none has), of those nodes that answer.
 
         Waits for all of them, but after `soon_seconds` no longer than until one has answered.
         """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How bytes get to an agent and back; what they mean is not known here.
 
-Everything blocks and is called from threads of one connection's own, so that a node that hangs takes nobody
-with it.
+Everything blocks and is called from threads of one connection's own, so that a node that hangs stops
+no other.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ one record, as Slurm keeps it."""
 
 SPLITTING_SHARE = 0.25
 """Splitting arrays takes no more of a look's deadline than this, but for the call that is under way; the rest
-is split at the next looks. Somebody who submits a thousand arrays must not keep us from looking at all."""
+is split at the next looks: a user who submits a thousand arrays must not keep the controller from looking."""
 
 SETTLE_SECONDS = 0.5
 """slurmctld passes suspend, resume and kill on to the nodes after it has answered, and may do so in the wrong

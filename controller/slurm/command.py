@@ -113,10 +113,10 @@ class CommandTransport:
         try:
             squeue = ("squeue", "--noheader", "--states=all", f"--jobs={name}", "--format=%k")
             own = (await run(*squeue, what=what, job_id=job_id)).strip()
-            if comment not in own:  # (the call may be repeated)
+            if comment not in own:  # the call may be repeated
                 behind = "" if own in ("", "(null)") else f"{own}; "
                 await self._update(job_id, what, [f"Comment={behind}{comment}"])
-        except ClusterRefused as refused:  # (the journal has the reason, too)
+        except ClusterRefused as refused:  # the journal has the reason, too
             log.info("job %s: no comment: %s", job_id, refused)
         await run("scancel", name, what=what, job_id=job_id)
 
@@ -145,6 +145,6 @@ def _one_line(text: str) -> str:
 def _name(record: JobRecord) -> str:
     """How scontrol names one job, and no other."""
     if record.id != record.array_job_id or shares_record(record):
-        return str(record.id)  # (a record of several tasks is never changed as a whole)
+        return str(record.id)  # a record of several tasks is never changed as a whole
     tasks = (record.array_task_id,) if record.array_task_id >= 0 else array_tasks(record)
     return f"{record.id}_{tasks[0]}" if tasks else str(record.id)

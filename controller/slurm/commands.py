@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Running Slurm's commands: clean environment, no shell, killed when nobody waits any more."""
+"""Running Slurm's commands: clean environment, no shell, killed when its caller is cancelled."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from controller.slurm.transport import Transport
 def open_cluster(
     adapter: Literal["pyslurm", "command"], *, deadline_seconds: float, measures: Measures | None = None
 ) -> ClusterPort:
-    """The cluster port of the Slurm that this host belongs to. Talks to nobody before its first call.
+    """The cluster port of the Slurm that this host belongs to. Makes no connection before its first call.
 
     Args:
         adapter: how to talk to Slurm.

@@ -54,7 +54,7 @@ JOB_FIELDS = (
     "array_tasks",
     "array_limit",
 )
-"""In the order of `JobRecord`. (Not imported: it would bring pydantic into each worker.)"""
+"""In the order of `JobRecord`, which is not imported: it would bring pydantic into each worker."""
 
 NODE_FIELDS = (
     "name",
@@ -70,7 +70,7 @@ NODE_FIELDS = (
 )
 
 UNREADABLE = "(pyslurm cannot read it)"
-"""Instead of a GRES text. It is none, so whoever parses it says that and goes on without."""
+"""Instead of a GRES text. It does not parse: that is reported, and the job or node counts as without GPUs."""
 
 _PREFIX = "gandiva:"
 _ALLOCATED = frozenset(
@@ -103,7 +103,7 @@ def _user(uid: int) -> str:
     except KeyError:
         if len(_nameless) >= 10_000:
             _nameless.clear()
-        _nameless[uid] = time.monotonic()  # (after the answer, which may have taken long)
+        _nameless[uid] = time.monotonic()  # after the answer, which may have taken long
         return str(uid)
     _nameless.pop(uid, None)
     return _users[uid]

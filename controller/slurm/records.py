@@ -279,7 +279,7 @@ def shares_record(record: JobRecord) -> bool:
         return True
     try:
         return sum(map(len, _task_spans(_whole_part(record.array_tasks)))) != 1
-    except (ValueError, OverflowError):  # (a range of more than a machine word has no length)
+    except (ValueError, OverflowError):  # a range of more than a machine word has no length
         return True
 
 

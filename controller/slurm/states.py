@@ -137,7 +137,7 @@ def held_by_other(reason: str, begin_time: float | None) -> bool:
 
     Args:
         reason: Slurm's pending reason.
-        begin_time: seconds since the epoch, as Slurm reports it; None while nobody set one.
+        begin_time: seconds since the epoch, as Slurm reports it; None while it is not set.
     """
     if begin_time is not None and begin_time >= USER_HOLD_BEGIN:
         return True
