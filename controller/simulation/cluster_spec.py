@@ -80,10 +80,17 @@ class ClusterSpec:
         """GPU types, in order of appearance."""
         return tuple(dict.fromkeys(gpu.model for node in self.nodes for gpu in node.gpus))
 
-    def counted(self) -> ClusterSpec:
-        """The same GPUs without places: all of a type on one node."""
+    def counted(self, *, whole: bool) -> ClusterSpec:
+        """The same GPUs without places: each is a node of its own, so that a gang fits wherever enough of them
+        are free. `whole`: all of a type are one node, for policies that take turns on servers."""
+        sizes = [(model, self.of_types((model,))) for model in self.models]
+        groups = [(model, 1 if whole else count, count if whole else 1) for model, count in sizes]
         return ClusterSpec(
-            tuple(_node(model, model, self.of_types((model,)), "", 1 << 20, 1 << 60) for model in self.models)
+            tuple(
+                _node(f"{model}-{number}", model, gpus, "", 1 << 20, 1 << 60)
+                for model, nodes, gpus in groups
+                for number in range(1, nodes + 1)
+            )
         )
 
 

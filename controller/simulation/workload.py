@@ -36,8 +36,9 @@ class Workload:
         """`trace`: for messages. Raises TraceError, or SimulationError where no job can run."""
         self._trace, self._cluster, self._costs = trace, cluster, costs
         self._throughputs = throughputs
-        counting = costs.placement == "count"
-        self._ground_truth = GroundTruth(throughputs, cluster.models[0], placement_matters=not counting)
+        self._counting = costs.placement == "count"
+        truth = GroundTruth(throughputs, cluster.models[0], placement_matters=not self._counting)
+        self._ground_truth = truth
         self._largest_node = max(len(node.gpus) for node in cluster.nodes)
         self._type_of = {node.name: node.gpus[0].model for node in cluster.nodes}
         self._available: dict[tuple[str, ...], int] = {}
@@ -74,7 +75,7 @@ class Workload:
             qos=job.qos,
             request=request_text(
                 job.gpus,
-                nodes=job.nodes,
+                nodes=None if self._counting else job.nodes,
                 weight=job.weight,
                 model=model_slug(job.model) or None,
                 gpu_types=job.gpu_types,

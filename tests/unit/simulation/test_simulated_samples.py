@@ -120,10 +120,14 @@ def test_two_jobs_on_one_gpu_are_noticed() -> None:
     run_virtual(scenario())
 
 
-def test_counted_gpus_are_one_node_of_each_type() -> None:
-    counted = parse_cluster("v100:6,k80:4,v100:2", 2).counted()
-    assert [(node.name, len(node.gpus)) for node in counted.nodes] == [("v100", 8), ("k80", 4)]
-    assert counted.gpus == 12
+def test_counted_gpus_have_no_places() -> None:
+    spec = parse_cluster("v100:6,k80:4,v100:2", 2)
+    single = spec.counted(whole=False)
+    assert [len(node.gpus) for node in single.nodes] == [1] * 12
+    assert (single.of_types(("v100",)), single.of_types(("k80",)), single.models) == (8, 4, ("v100", "k80"))
+    assert len({node.name for node in single.nodes}) == 12
+    whole = spec.counted(whole=True)
+    assert [(node.gpus[0].model, len(node.gpus)) for node in whole.nodes] == [("v100", 8), ("k80", 4)]
 
 
 def test_jobs_on_one_gpu_get_parts_of_it_while_they_share_it() -> None:
