@@ -39,9 +39,12 @@ class PolicyMemory:
             self._common = {**self._common, **changes.common}
             self._journal.save_state(self._key, self._common)
         if changes.jobs:
-            notes = {**self._notes, **changes.jobs}
-            self._notes = {job_id: note for job_id, note in notes.items() if note is not None}
+            self._notes = dict(self._notes)
         for job_id, note in changes.jobs.items():
+            if note is None:
+                self._notes.pop(job_id, None)
+            else:
+                self._notes[job_id] = note
             self._journal.save_note(self._name, job_id, note)
 
     def write_anew(self) -> None:

@@ -23,6 +23,7 @@ from controller.nodes.port import NodeSample, RankSample
 from controller.observe.node_cache import Sample
 from controller.observe.rates import Rates
 from controller.observe.utilization import Utilization
+from controller.observe.versions import Versions
 
 EVERY_SECONDS = 5
 """So often a node is looked at where only figures grow."""
@@ -61,14 +62,15 @@ class Measured:
 
     def __init__(self) -> None:
         self.utilization, self.rates = Utilization(), Rates()
-        self.profiles: dict[JobId, Profile] = {}
-        self.models: dict[str, Profile] = {}
-        """What was measured of the jobs of each model; never changed, only replaced."""
+        self.profiles: Versions[JobId, Profile] = Versions()
+        self.models: Mapping[str, Profile] = {}
+        """What was measured of the jobs of each model."""
         self.version = 0
         """Grows when something changes that is known of models."""
         self._paces: dict[JobId, _Pace] = {}
-        self._looked_at: dict[str, float] = {}
-        """When each node was looked at, the one longest ago first."""
+        self._watched_at: dict[JobId, float] = {}
+        self._swept_at: dict[str, float] = {}
+        """When all jobs of a node were looked at, the node of which that is longest ago first."""
 
     def step_seconds(self, job_id: JobId) -> float | None:
         """Median time of a mini-batch on the slowest rank, when that was seen last."""
@@ -77,87 +79,91 @@ class Measured:
 
     def forget(self, job_id: JobId) -> None:
         """The job is over."""
-        self.profiles.pop(job_id, None)
+        self.profiles.pop(job_id)
         self._paces.pop(job_id, None)
+        self._watched_at.pop(job_id, None)
         self.utilization.forget(job_id)
 
-    def follow(self, answered: Set[str], differing: Set[str], scene: Scene) -> tuple[set[JobId], set[JobId]]:
+    def follow(
+        self, changed: Set[JobId], nodes: Set[str], answered: Set[str], scene: Scene
+    ) -> tuple[set[JobId], set[JobId]]:
         """Take over what nodes have just shown.
 
         Args:
-            answered: nodes that were asked.
-            differing: of these, those where not only figures grew. Others are looked at now and then.
+            changed: jobs that are not as they were, or whose control blocks are not.
+            nodes: those whose GPUs are not as they were.
+            answered: all that were asked. Where only figures grow, jobs are looked at now and then.
 
         Returns:
             Jobs whose profile is another one, and those whose step time is.
         """
-        profiles: set[JobId] = set()
-        steps: set[JobId] = set()
-        for name in self._due(answered, differing, scene.now):
-            before = self._looked_at.pop(name, None)
-            self._looked_at[name] = scene.now
+        due = self._due(nodes, answered, scene.now)
+        jobs, profiles, steps = set(changed), set[JobId](), set[JobId]()
+        for name in (*nodes, *due):
             sample = scene.samples.get(name)
-            if not isinstance(sample, NodeSample):
+            if isinstance(sample, NodeSample):
+                peaks = sample.held_bytes().items()
+                profiles |= {i for i, peak in peaks if i in scene.jobs and self._peak(i, peak)}
+                jobs.update(sample.jobs if name in due else ())
+        for job_id in jobs:
+            job, usage = scene.jobs.get(job_id), scene.usage.get(job_id)
+            if job is None or usage is None or not job.placement.allocation:
                 continue
-            for job_id, peak_bytes in sample.held_bytes().items():
-                if job_id in scene.jobs and self._peak(job_id, peak_bytes):
-                    profiles.add(job_id)
-            for job_id in sample.jobs:
-                job = scene.jobs.get(job_id)
-                if job is None or name != _home(job, name):
-                    continue  # a gang is looked at once, by the first of its nodes
-                ranks = _ranks(job, sample, scene)
-                fraction = self._watch(job, before, scene)
-                if self._profile(job_id, ranks, fraction):
-                    profiles.add(job_id)
-                if self._pace(job, ranks, scene):
-                    steps.add(job_id)
+            ranks = _ranks(job, scene)
+            if self._profile(job_id, ranks, self._watch(job, usage, scene)):
+                profiles.add(job_id)
+            if self._pace(job, usage, ranks, scene):
+                steps.add(job_id)
         for job_id in profiles:
-            self._learn(scene.jobs[job_id].request.model, self.profiles[job_id])
+            self._learn(scene.jobs[job_id].request.model, self.profiles.now[job_id])
         return profiles, steps
 
-    def _due(self, answered: Set[str], differing: Set[str], now: float) -> list[str]:
-        """Nodes to be looked at: those that differ, and of the others a part in each turn."""
-        longest_ago = islice(self._looked_at.items(), len(self._looked_at) // EVERY_SECONDS + 1)
-        due = [name for name, looked_at in longest_ago if now - looked_at >= EVERY_SECONDS]
-        return [*differing, *(name for name in due if name in answered and name not in differing)]
+    def _due(self, nodes: Set[str], answered: Set[str], now: float) -> list[str]:
+        """Nodes all of whose jobs are looked at: in each turn a part."""
+        longest_ago = islice(self._swept_at.items(), len(self._swept_at) // EVERY_SECONDS + 1)
+        due = [name for name, swept_at in longest_ago if now - swept_at >= EVERY_SECONDS]
+        for name in (*due, *(name for name in nodes if name not in self._swept_at)):
+            self._swept_at.pop(name, None)
+            self._swept_at[name] = now
+        return [name for name in due if name in answered and name not in nodes]
 
     def _peak(self, job_id: JobId, peak_bytes: int) -> bool:
-        known = self.profiles.get(job_id, UNPROFILED)
+        known = self.profiles.now.get(job_id, UNPROFILED)
         if peak_bytes <= known.peak_memory_bytes:
             return False
-        self.profiles[job_id] = replace(known, peak_memory_bytes=peak_bytes)
+        self.profiles.put(job_id, replace(known, peak_memory_bytes=peak_bytes))
         return True
 
-    def _watch(self, job: Job, before: float | None, scene: Scene) -> float | None:
+    def _watch(self, job: Job, usage: Usage, scene: Scene) -> float | None:
         """The utilisation to be stated."""
-        usage = scene.usage.get(job.id)
-        if usage is not None and _runs(job, usage) and not job.placement.shares_with:
+        before = self._watched_at.get(job.id)
+        self._watched_at[job.id] = scene.now
+        if _runs(job, usage) and not job.placement.shares_with:
             fractions = _fractions(job, scene)
             if before is not None and usage.since is not None and usage.since <= before and fractions:
                 return self.utilization.see(job.id, fractions, scene.now - before)
-        return self.profiles.get(job.id, UNPROFILED).utilization_fraction
+        return self.profiles.now.get(job.id, UNPROFILED).utilization_fraction
 
     def _profile(self, job_id: JobId, ranks: list[RankSample], utilization_fraction: float | None) -> bool:
-        known = self.profiles.get(job_id, UNPROFILED)
+        known = self.profiles.now.get(job_id, UNPROFILED)
         state_bytes = max((rank.state_bytes for rank in ranks), default=known.state_bytes)
         largest_bytes = max((rank.largest_tensor_bytes for rank in ranks), default=known.largest_tensor_bytes)
         figures = (state_bytes, largest_bytes, utilization_fraction)
         if figures == (known.state_bytes, known.largest_tensor_bytes, known.utilization_fraction):
             return False
-        self.profiles[job_id] = Profile(
+        profile = Profile(
             peak_memory_bytes=known.peak_memory_bytes,
             state_bytes=state_bytes,
             largest_tensor_bytes=largest_bytes,
             utilization_fraction=utilization_fraction,
         )
+        self.profiles.put(job_id, profile)
         return True
 
-    def _pace(self, job: Job, ranks: list[RankSample], scene: Scene) -> bool:
+    def _pace(self, job: Job, usage: Usage, ranks: list[RankSample], scene: Scene) -> bool:
         """Note the step time, and the rate of the model in the configuration that the job runs in."""
-        usage = scene.usage.get(job.id)
         step_seconds = max((rank.step_seconds for rank in ranks), default=0.0)
-        if not step_seconds or usage is None or usage.since is None or not _runs(job, usage):
+        if not step_seconds or usage.since is None or not _runs(job, usage):
             return False
         known, pace = self._paces.get(job.id), _Pace(step_seconds, usage.since, job.placement.shares_with)
         if known is not None and known.goes_on_as(pace):
@@ -188,18 +194,14 @@ def _runs(job: Job, usage: Usage) -> bool:
     return job.phase is Phase.RUNNING and not job.switching and usage.since is not None
 
 
-def _home(job: Job, name: str) -> str:
-    nodes = {gpu.node for gpu in job.placement.allocation}
-    return min(nodes) if len(nodes) > 1 else name
-
-
-def _ranks(job: Job, sample: NodeSample, scene: Scene) -> list[RankSample]:
-    names = {gpu.node for gpu in job.placement.allocation}
-    if len(names) <= 1:
-        return list(sample.jobs[job.id].ranks)
-    seen = [scene.samples.get(name) for name in sorted(names)]
-    blocks = [s.jobs.get(job.id) for s in seen if isinstance(s, NodeSample)]
-    return [rank for block in blocks if block is not None for rank in block.ranks]
+def _ranks(job: Job, scene: Scene) -> list[RankSample]:
+    """On all nodes of the job."""
+    found: list[RankSample] = []
+    for name in {gpu.node for gpu in job.placement.allocation}:
+        sample = scene.samples.get(name)
+        if isinstance(sample, NodeSample) and job.id in sample.jobs:
+            found += sample.jobs[job.id].ranks
+    return found
 
 
 def _fractions(job: Job, scene: Scene) -> list[float]:

@@ -22,10 +22,8 @@ class Differences:
 
     jobs: set[JobId]
     """Jobs whose control blocks differ."""
-    nodes: set[str]
-    """Nodes whose GPUs differ, or whose jobs."""
     gpus: set[str]
-    """Of these, those whose GPUs differ."""
+    """Nodes whose GPUs differ."""
     turned: set[str]
     """Nodes that answer again, or not any more."""
 
@@ -56,7 +54,7 @@ class NodeCache:
 
     def take(self, samples: Mapping[str, Sample]) -> Differences:
         """Take over samples. What grows as jobs run (steps, utilisation) is no difference."""
-        found = Differences(set(), set(), set(), set())
+        found = Differences(set(), set(), set())
         for name, sample in samples.items():
             before = self._samples.get(name)
             self._samples[name] = sample
@@ -65,19 +63,16 @@ class NodeCache:
             known, now = _blocks(before), _blocks(sample)
             jobs = {job_id for job_id, block in now.items() if not _same(known.get(job_id), block)}
             jobs |= known.keys() - now.keys()
+            found.jobs.update(jobs)
             facts = gpu_facts(sample)
             if before is None or isinstance(sample, NodeError) is not isinstance(before, NodeError):
                 found.turned.add(name)
             elif facts == self._facts[name]:
                 if jobs:
-                    found.nodes.add(name)
-                    found.jobs.update(jobs)
                     self._show(name, _shown(sample))
                 continue
             self._facts[name] = facts
-            found.nodes.add(name)
             found.gpus.add(name)
-            found.jobs.update(jobs)
             self._show(name, _shown(sample))
         return found
 

@@ -10,6 +10,7 @@ from heapq import heappop, heappush
 
 from controller.model import (
     ALL_CHANGED,
+    UNUSED,
     Changes,
     GpuId,
     GpuSet,
@@ -27,10 +28,11 @@ from controller.observe.identity import Identities
 from controller.observe.jobs import InFlight, changes_at, make_job
 from controller.observe.measured import Measured, Scene
 from controller.observe.memory import Memory
-from controller.observe.node_cache import NodeCache, Sample
+from controller.observe.node_cache import Differences, NodeCache, Sample
 from controller.observe.nodes import make_node, offer, trespassers
 from controller.observe.reading import RequestReader
 from controller.observe.slurm_cache import SlurmCache
+from controller.observe.versions import Versions
 from controller.slurm.port import ClusterView, JobState
 
 
@@ -52,9 +54,10 @@ class Observer:
         self.trespassers: dict[str, Mapping[int, JobId]] = {}
         """Jobs that have memory where they should have none, by node and index of the GPU."""
         self._memory, self._requests = memory, requests
-        self._made_nodes: dict[str, Node] = {}
-        self._jobs: dict[JobId, Job] = {}
-        self._usage: dict[JobId, Usage] = {}
+        self._made_nodes: Versions[str, Node] = Versions()
+        self._jobs: Versions[JobId, Job] = Versions()
+        self._usage: Versions[JobId, Usage] = Versions()
+        self._solutions: Versions[str, Solution] = Versions()
         self._gone: dict[JobId, Usage] = {}
         self._flights: Mapping[JobId, InFlight] = {}
         self._timers: list[tuple[float, JobId]] = []
@@ -65,20 +68,19 @@ class Observer:
         self._everything = True
         self._now = 0.0
         self._answered: Set[str] = frozenset()
-        self._differing: Set[str] = frozenset()
-        self._solutions: dict[str, Solution] = {}
+        self._differing = Differences(set(), set(), set())
         self._changed: set[JobId] = set()
         self._changed_nodes: set[str] = set()
 
     @property
     def jobs(self) -> Mapping[JobId, Job]:
         """As they are now: between `take` and `snapshot` without whom they share GPUs with."""
-        return self._jobs
+        return self._jobs.now
 
     @property
     def made_nodes(self) -> Mapping[str, Node]:
         """As they are now."""
-        return self._made_nodes
+        return self._made_nodes.now
 
     def expect(self, job_ids: Set[JobId]) -> None:
         """A plan names these: they count as changed in the next snapshot, whatever became of it."""
@@ -104,7 +106,7 @@ class Observer:
         """Take over what the adapters answered. Cost: what changed, and the comparison of the answers."""
         slurm_jobs, slurm_nodes = self.slurm.take(view)
         differing = self.nodes.take(samples)
-        removed = slurm_nodes - self.slurm.nodes.keys()
+        removed = {name for name in slurm_nodes if name not in self.slurm.nodes}
         if removed:
             self.nodes.keep(self.slurm.nodes)
         jobs = slurm_jobs | differing.jobs | self._named | self._due(now)
@@ -115,13 +117,13 @@ class Observer:
         for job_id in slurm_jobs:
             nodes |= self.nodes.showing(job_id)
         if self._everything:
-            jobs |= {*self.slurm.jobs, *self._jobs, *self._memory.known()}
+            jobs |= {*self.slurm.jobs, *self.jobs, *self._memory.known()}
             nodes |= self.slurm.nodes.keys()
         self._now, self._flights = now, in_flight
-        self._answered, self._differing = samples.keys(), differing.nodes
+        self._answered, self._differing = samples.keys(), differing
         self.looked_at, self._changed, self._gone = set(), set(), {}
         self._look(jobs | self._memory.take_changed())
-        self._changed |= self._named & self._jobs.keys()
+        self._changed |= self._named & self.jobs.keys()
         self._named = frozenset()
         self._changed_nodes = {name for name in nodes if self._look_at_node(name)}
 
@@ -131,13 +133,15 @@ class Observer:
         Args:
             solved: solutions since the snapshot before, by the names of their problems.
         """
-        self._solutions.update(solved)
+        for name, solution in solved.items():
+            self._solutions.put(name, solution)
         self._look(self._memory.take_changed())
-        for job_id, others in self._sharing.follow(self._changed, self._jobs).items():
-            self._jobs[job_id] = _sharing(self._jobs[job_id], others)
+        for job_id, others in self._sharing.follow(self._changed, self.jobs).items():
+            self._jobs.put(job_id, _sharing(self.jobs[job_id], others))
             self._changed.add(job_id)
-        scene = Scene(self._jobs, self._usage, self._made_nodes, self.nodes.samples, self._now)
-        profiles, steps = self.measured.follow(self._answered, self._differing, scene)
+        scene = Scene(self.jobs, self._usage.now, self.made_nodes, self.nodes.samples, self._now)
+        looked_at = self._changed | self._differing.jobs
+        profiles, steps = self.measured.follow(looked_at, self._differing.gpus, self._answered, scene)
         self._changed |= profiles
         self.looked_at |= profiles | steps
         changes = Changes(frozenset(self._changed), frozenset(self._changed_nodes), frozenset(solved))
@@ -145,13 +149,13 @@ class Observer:
             changes, self._everything = ALL_CHANGED, False
         return Snapshot(
             time=self._now,
-            nodes=dict(self._made_nodes),
-            jobs=dict(self._jobs),
-            usage={**self._usage, **self._gone},
-            profiles=dict(self.measured.profiles),
+            nodes=self._made_nodes.show(),
+            jobs=self._jobs.show(),
+            usage={**self._usage.show(), **self._gone} if self._gone else self._usage.show(),
+            profiles=self.measured.profiles.show(),
             rates=self.measured.rates.table,
             models=self.measured.models,
-            solutions=dict(self._solutions),
+            solutions=self._solutions.show(),
             changed=changes,
         )
 
@@ -161,13 +165,13 @@ class Observer:
         """Look at these jobs anew."""
         for job_id in job_ids:
             self.looked_at.add(job_id)
-            before, job = self._jobs.get(job_id), self._make(job_id)
+            before, job = self.jobs.get(job_id), self._make(job_id)
             if job is None:
                 self._changes_at.pop(job_id, None)
                 if before is not None:
                     self._changed.add(job_id)
-                    self._gone[job_id] = self._usage.pop(job_id)
-                    del self._jobs[job_id]
+                    self._gone[job_id] = self._usage.pop(job_id) or UNUSED
+                    self._jobs.pop(job_id)
                 if job_id not in self.slurm.jobs:
                     self.measured.forget(job_id)
                     self._requests.forget(job_id)
@@ -177,8 +181,11 @@ class Observer:
             if before is not None and before.placement.gpus == job.placement.gpus:
                 # With whom it shares them is noted apart.
                 job = _sharing(job, before.placement.shares_with)
-            if before != job or self._usage.get(job_id) != memory.usage:
-                self._jobs[job_id], self._usage[job_id] = job, memory.usage
+            if before != job:
+                self._jobs.put(job_id, job)
+                self._changed.add(job_id)
+            if self._usage.now.get(job_id) != memory.usage:
+                self._usage.put(job_id, memory.usage)
                 self._changed.add(job_id)
 
     def _make(self, job_id: JobId) -> Job | None:
@@ -228,17 +235,19 @@ class Observer:
 
     def _look_at_node(self, name: str) -> bool:
         """Make it anew; whether it offers other GPUs than before."""
-        seen, before = self.slurm.nodes.get(name), self._made_nodes.pop(name, None)
+        seen, before = self.slurm.nodes.get(name), self.made_nodes.get(name)
+        if seen is None:
+            self._made_nodes.pop(name)
+            self.trespassers.pop(name, None)
+            return before is not None
         sample = self.nodes.samples.get(name)
-        node = None
-        if seen is not None:
-            node = self._made_nodes[name] = make_node(seen, sample, self.slurm.jobs)
-        if isinstance(sample, NodeSample) or seen is None:
-            found = trespassers(sample, self.slurm.jobs) if isinstance(sample, NodeSample) else {}
-            if found:
+        node = make_node(seen, sample, self.slurm.jobs)
+        if isinstance(sample, NodeSample):  # else what the node said last stands
+            self.trespassers.pop(name, None)
+            if any(not gpu.healthy for gpu in node.gpus) and (found := trespassers(sample, self.slurm.jobs)):
                 self.trespassers[name] = found
-            else:
-                self.trespassers.pop(name, None)
+        if node != before:
+            self._made_nodes.put(name, node)
         return offer(node) != offer(before)
 
 
