@@ -15,7 +15,7 @@ from controller.checks.slurm_options import RESTART
 from controller.slurm import replies
 from controller.slurm.gres import node_gpus, parse_gres
 from controller.slurm.port import SlurmGpu
-from controller.slurm.records import NodeRecord
+from controller.slurm.raw import NodeRecord
 from controller.slurm.states import node_up
 
 

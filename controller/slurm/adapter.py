@@ -19,8 +19,8 @@ from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from controller.model import GpuSet, JobId
 from controller.slurm.gres import bound_request
 from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
+from controller.slurm.raw import JobRecord
 from controller.slurm.records import (
-    JobRecord,
     array_rooms,
     array_tasks,
     original_request,

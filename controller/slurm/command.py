@@ -14,7 +14,8 @@ from controller.errors import ClusterRefused, UnknownJob
 from controller.model import GpuId, JobId
 from controller.slurm import replies
 from controller.slurm.commands import run
-from controller.slurm.records import JobRecord, array_tasks, shares_record
+from controller.slurm.raw import JobRecord
+from controller.slurm.records import array_tasks, shares_record
 from controller.slurm.transport import BindChange, Load, UnbindChange
 
 log = logging.getLogger(__name__)

@@ -31,6 +31,10 @@ class JobState(str, enum.Enum):
     ENDED = "ENDED"
 
 
+ALLOCATED = frozenset({JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
+"""States in which a job has nodes."""
+
+
 @value
 class SlurmGpu:
     """One GPU of a node as Slurm's GRES configuration names it: type `<model>_<index>`."""

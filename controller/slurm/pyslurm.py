@@ -3,7 +3,8 @@
 
 pyslurm runs in worker processes (see `pyslurm_worker` for why). What pyslurm 25.11 cannot say (change a job's
 number of nodes, clear a field, split an array, requeue only what still runs, which GPU an ordinary job
-holds) goes through Slurm's commands; all of that is rare.
+holds) goes through Slurm's commands; all of that is rare. So does a hold: pyslurm's hold(mode="user") follows
+a null pointer, its plain hold looks like an administrator's.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from typing import Any
 from controller.errors import ClusterUnavailable, SettingsError, UnknownJob
 from controller.model import GpuId, JobId
 from controller.slurm.command import CommandTransport
-from controller.slurm.records import JobRecord, NodeRecord
+from controller.slurm.raw import JobRecord, NodeRecord
 from controller.slurm.slurm_errors import error_of_number
-from controller.slurm.transport import BindChange, Load, UnbindChange
+from controller.slurm.transport import BindChange, Load
 
 log = logging.getLogger(__name__)
 
@@ -45,20 +46,20 @@ def require_pyslurm() -> None:
         )
 
 
-class PyslurmTransport:
-    """Implements `Transport` with pyslurm."""
+class PyslurmTransport(CommandTransport):
+    """Implements `Transport` with pyslurm; what it cannot do is left to the commands."""
 
     def __init__(self, workers: int = WORKERS) -> None:
+        super().__init__()
         self._idle = [_Worker() for _ in range(workers)]
         self._all = tuple(self._idle)
         self._turn = asyncio.Semaphore(workers)
-        self._commands = CommandTransport()
         self._whole_gpus: dict[tuple[int, int], frozenset[GpuId]] = {}
 
     async def load(self) -> Load:
         jobs, nodes, whole = await self._call("load", what="reading jobs and nodes")
         records = tuple(JobRecord._make(job) for job in jobs)
-        self._commands.remember(records, all_jobs=True)
+        self.remember(records, all_jobs=True)
         return Load(
             jobs=records,
             nodes=tuple(NodeRecord._make(node) for node in nodes),
@@ -69,7 +70,7 @@ class PyslurmTransport:
         """The GPUs that jobs, given as (id, start time), hold whole. Asked once per job: it never changes."""
         if new := [key for key in jobs if key not in self._whole_gpus]:
             found: dict[int, set[GpuId]] = {}
-            for gpu, job_id in (await self._commands.whole_gpus([JobId(id_) for id_, _ in new])).items():
+            for gpu, job_id in (await self.whole_gpus([JobId(id_) for id_, _ in new])).items():
                 found.setdefault(job_id, set()).add(gpu)
             self._whole_gpus.update({key: frozenset(found[key[0]]) for key in new if key[0] in found})
         self._whole_gpus = {key: self._whole_gpus[key] for key in jobs if key in self._whole_gpus}
@@ -80,41 +81,25 @@ class PyslurmTransport:
         if found is None:
             raise UnknownJob(f"job {job_id}: Slurm does not know it (any more)")
         record = JobRecord._make(found)
-        self._commands.remember([record])
+        self.remember([record])
         return record
 
     async def bind(self, job_id: JobId, change: BindChange) -> None:
         if change.resize:
-            await self._commands.bind(job_id, change)
+            await super().bind(job_id, change)
             return
         request = change.request
         what = f"binding job {job_id}"
         await self._call("bind", job_id, dict(request.shards), list(request.nodes), what=what, job_id=job_id)
 
-    async def unbind(self, job_id: JobId, change: UnbindChange) -> None:
-        await self._commands.unbind(job_id, change)
-
     async def release(self, job_id: JobId) -> None:
         await self._call("release", job_id, what=f"releasing job {job_id}", job_id=job_id)
-
-    async def hold(self, job_id: JobId) -> None:
-        # pyslurm's hold(mode="user") follows a null pointer; its plain hold looks like an administrator's.
-        await self._commands.hold(job_id)
-
-    async def split(self, array_id: JobId, tasks: Sequence[int]) -> None:
-        await self._commands.split(array_id, tasks)
 
     async def suspend(self, job_id: JobId) -> None:
         await self._call("suspend", job_id, what=f"suspending job {job_id}", job_id=job_id)
 
     async def resume(self, job_id: JobId) -> None:
         await self._call("resume", job_id, what=f"resuming job {job_id}", job_id=job_id)
-
-    async def requeue_hold(self, job_id: JobId) -> None:
-        await self._commands.requeue_hold(job_id)
-
-    async def end(self, job_id: JobId, reason: str) -> None:
-        await self._commands.end(job_id, reason)
 
     async def close(self) -> None:
         await asyncio.gather(*(worker.close() for worker in self._all))

@@ -21,58 +21,11 @@ import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-JOB_FIELDS = (
-    "id",
-    "uid",
-    "user",
-    "name",
-    "account",
-    "partition",
-    "qos",
-    "state",
-    "reason",
-    "priority",
-    "dependency",
-    "begin_time",
-    "submit_time",
-    "start_time",
-    "end_time",
-    "request",
-    "gres",
-    "nodes",
-    "required_nodes",
-    "excluded_nodes",
-    "min_nodes",
-    "max_nodes",
-    "cpus",
-    "memory_per_node_mib",
-    "restarts",
-    "exit_code",
-    "exit_signal",
-    "array_job_id",
-    "array_task_id",
-    "array_tasks",
-    "array_limit",
-)
-"""In the order of `JobRecord`, which is not imported: it would bring pydantic into each worker."""
-
-NODE_FIELDS = (
-    "name",
-    "address",
-    "state",
-    "reason",
-    "gres",
-    "gres_used",
-    "cpus",
-    "memory_mib",
-    "memory_allocated_mib",
-    "features",
-)
+from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
 
 UNREADABLE = "(pyslurm cannot read it)"
 """Instead of a GRES text. It does not parse: that is reported, and the job or node counts as without GPUs."""
 
-_PREFIX = "gandiva:"
 _ALLOCATED = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"}
 )
@@ -144,61 +97,61 @@ def _gres(record: Any, field: str) -> str:
         return UNREADABLE
 
 
-def _job(job: Any) -> tuple[Any, ...]:
-    uid = _number(job.user_id)
+def _job(job: Any) -> JobRecord:
     min_nodes = _number(job.num_nodes)
     array_job_id = _number(job.array_id)
     array_tasks = job.array_tasks_waiting or ""
     task = job.array_task_id
     if not isinstance(task, int):  # pyslurm gives None for task 0 as well as for no task
         task = 0 if array_job_id and not array_tasks else -1
-    dependencies = job.dependencies
-    return (
-        job.id,
-        uid,
-        _user(uid),
-        _text(job, "name"),
-        job.account or "",
-        job.partition or "",
-        job.qos or "",
-        (job.state,),
-        job.state_reason or "",
-        _number(job.priority),
-        str(dependencies) if dependencies else "",
-        _number(job.eligible_time),
-        _number(job.submit_time),
-        _number(job.start_time),
-        _number(job.end_time),
-        _text(job, "admin_comment"),
-        _gres(job, "gres_per_node"),
-        job.allocated_nodes or "",
-        job.required_nodes or "",
-        job.excluded_nodes or "",
-        min_nodes,
-        _number(job.max_nodes),
-        _number(job.cpus),
-        _memory_per_node_mib(job, max(min_nodes, 1)),
-        _number(job.requeue_count),
-        *_exit(job),
-        array_job_id,
-        task,
-        array_tasks,
-        _number(job.array_tasks_parallel),
+    exit_code, exit_signal = _exit(job)
+    return JobRecord(
+        id=job.id,
+        uid=_number(job.user_id),
+        user=_user(_number(job.user_id)),
+        name=_text(job, "name"),
+        account=job.account or "",
+        partition=job.partition or "",
+        qos=job.qos or "",
+        state=(job.state,),
+        reason=job.state_reason or "",
+        priority=_number(job.priority),
+        dependency=str(job.dependencies or ""),
+        begin_time=_number(job.eligible_time),
+        submit_time=_number(job.submit_time),
+        start_time=_number(job.start_time),
+        end_time=_number(job.end_time),
+        request=_text(job, "admin_comment"),
+        gres=_gres(job, "gres_per_node"),
+        nodes=job.allocated_nodes or "",
+        required_nodes=job.required_nodes or "",
+        excluded_nodes=job.excluded_nodes or "",
+        min_nodes=min_nodes,
+        max_nodes=_number(job.max_nodes),
+        cpus=_number(job.cpus),
+        memory_per_node_mib=_memory_per_node_mib(job, max(min_nodes, 1)),
+        restarts=_number(job.requeue_count),
+        exit_code=exit_code,
+        exit_signal=exit_signal,
+        array_job_id=array_job_id,
+        array_task_id=task,
+        array_tasks=array_tasks,
+        array_limit=_number(job.array_tasks_parallel),
     )
 
 
-def _node(node: Any) -> tuple[Any, ...]:
-    return (
-        node.name,
-        node.address or node.hostname or "",
-        tuple((node.state or "").split("+")),
-        node.reason or "",
-        _gres(node, "configured_gres"),
-        "",
-        _number(node.effective_cpus),
-        max(_number(node.real_memory) - _number(node.memory_reserved_for_system), 0),
-        _number(node.allocated_memory),
-        tuple(node.active_features or ()),
+def _node(node: Any) -> NodeRecord:
+    return NodeRecord(
+        name=node.name,
+        address=node.address or node.hostname or "",
+        state=tuple((node.state or "").split("+")),
+        reason=node.reason or "",
+        gres=_gres(node, "configured_gres"),
+        gres_used="",
+        cpus=_number(node.effective_cpus),
+        memory_mib=max(_number(node.real_memory) - _number(node.memory_reserved_for_system), 0),
+        memory_allocated_mib=_number(node.allocated_memory),
+        features=tuple(node.active_features or ()),
     )
 
 
@@ -219,26 +172,28 @@ def _load(pyslurm: Any) -> tuple[Any, ...]:
     whole = []
     for cluster in pyslurm.Jobs.load().data.values():
         for job in cluster.values():
-            if _text(job, "admin_comment").startswith(_PREFIX):
-                jobs.append(_job(job))
+            if _text(job, "admin_comment").startswith(PREFIX):
+                jobs.append(tuple(_job(job)))
             if job.state in _ALLOCATED:
                 key = (job.id, _number(job.start_time))
                 if _holds_whole_gpus(job, key):
                     whole.append(key)
     if len(_whole_gpu) > 100_000:
         _whole_gpu.clear()
-    nodes = [_node(node) for cluster in pyslurm.Nodes.load().data.values() for node in cluster.values()]
+    nodes = [
+        tuple(_node(node)) for cluster in pyslurm.Nodes.load().data.values() for node in cluster.values()
+    ]
     return tuple(jobs), tuple(nodes), tuple(whole)
 
 
 def _one_job(pyslurm: Any, job_id: int) -> tuple[Any, ...] | None:
     job = pyslurm.Job.load(job_id)
     if job.id == job_id:
-        return _job(job)
+        return tuple(_job(job))
     # The id of an array stands for all its tasks, and pyslurm takes the first it gets.
     for cluster in pyslurm.Jobs.load().data.values():
         if job_id in cluster:
-            return _job(cluster[job_id])
+            return tuple(_job(cluster[job_id]))
     return None
 
 

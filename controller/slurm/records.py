@@ -1,9 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Jobs and nodes as any adapter reads them from Slurm, and what the controller makes of them.
-
-An adapter fills in the records; the functions here turn them into the port's types. So all adapters mean
-the same by `held`, `eligible` or `up`.
-"""
+"""What the controller makes of the records that any adapter fills in: the port's types. So all adapters mean
+the same by `held`, `eligible` or `up`."""
 
 from __future__ import annotations
 
@@ -14,7 +11,6 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
@@ -28,89 +24,17 @@ from controller.slurm.gres import (
     shard_indices,
 )
 from controller.slurm.hostlist import expand
-from controller.slurm.port import JobState, SlurmJob, SlurmNode
+from controller.slurm.port import ALLOCATED, JobState, SlurmJob, SlurmNode
+from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
 from controller.slurm.states import begin_reached, held_by_other, job_state, node_up, state_name
 
 log = logging.getLogger(__name__)
-
-PREFIX = "gandiva:"
-"""What `admin_comment` starts with in our jobs, and in no others: users cannot write it."""
 
 _MIB = 2**20
 _OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
 _CUT_SHORT = "..."
 """Ends a list of array tasks of more than 64 bytes (SLURM_BITSTR_LEN); the number before it may be cut."""
 _OVER = frozenset({JobState.COMPLETING, JobState.ENDED})
-_ALLOCATED = frozenset({JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
-
-
-class JobRecord(NamedTuple):
-    """A job as Slurm says it, in plain types. Times are seconds since the epoch, 0: not set."""
-
-    id: int
-    uid: int
-    user: str
-    name: str
-    account: str
-    partition: str
-    qos: str
-    state: tuple[str, ...]
-    """Base state and flags, or just the one word that slurmctld would show."""
-    reason: str
-    priority: int
-    dependency: str
-    """Not yet fulfilled dependencies."""
-    begin_time: int
-    submit_time: int
-    start_time: int
-    end_time: int
-    request: str
-    """`admin_comment`."""
-    gres: str
-    """GRES asked for per node (`tres_per_node`)."""
-    nodes: str
-    """Allocated nodes, a host list."""
-    required_nodes: str
-    excluded_nodes: str
-    min_nodes: int
-    max_nodes: int
-    """0: no limit."""
-    cpus: int
-    memory_per_node_mib: int
-    restarts: int
-    exit_code: int
-    exit_signal: int
-    array_job_id: int
-    """0: not part of an array."""
-    array_task_id: int
-    """-1: none, or the record of all tasks that are still pending."""
-    array_tasks: str
-    """Tasks that share this record, such as `0-5,9`; empty for a single task."""
-    array_limit: int
-    """How many tasks of the array may run at once; 0: any."""
-
-    @property
-    def is_gandiva(self) -> bool:
-        return self.request.startswith(PREFIX)
-
-
-class NodeRecord(NamedTuple):
-    """A node as Slurm says it, in plain types."""
-
-    name: str
-    address: str
-    state: tuple[str, ...]
-    reason: str
-    gres: str
-    """Configured."""
-    gres_used: str
-    """Empty where the adapter does not know."""
-    cpus: int
-    """Those that jobs can get."""
-    memory_mib: int
-    """What jobs can get, in all."""
-    memory_allocated_mib: int
-    features: tuple[str, ...]
 
 
 class Original(BaseModel):
@@ -161,7 +85,7 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
     if state is None:
         log.warning("job %d is in states %s, unknown here: taken as COMPLETING", record.id, record.state)
         state = JobState.COMPLETING
-    allocated = state in _ALLOCATED
+    allocated = state in ALLOCATED
     nodes = host_names(record.nodes) if allocated or state is JobState.ENDED else ()
     pending = state is JobState.PENDING
     held = pending and record.priority == 0

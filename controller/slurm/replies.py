@@ -11,16 +11,15 @@ import json
 from collections.abc import Iterable
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from controller.errors import ClusterUnavailable
 from controller.model import GpuId, JobId
 from controller.slurm.gres import gpu_indices, parse_gres, tres_memory_mib
-from controller.slurm.port import JobState
-from controller.slurm.records import PREFIX, JobRecord, NodeRecord, host_names
+from controller.slurm.port import ALLOCATED
+from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
+from controller.slurm.records import host_names
 from controller.slurm.states import job_state
-
-_ALLOCATED = frozenset({JobState.CONFIGURING, JobState.RUNNING, JobState.SUSPENDED, JobState.COMPLETING})
 
 
 def _number(value: Any) -> Any:
@@ -29,10 +28,10 @@ def _number(value: Any) -> Any:
     return 0 if value is None else value
 
 
-def _optional_number(value: Any) -> Any:
+def _task(value: Any) -> Any:
     if isinstance(value, dict):
-        return value.get("number") if value.get("set") else None
-    return value
+        value = value.get("number") if value.get("set") else None
+    return -1 if value is None else value
 
 
 def _words(value: Any) -> Any:
@@ -40,97 +39,66 @@ def _words(value: Any) -> Any:
 
 
 _Int = Annotated[int, BeforeValidator(_number)]
-_OptionalInt = Annotated[int | None, BeforeValidator(_optional_number)]
+_Task = Annotated[int, BeforeValidator(_task)]
 _Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 
 
-class _Signal(BaseModel):
-    id: _Int = 0
-
-
-class _ExitCode(BaseModel):
-    return_code: _Int = 0
-    signal: _Signal = _Signal()
-
-
 class _Job(BaseModel):
+    """A job under the names of `JobRecord`."""
+
     model_config = ConfigDict(extra="ignore")
 
-    job_id: int
-    user_id: int
-    user_name: str = ""
+    id: int = Field(alias="job_id")
+    uid: int = Field(alias="user_id")
+    user: str = Field("", alias="user_name")
     name: str = ""
     account: str = ""
     partition: str = ""
     qos: str = ""
-    job_state: _Words
+    state: _Words = Field(alias="job_state")
     state_reason: str = ""
     state_description: str = ""
     priority: _Int = 0
     dependency: str = ""
-    eligible_time: _Int = 0
+    begin_time: _Int = Field(0, alias="eligible_time")
     submit_time: _Int = 0
     start_time: _Int = 0
     end_time: _Int = 0
-    admin_comment: str = ""
-    tres_per_node: str = ""
+    request: str = Field("", alias="admin_comment")
+    gres: str = Field("", alias="tres_per_node")
     tres_req_str: str = ""
     tres_alloc_str: str = ""
     nodes: str = ""
     required_nodes: str = ""
     excluded_nodes: str = ""
-    node_count: _Int = 0
+    min_nodes: _Int = Field(0, alias="node_count")
     max_nodes: _Int = 0
     cpus: _Int = 0
     memory_per_node: _Int = 0
-    restart_cnt: int = 0
-    exit_code: _ExitCode = _ExitCode()
+    restarts: int = Field(0, alias="restart_cnt")
+    exit_code: _Int = Field(0, validation_alias=AliasPath("exit_code", "return_code"))
+    exit_signal: _Int = Field(0, validation_alias=AliasPath("exit_code", "signal", "id"))
     array_job_id: _Int = 0
-    array_task_id: _OptionalInt = None
-    array_task_string: str = ""
-    array_max_tasks: _Int = 0
+    array_task_id: _Task = -1
+    array_tasks: str = Field("", alias="array_task_string")
+    array_limit: _Int = Field(0, alias="array_max_tasks")
     gres_detail: list[str] = Field(default_factory=list)
 
-    def record(self) -> JobRecord:
-        node_count = max(self.node_count, 1)
+    @property
+    def reason(self) -> str:
+        return self.state_description or self.state_reason
+
+    @property
+    def memory_per_node_mib(self) -> int:
         total_mib = tres_memory_mib(self.tres_alloc_str or self.tres_req_str)
-        return JobRecord(
-            id=self.job_id,
-            uid=self.user_id,
-            user=self.user_name,
-            name=self.name,
-            account=self.account,
-            partition=self.partition,
-            qos=self.qos,
-            state=self.job_state,
-            reason=self.state_description or self.state_reason,
-            priority=self.priority,
-            dependency=self.dependency,
-            begin_time=self.eligible_time,
-            submit_time=self.submit_time,
-            start_time=self.start_time,
-            end_time=self.end_time,
-            request=self.admin_comment,
-            gres=self.tres_per_node,
-            nodes=self.nodes,
-            required_nodes=self.required_nodes,
-            excluded_nodes=self.excluded_nodes,
-            min_nodes=self.node_count,
-            max_nodes=self.max_nodes,
-            cpus=self.cpus,
-            memory_per_node_mib=self.memory_per_node if total_mib is None else total_mib // node_count,
-            restarts=self.restart_cnt,
-            exit_code=self.exit_code.return_code,
-            exit_signal=self.exit_code.signal.id,
-            array_job_id=self.array_job_id,
-            array_task_id=-1 if self.array_task_id is None else self.array_task_id,
-            array_tasks=self.array_task_string,
-            array_limit=self.array_max_tasks,
-        )
+        return self.memory_per_node if total_mib is None else total_mib // max(self.min_nodes, 1)
+
+    def record(self) -> JobRecord:
+        return JobRecord._make(getattr(self, field) for field in JobRecord._fields)
 
     def whole_gpus(self) -> Iterable[GpuId]:
         """The GPUs it holds as GRES `gpu`. Raises ValueError."""
-        if job_state(self.job_state) in _ALLOCATED:
+        if job_state(self.state) in ALLOCATED:
             # One detail per allocated node, in the order of the node list.
             for node, detail in zip(host_names(self.nodes), self.gres_detail, strict=False):
                 for index in gpu_indices(parse_gres(detail)):
@@ -182,7 +150,7 @@ def gandiva_jobs(reply: str, what: str) -> tuple[tuple[JobRecord, ...], dict[Gpu
             if not ours and not item.get("gres_detail"):
                 continue
             job = _Job.model_validate(item)
-            whole.update(dict.fromkeys(job.whole_gpus(), JobId(job.job_id)))
+            whole.update(dict.fromkeys(job.whole_gpus(), JobId(job.id)))
             if ours:
                 records.append(job.record())
     except ValueError as error:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from controller.model import GpuId, JobId
 from controller.slurm.gres import BoundRequest
-from controller.slurm.records import JobRecord, NodeRecord
+from controller.slurm.raw import JobRecord, NodeRecord
 
 
 @dataclass(frozen=True, slots=True)

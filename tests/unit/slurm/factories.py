@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.slurm.records import JobRecord, NodeRecord
+from controller.slurm.raw import JobRecord, NodeRecord
 
 REQUEST = 'gandiva:{"v":1,"gpus_per_node":2,"nodes":1,"weight":1,"site":{}}'
 

@@ -15,7 +15,7 @@ from controller.model import GpuId, JobId
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.adapter import MAX_WAITING_TASKS, REVOKED_SECONDS, SlurmCluster
 from controller.slurm.port import ClusterPort, JobState
-from controller.slurm.records import JobRecord
+from controller.slurm.raw import JobRecord
 from controller.slurm.states import REQUEUED_HELD
 from controller.slurm.transport import BindChange, Load, UnbindChange
 from tests.unit.slurm.factories import REQUEST, job_record, node_record, running_record
