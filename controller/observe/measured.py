@@ -70,7 +70,7 @@ class Measured:
         self._paces: dict[JobId, _Pace] = {}
         self._watched_at: dict[JobId, float] = {}
         self._swept_at: dict[str, float] = {}
-        """When all jobs of a node were looked at, the node of which that is longest ago first."""
+        """When all jobs of a node were looked at, the longest ago first."""
 
     def step_seconds(self, job_id: JobId) -> float | None:
         """Median time of a mini-batch on the slowest rank, when that was seen last."""
@@ -91,20 +91,21 @@ class Measured:
 
         Args:
             changed: jobs that are not as they were, or whose control blocks are not.
-            nodes: those whose GPUs are not as they were.
+            nodes: those whose GPUs are not as they were, or have more memory in use than before.
             answered: all that were asked. Where only figures grow, jobs are looked at now and then.
 
         Returns:
             Jobs whose profile is another one, and those whose step time is.
         """
-        due = self._due(nodes, answered, scene.now)
+        due = self._due(answered, scene.now)
         jobs, profiles, steps = set(changed), set[JobId](), set[JobId]()
-        for name in (*nodes, *due):
-            sample = scene.samples.get(name)
-            if isinstance(sample, NodeSample):
+        for name in nodes:
+            if isinstance(sample := scene.samples.get(name), NodeSample):
                 peaks = sample.held_bytes().items()
                 profiles |= {i for i, peak in peaks if i in scene.jobs and self._peak(i, peak)}
-                jobs.update(sample.jobs if name in due else ())
+        for name in due:
+            if isinstance(sample := scene.samples.get(name), NodeSample):
+                jobs.update(sample.jobs)
         for job_id in jobs:
             job, usage = scene.jobs.get(job_id), scene.usage.get(job_id)
             if job is None or usage is None or not job.placement.allocation:
@@ -118,14 +119,18 @@ class Measured:
             self._learn(scene.jobs[job_id].request.model, self.profiles.now[job_id])
         return profiles, steps
 
-    def _due(self, nodes: Set[str], answered: Set[str], now: float) -> list[str]:
-        """Nodes all of whose jobs are looked at: in each turn a part."""
-        longest_ago = islice(self._swept_at.items(), len(self._swept_at) // EVERY_SECONDS + 1)
-        due = [name for name, swept_at in longest_ago if now - swept_at >= EVERY_SECONDS]
-        for name in (*due, *(name for name in nodes if name not in self._swept_at)):
-            self._swept_at.pop(name, None)
+    def _due(self, answered: Set[str], now: float) -> list[str]:
+        """Nodes all of whose jobs are looked at: in each turn a part, those first of which that is longest
+        ago."""
+        for name in answered:
+            self._swept_at.setdefault(name, now)
+        part = len(self._swept_at) // EVERY_SECONDS + 1
+        candidates = list(answered if len(answered) <= part else islice(self._swept_at, part))
+        due = [name for name in candidates if now - self._swept_at[name] >= EVERY_SECONDS]
+        for name in due:
+            del self._swept_at[name]
             self._swept_at[name] = now
-        return [name for name in due if name in answered and name not in nodes]
+        return due
 
     def _peak(self, job_id: JobId, peak_bytes: int) -> bool:
         known = self.profiles.now.get(job_id, UNPROFILED)

@@ -24,6 +24,8 @@ class Differences:
     """Jobs whose control blocks differ."""
     gpus: set[str]
     """Nodes whose GPUs differ."""
+    grown: set[str]
+    """Nodes with a GPU that has more memory in use than ever since its processes are those that it has."""
     turned: set[str]
     """Nodes that answer again, or not any more."""
 
@@ -34,6 +36,8 @@ class NodeCache:
     def __init__(self) -> None:
         self._samples: dict[str, Sample] = {}
         self._facts: dict[str, tuple[object, ...]] = {}
+        self._most: dict[str, list[int]] = {}
+        """The most memory that was in use on each GPU."""
         self._jobs: dict[str, set[JobId]] = {}
         """Jobs with a control block or memory on each node."""
         self._showing: dict[JobId, set[str]] = {}
@@ -54,7 +58,7 @@ class NodeCache:
 
     def take(self, samples: Mapping[str, Sample]) -> Differences:
         """Take over samples. What grows as jobs run (steps, utilisation) is no difference."""
-        found = Differences(set(), set(), set())
+        found = Differences(set(), set(), set(), set())
         for name, sample in samples.items():
             before = self._samples.get(name)
             self._samples[name] = sample
@@ -68,11 +72,14 @@ class NodeCache:
             if before is None or isinstance(sample, NodeError) is not isinstance(before, NodeError):
                 found.turned.add(name)
             elif facts == self._facts[name]:
+                if self._grow(name, sample):
+                    found.grown.add(name)
                 if jobs:
                     self._show(name, _shown(sample))
                 continue
             self._facts[name] = facts
             found.gpus.add(name)
+            self._most[name] = _used(sample)
             self._show(name, _shown(sample))
         return found
 
@@ -81,7 +88,15 @@ class NodeCache:
         for name in [name for name in self._samples if name not in names]:
             del self._samples[name]
             self._facts.pop(name, None)
+            self._most.pop(name, None)
             self._show(name, set())
+
+    def _grow(self, name: str, sample: Sample) -> bool:
+        most, used = self._most[name], _used(sample)
+        if not any(now > before for before, now in zip(most, used, strict=True)):
+            return False
+        self._most[name] = [max(pair) for pair in zip(most, used, strict=True)]
+        return True
 
     def _show(self, name: str, now: set[JobId]) -> None:
         before = self._jobs.get(name, set())
@@ -97,6 +112,10 @@ class NodeCache:
 
 def _blocks(sample: Sample | None) -> Mapping[JobId, NodeJob]:
     return sample.jobs if isinstance(sample, NodeSample) else {}
+
+
+def _used(sample: Sample) -> list[int]:
+    return [gpu.memory_used_bytes for gpu in sample.gpus] if isinstance(sample, NodeSample) else []
 
 
 def _same(a: NodeJob | None, b: NodeJob) -> bool:

@@ -68,7 +68,7 @@ class Observer:
         self._everything = True
         self._now = 0.0
         self._answered: Set[str] = frozenset()
-        self._differing = Differences(set(), set(), set())
+        self._differing = Differences(set(), set(), set(), set())
         self._changed: set[JobId] = set()
         self._changed_nodes: set[str] = set()
 
@@ -141,7 +141,8 @@ class Observer:
             self._changed.add(job_id)
         scene = Scene(self.jobs, self._usage.now, self.made_nodes, self.nodes.samples, self._now)
         looked_at = self._changed | self._differing.jobs
-        profiles, steps = self.measured.follow(looked_at, self._differing.gpus, self._answered, scene)
+        nodes = self._differing.gpus | self._differing.grown
+        profiles, steps = self.measured.follow(looked_at, nodes, self._answered, scene)
         self._changed |= profiles
         self.looked_at |= profiles | steps
         changes = Changes(frozenset(self._changed), frozenset(self._changed_nodes), frozenset(solved))
