@@ -7,10 +7,12 @@ A source that does not answer becomes a finding, and does not delay the others.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import functools
 import socket
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -90,21 +92,15 @@ async def _this_host(request: Request, settings: Settings, host: str) -> list[Fi
             return [Subject(settings.api_url, "API").error(str(failure), "see the message")]
         return controller.judge_api(settings.api_url, request.deadline_seconds * 0.8, token)
 
-    def journal() -> Iterable[Finding]:
-        return controller.judge_journal(settings.journal.path)
-
-    def permissions() -> Iterable[Finding]:
-        return files.judge_permissions(settings, request.settings_path, request.user, host)
-
-    def client() -> Iterable[Finding]:
-        return files.judge_client(settings, request.settings_path, host)
-
+    path = request.settings_path
+    parts = [_part(host, "API", request, api)]
     if await _is_controllers(request, settings, host):
-        parts = [("files", permissions), ("journal", journal), ("API", api)]
+        journal = _part(host, "journal", request, lambda: controller.judge_journal(settings.journal.path))
+        judge = functools.partial(files.judge_permissions, settings, path, request.user, host)
+        parts = [_part(host, "files", request, judge), journal, *parts]
     else:
-        parts = [("files", client), ("API", api)]
-    found = await asyncio.gather(*(_part(host, check, request, judge) for check, judge in parts))
-    return [finding for part in found for finding in part]
+        parts.insert(0, _part(host, "files", request, lambda: files.judge_client(settings, path, host)))
+    return [finding for part in await asyncio.gather(*parts) for finding in part]
 
 
 async def _is_controllers(request: Request, settings: Settings, host: str) -> bool:
@@ -143,16 +139,8 @@ def _files(options: SlurmOptions, host: str, request: Request) -> Iterable[Findi
 
 async def _admin_level(request: Request) -> Finding:
     try:
-        reply = await _command(
-            request,
-            "sacctmgr",
-            "-nP",
-            "show",
-            "user",
-            f"name={request.user}",
-            "format=user,adminlevel",
-            what="reading the AdminLevel",
-        )
+        asked = ("sacctmgr", "-nP", "show", "user", f"name={request.user}", "format=user,adminlevel")
+        reply = await _command(request, *asked, what="reading the AdminLevel")
     except ClusterError as failure:
         return Subject("slurm", "AdminLevel").error(str(failure), "is slurmdbd up? sacctmgr show cluster")
     return slurm_options.judge_admin_level(reply, request.user)
@@ -292,36 +280,19 @@ async def _part(
         return [subject.error(str(failure), "see the message")]
 
 
-def _in_thread(work: Callable[[], T], deadline_seconds: float) -> Awaitable[T]:
+async def _in_thread(work: Callable[[], T], deadline_seconds: float) -> T:
     """In a thread that does not delay the end of the program. Raises TimeoutError."""
-    loop = asyncio.get_running_loop()
-    future: asyncio.Future[T] = loop.create_future()
-
-    def settle(value: T | None, failure: BaseException | None) -> None:
-        if not future.done():
-            if failure is not None:
-                future.set_exception(failure)
-            else:
-                future.set_result(value)  # type: ignore[arg-type]
+    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+    future.set_running_or_notify_cancel()  # nothing can stop it: at the deadline it is only not waited for
 
     def body() -> None:
-        value: T | None = None
-        failure: BaseException | None = None
         try:
-            value = work()
+            future.set_result(work())
         except BaseException as error:
-            failure = error
-        try:
-            loop.call_soon_threadsafe(settle, value, failure)
-        except RuntimeError:
-            return  # it took too long, and the loop is closed
+            future.set_exception(error)
 
     threading.Thread(target=body, name="check", daemon=True).start()
-
-    async def wait() -> T:
-        try:
-            return await asyncio.wait_for(future, deadline_seconds)
-        except asyncio.TimeoutError:
-            raise TimeoutError from None
-
-    return wait()
+    try:
+        return await asyncio.wait_for(asyncio.wrap_future(future), deadline_seconds)
+    except asyncio.TimeoutError:
+        raise TimeoutError from None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from controller.checks.finding import Finding, Level, exit_status
 from controller.reports.text import clean, fit, width
@@ -77,16 +77,7 @@ def as_json(findings: Sequence[Finding]) -> str:
             "status": exit_status(findings),
             "errors": sum(f.level is Level.ERROR for f in findings),
             "warnings": sum(f.level is Level.WARNING for f in findings),
-            "findings": [
-                {
-                    "level": f.level.value,
-                    "where": f.where,
-                    "check": f.check,
-                    "found": f.found,
-                    "change": f.change,
-                }
-                for f in findings
-            ],
+            "findings": [asdict(finding) for finding in findings],
         },
         indent=2,
     )

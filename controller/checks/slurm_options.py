@@ -81,44 +81,54 @@ def judge_private_data(options: SlurmOptions, api: ApiSettings) -> Finding:
 
 def judge_options(options: SlurmOptions) -> Iterator[Finding]:
     """One finding for each option that matters."""
-    for rule in _RULES:
-        yield from rule(options)
+    yield from _same_file(options)
+    shards = "jobs that take turns are bound to shards of GPUs"
+    yield _needed(options, "GresTypes", ("gpu", "shard"), shards, RESTART)
+    yield from _select(options)
+    yield _default_memory(options)
+    ordinary = "jobs with --gandiva would start as ordinary ones"
+    yield _needed(options, "JobSubmitPlugins", ("lua",), ordinary, "then restart slurmctld")
+    yield _plugstack(options)
+    stops = "only its control group stops all processes of a suspended job"
+    yield _exactly(options, "ProctrackType", "proctrack/cgroup", stops, RESTART)
+    strangers = "jobs can open GPUs that are not theirs"
+    yield _needed(options, "TaskPlugin", ("task/cgroup",), strangers, RESTART)
+    place = options.file.parent / "cgroup.conf"
+    yield _exactly(options, "ConstrainDevices", "yes", strangers, "then restart every slurmd", place)
+    yield _grace(options)
+    yield _preemption(options)
+    yield _requeue(options)
+    yield from _accounting(options)
 
 
-def _needed(
-    options: SlurmOptions, key: str, words: tuple[str, ...], why: str, then: str
-) -> Iterator[Finding]:
+def _needed(options: SlurmOptions, key: str, words: tuple[str, ...], why: str, then: str) -> Finding:
     """A list that must have these words."""
     subject = Subject("slurm", key)
     missing = [word for word in words if not options.has(key, word)]
     found = f"{key}={options.get(key) or '(not set)'}"
-    if missing:
-        line = f"{key}={','.join([*options.words(key), *missing])}"
-        yield subject.error(f"{found}: {why}", f"in {options.file}: {line}, {then}")
-    else:
-        yield subject.ok(found)
+    if not missing:
+        return subject.ok(found)
+    line = f"{key}={','.join([*options.words(key), *missing])}"
+    return subject.error(f"{found}: {why}", f"in {options.file}: {line}, {then}")
 
 
-def _exactly(options: SlurmOptions, key: str, value: str, why: str, then: str) -> Iterator[Finding]:
+def _exactly(
+    options: SlurmOptions, key: str, value: str, why: str, then: str, file: Path | None = None
+) -> Finding:
+    """An option that must have this value. `file`: where, if not in slurm.conf."""
     subject = Subject("slurm", key)
     found = f"{key}={options.get(key) or '(not set)'}"
     if options.get(key).lower() == value.lower():
-        yield subject.ok(found)
-    else:
-        yield subject.error(f"{found}: {why}", f"in {options.file}: {key}={value}, {then}")
-
-
-def _gres_types(options: SlurmOptions) -> Iterator[Finding]:
-    why = "jobs that take turns are bound to shards of GPUs"
-    yield from _needed(options, "GresTypes", ("gpu", "shard"), why, RESTART)
+        return subject.ok(found)
+    return subject.error(f"{found}: {why}", f"in {file or options.file}: {key}={value}, {then}")
 
 
 def _select(options: SlurmOptions) -> Iterator[Finding]:
     why = "only select/cons_tres schedules GPUs"
-    yield from _exactly(options, "SelectType", "select/cons_tres", why, RESTART)
+    yield _exactly(options, "SelectType", "select/cons_tres", why, RESTART)
     key = "SelectTypeParameters"
     why = "a job could not hold shards of several GPUs"
-    yield from _needed(options, key, ("MULTIPLE_SHARING_GRES_PJ",), why, RESTART)
+    yield _needed(options, key, ("MULTIPLE_SHARING_GRES_PJ",), why, RESTART)
     if not any("MEMORY" in word.upper() for word in options.words(key)):
         yield Subject("slurm", key).warning(
             f"{options.get(key)}: host memory is not counted, so jobs may take each other's",
@@ -126,90 +136,62 @@ def _select(options: SlurmOptions) -> Iterator[Finding]:
         )
 
 
-def _default_memory(options: SlurmOptions) -> Iterator[Finding]:
+def _default_memory(options: SlurmOptions) -> Finding:
     subject = Subject("slurm", "default memory")
     for key in ("DefMemPerCPU", "DefMemPerNode", "DefMemPerGPU"):
         if options.get(key) not in ("", "UNLIMITED", "0"):
-            yield subject.ok(f"{key}={options.get(key)}")
-            return
-    yield subject.warning(
+            return subject.ok(f"{key}={options.get(key)}")
+    return subject.warning(
         "a job that names no memory gets all of its node's, and no other job can share its GPUs",
         f"in {options.file}: DefMemPerCPU=MIB (memory of a node divided by its CPUs), {RECONFIGURE}",
     )
 
 
-def _job_submit(options: SlurmOptions) -> Iterator[Finding]:
-    why = "jobs with --gandiva would start as ordinary ones"
-    yield from _needed(options, "JobSubmitPlugins", ("lua",), why, "then restart slurmctld")
-
-
-def _plugstack(options: SlurmOptions) -> Iterator[Finding]:
+def _plugstack(options: SlurmOptions) -> Finding:
     subject = Subject("slurm", "PlugStackConfig")
     if options.get("PlugStackConfig"):
-        yield subject.ok(options.get("PlugStackConfig"))
-    else:
-        line = f"PlugStackConfig={options.file.parent}/plugstack.conf"
-        yield subject.error("not set: sbatch knows no --gandiva", f"in {options.file}: {line}, {RECONFIGURE}")
+        return subject.ok(options.get("PlugStackConfig"))
+    line = f"PlugStackConfig={options.file.parent}/plugstack.conf"
+    return subject.error("not set: sbatch knows no --gandiva", f"in {options.file}: {line}, {RECONFIGURE}")
 
 
-def _processes(options: SlurmOptions) -> Iterator[Finding]:
-    subject = Subject("slurm", "ConstrainDevices")
-    why = "only its control group stops all processes of a suspended job"
-    yield from _exactly(options, "ProctrackType", "proctrack/cgroup", why, RESTART)
-    why = "jobs can open GPUs that are not theirs"
-    yield from _needed(options, "TaskPlugin", ("task/cgroup",), why, RESTART)
-    folder = options.file.parent
-    if options.get("ConstrainDevices").lower() == "yes":
-        yield subject.ok("ConstrainDevices=yes")
-    else:
-        yield subject.error(
-            f"ConstrainDevices={options.get('ConstrainDevices') or '(not set)'}: jobs can open GPUs that are "
-            "not theirs",
-            f"in {folder}/cgroup.conf: ConstrainDevices=yes, then restart every slurmd",
-        )
-
-
-def _grace(options: SlurmOptions) -> Iterator[Finding]:
+def _grace(options: SlurmOptions) -> Finding:
     subject = Subject("slurm", "suspend_grace_time")
     match = re.search(r"suspend_grace_time=(\d+)", options.get("PreemptParameters"))
     seconds = int(match[1]) if match else None
     if seconds is not None and seconds <= 2:
-        yield subject.ok(f"{seconds} s between SIGTSTP and the freezing of a job")
-        return
+        return subject.ok(f"{seconds} s between SIGTSTP and the freezing of a job")
+    if seconds is None:
+        return subject.ok("2 s (Slurm's default)")
     others = [w for w in options.words("PreemptParameters") if not w.startswith("suspend_grace_time")]
     line = f"PreemptParameters={','.join([*others, 'suspend_grace_time=2'])}"
-    if seconds is None:
-        yield subject.ok("2 s (Slurm's default)")
-    else:
-        yield subject.warning(
-            f"each switch waits {seconds} s for processes that have stopped already",
-            f"in {options.file}: {line}, {RECONFIGURE}",
-        )
+    return subject.warning(
+        f"each switch waits {seconds} s for processes that have stopped already",
+        f"in {options.file}: {line}, {RECONFIGURE}",
+    )
 
 
-def _preemption(options: SlurmOptions) -> Iterator[Finding]:
+def _preemption(options: SlurmOptions) -> Finding:
     """Slurm's own suspending, as in gang scheduling, and the controller's would undo each other."""
     subject = Subject("slurm", "PreemptMode")
     modes = {word.upper() for word in options.words("PreemptMode")}
     found = f"PreemptMode={options.get('PreemptMode') or 'OFF'}"
     if modes & {"GANG", "SUSPEND"}:
-        yield subject.warning(
+        return subject.warning(
             f"{found}: Slurm suspends and resumes jobs in turn too, with their memory still on the GPUs",
             f"in {options.file}: PreemptMode=REQUEUE or OFF, {RESTART}",
         )
-    else:
-        yield subject.ok(found)
+    return subject.ok(found)
 
 
-def _requeue(options: SlurmOptions) -> Iterator[Finding]:
+def _requeue(options: SlurmOptions) -> Finding:
     subject = Subject("slurm", "JobRequeue")
     if options.get("JobRequeue") == "0":
-        yield subject.warning(
+        return subject.warning(
             "JobRequeue=0: only jobs with --requeue can be moved or preempted by requeue",
             f"in {options.file}: JobRequeue=1, {RECONFIGURE}",
         )
-    else:
-        yield subject.ok("jobs may be requeued")
+    return subject.ok("jobs may be requeued")
 
 
 def _accounting(options: SlurmOptions) -> Iterator[Finding]:
@@ -241,21 +223,6 @@ def _same_file(options: SlurmOptions) -> Iterator[Finding]:
         )
     elif said:
         yield subject.ok(f"Slurm {options.release}; {options.file} is what slurmctld has read")
-
-
-_RULES = (
-    _same_file,
-    _gres_types,
-    _select,
-    _default_memory,
-    _job_submit,
-    _plugstack,
-    _processes,
-    _grace,
-    _preemption,
-    _requeue,
-    _accounting,
-)
 
 
 def judge_admin_level(reply: str, user: str) -> Finding:
