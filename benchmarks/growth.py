@@ -32,7 +32,7 @@ from controller.loop.assembly import make_controller
 from controller.loop.clock import LoopClock
 from controller.loop.pacing import PaceSettings
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
-from controller.settings import parse_settings
+from controller.settings.loading import parse_settings
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, make_nodes, request_text
 

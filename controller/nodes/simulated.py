@@ -75,6 +75,10 @@ class SimulatedNodes:
         self.cluster.company = self._company
         self.cluster.on_state = self._on_state
 
+    def reconnect(self) -> None:
+        """Another controller is connected: the next answer is of all nodes."""
+        self._touched = dict.fromkeys(self.cluster.nodes)
+
     # -- the port -------------------------------------------------------------------------------------
 
     async def set_nodes(self, addresses: Mapping[str, str]) -> None:

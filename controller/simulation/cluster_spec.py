@@ -81,8 +81,8 @@ class ClusterSpec:
         return tuple(dict.fromkeys(gpu.model for node in self.nodes for gpu in node.gpus))
 
     def counted(self, *, whole: bool) -> ClusterSpec:
-        """The same GPUs without places: each is a node of its own, so that a gang fits wherever enough of them
-        are free. `whole`: all of a type are one node, for policies that take turns on servers."""
+        """The same GPUs without places: each is a node of its own, so that a gang fits wherever enough of
+        them are free. `whole`: all of a type are one node, for policies that take turns on servers."""
         sizes = [(model, self.of_types((model,))) for model in self.models]
         groups = [(model, 1 if whole else count, count if whole else 1) for model, count in sizes]
         return ClusterSpec(

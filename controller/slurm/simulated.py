@@ -135,6 +135,10 @@ class SimulatedCluster:
         """Something about this job changed: the next answer shows it."""
         self._touched[job_id] = None
 
+    def reconnect(self) -> None:
+        """Another controller is connected: the next answer is complete."""
+        self._answered = False
+
     # -- the port -------------------------------------------------------------------------------------
 
     async def observe(self) -> ClusterView:
