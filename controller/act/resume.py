@@ -9,7 +9,7 @@ from controller.act import residuals
 from controller.act.actions import Resume
 from controller.act.recorder import Step
 from controller.act.site import JobEnded, Operation, Site, gather
-from controller.errors import GandivaError, NodeError
+from controller.errors import GandivaError, NodeError, NodeUnreachable
 from controller.model import GpuSet, Job, JobId, Phase, by_node
 
 log = logging.getLogger(__name__)
@@ -31,17 +31,21 @@ async def resume(operation: Operation, action: Resume) -> None:
         site.hold(job.id, settings.place_retry_seconds, "resume-failed", str(failure))
         site.ledger.release(job.id)
         raise
+    asked_at: float | None = None
     try:
         if settings.suspend_in_slurm or job.phase is not Phase.YIELDED:
             operation.step(Step.SLURM_RESUME)
             await site.patiently(site.cluster.resume, job.id)
         operation.step(Step.NODE_RESUME)
+        asked_at = site.clock.now()
         await put_back(site, job, action.gpus, beside)
     except GandivaError as failure:
         if await site.has_ended(job.id):
             site.ledger.release(job.id)
             raise JobEnded(f"job {job.id} ended while it was being resumed") from failure
         site.hold(job.id, settings.place_retry_seconds, "resume-failed", str(failure))
+        if isinstance(failure, NodeUnreachable):
+            site.memory.change(job.id).resumed_at = asked_at
         one_node = len(by_node(job.placement.allocation)) == 1
         if isinstance(failure, NodeError) and failure.kind in _STILL_OFF and one_node:
             # A gang over several nodes may be back on some of them: it counts as STUCK and is tried again.

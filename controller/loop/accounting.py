@@ -131,7 +131,8 @@ class Accounting:
             return self._was_running[job_id][0]
         if started is not None and self._looked_at is not None and self._looked_at <= started <= now:
             return started
-        return self._was_starting.get(job_id, now)
+        resumed_at = self._memory.of(job_id).resumed_at
+        return resumed_at if resumed_at is not None else self._was_starting.get(job_id, now)
 
 
 def _is_unknown(job_id: JobId, observer: Observer) -> bool:

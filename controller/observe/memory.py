@@ -26,6 +26,8 @@ class JobMemory:
     unsuspendable_until: float | None = None
     """A suspend failed: not asked again before this time."""
     failed_suspends: FailedSuspends | None = None
+    resumed_at: float | None = None
+    """A node was asked then to put it back onto its GPUs, and its answer is not known."""
     off_seconds: float = 0.0
     """What it took to get off its GPUs the last time."""
     keeps_until: float | None = None
@@ -72,7 +74,7 @@ class Memory:
             return False
         memory = self.change(job_id)
         memory.usage = memory.usage.started(now, len(gpus), gpu_type)
-        memory.gpus = gpus
+        memory.gpus, memory.resumed_at = gpus, None
         if memory.first_start is None:
             memory.first_start = now
         return True
@@ -80,8 +82,9 @@ class Memory:
     def stopped(self, job_id: JobId, now: float) -> bool:
         """The slice ends. False: there was none."""
         known = self.of(job_id)
-        if known.failed_suspends is not None:
-            self.change(job_id).failed_suspends = None
+        if known.failed_suspends is not None or known.resumed_at is not None:
+            memory = self.change(job_id)
+            memory.failed_suspends = memory.resumed_at = None
         if known.usage.since is None:
             return False
         self.change(job_id).usage = known.usage.stopped(max(now, known.usage.since))
