@@ -7,12 +7,11 @@ A source that does not answer becomes a finding, and does not delay the others.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
-import functools
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -92,14 +91,16 @@ async def _this_host(request: Request, settings: Settings, host: str) -> list[Fi
             return [Subject(settings.api_url, "API").error(str(failure), "see the message")]
         return controller.judge_api(settings.api_url, request.deadline_seconds * 0.8, token)
 
-    path = request.settings_path
-    parts = [_part(host, "API", request, api)]
-    if await _is_controllers(request, settings, host):
+    def own_files() -> Iterable[Finding]:
+        if leads:
+            return files.judge_permissions(settings, request.settings_path, request.user, host)
+        return files.judge_client(settings, request.settings_path, host)
+
+    leads = await _is_controllers(request, settings, host)
+    parts = [_part(host, "files", request, own_files), _part(host, "API", request, api)]
+    if leads:
         journal = _part(host, "journal", request, lambda: controller.judge_journal(settings.journal.path))
-        judge = functools.partial(files.judge_permissions, settings, path, request.user, host)
-        parts = [_part(host, "files", request, judge), journal, *parts]
-    else:
-        parts.insert(0, _part(host, "files", request, lambda: files.judge_client(settings, path, host)))
+        parts.insert(1, journal)
     return [finding for part in await asyncio.gather(*parts) for finding in part]
 
 
@@ -282,7 +283,7 @@ async def _part(
 
 async def _in_thread(work: Callable[[], T], deadline_seconds: float) -> T:
     """In a thread that does not delay the end of the program. Raises TimeoutError."""
-    future: concurrent.futures.Future[T] = concurrent.futures.Future()
+    future: Future[T] = Future()
     future.set_running_or_notify_cancel()  # nothing can stop it: at the deadline it is only not waited for
 
     def body() -> None:

@@ -59,14 +59,10 @@ T = TypeVar("T")
 
 
 class SlurmCluster:
-    """Implements `ClusterPort` over a transport."""
+    """Implements `ClusterPort` over a transport, which `close` closes. `deadline_seconds`: how long one call
+    may take, waits included."""
 
     def __init__(self, transport: Transport, *, deadline_seconds: float) -> None:
-        """
-        Args:
-            transport: the way to slurmctld; closed by `close`.
-            deadline_seconds: how long one call of the port may take, waits included.
-        """
         self._transport = transport
         self._deadline_seconds = deadline_seconds
         self._models: dict[str, str] = {}
@@ -182,10 +178,10 @@ class SlurmCluster:
         await self._transport.release(job_id)
 
     async def _hold(self, job_id: JobId) -> None:
-        await self._require_pending(job_id, "held")
+        await self._require_pending(job_id)
         await self._transport.hold(job_id)
         # It may have started between the two calls; slurmctld holds running jobs without a word.
-        await self._require_pending(job_id, "held")
+        await self._require_pending(job_id)
 
     async def _requeue(self, job_id: JobId) -> None:
         record = await self._transport.job(job_id)
@@ -255,10 +251,10 @@ class SlurmCluster:
                 raise ClusterUnavailable(f"job {job_id} is still not through with its last run")
             await asyncio.sleep(min(_POLL_SECONDS, max(0.0, give_up_at - time.monotonic())))
 
-    async def _require_pending(self, job_id: JobId, done: str) -> None:
+    async def _require_pending(self, job_id: JobId) -> None:
         record = await self._transport.job(job_id)
         if job_state(record.state) is not JobState.PENDING:
-            raise ClusterRefused(f"job {job_id} is {record.state[0]}: only pending jobs can be {done}")
+            raise ClusterRefused(f"job {job_id} is {record.state[0]}: only pending jobs can be held")
 
     async def _split_arrays(self, records: Sequence[JobRecord]) -> bool:
         """Give waiting array tasks records of their own, some at a time. Whether anything changed."""

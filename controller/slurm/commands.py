@@ -25,18 +25,10 @@ def clean_environment(environment: Mapping[str, str] = os.environ) -> dict[str, 
 
 
 async def run(*argv: str, what: str, job_id: JobId | None = None) -> str:
-    """Run a command and return what it printed.
+    """Run a command and return what it printed. `what`: what it does, for error messages.
 
-    Cancelling the call kills the command; it may have taken effect all the same.
-
-    Args:
-        argv: the command; arguments are passed as they are.
-        what: what it does, for error messages.
-        job_id: the job it is about.
-
-    Raises:
-        ClusterUnavailable: the command is not there, or says that slurmctld does not answer.
-        ClusterRefused, UnknownJob: as the command says.
+    Cancelling the call kills the command; it may have taken effect all the same. Raises ClusterUnavailable
+    (also where there is no such command), ClusterRefused, or UnknownJob.
     """
     try:
         process = await asyncio.create_subprocess_exec(

@@ -18,21 +18,10 @@ def open_cluster(
     adapter: Literal["pyslurm", "command"], *, deadline_seconds: float, measures: Measures | None = None
 ) -> ClusterPort:
     """The cluster port of the Slurm that this host belongs to. Makes no connection before its first call.
-
-    Args:
-        adapter: how to talk to Slurm.
-        deadline_seconds: how long one call may take.
-        measures: told how long each call took and how it ended.
-
-    Raises:
-        SettingsError: pyslurm is asked for and not installed.
-    """
-    transport: Transport
+    `measures` is told how long each call took. Raises SettingsError: pyslurm is not installed."""
     if adapter == "pyslurm":
         require_pyslurm()
-        transport = PyslurmTransport()
-    else:
-        transport = CommandTransport()
+    transport: Transport = PyslurmTransport() if adapter == "pyslurm" else CommandTransport()
     if measures is not None:
         transport = measured(transport, measures)
     return SlurmCluster(transport, deadline_seconds=deadline_seconds)

@@ -42,11 +42,7 @@ class Gres:
 
 
 def parse_gres(text: str) -> tuple[Gres, ...]:
-    """Parse any of the five ways but the last.
-
-    Raises:
-        ValueError: the text is not what Slurm writes.
-    """
+    """Parse any of the five ways but the last. Raises ValueError."""
     if text in _EMPTY:
         return ()
     return tuple(_parse_item(item, text) for item in _OUTSIDE_PARENTHESES.split(text))
@@ -166,15 +162,10 @@ class BoundRequest:
 
 
 def bound_request(binding: GpuSet, models: Mapping[str, str]) -> BoundRequest:
-    """The request that makes Slurm allocate exactly `binding`.
+    """The request that makes Slurm allocate exactly `binding`. `models`: the GPU model of each node.
 
-    Args:
-        binding: the GPUs; the same indices on each node, because Slurm's GRES requests are per node.
-        models: the GPU model of each node.
-
-    Raises:
-        ValueError: the binding is empty, has other indices or another model on another node, or names
-            a node that has no GPUs here.
+    Raises ValueError: the binding is empty, names a node that has no GPUs here, or differs in indices or
+    model between nodes: Slurm's GRES requests are per node.
     """
     by_node: dict[str, set[int]] = {}
     for gpu in binding:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 MAX_NAMES = 65_536
 """As many nodes as Slurm itself takes (its default MAX_SLURM_NODES)."""
@@ -12,25 +13,18 @@ _PIECE = re.compile(r"[A-Za-z0-9._-]+|\[[0-9,-]+\]")
 
 
 def expand(expression: str) -> tuple[str, ...]:
-    """Expand a host list expression into its names, in order.
+    """The names in a host list, in order: comma-separated names with any number of `[1-3,07]` groups each.
+    Leading zeros of a range's start set the width, as Slurm does.
 
-    Args:
-        expression: comma-separated names; each may hold any number of `[1-3,07]` groups. Leading zeros
-            of a range's start set the width, as Slurm does.
-
-    Raises:
-        ValueError: the expression is malformed, too long or names one host twice.
+    Raises ValueError: the expression is malformed, too long or names one host twice.
     """
     names: list[str] = []
     for item in _split(expression):
         names.extend(_expand_one(item, expression))
         if len(names) > MAX_NAMES:
             raise ValueError(f"{expression!r} has more than {MAX_NAMES} names")
-    seen: set[str] = set()
-    for name in names:
-        if name in seen:
-            raise ValueError(f"{expression!r} names {name} twice")
-        seen.add(name)
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise ValueError(f"{expression!r} names {twice[0]} twice")
     return tuple(names)
 
 

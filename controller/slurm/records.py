@@ -60,10 +60,8 @@ def original_request(request: str) -> Original | None:
 
 @functools.lru_cache(maxsize=4_096)
 def host_names(expression: str) -> tuple[str, ...]:
-    """The names in a host list, in order, each once.
-
-    What does not parse (users write these lists) counts as a name that no node has.
-    """
+    """The names in a host list, in order, each once. What does not parse (users write these lists) counts as
+    a name that no node has."""
     names: dict[str, None] = {}
     for item in _OUTSIDE_BRACKETS.split(expression) if expression else ():
         try:
@@ -74,13 +72,7 @@ def host_names(expression: str) -> tuple[str, ...]:
 
 
 def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> SlurmJob:
-    """The port's view of a job.
-
-    Args:
-        record: as read from Slurm.
-        now: seconds since the epoch.
-        array_room: whether its array's limit lets another task run.
-    """
+    """The port's view of a job. `array_room`: whether its array's limit lets another task run."""
     state = job_state(record.state)
     if state is None:
         log.warning("job %d is in states %s, unknown here: taken as COMPLETING", record.id, record.state)
@@ -163,12 +155,7 @@ def _is_bound(record: JobRecord) -> bool:
 
 def array_tasks(record: JobRecord, limit: int | None = None) -> tuple[int, ...]:
     """The task numbers behind one record, ascending, without the `%limit`; of a list that Slurm has cut short
-    those that are still whole. Empty when there is nothing to tell.
-
-    Args:
-        record: as read from Slurm.
-        limit: no more than so many, the lowest. An array may have millions.
-    """
+    those that are still whole. `limit`: no more than so many, the lowest: an array may have millions."""
     try:
         spans = _task_spans(_whole_part(record.array_tasks))
     except ValueError as error:
@@ -231,12 +218,8 @@ def array_rooms(records: Iterable[JobRecord]) -> Mapping[int, bool]:
 
 
 def slurm_node(record: NodeRecord, whole_gpu_jobs: Mapping[GpuId, JobId]) -> SlurmNode:
-    """The port's view of a node.
-
-    Args:
-        record: as read from Slurm.
-        whole_gpu_jobs: the GPUs held as GRES `gpu`, with the job that holds each.
-    """
+    """The port's view of a node. `whole_gpu_jobs`: the GPUs held as GRES `gpu`, with the job that holds
+    each."""
     try:
         gpus = node_gpus(record.gres)
         used = gpu_indices(parse_gres(record.gres_used))

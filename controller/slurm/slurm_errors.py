@@ -46,14 +46,8 @@ _TRY_AGAIN_WORDS = (
 
 
 def error_of_number(number: int, message: str, what: str, job_id: JobId | None = None) -> ClusterError:
-    """The error for a Slurm error number, or for a system error number (below 1,000).
-
-    Args:
-        number: from slurm_errno.h.
-        message: Slurm's text for it.
-        what: what was asked, for people.
-        job_id: the job it was asked of.
-    """
+    """The error for a number of slurm_errno.h, or for a system error number (below 1,000). `what`: what was
+    asked, for people."""
     said = f"{what}: Slurm says: {message} (error {number})"
     if number == INVALID_JOB_ID:
         return UnknownJob(f"job {job_id}: {said}")

@@ -133,15 +133,9 @@ def _plain(word: str) -> str:
 
 
 def held_by_other(reason: str, begin_time: float | None) -> bool:
-    """Whether a held job is held by its user, by an administrator or by Slurm, beyond our own hold.
-
-    Args:
-        reason: Slurm's pending reason.
-        begin_time: seconds since the epoch, as Slurm reports it; None while it is not set.
-    """
-    if begin_time is not None and begin_time >= USER_HOLD_BEGIN:
-        return True
-    return reason in _STRONGER_HOLDS
+    """Whether a held job with this pending reason is held by its user, by an administrator or by Slurm,
+    beyond our own hold."""
+    return (begin_time or 0.0) >= USER_HOLD_BEGIN or reason in _STRONGER_HOLDS
 
 
 def begin_reached(begin_time: float | None, submit_time: float, restarts: int, now: float) -> bool:

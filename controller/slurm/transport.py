@@ -1,10 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What one way of talking to Slurm must be able to do.
-
-`SlurmCluster` makes the cluster port out of a transport; the rules of the port and its deadlines are written
-once, there. A call raises `ClusterUnavailable`, `ClusterRefused` or `UnknownJob`, and ends at once when it is
-cancelled, however slurmctld hangs.
-"""
+"""What one way of talking to Slurm must be able to do; `SlurmCluster` makes the cluster port out of it. A
+call raises `ClusterUnavailable`, `ClusterRefused` or `UnknownJob`, and ends at once when it is cancelled,
+however slurmctld hangs."""
 
 from __future__ import annotations
 
@@ -54,9 +51,7 @@ class UnbindChange:
 class Transport(Protocol):
     """A way of talking to slurmctld."""
 
-    async def load(self) -> Load:
-        """All Gandiva jobs and all nodes."""
-        ...
+    async def load(self) -> Load: ...
 
     async def job(self, job_id: JobId) -> JobRecord:
         """One job, freshly. Raises UnknownJob."""

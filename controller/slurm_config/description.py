@@ -64,7 +64,7 @@ User = Annotated[int | str, PlainValidator(_user)]
 
 
 class _Table(BaseModel):
-    """Unknown keys are errors: a misspelt key must not be ignored."""
+    """A misspelt key must not be ignored."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -223,15 +223,8 @@ class ClusterDescription(_Table):
 
 
 def parse(text: str, source: str = "cluster description") -> ClusterDescription:
-    """Check a description given as TOML text.
-
-    Args:
-        text: the TOML.
-        source: the name used in error messages.
-
-    Raises:
-        DescriptionError: no TOML, an unknown key, a wrong type or a value out of range; names each.
-    """
+    """Check a description given as TOML text; `source` is how messages name it. Raises DescriptionError,
+    which names each unknown key, wrong type and value out of range."""
     try:
         data = tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # numbers of 5,000 digits, 1,000 brackets
@@ -244,11 +237,7 @@ def parse(text: str, source: str = "cluster description") -> ClusterDescription:
 
 
 def load(path: Path) -> ClusterDescription:
-    """Read and check the description in a file.
-
-    Raises:
-        DescriptionError: the file cannot be read, is over 1 MiB, or see :func:`parse`.
-    """
+    """Read and check the description in a file. Raises DescriptionError, also for one over 1 MiB."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)

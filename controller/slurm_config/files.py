@@ -12,19 +12,10 @@ from controller.slurm_config.errors import FileConflictError
 
 
 def write(files: Mapping[str, str], folder: Path, *, force: bool = False) -> tuple[Path, ...]:
-    """Write the files that are missing or differ; all or none.
+    """Write the files (names relative to `folder`, and texts) that are missing or differ; all or none.
 
-    Args:
-        files: names relative to `folder`, and texts.
-        folder: made when missing.
-        force: overwrite files with other content.
-
-    Returns:
-        The paths that were written (those already right are left alone).
-
-    Raises:
-        FileConflictError: a file is there with other content and `force` is not given; nothing was written.
-        OSError: the folder cannot be written.
+    Returns the paths that were written. Raises OSError, and FileConflictError where a file is there with
+    other content and `force` is not given.
     """
     changed = {
         folder / name: text for name, text in files.items() if _content(folder / name) != text.encode()

@@ -53,11 +53,7 @@ def _with_header(name: str, text: str, header: str) -> str:
 def render_part(
     part: str, description: ClusterDescription, options: Options | None = None
 ) -> Mapping[str, str]:
-    """The files of one part only.
-
-    Raises:
-        KeyError: `part` is none of :data:`PARTS`.
-    """
+    """The files of one part only. Raises KeyError: it is none of PARTS."""
     names = PARTS[part](description, options or Options())
     return {name: text for name, text in render(description, options).items() if name in names}
 
