@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 _PROMISES, _SHARING = "promised-gpus", "shared-gpus"
 """In the place of a policy's name: notes of jobs are the GPUs promised to them, and the jobs beside them."""
+_PROMISED_BY = "promised-by"
+"""Which policy made the promises: those of another one do not count."""
 _MODELS = "models"
 
 
@@ -26,11 +28,15 @@ class Keeping:
     def __init__(self, journal: JournalPort, memory: Memory, measured: Measured) -> None:
         self._journal, self._memory, self._measured = journal, memory, measured
         self._saved_version = measured.version
+        self._policy_name = ""
 
-    def recall(self) -> None:
+    def recall(self, policy_name: str) -> None:
         """What an earlier controller saved. Raises JournalError."""
+        same_policy = self._journal.load_state(_PROMISED_BY) == policy_name
         for job_id, note in self._journal.notes(_PROMISES).items():
-            self._memory.change(job_id).promised = _gpus(note)
+            self._promise(job_id, _gpus(note) if same_policy else frozenset())
+        self._policy_name = policy_name
+        self._journal.save_state(_PROMISED_BY, policy_name)
         for job_id, note in self._journal.notes(_SHARING).items():
             others = frozenset(JobId(other) for other in note or () if isinstance(other, int))
             self._memory.change(job_id).beside = others
@@ -53,8 +59,19 @@ class Keeping:
             if job is not None and not job.placement.allocation and not target.placement.gpus:
                 promised = target.placement.allocation
             if self._memory.of(job_id).promised != promised:
-                self._memory.change(job_id).promised = promised
-                self._journal.save_note(_PROMISES, job_id, _note(promised))
+                self._promise(job_id, promised)
+
+    def use(self, policy_name: str) -> None:
+        """Another policy decides from now on."""
+        for job_id in list(self._memory.known()):
+            if self._memory.of(job_id).promised:
+                self._promise(job_id, frozenset())
+        self._policy_name = policy_name
+        self._journal.save_state(_PROMISED_BY, policy_name)
+
+    def _promise(self, job_id: JobId, gpus: GpuSet) -> None:
+        self._memory.change(job_id).promised = gpus
+        self._journal.save_note(_PROMISES, job_id, _note(gpus))
 
     def save(self) -> None:
         """What was measured, if that is new."""
@@ -64,6 +81,7 @@ class Keeping:
 
     def write_anew(self) -> None:
         """All of it, into a new journal."""
+        self._journal.save_state(_PROMISED_BY, self._policy_name)
         self._journal.save_state(_MODELS, self._dump())
         for job_id in self._memory.known():
             memory = self._memory.of(job_id)

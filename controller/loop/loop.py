@@ -118,7 +118,7 @@ class Controller:
         self._unsettled: set[JobId] = set()
         """Jobs of the last turn's actions: each is looked at until none is needed any more."""
         self._accounting.recall(journal, self.observer.measured.utilization)
-        self._keeping.recall()
+        self._keeping.recall(parts.policy_name)
         self._policy_memory.recall()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -136,6 +136,7 @@ class Controller:
     def use(self, name: str, policy: Policy) -> None:
         """Decide by another policy, or the same with other settings, from the next turn on."""
         if name != self._parts.policy_name:
+            self._keeping.use(name)
             self._policy_memory = PolicyMemory(self._journal, name)
             try:
                 self._policy_memory.recall()
