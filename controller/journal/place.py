@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether a journal is where it should be, with an error that says what is wrong where it is not."""
+"""Whether a journal is where it should be, and opening it to read."""
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 from pathlib import Path
+from urllib.parse import quote
 
 from controller.errors import JournalError
+from controller.journal.damage import forgiving
 
 
 def require_journal(path: Path) -> int:
@@ -27,3 +30,12 @@ def require_journal(path: Path) -> int:
     if not stat.S_ISREG(status.st_mode):
         raise JournalError(f"{path} is no file, so no journal")
     return status.st_size
+
+
+def open_read_only(path: Path, *, busy_seconds: float) -> sqlite3.Connection:
+    """A connection that never writes. Raises sqlite3.Error."""
+    connection = sqlite3.connect(
+        f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=busy_seconds, isolation_level=None
+    )
+    connection.text_factory = forgiving
+    return connection

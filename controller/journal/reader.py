@@ -8,15 +8,13 @@ import logging
 import sqlite3
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
-from urllib.parse import quote
 
 from controller.errors import JournalError
-from controller.journal.damage import forgiving
-from controller.journal.place import require_journal
+from controller.journal.place import open_read_only, require_journal
 from controller.journal.records import Decision, Event, JobRecord, JobRow, Slice, gpu_set
 from controller.model import JobId
 
@@ -92,17 +90,12 @@ class JournalReader:
 
     def events(self, job_id: JobId | None = None, limit: int = 100) -> list[Event]:
         """The last events (of one job), oldest first."""
-        if job_id is None:
-            rows = self._last(
-                "SELECT time, job_id, node, kind, message FROM events ORDER BY id DESC LIMIT ?", limit
-            )
-        else:
-            rows = self._last(
-                "SELECT time, job_id, node, kind, message FROM events WHERE job_id = ? ORDER BY id DESC "
-                "LIMIT ?",
-                job_id,
-                limit,
-            )
+        of_job, values = ("", ()) if job_id is None else ("WHERE job_id = ?", (job_id,))
+        rows = self._last(
+            f"SELECT time, job_id, node, kind, message FROM events {of_job} ORDER BY id DESC LIMIT ?",
+            *values,
+            limit,
+        )
         return [Event(*row) for row in rows]
 
     def slices(self, job_id: JobId, limit: int = 100) -> list[Slice]:
@@ -150,24 +143,16 @@ class JournalReader:
     def _connection(self) -> Iterator[sqlite3.Connection]:
         require_journal(self.path)
         try:
-            connection = sqlite3.connect(
-                f"file:{quote(str(self.path))}?mode=ro", uri=True, timeout=_BUSY_SECONDS, isolation_level=None
-            )
-            try:
-                connection.text_factory = forgiving
+            with closing(open_read_only(self.path, busy_seconds=_BUSY_SECONDS)) as connection:
                 deadline = clock.monotonic() + self.deadline_seconds
                 connection.set_progress_handler(lambda: clock.monotonic() > deadline, 10_000)
                 yield connection
-            finally:
-                connection.close()
-        except sqlite3.OperationalError as error:
+        except sqlite3.Error as error:
             if "interrupted" in str(error):
                 raise JournalError(
                     f"the journal {self.path} did not answer within {self.deadline_seconds:g} s: "
                     "ask for fewer jobs"
                 ) from error
-            raise JournalError(f"cannot read the journal {self.path}: {error}") from error
-        except sqlite3.Error as error:
             raise JournalError(f"cannot read the journal {self.path}: {error}") from error
         except ValueError as error:
             raise JournalError(f"the journal {self.path} holds what makes no sense: {error}") from error
@@ -198,25 +183,10 @@ def _where(which: JobFilter) -> tuple[list[str], list[object]]:
 
 
 _RECORD = (
-    "id",
-    "user",
-    "account",
-    "partition",
-    "name",
-    "gpus",
-    "weight",
-    "submit_time",
-    "start_time",
-    "end_time",
-    "state",
-    "request",
-    "moves",
-    "suspends",
-    "step_seconds",
-    "exit_code",
-    "peak_memory_bytes",
+    "id", "user", "account", "partition", "name", "gpus", "weight", "submit_time", "start_time", "end_time",
+    "state", "request", "moves", "suspends", "step_seconds", "exit_code", "peak_memory_bytes",
     "utilization_fraction",
-)
+)  # fmt: skip
 """Fields of a JobRecord in the order of the table's columns."""
 
 

@@ -18,12 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from controller.errors import JournalError
-from controller.journal.damage import garbled, is_damage, journal_error, set_aside
+from controller.journal.damage import garbled, is_damage, journal_error, parsed, set_aside
 from controller.journal.file import JournalFile, Makeshift
-from controller.journal.interrupted import interrupted
 from controller.journal.queue import RowQueue
 from controller.journal.records import stored_text
-from controller.journal.statements import EVENT, Row
+from controller.journal.statements import CLOSE_SLICE, COUNT_SLICE, END, EVENT, Row
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +118,7 @@ class Store:
                 "before now is missing from reports"
             )
         if self.file.makeshift is not Makeshift.NONE and self.file.open_properly():
-            self.queue.put_first(interrupted(self.file.connection, self.path))
+            self.queue.put_first(_interrupted(self.file.connection, self.path))
         while rows := self.queue.first(ROWS_AT_ONCE):
             try:
                 with self.file.transaction() as connection:
@@ -159,8 +158,16 @@ class Store:
         self.add(EVENT, clock.time(), None, None, "journal", stored_text(message))
 
 
-class Part:
-    """Some of a journal's calls, on the store that all of them share."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
+def _interrupted(connection: sqlite3.Connection, path: Path) -> list[Row]:
+    """Rows that end what an earlier controller left open in a file that could not be read until now: its
+    operations, and its slices at its last heartbeat. Raises sqlite3.Error."""
+    now = clock.time()
+    operations = connection.execute("SELECT op_id FROM operations WHERE end IS NULL").fetchall()
+    rows: list[Row] = [(END, (now, "interrupted", "", op_id)) for (op_id,) in operations]
+    saved = connection.execute("SELECT value FROM state WHERE key = 'heartbeat'").fetchall()
+    seen = parsed(saved[0][0], path, "heartbeat") if saved else None
+    if isinstance(seen, int | float):
+        for (job_id,) in connection.execute("SELECT job_id FROM slices WHERE end IS NULL").fetchall():
+            rows.append((COUNT_SLICE, (seen, seen, seen, job_id)))
+            rows.append((CLOSE_SLICE, (seen, "the controller stopped", job_id)))
+    return rows

@@ -8,12 +8,12 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from urllib.parse import quote
 
 from controller.errors import JournalError
-from controller.journal.damage import Damaged, forgiving, garbled, is_damage
-from controller.journal.place import require_journal
+from controller.journal.damage import garbled, is_damage
+from controller.journal.place import open_read_only, require_journal
 from controller.journal.records import parse_gpus
 from controller.journal.schema import MIGRATIONS, missing_columns, version_of
 
@@ -45,19 +45,18 @@ def verify(path: Path) -> Verdict:
     """
     size_bytes = require_journal(path)
     with closing(_open(path)) as connection:
-        connection.text_factory = forgiving
         try:
             with garbled():
                 return _verdict(connection, path, size_bytes)
         except sqlite3.Error as error:
-            if not is_damage(error) and not isinstance(error, Damaged):
+            if not is_damage(error):
                 raise JournalError(f"cannot read the journal {path}: {error}") from error
             return Verdict(path, size_bytes, 0, (), (f"the file: {error}",))
 
 
 def _verdict(connection: sqlite3.Connection, path: Path, size_bytes: int) -> Verdict:
     connection.execute("BEGIN")
-    problems = [f"the file: {row[0]}" for row in _rows(connection, "PRAGMA integrity_check(20)")]
+    problems = [f"the file: {row[0]}" for row in connection.execute("PRAGMA integrity_check(20)")]
     problems = [] if problems == ["the file: ok"] else problems
     schema = version_of(connection)
     if schema > len(MIGRATIONS):
@@ -70,21 +69,15 @@ def _verdict(connection: sqlite3.Connection, path: Path, size_bytes: int) -> Ver
         problems += [f"schema: {name} is missing" for name in missing_columns(connection)]
         if not problems:
             for rule in _RULES:
-                problems += rule(connection)
+                problems += islice(rule(connection), MAX_PROBLEMS)
     return Verdict(path, size_bytes, schema, _counts(connection), tuple(problems))
 
 
 def _open(path: Path) -> sqlite3.Connection:
     try:
-        return sqlite3.connect(
-            f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=5.0, isolation_level=None
-        )
+        return open_read_only(path, busy_seconds=5.0)
     except sqlite3.Error as error:
         raise JournalError(f"cannot open the journal {path}: {error}") from error
-
-
-def _rows(connection: sqlite3.Connection, statement: str) -> list[tuple[object, ...]]:
-    return connection.execute(statement).fetchall()
 
 
 def _counts(connection: sqlite3.Connection) -> tuple[tuple[str, int], ...]:
@@ -100,12 +93,15 @@ def _counts(connection: sqlite3.Connection) -> tuple[tuple[str, int], ...]:
 
 # -- rules ----------------------------------------------------------------------------------------------
 
+_Rule = Callable[[sqlite3.Connection], Iterator[str]]
+"""What is wrong, one sentence each."""
 
-def _by_query(statement: str, words: str) -> Callable[[sqlite3.Connection], Iterator[str]]:
+
+def _by_query(statement: str, words: str) -> _Rule:
     """A rule of which every row that the query finds is a breach; `words` is a format for the row."""
 
     def rule(connection: sqlite3.Connection) -> Iterator[str]:
-        for row in connection.execute(f"{statement} LIMIT {MAX_PROBLEMS}"):
+        for row in connection.execute(statement):
             yield words.format(*row)
 
     return rule
@@ -123,54 +119,43 @@ def _totals(connection: sqlite3.Connection) -> Iterator[str]:
         ) USING (job_id)
         """
     )
-    broken = 0
     for job_id, run, gpu, counted, n, run_sum, gpu_sum in found:
         slack = _ROUNDING_SECONDS * max(1, n)
         if n > counted or run_sum > run + slack or gpu_sum > gpu + slack * 64:
-            words = "is less than the sum of its slices"
+            words = "less"
         elif n == counted and (run > run_sum + slack or gpu > gpu_sum + slack * 64):
-            words = "is more than the sum of its slices"
+            words = "more"
         else:
             continue
-        broken += 1
-        if broken <= MAX_PROBLEMS:
-            yield (
-                f"job {job_id}: its total of {run:.3f} s in {counted} slices {words}, {run_sum:.3f} s in {n}"
-            )
+        yield (
+            f"job {job_id}: its total of {run:.3f} s in {counted} slices is {words} than the sum of its "
+            f"slices, {run_sum:.3f} s in {n}"
+        )
 
 
 def _gpus(connection: sqlite3.Connection) -> Iterator[str]:
     """Slices name as many GPUs as they count, each once."""
-    broken = 0
     for number, job_id, names, count in connection.execute("SELECT id, job_id, gpus, gpu_count FROM slices"):
         try:
             gpus = parse_gpus(names)
         except ValueError:
             gpus = ()
         if len(set(gpus)) != count or len(gpus) != count:
-            broken += 1
-            if broken <= MAX_PROBLEMS:
-                yield f"job {job_id}: slice {number} counts {count} GPUs and names {names[:200]!r}"
+            yield f"job {job_id}: slice {number} counts {count} GPUs and names {names[:200]!r}"
 
 
-def _json(connection: sqlite3.Connection) -> Iterator[str]:
-    for table, key, column in (
-        ("state", "key", "value"),
-        ("notes", "job_id", "note"),
-        ("jobs", "job_id", "request"),
-        ("operations", "op_id", "detail"),
-    ):
-        broken = 0
+def _json(table: str, key: str, column: str) -> _Rule:
+    def rule(connection: sqlite3.Connection) -> Iterator[str]:
         for name, text in connection.execute(f"SELECT {key}, {column} FROM {table}"):
             try:
                 json.loads(text)
             except (ValueError, TypeError, RecursionError):
-                broken += 1
-                if broken <= MAX_PROBLEMS:
-                    yield f"{table} {name}: its {column} is no JSON"
+                yield f"{table} {name}: its {column} is no JSON"
+
+    return rule
 
 
-_RULES: tuple[Callable[[sqlite3.Connection], Iterator[str]], ...] = (
+_RULES: tuple[_Rule, ...] = (
     _by_query(
         "SELECT job_id, count(*) FROM slices NOT INDEXED WHERE end IS NULL "
         "GROUP BY job_id HAVING count(*) > 1",
@@ -206,5 +191,8 @@ _RULES: tuple[Callable[[sqlite3.Connection], Iterator[str]], ...] = (
     ),
     _totals,
     _gpus,
-    _json,
+    _json("state", "key", "value"),
+    _json("notes", "job_id", "note"),
+    _json("jobs", "job_id", "request"),
+    _json("operations", "op_id", "detail"),
 )
