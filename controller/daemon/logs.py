@@ -40,7 +40,7 @@ class _JsonLines(logging.Formatter):
         entry: dict[str, object] = {
             "time": round(record.created, 3),
             "level": record.levelname.lower(),
-            "subsystem": record.name.removeprefix("controller."),
+            "subsystem": _subsystem(record.name),
             "message": record.getMessage(),
         }
         for field, about in _subjects(record).items():
@@ -49,6 +49,15 @@ class _JsonLines(logging.Formatter):
             entry["trace"] = self.formatException(record.exc_info)
         # ASCII: text from users may have control characters, or lone surrogates that no file can take.
         return json.dumps(entry)
+
+
+def _subsystem(logger: str) -> str:
+    """The name of the flag of `log.debug` for a logger, where it has one."""
+    for flag, names in DEBUG_FLAGS.items():
+        for name in names:
+            if f"{logger}.".startswith(f"{name}."):
+                return flag + logger.removeprefix(name)
+    return logger.removeprefix("controller.")
 
 
 def _subjects(record: logging.LogRecord) -> dict[str, object]:

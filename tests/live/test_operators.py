@@ -492,7 +492,7 @@ def test_debug_flags_come_and_go_with_a_reload(site: Site) -> None:
     job = site.train("alice", "--gandiva", "--gres=gpu:1", steps=20)
     site.wait_ended([job])
     site.wait("calls and steps in the log", lambda: said("cluster") > 3 and said("executor") > 3)
-    assert said("nodes") == said("api") == said("policies") == 0
+    assert said("nodes") == said("api") == said("policy") == 0
     steps = [
         json.loads(line) for line in site.cluster.controller_log().splitlines()[mark:] if '"executor' in line
     ]
