@@ -16,7 +16,7 @@ from pydantic_core import PydanticSerializationError
 
 from controller import __version__
 from controller.api.access import ENVIRONMENT, OPEN, Access, WrongToken
-from controller.api.convert import event_message, job_message, timeline_message
+from controller.api.convert import job_message, timeline_message
 from controller.api.live import (
     LiveState,
     Published,
@@ -29,6 +29,7 @@ from controller.api.live import (
 from controller.api.messages import (
     DecisionMessage,
     ErrorMessage,
+    EventMessage,
     ExplainMessage,
     JobMessage,
     JobsMessage,
@@ -197,13 +198,13 @@ class Answers:
                 gpus=sum(len(node.gpus) for node in snapshot.nodes.values()),
                 gpus_by_use=dict(uses(snapshot)),
                 jobs_by_phase=dict(Counter(job.phase.value for job in snapshot.jobs.values())),
-                events=[event_message(event) for event in events],
+                events=[EventMessage.model_validate(event) for event in events],
             )
         )
 
     def _jobs(self, query: Mapping[str, Sequence[str]]) -> Answer:
         _only(query, {"jobs", "user", "account", "partition", "state", "start", "end", "limit"})
-        limit = _whole(query, "limit", MAX_JOBS, MAX_JOBS)
+        limit = _limit(query, MAX_JOBS)
         which = JobFilter(
             job_ids=tuple(_job_id(word) for word in _names(query, "jobs")),
             users=_names(query, "user"),
@@ -224,7 +225,7 @@ class Answers:
         _only(query, {"start", "end", "limit"})
         now = clock.time()
         start, end = _time(query, "start"), _time(query, "end")
-        limit = _whole(query, "limit", MAX_SLICES, MAX_SLICES)
+        limit = _limit(query, MAX_SLICES)
         slices = self._journal.timeline(start or 0.0, now if end is None else end, limit)
         return _json(timeline_message(slices, now, limit))
 
@@ -244,19 +245,9 @@ class Answers:
                 job=_job(rows[0], published) if rows else None,
                 live=live_job(live, published) if live and published else None,
                 rivals=_rivals(job_id, published) if published else [],
-                decisions=[
-                    DecisionMessage(
-                        time=d.time, action=d.action, reason=d.reason, gpus=[str(g) for g in sorted(d.gpus)]
-                    )
-                    for d in self._journal.decisions(job_id)
-                ],
-                slices=[
-                    SliceMessage(
-                        start=s.start, end=s.end, gpus=[str(g) for g in sorted(s.gpus)], reason=s.reason
-                    )
-                    for s in self._journal.slices(job_id)
-                ],
-                events=[event_message(event) for event in self._journal.events(job_id)],
+                decisions=[DecisionMessage.model_validate(d) for d in self._journal.decisions(job_id)],
+                slices=[SliceMessage.model_validate(s) for s in self._journal.slices(job_id)],
+                events=[EventMessage.model_validate(e) for e in self._journal.events(job_id)],
             )
         )
 
@@ -290,17 +281,13 @@ def _job(row: JobRow, published: Published | None) -> JobMessage:
     )
 
 
-def _json(message: Message) -> Answer:
-    return Answer(200, _bytes(message))
-
-
-def _bytes(message: Message) -> bytes:
+def _json(message: Message, status: int = 200) -> Answer:
     """As JSON. Lone surrogates, which UTF-8 cannot encode, become question marks."""
     try:
-        return message.model_dump_json().encode() + b"\n"
+        body = message.model_dump_json().encode()
     except PydanticSerializationError:
-        text = json.dumps(message.model_dump(), ensure_ascii=False, default=str)
-        return text.encode("utf-8", "replace") + b"\n"
+        body = json.dumps(message.model_dump(), ensure_ascii=False, default=str).encode("utf-8", "replace")
+    return Answer(status, body + b"\n")
 
 
 def _plain(status: int, text: str) -> Answer:
@@ -309,7 +296,7 @@ def _plain(status: int, text: str) -> Answer:
 
 
 def _error(status: int, text: str) -> Answer:
-    return Answer(status, _bytes(ErrorMessage(error=text)))
+    return _json(ErrorMessage(error=text), status)
 
 
 def _starting() -> Answer:
@@ -335,12 +322,12 @@ def _job_id(word: str) -> int:
     return int(word)
 
 
-def _whole(query: Mapping[str, Sequence[str]], key: str, default: int, most: int) -> int:
-    if key not in query:
-        return default
-    word = query[key][-1]
+def _limit(query: Mapping[str, Sequence[str]], most: int) -> int:
+    if "limit" not in query:
+        return most
+    word = query["limit"][-1]
     if _JOB_ID.fullmatch(word) is None or int(word) > most:
-        raise BadQuery(f"{key}={word[:40]}: must be a whole number up to {most}")
+        raise BadQuery(f"limit={word[:40]}: must be a whole number up to {most}")
     return int(word)
 
 

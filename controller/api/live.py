@@ -147,11 +147,7 @@ def step_seconds(job: Job, published: Published) -> float | None:
 def failed_suspends(job: Job) -> FailedSuspendsMessage | None:
     """Why a job cannot be suspended, as the API shows it."""
     failed = job.failed_suspends
-    if failed is None:
-        return None
-    return FailedSuspendsMessage(
-        tries=failed.tries, since=failed.since, why=failed.why, way_out=failed.way_out.value
-    )
+    return None if failed is None else FailedSuspendsMessage.model_validate(failed)
 
 
 def _left_on(job: Job, snapshot: Snapshot) -> dict[str, int]:

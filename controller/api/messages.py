@@ -7,15 +7,23 @@ ever added; clients ignore those they do not know.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+
+
+def _names(gpus: object) -> object:
+    """A set of GPUs as their names, in order."""
+    return [str(gpu) for gpu in sorted(gpus)] if isinstance(gpus, frozenset) else gpus
+
+
+GpuNames = Annotated[list[str], BeforeValidator(_names)]
 
 
 class Message(BaseModel):
-    """Base of all answers and their parts."""
+    """Base of all answers and their parts; also made from records whose fields have the same names."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
 
 
 class GpuMessage(Message):
@@ -129,7 +137,7 @@ class JobMessage(Message):
     """Most memory seen on one GPU."""
     utilization_fraction: float | None = None
     """Of its GPUs, on average, while it was on them."""
-    last_gpus: list[str] = Field(default_factory=list)
+    last_gpus: GpuNames = Field(default_factory=list)
     on_gpus: bool = False
     shares_with: list[int] = Field(default_factory=list)
     """Jobs on the same GPUs at the same time; empty when it is over."""
@@ -156,7 +164,7 @@ class DecisionMessage(Message):
     time: float
     action: str
     reason: str
-    gpus: list[str] = Field(default_factory=list)
+    gpus: GpuNames = Field(default_factory=list)
 
 
 class SliceMessage(Message):
@@ -164,7 +172,7 @@ class SliceMessage(Message):
 
     start: float
     end: float | None = None
-    gpus: list[str] = Field(default_factory=list)
+    gpus: GpuNames = Field(default_factory=list)
     reason: str = ""
 
 

@@ -28,8 +28,8 @@ from controller import __version__
 from controller.act.recorder import Outcome, Step
 from controller.api.live import LiveState, Published, uses
 from controller.model import GpuId, Phase
-from controller.slurm.measured import CALLS
-from controller.slurm.measured import OUTCOMES as CALL_OUTCOMES
+from controller.slurm.factory import CALLS
+from controller.slurm.factory import OUTCOMES as CALL_OUTCOMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 USES = ("running", "ordinary", "idle", "unavailable")

@@ -21,7 +21,7 @@ from controller.api.metrics import Metrics
 from controller.api.server import ApiServer
 from controller.daemon import notify
 from controller.daemon.decision_file import DecisionFile
-from controller.daemon.fence import Fence, FencedCluster, NotLeading
+from controller.daemon.fence import Fence, NotLeading, fenced
 from controller.daemon.leadership import introduction, pause, poll_seconds, renew, rival, wait_to_lead
 from controller.daemon.measuring import MeasuringRecorder
 from controller.daemon.publishing import Publisher
@@ -38,6 +38,7 @@ from controller.nodes.remote import RemoteNodes
 from controller.nodes.ssh import SshSettings, ssh_nodes
 from controller.settings.schema import Settings
 from controller.slurm.factory import open_cluster
+from controller.slurm.port import ClusterPort
 from controller.solver import WorkerSolver
 
 log = logging.getLogger(__name__)
@@ -92,7 +93,7 @@ class Daemon:
             deadline_seconds=settings.cluster.rpc_deadline_seconds,
             measures=self._metrics,
         )
-        cluster = FencedCluster(slurm, fence)
+        cluster = fenced(slurm, fence)
         nodes = ssh_nodes(_ssh_settings(settings), measures=self._metrics, introduction=me, guard=fence)
         api = ApiServer(settings.api.listen, self._answers(journal))
         api.start()
@@ -122,7 +123,7 @@ class Daemon:
             access=Access(_token(self._settings)),
         )
 
-    async def _rival(self, cluster: FencedCluster, nodes: RemoteNodes, me: HelloArgs) -> str:
+    async def _rival(self, cluster: ClusterPort, nodes: RemoteNodes, me: HelloArgs) -> str:
         """Which other controller the nodes obey; empty: none."""
         settings = self._settings.nodes
         return await rival(
@@ -134,7 +135,7 @@ class Daemon:
             deadline_seconds=settings.observe_deadline_seconds + settings.connect_deadline_seconds,
         )
 
-    async def _lead(self, journal: Journal, cluster: FencedCluster, nodes: RemoteNodes) -> str:
+    async def _lead(self, journal: Journal, cluster: ClusterPort, nodes: RemoteNodes) -> str:
         """One time of leading. Returns why it is over; empty: a signal has ended it."""
         settings = self._settings
         self._waits_for = ""

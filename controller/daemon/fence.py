@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any, cast
 
 from controller.errors import GandivaError, NodeError
 from controller.journal.lock import JournalLock
-from controller.model import GpuSet, JobId
 from controller.nodes.protocol import ErrorKind
-from controller.slurm.port import ClusterPort, ClusterView, SlurmJob
+from controller.slurm.port import ClusterPort
 
 LEASE_SECONDS = 10.0
 
@@ -70,52 +70,28 @@ class Fence:
             self._confirmed_at = asked_at
 
 
-class FencedCluster:
-    """The cluster port behind a fence: looking is free, changing is for the leader."""
+_FREE = frozenset({"job", "close"})
+"""Calls of the cluster port that change nothing. For `observe` the lease may be out of date."""
 
-    def __init__(self, inner: ClusterPort, fence: Fence) -> None:
-        self._inner = inner
-        self._fence = fence
 
-    async def observe(self) -> ClusterView:
-        """See ClusterPort. Raises NotLeading: a turn of the loop ends before it has planned anything."""
-        self._fence.require_leading()
-        return await self._inner.observe()
+def fenced(cluster: ClusterPort, fence: Fence) -> ClusterPort:
+    """The cluster behind a fence: looking is free, changing is for the leader. `observe` raises NotLeading
+    too: a turn of the loop ends before it has planned anything."""
+    return cast(ClusterPort, _Fenced(cluster, fence))
 
-    async def job(self, job_id: JobId) -> SlurmJob:
-        return await self._inner.job(job_id)
 
-    async def bind(self, job_id: JobId, binding: GpuSet) -> None:
-        self._fence.check()
-        await self._inner.bind(job_id, binding)
+class _Fenced:
+    def __init__(self, cluster: ClusterPort, fence: Fence) -> None:
+        self._cluster, self._fence = cluster, fence
 
-    async def unbind(self, job_id: JobId) -> None:
-        self._fence.check()
-        await self._inner.unbind(job_id)
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._cluster, name)
+        if name in _FREE:
+            return call
+        check = self._fence.require_leading if name == "observe" else self._fence.check
 
-    async def release(self, job_id: JobId) -> None:
-        self._fence.check()
-        await self._inner.release(job_id)
+        async def checked(*arguments: Any) -> Any:
+            check()
+            return await call(*arguments)
 
-    async def hold(self, job_id: JobId) -> None:
-        self._fence.check()
-        await self._inner.hold(job_id)
-
-    async def suspend(self, job_id: JobId) -> None:
-        self._fence.check()
-        await self._inner.suspend(job_id)
-
-    async def resume(self, job_id: JobId) -> None:
-        self._fence.check()
-        await self._inner.resume(job_id)
-
-    async def requeue(self, job_id: JobId) -> None:
-        self._fence.check()
-        await self._inner.requeue(job_id)
-
-    async def end(self, job_id: JobId, reason: str) -> None:
-        self._fence.check()
-        await self._inner.end(job_id, reason)
-
-    async def close(self) -> None:
-        await self._inner.close()
+        return checked

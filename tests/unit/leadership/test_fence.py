@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from controller.daemon.fence import LEASE_SECONDS, Fence, FencedCluster, NotLeading
+from controller.daemon.fence import LEASE_SECONDS, Fence, NotLeading, fenced
 from controller.daemon.leadership import introduction, renew, rival
 from controller.errors import NodeError
 from controller.journal.lock import JournalLock
@@ -129,7 +129,7 @@ def test_no_call_that_changes_something_passes_a_closed_fence(lock: JournalLock)
 
     clock = Clock()
     fence = Fence(lock, clock)
-    cluster = FencedCluster(Cluster(), fence)
+    cluster = fenced(Cluster(), fence)
     calls: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {
         "bind": lambda: cluster.bind(ONE, frozenset()),
         "unbind": lambda: cluster.unbind(ONE),
@@ -138,6 +138,7 @@ def test_no_call_that_changes_something_passes_a_closed_fence(lock: JournalLock)
         "suspend": lambda: cluster.suspend(ONE),
         "resume": lambda: cluster.resume(ONE),
         "requeue": lambda: cluster.requeue(ONE),
+        "end": lambda: cluster.end(ONE, "reason"),
     }
 
     async def all_of_them() -> None:
@@ -294,7 +295,7 @@ def test_a_controller_that_loses_its_lease_ends_its_turn_before_it_acts(
     fence = Fence(lock)
     world = World(tmp_path / "w", gpus=1)
     (tmp_path / "w").mkdir()
-    world.cluster_port = FencedCluster(world.cluster, fence)
+    world.cluster_port = fenced(world.cluster, fence)
 
     async def scenario() -> None:
         jobs = [world.submit(work_seconds=1e9) for _ in range(2)]
