@@ -23,7 +23,7 @@ from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import JobState
 from tests.unit.faults.faulty import Trouble
-from tests.unit.faults.stage import START_SECONDS, Stage, policies
+from tests.unit.faults.stage import START_SECONDS, Stage, packing_policies, policies
 from tests.unit.loop.world import SLICE_SECONDS
 
 EPOCH = 1_800_000_000.0
@@ -90,7 +90,8 @@ EVENTS: dict[str, Event] = {
 
 
 async def _at_step(event: Event, step: Step, occurrence: int, policy: str, folder: Path) -> int:
-    stage = Stage(folder, policy=policies()[policy]())
+    stage = Stage(folder)
+    stage.decide_by(policy, policies())
     stage.usual_jobs()
     stage.start()
     count = 0
@@ -168,7 +169,8 @@ def forgotten(steps: list[Step], occurrences: list[int], dead: bool = True) -> R
 
 
 async def _killed_at(step: Step, occurrence: int, policy: str, away_seconds: float, folder: Path) -> int:
-    stage = Stage(folder, policy=policies()[policy]())
+    stage = Stage(folder)
+    stage.decide_by(policy, policies())
     stage.usual_jobs()
     stage.start()
     died = asyncio.Event()
@@ -206,15 +208,15 @@ def killed_at_steps(steps: list[Step], occurrences: list[int], policy: str) -> R
     )
 
 
-async def _random_kills(kills: int, seed: int, folder: Path) -> int:
+async def _random_kills(kills: int, seed: int, deltas: bool, folder: Path) -> int:
     """Policies change from one controller to the next; jobs keep coming."""
     dice = random.Random(seed)
-    stage = Stage(folder)
-    makers = list(policies().values())
+    stage = Stage(folder, deltas=deltas)
+    names = list(policies())
     for number in range(kills):
         if number % 12 == 0 and sum(job.state is not JobState.ENDED for job in stage.submitted) < 40:
             stage.usual_jobs()
-        stage.policy = dice.choice(makers)()
+        stage.decide_by(dice.choice(names), policies())
         stage.start()
         died = asyncio.Event()
         left = dice.randint(1, 12)
@@ -231,7 +233,7 @@ async def _random_kills(kills: int, seed: int, folder: Path) -> int:
         with suppress(asyncio.TimeoutError):  # in the middle of whatever it is doing
             await asyncio.wait_for(died.wait(), dice.uniform(0.0, 14.0))
         await stage.kill_and_wait(dice.choice((0.0, 0.05, 0.5, 2.0)))
-    stage.policy = policies()["gandiva"]()
+    stage.decide_by("gandiva", policies())
     stage.start()
     stage.nodes.stubborn.clear()
     await stage.all_end(100.0 * kills + BOUND_SECONDS)
@@ -241,13 +243,45 @@ async def _random_kills(kills: int, seed: int, folder: Path) -> int:
     return stage.kills
 
 
-def random_kills(kills: int, seed: int = 4) -> Row:
-    """Many kills in one run."""
+def random_kills(kills: int, seed: int = 4, *, deltas: bool = False) -> Row:
+    """Many kills in one run. `deltas`: the ports say only what changed."""
+    answers = ", ports that say what changed" if deltas else ""
     return _gather(
         "controller killed at random, again and again",
-        f"seed {seed}: before a random step or at a random time; policy changes at each start",
-        [partial(_random_kills, kills, seed)],
+        f"seed {seed}: before a random step or at a random time; policy changes at each start{answers}",
+        [partial(_random_kills, kills, seed, deltas)],
         [f"{kills} kills"],
+    )
+
+
+async def _packed_kills(kills: int, seed: int, probability: float, folder: Path) -> int:
+    """Jobs share GPUs; controllers are killed, and calls go wrong."""
+    dice = random.Random(seed)
+    stage = Stage(folder, preempt_exempt_ratio=1.0, packs=True)
+    stage.faults.random, stage.faults.probability = random.Random(seed), probability
+    for number in range(kills):
+        if number % 6 == 0:
+            stage.usual_jobs(pack=True, model="resnet50")
+        stage.decide_by(dice.choice(("gandiva", "tiresias-las")), packing_policies())
+        stage.start()
+        await asyncio.sleep(dice.uniform(0.0, 25.0))
+        await stage.kill_and_wait(dice.choice((0.0, 0.05, 0.5, 2.0)))
+    stage.faults.probability = 0.0
+    stage.start()
+    stage.nodes.stubborn.clear()
+    await stage.all_end(100.0 * kills + BOUND_SECONDS)
+    await stage.finish()
+    stage.check_all(slack_seconds=20.0)
+    return stage.together
+
+
+def packed_kills(seeds: list[int], kills: int = 12) -> Row:
+    """Kills while jobs share GPUs; counts the looks at which two did."""
+    return _gather(
+        "controller killed and calls going wrong while jobs share GPUs",
+        f"seeds {seeds[0]} to {seeds[-1]}: no call, or 10 % of all calls",
+        [partial(_packed_kills, kills, seed, share) for seed in seeds for share in (0.0, 0.1)],
+        [f"seed {seed}, {share:.0%}" for seed in seeds for share in (0.0, 0.1)],
     )
 
 
@@ -275,7 +309,8 @@ async def _clock_jump(seconds: float, away: bool, policy: str, folder: Path) -> 
     def wall(time: float) -> float:
         return time + (seconds if time >= set_at else 0.0)
 
-    stage = Stage(folder, policy=policies()[policy](), clock=lambda: _SetClock(wall))
+    stage = Stage(folder, clock=lambda: _SetClock(wall))
+    stage.decide_by(policy, policies())
     stage.port.wall = wall
     jobs = stage.usual_jobs()
     stage.start()
@@ -417,7 +452,8 @@ def troubled_calls(method: str, skips: list[int], repeat: int = 1) -> Iterator[R
 
 async def _random_trouble(seed: int, probability: float, kills: int, folder: Path) -> int:
     dice = random.Random(seed)
-    stage = Stage(folder, policy=policies()[dice.choice(("gandiva", "tiresias-las", "fifo"))]())
+    stage = Stage(folder)
+    stage.decide_by(dice.choice(("gandiva", "tiresias-las", "fifo")), policies())
     stage.usual_jobs()
     stage.faults.random, stage.faults.probability = random.Random(seed), probability
     for _ in range(kills):
@@ -490,6 +526,8 @@ def rows(quick: bool = False) -> Iterator[Row]:
         if not quick or policy == "gandiva":
             yield killed_at_steps(steps, [1] if quick else occurrences, policy)
     yield random_kills(40 if quick else 1000)
+    yield random_kills(20 if quick else 300, deltas=True)
+    yield packed_kills([0] if quick else list(range(10)))
     for number, name in enumerate(EVENTS):
         some = [steps[(3 * number + k) % len(steps)] for k in range(2)]
         yield at_steps(name, some if quick else steps, [1] if quick else occurrences, "gandiva")

@@ -7,7 +7,7 @@ import asyncio
 import copy
 import math
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
 from controller.nodes.protocol import NodePhase
 from controller.observe.requests import parse_request
+from controller.policies.moves.pack import Pack
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
 from controller.policies.settings import TiresiasLasSettings
@@ -37,10 +38,22 @@ def policies() -> dict[str, Callable[[], Policy]]:
     return {"gandiva": gandiva, "tiresias-las": lambda: PRESETS["tiresias-las"](queues, ()), "fifo": fifo}
 
 
+def packing_policies() -> dict[str, Callable[[], Policy]]:
+    """The same, where jobs share GPUs."""
+    queues = TiresiasLasSettings(queue_limits=[5.0, 10.0, 30.0], promote_knob_ratio=2.0)
+    return {
+        "gandiva": lambda: gandiva(Pack()),
+        "tiresias-las": lambda: PRESETS["tiresias-las"](queues, (Pack(),)),
+    }
+
+
 class Stage(World):
     """A world with ports that fail, users, an administrator, and a slurmctld that loses its memory."""
 
-    def __init__(self, folder: Path, nodes: int = 2, gpus: int = 2, **options: Any) -> None:
+    def __init__(
+        self, folder: Path, nodes: int = 2, gpus: int = 2, *, packs: bool = False, **options: Any
+    ) -> None:
+        """`packs`: two jobs may be on one GPU where the nodes were told so; each goes as fast as alone."""
         options.setdefault("step_deadline_seconds", 5.0)
         options.setdefault("retry_after_seconds", RETRY_SECONDS)
         options.setdefault("start_deadline_seconds", START_SECONDS)
@@ -53,11 +66,20 @@ class Stage(World):
         self.cancelled: set[int] = set()
         self.shared: list[str] = []
         """Instants at which a look at the nodes found two jobs' memory on one GPU. Must stay empty."""
+        self.together = 0
+        """Such instants at which they may."""
+        self._packs = packs
+        if packs:
+            self.cluster.rate = lambda _job, _beside: 1.0
         self.down_seconds = 0.0
         self.kills = 0
         self.port_was_away = False
         self._saved: deque[tuple[float, int, dict[JobId, SimulatedJob]]] = deque(maxlen=30)
         self._watcher = asyncio.create_task(self._watch())
+
+    def decide_by(self, name: str, makers: Mapping[str, Callable[[], Policy]]) -> None:
+        """From the next start on."""
+        self.policy_name, self.policy = name, makers[name]()
 
     # -- the workload -----------------------------------------------------------------------------------
 
@@ -66,16 +88,16 @@ class Stage(World):
         self.submitted.append(self.cluster.jobs[job_id])
         return job_id
 
-    def usual_jobs(self) -> list[JobId]:
+    def usual_jobs(self, **options: Any) -> list[JobId]:
         """One of each kind: every step of the executor is taken for some of them."""
-        jobs = [self.submit(work_seconds=50) for _ in range(3)]
-        jobs.append(self.submit(2, work_seconds=30))
-        jobs.append(self.submit(4, nodes=2, work_seconds=20))
-        jobs.append(self.submit(work_seconds=40, suspend="requeue"))
-        jobs.append(self.submit(work_seconds=40, suspend="transparent"))
-        jobs.append(self.submit(work_seconds=40))
+        jobs = [self.submit(work_seconds=50, **options) for _ in range(3)]
+        jobs.append(self.submit(2, work_seconds=30, **options))
+        jobs.append(self.submit(4, nodes=2, work_seconds=20, **options))
+        jobs.append(self.submit(work_seconds=40, suspend="requeue", **options))
+        jobs.append(self.submit(work_seconds=40, suspend="transparent", **options))
+        jobs.append(self.submit(work_seconds=40, **options))
         self.nodes.idle.add(jobs[-1])
-        jobs.append(self.submit(work_seconds=40))
+        jobs.append(self.submit(work_seconds=40, **options))
         self.nodes.stubborn.add(jobs[-1])
         return jobs
 
@@ -262,7 +284,9 @@ class Stage(World):
         while True:
             for node in self.cluster.nodes:
                 for ordinal, jobs in self._memory_on(node).items():
-                    if len(jobs) > 1:
+                    if len(jobs) == 2 and self._packs:
+                        self.together += 1  # whether these two may, the nodes check: `violations`
+                    elif len(jobs) > 1:
                         now = asyncio.get_running_loop().time()
                         self.shared.append(f"t={now:g}: jobs {jobs} on {node}:{ordinal}")
             if turn % 10 == 0:

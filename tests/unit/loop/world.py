@@ -74,6 +74,8 @@ class World:
         )
         self.nodes = SimulatedNodes(self.cluster, node_costs or NodeCosts(0.1, 0.05, 0.05), deltas=deltas)
         self.policy = policy or gandiva()
+        self.policy_name = "gandiva"
+        """What it remembers is kept under this name."""
         self.journal_path = folder / "journal.sqlite"
         self.settings = Settings()
         self.executor_settings = ExecutorSettings(**executor)  # type: ignore[arg-type]
@@ -105,8 +107,9 @@ class World:
         self.cluster._answered = False
         self.nodes._touched = dict.fromkeys(self.cluster.nodes)
         self._journal = Journal(self.journal_path)
+        chosen = self.settings.policy.model_copy(update={"name": self.policy_name})
         self.controller = make_controller(
-            self.settings,
+            self.settings.model_copy(update={"policy": chosen}),
             self.cluster_port,
             self.node_port,
             self._journal,
