@@ -61,10 +61,10 @@ def positive_seconds(text: str) -> float:
     return value
 
 
-def count(text: str) -> int:
+def count(text: str, most: int = 100_000) -> int:
     """A count on the command line."""
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 100_000):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 100000")
+    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {most}")
     return int(text)
 
 

@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The entry points of `gandiva-agent` and `gandiva-cluster`: a missing extra is one line, as in `gandiva`."""
+"""The entry points of `gandiva-agent` and `gandiva-cluster`, and one line for an extra that is not installed.
+
+Each role has an extra of its own (`pyproject.toml`). Imports the standard library only: it must work where
+the dependencies are missing.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,25 @@ import importlib
 import sys
 from pathlib import Path
 
-from controller.cli.extras import missing
+PROJECT = "gandiva-slurm"
+OF_COMMANDS = {
+    **dict.fromkeys(("report", "top", "explain", "status", "config", "check"), "client"),
+    **dict.fromkeys(("daemon", "journal"), "controller"),
+    **dict.fromkeys(("simulate", "replay", "trace"), "sim"),
+}
+"""The extra that each command of `gandiva` needs, in the order of the help."""
+_OURS = ("controller", "checkpointing", "gandiva", "container")
+
+
+def missing(error: ModuleNotFoundError, program: str, extra: str) -> str:
+    """The line for a user. Raises `error` again where the module is one of this project's own."""
+    module = (error.name or "").partition(".")[0]
+    if not module or module in _OURS:
+        raise error
+    return (
+        f"{program} needs the extra \"{extra}\": pip install '{PROJECT}[{extra}]' "
+        f"(this Python has no module {module})"
+    )
 
 
 def agent() -> int:

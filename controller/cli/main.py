@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 
 from controller import __version__
-from controller.cli.extras import OF_COMMANDS, missing
+from controller.cli.entry import OF_COMMANDS, missing
 from controller.errors import GandivaError
 
 COMMANDS = tuple(OF_COMMANDS)

@@ -205,14 +205,14 @@ def _accounting(job_ids: list[int]) -> dict[int, Accounting]:
 
 def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     from controller.journal import JobFilter
-    from controller.reports.report import start_of_day
     from controller.reports.states import parse_state
     from controller.reports.when import InvalidTime, parse_time
 
     users = args.user or ()
     if not users and not args.allusers and not args.jobs and os.geteuid() != 0:
         users = (_own_name(),)
-    start = None if args.jobs else start_of_day(now)
+    # As in sacct.
+    start = None if args.jobs else parse_time("midnight", now)
     if args.starttime is not None:
         start = parse_time(args.starttime, now)
     end = parse_time(args.endtime, now) if args.endtime is not None else None
@@ -240,7 +240,7 @@ def _own_name() -> str:
 
 
 def _layout(args: argparse.Namespace) -> Layout:
-    from controller.reports.columns import BRIEF_FORMAT, DEFAULT_FORMAT, LONG_FORMAT, Style
+    from controller.reports.columns import BRIEF_FORMAT, DEFAULT_FORMAT, LONG_FORMAT
     from controller.reports.table import Layout, parse_format
 
     text = args.format
@@ -256,5 +256,5 @@ def _layout(args: argparse.Namespace) -> Layout:
         header=not args.noheader,
         delimiter=(args.delimiter or "|") if parsable else None,
         trailing=args.parsable and not args.parsable2,
-        style=Style(size_unit=args.units),
+        size_unit=args.units,
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.cli.common import Subparsers, new_parser, terminal_columns
+from controller.cli.common import Subparsers, count, new_parser, terminal_columns
 from controller.cli.outputs import STANDARD_OUTPUT, check_outputs, output_path, refuse_inputs, writing
 from controller.errors import GandivaError
 
@@ -253,9 +253,7 @@ def _snapshots(
 
 
 def _gpus(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and 1 <= int(text) <= 1024):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 1024")
-    return int(text)
+    return count(text, 1024)
 
 
 def _seconds(text: str) -> float:

@@ -12,30 +12,22 @@ from controller.reports.text import gpu_list
 
 
 @dataclass(frozen=True, slots=True)
-class Style:
-    """What the values of some columns depend on."""
-
-    size_unit: str = ""
-    """K, M, G, T, P, or empty for the one that fits."""
-
-
-@dataclass(frozen=True, slots=True)
 class Column:
     """One column."""
 
     name: str
     width: int
-    value: Callable[[Row, Style], str]
+    value: Callable[[Row, str], str]
+    """Of a row, with the unit of sizes: K, M, G, T, P, or empty for the one that fits."""
     meaning: str
     left: bool = False
     """Words stand at the left, numbers and times at the right."""
 
 
-_Plain = Callable[[Row], str]
-
-
-def _column(name: str, width: int, value: _Plain, meaning: str, *, left: bool = False) -> Column:
-    return Column(name, width, lambda row, _style: value(row), meaning, left)
+def _column(
+    name: str, width: int, value: Callable[[Row], str], meaning: str, *, left: bool = False
+) -> Column:
+    return Column(name, width, lambda row, _unit: value(row), meaning, left)
 
 
 COLUMNS: tuple[Column, ...] = (
@@ -64,7 +56,7 @@ COLUMNS: tuple[Column, ...] = (
     Column(
         "MaxGPUMem",
         10,
-        lambda row, style: units.size(row.job.peak_memory_bytes, style.size_unit),
+        lambda row, unit: units.size(row.job.peak_memory_bytes, unit),
         "Most memory it was seen to use on one GPU.",
     ),
     _column(

@@ -17,7 +17,6 @@ from controller.reports.row import Row
 from controller.reports.sacct import Accounting
 from controller.reports.states import is_final
 from controller.reports.text import clean, gpu_list
-from controller.reports.when import parse_time
 
 MAX_WARNINGS = 20
 _TASK = re.compile(r"([0-9]{1,10})_(?:([0-9]{1,10})|\[.*)", re.ASCII)
@@ -112,8 +111,3 @@ def unsuspendable(rows: Sequence[Row]) -> Iterator[str]:
         )
     if len(kept) > MAX_WARNINGS:
         yield f"warning: and {len(kept) - MAX_WARNINGS} more that cannot be suspended"
-
-
-def start_of_day(now: float) -> float:
-    """Midnight of today, local time: the default start of sacct."""
-    return parse_time("midnight", now)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from controller.errors import GandivaError
-from controller.reports.columns import COLUMNS, Column, Style
+from controller.reports.columns import COLUMNS, Column
 from controller.reports.row import Row
 from controller.reports.text import clean, fit
 
@@ -30,7 +30,8 @@ class Layout:
     """Between values of a parsable table; None: fixed width."""
     trailing: bool = False
     """The delimiter also stands at the end of a line (-p)."""
-    style: Style = field(default_factory=Style)
+    size_unit: str = ""
+    """K, M, G, T, P, or empty for the one that fits."""
 
 
 def parse_format(text: str) -> tuple[Column, ...]:
@@ -75,34 +76,16 @@ def help_format() -> str:
 
 def render(rows: Iterable[Row], layout: Layout) -> Iterator[str]:
     """The lines of the table."""
-    if layout.delimiter is None:
-        yield from _fixed(rows, layout)
-    else:
-        yield from _parsable(rows, layout, layout.delimiter)
-
-
-def _values(row: Row, layout: Layout) -> list[str]:
-    return [clean(column.value(row, layout.style)) for column in layout.columns]
-
-
-def _fixed(rows: Iterable[Row], layout: Layout) -> Iterator[str]:
     if layout.header:
-        yield _line([column.name for column in layout.columns], layout.columns)
-        yield " ".join("-" * column.width for column in layout.columns)
+        yield _line([column.name for column in layout.columns], layout)
+        if layout.delimiter is None:
+            yield " ".join("-" * column.width for column in layout.columns)
     for row in rows:
-        yield _line(_values(row, layout), layout.columns)
+        yield _line([clean(column.value(row, layout.size_unit)) for column in layout.columns], layout)
 
 
-def _line(values: Sequence[str], columns: Sequence[Column]) -> str:
-    cells = [
-        fit(value, column.width, left=column.left) for value, column in zip(values, columns, strict=True)
-    ]
-    return " ".join(cells).rstrip()
-
-
-def _parsable(rows: Iterable[Row], layout: Layout, delimiter: str) -> Iterator[str]:
-    end = delimiter if layout.trailing else ""
-    if layout.header:
-        yield delimiter.join(column.name for column in layout.columns) + end
-    for row in rows:
-        yield delimiter.join(_values(row, layout)) + end
+def _line(values: Sequence[str], layout: Layout) -> str:
+    if layout.delimiter is not None:
+        return layout.delimiter.join(values) + (layout.delimiter if layout.trailing else "")
+    cells = zip(values, layout.columns, strict=True)
+    return " ".join(fit(value, column.width, left=column.left) for value, column in cells).rstrip()

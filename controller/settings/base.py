@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import math
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -77,26 +78,15 @@ def split_address(address: str, default_port: int) -> tuple[str, int]:
     return match["host"].strip("[]"), port
 
 
-_NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
-_USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
+def _matching(pattern: str, words: str) -> AfterValidator:
+    """A string of this form. `words`: the message about any other."""
 
+    def check(text: str) -> str:
+        if re.fullmatch(pattern, text) is None:
+            raise ValueError(words)
+        return text
 
-def _node_name(name: str) -> str:
-    if _NODE_NAME.fullmatch(name) is None:
-        raise ValueError("must be a node name as Slurm has it (letters, digits, dot, dash, underscore)")
-    return name
-
-
-def _user_name(name: str) -> str:
-    if _USER_NAME.fullmatch(name) is None:
-        raise ValueError("must be a user name")
-    return name
-
-
-def _host(name: str) -> str:
-    if re.fullmatch(_HOST, name) is None:
-        raise ValueError("must be a host name or an address (IPv6 in brackets)")
-    return name
+    return AfterValidator(check)
 
 
 def _address(address: str) -> str:
@@ -118,33 +108,33 @@ def check_url(url: str) -> str:
     return url.rstrip("/")
 
 
-def _path(value: object) -> object:
-    return Path(value) if isinstance(value, str) else value
+def _from_text(kind: Callable[[str], object]) -> BeforeValidator:
+    """What is no text of this kind stays as it is, for the message."""
 
+    def make(value: object) -> object:
+        if isinstance(value, str):
+            with contextlib.suppress(ValueError):
+                return kind(value)
+        return value
 
-def _method(value: object) -> object:
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            return SuspendMethod(value)
-    return value
-
-
-def _way(value: object) -> object:
-    if isinstance(value, str):
-        with contextlib.suppress(ValueError):
-            return Unsuspendable(value)
-    return value
+    return BeforeValidator(make)
 
 
 # Validation is strict: TOML has types, so a quoted number is a mistake. Paths, sizes and enumerations, which
 # TOML does not have, are made from strings here.
 ByteSize = Annotated[int, BeforeValidator(parse_bytes), Field(ge=0, le=2**62)]
-AbsolutePath = Annotated[Path, BeforeValidator(_path), AfterValidator(_absolute)]
+AbsolutePath = Annotated[Path, _from_text(Path), AfterValidator(_absolute)]
 Address = Annotated[str, AfterValidator(_address)]
 ListenAddress = Annotated[str, AfterValidator(_listen)]
 Url = Annotated[str, AfterValidator(check_url)]
-Method = Annotated[SuspendMethod, BeforeValidator(_method)]
-Way = Annotated[Unsuspendable, BeforeValidator(_way)]
-NodeName = Annotated[str, AfterValidator(_node_name)]
-UserName = Annotated[str, AfterValidator(_user_name)]
-HostName = Annotated[str, AfterValidator(_host)]
+Method = Annotated[SuspendMethod, _from_text(SuspendMethod)]
+Way = Annotated[Unsuspendable, _from_text(Unsuspendable)]
+NodeName = Annotated[
+    str,
+    _matching(
+        r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}",
+        "must be a node name as Slurm has it (letters, digits, dot, dash, underscore)",
+    ),
+]
+UserName = Annotated[str, _matching(r"[a-z_][a-z0-9_-]{0,31}", "must be a user name")]
+HostName = Annotated[str, _matching(_HOST, "must be a host name or an address (IPv6 in brackets)")]

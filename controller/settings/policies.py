@@ -7,7 +7,7 @@ underscores for dashes), its type the preset's own model.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, model_validator
@@ -27,22 +27,17 @@ from controller.policies.site import ALLOWED, is_site_part
 from controller.settings.base import Section, setting, table
 
 
-def _known(name: str, names: Iterable[str]) -> str:
-    if name not in names and not is_site_part(name):
-        raise ValueError("must be one of " + ", ".join(f'"{known}"' for known in names) + f", or {ALLOWED}")
-    return name
+def _known(names: Callable[[], Iterable[str]]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in names() and not is_site_part(name):
+            raise ValueError("must be one of " + ", ".join(f'"{one}"' for one in names()) + f", or {ALLOWED}")
+        return name
+
+    return AfterValidator(check)
 
 
-def _known_policy(name: str) -> str:
-    return _known(name, policy_names())
-
-
-def _known_move(name: str) -> str:
-    return _known(name, MOVE_NAMES)
-
-
-PolicyName = Annotated[str, AfterValidator(_known_policy)]
-MoveName = Annotated[str, AfterValidator(_known_move)]
+PolicyName = Annotated[str, _known(lambda: policy_names())]
+MoveName = Annotated[str, _known(lambda: MOVE_NAMES)]
 
 
 class PolicySettings(Section):

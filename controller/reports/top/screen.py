@@ -52,7 +52,7 @@ def run_top(
         markup=False,
         emoji=False,
     )
-    glyphs = UNICODE if _speaks_unicode(console) else ASCII
+    glyphs = UNICODE if "utf" in console.encoding.lower() else ASCII
     view = View(user=user, glyphs=glyphs, interval_seconds=interval_seconds)
     if once or not sys.stdout.isatty():
         _print(console, Frame(client.gpus(), view))
@@ -68,10 +68,6 @@ def _print(console: Console, frame: Frame) -> None:
         console.print(frame, end="")
     for line in capture.get().splitlines():
         print(line.rstrip())
-
-
-def _speaks_unicode(console: Console) -> bool:
-    return "utf" in console.encoding.lower()
 
 
 class _Poller:

@@ -67,27 +67,18 @@ UNICODE = Glyphs("█", "░", "▶", "‖", "…", "·", "■", "✗", "◀", "
 ASCII = Glyphs("#", ".", ">", "=", ".", "-", "x", "!", "<", "`-", ("\\", "|", "/"), " ._-=+*%#")
 
 _SYMBOLS = {
-    "running": ("running", "running"),
-    "starting": ("running", "starting"),
-    "suspended": ("waiting", "suspended"),
-    "yielded": ("waiting", "waiting"),
-    "queued": ("queued", "queued"),
-    "ineligible": ("queued", "not yet"),
-    "completing": ("running", "ending"),
     "stuck": ("broken", "stuck"),
     "unknown": ("broken", "unknown"),
+    "running": ("running", "running"),
+    "starting": ("running", "starting"),
+    "completing": ("running", "ending"),
+    "yielded": ("waiting", "waiting"),
+    "suspended": ("waiting", "suspended"),
+    "queued": ("queued", "queued"),
+    "ineligible": ("queued", "not yet"),
 }
-_RANK = (
-    "stuck",
-    "unknown",
-    "running",
-    "starting",
-    "completing",
-    "yielded",
-    "suspended",
-    "queued",
-    "ineligible",
-)
+"""Of each phase: its symbol and its word, in the order of the list."""
+_RANK = {phase: place for place, phase in enumerate(_SYMBOLS)}
 
 
 def phase_words(phase: str, glyphs: Glyphs) -> str:
@@ -129,7 +120,7 @@ def ordered(
 ) -> list[LiveJobMessage]:
     """The list of jobs in the order asked for; by number among equals. `by_user`: user after user."""
     keys: dict[Order, Callable[[LiveJobMessage], float | str]] = {
-        Order.STATE: lambda job: _RANK.index(job.phase) if job.phase in _RANK else len(_RANK),
+        Order.STATE: lambda job: _RANK.get(job.phase, len(_RANK)),
         Order.SHARE: lambda job: -(job_share(job, now) or 0.0),
         Order.USER: lambda job: job.user,
         Order.NUMBER: lambda job: job.job_id,

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.cli.extras import OF_COMMANDS
+from controller.cli.entry import OF_COMMANDS
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -166,7 +166,7 @@ def test_gandiva_cluster_without_its_sources_says_so(tmp_path: Path) -> None:
     include = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]["find"]
     assert not any("container".startswith(pattern.rstrip("*")) for pattern in include["include"])
     (tmp_path / "controller" / "cli").mkdir(parents=True)
-    for name in ("__init__.py", "cli/__init__.py", "cli/entry.py", "cli/extras.py"):
+    for name in ("__init__.py", "cli/__init__.py", "cli/entry.py"):
         (tmp_path / "controller" / name).write_text((ROOT / "controller" / name).read_text())
     code = "import sys; from controller.cli.entry import cluster; sys.exit(cluster())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)

@@ -17,9 +17,8 @@ import pytest
 from controller.api.messages import GpuMessage, GpusMessage, NodeMessage
 from controller.errors import GandivaError
 from controller.reports.html import page as page_module
-from controller.reports.html.data import BINS, OTHERS, page_data
+from controller.reports.html.data import BINS, OTHERS, WAIT_EDGES, MeanOverTime, classes, page_data, quantile
 from controller.reports.html.page import render, write
-from controller.reports.html.series import WAIT_EDGES, MeanOverTime, classes, quantile
 
 from .pages import HOSTILE, NOW, big, contents, hostile, job, piece
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.api.messages import JobMessage, JobsMessage
-from controller.reports.columns import BRIEF_FORMAT, COLUMNS, DEFAULT_FORMAT, LONG_FORMAT, Style
+from controller.reports.columns import BRIEF_FORMAT, COLUMNS, DEFAULT_FORMAT, LONG_FORMAT
 from controller.reports.report import as_json, join, unsuspendable
 from controller.reports.row import Row
 from controller.reports.sacct import Accounting
@@ -163,7 +163,7 @@ def test_help_format_names_every_column_once() -> None:
 def test_units() -> None:
     row = Row(job(peak_memory_bytes=3 << 30), NOW)
     assert table("MaxGPUMem", row, header=False) == ["        3G"]
-    assert table("MaxGPUMem", row, header=False, style=Style("M")) == ["     3072M"]
+    assert table("MaxGPUMem", row, header=False, size_unit="M") == ["     3072M"]
 
 
 def test_other_columns() -> None:

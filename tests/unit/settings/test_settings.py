@@ -10,7 +10,7 @@ from controller.errors import SettingsError
 from controller.model import SuspendMethod
 from controller.settings.base import parse_bytes, split_address
 from controller.settings.describe import tables, to_toml
-from controller.settings.generate import reference, sample, show
+from controller.settings.generate import manual, reference, sample, show
 from controller.settings.loading import (
     InvalidSettings,
     client_settings,
@@ -18,7 +18,6 @@ from controller.settings.loading import (
     parse_settings,
     settings_path,
 )
-from controller.settings.manual import manual
 from controller.settings.schema import Settings, needs_restart
 
 ROOT = Path(__file__).resolve().parents[3]
