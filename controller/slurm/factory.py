@@ -1,17 +1,35 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Opening the cluster port that the settings name."""
+"""Opening the cluster port that the settings name, and telling how long each call to Slurm took."""
 
 from __future__ import annotations
 
-from typing import Literal
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal, cast
 
+from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model.measures import Measures
 from controller.slurm.adapter import SlurmCluster
 from controller.slurm.command import CommandTransport
-from controller.slurm.measured import measured
 from controller.slurm.port import ClusterPort
 from controller.slurm.pyslurm import PyslurmTransport, require_pyslurm
 from controller.slurm.transport import Transport
+
+log = logging.getLogger(__name__)
+
+CALLS: Final = (
+    "load", "job", "bind", "unbind", "release", "hold", "split", "suspend", "resume", "requeue_hold", "end",
+)  # fmt: skip
+OUTCOMES: Final = ("ok", "unknown_job", "refused", "unavailable", "cut_off", "error")
+"""`cut_off`: ended at the deadline (or when the controller stopped), without an answer."""
+_OUTCOME_OF: Final = {
+    UnknownJob: "unknown_job",
+    ClusterRefused: "refused",
+    ClusterUnavailable: "unavailable",
+    asyncio.CancelledError: "cut_off",
+}
 
 
 def open_cluster(
@@ -25,3 +43,33 @@ def open_cluster(
     if measures is not None:
         transport = measured(transport, measures)
     return SlurmCluster(transport, deadline_seconds=deadline_seconds)
+
+
+def measured(transport: Transport, measures: Measures) -> Transport:
+    """The transport, which tells of its CALLS."""
+    return cast(Transport, _Measured(transport, measures))
+
+
+class _Measured:
+    def __init__(self, transport: Transport, measures: Measures) -> None:
+        self._measures = measures
+        self.close = transport.close
+        for name in CALLS:
+            setattr(self, name, self._timed(name, getattr(transport, name)))
+
+    def _timed(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def timed(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            outcome = "ok"
+            try:
+                return await call(*arguments)
+            except BaseException as error:
+                outcome = _OUTCOME_OF.get(type(error), "error")
+                raise
+            finally:
+                seconds = time.perf_counter() - began
+                self._measures.slurm_call(name, outcome, seconds)
+                job_id = arguments[0] if arguments else None
+                log.debug("%s: %s after %.1f ms", name, outcome, seconds * 1000, extra={"job": job_id})
+
+        return timed

@@ -23,8 +23,8 @@ from typing import Any
 from controller.errors import ClusterUnavailable, SettingsError, UnknownJob
 from controller.model import GpuId, JobId
 from controller.slurm.command import CommandTransport
+from controller.slurm.commands import error_of_number
 from controller.slurm.raw import JobRecord, NodeRecord
-from controller.slurm.slurm_errors import error_of_number
 from controller.slurm.transport import BindChange, Load
 
 log = logging.getLogger(__name__)

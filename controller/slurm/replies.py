@@ -7,8 +7,9 @@ declared; the rest is ignored.
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Annotated, Any
 
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -144,7 +145,7 @@ def gandiva_jobs(reply: str, what: str) -> tuple[tuple[JobRecord, ...], dict[Gpu
     Raises ClusterUnavailable when it makes no sense."""
     records: list[JobRecord] = []
     whole: dict[GpuId, JobId] = {}
-    try:
+    with _sensible(what):
         for item in _items(reply, "jobs", what):
             ours = str(item.get("admin_comment", "")).startswith(PREFIX)
             if not ours and not item.get("gres_detail"):
@@ -153,25 +154,19 @@ def gandiva_jobs(reply: str, what: str) -> tuple[tuple[JobRecord, ...], dict[Gpu
             whole.update(dict.fromkeys(job.whole_gpus(), JobId(job.id)))
             if ours:
                 records.append(job.record())
-    except ValueError as error:
-        raise _nonsense(what, error) from error
     return tuple(records), whole
 
 
 def any_jobs(reply: str, what: str) -> tuple[JobRecord, ...]:
     """The records of all jobs in a reply. Raises ClusterUnavailable when it makes no sense."""
-    try:
+    with _sensible(what):
         return tuple(_Job.model_validate(item).record() for item in _items(reply, "jobs", what))
-    except ValueError as error:
-        raise _nonsense(what, error) from error
 
 
 def nodes(reply: str, what: str) -> tuple[NodeRecord, ...]:
     """The records of the nodes in a reply. Raises ClusterUnavailable when it makes no sense."""
-    try:
+    with _sensible(what):
         return tuple(_Node.model_validate(item).record() for item in _items(reply, "nodes", what))
-    except ValueError as error:
-        raise _nonsense(what, error) from error
 
 
 def _items(reply: str, key: str, what: str) -> list[dict[str, Any]]:
@@ -185,9 +180,13 @@ def _items(reply: str, key: str, what: str) -> list[dict[str, Any]]:
     return found
 
 
-def _nonsense(what: str, error: ValueError) -> ClusterUnavailable:
-    said = str(error)
-    if isinstance(error, ValidationError):
-        first = error.errors()[0]
-        said = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-    return ClusterUnavailable(f"{what}: unexpected answer: {said}")
+@contextlib.contextmanager
+def _sensible(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        said = str(error)
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            said = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        raise ClusterUnavailable(f"{what}: unexpected answer: {said}") from error

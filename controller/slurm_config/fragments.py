@@ -121,22 +121,18 @@ def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, st
 
 
 def _node_line(group: Nodes, depth: int) -> str:
+    keys = {
+        "NodeHostname": group.host,
+        "NodeAddr": group.address,
+        "Port": group.ports,
+        "CPUs": group.cpus,
+        "Sockets": group.sockets,
+        "CoresPerSocket": group.cores_per_socket,
+        "ThreadsPerCore": group.threads_per_core,
+        "RealMemory": group.memory_mib,
+    }
     words = [f"NodeName={group.names}"]
-    if group.host is not None:
-        words.append(f"NodeHostname={group.host}")
-    if group.address is not None:
-        words.append(f"NodeAddr={group.address}")
-    if group.ports is not None:
-        words.append(f"Port={group.ports}")
-    words.append(f"CPUs={group.cpus}")
-    for key, value in (
-        ("Sockets", group.sockets),
-        ("CoresPerSocket", group.cores_per_socket),
-        ("ThreadsPerCore", group.threads_per_core),
-    ):
-        if value is not None:
-            words.append(f"{key}={value}")
-    words.append(f"RealMemory={group.memory_mib}")
+    words += [f"{key}={value}" for key, value in keys.items() if value is not None]
     features = list(group.features)
     if group.gpus:
         # The controller finds GPUs by these types; an ordinary `gpu:<model>:N` finds nodes by the feature.

@@ -21,7 +21,7 @@ from controller.errors import ClusterRefused, ClusterUnavailable, NodeError, Unk
 from controller.model import GpuId, GpuSet, JobId, Phase, Snapshot
 from controller.nodes import protocol
 from controller.nodes.remote import RemoteNodes
-from controller.slurm.measured import CALLS, OUTCOMES, measured
+from controller.slurm.factory import CALLS, OUTCOMES, measured
 from controller.slurm.transport import Transport
 
 from . import scene

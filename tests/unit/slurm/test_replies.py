@@ -9,10 +9,10 @@ import pytest
 
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, JobId
+from controller.slurm.commands import error_of_text
 from controller.slurm.port import JobState, SlurmJob
 from controller.slurm.records import array_rooms, array_tasks, shares_record, slurm_job, slurm_node
 from controller.slurm.replies import any_jobs, gandiva_jobs, nodes
-from controller.slurm.slurm_errors import error_of_text
 from tests.unit.slurm import recordings
 
 pytestmark = pytest.mark.parametrize("release", recordings.RELEASES)
