@@ -23,7 +23,7 @@ from tests.unit.jobside.need_torch import REQUIRED
 SOURCES: Final = (
     *("controller", "checkpointing", "gandiva", "container/mock_gpu", "examples", "pyproject.toml"),
     *("tests/__init__.py", "tests/unit/__init__.py", "tests/unit/conftest.py", "tests/unit/mounts.py"),
-    "benchmarks/realgpu/worker.py",
+    *("benchmarks/__init__.py", "benchmarks/local_agents.py", "benchmarks/realgpu/worker.py"),
     *("tests/unit/jobside", "tests/unit/nodes/__init__.py", "tests/unit/nodes/conftest.py"),
     "tests/unit/nodes/test_ddp.py",
 )

@@ -23,12 +23,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
+from benchmarks.local_agents import LocalTransport
 from benchmarks.realgpu import watch
 from controller.model import JobId
-from controller.nodes.connection import Patience
+from controller.nodes.connection import Channel, Patience
 from controller.nodes.port import Offload
 from controller.nodes.remote import RemoteNodes
-from controller.nodes.transport import Channel, LocalTransport
 
 ROOT = Path(__file__).resolve().parents[2]
 MARK = "REALGPU_RUN"

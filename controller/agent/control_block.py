@@ -24,8 +24,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from controller.agent import rank_room
-from controller.agent.deadline import Deadline, Poll
-from controller.agent.file_lock import try_lock
+from controller.agent.deadline import Deadline, Poll, try_lock
 from controller.agent.processes import Processes, ProcessId
 from controller.nodes.protocol import (
     MAX_JOB_ID,
@@ -297,10 +296,12 @@ class ControlBlock:
         try:
             _write_atomically(self.path / "agent.json", state.model_dump_json(), 0o600)
         except FileNotFoundError:
-            raise AgentError(
-                ErrorKind.UNKNOWN_JOB, f"the control block {self.path} has gone", self.job_id
-            ) from None
+            raise AgentError(ErrorKind.UNKNOWN_JOB, f"the control block {self.path} has gone") from None
         return state
+
+    def change(self, state: JobState, **changes: object) -> JobState:
+        """Write down a state with changes, and return it. Raises AgentError unknown_job."""
+        return self.save_state(state.but(**changes))
 
     @contextlib.contextmanager
     def locked(self, deadline: Deadline) -> Iterator[None]:
@@ -315,14 +316,12 @@ class ControlBlock:
             # In a folder of root's and mode 0600: a user who could open it could hold the lock for ever.
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         except FileNotFoundError:
-            raise AgentError(ErrorKind.UNKNOWN_JOB, self.missing(), self.job_id) from None
+            raise AgentError(ErrorKind.UNKNOWN_JOB, self.missing()) from None
         try:
             while not try_lock(file):
                 if not _end_hung_agent(file, self.job_id) and not poll.wait():
                     raise AgentError(
-                        ErrorKind.DEADLINE,
-                        f"another agent is still at work on job {self.job_id}; try again",
-                        self.job_id,
+                        ErrorKind.DEADLINE, f"another agent is still at work on job {self.job_id}; try again"
                     )
             me, until = os.getpid(), time.monotonic() + deadline.left_seconds
             os.pwrite(file, f"{me} {_PROCESSES.start_time_ticks(me)} {until:015.3f}\n".encode(), 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 
 from controller.agent.control_block import ControlBlock, JobState
 from controller.agent.deadline import Deadline, Poll
@@ -47,8 +48,7 @@ class Cooperation:
         going_on = state.phase is NodePhase.PAUSING
         target = max(args.floor_step, _agreed(ranks), state.target_step if going_on else 0)
         poll = Poll(deadline, longest_seconds=0.01)
-        state = state.but(phase=NodePhase.PAUSING, target_step=target, stopped_step=None, error="")
-        block.save_state(state)
+        state = block.change(state, phase=NodePhase.PAUSING, target_step=target, stopped_step=None, error="")
         sequence = block.write_command(Verb.PAUSE, target)
         while True:
             ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
@@ -59,7 +59,7 @@ class Cooperation:
                 if not args.sole:
                     break  # the other nodes must hear of it: their controller gives a new floor to all
                 target = agreed
-                state = block.save_state(state.but(target_step=target))
+                state = block.change(state, target_step=target)
                 sequence = block.write_command(Verb.PAUSE, target)
             if not poll.wait():
                 break
@@ -68,7 +68,6 @@ class Cooperation:
             raise AgentError(
                 ErrorKind.DEADLINE,
                 f"job {args.job_id}: {self._laggards(ranks, target)} within {args.wait_seconds:.1f} s",
-                args.job_id,
             )
         return protocol.Pause(target_step=max(target, _agreed(ranks)), all_blocked=False, ranks=ranks.live)
 
@@ -76,36 +75,31 @@ class Cooperation:
         """The job's sessions. Raises AgentError not_cooperative when they do not speak for all of the job."""
         ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
         self._check_sessions(ranks, sole, state.job_id)
-        try:
-            holders = self._node.look(Deadline(NVML_SECONDS)).of_job(state.job_id)
-        except NvmlUnavailable as error:
-            raise AgentError(ErrorKind.INTERNAL, str(error), state.job_id) from error
+        holders = self._node.look(Deadline(NVML_SECONDS)).of_job(state.job_id)
         if state.mapped and any(rank.releases_context for rank in ranks.live):
             raise AgentError(
                 ErrorKind.NOT_COOPERATIVE,
                 f"job {state.job_id} was moved by the driver and numbers its GPUs in its own way since then",
-                state.job_id,
             )
-        working = {rank.process.pid for rank in ranks.live if rank.state is not RankState.FINISHED}
+        working = {rank.process.pid for rank in ranks.working}
         for holder in holders:
             if holder.pid not in working:
                 why = "whose session has finished" if holder.pid in ranks.pids else "that no session owns"
-                raise AgentError(ErrorKind.NOT_COOPERATIVE, f"{holder}, {why}", state.job_id)
+                raise AgentError(ErrorKind.NOT_COOPERATIVE, f"{holder}, {why}")
         return ranks
 
     @staticmethod
     def _check_sessions(ranks: Ranks, sole: bool, job_id: int) -> None:
-        working = [rank for rank in ranks.live if rank.state is not RankState.FINISHED]
         problem = ""
-        if not working:
+        if not ranks.working:
             problem = "no live session"
         elif len({rank.world_size for rank in ranks.live}) > 1:
             problem = "its sessions disagree about the number of ranks"
-        elif sole and len(ranks.live) < working[0].world_size:
-            problem = f"only {len(ranks.live)} of {working[0].world_size} ranks have a session"
+        elif sole and len(ranks.live) < ranks.working[0].world_size:
+            problem = f"only {len(ranks.live)} of {ranks.working[0].world_size} ranks have a session"
         if problem:
             details = f" ({'; '.join(ranks.problems[:3])})" if ranks.problems else ""
-            raise AgentError(ErrorKind.NOT_COOPERATIVE, f"job {job_id}: {problem}{details}", job_id)
+            raise AgentError(ErrorKind.NOT_COOPERATIVE, f"job {job_id}: {problem}{details}")
 
     def offload(self, args: protocol.OffloadArgs, deadline: Deadline) -> protocol.Offload:
         """Move the GPU state of all blocked ranks to host memory and verify with NVML that it is gone."""
@@ -115,9 +109,7 @@ class Cooperation:
                 return self._node.already_off(state)
             if state.phase is not NodePhase.PAUSING:
                 raise AgentError(
-                    ErrorKind.BAD_REQUEST,
-                    f"job {args.job_id} is {state.phase.value}: pause it first",
-                    args.job_id,
+                    ErrorKind.BAD_REQUEST, f"job {args.job_id} is {state.phase.value}: pause it first"
                 )
             begin = time.monotonic()
             held = self._held(state, deadline)
@@ -152,62 +144,51 @@ class Cooperation:
     def _offload(self, block: ControlBlock, state: JobState, deadline: Deadline) -> Ranks:
         target = state.target_step
         command = block.read_command()
-        poll = Poll(deadline, longest_seconds=0.01)
         if command is None or command.verb is not Verb.OFFLOAD:
             sequence = block.write_command(Verb.PAUSE, target)
-            while not _all_blocked(
-                ranks := self._node.ranks(block, state, PATIENCE_SECONDS), target, sequence
-            ):
-                self._check_sessions(ranks, False, state.job_id)
-                if not poll.wait():
-                    raise AgentError(
-                        ErrorKind.DEADLINE,
-                        f"job {state.job_id}: {self._laggards(ranks, target)}",
-                        state.job_id,
-                    )
-        while True:
-            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
-            needed = _host_bytes(ranks, state)
-            if needed is not None:
-                break
-            self._check_sessions(ranks, False, state.job_id)
-            if not poll.wait():
-                raise AgentError(
-                    ErrorKind.DEADLINE,
-                    f"job {state.job_id}: its sessions did not say how much host memory they need",
-                    state.job_id,
-                )
-        self._node.require_host_memory(needed, state.job_id, deadline)
-        sequence = block.write_command(Verb.OFFLOAD, target)
-        while True:
-            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
-            working = [rank for rank in ranks.live if rank.state is not RankState.FINISHED]
-            for rank in working:
-                if rank.state is RankState.FAILED and rank.answered_sequence == sequence:
+            self._wait(block, state, deadline, "pause", lambda r: _all_blocked(r, target, sequence))
+        ranks = self._wait(block, state, deadline, "measure", lambda r: _host_bytes(r, state) is not None)
+        self._node.require_host_memory(_host_bytes(ranks, state) or {}, state.job_id, deadline)
+        offload = block.write_command(Verb.OFFLOAD, target)
+
+        def all_offloaded(ranks: Ranks) -> bool:
+            for rank in ranks.working:
+                if rank.state is RankState.FAILED and rank.answered_sequence == offload:
                     raise AgentError(
                         ErrorKind.NOT_COOPERATIVE,
                         f"rank {rank.rank} of job {state.job_id} cannot offload: {rank.error}",
-                        state.job_id,
                     )
-            if working and all(
-                rank.state is RankState.OFFLOADED and rank.answered_sequence == sequence for rank in working
-            ):
-                break
-            self._check_sessions(ranks, False, state.job_id)
-            if not poll.wait():
-                raise AgentError(
-                    ErrorKind.DEADLINE,
-                    f"job {state.job_id}: {self._laggards(ranks, target, 'offload')}",
-                    state.job_id,
-                )
-        if {rank.steps_done for rank in working} != {target}:
+            return bool(ranks.working) and all(
+                rank.state is RankState.OFFLOADED and rank.answered_sequence == offload
+                for rank in ranks.working
+            )
+
+        ranks = self._wait(block, state, deadline, "offload", all_offloaded)
+        steps = {rank.steps_done for rank in ranks.working}
+        if steps != {target}:
             # Cannot happen by the protocol; a script that steps from two threads can do it.
             raise AgentError(
                 ErrorKind.NOT_COOPERATIVE,
-                f"job {state.job_id}: ranks stopped at steps {sorted({rank.steps_done for rank in working})},"
-                f" not all at {target}",
-                state.job_id,
+                f"job {state.job_id}: ranks stopped at steps {sorted(steps)}, not all at {target}",
             )
+        return ranks
+
+    def _wait(
+        self,
+        block: ControlBlock,
+        state: JobState,
+        deadline: Deadline,
+        what: str,
+        done: Callable[[Ranks], bool],
+    ) -> Ranks:
+        """The job's sessions once they are done with `what`. Raises AgentError: `deadline`, with what is then
+        still missing, and not_cooperative where sessions have ended."""
+        poll = Poll(deadline, longest_seconds=0.01)
+        while not done(ranks := self._node.ranks(block, state, PATIENCE_SECONDS)):
+            self._check_sessions(ranks, False, state.job_id)
+            if not poll.wait():
+                late = self._laggards(ranks, state.target_step, what)
+                raise AgentError(ErrorKind.DEADLINE, f"job {state.job_id}: {late}")
         return ranks
 
     def _release_context(
@@ -245,10 +226,12 @@ class Cooperation:
             if not known:
                 raise
             message = f"{error.message}; reported by its sessions: {', '.join(known[:4])}"
-            raise AgentError(error.kind, message, error.job_id) from error
+            raise AgentError(error.kind, message) from error
 
     def _laggards(self, ranks: Ranks, target: int, what: str = "pause") -> str:
         """Which ranks have not done what was asked, and what can be seen of the reason."""
+        if what == "measure":
+            return "its sessions did not say how much host memory they need"
         done = RankState.BLOCKED if what == "pause" else RankState.OFFLOADED
         texts = []
         for rank in ranks.live:
@@ -282,14 +265,13 @@ def _host_bytes(ranks: Ranks, state: JobState) -> dict[int, int] | None:
 
 def _agreed(ranks: Ranks) -> int:
     """The step at which all ranks can stop: the highest of their next boundaries."""
-    return max((rank.next_boundary for rank in ranks.live if rank.state is not RankState.FINISHED), default=0)
+    return max((rank.next_boundary for rank in ranks.working), default=0)
 
 
 def _all_blocked(ranks: Ranks, target: int, sequence: int) -> bool:
     """Whether every rank waits at the target *under this command*: one that is about to leave after an
     earlier RUN still looks blocked, but has not answered this sequence number."""
-    working = [rank for rank in ranks.live if rank.state is not RankState.FINISHED]
-    return bool(working) and all(
+    return bool(ranks.working) and all(
         rank.state is RankState.BLOCKED and rank.steps_done == target and rank.answered_sequence == sequence
-        for rank in working
+        for rank in ranks.working
     )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from controller.agent import transparent
 from controller.agent.control_block import CheckpointedProcess, ControlBlock, JobState
 from controller.agent.deadline import Deadline
-from controller.agent.gpus import NvmlUnavailable, describe
+from controller.agent.gpus import describe
 from controller.agent.node import NVML_SECONDS, Node
 from controller.agent.occupancy import Holder, Occupancy
 from controller.agent.processes import ProcessId
@@ -35,14 +35,11 @@ class DriverVerbs:
             begin = time.monotonic()
             # A pause under way is off: it must not block the process once it runs again.
             block.write_command(Verb.RUN, 0)
-            state = block.save_state(state.but(phase=NodePhase.RUNNING, target_step=0))
-            try:
-                occupancy = self._node.look(deadline.at_most(NVML_SECONDS))
-            except NvmlUnavailable as error:
-                raise AgentError(ErrorKind.INTERNAL, str(error), args.job_id) from error
+            state = block.change(state, phase=NodePhase.RUNNING, target_step=0)
+            occupancy = self._node.look(deadline.at_most(NVML_SECONDS))
             unreadable = occupancy.unreadable(state.gpus)
             if unreadable:
-                raise AgentError(ErrorKind.INTERNAL, "; ".join(unreadable), args.job_id)
+                raise AgentError(ErrorKind.INTERNAL, "; ".join(unreadable))
             holders = occupancy.of_job(args.job_id)
             if not holders:
                 self._node.verify_gone(state, 0)
@@ -92,11 +89,9 @@ class DriverVerbs:
             if start is not None:
                 return ProcessId(pids[0], start)
             raise AgentError(
-                ErrorKind.NOT_COOPERATIVE,
-                f"job {job_id}: process {pids[0]} has just ended; try again",
-                job_id,
+                ErrorKind.NOT_COOPERATIVE, f"job {job_id}: process {pids[0]} has just ended; try again"
             )
-        raise AgentError(ErrorKind.UNSUPPORTED, f"job {job_id}: {why}; it can be requeued", job_id)
+        raise AgentError(ErrorKind.UNSUPPORTED, f"job {job_id}: {why}; it can be requeued")
 
     def driver_suspend(
         self,
@@ -121,15 +116,15 @@ class DriverVerbs:
         )
         self._node.require_host_memory({process.pid: sum(held.values())}, state.job_id, deadline)
         before = state
-        state = block.save_state(
-            state.but(phase=NodePhase.PAUSING, checkpointed=(record,), gpus=record.gpus, error="")
+        state = block.change(
+            state, phase=NodePhase.PAUSING, checkpointed=(record,), gpus=record.gpus, error=""
         )
         try:
-            transparent.suspend(self._node.driver, process, state.job_id, lock_seconds, deadline)
+            transparent.suspend(self._node.driver, process, lock_seconds, deadline)
         except AgentError as error:
             if "it is RUNNING now" in error.message:
-                block.save_state(before.but(error=error.message))
+                block.change(before, error=error.message)
             else:
-                block.save_state(state.but(phase=NodePhase.FAILED, error=error.message))
+                block.change(state, phase=NodePhase.FAILED, error=error.message)
             raise
         return state

@@ -8,18 +8,21 @@ unknown is busy: nothing here ever invents a free GPU.
 
 from __future__ import annotations
 
-import contextlib
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from controller.agent.deadline import Deadline
+from controller.nodes.protocol import AgentError, ErrorKind
 
 
-class NvmlUnavailable(Exception):
+class NvmlUnavailable(AgentError):
     """NVML could not be read in time, or not at all."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(ErrorKind.INTERNAL, message)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +131,13 @@ class NvmlSource:
             utilization = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
         except pynvml.NVMLError_NotSupported:
             utilization = 0.0
-        used: dict[int, int | None] = {}
-        for call in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetMPSComputeRunningProcesses"):
-            try:
-                listed = getattr(pynvml, call)(handle)
-            except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, AttributeError):
-                if call == "nvmlDeviceGetComputeRunningProcesses":
-                    raise
-                continue
-            _add_up(listed, used)
-        processes = [ProcessReading(pid, size) for pid, size in used.items()]
+        computing = self._listed(pynvml, handle, "Compute", "MPSCompute")
+        rendering = self._listed(pynvml, handle, "Graphics")
+        processes = [ProcessReading(pid, size) for pid, size in computing.items()]
         processes += [
             ProcessReading(pid, size, graphics=True)
-            for pid, size in self._rendering(pynvml, handle).items()
-            if pid not in used
+            for pid, size in rendering.items()
+            if pid not in computing
         ]
         return GpuReading(
             index=index,
@@ -156,13 +152,20 @@ class NvmlSource:
         )
 
     @staticmethod
-    def _rendering(pynvml: Any, handle: Any) -> dict[int, int | None]:
-        """Processes with graphics on the GPU; those that compute as well are in the other list too."""
+    def _listed(pynvml: Any, handle: Any, *kinds: str) -> dict[int, int | None]:
+        """Bytes by pid; not every driver tells of kinds but Compute. One pid may be listed once per GPU
+        instance: add up, and unknown stays unknown."""
         used: dict[int, int | None] = {}
-        with contextlib.suppress(
-            pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, AttributeError
-        ):
-            _add_up(pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle), used)
+        for kind in kinds:
+            try:
+                listed = getattr(pynvml, f"nvmlDeviceGet{kind}RunningProcesses")(handle)
+            except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound, AttributeError):
+                if kind == "Compute":
+                    raise
+                continue
+            for process in listed:
+                size, before = process.usedGpuMemory, used.get(int(process.pid), 0)
+                used[int(process.pid)] = None if size is None or before is None else before + int(size)
         return used
 
     @staticmethod
@@ -183,14 +186,6 @@ class NvmlSource:
             )
         except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
             return False
-
-
-def _add_up(listed: Iterable[Any], used: dict[int, int | None]) -> None:
-    """One pid may be listed once per GPU instance: add up, and unknown stays unknown."""
-    for process in listed:
-        size = process.usedGpuMemory
-        before = used.get(int(process.pid), 0)
-        used[int(process.pid)] = None if size is None or before is None else before + int(size)
 
 
 def _text(value: Any) -> str:

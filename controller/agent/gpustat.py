@@ -17,8 +17,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from controller.agent.deadline import Deadline
-from controller.agent.file_lock import wait_for_lock
+from controller.agent.deadline import Deadline, wait_for_lock
 
 _UUID = re.compile(r"[A-Za-z0-9-]{1,80}")
 _RECORD = ".gandiva"

@@ -12,6 +12,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from controller.agent.processes import groups, text_of
+
 _UNLIMITED_BYTES = 1 << 60
 """cgroup v1 says "no limit" with a number near 2**63."""
 
@@ -52,23 +54,19 @@ class HostMemory:
 
     def machine(self) -> Room | None:
         """What all processes of the node together may still take; None where it cannot be read."""
-        match = re.search(r"^MemAvailable:\s+(\d+) kB$", _text(self._proc / "meminfo"), re.MULTILINE)
+        match = re.search(r"^MemAvailable:\s+(\d+) kB$", text_of(self._proc / "meminfo"), re.MULTILINE)
         return Room(int(match[1]) << 10, "this node's memory") if match else None
 
     def _groups(self, pid: int) -> list[Room]:
         rooms = []
-        for line in _text(self._proc / str(pid) / "cgroup").splitlines():
-            number, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
-            if path.startswith("/.."):
-                continue  # outside our view of the hierarchy
-            if "memory" in controllers.split(","):
+        for controllers, path in groups(text_of(self._proc / str(pid) / "cgroup")):
+            if "memory" in controllers:
                 mount, files = self._cgroup_mount / "memory", _V1
-            elif number == "0":
+            elif not controllers:
                 mount, files = self._cgroup_mount, _V2
             else:
                 continue
-            group = mount / path.lstrip("/")
+            group = mount / path
             # The limits of all groups above hold as well.
             while group != mount and mount in group.parents:
                 rooms += _room(group, files)
@@ -77,20 +75,13 @@ class HostMemory:
 
 
 def _room(group: Path, files: _Files) -> list[Room]:
-    limit, usage = _number(_text(group / files.limit)), _number(_text(group / files.usage))
+    limit, usage = _number(text_of(group / files.limit)), _number(text_of(group / files.usage))
     if limit is None or usage is None or limit >= _UNLIMITED_BYTES:
         return []
-    match = re.search(rf"^{files.reclaimable} (\d+)$", _text(group / "memory.stat"), re.MULTILINE)
+    match = re.search(rf"^{files.reclaimable} (\d+)$", text_of(group / "memory.stat"), re.MULTILINE)
     reclaimable = int(match[1]) if match else 0
     return [Room(max(0, limit - usage + reclaimable), f"the limit of {limit >> 20} MiB of {group.name}")]
 
 
 def _number(text: str) -> int | None:
     return int(text) if text.strip().isdecimal() else None
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except OSError:
-        return ""

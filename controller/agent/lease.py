@@ -19,8 +19,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from controller.agent.deadline import Deadline
-from controller.agent.file_lock import wait_for_lock
+from controller.agent.deadline import Deadline, wait_for_lock
 from controller.nodes.protocol import (
     MAX_CONTROLLER_CHARS,
     MAX_LEASE_SECONDS,
@@ -52,11 +51,10 @@ class Leases:
 
     def holder(self) -> LeaderInfo | None:
         """Who has it now."""
-        with self._opened() as descriptor:
-            lease = None if descriptor is None else _read(descriptor)
-        return (
-            None if lease is None else LeaderInfo(controller=lease.controller, seconds=lease.until - _now())
-        )
+        lease = self._current()
+        if lease is None:
+            return None
+        return LeaderInfo(controller=lease.controller, seconds=lease.until - _now())
 
     def renew(self, controller: str, seconds: float) -> None:
         """Take the lease or prolong it. Raises AgentError not_leader while another controller has it."""
@@ -80,10 +78,13 @@ class Leases:
     def allow_nameless(self) -> None:
         """For a session that has not said whose it is: raises AgentError not_leader while a controller has
         the lease."""
-        with self._opened() as descriptor:
-            lease = None if descriptor is None else _read(descriptor)
+        lease = self._current()
         if lease is not None:
             raise _not_leader(lease)
+
+    def _current(self) -> _Lease | None:
+        with self._opened() as descriptor:
+            return None if descriptor is None else _read(descriptor)
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int | None]:

@@ -22,7 +22,7 @@ from controller.agent.node import NVML_SECONDS, Node
 from controller.agent.occupancy import Occupancy
 from controller.agent.rank_files import Ranks
 from controller.nodes import protocol
-from controller.nodes.installed import built_for, filesystem_of, find_plugin, keys_from_anywhere
+from controller.nodes.installed import filesystem_of, keys_from_anywhere, plugin_built_for
 from controller.nodes.protocol import MAX_BYTES, AgentError, NodePhase
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Looking:
             run_dir=str(self._node.settings.run_dir)[:400],
             run_dir_filesystem=filesystem_of(self._node.settings.run_dir)[:40],
             rank_files=self._rank_files,
-            plugin_built_for=_plugin_built_for(),
+            plugin_built_for=plugin_built_for()[:200],
             keys_from_anywhere=_keys_from_anywhere(),
         )
 
@@ -81,15 +81,12 @@ class Looking:
             log.warning("%s; its GPUs are given to no job until they can be read: try nvidia-smi", error)
             reading = self._node.reader.last() or Reading("", ())
         states: dict[int, JobState] = {}
-        jobs = []
         present = self._node.blocks.job_ids()
         self._node.owners.sweep(present)
         for job_id in present[: protocol.MAX_JOBS]:
             # A job that ends meanwhile takes its block with it.
             with contextlib.suppress(AgentError):
                 states[job_id] = self._node.state(self._node.blocks.block(job_id))
-        for state in states.values():
-            jobs.append(self._job_info(state, states, occupancy))
         return protocol.ObserveResult(
             time=time.time(),
             gpus=tuple(
@@ -113,7 +110,7 @@ class Looking:
                 )
                 for gpu in reading.gpus
             ),
-            jobs=tuple(jobs),
+            jobs=tuple(self._job_info(state, states, occupancy) for state in states.values()),
         )
 
     def living(self, args: protocol.JobArgs, _deadline: Deadline) -> protocol.Living:
@@ -173,16 +170,6 @@ def _intrudes(other: JobState, state: JobState, gpu: int) -> bool:
     share it."""
     on_it = other.phase is not NodePhase.YIELDED and gpu in other.gpus
     return on_it and other.job_id != state.job_id and not other.shares_with(state)
-
-
-def _plugin_built_for() -> str:
-    plugin = find_plugin()
-    if plugin is None:
-        return "none"
-    try:
-        return built_for(plugin)
-    except (OSError, ValueError) as error:
-        return str(error)[:200]
 
 
 def _keys_from_anywhere() -> int | None:

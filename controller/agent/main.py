@@ -173,17 +173,18 @@ class Server:
             self._write(Answer(id=request.id, ok=True, result=protocol.result_as_json(result)))
         except AgentError as error:
             log.info("%s: %s: %s", request.verb, error.kind.value, error.message)
-            self._fail(request.id, error)
+            self._fail(request.id, error, args)
         except Exception as error:
             log.exception("%s %s: a bug; the controller hears of it", request.verb, request.args)
             message = f"{request.verb}: {type(error).__name__}: {error}"
-            self._fail(request.id, AgentError(ErrorKind.INTERNAL, message, getattr(args, "job_id", None)))
+            self._fail(request.id, AgentError(ErrorKind.INTERNAL, message), args)
 
     def _refuse(self, number: int | None, message: str) -> None:
         self._fail(number, AgentError(ErrorKind.BAD_REQUEST, message))
 
-    def _fail(self, number: int | None, error: AgentError) -> None:
-        body = ErrorBody(kind=error.kind, message=error.message, job_id=error.job_id)
+    def _fail(self, number: int | None, error: AgentError, args: BaseModel | None = None) -> None:
+        job_id = getattr(args, "job_id", None)
+        body = ErrorBody(kind=error.kind, message=error.message, job_id=job_id)
         self._write(Answer(id=number, ok=False, error=body))
 
     def _write(self, answer: Answer) -> None:

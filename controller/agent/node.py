@@ -14,13 +14,12 @@ from checkpointing.cuda_driver import Capabilities
 from checkpointing.driver_process import DriverProcesses
 from controller.agent import rank_files
 from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
-from controller.agent.deadline import Deadline
-from controller.agent.file_lock import wait_for_lock
-from controller.agent.gpus import GpuReader, describe
+from controller.agent.deadline import Deadline, Poll, wait_for_lock
+from controller.agent.gpus import GpuReader, NvmlUnavailable, describe
 from controller.agent.gpustat import OwnerFiles
 from controller.agent.host_memory import HostMemory
 from controller.agent.lease import Leases
-from controller.agent.occupancy import Occupancy, survey, wait_until_clear
+from controller.agent.occupancy import Occupancy, survey
 from controller.agent.processes import Processes
 from controller.agent.rank_files import GLANCE_SECONDS, Ranks
 from controller.nodes import protocol
@@ -75,7 +74,7 @@ class Node:
             return state
         uid = block.uid()
         if uid is None:
-            raise AgentError(ErrorKind.UNKNOWN_JOB, block.missing(), block.job_id)
+            raise AgentError(ErrorKind.UNKNOWN_JOB, block.missing())
         command = block.read_command()
         asked = command is not None and command.verb is not Verb.RUN
         return JobState(
@@ -142,13 +141,13 @@ class Node:
 
         left, _ = self._settled(complaints, deadline)
         if left:
-            raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]), job_id)
+            raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]))
 
     def require_memory(self, job_id: int, needed: Mapping[int, int]) -> None:
         """Raise AgentError gpu_busy unless each GPU has this much memory for the job, with what it holds."""
         left, _ = self._settled(lambda seen: (_short(seen, job_id, needed), True), Deadline(SETTLE_SECONDS))
         if left:
-            raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]), job_id)
+            raise AgentError(ErrorKind.GPU_BUSY, "; ".join(left[:4]))
 
     def beside(self, state: JobState) -> set[int]:
         """Jobs that may have memory on the job's GPUs while it has."""
@@ -158,12 +157,20 @@ class Node:
     def _settled(
         self, complaints: Callable[[Occupancy], tuple[list[str], bool]], deadline: Deadline
     ) -> tuple[list[str], Occupancy | None]:
-        """What NVML still shows after SETTLE_SECONDS that it should not."""
-        return wait_until_clear(
-            lambda: self.look(deadline.at_least(0.5).at_most(NVML_SECONDS)),
-            complaints,
-            deadline.at_most(SETTLE_SECONDS),
-        )
+        """Look until there are no complaints; `complaints` returns them and whether waiting may help.
+
+        Returns what is left of them after SETTLE_SECONDS and the last look, None when NVML gave none.
+        """
+        poll = Poll(deadline.at_most(SETTLE_SECONDS), longest_seconds=0.05)
+        while True:
+            seen: Occupancy | None = None
+            try:
+                seen = self.look(deadline.at_least(0.5).at_most(NVML_SECONDS))
+                left, may_pass = complaints(seen)
+            except NvmlUnavailable as error:
+                left, may_pass = [str(error)], True
+            if not left or not may_pass or not poll.wait():
+                return left, seen
 
     def _owners(self, gpus: Sequence[int], allowed: Collection[int]) -> list[str]:
         """Other living jobs that have not left these GPUs, or are being put back onto them: NVML may not see
@@ -230,7 +237,6 @@ class Node:
             ErrorKind.HOST_MEMORY,
             f"{needed >> 20} MiB of GPU memory of job {job_id} do not fit into host memory:"
             f" {free_bytes >> 20} MiB are {what}; submit it with more --mem",
-            job_id,
         )
 
     def verify_gone(self, state: JobState, limit_bytes: int) -> dict[int, int]:
@@ -253,7 +259,7 @@ class Node:
         deadline = Deadline(SETTLE_SECONDS)  # even when the request's is over: the answer hangs on it
         left, seen = self._settled(complaints, deadline)
         if left or seen is None:
-            raise AgentError(ErrorKind.LEFT_ON_GPU, "; ".join(left[:4]), state.job_id)
+            raise AgentError(ErrorKind.LEFT_ON_GPU, "; ".join(left[:4]))
         return seen.bytes_by_gpu(state.job_id)
 
     def memory_is_off(
@@ -265,16 +271,15 @@ class Node:
         seconds: float,
     ) -> protocol.Offload:
         """Write down that the job's memory is off its GPUs, only after `verify_gone`."""
-        state = block.save_state(
-            state.but(
-                phase=NodePhase.PAUSING,
-                off=True,
-                left_bytes=sum(left_on.values()),
-                left_on=dict(left_on),
-                residual_bytes=residual_bytes,
-                offload_seconds=seconds,
-                error="",
-            )
+        state = block.change(
+            state,
+            phase=NodePhase.PAUSING,
+            off=True,
+            left_bytes=sum(left_on.values()),
+            left_on=dict(left_on),
+            residual_bytes=residual_bytes,
+            offload_seconds=seconds,
+            error="",
         )
         return self.already_off(state)
 

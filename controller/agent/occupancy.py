@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
-from controller.agent.deadline import Deadline, Poll
-from controller.agent.gpus import GpuReader, GpuReading, NvmlUnavailable, Reading
+from controller.agent.deadline import Deadline
+from controller.agent.gpus import GpuReader, GpuReading, Reading
 from controller.agent.processes import Processes
 
 
@@ -109,24 +109,3 @@ def _holder(gpu: GpuReading, pid: int, memory_bytes: int | None, processes: Proc
         memory_bytes=size,
         exists=processes.start_time_ticks(pid) is not None,
     )
-
-
-def wait_until_clear(
-    look: Callable[[], Occupancy],
-    complaints: Callable[[Occupancy], tuple[list[str], bool]],
-    deadline: Deadline,
-) -> tuple[list[str], Occupancy | None]:
-    """Look until there are no complaints. `complaints` returns them and whether waiting may help.
-
-    Returns what is left to complain about (nothing: clear) and the last look, None when NVML gave none.
-    """
-    poll = Poll(deadline, longest_seconds=0.05)
-    while True:
-        seen: Occupancy | None = None
-        try:
-            seen = look()
-            left, may_pass = complaints(seen)
-        except NvmlUnavailable as error:
-            left, may_pass = [str(error)], True
-        if not left or not may_pass or not poll.wait():
-            return left, seen

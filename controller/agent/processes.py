@@ -20,7 +20,7 @@ import errno
 import os
 import re
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,6 +65,24 @@ def parse_cgroup(text: str) -> CgroupOwner | None:
             job = match["job"]
             return CgroupOwner(int(job) if job else None, match["sluid"], match["node"])
     return None
+
+
+def groups(text: str) -> Iterator[tuple[Sequence[str], str]]:
+    """The control groups that a /proc/PID/cgroup lists: controllers (none: version 2) and path. Those outside
+    our view of the hierarchy are left out."""
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not path.startswith("/..") and (controllers or number == "0"):
+            yield [] if number == "0" else controllers.split(","), path.lstrip("/")
+
+
+def text_of(path: Path) -> str:
+    """Of a file of the kernel's; empty where it cannot be read."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 class Processes:
@@ -259,24 +277,13 @@ class Processes:
         return int(claimed) if uid is not None and self._uid_of_job(int(claimed)) == uid else None
 
     def _frozen(self, pid: int) -> bool:
-        for line in (self._read(pid, "cgroup") or "").splitlines():
-            number, _, rest = line.partition(":")
-            controllers, _, path = rest.partition(":")
-            if path.startswith("/.."):
-                continue  # outside our view of the hierarchy
-            if "freezer" in controllers.split(","):
-                state = self._text(self._cgroup_mount / "freezer" / path.lstrip("/") / "freezer.state")
+        for controllers, path in groups(self._read(pid, "cgroup") or ""):
+            if "freezer" in controllers:
+                state = text_of(self._cgroup_mount / "freezer" / path / "freezer.state")
                 if state.strip() in ("FROZEN", "FREEZING"):
                     return True
-            elif number == "0":
+            elif not controllers:
                 for mount in (self._cgroup_mount, self._cgroup_mount / "unified"):
-                    if "frozen 1" in self._text(mount / path.lstrip("/") / "cgroup.events"):
+                    if "frozen 1" in text_of(mount / path / "cgroup.events"):
                         return True
         return False
-
-    @staticmethod
-    def _text(path: Path) -> str:
-        try:
-            return path.read_text()
-        except OSError:
-            return ""

@@ -32,14 +32,6 @@ PATIENCE_SECONDS = 0.5
 """For a switch: on a busy node a session may be off its core in the middle of writing."""
 
 _NAME = re.compile(r"0|[1-9]\d{0,4}")
-_STATES = {
-    layout.State.RUNNING: RankState.RUNNING,
-    layout.State.BLOCKED: RankState.BLOCKED,
-    layout.State.OFFLOADED: RankState.OFFLOADED,
-    layout.State.RESTORING: RankState.RESTORING,
-    layout.State.FAILED: RankState.FAILED,
-    layout.State.FINISHED: RankState.FINISHED,
-}
 
 
 class BadRankFile(Exception):
@@ -76,6 +68,11 @@ class Ranks:
 
     live: tuple[Rank, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def working(self) -> tuple[Rank, ...]:
+        """Those that have not finished."""
+        return tuple(rank for rank in self.live if rank.state is not RankState.FINISHED)
 
     @property
     def pids(self) -> frozenset[int]:
@@ -182,7 +179,7 @@ def check_record(rank: int, record: layout.RankRecord) -> Rank:
         return value
 
     try:
-        state = _STATES[layout.State(record.state)]
+        state = RankState[layout.State(record.state).name]
     except ValueError:
         raise BadRankFile(f"state is {record.state}, allowed are 0 to {max(layout.State)}") from None
     if not rank < record.world_size <= MAX_WORLD_SIZE:

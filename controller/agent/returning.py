@@ -54,15 +54,14 @@ class Returning:
                 self._wait_thawed(block, state, off, deadline)
                 # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
                 if has_none:
-                    state = block.save_state(
-                        state.but(
-                            phase=NodePhase.PAUSING,
-                            off=False,
-                            gpus=args.gpus,
-                            binding=binding,
-                            beside=tuple(sorted(beside)),
-                            error="",
-                        )
+                    state = block.change(
+                        state,
+                        phase=NodePhase.PAUSING,
+                        off=False,
+                        gpus=args.gpus,
+                        binding=binding,
+                        beside=tuple(sorted(beside)),
+                        error="",
                     )
             try:
                 self._restore(off, args.gpus, binding, args.job_id, deadline)
@@ -70,30 +69,28 @@ class Returning:
                 if error.kind is ErrorKind.UNSUPPORTED and self._is_gone(state):
                     raise self._stays_off(block, state, off, args, error) from error
                 if error.kind in (ErrorKind.DRIVER, ErrorKind.UNSUPPORTED):
-                    block.save_state(state.but(phase=NodePhase.FAILED, off=False, error=error.message))
-                    raise AgentError(ErrorKind.DRIVER, error.message, args.job_id) from error
+                    block.change(state, phase=NodePhase.FAILED, off=False, error=error.message)
+                    raise AgentError(ErrorKind.DRIVER, error.message) from error
                 raise
             block.write_visible(args.gpus, binding)
             sequence = block.write_command(Verb.RUN, 0)
-            state = block.save_state(
-                state.but(
-                    phase=NodePhase.RUNNING,
-                    gpus=args.gpus,
-                    binding=binding,
-                    beside=tuple(sorted(beside)),
-                    checkpointed=(),
-                    mapped=state.mapped or any(set(process.gpus) != set(args.gpus) for process in off),
-                    empty=False,
-                    off=False,
-                    stopped=False,
-                    left_bytes=0,
-                    target_step=0,
-                    error="",
-                )
+            state = block.change(
+                state,
+                phase=NodePhase.RUNNING,
+                gpus=args.gpus,
+                binding=binding,
+                beside=tuple(sorted(beside)),
+                checkpointed=(),
+                mapped=state.mapped or any(set(process.gpus) != set(args.gpus) for process in off),
+                empty=False,
+                off=False,
+                stopped=False,
+                left_bytes=0,
+                target_step=0,
+                error="",
             )
             self._node.owners.claim(self._node.uuids(args.gpus), args.job_id, state.uid)
             self._wait_running(block, state, sequence, deadline)
-            return
 
     def _is_gone(self, state: JobState) -> bool:
         """Whether NVML, too, sees nothing of the job beyond what it may keep."""
@@ -118,10 +115,8 @@ class Returning:
             f" it goes on on {describe(old)}"
         )
         log.warning("job %d: %s", state.job_id, error.message)
-        block.save_state(
-            state.but(phase=NodePhase.YIELDED, gpus=old, movable=False, map_refused=True, error=message)
-        )
-        return AgentError(ErrorKind.UNSUPPORTED, message, state.job_id)
+        block.change(state, phase=NodePhase.YIELDED, gpus=old, movable=False, map_refused=True, error=message)
+        return AgentError(ErrorKind.UNSUPPORTED, message)
 
     def _wait_thawed(
         self, block: ControlBlock, state: JobState, off: Sequence[CheckpointedProcess], deadline: Deadline
@@ -142,7 +137,6 @@ class Returning:
             raise AgentError(
                 ErrorKind.HALTED,
                 f"process {pid} is {how}, and so are all of job {state.job_id}: resume it in Slurm first",
-                state.job_id,
             )
 
     def let_run(self, state: JobState) -> None:
@@ -169,7 +163,6 @@ class Returning:
                 ErrorKind.UNSUPPORTED,
                 f"job {state.job_id} cannot move from {describe(state.gpus)} to {describe(args.gpus)}:"
                 f" {problem}",
-                state.job_id,
             )
 
     def _restore(
@@ -213,8 +206,8 @@ class Returning:
             for rank in ranks.live:
                 if rank.state is RankState.FAILED and rank.answered_sequence == sequence:
                     message = f"rank {rank.rank} of job {state.job_id} cannot restore: {rank.error}"
-                    block.save_state(state.but(phase=NodePhase.FAILED, error=message))
-                    raise AgentError(ErrorKind.DRIVER, message, state.job_id)
+                    block.change(state, phase=NodePhase.FAILED, error=message)
+                    raise AgentError(ErrorKind.DRIVER, message)
                 # FAILED under an older command: it could not leave the GPU, and trains on.
                 if rank.state in (RankState.BLOCKED, RankState.OFFLOADED, RankState.RESTORING):
                     waiting.append(rank)
@@ -226,7 +219,6 @@ class Returning:
                 raise AgentError(
                     ErrorKind.DEADLINE,
                     f"rank {waiting[0].rank} of job {state.job_id} is still {waiting[0].state.value}: {why}",
-                    state.job_id,
                 )
 
     def undo(self, block: ControlBlock, state: JobState) -> None:
@@ -248,14 +240,13 @@ class Returning:
             )
         block.write_command(Verb.RUN, 0)
         with contextlib.suppress(AgentError):
-            block.save_state(
-                state.but(
-                    phase=phase,
-                    error=error,
-                    target_step=0,
-                    off=False,
-                    checkpointed=() if phase is NodePhase.RUNNING else state.checkpointed,
-                )
+            block.change(
+                state,
+                phase=phase,
+                error=error,
+                target_step=0,
+                off=False,
+                checkpointed=() if phase is NodePhase.RUNNING else state.checkpointed,
             )
 
     def _is_off(self, process: CheckpointedProcess) -> bool:

@@ -42,7 +42,6 @@ class Stopping:
                 raise AgentError(
                     ErrorKind.BAD_REQUEST,
                     f"job {args.job_id} is {state.phase.value}: its memory must be off its GPUs first",
-                    args.job_id,
                 )
             state = self._stop_all(block, state, deadline)
             try:
@@ -51,14 +50,11 @@ class Stopping:
                 # One that had left before stays as it is: its GPUs may be another job's by now.
                 if state.phase is not NodePhase.YIELDED:
                     phase = NodePhase.RUNNING if state.empty else NodePhase.PAUSING
-                    state = block.save_state(
-                        state.but(phase=phase, off=False, empty=False, error=error.message)
-                    )
+                    state = block.change(state, phase=phase, off=False, empty=False, error=error.message)
                     self._returning.let_run(state)
                 raise
-            block.save_state(state.but(phase=NodePhase.YIELDED))
+            block.change(state, phase=NodePhase.YIELDED)
             self._node.owners.release(self._node.uuids(state.gpus), state.job_id)
-            return
 
     def _stop_all(self, block: ControlBlock, state: JobState, deadline: Deadline) -> JobState:
         """Raises AgentError `deadline`."""
@@ -71,7 +67,7 @@ class Stopping:
             launching = processes.launching(job_id) if not running else []
             if running and not state.stopped:
                 # Written down first: who resumes the job lets them run again.
-                state = block.save_state(state.but(stopped=True))
+                state = block.change(state, stopped=True)
             # Again in each round: they may have started others meanwhile.
             processes.send(running, signal.SIGSTOP)
             calm = not running and not launching
@@ -84,7 +80,6 @@ class Stopping:
                 raise AgentError(
                     ErrorKind.DEADLINE,
                     f"job {job_id}: {_still(running, launching)} after {deadline.seconds:.1f} s",
-                    job_id,
                 )
 
 

@@ -44,7 +44,6 @@ def wait_until_runnable(
             raise AgentError(
                 ErrorKind.DEADLINE,
                 f"process {pid} is {state}: the driver cannot {what} it; resume job {job_id} in Slurm first",
-                job_id,
             )
 
 
@@ -60,9 +59,7 @@ def settled_state(driver: DriverProcesses, pid: int, deadline: Deadline) -> Proc
             raise CudaError("cuCheckpointProcessGetState", 0, f"CU_PROCESS_STATE_{state.name}")
 
 
-def suspend(
-    driver: DriverProcesses, process: ProcessId, job_id: int, lock_seconds: float, deadline: Deadline
-) -> None:
+def suspend(driver: DriverProcesses, process: ProcessId, lock_seconds: float, deadline: Deadline) -> None:
     """RUNNING -> CHECKPOINTED. Raises AgentError `deadline` when the process did not reach a point where it
     can be locked, `driver` for everything else; unless the message says otherwise it runs on."""
     pid = process.pid
@@ -81,7 +78,7 @@ def suspend(
         if isinstance(error, DriverDeadline) and error.call == "lock" and after == ProcessState.RUNNING.name:
             after = "in an unknown state (the lock is still under way)"
         kind = ErrorKind.DEADLINE if error.code == NOT_READY else ErrorKind.DRIVER
-        raise AgentError(kind, f"process {pid}: {error}; it is {after} now", job_id) from error
+        raise AgentError(kind, f"process {pid}: {error}; it is {after} now") from error
 
 
 def _undo(driver: DriverProcesses, pid: int) -> str:
@@ -124,7 +121,7 @@ def bring_back(
                 # A call that was abandoned (its code is negative) may be carried out later.
                 if gpu_maps and error.code > 0 and _is_checkpointed(driver, pid):
                     text = f"the driver does not restore process {pid} there: {error}"
-                    raise AgentError(ErrorKind.UNSUPPORTED, text, job_id) from error
+                    raise AgentError(ErrorKind.UNSUPPORTED, text) from error
                 raise
             state = ProcessState.LOCKED
         if state is ProcessState.LOCKED:
@@ -133,7 +130,7 @@ def bring_back(
         if state is not ProcessState.RUNNING:
             raise CudaError("cuCheckpointProcessGetState", 0, "CU_PROCESS_STATE_FAILED")
     except CudaError as error:
-        raise AgentError(ErrorKind.DRIVER, f"process {pid} of job {job_id}: {error}", job_id) from error
+        raise AgentError(ErrorKind.DRIVER, f"process {pid} of job {job_id}: {error}") from error
 
 
 def _restore(

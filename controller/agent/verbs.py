@@ -92,7 +92,7 @@ class NodeAgent:
                 block.create(args.uid)
             except OSError as error:
                 raise AgentError(
-                    ErrorKind.INTERNAL, f"cannot make the control block {block.path}: {error}", args.job_id
+                    ErrorKind.INTERNAL, f"cannot make the control block {block.path}: {error}"
                 ) from error
         with block.locked(deadline), self._node.claiming(args.gpus, deadline):
             # Once more: an agent of another controller may have put a job back since.
@@ -102,7 +102,6 @@ class NodeAgent:
                 raise AgentError(
                     ErrorKind.GPU_BUSY,
                     f"job {args.job_id} is here already: its processes must end before it can start again",
-                    args.job_id,
                 )
             block.clear_ranks(args.uid)
             block.write_command(Verb.RUN, 0)
@@ -128,7 +127,5 @@ class NodeAgent:
             try:
                 block.remove()
             except OSError as error:
-                raise AgentError(
-                    ErrorKind.INTERNAL, f"cannot remove {block.path}: {error}", args.job_id
-                ) from error
+                raise AgentError(ErrorKind.INTERNAL, f"cannot remove {block.path}: {error}") from error
         self._node.owners.release(self._node.uuids(state.gpus), args.job_id)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator
 from http import HTTPStatus
@@ -101,19 +102,15 @@ def _status(client: ApiClient, deadline_seconds: float) -> StatusMessage:
 def judge_journal(path: Path) -> Iterator[Finding]:
     """Whether it can be read and is consistent. Its absence is no error: the first start creates it."""
     subject = Subject(str(path), "journal")
-    there = True
+    there = False
     try:
         # Not `exists`: whether that raises PermissionError depends on the version of Python.
-        path.stat()
-    except FileNotFoundError:
-        there = False
-    except OSError as failure:
-        yield _unseen(path, failure)
-        return
-    try:
+        with contextlib.suppress(FileNotFoundError):
+            path.stat()
+            there = True
         damaged = sorted(path.parent.glob(f"{path.name}.damaged-*"))
     except OSError as failure:
-        yield _unseen(path, failure)
+        yield subject.warning(f"cannot be examined: {failure.strerror}", "run this check as root")
         return
     if damaged:
         yield subject.warning(
@@ -146,9 +143,3 @@ def judge_journal(path: Path) -> Iterator[Finding]:
     if not problems:
         checked = "whole" if size_bytes <= VERIFIED_BYTES else "can be read (large: gandiva journal verify)"
         yield subject.ok(f"{checked}, {size_bytes / 1e6:.1f} MB")
-
-
-def _unseen(path: Path, failure: OSError) -> Finding:
-    return Subject(str(path), "journal").warning(
-        f"cannot be examined: {failure.strerror}", "run this check as root"
-    )

@@ -77,7 +77,10 @@ def _is_ours(family: int, address: Any) -> bool:
 
 def judge_client(settings: Settings, path: Path, host: str) -> Iterator[Finding]:
     """On another host than the controller's: its users must be able to read the settings."""
-    yield _open_settings(path)
+    try:
+        yield _open(path, path.stat())
+    except OSError as failure:
+        yield _unseen(path, "settings", failure)
     leader = settings.cluster.controller_host
     yield Subject(host, "controller").ok(
         f"is on {leader}: run this there for its key, its journal and the agents"
@@ -141,14 +144,6 @@ def _settings_file(path: Path, account: Account) -> Finding:
             f"{account.name} may not read it ({_mode(found)})", f"chmod 644 {path}"
         )
     return _open(path, found)
-
-
-def _open_settings(path: Path) -> Finding:
-    """As `_settings_file`, on a host without the daemon."""
-    try:
-        return _open(path, path.stat())
-    except OSError as failure:
-        return _unseen(path, "settings", failure)
 
 
 def _open(path: Path, status: os.stat_result) -> Finding:

@@ -158,12 +158,9 @@ async def _nodes(
         return [subject.error(str(failure), "scontrol show nodes")]
     findings: list[Finding] = []
     if request.nodes:
-        names = {node.name for node in known}
-        for name in request.nodes:
-            if name not in names:
-                findings.append(
-                    Subject(name, "node").error("Slurm has no such node with GPUs", "sinfo -N -o '%N %G'")
-                )
+        unknown = [name for name in request.nodes if name not in {node.name for node in known}]
+        say = ("Slurm has no such node with GPUs", "sinfo -N -o '%N %G'")
+        findings += [Subject(name, "node").error(*say) for name in unknown]
         known = tuple(node for node in known if node.name in request.nodes)
     elif not known:
         line = f"in {options.file}: include gandiva/slurm.conf (see gandiva config slurm)"

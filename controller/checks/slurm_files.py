@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import glob
 import os
+import pwd
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 from controller import __version__
 from controller.checks.finding import Finding, Subject
 from controller.checks.slurm_options import SlurmOptions
-from controller.nodes.installed import PLUGIN, built_for, find_plugin
+from controller.nodes.installed import PLUGIN, plugin_built_for
 
 MAX_BYTES = 1 << 20
 MAX_INCLUDES = 200
@@ -24,11 +25,11 @@ MAX_INCLUDES = 200
 
 def judge_files(options: SlurmOptions, host: str, user: str) -> Iterator[Finding]:
     """All of them. `host`: the name of this host. `user`: the daemon's."""
-    yield from _plugstack(options, host)
-    yield from _plugin(options, host)
+    yield _plugstack(options, host)
+    yield _plugin(options, host)
     yield from _job_submit(options, host, user)
     for key in ("Prolog", "Epilog"):
-        yield from _script(options, key, host)
+        yield _script(options, key, host)
 
 
 def _text(path: Path) -> str | None:
@@ -43,7 +44,7 @@ def _text(path: Path) -> str | None:
 # -- the SPANK plugin -----------------------------------------------------------------------------------
 
 
-def _plugstack(options: SlurmOptions, host: str) -> Iterator[Finding]:
+def _plugstack(options: SlurmOptions, host: str) -> Finding:
     subject = Subject(host, "plugstack")
     path = Path(options.get("PlugStackConfig") or options.file.parent / "plugstack.conf")
     line = f"required {PLUGIN} jobside=/opt/gandiva/jobside run_dir=/run/gandiva default=off"
@@ -52,25 +53,23 @@ def _plugstack(options: SlurmOptions, host: str) -> Iterator[Finding]:
     try:
         lines = list(_stack_lines(path, [MAX_INCLUDES]))
     except OSError as failure:
-        yield subject.warning(
+        return subject.warning(
             f"cannot read {failure.filename}: {failure.strerror}",
             "run this check on a login node, or as root",
         )
-        return
     ours = [(file, words) for file, words in lines if len(words) > 1 and Path(words[1]).name == PLUGIN]
     if not ours:
-        yield subject.error(f"{path} loads no {PLUGIN}: sbatch knows no --gandiva", remedy)
-    elif len(ours) > 1:
+        return subject.error(f"{path} loads no {PLUGIN}: sbatch knows no --gandiva", remedy)
+    if len(ours) > 1:
         files = ", ".join(str(file) for file, _ in ours)
-        yield subject.error(f"{PLUGIN} is loaded {len(ours)} times: {files}", "keep one of the lines")
-    elif ours[0][1][0] != "required":
-        yield subject.warning(
-            f"{ours[0][0]}: {' '.join(ours[0][1][:2])}: where the plugin is missing, a job "
-            "takes GPUs out of its turn",
-            f"in {ours[0][0]}: {' '.join(['required', *ours[0][1][1:]])}",
+        return subject.error(f"{PLUGIN} is loaded {len(ours)} times: {files}", "keep one of the lines")
+    file, words = ours[0]
+    if words[0] != "required":
+        return subject.warning(
+            f"{file}: {' '.join(words[:2])}: where the plugin is missing, a job takes GPUs out of its turn",
+            f"in {file}: {' '.join(['required', *words[1:]])}",
         )
-    else:
-        yield subject.ok(f"{ours[0][0]} loads {PLUGIN}")
+    return subject.ok(f"{file} loads {PLUGIN}")
 
 
 def _stack_lines(path: Path, left: list[int]) -> Iterator[tuple[Path, list[str]]]:
@@ -108,18 +107,13 @@ def judge_plugin(where: str, built: str, slurm: str) -> Finding:
     return subject.ok(f"built for Slurm {built}")
 
 
-def _plugin(options: SlurmOptions, host: str) -> Iterator[Finding]:
+def _plugin(options: SlurmOptions, host: str) -> Finding:
     folders = tuple(Path(word) for word in options.get("PluginDir").split(":") if word)
-    plugin = find_plugin(folders)
-    if plugin is None:
+    built = plugin_built_for(folders)
+    if built == "none":
         # The controller's host submits no jobs, as a rule; the agents examine the nodes.
-        yield Subject(host, "SPANK plugin").ok("none on this host; sbatch on this host knows no --gandiva")
-        return
-    try:
-        built = built_for(plugin)
-    except (OSError, ValueError) as failure:
-        built = str(failure)
-    yield judge_plugin(host, built, options.release)
+        return Subject(host, "SPANK plugin").ok("none on this host; sbatch on this host knows no --gandiva")
+    return judge_plugin(host, built, options.release)
 
 
 # -- job_submit.lua -------------------------------------------------------------------------------------
@@ -156,22 +150,20 @@ def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding
         )
     else:
         yield subject.ok(f"{script} calls the module")
-    yield from _lua_version(host, module, parts)
+    yield _lua_version(host, module, parts)
     yield from _trusted(host, folder / "gandiva" / "gandiva_settings.lua", settings, user)
 
 
-def _lua_version(host: str, module: Path, text: str | None) -> Iterator[Finding]:
+def _lua_version(host: str, module: Path, text: str | None) -> Finding:
     subject = Subject(host, "Lua module")
     remedy = f"on slurmctld's host: make -C slurm_plugin install of version {__version__}, restart slurmctld"
     if text is None:
-        yield subject.error(f"there is no {module}", remedy)
-        return
+        return subject.error(f"there is no {module}", remedy)
     match = re.search(r'^M\.version = "([^"]{1,40})"', text, re.MULTILINE)
     version = match[1] if match else "unknown"
     if version != __version__:
-        yield subject.error(f"{module} is of version {version}, this is {__version__}", remedy)
-    else:
-        yield subject.ok(f"version {version}")
+        return subject.error(f"{module} is of version {version}, this is {__version__}", remedy)
+    return subject.ok(f"version {version}")
 
 
 def _trusted(host: str, path: Path, text: str | None, user: str) -> Iterator[Finding]:
@@ -186,8 +178,6 @@ def _trusted(host: str, path: Path, text: str | None, user: str) -> Iterator[Fin
 
 
 def _uid(user: str) -> str:
-    import pwd
-
     try:
         return str(pwd.getpwnam(user).pw_uid)
     except KeyError:
@@ -197,7 +187,7 @@ def _uid(user: str) -> str:
 # -- prolog and epilog ----------------------------------------------------------------------------------
 
 
-def _script(options: SlurmOptions, key: str, host: str) -> Iterator[Finding]:
+def _script(options: SlurmOptions, key: str, host: str) -> Finding:
     subject = Subject(host, key)
     name = "50-gandiva.sh"
     folder = options.file.parent / f"{key.lower()}.d"
@@ -209,19 +199,18 @@ def _script(options: SlurmOptions, key: str, host: str) -> Iterator[Finding]:
     paths = [Path(found) for pattern in patterns for found in _glob(pattern)]
     scripts = [path for path in paths if "gandiva" in path.name]
     if not patterns:
-        yield subject.error(f"no {key} is set: nothing {does} the control block of a job", remedy)
-    elif not paths and not Path(patterns[0]).parent.is_dir():
-        yield subject.warning(
+        return subject.error(f"no {key} is set: nothing {does} the control block of a job", remedy)
+    if not paths and not Path(patterns[0]).parent.is_dir():
+        return subject.warning(
             f"{patterns[0]} is not on this host", f"see that {name} is there on every node, mode 0755"
         )
-    elif not scripts:
-        yield subject.error(
+    if not scripts:
+        return subject.error(
             f"{', '.join(patterns)}: no {name} among them; nothing {does} the control block", remedy
         )
-    elif not os.access(scripts[0], os.X_OK):
-        yield subject.error(f"{scripts[0]} is not executable", f"chmod 755 {scripts[0]}")
-    else:
-        yield subject.ok(str(scripts[0]))
+    if not os.access(scripts[0], os.X_OK):
+        return subject.error(f"{scripts[0]} is not executable", f"chmod 755 {scripts[0]}")
+    return subject.ok(str(scripts[0]))
 
 
 # -- against the cluster's description -------------------------------------------------------------------

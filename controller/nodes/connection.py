@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""One agent, spoken to from asyncio: connecting, requests by number, deadlines, starting again."""
+"""One agent, spoken to from asyncio: connecting, requests by number, deadlines, starting again.
+
+A transport brings bytes to an agent and back. Everything in it blocks and is called from threads of one
+connection's own, so that a node that hangs stops no other.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,47 @@ import threading
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from pydantic import ValidationError
 
 from controller.errors import NodeError, NodeUnreachable
 from controller.nodes import protocol
 from controller.nodes.protocol import Answer, HelloResult, Request
-from controller.nodes.transport import Channel, Transport, TransportError
 
 log = logging.getLogger(__name__)
+
+
+class TransportError(Exception):
+    """The agent cannot be reached, or not any more; says why."""
+
+
+class Channel(Protocol):
+    """A running agent."""
+
+    def read(self) -> bytes:
+        """The next bytes; empty at the end. Raises TransportError."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """All of it. Raises TransportError."""
+        ...
+
+    def close(self) -> None:
+        """From any thread, any number of times; ends a read() that waits."""
+        ...
+
+    def farewell(self) -> str:
+        """After the end: what is known about its reason, or nothing."""
+        ...
+
+
+class Transport(Protocol):
+    """A way to start agents."""
+
+    def connect(self, node: str, address: str) -> Channel:
+        """Start the agent of a node. Raises TransportError within a bounded time."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -223,13 +258,11 @@ class _Link:
     def _run(self) -> None:
         try:
             channel = self._transport.connect(self._owner.node, self._owner.address)
-        except TransportError as error:
+        except Exception as error:  # also of a bug in a transport the caller must hear
             reason = str(error)
-            self._tell(lambda: self._on_opened(reason))
-            return
-        except Exception as error:  # a bug in a transport must not leave the caller waiting for ever
-            log.exception("node %s: cannot connect: a bug; trying again", self._owner.node)
-            reason = f"{type(error).__name__}: {error}"
+            if not isinstance(error, TransportError):
+                log.exception("node %s: cannot connect: a bug; trying again", self._owner.node)
+                reason = f"{type(error).__name__}: {error}"
             self._tell(lambda: self._on_opened(reason))
             return
         self._channel = channel

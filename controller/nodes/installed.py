@@ -60,6 +60,15 @@ def built_for(plugin: Path) -> str:
     return f"{number >> 16 & 0xFF:02d}.{number >> 8 & 0xFF:02d}.{number & 0xFF}"
 
 
+def plugin_built_for(folders: tuple[Path, ...] = ()) -> str:
+    """The Slurm release of this host's SPANK plugin, `none` where there is no plugin, or what is wrong."""
+    plugin = find_plugin(folders)
+    try:
+        return "none" if plugin is None else built_for(plugin)
+    except (OSError, ValueError) as error:
+        return str(error)
+
+
 def _number(data: bytes, name: bytes) -> int | None:
     """The value of an exported 32-bit constant in a 64-bit little-endian ELF file."""
     if data[:6] != b"\x7fELF\x02\x01":

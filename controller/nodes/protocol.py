@@ -84,11 +84,10 @@ class ErrorKind(str, enum.Enum):
 class AgentError(Exception):
     """A verb failed, for a reason the controller can act on."""
 
-    def __init__(self, kind: ErrorKind, message: str, job_id: int | None = None) -> None:
+    def __init__(self, kind: ErrorKind, message: str) -> None:
         super().__init__(message)
         self.kind = kind
         self.message = message[:MAX_MESSAGE_CHARS]
-        self.job_id = job_id
 
 
 def _unique(numbers: tuple[int, ...]) -> tuple[int, ...]:

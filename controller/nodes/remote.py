@@ -16,10 +16,9 @@ from controller.errors import NodeError, NodeUnreachable
 from controller.model import JobId
 from controller.model.measures import Measures
 from controller.nodes import protocol
-from controller.nodes.connection import Connection, Patience
+from controller.nodes.connection import Connection, Patience, Transport
 from controller.nodes.port import Living, NodeSample, Offload, Pause
 from controller.nodes.protocol import Result
-from controller.nodes.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class RemoteNodes:
         self._connections: dict[str, Connection] = {}
 
     async def set_nodes(self, addresses: Mapping[str, str]) -> None:
-        """See NodePort. Nothing is connected before it is needed."""
+        # Nothing is connected before it is needed.
         for node, connection in list(self._connections.items()):
             if addresses.get(node) != connection.address:
                 await connection.close()
@@ -76,11 +75,9 @@ class RemoteNodes:
                 )
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
-        """See NodePort."""
-
         async def one(node: str) -> NodeSample | NodeError:
             try:
-                found = await self._ask(node, "observe", {}, deadline_seconds, protocol.ObserveResult)
+                found = await self._ask(node, "observe", deadline_seconds, protocol.ObserveResult)
                 jobs = {job.job_id: job for job in found.jobs}
                 return NodeSample(node=node, time=found.time, gpus=found.gpus, jobs=jobs)
             except NodeError as error:
@@ -100,22 +97,14 @@ class RemoteNodes:
         beside: frozenset[JobId] = frozenset(),
         deadline_seconds: float,
     ) -> None:
-        """See NodePort."""
-        args = {
-            "job_id": job_id,
-            "uid": uid,
-            "gpus": list(gpus),
-            "binding": list(binding),
-            "beside": sorted(beside),
-        }
-        await self._ask(node, "prepare", args, deadline_seconds, dict)
+        place = {"gpus": list(gpus), "binding": list(binding), "beside": sorted(beside)}
+        await self._ask(node, "prepare", deadline_seconds, dict, job_id=job_id, uid=uid, **place)
 
     async def pause(
         self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
     ) -> Pause:
-        """See NodePort."""
         args = {"job_id": job_id, "floor_step": floor_step, "wait_seconds": wait_seconds, "sole": sole}
-        return await self._ask(node, "pause", args, wait_seconds + PAUSE_SECONDS, Pause)
+        return await self._ask(node, "pause", wait_seconds + PAUSE_SECONDS, Pause, **args)
 
     async def offload(
         self,
@@ -126,30 +115,26 @@ class RemoteNodes:
         release_context: bool,
         deadline_seconds: float,
     ) -> Offload:
-        """See NodePort."""
         args = {
             "job_id": job_id,
             "deadline_seconds": deadline_seconds,
             "residual_limit_bytes": residual_limit_bytes,
             "release_context": release_context,
         }
-        return await self._ask(node, "offload", args, deadline_seconds, Offload)
+        return await self._ask(node, "offload", deadline_seconds, Offload, **args)
 
     async def checkpoint(
         self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
     ) -> Offload:
-        """See NodePort."""
         args = {
             "job_id": job_id,
             "lock_deadline_seconds": deadline_seconds * LOCK_SHARE,
             "residual_limit_bytes": residual_limit_bytes,
         }
-        return await self._ask(node, "checkpoint", args, deadline_seconds, Offload)
+        return await self._ask(node, "checkpoint", deadline_seconds, Offload, **args)
 
     async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
-        """See NodePort."""
-        args = {"job_id": job_id, "wait_seconds": deadline_seconds}
-        await self._ask(node, "stop", args, deadline_seconds, dict)
+        await self._ask(node, "stop", deadline_seconds, dict, job_id=job_id, wait_seconds=deadline_seconds)
 
     async def resume(
         self,
@@ -161,33 +146,24 @@ class RemoteNodes:
         beside: frozenset[JobId] = frozenset(),
         deadline_seconds: float,
     ) -> None:
-        """See NodePort."""
-        args = {
-            "job_id": job_id,
-            "gpus": list(gpus),
-            "binding": list(binding),
-            "beside": sorted(beside),
-            "deadline_seconds": deadline_seconds,
-        }
-        await self._ask(node, "resume", args, deadline_seconds, dict)
+        place = {"gpus": list(gpus), "binding": list(binding), "beside": sorted(beside)}
+        args = {"job_id": job_id, "deadline_seconds": deadline_seconds, **place}
+        await self._ask(node, "resume", deadline_seconds, dict, **args)
 
     async def forget(self, node: str, job_id: JobId) -> None:
-        """See NodePort."""
-        await self._ask(node, "forget", {"job_id": job_id}, FORGET_SECONDS, dict)
+        await self._ask(node, "forget", FORGET_SECONDS, dict, job_id=job_id)
 
     async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
-        """See NodePort."""
-        return await self._ask(node, "living", {"job_id": job_id}, deadline_seconds, Living)
+        return await self._ask(node, "living", deadline_seconds, Living, job_id=job_id)
 
     async def close(self) -> None:
-        """See NodePort."""
         for connection in self._connections.values():
             await connection.close()
         self._connections = {}
 
     async def hello(self, node: str, deadline_seconds: float) -> protocol.HelloResult:
         """What the node's agent says about itself (`gandiva check`). Raises NodeError."""
-        return await self._ask(node, "hello", {}, deadline_seconds, protocol.HelloResult)
+        return await self._ask(node, "hello", deadline_seconds, protocol.HelloResult)
 
     async def leaders(
         self, soon_seconds: float, deadline_seconds: float
@@ -219,7 +195,7 @@ class RemoteNodes:
 
         async def one(node: str) -> NodeError | None:
             try:
-                await self._ask(node, "lead", {}, deadline_seconds, dict)
+                await self._ask(node, "lead", deadline_seconds, dict)
             except NodeError as error:
                 return error
             return None
@@ -232,7 +208,7 @@ class RemoteNodes:
             self._guard.answered(asked_at, error)
 
     async def _ask(
-        self, node: str, verb: str, args: Mapping[str, Any], deadline_seconds: float, kind: type[Result]
+        self, node: str, verb: str, deadline_seconds: float, kind: type[Result], /, **args: Any
     ) -> Result:
         connection = self._connections.get(node)
         if connection is None:

@@ -18,10 +18,9 @@ import paramiko
 from paramiko.pkey import UnknownKeyType
 
 from controller.model.measures import Measures
-from controller.nodes.connection import Patience
+from controller.nodes.connection import Channel, Patience, TransportError
 from controller.nodes.protocol import HelloArgs
 from controller.nodes.remote import Guard, RemoteNodes
-from controller.nodes.transport import Channel, TransportError
 
 MAX_STDERR_BYTES = 4096
 
@@ -50,22 +49,16 @@ class SshTransport:
         client = paramiko.SSHClient()
         try:
             return self._connect(client, node, address, host, port)
-        except TransportError:
+        except (TransportError, paramiko.SSHException, OSError, EOFError) as error:
             client.close()
-            raise
-        except paramiko.BadHostKeyException as error:
-            client.close()
-            raise TransportError(
-                f"{address}: host key differs from {self._settings.known_hosts_file}: {error}"
-            ) from error
-        except paramiko.AuthenticationException as error:
-            client.close()
-            raise TransportError(
-                f"{address}: {self._settings.user} is not let in with {self._settings.key_file}: {error}"
-            ) from error
-        except (paramiko.SSHException, OSError, EOFError) as error:
-            client.close()
-            raise TransportError(f"{address}: {error or type(error).__name__}") from error
+            if isinstance(error, TransportError):
+                raise
+            said = str(error) or type(error).__name__
+            if isinstance(error, paramiko.BadHostKeyException):
+                said = f"host key differs from {self._settings.known_hosts_file}: {error}"
+            elif isinstance(error, paramiko.AuthenticationException):
+                said = f"{self._settings.user} is not let in with {self._settings.key_file}: {error}"
+            raise TransportError(f"{address}: {said}") from error
 
     def _connect(self, client: paramiko.SSHClient, node: str, address: str, host: str, port: int) -> Channel:
         settings = self._settings

@@ -26,10 +26,9 @@ from controller.journal.memory import MemoryJournal
 from controller.model import JobId, Memory, SuspendMethod
 from controller.model.weights import WeightLimits
 from controller.nodes import protocol
-from controller.nodes.connection import Patience
+from controller.nodes.connection import Patience, TransportError
 from controller.nodes.port import NodeSample
 from controller.nodes.remote import RemoteNodes
-from controller.nodes.transport import TransportError
 from controller.observe.identity import Identities
 from controller.observe.memory import Memory as JobMemories
 from controller.observe.observer import Observer

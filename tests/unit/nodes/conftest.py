@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 
 import pytest
 
+from benchmarks.local_agents import LocalTransport
 from controller.model import JobId
-from controller.nodes.connection import Patience
+from controller.nodes.connection import Channel, Patience
 from controller.nodes.port import NodeJob, NodeSample
 from controller.nodes.remote import RemoteNodes
-from controller.nodes.transport import Channel, LocalTransport
 from tests.unit.mounts import mountable, unmount_below
 
 __all__ = ["mountable"]

@@ -16,10 +16,9 @@ import pytest
 from controller.errors import NodeError, NodeUnreachable
 from controller.model import JobId
 from controller.nodes import protocol
-from controller.nodes.connection import Patience
+from controller.nodes.connection import Channel, Patience, TransportError
 from controller.nodes.port import NodeSample
 from controller.nodes.remote import RemoteNodes
-from controller.nodes.transport import Channel, TransportError
 
 T = TypeVar("T")
 Reply = Callable[[dict[str, Any]], dict[str, Any] | bytes | None]

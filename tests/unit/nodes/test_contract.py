@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from controller.model import JobId
-from controller.nodes.transport import Channel, TransportError
+from controller.nodes.connection import Channel, TransportError
 from tests.contract.adding_up import Samples
 from tests.contract.node_port_contract import NodePortContract
 

@@ -20,8 +20,7 @@ import pytest
 from checkpointing.driver_process import DriverProcesses
 from controller.agent import control_block, rank_room
 from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
-from controller.agent.deadline import Deadline
-from controller.agent.file_lock import try_lock
+from controller.agent.deadline import Deadline, try_lock
 from controller.agent.gpus import GpuReader, NvmlSource
 from controller.agent.node import AgentSettings
 from controller.agent.processes import Processes

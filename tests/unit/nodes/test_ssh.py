@@ -16,11 +16,10 @@ import pytest
 from paramiko.common import AUTH_FAILED, AUTH_SUCCESSFUL, OPEN_SUCCEEDED
 
 from controller.errors import NodeUnreachable
-from controller.nodes.connection import Patience
+from controller.nodes.connection import Patience, TransportError
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import Answer, Request, encode
 from controller.nodes.ssh import SshSettings, SshTransport, split_address, ssh_nodes
-from controller.nodes.transport import TransportError
 
 from .test_connection import OBSERVED, hello
 

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How bytes get to an agent and back; what they mean is not known here.
-
-Everything blocks and is called from threads of one connection's own, so that a node that hangs stops
-no other.
-"""
+"""Agents on this host without SSH, for tests and measurements on the GPU node itself."""
 
 from __future__ import annotations
 
@@ -13,43 +9,12 @@ import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
-
-class TransportError(Exception):
-    """The agent cannot be reached, or not any more; says why."""
-
-
-class Channel(Protocol):
-    """A running agent."""
-
-    def read(self) -> bytes:
-        """The next bytes; empty at the end. Raises TransportError."""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """All of it. Raises TransportError."""
-        ...
-
-    def close(self) -> None:
-        """From any thread, any number of times; ends a read() that waits."""
-        ...
-
-    def farewell(self) -> str:
-        """After the end: what is known about its reason, or nothing."""
-        ...
-
-
-class Transport(Protocol):
-    """A way to start agents."""
-
-    def connect(self, node: str, address: str) -> Channel:
-        """Start the agent of a node. Raises TransportError within a bounded time."""
-        ...
+from controller.nodes.connection import Channel, TransportError
 
 
 class LocalTransport:
-    """Agents as child processes of ours, for tests and for a controller on the GPU node itself."""
+    """Agents as child processes of ours."""
 
     def __init__(self, arguments: Sequence[str] = (), environ: Mapping[str, str] | None = None) -> None:
         """`arguments` for the agent, before the node name; `environ` instead of ours."""
@@ -59,7 +24,7 @@ class LocalTransport:
     def connect(self, node: str, address: str) -> Channel:
         """The address does not matter."""
         command = [sys.executable, "-m", "controller.agent.main", *self._arguments, node]
-        root = str(Path(__file__).resolve().parents[2])
+        root = str(Path(__file__).resolve().parents[1])
         environ = {key: value for key, value in self._environ.items() if key != "SSH_ORIGINAL_COMMAND"}
         environ["PYTHONPATH"] = os.pathsep.join(filter(None, (root, environ.get("PYTHONPATH", ""))))
         try:
