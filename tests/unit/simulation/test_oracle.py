@@ -27,9 +27,10 @@ from controller.loop.assembly import make_controller
 from controller.loop.clock import LoopClock
 from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
-from controller.model import JobId
+from controller.model import JobId, Memory
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
 from controller.policies.assemble import make_policy
+from controller.policies.protocol import Policy
 from controller.settings.loading import parse_settings
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import JobState
@@ -41,15 +42,19 @@ POLICIES = (
     '[policy]\nname = "gandiva"\n[policy.gandiva]\nslice_seconds = 20.0\n',
     '[policy]\nname = "gandiva"\nmoves = ["pack"]\n[policy.gandiva]\nslice_seconds = 20.0\n',
     '[policy]\nname = "tiresias-las"\n[policy.tiresias-las]\nqueue_limits = [60.0, 200.0]\n',
+    '[policy]\nname = "tiresias-las"\nmoves = ["pack"]\n[policy.tiresias-las]\nqueue_limits = [20.0, 60.0]\n',
     '[policy]\nname = "tiresias-gittins"\n[policy.tiresias-gittins]\nsamples_needed = 2\n'
     "quantum_gpu_seconds = 50.0\ninterval_seconds = 10.0\n",
     '[policy]\nname = "srtf"\nmoves = ["pack"]\n[requests]\nsuspend = "requeue"\n',
     '[policy]\nname = "fifo"\n',
 )
-SUSPEND = (
-    "[suspend]\nstep_deadline_seconds = 5.0\nretry_after_seconds = 20.0\nstart_deadline_seconds = 10.0\n"
-)
-NODES, GPUS, JOBS, SECONDS = 3, 4, 14, 900.0
+SUSPEND = """[suspend]
+step_deadline_seconds = 5.0
+retry_after_seconds = 20.0
+start_deadline_seconds = 10.0
+preempt_exempt_ratio = 2.0
+"""
+NODES, GPUS, JOBS, SECONDS = 2, 4, 20, 900.0
 
 
 @dataclass(frozen=True)
@@ -59,7 +64,7 @@ class Way:
     deltas: bool = False
     """The adapters answer with differences."""
     afresh: bool = False
-    """Every plan is made from nothing."""
+    """Every plan is made from nothing but the snapshot and the journal."""
     file: bool = False
     """The journal is a file."""
     resync_seconds: float = math.inf
@@ -111,7 +116,7 @@ class History:
         self.cluster.on_end = lambda job: self._note("ends", job.id, job.state_name, job.done_seconds)
         loop = asyncio.get_running_loop()
         for number in range(1, JOBS + 1):
-            loop.call_at(self._rng.uniform(0, SECONDS / 3), self._submit, self._job(number))
+            loop.call_at(self._rng.uniform(0, SECONDS / 6), self._submit, self._job(number))
         for _ in range(12):
             loop.call_at(self._rng.uniform(0, SECONDS / 2), *self._accident())
         kills = sorted(self._rng.uniform(20, SECONDS / 2) for _ in range(self._rng.randint(0, 2)))
@@ -128,7 +133,9 @@ class History:
         self.cluster.reconnect()
         self.nodes.reconnect()
         self._journal = Journal(self._folder / "journal.sqlite") if self._way.file else self._memory
-        settings = self._settings.policy
+        policy: Policy = make_policy(self._settings.policy)
+        if self._way.afresh:
+            policy = Afresh(lambda: make_policy(self._settings.policy), self._remembered)
         self._controller = make_controller(
             self._settings,
             self.cluster,
@@ -136,11 +143,16 @@ class History:
             self._journal,
             LoopClock(),
             solver=ImmediateSolver(),
-            policy=Afresh(lambda: make_policy(settings)) if self._way.afresh else make_policy(settings),
+            policy=policy,
             pace=PaceSettings(interval_seconds=1.0, resync_seconds=self._way.resync_seconds),
             listen=lambda recorder: Told(recorder, self.events),  # type: ignore[arg-type, return-value]
         )
         self._running = asyncio.create_task(self._controller.run(asyncio.Event()))
+
+    def _remembered(self) -> Memory:
+        assert self._journal is not None
+        name = self._settings.policy.name
+        return Memory(self._journal.load_state(f"policy:{name}") or {}, self._journal.notes(name))
 
     async def _kill(self) -> None:
         """Between two turns: what is recorded is committed then, whatever the journal is."""
@@ -177,7 +189,7 @@ class History:
             self.nodes.stubborn.add(JobId(number))
         if rng.random() < 0.1:
             self.nodes.idle.add(JobId(number))
-        return {"request": text, "work_seconds": rng.uniform(5, 120), **changes}
+        return {"request": text, "work_seconds": rng.uniform(5, 200), **changes}
 
     def _submit(self, job: dict[str, Any]) -> None:
         self._note("submitted", self.cluster.submit(**job))
@@ -247,10 +259,10 @@ def gone_through(seed: int, way: Way, folder: Path) -> list[tuple[Any, ...]]:
     return run_virtual(main())
 
 
-@pytest.mark.parametrize("seed", range(18))
+@pytest.mark.parametrize("seed", range(14))
 def test_a_history_is_the_same_in_whatever_way_it_is_gone_through(seed: int, tmp_path: Path) -> None:
     plain = gone_through(seed, PLAIN, tmp_path)
-    assert sum(event[1] == "operation_begins" for event in plain) > JOBS / 2, "hardly anything happened"
+    assert sum(event[1] == "operation_begins" for event in plain) >= JOBS, "hardly anything happened"
     for number, way in enumerate(
         (Way(deltas=True), Way(afresh=True), Way(file=True), Way(True, True, True, resync_seconds=7.0))
     ):
