@@ -57,7 +57,7 @@ class Executor:
     """Runs operations concurrently, at most one per job."""
 
     def __init__(self, site: Site, on_change: Callable[[], None] = lambda: None) -> None:
-        """`on_change`: called when an operation has ended."""
+        """`on_change`: called when an operation has ended that has done anything."""
         self.site = site
         self._on_change = on_change
         self._tasks: dict[JobId, _Task] = {}
@@ -118,15 +118,15 @@ class Executor:
                 task.task.cancel()
 
     async def _run(self, task: _Task) -> None:
-        outcome, error, site = Outcome.DONE, "", self.site
+        outcome, error, site, in_vain = Outcome.DONE, "", self.site, False
         job_id = task.operation.job.id
         try:
             await _OPERATIONS[type(task.action)](task.operation, task.action)
         except (UnknownJob, JobEnded):
             outcome = Outcome.JOB_ENDED
         except GandivaError as failure:
-            outcome, error = Outcome.FAILED, str(failure)
-            if not isinstance(failure, ClaimFailed):
+            outcome, error, in_vain = Outcome.FAILED, str(failure), isinstance(failure, ClaimFailed)
+            if not in_vain:
                 kind = type(task.action).__name__.lower()
                 log.warning("job %s: %s failed: %s; see gandiva explain %s", job_id, kind, failure, job_id)
         except asyncio.CancelledError:
@@ -144,7 +144,8 @@ class Executor:
             self._tasks.pop(job_id, None)
             self._ended[job_id] = task.flight
         site.recorder.operation_ends(task.operation.number, outcome, error, site.clock.now())
-        self._on_change()
+        if not in_vain:
+            self._on_change()
 
 
 def _flight(action: Action, job: Job) -> InFlight:

@@ -69,7 +69,7 @@ class Site:
             self.recorder.slice_ends(job_id, reason, at)
 
     def beside(self, job_id: JobId) -> frozenset[JobId]:
-        """Jobs that may have memory on the GPUs of this one: the last plan for each says so."""
+        """Jobs that may have memory on the GPUs of this one: plans for each say so."""
         others = self.memory.of(job_id).beside
         return frozenset(other for other in others if job_id in self.memory.of(other).beside)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.journal.port import JournalPort
-from controller.model import GpuId, GpuSet, Job, JobId, Note, Profile, Target
+from controller.model import GpuId, GpuSet, Job, JobId, Note, Placement, Profile, Target
 from controller.observe.measured import Measured
 from controller.observe.memory import Memory
 
@@ -50,16 +50,23 @@ class Keeping:
     def take(self, targets: Mapping[JobId, Target], jobs: Mapping[JobId, Job]) -> None:
         """Keep the allocations that a plan chose for jobs which are to wait, and who may share GPUs."""
         for job_id, target in targets.items():
-            others = target.placement.shares_with
-            if self._memory.of(job_id).beside != others:
-                self._memory.change(job_id).beside = others
-                self._journal.save_note(_SHARING, job_id, tuple(sorted(others)) or None)
+            self._let_share(job_id, target.placement, jobs)
             promised: GpuSet = frozenset()
             job = jobs.get(job_id)
             if job is not None and not job.placement.allocation and not target.placement.gpus:
                 promised = target.placement.allocation
             if self._memory.of(job_id).promised != promised:
                 self._promise(job_id, promised)
+
+    def _let_share(self, job_id: JobId, wanted: Placement, jobs: Mapping[JobId, Job]) -> None:
+        """Two that shared GPUs may until one has left them, whatever the plan is for the other."""
+        if not wanted.gpus:
+            return
+        before = self._memory.of(job_id).beside
+        there = {i for i in before if i in jobs and not wanted.gpus.isdisjoint(jobs[i].placement.gpus)}
+        if (others := wanted.shares_with | there) != before:
+            self._memory.change(job_id).beside = others
+            self._journal.save_note(_SHARING, job_id, tuple(sorted(others)) or None)
 
     def use(self, policy_name: str) -> None:
         """Another policy decides from now on."""

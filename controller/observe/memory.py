@@ -35,7 +35,7 @@ class JobMemory:
     promised: GpuSet = frozenset()
     """The allocation that a plan chose and that Slurm has not made yet."""
     beside: frozenset[JobId] = frozenset()
-    """With which jobs the last plan let it share its GPUs."""
+    """With which jobs plans let it share the GPUs that it is on."""
     suspends: int = 0
     moves: int = 0
 

@@ -26,7 +26,7 @@ ALL = os.environ.get("GANDIVA_FAULTS") == "all"
 SOME: dict[str, Callable[[], Row]] = {
     "kills": lambda: scenarios.random_kills(5),
     "kills, deltas": lambda: scenarios.random_kills(5, deltas=True),
-    "kills, packed jobs": lambda: scenarios.packed_kills([1], kills=6),
+    "packed jobs": lambda: scenarios.packed([1]),
     "stale": lambda: scenarios.at_steps(
         "old views of both (5 s) once more", [Step.SLURM_SUSPEND], [1], "gandiva"
     ),
