@@ -19,13 +19,12 @@ from controller.api.answers import Answers
 from controller.api.live import LiveState
 from controller.api.metrics import Metrics
 from controller.api.server import ApiServer
-from controller.daemon import notify
+from controller.daemon import logs, notify
 from controller.daemon.decision_file import DecisionFile
 from controller.daemon.fence import Fence, NotLeading, fenced
 from controller.daemon.leadership import introduction, pause, poll_seconds, renew, rival, wait_to_lead
 from controller.daemon.measuring import MeasuringRecorder
 from controller.daemon.publishing import Publisher
-from controller.daemon.reloading import reload
 from controller.daemon.stopping import stop_in_order
 from controller.errors import GandivaError
 from controller.journal import Journal, JournalReader
@@ -36,7 +35,9 @@ from controller.loop.loop import Controller, Turn
 from controller.nodes.protocol import HelloArgs
 from controller.nodes.remote import RemoteNodes
 from controller.nodes.ssh import SshSettings, ssh_nodes
-from controller.settings.schema import Settings
+from controller.policies.assemble import make_policy
+from controller.settings.loading import load_settings
+from controller.settings.schema import Settings, needs_restart
 from controller.slurm.factory import open_cluster
 from controller.slurm.port import ClusterPort
 from controller.solver import WorkerSolver
@@ -206,11 +207,21 @@ class Daemon:
             log.warning("settings %s are not reloaded: the controller is stopping", self._path)
             return
         notify.reloading()
-        read = reload(self._path, self._settings)
-        if read is None:
+        try:
+            new = load_settings(self._path)
+            policy = make_policy(new.policy)
+            logs.configure(new.log)
+        except (GandivaError, OSError) as error:
+            log.error(
+                "settings not reloaded, the old ones stay in force: %s; correct them and reload again",
+                error,
+                extra={"file": self._path},
+            )
             notify.ready()
             return
-        self._settings, policy = read
+        for key in needs_restart(self._settings, new):
+            log.warning("%s has changed, which takes effect at the next start only", key)
+        self._settings = new
         if self._controller is None:
             log.info("settings reloaded; this controller does not lead")
             notify.ready()

@@ -71,9 +71,5 @@ def vacuum(path: Path, *, retention_days: float, detail_days: float) -> Vacuumed
 
 
 def _size_bytes(path: Path) -> int:
-    total = 0
-    for part in PARTS:
-        file = path.with_name(path.name + part)
-        if file.exists():
-            total += file.stat().st_size
-    return total
+    files = (path.with_name(path.name + part) for part in PARTS)
+    return sum(file.stat().st_size for file in files if file.exists())

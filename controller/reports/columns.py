@@ -60,9 +60,12 @@ COLUMNS: tuple[Column, ...] = (
         "Most memory it was seen to use on one GPU.",
     ),
     _column(
-        "Method", 11, lambda r: r.method, "How it is suspended, where its user chose (--gandiva-suspend)."
+        "Method",
+        11,
+        lambda r: r.asked("suspend"),
+        "How it is suspended, where its user chose (--gandiva-suspend).",
     ),
-    _column("Model", 12, lambda r: r.model, "Model it says it trains (--gandiva-model).", left=True),
+    _column("Model", 12, lambda r: r.asked("model"), "Model it says it trains (--gandiva-model).", left=True),
     _column("Moves", 5, lambda r: str(r.job.moves), "Times it went on on other GPUs."),
     _column(
         "NodeGPUs",

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from controller.api.messages import ExplainMessage, JobMessage, LiveJobMessage
 from controller.reports import units
@@ -33,7 +33,7 @@ def explain(
     as Slurm has it, where scontrol answers."""
     job, live = answer.job, answer.live
     yield from _wrapped("", _headline(job, live, slurm), columns)
-    yield from _facts(answer, columns, slurm)
+    yield from _listed(_facts(answer, slurm), columns)
     if live is not None and answer.rivals:
         yield ""
         yield "On its GPUs now"
@@ -61,36 +61,33 @@ def explain(
 
 def ordinary(slurm: SlurmJob, columns: int) -> Iterator[str]:
     """A job that Slurm knows and the controller does not."""
-    kind = (
-        "is a Gandiva job that the controller does not know" if slurm.gandiva else "is an ordinary Slurm job"
-    )
-    yield from _wrapped(
-        "", f"Job {_number(slurm.job_id, slurm)} ({clean(slurm.name)}, {clean(slurm.user)}) {kind}", columns
-    )
+    kind = "a Gandiva job that the controller does not know" if slurm.gandiva else "an ordinary Slurm job"
+    named = f"Job {_number(slurm.job_id, slurm)} ({clean(slurm.name)}, {clean(slurm.user)})"
+    yield from _wrapped("", f"{named} is {kind}", columns)
     facts = [("state", slurm.state + (f" ({slurm.reason})" if slurm.reason else ""))]
     if not slurm.gandiva:
-        facts.append(
-            (
-                "why",
-                "submitted without --gandiva: it has its GPUs to itself, and nothing suspends or moves it",
-            )
-        )
-        facts.append(("next", f"scontrol show job {slurm.job_id}, squeue --start -j {slurm.job_id}"))
+        why = "submitted without --gandiva: it has its GPUs to itself, and nothing suspends or moves it"
+        facts += [
+            ("why", why),
+            ("next", f"scontrol show job {slurm.job_id}, squeue --start -j {slurm.job_id}"),
+        ]
     elif slurm.over:
-        facts.append(("why", "it ended before the controller saw it"))
+        facts += [("why", "it ended before the controller saw it")]
     else:
-        facts.append(("why", "it was submitted a moment ago, or the controller refuses its request"))
-        facts.append(
-            ("next", "ask again in some seconds; then your administrators: the controller's log names it")
-        )
+        following = "ask again in some seconds; then your administrators: the controller's log names it"
+        why = "it was submitted a moment ago, or the controller refuses its request"
+        facts += [("why", why), ("next", following)]
+    yield from _listed(((name, clean(value)) for name, value in facts), columns)
+
+
+def _listed(facts: Iterable[tuple[str, str]], columns: int) -> Iterator[str]:
     for name, value in facts:
-        yield from _wrapped(f"  {name:<11} ", clean(value), columns)
+        yield from _wrapped(f"  {name:<11} ", value, columns)
 
 
 def _number(job_id: int, slurm: SlurmJob | None) -> str:
-    return (
-        f"{job_id}, task {clean(slurm.array_task)}" if slurm is not None and slurm.array_task else str(job_id)
-    )
+    task = slurm.array_task if slurm is not None else ""
+    return f"{job_id}, task {clean(task)}" if task else str(job_id)
 
 
 def _headline(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None) -> str:
@@ -104,70 +101,73 @@ def _headline(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJ
     return f"Job {_number(known.job_id, slurm)} ({clean(known.name)}, {clean(known.user)}) {what}"
 
 
-def _facts(answer: ExplainMessage, columns: int, slurm: SlurmJob | None) -> Iterator[str]:
+def _facts(answer: ExplainMessage, slurm: SlurmJob | None) -> Iterator[tuple[str, str]]:
+    """What is known of the job: name and value of each fact."""
     job, live = answer.job, answer.live
-    facts: list[tuple[str, str]] = []
-    reason = live.reason if live is not None and live.reason else job.reason if job is not None else ""
+    known = live or job
+    assert known is not None
+    row = Row(job, answer.time) if job is not None else None
+    reason = known.reason or (job.reason if job is not None else "")
     if live is not None and live.phase == "ineligible":
         reason = why_not_eligible(slurm) or reason
     if reason:
-        facts.append(("why", clean(reason)))
-    known = live or job
-    assert known is not None
+        yield "why", clean(reason)
     weight = units.number(known.weight)
-    if job is not None and (limit := Row(job, answer.time).weight_limit):
+    if row is not None and (limit := row.weight_limit):
         whose = "this site" if limit == "site" else clean(limit)
-        weight = f"{units.number(Row(job, answer.time).weight_asked)}, counted as {weight} (limit of {whose})"
-    asked = f"{known.gpus} GPU{'s' if known.gpus != 1 else ''}, weight {weight}"
+        weight = f"{units.number(row.weight_asked)}, counted as {weight} (limit of {whose})"
+    asked = f"{units.several(known.gpus, 'GPU')}, weight {weight}"
     if live is not None and live.priority_class:
         asked += f", priority class {live.priority_class}"
-    facts.append(("asked for", asked))
-    if live is not None and live.binding:
-        floating = len(live.binding) > live.gpus
-        bound = gpu_list(live.binding)
-        facts.append(("bound to", f"any {live.gpus} of {bound}" if floating else bound))
-    if live is not None and live.running_on:
-        facts.append(("is on", gpu_list(live.running_on)))
-    if live is not None and live.shares_with:
-        others = ", ".join(map(str, live.shares_with))
-        facts.append(
-            ("shares with", f"job{'s' if len(live.shares_with) > 1 else ''} {others}, on the same GPUs")
-        )
-    if live is not None and live.left_on:
-        kept = ", ".join(f"{size >> 20} MiB of {gpu}" for gpu, size in sorted(live.left_on.items()))
-        facts.append(("keeps", f"{kept}, while it is off the GPU (CUDA contexts and communicators)"))
-    if live is not None and live.failed_suspends is not None:
-        facts.append(("note", clean(cannot_be_suspended(live.failed_suspends))))
-    elif live is not None and not live.suspendable:
-        facts.append(("note", "it could not be suspended a short while ago, so it keeps its GPUs for now"))
-    if job is not None:
-        row = Row(job, answer.time)
-        until = "from submission to start"
-        if job.start_time is None:
-            until = "so far" if job.end_time is None else "until it ended, without having started"
-        facts.append(("waited", f"{units.duration(row.waited)} {until}"))
-        if row.elapsed is not None:
-            share = units.share(job.run_seconds, row.elapsed)
-            part = f" ({share})" if share else ""
-            facts.append(
-                (
-                    "has run",
-                    f"{units.duration(job.run_seconds)} of {units.duration(row.elapsed)}{part}, in "
-                    f"{units.several(job.slices, 'slice')}, {units.several(job.suspends, 'suspend')}, "
-                    f"{units.several(job.moves, 'move')}",
-                )
-            )
+    yield "asked for", asked
+    if live is not None:
+        yield from _present(live)
+    if row is not None:
+        yield from _past(row)
     step_seconds = (live.step_seconds if live else None) or (job.step_seconds if job else None)
     if step_seconds:
         steps = f", {live.steps_done} done" if live and live.steps_done else ""
-        facts.append(("mini-batch", units.step(step_seconds) + steps))
-    if live is None and job is not None and job.end_time is not None:
-        code = Row(job, answer.time).exit_code
-        facts.append(("ended", units.moment(job.end_time) + (f", exit code {code}" if code else "")))
+        yield "mini-batch", units.step(step_seconds) + steps
+    if live is None and row is not None and row.job.end_time is not None:
+        code = f", exit code {row.exit_code}" if row.exit_code else ""
+        yield "ended", units.moment(row.job.end_time) + code
     if step := next_step(job, live, slurm, not_started_by_slurm(answer.events)):
-        facts.append(("next", clean(step)))
-    for name, value in facts:
-        yield from _wrapped(f"  {name:<11} ", value, columns)
+        yield "next", clean(step)
+
+
+def _present(live: LiveJobMessage) -> Iterator[tuple[str, str]]:
+    if live.binding:
+        bound = gpu_list(live.binding)
+        yield "bound to", f"any {live.gpus} of {bound}" if len(live.binding) > live.gpus else bound
+    if live.running_on:
+        yield "is on", gpu_list(live.running_on)
+    if live.shares_with:
+        others = ", ".join(map(str, live.shares_with))
+        yield "shares with", f"job{'s' if len(live.shares_with) > 1 else ''} {others}, on the same GPUs"
+    if live.left_on:
+        kept = ", ".join(f"{size >> 20} MiB of {gpu}" for gpu, size in sorted(live.left_on.items()))
+        yield "keeps", f"{kept}, while it is off the GPU (CUDA contexts and communicators)"
+    if live.failed_suspends is not None:
+        yield "note", clean(cannot_be_suspended(live.failed_suspends))
+    elif not live.suspendable:
+        yield "note", "it could not be suspended a short while ago, so it keeps its GPUs for now"
+
+
+def _past(row: Row) -> Iterator[tuple[str, str]]:
+    job = row.job
+    until = "from submission to start"
+    if job.start_time is None:
+        until = "so far" if job.end_time is None else "until it ended, without having started"
+    yield "waited", f"{units.duration(row.waited)} {until}"
+    if row.elapsed is not None:
+        share = units.share(job.run_seconds, row.elapsed)
+        part = f" ({share})" if share else ""
+        yield (
+            "has run",
+            f"{units.duration(job.run_seconds)} of {units.duration(row.elapsed)}{part}, in "
+            f"{units.several(job.slices, 'slice')}, {units.several(job.suspends, 'suspend')}, "
+            f"{units.several(job.moves, 'move')}",
+        )
 
 
 def _rivals(rivals: Sequence[LiveJobMessage]) -> Iterator[str]:

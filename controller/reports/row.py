@@ -66,20 +66,16 @@ class Row:
         return max(0.0, until - self.job.submit_time)
 
     @property
-    def method(self) -> str:
-        return str(self.job.request.get("suspend") or "")
-
-    @property
     def weight_asked(self) -> float:
         """What its user asked for; the weight that counts may be less."""
         asked = self.job.request.get("weight_asked")
         return float(asked) if isinstance(asked, int | float) else self.job.weight
 
+    def asked(self, name: str) -> str:
+        """A text of the request, such as `model`; empty where it has none."""
+        return str(self.job.request.get(name) or "")
+
     @property
     def weight_limit(self) -> str:
         """Whose limit makes the weight less; empty: it counts as asked for."""
-        return str(self.job.request.get("weight_limit") or "")
-
-    @property
-    def model(self) -> str:
-        return str(self.job.request.get("model") or "")
+        return self.asked("weight_limit")

@@ -80,8 +80,7 @@ def gpus_grid(nodes: Sequence[NodeMessage], context: Context, columns: int = 80)
         )
         for row in shown:
             if row.gpu is None:
-                why = clean(row.node.reason) or "node not available"
-                held = Text(f"{context.glyphs.broken} {why}", style=WARNING)
+                held = _broken(row.node.reason or "node not available", context.glyphs)
                 table.add_row(Text(row.name), *[Text()] * (4 if history else 3), held, Text())
                 continue
             lately = context.history.get(row.name, ())[-history:]
@@ -134,10 +133,14 @@ def _holder(gpu: GpuMessage, node: NodeMessage, context: Context) -> Text:
         name = f"job {gpu.ordinary_job}" if gpu.ordinary_job else "a job"
         return Text(f"{glyphs.ordinary} {name} (ordinary)", style=DIM)
     if not node.available:
-        return Text(f"{glyphs.broken} {clean(node.reason) or 'node not available'}", style=WARNING)
+        return _broken(node.reason or "node not available", glyphs)
     if not gpu.healthy:
-        return Text(f"{glyphs.broken} not usable", style=WARNING)
+        return _broken("not usable", glyphs)
     return Text(f"{glyphs.idle} idle", style=DIM)
+
+
+def _broken(why: str, glyphs: Glyphs) -> Text:
+    return Text(f"{glyphs.broken} {clean(why)}", style=WARNING)
 
 
 def _brackets(gpus: Sequence[GpuMessage], glyphs: Glyphs) -> list[str]:
@@ -199,7 +202,7 @@ def nodes_grid(nodes: Sequence[NodeMessage], context: Context) -> Grid[NodeMessa
 
 def _cells(node: NodeMessage, cell_width: int, context: Context) -> Text:
     if not node.available and not any(gpu.running for gpu in node.gpus):
-        return Text(f"{context.glyphs.broken} {clean(node.reason) or 'not available'}", style=WARNING)
+        return _broken(node.reason or "not available", context.glyphs)
     cells = Text()
     for gpu in node.gpus:
         color = context.colors.get(gpu.running[0], "") if gpu.running else DIM
