@@ -159,8 +159,7 @@ class MemoryJournal:
         self._used.setdefault(job_id, used)
 
     def totals(self) -> dict[JobId, JobTotals]:
-        living = (job_id for job_id in self._used if not self._ended(job_id))
-        return {job_id: self._totals(job_id) for job_id in living}
+        return {job_id: self._totals(job_id) for job_id in self._used if not self._ended(job_id)}
 
     def _totals(self, job_id: JobId) -> JobTotals:
         used, job = self._used[job_id], self.jobs.get(job_id)

@@ -339,22 +339,18 @@ class Settings(Section):
         return f"http://{self.cluster.controller_host}:{port}"
 
 
-def needs_restart(old: Settings, new: Settings) -> list[str]:
-    """Keys (`table.key`) that differ and take effect only when the daemon starts anew."""
-    return list(_changed(old, new, ""))
-
-
 def takes_restart(field: FieldInfo) -> bool:
     """A change of this key takes effect at the next start of the daemon only."""
     return isinstance(field.json_schema_extra, dict) and field.json_schema_extra.get("restart") is True
 
 
-def _changed(old: BaseModel, new: BaseModel, prefix: str) -> list[str]:
+def needs_restart(old: BaseModel, new: BaseModel, prefix: str = "") -> list[str]:
+    """Keys (`table.key`) that differ and take effect only when the daemon starts anew."""
     keys: list[str] = []
     for name, field in type(old).model_fields.items():
         before, after = getattr(old, name), getattr(new, name)
         if isinstance(before, BaseModel):
-            keys += _changed(before, after, f"{prefix}{name}.")
+            keys += needs_restart(before, after, f"{prefix}{name}.")
         elif before != after and takes_restart(field):
             keys.append(prefix + name)
     return keys
