@@ -21,15 +21,18 @@ class Ledger:
         self._holders: dict[GpuId, set[JobId]] = {}
         self._held: dict[JobId, GpuSet] = {}
         self._leaving: set[JobId] = set()
+        self._allocated: dict[JobId, GpuSet] = {}
+        self._sharers: dict[GpuId, set[JobId]] = {}
         self._changed: asyncio.Event | None = None
         """Set at the next change; there while a claim waits for one."""
 
     def sync(self, snapshot: Snapshot) -> None:
         """Take over what was observed of jobs that are not in transition."""
         everything = snapshot.changed.everything
-        looked_at = {*self._held, *snapshot.jobs} if everything else snapshot.changed.jobs
+        looked_at = {*self._held, *self._allocated, *snapshot.jobs} if everything else snapshot.changed.jobs
         for job_id in looked_at:
             job = snapshot.jobs.get(job_id)
+            self._allocate(job_id, frozenset() if job is None else job.placement.allocation)
             if job is not None and job.switching:
                 continue
             holds = job.placement.gpus if job is not None else frozenset()
@@ -42,6 +45,19 @@ class Ledger:
     def holders(self, gpus: Iterable[GpuId]) -> set[JobId]:
         """Jobs that hold any of these GPUs."""
         return {job_id for gpu in gpus for job_id in self._holders.get(gpu, ())}
+
+    def allocated(self, gpus: Iterable[GpuId]) -> set[JobId]:
+        """Jobs to which Slurm has allocated any of these GPUs, on them or off them."""
+        return {job_id for gpu in gpus for job_id in self._sharers.get(gpu, ())}
+
+    def _allocate(self, job_id: JobId, gpus: GpuSet) -> None:
+        before = self._allocated.pop(job_id, frozenset())
+        if gpus:
+            self._allocated[job_id] = gpus
+        for gpu in before - gpus:
+            self._sharers[gpu].discard(job_id)
+        for gpu in gpus - before:
+            self._sharers.setdefault(gpu, set()).add(job_id)
 
     def leaving(self, job_id: JobId) -> None:
         """This job has been asked to leave its GPUs: waiting for them makes sense."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from controller.errors import NodeError
-from controller.model import Gpu, GpuId, Job, JobId, Snapshot, value
+from controller.model import UNPROFILED, Gpu, GpuId, Job, JobId, Snapshot, value
 
 _MIB = 1 << 20
 
@@ -20,16 +20,16 @@ class Room:
     why: str
 
 
-def room(job: Job, node: str, seen: Snapshot, share: float) -> Room:
+def room(job: Job, node: str, seen: Snapshot, allocated: Iterable[JobId], share: float) -> Room:
     """What all jobs leave on a GPU stays within this share of its memory, and within what the other jobs that
-    are bound to it do not need: each of them must be able to come back."""
+    are bound to it do not need: each of them must be able to come back.
+
+    Args:
+        allocated: jobs to which Slurm has allocated any GPUs of this job.
+    """
     found: list[Room] = []
     own = {gpu for gpu in job.placement.gpus if gpu.node == node}
-    rivals = [
-        other
-        for other in seen.jobs.values()
-        if other.id != job.id and not own.isdisjoint(other.placement.allocation)
-    ]
+    rivals = [seen.jobs[other] for other in sorted(allocated) if other != job.id and other in seen.jobs]
     for gpu in seen.nodes[node].gpus if node in seen.nodes else ():
         if gpu.id not in own:
             continue
@@ -40,7 +40,7 @@ def room(job: Job, node: str, seen: Snapshot, share: float) -> Room:
         found.append(Room(int(share * gpu.memory_bytes) - left_bytes, text))
         for other in rivals:
             if gpu.id in other.placement.allocation:
-                peak_bytes = seen.profile_of(other.id).peak_memory_bytes
+                peak_bytes = seen.profiles.get(other.id, UNPROFILED).peak_memory_bytes
                 kept_bytes = sum(size for by, size in gpu.left_by if by not in (job.id, other.id))
                 text = (
                     f"job {other.id} has had {peak_bytes // _MIB} MiB on a GPU, and may need it on {gpu.id}"
@@ -57,7 +57,7 @@ def require_room(
 ) -> None:
     """Raises NodeError gpu_busy where the job, once it has as much memory as it is known to have had, does
     not fit beside what others have left, as it was seen or since then."""
-    peak_bytes = seen.profile_of(job.id).peak_memory_bytes
+    peak_bytes = seen.profiles.get(job.id, UNPROFILED).peak_memory_bytes
     for gpu_id in sorted(gpus) if peak_bytes else ():
         node = seen.nodes.get(gpu_id.node)
         gpu = next((gpu for gpu in node.gpus if gpu.id == gpu_id), None) if node is not None else None

@@ -137,7 +137,8 @@ async def _pause(site: Site, job: Job) -> None:
 async def _offload(site: Site, node: str, job: Job) -> Offload:
     settings, limit_bytes, why = site.settings, site.settings.residual_limit_bytes, ""
     if limit_bytes:
-        room = residuals.room(job, node, site.seen, settings.residual_fraction)
+        allocated = site.ledger.allocated(job.placement.gpus)
+        room = residuals.room(job, node, site.seen, allocated, settings.residual_fraction)
         if room.bytes < limit_bytes:
             limit_bytes, why = room.bytes, room.why
     try:
