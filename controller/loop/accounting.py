@@ -79,7 +79,7 @@ class Accounting:
 
     def follow(self, observer: Observer, now: float) -> None:
         """Begin and end slices by what was taken over, before it becomes a snapshot."""
-        for job_id in observer.looked_at | self._was_running.keys():
+        for job_id in sorted(observer.looked_at | self._was_running.keys()):
             job, slurm_job = observer.jobs.get(job_id), observer.slurm.jobs.get(job_id)
             if job is None:
                 self._end(job_id, slurm_job, observer, now)
