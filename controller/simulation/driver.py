@@ -79,7 +79,7 @@ class Simulation:
     def __post_init__(self) -> None:
         """Raises TraceError, SimulationError, or SettingsError where the policy cannot be made."""
         if self.settings.simulation.placement == "count":
-            self.cluster = self.cluster.counted(whole=self.settings.policy.name == "gandiva")
+            self.cluster = self.cluster.counted(by_server=self.settings.policy.name == "gandiva")
         costs = self.settings.simulation
         self._workload = Workload(self.trace, self.jobs, self.cluster, self.throughputs, costs)
         self._ends: dict[JobId, float] = {}

@@ -121,13 +121,14 @@ def test_two_jobs_on_one_gpu_are_noticed() -> None:
 
 
 def test_counted_gpus_have_no_places() -> None:
-    spec = parse_cluster("v100:6,k80:4,v100:2", 2)
-    single = spec.counted(whole=False)
-    assert [len(node.gpus) for node in single.nodes] == [1] * 12
-    assert (single.of_types(("v100",)), single.of_types(("k80",)), single.models) == (8, 4, ("v100", "k80"))
-    assert len({node.name for node in single.nodes}) == 12
-    whole = spec.counted(whole=True)
-    assert [(node.gpus[0].model, len(node.gpus)) for node in whole.nodes] == [("v100", 8), ("k80", 4)]
+    both = parse_cluster("v100:6,k80:4,v100:2", 2).counted(by_server=False)
+    assert [(node.name, len(node.gpus)) for node in both.nodes] == [("v100", 8), ("k80", 4)]
+    assert both.gpus == 12
+    single = parse_cluster("v100:6,v100:2", 2).counted(by_server=False)
+    assert [len(node.gpus) for node in single.nodes] == [1] * 8
+    assert len({node.name for node in single.nodes}) == 8
+    one = parse_cluster("v100:6,v100:2", 2).counted(by_server=True)
+    assert [(node.name, len(node.gpus)) for node in one.nodes] == [("v100", 8)]
 
 
 def test_jobs_on_one_gpu_get_parts_of_it_while_they_share_it() -> None:
