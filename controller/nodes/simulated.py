@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from controller.errors import NodeError, NodeUnreachable
 from controller.model import GpuId, JobId, by_node, value
@@ -235,7 +236,7 @@ class SimulatedNodes:
                 for ordinal in job.gpus:
                     on_gpu.setdefault(ordinal, []).append(job_id)
         cards = self.cluster.nodes[node].gpus
-        gpus = [_gpu(node, card.index, card.model, on_gpu.get(card.index, ())) for card in cards]
+        gpus = [_gpu(node, card.index, card.model, tuple(on_gpu.get(card.index, ()))) for card in cards]
         return NodeSample(node, now, gpus, jobs)
 
     def _say(self, node: str, job_id: JobId, block: Block) -> NodeJob:
@@ -344,7 +345,8 @@ def _rank(job: SimulatedJob, now: float) -> RankSample:
     )
 
 
-def _gpu(node: str, ordinal: int, model: str, holders: Sequence[JobId]) -> GpuSample:
+@lru_cache(maxsize=1 << 16)
+def _gpu(node: str, ordinal: int, model: str, holders: tuple[JobId, ...]) -> GpuSample:
     return GpuSample(
         index=ordinal,
         uuid=f"GPU-{node}-{ordinal}",

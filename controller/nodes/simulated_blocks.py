@@ -66,5 +66,8 @@ class Blocks(dict[JobId, Block]):
 
     def others(self, job_id: JobId, gpus: Iterable[int]) -> list[JobId]:
         """Jobs but this one whose blocks name any of these GPUs, in the order of their ids."""
-        naming = [self._naming[ordinal] for ordinal in gpus if len(self._naming.get(ordinal, ())) > 0]
-        return sorted(set().union(*naming) - {job_id})
+        found: set[JobId] = set()
+        for ordinal in gpus:
+            found.update(self._naming.get(ordinal, ()))
+        found.discard(job_id)
+        return sorted(found)

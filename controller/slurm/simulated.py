@@ -253,14 +253,16 @@ class SimulatedCluster:
     def work_changed(self, job: SimulatedJob) -> None:
         """Its state or its nodes' leave changed: account for the work done, by it and by the jobs on the same
         GPUs, and time their ends anew."""
-        for each in (job, *self.company(job)):
-            self._work(each)
+        company = self.company(job)
+        self._work(job, company)
+        for other in company:
+            self._work(other, self.company(other))
 
-    def _work(self, job: SimulatedJob) -> None:
+    def _work(self, job: SimulatedJob, company: Sequence[SimulatedJob]) -> None:
         now = self.clock()
         job.stop_work(now)
         if self._works(job):
-            beside = [other for other in self.company(job) if self._works(other)]
+            beside = [other for other in company if self._works(other)]
             end = job.begin_work(now, self.rate(job, beside))
             if end == math.inf:
                 return
@@ -305,11 +307,11 @@ class SimulatedCluster:
         job.state = state
         job.state_name = state_name or state.value
         self.touch(job.id)
-        left = self.company(job)
+        left = self.company(job) if state in (JobState.COMPLETING, JobState.ENDED) else ()
         self.on_state(job)
         self.work_changed(job)
         for other in left:
-            self._work(other)
+            self._work(other, self.company(other))
 
     def _find(self, job_id: JobId) -> SimulatedJob:
         job = self.jobs.get(job_id)
