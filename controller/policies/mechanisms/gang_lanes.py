@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from controller.model import NOWHERE, Changes, GpuSet, Job, JobId, Placement, Snapshot, by_node
+from controller.model import NOWHERE, Changes, GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node
+from controller.policies.mechanisms.clearing import Clearing
 from controller.policies.mechanisms.lane import Lane
 from controller.policies.mechanisms.ranks import Ranks
-from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, Row, Shape
+from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, Key, Row, Shape
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.placement.draft import Draft
-from controller.policies.placement.gangs import fewest_on_a_node, find, own_gpus
+from controller.policies.placement.gangs import find, own_gpus
 from controller.policies.placement.pool import GpuPool
 from controller.policies.placement.refusal import nowhere, refusal
 
@@ -47,6 +48,8 @@ class GangLanes:
         self._pool, self._lane = GpuPool(snapshot.nodes), Lane()
         self._consolidation = self._rules.fitted(snapshot.models, snapshot.rates)
         self._rows: dict[JobId, Row] = {}
+        self._holders: dict[GpuId, list[JobId]] = {}
+        """Jobs that have a GPU: one may be leaving it, or on it before it is known to be a guest."""
         self._leaving: dict[JobId, Row] = {}
         """Waiting jobs that are bound to GPUs of nodes where nothing starts any more."""
         self._ready = True
@@ -76,9 +79,14 @@ class GangLanes:
         """Count GPUs as given and taken. Guests are counted with their hosts."""
         given = frozenset() if before.guest(job_id) else before.gpus
         taken = frozenset() if after.guest(job_id) else after.gpus
-        if given != taken:
-            self._pool.give(given)
-            self._pool.take(taken)
+        if given == taken:
+            return
+        self._pool.give(given)
+        self._pool.take(taken)
+        for gpu in given:
+            self._holders[gpu].remove(job_id)
+        for gpu in taken:
+            self._holders.setdefault(gpu, []).append(job_id)
 
     def restore(self, job_id: JobId, before: Placement, after: Placement, undo: None) -> None:
         """The other way."""
@@ -132,16 +140,17 @@ class GangLanes:
 
     def _demand(self, job: Job) -> int:
         """GPUs that the job takes of those that are given out: not those on nodes where nothing starts."""
-        own = job.placement.gpus or own_gpus(job)
-        return job.gpus - sum(gpu.node in self._pool.closed for gpu in own) if own else job.gpus
+        closed = self._pool.closed
+        own = (job.placement.gpus or own_gpus(job)) if closed else frozenset()
+        return job.gpus - sum(gpu.node in closed for gpu in own)
 
     def waits(self, row: Row, words: str) -> str:
         """What the order says, and where the job waits."""
         job = row.job
         if job.allocation:
             names = sorted(by_node(own_gpus(job)))
-            nodes = (self._pool.node(name) for name in names if name in self._pool.closed)
-            drained = "".join(f"; {node.name} starts no other job ({node.reason})" for node in nodes)
+            nodes = [self._pool.node(name) for name in names if name in self._pool.closed]
+            drained = "".join(f"; {n.name} starts no other job ({n.reason})" for n in nodes if n is not None)
             return f"{words} on {','.join(names)}, where it is bound{drained}"
         slots = self._pool.slots
         share = job.gpus // job.request.nodes if job.request.nodes else 1
@@ -163,18 +172,25 @@ class GangLanes:
         if self._lane.contested:
             if ranks.epoch != self._epoch:
                 self._epoch = ranks.epoch
-                self._rekey(ranks)
+                self._rekey_running(ranks)
             self._ready = self._fill(draft)
         self._let_leave(draft)
         return self._ready
 
-    def _rekey(self, ranks: Ranks) -> None:
-        """An epoch has begun: the keys of running jobs are others."""
-        rows = [self._rows[key[-1]] for key in self._lane.running]
-        for row in rows:
-            row.key = ranks.key(row)
-        sizes = self._lane.sizes
-        self._lane.reorder([(row.key, size) for row, size in zip(rows, sizes, strict=True)])
+    def rekey(self, ranks: Ranks) -> None:
+        """The keys of all jobs are others."""
+        self._rekey_running(ranks)
+        for line in self._lane.lines():
+            line[:] = sorted(self._new_key(key, ranks) for key in line)
+
+    def _rekey_running(self, ranks: Ranks) -> None:
+        running = zip(self._lane.running, self._lane.sizes, strict=True)
+        self._lane.reorder([(self._new_key(key, ranks), size) for key, size in running])
+
+    def _new_key(self, key: Key, ranks: Ranks) -> Key:
+        row = self._rows[key[-1]]
+        row.key = ranks.key(row)
+        return row.key
 
     def _fill(self, draft: Draft) -> bool:
         """Start those whose turn it is. True: not all of them."""
@@ -183,16 +199,16 @@ class GangLanes:
             starts, stops = self._lane.scan(
                 self._pool.free_count, most, self._most_starts, backfill=self._backfill
             )
-            stopped = {job_id: draft.of(job_id) for job_id in stops}
+            clearing = Clearing(self._pool, draft, self._rows, self._lane.running)
             for job_id in stops:
-                draft.put(job_id, NOWHERE)
+                clearing.stop(job_id)
             placed: dict[Shape, int] = {}
             failed: set[Shape] = set()
             for job_id in starts:
                 row = self._rows[job_id]
                 if row.shape in failed:
                     continue
-                gpus = self._find(row) or self._make_room(row, draft, stopped)
+                gpus = self._find(row, clearing)
                 if gpus is None:
                     failed.add(row.shape)
                     if not self._backfill:
@@ -204,43 +220,16 @@ class GangLanes:
                 break
             draft.rollback(mark)
             most.update({shape: placed.get(shape, 0) for shape in failed})
-        if len(stopped) > len(stops):
-            # Room was made for some: those whose GPUs no job took go on.
-            for job_id in sorted(stopped, key=lambda j: self._rows[j].key):
-                if self._pool.all_free(stopped[job_id].gpus):
-                    draft.put(job_id, stopped[job_id])
+        if len(clearing.stopped) > len(stops):
+            clearing.let_go_on()
         return len(starts) >= self._most_starts
 
-    def _find(self, row: Row) -> GpuSet | None:
-        return find(self._pool, row.job, consolidated=row.shape[2] is True)
-
-    def _make_room(self, row: Row, draft: Draft, stopped: dict[JobId, Placement]) -> GpuSet | None:
-        """There are GPUs enough, but not where this job can use them: stop jobs behind it, the last first.
-        Adds them to `stopped`."""
-        if not self._preempt:
-            return None
-        mark, share = draft.mark(), fewest_on_a_node(self._pool, row.job)
-        released: dict[JobId, Placement] = {}
-        for key in reversed(self._lane.running):
-            if key < row.key:
-                break
-            had = draft.of(key[-1])
-            if not had.gpus:
-                continue
-            draft.put(key[-1], NOWHERE)
-            released[key[-1]] = had
-            if not self._pool.any_room(had.gpus, share):
-                continue
-            found = self._find(row)
-            if found is not None:
-                for job_id, placement in released.items():
-                    if found.isdisjoint(placement.gpus):
-                        draft.put(job_id, placement)
-                    else:
-                        stopped[job_id] = placement
-                return found
-        draft.rollback(mark)
-        return None
+    def _find(self, row: Row, clearing: Clearing) -> GpuSet | None:
+        consolidated = row.shape[2] is True
+        found = find(self._pool, row.job, consolidated=consolidated)
+        if found is None and self._preempt:
+            found = clearing.make_room(row, self._holders, consolidated=consolidated)
+        return found
 
     # -- nodes that are being drained -----------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Row, Standing
 from controller.policies.mechanisms.timers import TINY, Timers
 from controller.policies.moves.move import Move
-from controller.policies.moves.part import Part
+from controller.policies.moves.part import part
 from controller.policies.orders.order import Order
 from controller.policies.placement.draft import Draft
 
@@ -35,7 +35,7 @@ class InOrder:
     ) -> None:
         """`preempt`: running jobs may be stopped for others."""
         self._ranks, self._lanes, self._preempt = Ranks(order), lanes, preempt
-        self._moves = (Part(), *moves)
+        self._moves = tuple(moves)
         self._reset(Snapshot(time=0.0, nodes={}, jobs={}), Memory())
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
@@ -50,11 +50,14 @@ class InOrder:
         self._ranks.begin_plan(self._now)
         self._said: dict[JobId, str] = {}
         """Of jobs that this plan does not decide about."""
-        self._take_over(snapshot, changed.jobs if known else {*snapshot.jobs, *self._recalled})
+        touched = set(changed.jobs if known else {*snapshot.jobs, *self._recalled})
+        self._take_over(snapshot, touched)
         advanced = self._advance()
         draft = Draft(self._lanes, self._placements)
         more = self._lanes.decide(draft, self._now, self._ranks)
         mark = draft.mark()
+        if self._sharing:
+            part(snapshot, draft, self._with_partners(snapshot, touched | draft.put_so_far()) & self._sharing)
         for move in self._moves:
             move.propose(snapshot, draft)
         targets = draft.changes()
@@ -80,6 +83,8 @@ class InOrder:
         self._placements: dict[JobId, Placement] = {}
         """What jobs have as far as others are concerned."""
         self._timers = Timers()
+        self._sharing: set[JobId] = set()
+        """Jobs that were seen on GPUs together with others."""
         self._told_off: set[JobId] = set()
         """Jobs whose last sentence is one of a job off its GPUs."""
         self._recalled = dict(memory.jobs)
@@ -124,14 +129,16 @@ class InOrder:
             elif job.placement.gpus and row.job.placement.shares_with - job.placement.shares_with:
                 self._said[job_id] = sentences.PARTED
             row.job, row.usage, row.profile = job, usage, snapshot.profile_of(job_id)
+            if job.placement.shares_with:
+                self._sharing.add(job_id)
+            else:
+                self._sharing.discard(job_id)
             self._lanes.know(row)
             self._hold(job_id, self._lanes.held(job))
             self._ranks.seen(row)
             touched.append(row)
         if self._ranks.learned and self._ranks.recall():
-            touched = list(self._rows.values())
-            for row in touched:
-                self._leave(row)
+            self._lanes.rekey(self._ranks)
         for row in sorted(touched, key=lambda r: (r.job.submit_time, r.id)):
             if row.note is None and self._lanes.notes_on_arrival:
                 self._ranks.begin(row, ())
@@ -150,6 +157,7 @@ class InOrder:
         self._hold(row.id, NOWHERE)
         self._lanes.forget(row)
         self._told_off.discard(row.id)
+        self._sharing.discard(row.id)
         del self._rows[row.id]
 
     def _hold(self, job_id: JobId, placement: Placement) -> None:

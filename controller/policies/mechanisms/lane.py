@@ -8,7 +8,7 @@ else it is passed over, or blocks all behind it where there is no backfill.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heapreplace
 
 from controller.model import JobId
@@ -61,9 +61,9 @@ class Lane:
         if not line:
             del self._waiting[shape]
 
-    def waiting(self) -> list[JobId]:
-        """Jobs that wait."""
-        return [key[-1] for line in self._waiting.values() for key in line]
+    def lines(self) -> Iterable[list[Key]]:
+        """Jobs that wait, by shape, each line in order; it may be put into another order."""
+        return self._waiting.values()
 
     def scan(
         self, idle: int, most: Mapping[Shape, int], limit: int, *, backfill: bool

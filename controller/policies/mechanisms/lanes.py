@@ -45,6 +45,9 @@ class Lanes(Room, Protocol):
     def leave(self, row: Row) -> None:
         """Take it out again."""
 
+    def rekey(self, ranks: Ranks) -> None:
+        """The keys of all jobs that are in lanes are others."""
+
     def decide(self, draft: Draft, now: float, ranks: Ranks) -> bool:
         """Who runs where. True: there is more to decide; plan again at once."""
 

@@ -29,6 +29,10 @@ class Queue:
         self._lines: dict[Shape, list[Key]] = {}
         self._rows: dict[JobId, Row] = {}
         self._patient_until: dict[JobId, float] = {}
+        self._told: dict[Shape, str] = {}
+        """What jobs of a kind were told last."""
+        self._untold: set[JobId] = set()
+        """Jobs that came since."""
 
     def add(self, row: Row, *, patient_until: float | None, promised: bool) -> None:
         """`patient_until`: until then it does not share with jobs of other sizes. None: it does. `promised`:
@@ -37,6 +41,7 @@ class Queue:
         if patient_until is not None:
             self._patient_until[row.id] = patient_until
         self._rows[row.id] = row
+        self._untold.add(row.id)
         insort(self._lines.setdefault(row.shape, []), _key(row.job))
         self._bindings.room = True
 
@@ -50,6 +55,7 @@ class Queue:
             del self._lines[row.shape]
         del self._rows[row.id]
         self._patient_until.pop(row.id, None)
+        self._untold.discard(row.id)
         row.in_line = False
 
     def place(self, draft: Draft) -> None:
@@ -57,7 +63,7 @@ class Queue:
         if not self._bindings.room:
             return
         self._bindings.room = False
-        heads = [(line[0], 0, line) for line in self._worth_a_look(draft)]
+        heads = [(line[0], 0, line) for line in self._worth_a_look()]
         heapify(heads)
         while heads:
             key, index, line = heads[0]
@@ -69,25 +75,28 @@ class Queue:
             heappop(heads)
             if not fits:
                 # Room only shrinks while this plan is made: no job of its kind finds any.
-                never, words = self._why(row)
-                for other in line[index:]:
-                    draft.say(other[-1], words if never else words + self._what_next(other[-1]))
+                self._tell(row, line[index:], draft)
 
-    def _worth_a_look(self, draft: Draft) -> list[list[Key]]:
+    def _worth_a_look(self) -> list[list[Key]]:
         """Lines of jobs that may find a place; of those promised one only who may find free GPUs."""
-        found: list[list[Key]] = []
-        promised: list[Key] = []
-        for kind, line in self._lines.items():
-            if not _is_promised(kind) or self._bindings.fleet.most_free() > 0:
-                found.append(line)
-            else:
-                promised += [key for key in line if self._eased(draft.of(key[-1]))]
-        return [*found, sorted(promised)] if promised else found
+        if self._bindings.fleet.most_free() > 0:
+            return list(self._lines.values())
+        found = [line for kind, line in self._lines.items() if not _is_promised(kind)]
+        eased = self._on_eased_servers()
+        return [*found, eased] if eased else found
 
-    def _eased(self, placement: Placement) -> bool:
-        """Whether the servers of a promise are not over-subscribed any more."""
-        servers = self._bindings.fleet.servers
-        return all(servers[gpu.node].free >= 0 for gpu in placement.allocation if gpu.node in servers)
+    def _on_eased_servers(self) -> list[Key]:
+        """Jobs with a promise whose servers are not over-subscribed any more."""
+        fleet, eased = self._bindings.fleet, set[JobId]()
+        for server in fleet.servers.values():
+            if server.free >= 0:
+                eased.update(server.members)
+        rows = [self._rows[job_id] for job_id in eased & self._rows.keys()]
+        return sorted(
+            _key(row.job)
+            for row in rows
+            if all(fleet.servers[name].free >= 0 for name in fleet.places[row.id].nodes)
+        )
 
     def _place_one(self, row: Row, draft: Draft) -> bool:
         """Whether the job has a place now."""
@@ -105,6 +114,17 @@ class Queue:
         draft.put(row.id, Placement(frozenset() if choice.stage.shares else choice.binding, choice.binding))
         draft.say(row.id, STAGE_WORDS[choice.stage])
         return True
+
+    def _tell(self, row: Row, line: list[Key], draft: Draft) -> None:
+        """Why the jobs of a kind wait; `row` is one of them."""
+        never, words = self._why(row)
+        job_ids = [key[-1] for key in line]
+        if self._told.get(row.shape) == words:
+            job_ids = [job_id for job_id in job_ids if job_id in self._untold]
+        self._told[row.shape] = words
+        self._untold.difference_update(job_ids)
+        for job_id in job_ids:
+            draft.say(job_id, words if never else words + self._what_next(job_id))
 
     def _why(self, row: Row) -> tuple[bool, str]:
         """One sentence for a job that no server takes, and whether none ever can."""

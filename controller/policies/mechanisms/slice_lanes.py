@@ -124,6 +124,9 @@ class SliceLanes:
         """When the next slice ends."""
         return self._turns.wake()
 
+    def rekey(self, ranks: Ranks) -> None:
+        """Keys are asked for whenever turns are given."""
+
     def decide(self, draft: Draft, now: float, ranks: Ranks) -> bool:
         """Who is bound where, and who runs. True: there is more to decide; plan again at once."""
         self._bindings.settle_affinity()

@@ -7,38 +7,36 @@ leaves: the mechanism counts the other one only.
 
 from __future__ import annotations
 
-from controller.model import Job, Placement, Snapshot
+from collections.abc import Iterable
+
+from controller.model import Job, JobId, Placement, Snapshot
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.sharing import refusal_to_share
 
 
-class Part:
-    """Separates jobs."""
-
-    def propose(self, snapshot: Snapshot, draft: Draft) -> None:
-        sharing = [job_id for job_id, placement in draft.placements.items() if placement.shares_with]
-        for job_id in sorted(sharing):
-            placement = draft.of(job_id)
-            if not placement.guest(job_id):
-                continue
-            why = self._why(snapshot, draft, snapshot.jobs[job_id])
-            if why and snapshot.jobs[job_id].may_stop:
-                draft.put(job_id, Placement(frozenset(), placement.allocation))
+def part(snapshot: Snapshot, draft: Draft, sharing: Iterable[JobId]) -> None:
+    """Of these jobs, which were seen on GPUs together."""
+    for job_id in sorted(sharing):
+        if draft.of(job_id).guest(job_id) and snapshot.jobs[job_id].may_stop:
+            why = _why_apart(snapshot, draft, snapshot.jobs[job_id])
+            if why:
+                draft.put(job_id, Placement(frozenset(), draft.of(job_id).allocation))
                 draft.say(job_id, why)
-        for job_id in sorted(sharing):
-            placement = draft.of(job_id)
-            stay = frozenset(i for i in placement.shares_with if draft.of(i).gpus == placement.gpus)
-            if placement.gpus and stay != placement.shares_with:
-                draft.put(job_id, Placement(placement.gpus, placement.allocation, stay))
+    for job_id in sorted(sharing):
+        placement = draft.of(job_id)
+        stay = frozenset(i for i in placement.shares_with if draft.of(i).gpus == placement.gpus)
+        if placement.gpus and stay != placement.shares_with:
+            draft.put(job_id, Placement(placement.gpus, placement.allocation, stay))
 
-    def _why(self, snapshot: Snapshot, draft: Draft, guest: Job) -> str:
-        """Why the guest has to leave; empty where it may stay."""
-        placement = draft.of(guest.id)
-        host_id = min(placement.shares_with)
-        host = snapshot.jobs.get(host_id)
-        if host is None or draft.of(host_id).gpus != placement.gpus:
-            return f"stops with job {host_id}, which it shared GPUs with: others come before that one"
-        if len(placement.shares_with) > 1:
-            return "stops: no more than two jobs share a GPU"
-        why = refusal_to_share(snapshot, host, guest, placement.gpus)
-        return f"stops sharing GPUs with job {host_id}: {why}" if why else ""
+
+def _why_apart(snapshot: Snapshot, draft: Draft, guest: Job) -> str:
+    """Why the guest has to leave; empty where it may stay."""
+    placement = draft.of(guest.id)
+    host_id = min(placement.shares_with)
+    host = snapshot.jobs.get(host_id)
+    if host is None or draft.of(host_id).gpus != placement.gpus:
+        return f"stops with job {host_id}, which it shared GPUs with: others come before that one"
+    if len(placement.shares_with) > 1:
+        return "stops: no more than two jobs share a GPU"
+    why = refusal_to_share(snapshot, host, guest, placement.gpus)
+    return f"stops sharing GPUs with job {host_id}: {why}" if why else ""

@@ -80,7 +80,7 @@ class Order(ABC):
         return common
 
     def recall(self, common: Mapping[str, Any]) -> Order:
-        """The order that this memory makes. The same object when it makes no difference."""
+        """The order that this memory makes; its ranks may be others. The same object when they are not."""
         return self
 
     def words(self, job: Job, usage: Usage, note: Note, now: float) -> str:

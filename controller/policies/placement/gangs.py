@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from controller.model import GpuSet, Job
+from controller.model import GpuSet, Job, Node
 from controller.policies.placement.masks import pick
 from controller.policies.placement.pool import GpuPool, Slot
 from controller.policies.placement.refusal import refusal
@@ -42,7 +42,7 @@ def _find_anew(pool: GpuPool, job: Job, consolidated: bool) -> GpuSet | None:
     GPUs on each, evenly, since Slurm's GRES are asked for per node."""
     if job.gpus > pool.free_count:
         return None
-    for count in _node_counts(pool, job, consolidated):
+    for count in node_counts(pool, job, consolidated):
         share = job.gpus // count
         found = _one_node(pool, job) if count == 1 else _nodes(pool, job, count, share, consolidated)
         if found is not None:
@@ -50,7 +50,7 @@ def _find_anew(pool: GpuPool, job: Job, consolidated: bool) -> GpuSet | None:
     return None
 
 
-def _node_counts(pool: GpuPool, job: Job, consolidated: bool) -> Iterator[int]:
+def node_counts(pool: GpuPool, job: Job, consolidated: bool) -> Iterator[int]:
     """Over how many nodes the gang may be spread, the fewest first."""
     wanted = job.request.nodes
     if wanted is not None:
@@ -66,22 +66,15 @@ def _node_counts(pool: GpuPool, job: Job, consolidated: bool) -> Iterator[int]:
                 return
 
 
-def fewest_on_a_node(pool: GpuPool, job: Job) -> int:
-    """GPUs of the gang, where it is spread most widely that it need be."""
-    if job.allocation:
-        return 1
-    return job.gpus // (job.request.nodes or max(1, -(-job.gpus // max(1, pool.largest))))
-
-
 def _one_node(pool: GpuPool, job: Job) -> GpuSet | None:
     for slot in pool.with_room(job.gpus):
-        if _accepts(slot, job, job.gpus):
+        if accepts(slot.node, job, job.gpus):
             return slot.gpus(pick(slot.free, job.gpus, len(slot.ids)))
     return None
 
 
 def _nodes(pool: GpuPool, job: Job, count: int, share: int, consolidated: bool) -> GpuSet | None:
-    fitting = [slot for slot in pool.with_room(share) if _accepts(slot, job, share)]
+    fitting = [slot for slot in pool.with_room(share) if accepts(slot.node, job, share)]
     groups: Iterable[list[Slot]] = [fitting]
     if consolidated:
         by_switch: dict[str, list[Slot]] = {}
@@ -111,6 +104,6 @@ def _common(fitting: list[Slot], count: int, share: int) -> GpuSet | None:
     return None
 
 
-def _accepts(slot: Slot, job: Job, share: int) -> bool:
-    node = slot.node
-    return refusal(job, node, slot.free_count, share, node.memory_free_bytes) is None
+def accepts(node: Node, job: Job, share: int) -> bool:
+    """Whether the node takes `share` GPUs of the job, where it has as many free."""
+    return refusal(job, node, share, share, node.memory_free_bytes) is None

@@ -78,9 +78,10 @@ class GpuPool:
         slot.node = node
         return True
 
-    def node(self, name: str) -> Node:
+    def node(self, name: str) -> Node | None:
         """The node of this name."""
-        return self._by_name[name].node
+        slot = self._by_name.get(name)
+        return slot.node if slot is not None else None
 
     # -- giving and taking ----------------------------------------------------------------------------
 
@@ -152,10 +153,10 @@ class GpuPool:
             for gpu in gpus
         )
 
-    def any_room(self, gpus: Iterable[GpuId], share: int) -> bool:
-        """Whether a node of one of these GPUs has so many free ones."""
-        slots = (self._by_name.get(name) for name in {gpu.node for gpu in gpus})
-        return any(slot is not None and slot.free_count >= share for slot in slots)
+    def free_on(self, name: str) -> int:
+        """Free GPUs of a node; 0 where there is none of this name."""
+        slot = self._by_name.get(name)
+        return slot.free_count if slot is not None else 0
 
     def with_room(self, share: int) -> Iterator[Slot]:
         """Nodes with so many free GPUs, the fullest first, the lowest number first."""
