@@ -46,7 +46,7 @@ def _action(
     match job.phase:
         case Phase.STUCK:
             # Its memory may be on its GPUs: no other job can have them, so the way out is to let it run.
-            return Resume(job.id, job.placement.gpus, "recovers an incomplete suspend or resume")
+            return Resume(job.id, job.last, "recovers an incomplete suspend or resume")
         case Phase.QUEUED if wanted is not None and wanted.gpus:
             return Place(job.id, wanted.gpus, wanted.allocation, reason)
         case Phase.SUSPENDED | Phase.YIELDED if wanted is not None and wanted.gpus:

@@ -97,7 +97,7 @@ class Accounting:
         on_gpus = job.phase is Phase.RUNNING or (job.phase is Phase.STUCK and job.id in self._was_running)
         if on_gpus and self._memory.of(job.id).usage.since is None:
             since = self._ran_since(job.id, None if slurm_job is None else slurm_job.start_time, now)
-            self._begin(job.id, job.placement.gpus, observer, since)
+            self._begin(job.id, job.last, observer, since)
         elif job.phase in _OFF_GPU and self._memory.stopped(job.id, now):
             self._recorder.slice_ends(job.id, "found off its GPUs", now)
         elif job.phase is Phase.COMPLETING:

@@ -161,7 +161,7 @@ class Job:
     phase: Phase
     placement: Placement = NOWHERE
     last: GpuSet = frozenset()
-    """GPUs it used last, of a job that is off its GPUs."""
+    """GPUs it uses, or used last where it is off them."""
     promised: GpuSet = frozenset()
     """The allocation that a plan chose for it and that Slurm has not made yet."""
     may_start: bool = False

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeAlias
 
 from controller.errors import NodeError
 from controller.model import (
@@ -24,6 +25,9 @@ from controller.nodes.protocol import NodePhase
 from controller.observe.memory import JobMemory
 from controller.observe.node_cache import Sample
 from controller.slurm.port import JobState, SlurmJob
+
+_OnNode: TypeAlias = NodeJob | NodeError | None
+"""What a node says of a job. None: it has no control block of it."""
 
 _MAY_START = frozenset({Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED})
 
@@ -55,21 +59,22 @@ def make_job(
         prepared: the GPUs that control blocks of the job name, on whatever node.
         flight: what an operation is making of it, if one is under way.
     """
-    on_nodes = [_on_node(slurm_job.id, name, samples.get(name)) for name in slurm_job.nodes]
-    phase, allocation = _phase(slurm_job, on_nodes), slurm_job.binding
-    gpus = _used(slurm_job.nodes, on_nodes)
-    if not gpus or not gpus <= allocation:
-        gpus = allocation  # no word from the nodes, or none that can be believed
+    on_nodes = {name: _on_node(slurm_job.id, name, samples.get(name)) for name in slurm_job.nodes}
+    phase, allocation = _phase(slurm_job, on_nodes.values()), slurm_job.binding
+    gpus = _used(allocation, on_nodes)
     if phase is Phase.STARTING and not allocation:
         # Released by a controller that was killed: it may be on the GPUs that it was prepared for any moment.
         allocation = gpus = prepared
     if flight is not None and flight.starts_on is not None:
         phase, gpus, allocation = Phase.STARTING, flight.starts_on, allocation or flight.allocation
-    on_gpu = phase in ON_GPU
+    holds = gpus if phase in ON_GPU else frozenset()
+    if phase is Phase.STUCK:
+        # A gang may be back on its GPUs on some of its nodes, while others have them on the other nodes.
+        holds = frozenset(gpu for gpu in gpus if not _is_off(on_nodes.get(gpu.node)))
     failed = memory.failed_suspends
     held_until = _later(memory.held_until, now)
     free = flight is None and held_until is None
-    blocks = [job for job in on_nodes if isinstance(job, NodeJob)]
+    blocks = [job for job in on_nodes.values() if isinstance(job, NodeJob)]
     return Job(
         id=slurm_job.id,
         user=slurm_job.user,
@@ -82,21 +87,19 @@ def make_job(
         uid=slurm_job.uid,
         priority_class=priority_class,
         phase=phase,
-        placement=Placement(
-            gpus if on_gpu else frozenset(), allocation if phase in ALLOCATED else frozenset()
-        ),
+        placement=Placement(holds, allocation if phase in ALLOCATED else frozenset()),
         last=gpus,
         promised=memory.promised if phase is Phase.QUEUED else frozenset(),
         may_start=phase in _MAY_START and free,
         may_stop=phase is Phase.RUNNING and free and _later(memory.unsuspendable_until, now) is None,
-        leaving=on_gpu and flight is not None and flight.leaves,
+        leaving=phase in ON_GPU and flight is not None and flight.leaves,
         switching=flight is not None,
         # No move is worth a requeue.
         may_move=bool(blocks)
         and all(block.movable for block in blocks)
         and (failed is None or failed.way_out is Unsuspendable.KEEP),
         held_until=held_until,
-        keeps_until=_later(memory.keeps_until, now) if on_gpu else None,
+        keeps_until=_later(memory.keeps_until, now) if phase in ON_GPU else None,
         failed_suspends=failed,
         start_time=memory.first_start,
         memory_per_node_bytes=slurm_job.memory_per_node_bytes,
@@ -117,23 +120,28 @@ def _later(time: float | None, now: float) -> float | None:
     return time if time is not None and time > now else None
 
 
-def _on_node(job_id: JobId, name: str, sample: Sample | None) -> NodeJob | NodeError | None:
+def _on_node(job_id: JobId, name: str, sample: Sample | None) -> _OnNode:
     if isinstance(sample, NodeSample):
         return sample.jobs.get(job_id)
     return sample or NodeError(name, "unreachable", "not asked yet")
 
 
-def _used(names: tuple[str, ...], on_nodes: list[NodeJob | NodeError | None]) -> GpuSet:
-    """The GPUs that a job uses, as its nodes say."""
-    return frozenset(
-        GpuId(name, ordinal)
-        for name, job in zip(names, on_nodes, strict=True)
-        if isinstance(job, NodeJob)
-        for ordinal in job.gpus
-    )
+def _used(allocation: GpuSet, on_nodes: Mapping[str, _OnNode]) -> GpuSet:
+    """The GPUs that a job uses, as its nodes say: all that Slurm gave it on nodes that do not, and where what
+    they say cannot be believed."""
+    blocks = {name: job for name, job in on_nodes.items() if isinstance(job, NodeJob)}
+    said = frozenset(GpuId(name, ordinal) for name, job in blocks.items() for ordinal in job.gpus)
+    if not said <= allocation:
+        return allocation
+    return said | {gpu for gpu in allocation if gpu.node not in blocks}
 
 
-def _phase(job: SlurmJob, on_nodes: list[NodeJob | NodeError | None]) -> Phase:
+def _is_off(on_node: _OnNode) -> bool:
+    """Whether the job is known to be off its GPUs of a node."""
+    return isinstance(on_node, NodeJob) and on_node.phase is NodePhase.YIELDED and not on_node.trespasses
+
+
+def _phase(job: SlurmJob, on_nodes: Iterable[_OnNode]) -> Phase:
     """Where the job really is; `Phase` says what each means."""
     match job.state:
         case JobState.PENDING:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -30,8 +31,8 @@ from tests.unit.loop.world import run
 GPUS = frozenset({GpuId("n1", 0), GpuId("n1", 1)})
 
 
-def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
-    slurm_job = SlurmJob(
+def a_job(**changes: Any) -> SlurmJob:
+    job = SlurmJob(
         id=JobId(7),
         user="alice",
         uid=2001,
@@ -59,6 +60,11 @@ def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
         required_nodes=frozenset({"n1"}),
         duration_seconds=6000.0,
     )
+    return replace(job, **changes)
+
+
+def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
+    slurm_job = a_job()
     request = Request(size=Size.exactly(1), nodelist=("n1", "n2"))
     failed = FailedSuspends(2, 240.0, "it hangs", Unsuspendable.KEEP)
     memory = JobMemory(
@@ -100,6 +106,28 @@ def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
     later = make_job(slurm_job, request, samples, frozenset(), memory, None, 2, 800.0)
     assert later.may_stop and later.keeps_until is None
     assert changes_at(later, memory, 800.0) is None
+
+
+def test_a_gang_that_is_back_on_one_of_its_nodes_holds_the_gpus_of_that_one() -> None:
+    """Its resume failed on the other: jobs that are stuck there must be able to go on, or both would wait."""
+    gang = frozenset({GpuId("n1", 0), GpuId("n2", 0)})
+    slurm_job = a_job(binding=gang, nodes=("n1", "n2"))
+    phases = {"n1": NodePhase.RUNNING, "n2": NodePhase.YIELDED}
+    blocks = {name: NodeJob(JobId(7), phase, (0,)) for name, phase in phases.items()}
+
+    def seen(**changed: NodeJob) -> Job:
+        samples = {
+            name: NodeSample(name, 300.0, (), {JobId(7): block})
+            for name, block in {**blocks, **changed}.items()
+        }
+        request = Request(size=Size.exactly(2))
+        return make_job(slurm_job, request, samples, frozenset(), JobMemory(), None, 0, 300.0)
+
+    job = seen()
+    assert job.phase is Phase.STUCK
+    assert (job.placement.gpus, job.last) == (frozenset({GpuId("n1", 0)}), gang)
+    with_memory = replace(blocks["n2"], trespasses=(0,))
+    assert seen(n2=with_memory).placement.gpus == gang, "its memory is not off them"
 
 
 def test_memory_of_processes_that_nobody_knows_keeps_a_gpu_from_all_jobs() -> None:
