@@ -77,6 +77,7 @@ class Workload:
                 job.gpus,
                 nodes=None if self._counting else job.nodes,
                 weight=job.weight,
+                pack=job.may_pack,
                 model=model_slug(job.model) or None,
                 gpu_types=job.gpu_types,
             ),

@@ -56,6 +56,8 @@ class TraceJob:
     weight: float = 1.0
     nodes: int | None = None
     gpu_types: tuple[str, ...] = ()
+    may_pack: bool | None = None
+    """None: its user did not say."""
     gpus_column: str = "gpus"
 
 
@@ -93,6 +95,13 @@ class Row:
             problem = f"{_shown(self.values[column])} is not a whole number"
             raise TraceError(self.path, self.line, column, problem)
         return int(value)
+
+    def choice(self, column: str) -> bool | None:
+        """`yes` or `no`; None where it is empty or not there."""
+        text = self.values.get(column, "").strip()
+        if text not in ("", "yes", "no"):
+            raise TraceError(self.path, self.line, column, f"{_shown(text)} is neither yes nor no")
+        return text == "yes" if text else None
 
     def positive(self, column: str, high: float = MAX_SECONDS) -> float:
         """More than 0."""

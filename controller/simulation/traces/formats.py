@@ -146,9 +146,10 @@ def _tres_gpus(row: Row, counts: list[str]) -> int:
 
 def native(path: Path, hint: str) -> list[TraceJob]:
     """CSV `job_id,submit_seconds,duration_seconds,gpus` and, if wanted,
-    `nodes,model,user,account,qos,weight,gpu_types` (several types with `+` between them)."""
+    `nodes,model,user,account,qos,weight,gpu_types,pack` (several types with `+` between them; pack: yes or
+    no)."""
     needed = ("job_id", "submit_seconds", "duration_seconds", "gpus")
-    optional = ("nodes", "model", "user", "account", "qos", "weight", "gpu_types")
+    optional = ("nodes", "model", "user", "account", "qos", "weight", "gpu_types", "pack")
     jobs = []
     for row in read_table(path, delimiter=",", needed=needed, optional=optional, hint=hint):
         gpus = row.count("gpus")
@@ -172,6 +173,7 @@ def native(path: Path, hint: str) -> list[TraceJob]:
                 weight=row.number("weight", 0.1, 100) if row.values.get("weight", "").strip() else 1.0,
                 nodes=nodes,
                 gpu_types=tuple(types.split("+")) if types else (),
+                may_pack=row.choice("pack"),
             )
         )
     check_unique(path, jobs, "job_id")
