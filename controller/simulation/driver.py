@@ -30,7 +30,12 @@ from controller.simulation.ground_truth import Throughputs
 from controller.simulation.outcome import Outcome, gpu_seconds, job_outcomes, usage_curve
 from controller.simulation.rounds import InRounds
 from controller.simulation.traces import TraceJob
-from controller.simulation.virtual_time import SimulationDeadlock, VirtualClock, run_virtual
+from controller.simulation.virtual_time import (
+    SETTLED_SECONDS,
+    SimulationDeadlock,
+    VirtualClock,
+    run_virtual,
+)
 from controller.simulation.workload import SimulationError, Workload
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts
 from controller.slurm.simulated_job import SimulatedJob
@@ -141,7 +146,7 @@ class Simulation:
             policy=policy,
             pace=PaceSettings(
                 interval_seconds=math.inf,
-                coalesce_seconds=costs.coalesce_seconds,
+                coalesce_seconds=max(costs.coalesce_seconds, SETTLED_SECONDS),
                 resync_seconds=math.inf,
             ),
             publish=publish,

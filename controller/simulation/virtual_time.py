@@ -25,6 +25,9 @@ log = logging.getLogger("asyncio")
 SAME_INSTANT_SECONDS = 1e-6
 """Timers so close together are of one instant: sums of floating-point times differ by less."""
 
+SETTLED_SECONDS = 1e-300
+"""A timer so far ahead comes at this very time, when all that can run now has run."""
+
 MOST_CANCELLED = 100
 """So many timers that were cancelled may lie about."""
 
@@ -58,7 +61,8 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Callable[..., object], *args: Any, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self._now + delay, callback, *args, context=context)
+        when = self._now + delay if delay > SETTLED_SECONDS else self._now
+        return self.call_at(when, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self, when: float, callback: Callable[..., object], *args: Any, context: Context | None = None
@@ -129,17 +133,17 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
             self._timers_cancelled = 0
 
     def _run_once(self) -> None:
-        """What is ready now; where nothing is, what is at the time of the next timer."""
+        """What is ready now; where nothing is, all at the time of the next timer."""
         ready, timers = self._ready, self._timers
-        while timers and timers[0][2].cancelled():
-            heapq.heappop(timers)
-            self._timers_cancelled -= 1
         if not ready:
+            while timers and timers[0][2].cancelled():
+                heapq.heappop(timers)
+                self._timers_cancelled -= 1
             if not timers:
                 raise SimulationDeadlock("nothing is scheduled, yet the simulation has not ended")
             self._now = max(self._now, timers[0][0])
-        while timers and timers[0][0] < self._now + SAME_INSTANT_SECONDS:
-            ready.append(heapq.heappop(timers)[2])
+            while timers and timers[0][0] < self._now + SAME_INSTANT_SECONDS:
+                ready.append(heapq.heappop(timers)[2])
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle.cancelled():

@@ -10,6 +10,7 @@ import pytest
 
 from controller.simulation.virtual_time import (
     MOST_CANCELLED,
+    SETTLED_SECONDS,
     SimulationDeadlock,
     VirtualTimeLoop,
     run_virtual,
@@ -43,6 +44,25 @@ def test_timers_of_one_instant_run_in_the_order_they_were_made() -> None:
         return said
 
     assert run_virtual(main()) == "first abcdefg"
+
+
+def test_what_is_settled_is_what_nothing_changes_at_this_time_any_more() -> None:
+    async def main() -> tuple[str, float]:
+        loop, said = asyncio.get_running_loop(), ""
+
+        async def say(steps: int) -> None:
+            nonlocal said
+            for step in range(steps):
+                said += str(step)
+                await asyncio.sleep(0)
+
+        task = asyncio.create_task(say(5))
+        await asyncio.sleep(SETTLED_SECONDS)
+        assert task.done()
+        return said, loop.time()
+
+    assert run_virtual(main()) == ("01234", 0.0)
+    assert run_virtual(main(), start=7.5) == ("01234", 7.5)
 
 
 def test_what_no_timer_can_wake_is_a_deadlock() -> None:
