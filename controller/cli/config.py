@@ -84,10 +84,12 @@ def run_show(args: argparse.Namespace) -> int:
 
 def run_check(args: argparse.Namespace) -> int:
     """`gandiva config check`."""
+    from controller.policies.assemble import make_policy
     from controller.settings.loading import load_settings, settings_path
 
     path = settings_path(args.file or args.config)
     settings = load_settings(path)
+    make_policy(settings.policy)
     print(f"{path}: valid")
     for key, needed in (
         ("nodes.ssh_key", settings.nodes.ssh_key),

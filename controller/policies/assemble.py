@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from controller.errors import SettingsError
+from controller.policies.moves.checked import Checked
 from controller.policies.moves.move import Move
 from controller.policies.moves.pack import Pack
 from controller.policies.orders.order import Order
@@ -43,7 +44,7 @@ def _move(name: str, parts: list[Part]) -> Move:
     if not callable(getattr(part.made, "propose", None)):
         raise SettingsError(f"{name}: a move is a class with a method propose(snapshot, draft)")
     parts.append(part)
-    return cast(Move, part.made)
+    return Checked(cast(Move, part.made), name)
 
 
 def _own_policy(name: str, moves: list[Move], parts: list[Part]) -> Policy:

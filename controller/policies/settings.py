@@ -114,8 +114,8 @@ class QueueSettings(Section):
     backfill: bool = setting(True, "Jobs may pass one that does not fit now. false: it blocks all behind it.")
     interval_seconds: float = setting(
         60.0,
-        "How often orders that change while jobs run (Gittins index, undiscretised service) are looked at "
-        "again while jobs wait. 0: only when a job comes, ends or changes its queue.",
+        "How often orders that change while jobs run (Gittins index, undiscretised service) are made anew "
+        "while jobs wait. 0: with each decision.",
         ge=0,
         le=86400,
     )

@@ -8,6 +8,7 @@ What goes wrong in it is an error that names its file and line.
 from __future__ import annotations
 
 import inspect
+import json
 import sys
 import traceback
 from collections.abc import Sequence
@@ -115,9 +116,12 @@ class Guarded:
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
         """That of the policy. Raises PolicyError."""
         try:
-            return self._policy.plan(snapshot, memory)
+            plan = self._policy.plan(snapshot, memory)
+            # What is not JSON could not be written into the journal.
+            json.dumps([dict(plan.memory.common), *plan.memory.jobs.values()], allow_nan=False)
         except Exception as error:
             raise PolicyError(f"{where(error, self._files)}: {_words(error)}") from error
+        return plan
 
 
 def where(error: BaseException, files: Sequence[Path]) -> str:

@@ -57,7 +57,7 @@ class InOrder:
         more = self._lanes.decide(draft, self._now, self._ranks)
         mark = draft.mark()
         if self._sharing:
-            part(snapshot, draft, self._with_partners(snapshot, touched | draft.put_so_far()) & self._sharing)
+            part(snapshot, draft, self._with_partners(snapshot, touched | draft.put_since()) & self._sharing)
         for move in self._moves:
             move.propose(snapshot, draft)
         targets = draft.changes()
@@ -85,7 +85,7 @@ class InOrder:
         self._timers = Timers()
         self._sharing: set[JobId] = set()
         """Jobs that were seen on GPUs together with others."""
-        self._told_off: set[JobId] = set()
+        self._explained_off: set[JobId] = set()
         """Jobs whose last sentence is one of a job off its GPUs."""
         self._recalled = dict(memory.jobs)
         """Notes of jobs that were not seen yet."""
@@ -156,7 +156,7 @@ class InOrder:
     def _forget(self, row: Row) -> None:
         self._hold(row.id, NOWHERE)
         self._lanes.forget(row)
-        self._told_off.discard(row.id)
+        self._explained_off.discard(row.id)
         self._sharing.discard(row.id)
         del self._rows[row.id]
 
@@ -230,10 +230,10 @@ class InOrder:
         after = usage.started(self._now, len(placement.gpus)) if runs else usage.stopped(self._now)
         self._ranks.settle(row, after)
         if runs:
-            self._told_off.discard(row.id)
+            self._explained_off.discard(row.id)
             draft.said.setdefault(row.id, sentences.STARTS)
         else:
-            self._told_off.add(row.id)
+            self._explained_off.add(row.id)
             draft.said.setdefault(row.id, sentences.stops(self._ranks.words(row, after)))
 
     def _tell(self, row: Row) -> None:
@@ -245,13 +245,13 @@ class InOrder:
             return
         elif row.standing is ASIDE:
             words = sentences.aside(job)
-        elif row.id in self._told_off:
-            self._told_off.discard(row.id)
+        elif row.id in self._explained_off:
+            self._explained_off.discard(row.id)
             self._said[row.id] = sentences.still_on(job)
             return
         else:
             return
-        self._told_off.add(row.id)
+        self._explained_off.add(row.id)
         self._said[row.id] = words
 
 

@@ -29,9 +29,9 @@ class Queue:
         self._lines: dict[Shape, list[Key]] = {}
         self._rows: dict[JobId, Row] = {}
         self._patient_until: dict[JobId, float] = {}
-        self._told: dict[Shape, str] = {}
+        self._explained: dict[Shape, str] = {}
         """What jobs of a kind were told last."""
-        self._untold: set[JobId] = set()
+        self._unexplained: set[JobId] = set()
         """Jobs that came since."""
 
     def add(self, row: Row, *, patient_until: float | None, promised: bool) -> None:
@@ -41,7 +41,7 @@ class Queue:
         if patient_until is not None:
             self._patient_until[row.id] = patient_until
         self._rows[row.id] = row
-        self._untold.add(row.id)
+        self._unexplained.add(row.id)
         insort(self._lines.setdefault(row.shape, []), _key(row.job))
         self._bindings.room = True
 
@@ -55,7 +55,7 @@ class Queue:
             del self._lines[row.shape]
         del self._rows[row.id]
         self._patient_until.pop(row.id, None)
-        self._untold.discard(row.id)
+        self._unexplained.discard(row.id)
         row.in_line = False
 
     def place(self, draft: Draft) -> None:
@@ -119,10 +119,10 @@ class Queue:
         """Why the jobs of a kind wait; `row` is one of them."""
         never, words = self._why(row)
         job_ids = [key[-1] for key in line]
-        if self._told.get(row.shape) == words:
-            job_ids = [job_id for job_id in job_ids if job_id in self._untold]
-        self._told[row.shape] = words
-        self._untold.difference_update(job_ids)
+        if self._explained.get(row.shape) == words:
+            job_ids = [job_id for job_id in job_ids if job_id in self._unexplained]
+        self._explained[row.shape] = words
+        self._unexplained.difference_update(job_ids)
         for job_id in job_ids:
             draft.say(job_id, words if never else words + self._what_next(job_id))
 

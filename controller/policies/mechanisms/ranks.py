@@ -107,7 +107,10 @@ class Ranks:
         """Change the note if its time has come; whether it had."""
         if self.until(row) > self._now + TINY:
             return False
+        before = row.note
         self._note(row, self._order.advance(row.job, row.usage, row.note, self._now, self._next()))
+        if row.note == before:
+            raise ValueError(f"the time of job {row.id} has come (until), and nothing changes (advance)")
         return True
 
     def settle(self, row: Row, usage: Usage | None = None) -> None:

@@ -70,9 +70,9 @@ class Draft:
             self._room.restore(job_id, before, after, undo)
             self._set(job_id, before)
 
-    def put_so_far(self) -> set[JobId]:
-        """Jobs that were given a placement."""
-        return {job_id for job_id, _, _, _ in self._log}
+    def put_since(self, mark: int = 0) -> set[JobId]:
+        """Jobs that were given a placement since then."""
+        return {job_id for job_id, _, _, _ in self._log[mark:]}
 
     def freed_since(self, mark: int) -> bool:
         """Whether a job has left GPUs since then."""
