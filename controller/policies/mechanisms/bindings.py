@@ -53,6 +53,7 @@ class Bindings:
         for gpu in after.allocation:
             if gpu.node in self.fleet.servers and gpu.node not in self.fleet.affinity:
                 self.fleet.set_affinity(gpu.node, self._jobs[job_id].gpus)
+                self.room = True  # jobs of its size can share the server from now on
         return was
 
     def restore(

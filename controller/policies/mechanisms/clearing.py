@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from controller.model import NOWHERE, GpuId, GpuSet, JobId, Placement, by_node
 from controller.policies.mechanisms.row import RUNNING, Key, Row
 from controller.policies.placement.draft import Draft
-from controller.policies.placement.gangs import accepts, find, node_counts, own_gpus
+from controller.policies.placement.gangs import accepts, find, own_gpus, spreads
 from controller.policies.placement.pool import GpuPool
 
 _TRIES = 16
@@ -50,7 +50,7 @@ class Clearing:
             return self._where_bound(row, holders, consolidated)
         if self._at < len(self._running) and self._running[self._at] < row.key:
             self._begin()
-        for count in node_counts(self._pool, row.job, consolidated):
+        for count in spreads(self._pool, row.job, consolidated):
             found = self._on_nodes(row, count, consolidated)
             if found is not None:
                 return found

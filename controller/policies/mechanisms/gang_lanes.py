@@ -11,7 +11,7 @@ from controller.model import NOWHERE, Changes, GpuId, GpuSet, Job, JobId, Placem
 from controller.policies.mechanisms.clearing import Clearing
 from controller.policies.mechanisms.lane import Lane
 from controller.policies.mechanisms.ranks import Ranks
-from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, Key, Row, Shape
+from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, Key, Row, Shape, is_guest
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import find, own_gpus
@@ -48,6 +48,8 @@ class GangLanes:
         self._pool, self._lane = GpuPool(snapshot.nodes), Lane()
         self._consolidation = self._rules.fitted(snapshot.models, snapshot.rates)
         self._rows: dict[JobId, Row] = {}
+        self._counted: dict[JobId, GpuSet] = {}
+        """What the pool counts as taken by each."""
         self._holders: dict[GpuId, list[JobId]] = {}
         """Jobs that have a GPU: one may be leaving it, or on it before it is known to be a guest."""
         self._leaving: dict[JobId, Row] = {}
@@ -74,13 +76,15 @@ class GangLanes:
     def forget(self, row: Row) -> None:
         """The job has left the cluster."""
         del self._rows[row.id]
+        self._counted.pop(row.id, None)
 
     def change(self, job_id: JobId, before: Placement, after: Placement) -> None:
         """Count GPUs as given and taken. Guests are counted with their hosts."""
-        given = frozenset() if before.guest(job_id) else before.gpus
-        taken = frozenset() if after.guest(job_id) else after.gpus
+        given = self._counted.get(job_id, frozenset())
+        taken = frozenset() if is_guest(job_id, after, self._rows) else after.gpus
         if given == taken:
             return
+        self._counted[job_id] = taken
         self._pool.give(given)
         self._pool.take(taken)
         for gpu in given:

@@ -19,7 +19,7 @@ from controller.model import NOWHERE, Job, JobId, Memory, Placement, Plan, Snaps
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.ranks import Ranks
-from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Row, Standing
+from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Row, Standing, is_guest
 from controller.policies.mechanisms.timers import TINY, Timers
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part
@@ -83,6 +83,10 @@ class InOrder:
         self._placements: dict[JobId, Placement] = {}
         """What jobs have as far as others are concerned."""
         self._timers = Timers()
+        self._polled: dict[JobId, Row] = {}
+        """Jobs whose time has to be asked for with each plan."""
+        self._polled_wake = math.inf
+        """The first of their times, as this plan was told them."""
         self._sharing: set[JobId] = set()
         """Jobs that were seen on GPUs together with others."""
         self._explained_off: set[JobId] = set()
@@ -104,9 +108,7 @@ class InOrder:
         return self._common() if self._ranks.learned or self._common_of_lanes != before else {}
 
     def _wake(self) -> float:
-        times = [self._timers.first(), self._lanes.wake(self._ranks)]
-        times += [self._ranks.until(row) for row in self._ranks.polled_rows(self._rows.values())]
-        return max(self._now, min(times))
+        return max(self._now, min(self._timers.first(), self._lanes.wake(self._ranks), self._polled_wake))
 
     # -- taking over what was observed ----------------------------------------------------------------
 
@@ -176,7 +178,8 @@ class InOrder:
             return ASIDE
         if not job.placement.gpus:
             return WAITING if job.may_start else ASIDE
-        if job.placement.guest(job.id) or self._lanes.kept_until(job) > self._now + TINY:
+        guest = is_guest(job.id, job.placement, self._rows)
+        if guest or self._lanes.kept_until(job) > self._now + TINY:
             return FIXED
         return RUNNING if self._preempt and self._may_stop(job) else FIXED
 
@@ -192,8 +195,13 @@ class InOrder:
         if row.standing is ASIDE:
             if job.held_until is not None and job.held_until > self._now:
                 until = job.held_until
-        elif not self._ranks.polled(row):
-            until = min(until, self._ranks.until(row))
+        else:
+            own = self._ranks.until(row)
+            if own < math.inf and self._ranks.polled(row):
+                self._polled[row.id] = row
+                self._polled_wake = min(self._polled_wake, own)
+            else:
+                until = min(until, own)
         if row.standing is FIXED and self._lanes.kept_until(job) > self._now:
             until = min(until, self._lanes.kept_until(job))
         self._timers.set(row.id, until)
@@ -202,6 +210,7 @@ class InOrder:
     def _leave(self, row: Row) -> None:
         self._lanes.leave(row)
         self._timers.set(row.id, math.inf)
+        self._polled.pop(row.id, None)
 
     def _refresh(self, row: Row) -> None:
         self._leave(row)
@@ -210,9 +219,13 @@ class InOrder:
     def _advance(self) -> list[Row]:
         """Jobs whose time has come: their notes or standings change. Returns those whose notes did."""
         due = {job_id: self._rows[job_id] for job_id in self._timers.due(self._now)}
-        for row in self._ranks.polled_rows(self._rows.values()):
-            if self._ranks.until(row) <= self._now + TINY:
+        self._polled_wake = math.inf
+        for row in self._polled.values():
+            until = self._ranks.until(row)
+            if until <= self._now + TINY:
                 due[row.id] = row
+            else:
+                self._polled_wake = min(self._polled_wake, until)
         advanced: list[Row] = []
         for row in sorted(due.values(), key=lambda r: (r.job.submit_time, r.id)):
             self._leave(row)

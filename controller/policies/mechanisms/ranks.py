@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from controller.model import JobId, Note, Usage
@@ -117,7 +117,3 @@ class Ranks:
         """The plan starts, stops or advanced the job; with this usage, where that is another."""
         note = self._order.settle(row.job, usage or row.usage, row.note, self._now, self._next())
         self._note(row, note)
-
-    def polled_rows(self, rows: Iterable[Row]) -> Sequence[Row]:
-        """Those of `polled`."""
-        return [row for row in rows if row.usage.since is not None] if self._order.polled else []

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.model import UNPROFILED, Job, JobId, Note, Profile, Usage
+from controller.model import UNPROFILED, Job, JobId, Note, Placement, Profile, Usage
 
 
 class Standing(enum.Enum):
@@ -48,3 +48,11 @@ class Row:
     @property
     def id(self) -> JobId:
         return self.job.id
+
+
+def is_guest(job_id: JobId, placement: Placement, rows: Mapping[JobId, Row]) -> bool:
+    """Whether another job on just the same GPUs, its host, is counted for both."""
+    if not placement.guest(job_id):
+        return False
+    host = rows.get(min(placement.shares_with))
+    return host is not None and host.job.placement.gpus == placement.gpus

@@ -14,7 +14,7 @@ from controller.model import GpuSet, JobId, Placement
 from controller.policies.mechanisms.bindings import Bindings
 from controller.policies.mechanisms.choosing import Contender, choose, locate
 from controller.policies.mechanisms.ranks import Ranks
-from controller.policies.mechanisms.row import ASIDE, FIXED, Row
+from controller.policies.mechanisms.row import ASIDE, FIXED, Row, is_guest
 from controller.policies.placement.draft import Draft
 
 _PORTION_JOBS = 500
@@ -97,7 +97,7 @@ class Turns:
         servers = self._bindings.fleet.servers
         usable = {name: servers[name].usable_gpus for name in names if name in servers}
         bound = [self._rows[job_id] for job_id in self._bindings.jobs_on(names)]
-        rows = [row for row in bound if _competes(row)]
+        rows = [row for row in bound if self._competes(row)]
         peers = [row for row in rows if row.note is not None]
         for row in rows:
             if row.note is None:
@@ -108,6 +108,11 @@ class Turns:
         switching = any(row.job.switching for row in bound)
         going_on = choose(contenders, usable, rotate=False)
         return _Lane(names, contenders, usable, None if switching else start, going_on)
+
+    def _competes(self, row: Row) -> bool:
+        """Whether turns are given to the job: not to one that leaves its GPUs, or that nothing may be done
+        with; and not to guests, who are where their hosts are."""
+        return row.standing is not ASIDE and not is_guest(row.id, row.job.placement, self._rows)
 
     def _go_on(self, draft: Draft, lane: _Lane, ranks: Ranks) -> None:
         """Running jobs keep their GPUs; what is free goes to the next in line."""
@@ -148,12 +153,6 @@ class Turns:
             else:
                 names = sorted({gpu.node for gpu in contender.allocation})
                 draft.say(row.id, f"no GPU is free: first turn on {','.join(names)}, {line}")
-
-
-def _competes(row: Row) -> bool:
-    """Whether turns are given to the job: not to one that leaves its GPUs, or that nothing may be done with;
-    and not to guests, who are where their hosts are."""
-    return row.standing is not ASIDE and not row.job.placement.guest(row.id)
 
 
 def _contender(row: Row, placement: Placement) -> Contender:

@@ -24,7 +24,7 @@ def part(snapshot: Snapshot, draft: Draft, sharing: Iterable[JobId]) -> None:
                 draft.say(job_id, why)
     for job_id in sorted(sharing):
         placement = draft.of(job_id)
-        stay = frozenset(i for i in placement.shares_with if draft.of(i).gpus == placement.gpus)
+        stay = frozenset(i for i in placement.shares_with if draft.of(i).gpus & placement.gpus)
         if placement.gpus and stay != placement.shares_with:
             draft.put(job_id, Placement(placement.gpus, placement.allocation, stay))
 
@@ -33,8 +33,10 @@ def _why_apart(snapshot: Snapshot, draft: Draft, guest: Job) -> str:
     """Why the guest has to leave; empty where it may stay."""
     placement = draft.of(guest.id)
     host_id = min(placement.shares_with)
-    host = snapshot.jobs.get(host_id)
-    if host is None or draft.of(host_id).gpus != placement.gpus:
+    host, there = snapshot.jobs.get(host_id), draft.of(host_id).gpus & placement.gpus
+    if there and draft.of(host_id).gpus != placement.gpus:
+        return f"stops: job {host_id} is on some of its GPUs"
+    if host is None or not there:
         return f"stops with job {host_id}, which it shared GPUs with: others come before that one"
     if len(placement.shares_with) > 1:
         return "stops: no more than two jobs share a GPU"

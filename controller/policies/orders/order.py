@@ -35,7 +35,8 @@ class Order(ABC):
     """Base class. The mechanism puts the priority class before the rank and the job id behind it."""
 
     polled = False
-    """`until` of every running job is asked for with each plan, and may depend on when it is asked."""
+    """`until` of running jobs is asked for with each plan, and may depend on when it is asked. Infinity: not
+    before the job is stopped or its note changes."""
 
     def read(self, note: Note) -> Note:
         """A note out of the journal. None where it makes no sense: then the job enters anew."""

@@ -6,9 +6,10 @@ A job that Slurm has bound goes on where it is bound; all others are placed anew
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from controller.model import GpuSet, Job, Node
+from controller.policies.placement.groups import node_counts
 from controller.policies.placement.masks import pick
 from controller.policies.placement.pool import GpuPool, Slot
 from controller.policies.placement.refusal import refusal
@@ -42,7 +43,7 @@ def _find_anew(pool: GpuPool, job: Job, consolidated: bool) -> GpuSet | None:
     GPUs on each, evenly, since Slurm's GRES are asked for per node."""
     if job.gpus > pool.free_count:
         return None
-    for count in node_counts(pool, job, consolidated):
+    for count in spreads(pool, job, consolidated):
         share = job.gpus // count
         found = _one_node(pool, job) if count == 1 else _nodes(pool, job, count, share, consolidated)
         if found is not None:
@@ -50,20 +51,10 @@ def _find_anew(pool: GpuPool, job: Job, consolidated: bool) -> GpuSet | None:
     return None
 
 
-def node_counts(pool: GpuPool, job: Job, consolidated: bool) -> Iterator[int]:
+def spreads(pool: GpuPool, job: Job, consolidated: bool) -> list[int]:
     """Over how many nodes the gang may be spread, the fewest first."""
-    wanted = job.request.nodes
-    if wanted is not None:
-        if job.gpus % wanted == 0 and job.gpus // wanted <= pool.largest:
-            yield wanted
-        return
-    if not pool.largest:
-        return
-    for count in range(-(-job.gpus // pool.largest), min(job.gpus, len(pool.slots)) + 1):
-        if job.gpus % count == 0:
-            yield count
-            if consolidated:
-                return
+    counts = node_counts(job, len(pool.slots), pool.largest)
+    return counts[:1] if consolidated else counts
 
 
 def _one_node(pool: GpuPool, job: Job) -> GpuSet | None:

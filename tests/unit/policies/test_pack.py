@@ -166,6 +166,25 @@ def test_jobs_that_did_not_ask_are_separated_whatever_moves_are_set() -> None:
     assert c.running() == {1}
 
 
+def test_jobs_that_overlap_are_no_pair_and_all_their_gpus_are_taken() -> None:
+    """Such as where one was started behind the controller's back."""
+    first, second = packable(1, gpus=2), packable(2, gpus=2)
+    jobs = [running(first, gpu_set("n1:0", "n1:1")), running(second, gpu_set("n1:1", "n1:2"))]
+    jobs = [
+        replace(j, placement=replace(j.placement, shares_with=frozenset({JobId(3 - j.id)}))) for j in jobs
+    ]
+    c = ideal(FIFO, [jobs[0], replace(jobs[1], may_stop=False), packable(3, 1.0)], gpus=3, j1=1, j2=1, j3=1)
+    c.check = False
+    c.events()
+    plan = c.policy.plan(c.snapshot(c.changed), c.memory())
+    assert not plan.targets, "no GPU is free, the third is not put beside one of them"
+    c.change(2, may_stop=True)
+    c.first = True
+    plan = c.policy.plan(c.snapshot(c.changed), c.memory())
+    assert not plan.targets[JobId(2)].placement.gpus
+    assert plan.reasons[JobId(2)] == "stops: job 1 is on some of its GPUs"
+
+
 def test_a_host_stays_while_its_guest_cannot_be_stopped() -> None:
     """No other job may come beside the guest."""
     c = ideal(SRTF, [*pair(may_stop=False), packable(3, 1.0)], j1=30, j2=30)
