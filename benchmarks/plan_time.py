@@ -135,13 +135,8 @@ class Cluster:
             if placement.gpus:
                 if usage.since is None:
                     self.usage[job_id] = usage.started(self.now, len(placement.gpus))
-                changes = {
-                    "phase": Phase.RUNNING,
-                    "may_start": False,
-                    "may_stop": True,
-                    "last": placement.gpus,
-                }
-                self.jobs[job_id] = replace(job, placement=placement, promised=frozenset(), **changes)
+                job = replace(job, phase=Phase.RUNNING, placement=placement, last=placement.gpus)
+                self.jobs[job_id] = replace(job, promised=frozenset(), may_start=False, may_stop=True)
             elif usage.since is None:
                 self.jobs[job_id] = replace(job, promised=placement.allocation)
             else:
