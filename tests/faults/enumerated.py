@@ -117,6 +117,13 @@ def _strike(stage: Stage, part: Part, point: Point, moment: Moment, attempt: int
     repaired = time.time()
     if part.kills_job:
         next(j for j in stage.round.jobs if j.id == target.job_id).may_fail = True
+    reminded = ""
+    if part.remind is not None:
+        try:
+            stage.await_converged(repaired, part.converged_seconds / 2)
+        except FaultFailed:
+            part.remind(stage, target)
+            reminded = ", after the nodes had registered"
     seconds = stage.await_converged(repaired, part.converged_seconds)
     call = stage.await_call_ended(target.job_id) if moment == "during" else None
     if part.tidy is not None:
@@ -125,7 +132,7 @@ def _strike(stage: Stage, part: Part, point: Point, moment: Moment, attempt: int
     hit = during(met, call, part) if call is not None else ""
     if part is DISK and stage.log_since().count(NOT_WRITTEN) == not_written:
         raise FaultFailed("the journal could be written all the time: the disk was not full")
-    return Evidence(f"job {target.job_id}{hit}, right again {seconds:.1f} s after the repair", seconds)
+    return Evidence(f"job {target.job_id}{hit}, right again {seconds:.1f} s after the repair{reminded}", seconds)
 
 
 def during(met: Mapping[str, Any], call: Mapping[str, Any], part: Part) -> str:

@@ -101,6 +101,8 @@ class Part:
     repair: Act
     converged_seconds: float = CONVERGED_SECONDS
     needs_saved_jobs: bool = False
+    remind: Act | None = None
+    """What an administrator does when the repair alone has not put it right within half the time."""
     tidy: Act | None = None
     """For the test's own sake, when all has been seen to be right."""
     kills_job: bool = False
@@ -119,6 +121,13 @@ def _service(host: str | None, name: str, number: int = 9) -> tuple[Act, Act]:
         stage.service(host or target.node, "start", name)
 
     return strike, repair
+
+
+def _register_nodes(stage: Stage, _: Target) -> None:
+    """slurmctld, killed before it had saved that a batch job ended or was requeued, takes it for running until
+    its node registers, which a node does every 20 pings or when its slurmd reads its configuration again."""
+    for node in stage.site.nodes:
+        stage.service(node, "kill", "slurmd", "HUP")
 
 
 def _end_agent(stage: Stage, target: Target) -> None:
@@ -195,7 +204,11 @@ CONTROLLER = Part("controller", "SIGKILL by itself, started again 1 s later", _n
 AGENT = Part("node agent", "SIGKILL of the agent on the node", _end_agent, _nothing, agent_signal="KILL")
 CHANNEL = Part("agent channel", "SIGKILL of the node's sshd session", _cut_channel, _nothing)
 SLURMCTLD = Part(
-    "slurmctld", "SIGKILL, started again 1 s later", *_service("ctl", "slurmctld"), needs_saved_jobs=True
+    "slurmctld",
+    "SIGKILL, started again 1 s later",
+    *_service("ctl", "slurmctld"),
+    needs_saved_jobs=True,
+    remind=_register_nodes,
 )
 SLURMD = Part("slurmd", "SIGKILL on the job's node, started again 1 s later", *_service(None, "slurmd"))
 SLURMDBD = Part("slurmdbd", "SIGKILL, started again 1 s later", *_service("db", "slurmdbd"))

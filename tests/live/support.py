@@ -156,8 +156,9 @@ class Site:
         return OPERATIONS.validate_json(done.stdout)
 
     def report(self, *options: str) -> list[dict[str, Any]]:
-        """`gandiva report --json`, as a user on the login node."""
-        done = self.cluster.exec("login", ["gandiva", "report", "-a", "--json", *options], user="alice")
+        """`gandiva report --json`, as a user on the login node. Its own default begins at midnight."""
+        words = ["gandiva", "report", "-a", "-S", "now-1days", "--json", *options]
+        done = self.cluster.exec("login", words, user="alice")
         answer = json.loads(done.stdout)
         return list(answer["jobs"])
 
