@@ -35,6 +35,7 @@ from controller.nodes.simulated import NodeCosts, SimulatedNodes
 from controller.settings.loading import parse_settings
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, make_nodes, request_text
+from controller.solver import ImmediateSolver
 
 NODES = 64
 GPUS_PER_NODE = 8
@@ -126,6 +127,7 @@ class Run:
                 nodes,
                 journal,
                 LoopClock(),
+                solver=ImmediateSolver(),
                 # Ends of operations that come within a second are looked at together: the live loop rests
                 # between its turns, which take no time here.
                 pace=PaceSettings(interval_seconds=self._interval_seconds, coalesce_seconds=1.0),

@@ -145,7 +145,7 @@ class History:
             solver=ImmediateSolver(),
             policy=policy,
             pace=PaceSettings(interval_seconds=1.0, resync_seconds=self._way.resync_seconds),
-            listen=lambda recorder: Told(recorder, self.events),  # type: ignore[arg-type, return-value]
+            listen=lambda recorder: Told(recorder, self.events),
         )
         self._running = asyncio.create_task(self._controller.run(asyncio.Event()))
 
