@@ -12,11 +12,12 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable
 from controller.model import GpuSet, JobId
+from controller.slurm.command import CommandTransport, Load
 from controller.slurm.gres import bound_request
 from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
 from controller.slurm.raw import JobRecord
@@ -29,7 +30,6 @@ from controller.slurm.records import (
     slurm_node,
 )
 from controller.slurm.states import REQUEUED_HELD, job_state
-from controller.slurm.transport import BindChange, Load, Transport, UnbindChange
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +55,33 @@ times are whole seconds). So it is bound no sooner than this after its requeue, 
 
 _POLL_SECONDS = 0.05
 
-T = TypeVar("T")
+Call = TypeVar("Call", bound=Callable[..., Awaitable[Any]])
+
+
+def _within_deadline(what: str) -> Callable[[Call], Call]:
+    """Drops a call at the deadline, which ends whatever process does it. `what` it does, for the message."""
+
+    def wrap(call: Call) -> Call:
+        async def within(self: SlurmCluster, *arguments: Any) -> Any:
+            seconds = self._deadline_seconds
+            try:
+                return await asyncio.wait_for(call(self, *arguments), seconds)
+            except asyncio.TimeoutError:
+                asked = what.format(*arguments)
+                raise ClusterUnavailable(
+                    f"{asked}: not done within {seconds:g} s; slurmctld may hang"
+                ) from None
+
+        return cast(Call, within)
+
+    return wrap
 
 
 class SlurmCluster:
     """Implements `ClusterPort` over a transport, which `close` closes. `deadline_seconds`: how long one call
     may take, waits included."""
 
-    def __init__(self, transport: Transport, *, deadline_seconds: float) -> None:
+    def __init__(self, transport: CommandTransport, *, deadline_seconds: float) -> None:
         self._transport = transport
         self._deadline_seconds = deadline_seconds
         self._models: dict[str, str] = {}
@@ -70,49 +89,8 @@ class SlurmCluster:
         self._known: dict[int, tuple[JobRecord, SlurmJob]] = {}
         self._passed_on_at: dict[JobId, float] = {}
 
+    @_within_deadline("observing the cluster")
     async def observe(self) -> ClusterView:
-        return await self._within("observing the cluster", self._observe())
-
-    async def job(self, job_id: JobId) -> SlurmJob:
-        record = await self._within(f"reading job {job_id}", self._transport.job(job_id))
-        return slurm_job(record, now=time.time())
-
-    async def bind(self, job_id: JobId, binding: GpuSet) -> None:
-        await self._within(f"binding job {job_id}", self._bind(job_id, binding))
-
-    async def unbind(self, job_id: JobId) -> None:
-        await self._within(f"unbinding job {job_id}", self._unbind(job_id))
-
-    async def release(self, job_id: JobId) -> None:
-        await self._within(f"releasing job {job_id}", self._release(job_id))
-
-    async def hold(self, job_id: JobId) -> None:
-        await self._within(f"holding job {job_id}", self._hold(job_id))
-
-    async def suspend(self, job_id: JobId) -> None:
-        await self._within(f"suspending job {job_id}", self._switch(job_id, JobState.SUSPENDED))
-
-    async def resume(self, job_id: JobId) -> None:
-        await self._within(f"resuming job {job_id}", self._switch(job_id, JobState.RUNNING))
-
-    async def requeue(self, job_id: JobId) -> None:
-        await self._within(f"requeueing job {job_id}", self._requeue(job_id))
-
-    async def end(self, job_id: JobId, reason: str) -> None:
-        await self._within(f"cancelling job {job_id}", self._end(job_id, reason))
-
-    async def close(self) -> None:
-        await self._transport.close()
-
-    async def _within(self, what: str, work: Coroutine[Any, Any, T]) -> T:
-        """Wait until the deadline; then drop the work, which ends whatever process does it."""
-        try:
-            return await asyncio.wait_for(work, self._deadline_seconds)
-        except asyncio.TimeoutError:
-            seconds = self._deadline_seconds
-            raise ClusterUnavailable(f"{what}: not done within {seconds:g} s; slurmctld may hang") from None
-
-    async def _observe(self) -> ClusterView:
         load = await self._transport.load()
         if await self._split_arrays(load.jobs):
             load = await self._transport.load()
@@ -141,7 +119,12 @@ class SlurmCluster:
         self._models = {node.name: node.gpus[0].model for node in nodes if node.gpus}
         return nodes
 
-    async def _bind(self, job_id: JobId, binding: GpuSet) -> None:
+    @_within_deadline("reading job {}")
+    async def job(self, job_id: JobId) -> SlurmJob:
+        return slurm_job(await self._transport.job(job_id), now=time.time())
+
+    @_within_deadline("binding job {}")
+    async def bind(self, job_id: JobId, binding: GpuSet) -> None:
         if not {gpu.node for gpu in binding} <= self._models.keys():
             self._nodes(await self._transport.load())
         if gone := sorted({gpu.node for gpu in binding} - self._models.keys()):
@@ -154,52 +137,59 @@ class SlurmCluster:
             raise ClusterRefused(f"job {job_id} stands for the array tasks {record.array_tasks}")
         # With room between its limits Slurm would add nodes to the required ones; above them it drops some.
         resize = not record.gres or not record.min_nodes == record.max_nodes == len(request.nodes)
-        await self._transport.bind(job_id, BindChange(request, resize))
+        await self._transport.bind(job_id, request, resize)
 
-    async def _unbind(self, job_id: JobId) -> None:
+    @_within_deadline("unbinding job {}")
+    async def unbind(self, job_id: JobId) -> None:
         record = await self._settled(job_id)
         original = original_request(record.request)
         if original is None or (original.gpus_per_node is None and original.gpus is None):
             raise ClusterRefused(f"job {job_id}: its admin_comment does not say what its user asked for")
-        per_node = original.gpus_per_node
-        await self._transport.unbind(
-            job_id,
-            UnbindChange(
-                gres=f"gpu:{per_node}" if per_node is not None else "",
-                gpus_per_job=original.gpus if per_node is None else None,
-                required_nodes=original.nodelist or "",
-                nodes=original.nodes,
-            ),
-        )
+        await self._transport.unbind(job_id, original)
 
-    async def _release(self, job_id: JobId) -> None:
+    @_within_deadline("releasing job {}")
+    async def release(self, job_id: JobId) -> None:
         if job_id in self._shared:
             raise ClusterRefused(f"job {job_id} stands for several array tasks: release would start all")
         await self._transport.release(job_id)
 
-    async def _hold(self, job_id: JobId) -> None:
+    @_within_deadline("holding job {}")
+    async def hold(self, job_id: JobId) -> None:
         await self._require_pending(job_id)
         await self._transport.hold(job_id)
         # It may have started between the two calls; slurmctld holds running jobs without a word.
         await self._require_pending(job_id)
 
-    async def _requeue(self, job_id: JobId) -> None:
+    @_within_deadline("requeueing job {}")
+    async def requeue(self, job_id: JobId) -> None:
         record = await self._transport.job(job_id)
         state = job_state(record.state)
         if state is JobState.PENDING:
             if record.priority != 0:
-                await self._hold(job_id)
+                await self.hold(job_id)
         elif state in (JobState.RUNNING, JobState.SUSPENDED, JobState.CONFIGURING):
             await self._settle(job_id)
             await self._transport.requeue_hold(job_id)
         elif record.reason != REQUEUED_HELD:
             raise ClusterRefused(f"job {job_id} is {record.state[0]}: requeueing it would run it again")
 
-    async def _end(self, job_id: JobId, reason: str) -> None:
+    @_within_deadline("cancelling job {}")
+    async def end(self, job_id: JobId, reason: str) -> None:
         record = await self._transport.job(job_id)
         if job_state(record.state) not in (JobState.ENDED, JobState.COMPLETING):
             await self._settle(job_id)
             await self._transport.end(job_id, reason)
+
+    @_within_deadline("suspending job {}")
+    async def suspend(self, job_id: JobId) -> None:
+        await self._switch(job_id, JobState.SUSPENDED)
+
+    @_within_deadline("resuming job {}")
+    async def resume(self, job_id: JobId) -> None:
+        await self._switch(job_id, JobState.RUNNING)
+
+    async def close(self) -> None:
+        await self._transport.close()
 
     async def _switch(self, job_id: JobId, wanted: JobState) -> None:
         """Suspend or resume. Slurm refuses to resume what runs, and does not even answer for a job that it

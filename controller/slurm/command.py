@@ -2,6 +2,7 @@
 """The way to slurmctld through Slurm's own commands: for sites whose Slurm has no matching pyslurm.
 
 Works from Slurm 24.11 on. Reading 3,000 jobs takes about 1.5 s of a processor, against 50 ms with pyslurm.
+`SlurmCluster` makes the cluster port out of it.
 """
 
 from __future__ import annotations
@@ -9,22 +10,35 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
 
 from controller.errors import ClusterRefused, UnknownJob
 from controller.model import GpuId, JobId
 from controller.slurm import replies
 from controller.slurm.commands import run
-from controller.slurm.raw import JobRecord
-from controller.slurm.records import array_tasks, shares_record
-from controller.slurm.transport import BindChange, Load, UnbindChange
+from controller.slurm.gres import BoundRequest
+from controller.slurm.raw import JobRecord, NodeRecord
+from controller.slurm.records import Original, array_tasks, shares_record
 
 log = logging.getLogger(__name__)
 
 MAX_COMMENT_CHARACTERS = 400
 
 
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One look at Slurm."""
+
+    jobs: tuple[JobRecord, ...]
+    """Gandiva jobs, also those that ended recently."""
+    nodes: tuple[NodeRecord, ...]
+    whole_gpu_jobs: dict[GpuId, JobId]
+    """GPUs that running jobs hold as GRES `gpu`, as far as Slurm tells which."""
+
+
 class CommandTransport:
-    """Implements `Transport` with squeue and scontrol."""
+    """Talks to slurmctld with squeue and scontrol. A call raises `ClusterUnavailable`, `ClusterRefused` or
+    `UnknownJob`, and ends at once when it is cancelled, however slurmctld hangs."""
 
     def __init__(self) -> None:
         self._names: dict[JobId, str] = {}
@@ -46,6 +60,7 @@ class CommandTransport:
         return Load(jobs, replies.nodes(nodes_text, "reading the nodes"), whole)
 
     async def job(self, job_id: JobId) -> JobRecord:
+        """One job, freshly. Raises UnknownJob."""
         what = f"reading job {job_id}"
         text = await run("scontrol", "show", "job", str(job_id), "--json", what=what, job_id=job_id)
         # The id of an array stands for all of its tasks.
@@ -66,34 +81,37 @@ class CommandTransport:
         _, whole = replies.gandiva_jobs(text, what)
         return whole
 
-    async def bind(self, job_id: JobId, change: BindChange) -> None:
-        fields = [
-            f"Gres={change.request}",
-            f"ReqNodeList={','.join(change.request.nodes)}",
-            "StartTime=now",
-        ]
-        if change.resize:
-            fields += [f"NumNodes={len(change.request.nodes)}", "TresPerJob="]
+    async def bind(self, job_id: JobId, request: BoundRequest, resize: bool) -> None:
+        """Make a pending job ask for a binding, and start as soon as it is released. `resize`: its number of
+        nodes must change to that of the binding, and a request of GPUs per job must go."""
+        fields = [f"Gres={request}", f"ReqNodeList={','.join(request.nodes)}", "StartTime=now"]
+        if resize:
+            fields += [f"NumNodes={len(request.nodes)}", "TresPerJob="]
         await self._update(job_id, f"binding job {job_id}", fields)
 
-    async def unbind(self, job_id: JobId, change: UnbindChange) -> None:
-        fields = [f"ReqNodeList={change.required_nodes}"]
-        if change.gpus_per_job is None:
-            fields.append(f"Gres={change.gres}")
+    async def unbind(self, job_id: JobId, original: Original) -> None:
+        """Make a pending job ask for what its user asked for."""
+        fields = [f"ReqNodeList={original.nodelist or ''}"]
+        if original.gpus_per_node is None:
+            fields += ["TresPerNode=", f"TresPerJob=gres/gpu:{original.gpus}"]
         else:
-            fields += ["TresPerNode=", f"TresPerJob=gres/gpu:{change.gpus_per_job}"]
-        if change.nodes is not None:
-            fields.append(f"NumNodes={change.nodes}")
+            fields.append(f"Gres=gpu:{original.gpus_per_node}")
+        if original.nodes is not None:
+            fields.append(f"NumNodes={original.nodes}")
         await self._update(job_id, f"unbinding job {job_id}", fields)
 
     async def release(self, job_id: JobId) -> None:
+        """Undo any hold."""
         await self._scontrol(job_id, "release", what=f"releasing job {job_id}")
 
     async def hold(self, job_id: JobId) -> None:
+        """Hold as Gandiva's own holds are (reason JobHeldUser). slurmctld accepts this for running jobs."""
         await self._scontrol(job_id, "uhold", what=f"holding job {job_id}")
 
     async def split(self, array_id: JobId, tasks: Sequence[int]) -> None:
-        # Any update of some tasks makes records of their own for them; holding held tasks is the mildest.
+        """Give these held tasks of an array records, and job ids, of their own. Not the last ones: asked for
+        all the tasks of a record, Slurm leaves them together."""
+        # Any update of some tasks does; holding held tasks is the mildest.
         which = f"{array_id}_[{','.join(str(task) for task in tasks)}]"
         await run("scontrol", "uhold", which, what=f"splitting array {array_id}", job_id=array_id)
 
@@ -104,10 +122,12 @@ class CommandTransport:
         await self._scontrol(job_id, "resume", what=f"resuming job {job_id}")
 
     async def requeue_hold(self, job_id: JobId) -> None:
+        """Stop a running job and put it back, held. Does nothing to a job that does not run."""
         # Without `Incomplete` a job that has just finished would run again.
         await self._scontrol(job_id, "requeuehold", "Incomplete", what=f"requeueing job {job_id}")
 
     async def end(self, job_id: JobId, reason: str) -> None:
+        """Write the reason behind the job's comment and cancel the job."""
         what = f"cancelling job {job_id}"
         name = await self._name_of(job_id)
         comment = _one_line(reason)

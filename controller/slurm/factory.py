@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import types
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Literal, cast
 
@@ -15,7 +16,6 @@ from controller.slurm.adapter import SlurmCluster
 from controller.slurm.command import CommandTransport
 from controller.slurm.port import ClusterPort
 from controller.slurm.pyslurm import PyslurmTransport, require_pyslurm
-from controller.slurm.transport import Transport
 
 log = logging.getLogger(__name__)
 
@@ -39,26 +39,19 @@ def open_cluster(
     `measures` is told how long each call took. Raises SettingsError: pyslurm is not installed."""
     if adapter == "pyslurm":
         require_pyslurm()
-    transport: Transport = PyslurmTransport() if adapter == "pyslurm" else CommandTransport()
+    transport = PyslurmTransport() if adapter == "pyslurm" else CommandTransport()
     if measures is not None:
         transport = measured(transport, measures)
     return SlurmCluster(transport, deadline_seconds=deadline_seconds)
 
 
-def measured(transport: Transport, measures: Measures) -> Transport:
+def measured(transport: CommandTransport, measures: Measures) -> CommandTransport:
     """The transport, which tells of its CALLS."""
-    return cast(Transport, _Measured(transport, measures))
 
+    def timed(name: str) -> Callable[..., Awaitable[Any]]:
+        call: Callable[..., Awaitable[Any]] = getattr(transport, name)
 
-class _Measured:
-    def __init__(self, transport: Transport, measures: Measures) -> None:
-        self._measures = measures
-        self.close = transport.close
-        for name in CALLS:
-            setattr(self, name, self._timed(name, getattr(transport, name)))
-
-    def _timed(self, name: str, call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def timed(*arguments: Any) -> Any:
+        async def measured_call(*arguments: Any) -> Any:
             began = time.perf_counter()
             outcome = "ok"
             try:
@@ -68,8 +61,11 @@ class _Measured:
                 raise
             finally:
                 seconds = time.perf_counter() - began
-                self._measures.slurm_call(name, outcome, seconds)
+                measures.slurm_call(name, outcome, seconds)
                 job_id = arguments[0] if arguments else None
                 log.debug("%s: %s after %.1f ms", name, outcome, seconds * 1000, extra={"job": job_id})
 
-        return timed
+        return measured_call
+
+    calls = {name: timed(name) for name in CALLS}
+    return cast(CommandTransport, types.SimpleNamespace(close=transport.close, **calls))

@@ -151,14 +151,14 @@ def asks_whole_gpus(requested: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class BoundRequest:
-    """A binding as a job request: so many shards of each type per node, on exactly these nodes."""
+    """A binding as a job request: one of each GRES per node, on exactly these nodes."""
 
-    shards: tuple[tuple[str, int], ...]
-    """GRES `shard` types with their counts, by index."""
+    gres: tuple[str, ...]
+    """Such as `shard:a100_0`, by index."""
     nodes: tuple[str, ...]
 
     def __str__(self) -> str:
-        return ",".join(f"shard:{type_}:{count}" for type_, count in self.shards)
+        return ",".join(f"{gres}:1" for gres in self.gres)
 
 
 def bound_request(binding: GpuSet, models: Mapping[str, str]) -> BoundRequest:
@@ -182,4 +182,4 @@ def bound_request(binding: GpuSet, models: Mapping[str, str]) -> BoundRequest:
     kinds = sorted({models[node] for node in nodes})
     if len(kinds) > 1:
         raise ValueError(f"a binding is of one GPU model, not of {', '.join(kinds)}")
-    return BoundRequest(tuple((gpu_type(kinds[0], index), 1) for index in sorted(indices)), nodes)
+    return BoundRequest(tuple(f"shard:{gpu_type(kinds[0], index)}" for index in sorted(indices)), nodes)

@@ -22,10 +22,10 @@ from typing import Any
 
 from controller.errors import ClusterUnavailable, SettingsError, UnknownJob
 from controller.model import GpuId, JobId
-from controller.slurm.command import CommandTransport
+from controller.slurm.command import CommandTransport, Load
 from controller.slurm.commands import error_of_number
+from controller.slurm.gres import BoundRequest
 from controller.slurm.raw import JobRecord, NodeRecord
-from controller.slurm.transport import BindChange, Load
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +47,13 @@ def require_pyslurm() -> None:
 
 
 class PyslurmTransport(CommandTransport):
-    """Implements `Transport` with pyslurm; what it cannot do is left to the commands."""
+    """The same with pyslurm; what that cannot do is left to the commands."""
 
-    def __init__(self, workers: int = WORKERS) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._idle = [_Worker() for _ in range(workers)]
+        self._idle = [_Worker() for _ in range(WORKERS)]
         self._all = tuple(self._idle)
-        self._turn = asyncio.Semaphore(workers)
+        self._turn = asyncio.Semaphore(WORKERS)
         self._whole_gpus: dict[tuple[int, int], frozenset[GpuId]] = {}
 
     async def load(self) -> Load:
@@ -84,13 +84,13 @@ class PyslurmTransport(CommandTransport):
         self.remember([record])
         return record
 
-    async def bind(self, job_id: JobId, change: BindChange) -> None:
-        if change.resize:
-            await super().bind(job_id, change)
+    async def bind(self, job_id: JobId, request: BoundRequest, resize: bool) -> None:
+        if resize:
+            await super().bind(job_id, request, resize)
             return
-        request = change.request
+        gres = dict.fromkeys(request.gres, 1)
         what = f"binding job {job_id}"
-        await self._call("bind", job_id, dict(request.shards), list(request.nodes), what=what, job_id=job_id)
+        await self._call("bind", job_id, gres, list(request.nodes), what=what, job_id=job_id)
 
     async def release(self, job_id: JobId) -> None:
         await self._call("release", job_id, what=f"releasing job {job_id}", job_id=job_id)

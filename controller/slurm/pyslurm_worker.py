@@ -197,9 +197,9 @@ def _one_job(pyslurm: Any, job_id: int) -> tuple[Any, ...] | None:
     return None
 
 
-def _bind(pyslurm: Any, job_id: int, shards: dict[str, int], nodes: list[str]) -> None:
+def _bind(pyslurm: Any, job_id: int, gres: dict[str, int], nodes: list[str]) -> None:
     change = pyslurm.JobSubmitDescription(
-        gres_per_node={f"shard:{type_}": count for type_, count in shards.items()},
+        gres_per_node=gres,
         required_nodes=nodes,
         begin_time=1,  # slurmctld makes now out of any time in the past
     )

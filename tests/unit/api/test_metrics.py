@@ -21,8 +21,8 @@ from controller.errors import ClusterRefused, ClusterUnavailable, NodeError, Unk
 from controller.model import GpuId, GpuSet, JobId, Phase, Snapshot
 from controller.nodes import protocol
 from controller.nodes.remote import RemoteNodes
+from controller.slurm.command import CommandTransport
 from controller.slurm.factory import CALLS, OUTCOMES, measured
-from controller.slurm.transport import Transport
 
 from . import scene
 
@@ -199,7 +199,7 @@ async def test_calls_to_slurm_by_outcome(
 
             return call
 
-    transport: Transport = measured(Fake(), metrics)  # type: ignore[arg-type]
+    transport: CommandTransport = measured(Fake(), metrics)  # type: ignore[arg-type]
     for call in CALLS:
         arguments: list[object] = [] if call == "load" else [JobId(1)]
         if call in ("bind", "unbind", "split", "end"):

@@ -18,7 +18,7 @@ from controller.slurm.command import CommandTransport
 from controller.slurm.commands import clean_environment, run
 from controller.slurm.factory import open_cluster
 from controller.slurm.gres import BoundRequest
-from controller.slurm.transport import BindChange, UnbindChange
+from controller.slurm.records import Original
 from tests.unit.slurm import recordings
 from tests.unit.slurm.factories import job_record
 
@@ -124,11 +124,11 @@ async def test_when_one_command_fails_the_other_is_ended_before_that_is_told(fak
 async def test_binding_and_unbinding(fake: Fake) -> None:
     fake("scontrol", "")
     transport = known(7)
-    request = BoundRequest((("a100_2", 1), ("a100_3", 1)), ("n1", "n2"))
-    await transport.bind(JobId(7), BindChange(request, resize=False))
-    await transport.bind(JobId(7), BindChange(request, resize=True))
-    await transport.unbind(JobId(7), UnbindChange("gpu:2", None, "", 1))
-    await transport.unbind(JobId(7), UnbindChange("", 4, "n[1-2]", None))
+    request = BoundRequest(("shard:a100_2", "shard:a100_3"), ("n1", "n2"))
+    await transport.bind(JobId(7), request, resize=False)
+    await transport.bind(JobId(7), request, resize=True)
+    await transport.unbind(JobId(7), Original(gpus_per_node=2, nodes=1))
+    await transport.unbind(JobId(7), Original(gpus=4, nodelist="n[1-2]"))
     bound = "scontrol update JobId=7 Gres=shard:a100_2:1,shard:a100_3:1 ReqNodeList=n1,n2 StartTime=now"
     assert calls() == [
         bound,
@@ -183,5 +183,5 @@ async def test_an_unseen_job_is_looked_up_before_it_is_named(fake: Fake) -> None
 
 async def test_arguments_reach_the_command_as_they_are(fake: Fake) -> None:
     fake("scontrol", 'printf "%s\\n" "$@" > words')
-    await known(7).unbind(JobId(7), UnbindChange("gpu:1", None, "n1; rm -rf *", None))
+    await known(7).unbind(JobId(7), Original(gpus_per_node=1, nodelist="n1; rm -rf *"))
     assert "ReqNodeList=n1; rm -rf *" in words()

@@ -21,7 +21,6 @@ from controller.slurm.adapter import SlurmCluster
 from controller.slurm.factory import open_cluster
 from controller.slurm.gres import BoundRequest
 from controller.slurm.pyslurm import PyslurmTransport, _Worker
-from controller.slurm.transport import BindChange
 from tests.unit.slurm.factories import REQUEST
 
 JOB = JobId(7)
@@ -176,8 +175,8 @@ async def test_exit_codes(plan: Plan, transport: PyslurmTransport, code: int, sh
 
 
 async def test_binding(transport: PyslurmTransport) -> None:
-    request = BoundRequest((("a100_2", 1), ("a100_3", 1)), ("n1", "n2"))
-    await transport.bind(JOB, BindChange(request, resize=False))
+    request = BoundRequest(("shard:a100_2", "shard:a100_3"), ("n1", "n2"))
+    await transport.bind(JOB, request, resize=False)
     (call,) = calls()
     assert call.startswith("modify(7, ")
     assert json.loads(call.removeprefix("modify(7, ").removesuffix(")")) == {

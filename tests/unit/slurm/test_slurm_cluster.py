@@ -14,10 +14,12 @@ from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, JobId
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.adapter import MAX_WAITING_TASKS, REVOKED_SECONDS, SlurmCluster
+from controller.slurm.command import CommandTransport, Load
+from controller.slurm.gres import BoundRequest
 from controller.slurm.port import ClusterPort, JobState
 from controller.slurm.raw import JobRecord
+from controller.slurm.records import Original
 from controller.slurm.states import REQUEUED_HELD
-from controller.slurm.transport import BindChange, Load, UnbindChange
 from tests.unit.slurm.factories import REQUEST, job_record, node_record, running_record
 
 JOB = JobId(7)
@@ -25,7 +27,7 @@ N1 = frozenset({GpuId("n1", 0), GpuId("n1", 1)})
 BOTH = frozenset({GpuId("n1", 0), GpuId("n2", 0)})
 
 
-class FakeTransport:
+class FakeTransport(CommandTransport):
     """Answers with the records it was given, and writes down what it is asked to change."""
 
     def __init__(self, *records: JobRecord) -> None:
@@ -51,11 +53,11 @@ class FakeTransport:
             self.records[job_id] = self.later.pop(0)
         return record
 
-    async def bind(self, job_id: JobId, change: BindChange) -> None:
-        await self._did("bind", job_id, str(change.request), change.request.nodes, change.resize)
+    async def bind(self, job_id: JobId, request: BoundRequest, resize: bool) -> None:
+        await self._did("bind", job_id, str(request), request.nodes, resize)
 
-    async def unbind(self, job_id: JobId, change: UnbindChange) -> None:
-        await self._did("unbind", job_id, change)
+    async def unbind(self, job_id: JobId, original: Original) -> None:
+        await self._did("unbind", job_id, original)
 
     async def release(self, job_id: JobId) -> None:
         await self._did("release", job_id)
@@ -193,14 +195,14 @@ async def test_unbinding_restores_what_the_user_asked_for() -> None:
     request = REQUEST.replace('"site"', '"nodelist":"n[1-2]","site"')
     transport = FakeTransport(job_record(gres="gres/shard:a100_0:1", request=request))
     await port(transport).unbind(JOB)
-    assert transport.calls == [("unbind", JOB, UnbindChange("gpu:2", None, "n[1-2]", 1))]
+    assert transport.calls == [("unbind", JOB, Original(gpus_per_node=2, nodelist="n[1-2]", nodes=1))]
 
 
 async def test_unbinding_gpus_per_job() -> None:
     request = 'gandiva:{"v":1,"gpus":4,"gpus_per_node":null,"nodes":null}'
     transport = FakeTransport(job_record(request=request))
     await port(transport).unbind(JOB)
-    assert transport.calls == [("unbind", JOB, UnbindChange("", 4, "", None))]
+    assert transport.calls == [("unbind", JOB, Original(gpus=4))]
 
 
 @pytest.mark.parametrize("request_", ["gandiva:", "gandiva:{}", 'gandiva:{"gpus":"many"}'])
