@@ -4,9 +4,14 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
-from controller.cli.common import Subparsers, add_config, new_parser, positive_seconds, terminal_columns
+from controller.cli.common import (
+    Subparsers,
+    add_config,
+    add_options,
+    new_parser,
+    terminal_columns,
+)
 
 _DESCRIPTION = """\
 Examine an installation from the controller's host: Slurm's options and files,
@@ -24,34 +29,25 @@ _EXAMPLES = """\
   gandiva check --nodes n1,n2     these nodes only
   gandiva check --json | jq '.findings[] | select(.level == "error")'"""
 
+_OPTIONS = """
+-q --quiet           only warnings and errors
+--json               as JSON
+--nodes LIST         only these nodes, such as n[1-4],n7 (default: all)
+--user NAME          user that the daemon runs as (default: gandiva)
+--cluster FILE       also compare Slurm's files with what gandiva config slurm makes of this description
+--deadline SECONDS   longest wait for each part (default: 20)"""
+
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    """Add it to the commands."""
-    parser = new_parser(subparsers, "check", "examine an installation", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("-q", "--quiet", action="store_true", help="only warnings and errors")
-    parser.add_argument("--json", action="store_true", help="as JSON")
-    parser.add_argument(
-        "--nodes",
-        metavar="LIST",
-        type=_nodes,
-        default=(),
-        help="only these nodes, such as n[1-4],n7 (default: all)",
+    parser = new_parser(subparsers, "check", "examine an installation", _DESCRIPTION, _EXAMPLES, run)
+    add_options(
+        parser,
+        _OPTIONS,
+        nodes={"type": _nodes, "default": ()},
+        user={"default": "gandiva"},
+        deadline={"default": 20.0},
     )
-    parser.add_argument(
-        "--user", metavar="NAME", default="gandiva", help="user that the daemon runs as (default: gandiva)"
-    )
-    parser.add_argument(
-        "--cluster",
-        metavar="FILE",
-        type=Path,
-        help="also compare Slurm's files with what gandiva config slurm makes of this description",
-    )
-    parser.add_argument(
-        "--deadline", metavar="SECONDS", type=positive_seconds, default=20.0,
-        help="longest wait for each part (default: 20)",
-    )  # fmt: skip
     add_config(parser)
-    parser.set_defaults(run=run)
 
 
 def _nodes(text: str) -> tuple[str, ...]:

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from controller.api.client import ApiClient
@@ -14,10 +16,16 @@ Subparsers = argparse._SubParsersAction
 
 
 def new_parser(
-    subparsers: Subparsers[argparse.ArgumentParser], name: str, summary: str, description: str, examples: str
+    subparsers: Subparsers[argparse.ArgumentParser],
+    name: str,
+    summary: str,
+    description: str,
+    examples: str = "",
+    run: Callable[[argparse.Namespace], int] | None = None,
 ) -> argparse.ArgumentParser:
-    """A subcommand with a description and examples that keep their line breaks."""
-    return subparsers.add_parser(
+    """A subcommand with a description and examples that keep their line breaks. `run` carries it out; None:
+    it has subcommands of its own."""
+    parser = subparsers.add_parser(
         name,
         help=summary,
         description=description,
@@ -25,28 +33,47 @@ def new_parser(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_options(parser: argparse._ActionsContainer, lines: str, /, **more: dict[str, Any]) -> None:
+    """Add options that are written down as --help shows them: names, name of the value, two blanks, help.
+
+    Help goes on in indented lines. An option without a name of a value is a flag. `more`: other arguments of
+    `add_argument`, by the option's long name; the name of the value says the type where they do not.
+    """
+    types = {"FILE": Path, "DIR": Path, "N": count, "SECONDS": positive_seconds}
+    for entry in re.split(r"\n(?=-)", lines.strip()):
+        names, text = re.split(r" {2,}|\n +", entry, maxsplit=1)
+        how: dict[str, Any] = {"help": re.sub(r"\n *", " ", text)}
+        *flags, value = names.split()
+        if value.startswith("-"):
+            flags.append(value)
+            how["action"] = "store_true"
+        elif value.startswith("{"):
+            how["choices"] = value[1:-1].split(",")
+        else:
+            how |= {"metavar": value, "type": types.get(value, str)}
+        parser.add_argument(*flags, **how | more.get(flags[-1][2:].replace("-", "_"), {}))
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """The option --config."""
-    parser.add_argument(
-        "--config",
-        metavar="FILE",
-        type=Path,
-        help="settings file (default: $GANDIVA_CONFIG, else /etc/gandiva/gandiva.toml)",
+    add_options(
+        parser, "--config FILE  settings file (default: $GANDIVA_CONFIG, else /etc/gandiva/gandiva.toml)"
     )
 
 
 def add_client(parser: argparse.ArgumentParser) -> None:
     """The options of every client of the controller's API."""
     add_config(parser)
-    parser.add_argument("--url", metavar="URL", help="the controller's API, instead of what the settings say")
-    parser.add_argument(
-        "--deadline",
-        metavar="SECONDS",
-        type=positive_seconds,
-        default=10.0,
-        help="longest wait for its answer (default: 10)",
+    add_options(
+        parser,
+        """
+--url URL            the controller's API, instead of what the settings say
+--deadline SECONDS   longest wait for its answer (default: 10)""",
+        deadline={"default": 10.0},
     )
 
 

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from controller.cli.common import Subparsers, add_config, new_parser
+from controller.cli.common import Subparsers, add_config, add_options, new_parser
 
 _EXAMPLES = """\
   gandiva config sample > gandiva.toml   every key, to be edited
@@ -19,7 +19,7 @@ _EXAMPLES = """\
 
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser], *, with_slurm: bool) -> None:
-    """Add it to the commands. `with_slurm`: load the parser of `config slurm` too (it is slow)."""
+    """`with_slurm`: load the parser of `config slurm` too (it is slow)."""
     parser = new_parser(
         subparsers,
         "config",
@@ -31,32 +31,18 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser], *, with_slurm: b
         title="commands", metavar="COMMAND", dest="config_command", required=True
     )
 
-    show = new_parser(
-        commands, "show", "print the settings in force", "Print the settings in force, as TOML.", ""
-    )
+    text = "Print the settings in force, as TOML."
+    show = new_parser(commands, "show", "print the settings in force", text, run=run_show)
     add_config(show)
-    show.add_argument("--json", action="store_true", help="as JSON")
-    show.set_defaults(run=run_show)
+    add_options(show, "--json  as JSON")
 
-    check = new_parser(
-        commands,
-        "check",
-        "check a settings file",
-        "Check a settings file. Exit status 0: it is valid; 1: it is not, and a message says why.",
-        "",
-    )
+    text = "Check a settings file. Exit status 0: it is valid; 1: it is not, and a message says why."
+    check = new_parser(commands, "check", "check a settings file", text, run=run_check)
     check.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the file (default: as --config)")
     add_config(check)
-    check.set_defaults(run=run_check)
 
-    sample = new_parser(
-        commands,
-        "sample",
-        "print a settings file with every key",
-        "Print a settings file with every key, its meaning, limits and default.",
-        "",
-    )
-    sample.set_defaults(run=run_sample)
+    text = "Print a settings file with every key, its meaning, limits and default."
+    new_parser(commands, "sample", "print a settings file with every key", text, run=run_sample)
 
     if with_slurm:
         from controller.cli.config_slurm import add_parser as add_slurm

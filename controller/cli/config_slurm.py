@@ -5,16 +5,25 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
+from dataclasses import asdict
 
-from controller.cli.common import Subparsers
+from controller.cli.common import Subparsers, add_options
 from controller.cli.outputs import refuse_inputs
 from controller.slurm_config.description import load
 from controller.slurm_config.errors import SlurmConfigError
 from controller.slurm_config.files import write
 from controller.slurm_config.fragments import PARTS, Options, render, render_part
 
-_DEFAULTS = Options()
+_OPTIONS = f"""
+--cluster FILE         its description, TOML
+--output-dir DIR       write the files below DIR
+--part {{{",".join(PARTS)}}}
+                       only this part
+--force                overwrite files that have other content
+--sysconfdir DIR       Slurm's configuration folder (default: %(default)s)
+--jobside DIR          folder of the Python package that jobs import (default: %(default)s)
+--run-dir DIR          root of the control blocks; %%n is the Slurm node name (default: %(default)s)
+--spank-plugin PATH    the SPANK plugin, a path or a name in PluginDir (default: %(default)s)"""
 
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
@@ -25,26 +34,8 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         description="Make Slurm's configuration for a cluster from one description of it (TOML). "
         "Without --output-dir the files are printed, each under a line with its name.",
     )
-    parser.add_argument("--cluster", metavar="FILE", type=Path, required=True, help="its description, TOML")
-    parser.add_argument("--output-dir", metavar="DIR", type=Path, help="write the files below DIR")
-    parser.add_argument("--part", choices=tuple(PARTS), help="only this part")
-    parser.add_argument("--force", action="store_true", help="overwrite files that have other content")
-    parser.add_argument(
-        "--sysconfdir", metavar="DIR", default=_DEFAULTS.sysconfdir,
-        help="Slurm's configuration folder (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--jobside", metavar="DIR", default=_DEFAULTS.jobside,
-        help="folder of the Python package that jobs import (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--run-dir", metavar="DIR", default=_DEFAULTS.run_dir,
-        help="root of the control blocks; %%n is the Slurm node name (default: %(default)s)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--spank-plugin", metavar="PATH", default=_DEFAULTS.spank_plugin,
-        help="the SPANK plugin, a path or a name in PluginDir (default: %(default)s)",
-    )  # fmt: skip
+    defaults = {name: {"default": value, "type": str} for name, value in asdict(Options()).items()}
+    add_options(parser, _OPTIONS, cluster={"required": True}, **defaults)
     parser.set_defaults(run=run)
 
 

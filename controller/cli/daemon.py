@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from controller.cli.common import Subparsers, add_config, new_parser
+from controller.cli.common import Subparsers, add_config, add_options, new_parser
 
 _DESCRIPTION = """\
 Run the Gandiva controller: it observes Slurm and the GPU nodes, decides which
@@ -19,16 +19,9 @@ _EXAMPLES = """\
 
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    """Add it to the commands."""
-    parser = new_parser(subparsers, "daemon", "run the controller", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument(
-        "-D",
-        "--foreground",
-        action="store_true",
-        help="stay in the foreground (for systemd and for tests)",
-    )
+    parser = new_parser(subparsers, "daemon", "run the controller", _DESCRIPTION, _EXAMPLES, run)
+    add_options(parser, "-D --foreground  stay in the foreground (for systemd and for tests)")
     add_config(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,14 @@ import re
 import sys
 from typing import TYPE_CHECKING
 
-from controller.cli.common import Subparsers, add_client, client, count, new_parser, terminal_columns
+from controller.cli.common import (
+    Subparsers,
+    add_client,
+    add_options,
+    client,
+    new_parser,
+    terminal_columns,
+)
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
@@ -29,24 +36,18 @@ _EXAMPLES = """\
   gandiva explain -n 50 1234 | less
   gandiva explain --json 1234 | jq .live.reason"""
 
+_OPTIONS = """
+-n --lines N   last N decisions, slices, events (default: 8)
+--json         as JSON, one object a line"""
+
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    """Add it to the commands."""
-    parser = new_parser(subparsers, "explain", "why a job waits, runs or moved", _DESCRIPTION, _EXAMPLES)
+    parser = new_parser(subparsers, "explain", "why a job waits, runs or moved", _DESCRIPTION, _EXAMPLES, run)
     parser.add_argument(
         "jobs", metavar="JOBID", nargs="+", type=_job, help="job, task of an array (12_3), or array"
     )
-    parser.add_argument(
-        "-n",
-        "--lines",
-        metavar="N",
-        type=count,
-        default=8,
-        help="last N decisions, slices, events (default: 8)",
-    )
-    parser.add_argument("--json", action="store_true", help="as JSON, one object a line")
+    add_options(parser, _OPTIONS, lines={"default": 8})
     add_client(parser)
-    parser.set_defaults(run=run)
 
 
 def _job(text: str) -> str:

@@ -7,7 +7,7 @@ import argparse
 import json
 from pathlib import Path
 
-from controller.cli.common import Subparsers, add_config, new_parser
+from controller.cli.common import Subparsers, add_config, add_options, new_parser
 
 _DESCRIPTION = """\
 Look after the controller's journal, as root or as the user of the controller.
@@ -31,25 +31,16 @@ _EXAMPLES = """\
 
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    """Add it to the commands."""
     parser = new_parser(subparsers, "journal", "look after the controller's journal", _DESCRIPTION, _EXAMPLES)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
-    for name, summary, text, run in (
-        ("verify", "check its consistency", _VERIFY, run_verify),
-        ("vacuum", "free space", _VACUUM, run_vacuum),
-    ):
-        action = new_parser(actions, name, summary, text, "")
-        action.add_argument(
-            "file",
-            nargs="?",
-            type=Path,
-            metavar="FILE",
-            help="the journal (default: journal.path in the settings)",
-        )
-        if name == "verify":
-            action.add_argument("--json", action="store_true", help="as JSON")
+    verify = new_parser(actions, "verify", "check its consistency", _VERIFY, run=run_verify)
+    vacuum = new_parser(actions, "vacuum", "free space", _VACUUM, run=run_vacuum)
+    for action in (verify, vacuum):
+        text = "the journal (default: journal.path in the settings)"
+        action.add_argument("file", nargs="?", type=Path, metavar="FILE", help=text)
+        if action is verify:
+            add_options(action, "--json  as JSON")
         add_config(action)
-        action.set_defaults(run=run)
 
 
 def run_verify(args: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.cli.common import Subparsers, job_number, new_parser
+from controller.cli.common import Subparsers, add_options, job_number, new_parser
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
@@ -26,18 +26,17 @@ _EXAMPLES = """\
   gandiva replay --job 17 decision.json
   gandiva replay --policy fifo decision.json      the same situation under another policy"""
 
+_OPTIONS = """
+-j --job JOBID   only this job (repeatable)
+--policy NAME    decide by another policy, with its defaults
+--own-parts      run a site's own parts of the policy
+--json           one JSON object per job and line"""
+
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    """Add it to the commands."""
-    parser = new_parser(subparsers, "replay", "make a recorded decision again", _DESCRIPTION, _EXAMPLES)
+    parser = new_parser(subparsers, "replay", "make a recorded decision again", _DESCRIPTION, _EXAMPLES, run)
     parser.add_argument("file", metavar="SNAPSHOT", type=Path, help="the recorded decision (JSON)")
-    parser.add_argument(
-        "-j", "--job", metavar="JOBID", type=job_number, action="append", help="only this job (repeatable)"
-    )
-    parser.add_argument("--policy", metavar="NAME", help="decide by another policy, with its defaults")
-    parser.add_argument("--own-parts", action="store_true", help="run a site's own parts of the policy")
-    parser.add_argument("--json", action="store_true", help="one JSON object per job and line")
-    parser.set_defaults(run=run)
+    add_options(parser, _OPTIONS, job={"type": job_number, "action": "append"})
 
 
 def run(args: argparse.Namespace) -> int:

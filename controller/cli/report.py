@@ -8,9 +8,9 @@ import os
 import sys
 import time as clock
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from controller.cli.common import Subparsers, add_client, client, count, job_number, new_parser
+from controller.cli.common import Subparsers, add_client, add_options, client, job_number, new_parser
 from controller.cli.outputs import check_outputs
 
 if TYPE_CHECKING:
@@ -37,74 +37,52 @@ _EXAMPLES = """\
   gandiva report -a -S now-1days --html day.html
   gandiva report --json | jq '.jobs[] | {job_id, share_fraction}'"""
 
+_WHICH = """
+-j --jobs LIST        these jobs (job ids with commas)
+-u --user LIST        jobs of these users
+-a --allusers         jobs of all users
+-A --accounts LIST    jobs of these accounts
+-r --partition LIST   jobs of these partitions
+-s --state LIST       jobs in these states: names, or codes such as CD,F,R,S
+-S --starttime TIME   jobs that had not ended before TIME (default: midnight; with -j no limit). As in
+                      sacct: YYYY-MM-DD[THH:MM[:SS]], MMDD[YY], HH:MM, midnight, noon, now-2hours, …
+-E --endtime TIME     jobs submitted by TIME (default: now)
+--limit N             the newest N jobs (default: 10000)"""
+
+_HOW = """
+-o --format LIST      columns: NAME, NAME%%WIDTH, NAME%%-WIDTH to the left (default:
+                      $GANDIVA_REPORT_FORMAT, else a table of 80 columns)
+-b --brief            job, state, GPU time and share
+-l --long             all columns of interest
+-e --helpformat       list the columns and end
+-n --noheader         no header
+-p --parsable         values between |, one | at the end of a line
+-P --parsable2        values between |
+--delimiter TEXT      between the values of -p and -P, instead of |
+--units UNIT          sizes in K, M, G, T or P (bytes)
+--json                as JSON: all values, in seconds and bytes
+--html FILE           write a page for browsers instead: who was on which GPU when and why, waiting times
+-X --allocations      accepted for habit: there are no steps here"""
+
+_WHERE = """
+--no-sacct            do not ask sacct
+--journal FILE        read this journal instead of asking the controller"""
+
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    """Add it to the commands."""
-    parser = new_parser(subparsers, "report", "jobs and their GPU time, like sacct", _DESCRIPTION, _EXAMPLES)
-
-    which = parser.add_argument_group("which jobs")
-    which.add_argument("-j", "--jobs", metavar="LIST", type=_numbers, help="these jobs (job ids with commas)")
-    which.add_argument("-u", "--user", metavar="LIST", type=_words, help="jobs of these users")
-    which.add_argument("-a", "--allusers", action="store_true", help="jobs of all users")
-    which.add_argument("-A", "--accounts", metavar="LIST", type=_words, help="jobs of these accounts")
-    which.add_argument("-r", "--partition", metavar="LIST", type=_words, help="jobs of these partitions")
-    which.add_argument(
-        "-s",
-        "--state",
-        metavar="LIST",
-        type=_words,
-        help="jobs in these states: names, or codes such as CD,F,R,S",
+    parser = new_parser(
+        subparsers, "report", "jobs and their GPU time, like sacct", _DESCRIPTION, _EXAMPLES, run
     )
-    which.add_argument(
-        "-S",
-        "--starttime",
-        metavar="TIME",
-        help="jobs that had not ended before TIME (default: midnight; with -j no limit). As in sacct: "
-        "YYYY-MM-DD[THH:MM[:SS]], MMDD[YY], HH:MM, midnight, noon, now-2hours, …",
-    )
-    which.add_argument("-E", "--endtime", metavar="TIME", help="jobs submitted by TIME (default: now)")
-    which.add_argument(
-        "--limit", metavar="N", type=count, default=10_000, help="the newest N jobs (default: 10000)"
-    )
-
-    how = parser.add_argument_group("how to print them")
-    how.add_argument(
-        "-o",
-        "--format",
-        metavar="LIST",
-        help="columns: NAME, NAME%%WIDTH, NAME%%-WIDTH to the left (default: $GANDIVA_REPORT_FORMAT, else a "
-        "table of 80 columns)",
-    )
-    how.add_argument("-b", "--brief", action="store_true", help="job, state, GPU time and share")
-    how.add_argument("-l", "--long", action="store_true", help="all columns of interest")
-    how.add_argument("-e", "--helpformat", action="store_true", help="list the columns and end")
-    how.add_argument("-n", "--noheader", action="store_true", help="no header")
-    how.add_argument(
-        "-p", "--parsable", action="store_true", help="values between |, one | at the end of a line"
-    )
-    how.add_argument("-P", "--parsable2", action="store_true", help="values between |")
-    how.add_argument("--delimiter", metavar="TEXT", help="between the values of -p and -P, instead of |")
-    how.add_argument(
-        "--units", metavar="UNIT", choices=tuple("KMGTP"), default="", help="sizes in K, M, G, T or P (bytes)"
-    )
-    how.add_argument("--json", action="store_true", help="as JSON: all values, in seconds and bytes")
-    how.add_argument(
-        "--html",
-        metavar="FILE",
-        type=Path,
-        help="write a page for browsers instead: who was on which GPU when and why, waiting times",
-    )
-    how.add_argument(
-        "-X", "--allocations", action="store_true", help="accepted for habit: there are no steps here"
-    )
-
-    source = parser.add_argument_group("where from")
-    source.add_argument("--no-sacct", action="store_true", help="do not ask sacct")
-    source.add_argument(
-        "--journal", metavar="FILE", type=Path, help="read this journal instead of asking the controller"
-    )
+    words = {"type": _words}
+    more: dict[str, dict[str, Any]] = {
+        "jobs": {"type": _numbers},
+        **dict.fromkeys(("user", "accounts", "partition", "state"), words),
+        "limit": {"default": 10_000},
+        "units": {"choices": tuple("KMGTP"), "default": ""},
+    }
+    for title, lines in (("which jobs", _WHICH), ("how to print them", _HOW), ("where from", _WHERE)):
+        add_options(parser.add_argument_group(title), lines, **more)
     add_client(parser)
-    parser.set_defaults(run=run)
 
 
 def _words(text: str) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from controller.cli.common import Subparsers, count, new_parser, terminal_columns
+from controller.cli.common import Subparsers, add_options, count, new_parser, terminal_columns
 from controller.cli.outputs import STANDARD_OUTPUT, check_outputs, output_path, refuse_inputs, writing
 from controller.errors import GandivaError
 
@@ -37,81 +37,55 @@ _EXAMPLES = """\
   gandiva simulate --trace jobs.csv --trace-format native --cluster a100:64 --policy tiresias-las \\
       --set queue_limits=[3600,36000] --set simulation.restart_seconds=60 --json"""
 
-FORMATS = ("gavel", "tiresias", "philly", "sacct", "native")
+
+_INPUT = """
+--trace FILE          the jobs (.gz is unpacked)
+--trace-format {gavel,tiresias,philly,sacct,native}
+                      how they are written down
+--cluster SPEC        GPUs by type, such as v100:36,k80:36, or a TOML file: [[nodes]] with switches, or
+                      the description that `gandiva config slurm` reads
+--gpus-per-node N     with v100:36 (default: 8)"""
+
+_POLICIES = """
+--policy NAME         a preset, or a site's own such as ./mine.py:MyOrder; default: the one of the settings
+--compare NAME[:KEY=VALUE[,KEY=VALUE]],…
+                      several, in one table and one plot; settings as --set takes them, for this one alone"""
+
+_OPTIONS = """
+--settings FILE       the controller's TOML file; default: the defaults
+--set KEY=VALUE       a setting of the policy, or any other by its whole name (table.key; with --compare:
+                      policy.NAME.key)
+--throughputs FILE    steps per second by GPU type, model, gang (JSON)
+--seed N              for policies that draw lots
+--json                numbers as JSON, one object per policy and line
+--html FILE           write a page with table and plots (-: see --jobs-out)
+--jobs-out FILE       write one line per job as CSV (with --compare, its policy first); -: to standard
+                      output, and the table to standard error
+--snapshot-every S    write a decision every S seconds of virtual time, for `gandiva replay`
+--snapshot-dir DIR    where (default: snapshots)"""
 
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    """Add it to the commands."""
-    parser = new_parser(subparsers, "simulate", "a trace of jobs under a policy", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument(
-        "--trace", metavar="FILE", type=Path, required=True, help="the jobs (.gz is unpacked)"
+    parser = new_parser(
+        subparsers, "simulate", "a trace of jobs under a policy", _DESCRIPTION, _EXAMPLES, run
     )
-    parser.add_argument("--trace-format", choices=FORMATS, required=True, help="how they are written down")
-    parser.add_argument(
-        "--cluster",
-        metavar="SPEC",
-        required=True,
-        help="GPUs by type, such as v100:36,k80:36, or a TOML file: [[nodes]] with switches, or the "
-        "description that `gandiva config slurm` reads",
+    add_options(
+        parser,
+        _INPUT,
+        **{key: {"required": True} for key in ("trace", "trace_format", "cluster")},
+        gpus_per_node={"type": _gpus, "default": 8},
     )
-    parser.add_argument(
-        "--gpus-per-node", metavar="N", type=_gpus, default=8, help="with v100:36 (default: 8)"
+    add_options(parser.add_mutually_exclusive_group(), _POLICIES)
+    add_options(
+        parser,
+        _OPTIONS,
+        set={"action": "append", "default": [], "dest": "changes"},
+        seed={"type": int, "default": 0},
+        html={"type": output_path},
+        jobs_out={"type": output_path},
+        snapshot_every={"type": _seconds},
+        snapshot_dir={"default": Path("snapshots")},
     )
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument(
-        "--policy",
-        metavar="NAME",
-        help="a preset, or a site's own such as ./mine.py:MyOrder; default: the one of the settings",
-    )
-    which.add_argument(
-        "--compare",
-        metavar="NAME[:KEY=VALUE[,KEY=VALUE]],…",
-        help="several, in one table and one plot; settings as --set takes them, for this one alone",
-    )
-    parser.add_argument(
-        "--settings", metavar="FILE", type=Path, help="the controller's TOML file; default: the defaults"
-    )
-    parser.add_argument(
-        "--set",
-        metavar="KEY=VALUE",
-        action="append",
-        default=[],
-        dest="changes",
-        help="a setting of the policy, or any other by its whole name (table.key; with --compare: "
-        "policy.NAME.key)",
-    )
-    parser.add_argument(
-        "--throughputs", metavar="FILE", type=Path, help="steps per second by GPU type, model, gang (JSON)"
-    )
-    parser.add_argument("--seed", metavar="N", type=int, default=0, help="for policies that draw lots")
-    parser.add_argument("--json", action="store_true", help="numbers as JSON, one object per policy and line")
-    parser.add_argument(
-        "--html",
-        metavar="FILE",
-        type=output_path,
-        help="write a page with table and plots (-: see --jobs-out)",
-    )
-    parser.add_argument(
-        "--jobs-out",
-        metavar="FILE",
-        type=output_path,
-        help="write one line per job as CSV (with --compare, its policy first); -: to standard output, and "
-        "the table to standard error",
-    )
-    parser.add_argument(
-        "--snapshot-every",
-        metavar="S",
-        type=_seconds,
-        help="write a decision every S seconds of virtual time, for `gandiva replay`",
-    )
-    parser.add_argument(
-        "--snapshot-dir",
-        metavar="DIR",
-        type=Path,
-        default=Path("snapshots"),
-        help="where (default: snapshots)",
-    )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

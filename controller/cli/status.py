@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from controller.cli.common import Subparsers, add_client, client, new_parser
+from controller.cli.common import Subparsers, add_client, add_options, client, new_parser
 
 _DESCRIPTION = """\
 The state of the controller: its last turn, nodes, GPUs and jobs by state,
@@ -18,11 +18,9 @@ _EXAMPLES = """\
 
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    """Add it to the commands."""
-    parser = new_parser(subparsers, "status", "the state of the controller", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument("--json", action="store_true", help="as JSON")
+    parser = new_parser(subparsers, "status", "the state of the controller", _DESCRIPTION, _EXAMPLES, run)
+    add_options(parser, "--json  as JSON")
     add_client(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

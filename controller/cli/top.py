@@ -5,7 +5,14 @@ from __future__ import annotations
 
 import argparse
 
-from controller.cli.common import Subparsers, add_client, client, count, new_parser, positive_seconds
+from controller.cli.common import (
+    Subparsers,
+    add_client,
+    add_options,
+    client,
+    count,
+    new_parser,
+)
 
 _DESCRIPTION = """\
 The GPUs and the jobs on them, live: which job holds each GPU, how busy it is,
@@ -30,31 +37,21 @@ _EXAMPLES = """\
   gandiva top -d 0.5 -u alice
   gandiva top -1 > now.txt    one picture, for pipes and files"""
 
+_OPTIONS = """
+-d --interval SECONDS   time between two pictures (default: 2)
+-1 --once               print one picture and end
+-u --user NAME          only the jobs of this user in the list of jobs
+-w --width COLUMNS      width of the picture (default: the terminal's)
+--color {auto,always,never}
+                        colours (default: auto, where the output is a terminal and NO_COLOR is not set)"""
+
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    """Add it to the commands."""
-    parser = new_parser(subparsers, "top", "the GPUs and the jobs on them, live", _DESCRIPTION, _EXAMPLES)
-    parser.add_argument(
-        "-d",
-        "--interval",
-        metavar="SECONDS",
-        type=positive_seconds,
-        default=2.0,
-        help="time between two pictures (default: 2)",
+    parser = new_parser(
+        subparsers, "top", "the GPUs and the jobs on them, live", _DESCRIPTION, _EXAMPLES, run
     )
-    parser.add_argument("-1", "--once", action="store_true", help="print one picture and end")
-    parser.add_argument("-u", "--user", metavar="NAME", help="only the jobs of this user in the list of jobs")
-    parser.add_argument(
-        "-w", "--width", metavar="COLUMNS", type=count, help="width of the picture (default: the terminal's)"
-    )
-    parser.add_argument(
-        "--color",
-        choices=("auto", "always", "never"),
-        default="auto",
-        help="colours (default: auto, where the output is a terminal and NO_COLOR is not set)",
-    )
+    add_options(parser, _OPTIONS, interval={"default": 2.0}, width={"type": count}, color={"default": "auto"})
     add_client(parser)
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from controller.cli.common import Subparsers, new_parser
+from controller.cli.common import Subparsers, add_options, new_parser
 from controller.errors import GandivaError
 
 FIELDS = "JobID,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State,User,Account,Partition"
@@ -23,18 +23,25 @@ _EXAMPLES = """\
   gandiva trace sacct -S 2026-10-01 -E 2026-11-01 > october.txt
   gandiva simulate --trace october.txt --trace-format sacct --cluster a100:64 --policy tiresias-las"""
 
+_OPTIONS = """
+-S --starttime TIME    as sacct takes it
+-E --endtime TIME      default: now
+-r --partition NAMES   only these partitions
+-o --output FILE       default: standard output
+--sacct PATH           the program"""
+
 
 def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    """Add it to the commands."""
     parser = new_parser(subparsers, "trace", "traces from the site's records", _DESCRIPTION, _EXAMPLES)
     kinds = parser.add_subparsers(title="sources", metavar="SOURCE", dest="source", required=True)
-    sacct = new_parser(kinds, "sacct", "from Slurm's accounting", _DESCRIPTION, _EXAMPLES)
-    sacct.add_argument("-S", "--starttime", metavar="TIME", required=True, help="as sacct takes it")
-    sacct.add_argument("-E", "--endtime", metavar="TIME", default="now", help="default: now")
-    sacct.add_argument("-r", "--partition", metavar="NAMES", help="only these partitions")
-    sacct.add_argument("-o", "--output", metavar="FILE", type=Path, help="default: standard output")
-    sacct.add_argument("--sacct", metavar="PATH", default="sacct", help=argparse.SUPPRESS)
-    sacct.set_defaults(run=run)
+    sacct = new_parser(kinds, "sacct", "from Slurm's accounting", _DESCRIPTION, _EXAMPLES, run)
+    add_options(
+        sacct,
+        _OPTIONS,
+        starttime={"required": True},
+        endtime={"default": "now"},
+        sacct={"default": "sacct", "help": argparse.SUPPRESS},
+    )
 
 
 def run(args: argparse.Namespace) -> int:
