@@ -7,13 +7,12 @@ import logging
 import time
 from collections.abc import Callable
 
+from controller.agent import driver_verbs, returning
 from controller.agent.control_block import ControlBlock, JobState
 from controller.agent.deadline import Deadline, Poll
-from controller.agent.driver_verbs import DriverVerbs
 from controller.agent.gpus import NvmlUnavailable
 from controller.agent.node import NVML_SECONDS, Node
 from controller.agent.rank_files import PATIENCE_SECONDS, Ranks
-from controller.agent.returning import Returning
 from controller.nodes import protocol
 from controller.nodes.protocol import AgentError, ErrorKind, NodePhase, RankState
 from gandiva.layout import Verb
@@ -21,229 +20,227 @@ from gandiva.layout import Verb
 log = logging.getLogger(__name__)
 
 
-class Cooperation:
-    """Verbs that need sessions."""
-
-    def __init__(self, node: Node, driver_verbs: DriverVerbs, returning: Returning) -> None:
-        self._node = node
-        self._driver_verbs = driver_verbs
-        self._returning = returning
-
-    def pause(self, args: protocol.PauseArgs, deadline: Deadline) -> protocol.Pause:
-        """Ask all ranks to stop at one step boundary; with `sole` wait for it and undo it at the deadline."""
-        with self._node.job(args.job_id, deadline) as (block, state):
-            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
-            if state.is_off:
-                return protocol.Pause(target_step=state.stopped_step or 0, all_blocked=True, ranks=ranks.live)
-            try:
-                return self._pause(block, state, args, deadline.at_most(args.wait_seconds))
-            except AgentError:
-                self._returning.undo(block, state)
-                raise
-
-    def _pause(
-        self, block: ControlBlock, state: JobState, args: protocol.PauseArgs, deadline: Deadline
-    ) -> protocol.Pause:
-        ranks = self._cooperating(block, state, args.sole)
-        going_on = state.phase is NodePhase.PAUSING
-        target = max(args.floor_step, _agreed(ranks), state.target_step if going_on else 0)
-        poll = Poll(deadline, longest_seconds=0.01)
-        state = block.change(state, phase=NodePhase.PAUSING, target_step=target, stopped_step=None, error="")
-        sequence = block.write_command(Verb.PAUSE, target)
-        while True:
-            ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
-            if _all_blocked(ranks, target, sequence):
-                return protocol.Pause(target_step=target, all_blocked=True, ranks=ranks.live)
-            agreed = _agreed(ranks)
-            if agreed > target:
-                if not args.sole:
-                    break  # the other nodes must hear of it: their controller gives a new floor to all
-                target = agreed
-                state = block.change(state, target_step=target)
-                sequence = block.write_command(Verb.PAUSE, target)
-            if not poll.wait():
-                break
-            self._check_sessions(ranks, args.sole, args.job_id)
-        if args.sole:
-            raise AgentError(
-                ErrorKind.DEADLINE,
-                f"job {args.job_id}: {self._laggards(ranks, target)} within {args.wait_seconds:.1f} s",
-            )
-        return protocol.Pause(target_step=max(target, _agreed(ranks)), all_blocked=False, ranks=ranks.live)
-
-    def _cooperating(self, block: ControlBlock, state: JobState, sole: bool) -> Ranks:
-        """The job's sessions. Raises AgentError not_cooperative when they do not speak for all of the job."""
-        ranks = self._node.ranks(block, state, PATIENCE_SECONDS)
-        self._check_sessions(ranks, sole, state.job_id)
-        holders = self._node.look(Deadline(NVML_SECONDS)).of_job(state.job_id)
-        if state.mapped and any(rank.releases_context for rank in ranks.live):
-            raise AgentError(
-                ErrorKind.NOT_COOPERATIVE,
-                f"job {state.job_id} was moved by the driver and numbers its GPUs in its own way since then",
-            )
-        working = {rank.process.pid for rank in ranks.working}
-        for holder in holders:
-            if holder.pid not in working:
-                why = "whose session has finished" if holder.pid in ranks.pids else "that no session owns"
-                raise AgentError(ErrorKind.NOT_COOPERATIVE, f"{holder}, {why}")
-        return ranks
-
-    @staticmethod
-    def _check_sessions(ranks: Ranks, sole: bool, job_id: int) -> None:
-        problem = ""
-        if not ranks.working:
-            problem = "no live session"
-        elif len({rank.world_size for rank in ranks.live}) > 1:
-            problem = "its sessions disagree about the number of ranks"
-        elif sole and len(ranks.live) < ranks.working[0].world_size:
-            problem = f"only {len(ranks.live)} of {ranks.working[0].world_size} ranks have a session"
-        if problem:
-            details = f" ({'; '.join(ranks.problems[:3])})" if ranks.problems else ""
-            raise AgentError(ErrorKind.NOT_COOPERATIVE, f"job {job_id}: {problem}{details}")
-
-    def offload(self, args: protocol.OffloadArgs, deadline: Deadline) -> protocol.Offload:
-        """Move the GPU state of all blocked ranks to host memory and verify with NVML that it is gone."""
-        deadline = deadline.at_most(args.deadline_seconds)
-        with self._node.job(args.job_id, deadline) as (block, state):
-            if state.is_off:
-                return self._node.already_off(state)
-            if state.phase is not NodePhase.PAUSING:
-                raise AgentError(
-                    ErrorKind.BAD_REQUEST, f"job {args.job_id} is {state.phase.value}: pause it first"
-                )
-            begin = time.monotonic()
-            held = self._held(state, deadline)
-            try:
-                ranks = self._offload(block, state, deadline)
-                if args.release_context:
-                    state = self._release_context(block, state, ranks, deadline)
-                left_on = self._verify_gone(state, ranks, args.residual_limit_bytes)
-            except AgentError:
-                self._returning.undo(block, self._node.state(block))
-                raise
-            movable = not any(left_on.values()) and (
-                all(rank.releases_context for rank in ranks.live)
-                or (bool(state.checkpointed) and self._node.can_move(state))
-            )
-            return self._node.memory_is_off(
-                block,
-                state.but(stopped_step=state.target_step, movable=movable, held_bytes=held),
-                left_on,
-                args.residual_limit_bytes,
-                time.monotonic() - begin,
-            )
-
-    def _held(self, state: JobState, deadline: Deadline) -> dict[int, int]:
-        """The most that the job is known to have held on each of its GPUs."""
+def pause(node: Node, args: protocol.PauseArgs, deadline: Deadline) -> protocol.Pause:
+    """Ask all ranks to stop at one step boundary; with `sole` wait for it and undo it at the deadline."""
+    with node.job(args.job_id, deadline) as (block, state):
+        ranks = node.ranks(block, state, PATIENCE_SECONDS)
+        if state.is_off:
+            return protocol.Pause(target_step=state.stopped_step or 0, all_blocked=True, ranks=ranks.live)
         try:
-            now = self._node.look(deadline.at_most(NVML_SECONDS)).bytes_by_gpu(state.job_id)
-        except NvmlUnavailable:
-            now = {}  # the check that follows the offload finds the same, and says so
-        return {gpu: max(now.get(gpu, 0), state.held_bytes.get(gpu, 0)) for gpu in state.gpus or now}
+            return _pause(node, block, state, args, deadline.at_most(args.wait_seconds))
+        except AgentError:
+            returning.undo(node, block, state)
+            raise
 
-    def _offload(self, block: ControlBlock, state: JobState, deadline: Deadline) -> Ranks:
-        target = state.target_step
-        command = block.read_command()
-        if command is None or command.verb is not Verb.OFFLOAD:
+
+def _pause(
+    node: Node, block: ControlBlock, state: JobState, args: protocol.PauseArgs, deadline: Deadline
+) -> protocol.Pause:
+    ranks = _cooperating(node, block, state, args.sole)
+    going_on = state.phase is NodePhase.PAUSING
+    target = max(args.floor_step, _agreed(ranks), state.target_step if going_on else 0)
+    poll = Poll(deadline, longest_seconds=0.01)
+    state = block.change(state, phase=NodePhase.PAUSING, target_step=target, stopped_step=None, error="")
+    sequence = block.write_command(Verb.PAUSE, target)
+    while True:
+        ranks = node.ranks(block, state, PATIENCE_SECONDS)
+        if _all_blocked(ranks, target, sequence):
+            return protocol.Pause(target_step=target, all_blocked=True, ranks=ranks.live)
+        agreed = _agreed(ranks)
+        if agreed > target:
+            if not args.sole:
+                break  # the other nodes must hear of it: their controller gives a new floor to all
+            target = agreed
+            state = block.change(state, target_step=target)
             sequence = block.write_command(Verb.PAUSE, target)
-            self._wait(block, state, deadline, "pause", lambda r: _all_blocked(r, target, sequence))
-        ranks = self._wait(block, state, deadline, "measure", lambda r: _host_bytes(r, state) is not None)
-        self._node.require_host_memory(_host_bytes(ranks, state) or {}, state.job_id, deadline)
-        offload = block.write_command(Verb.OFFLOAD, target)
+        if not poll.wait():
+            break
+        _check_sessions(ranks, args.sole, args.job_id)
+    if args.sole:
+        raise AgentError(
+            ErrorKind.DEADLINE,
+            f"job {args.job_id}: {_laggards(node, ranks, target)} within {args.wait_seconds:.1f} s",
+        )
+    return protocol.Pause(target_step=max(target, _agreed(ranks)), all_blocked=False, ranks=ranks.live)
 
-        def all_offloaded(ranks: Ranks) -> bool:
-            for rank in ranks.working:
-                if rank.state is RankState.FAILED and rank.answered_sequence == offload:
-                    raise AgentError(
-                        ErrorKind.NOT_COOPERATIVE,
-                        f"rank {rank.rank} of job {state.job_id} cannot offload: {rank.error}",
-                    )
-            return bool(ranks.working) and all(
-                rank.state is RankState.OFFLOADED and rank.answered_sequence == offload
-                for rank in ranks.working
-            )
 
-        ranks = self._wait(block, state, deadline, "offload", all_offloaded)
-        steps = {rank.steps_done for rank in ranks.working}
-        if steps != {target}:
-            # Cannot happen by the protocol; a script that steps from two threads can do it.
+def _cooperating(node: Node, block: ControlBlock, state: JobState, sole: bool) -> Ranks:
+    """The job's sessions. Raises AgentError not_cooperative when they do not speak for all of the job."""
+    ranks = node.ranks(block, state, PATIENCE_SECONDS)
+    _check_sessions(ranks, sole, state.job_id)
+    holders = node.look(Deadline(NVML_SECONDS)).of_job(state.job_id)
+    if state.mapped and any(rank.releases_context for rank in ranks.live):
+        raise AgentError(
+            ErrorKind.NOT_COOPERATIVE,
+            f"job {state.job_id} was moved by the driver and numbers its GPUs in its own way since then",
+        )
+    working = {rank.process.pid for rank in ranks.working}
+    for holder in holders:
+        if holder.pid not in working:
+            why = "whose session has finished" if holder.pid in ranks.pids else "that no session owns"
+            raise AgentError(ErrorKind.NOT_COOPERATIVE, f"{holder}, {why}")
+    return ranks
+
+
+def _check_sessions(ranks: Ranks, sole: bool, job_id: int) -> None:
+    problem = ""
+    if not ranks.working:
+        problem = "no live session"
+    elif len({rank.world_size for rank in ranks.live}) > 1:
+        problem = "its sessions disagree about the number of ranks"
+    elif sole and len(ranks.live) < ranks.working[0].world_size:
+        problem = f"only {len(ranks.live)} of {ranks.working[0].world_size} ranks have a session"
+    if problem:
+        details = f" ({'; '.join(ranks.problems[:3])})" if ranks.problems else ""
+        raise AgentError(ErrorKind.NOT_COOPERATIVE, f"job {job_id}: {problem}{details}")
+
+
+def offload(node: Node, args: protocol.OffloadArgs, deadline: Deadline) -> protocol.Offload:
+    """Move the GPU state of all blocked ranks to host memory and verify with NVML that it is gone."""
+    deadline = deadline.at_most(args.deadline_seconds)
+    with node.job(args.job_id, deadline) as (block, state):
+        if state.is_off:
+            return node.already_off(state)
+        if state.phase is not NodePhase.PAUSING:
             raise AgentError(
-                ErrorKind.NOT_COOPERATIVE,
-                f"job {state.job_id}: ranks stopped at steps {sorted(steps)}, not all at {target}",
+                ErrorKind.BAD_REQUEST, f"job {args.job_id} is {state.phase.value}: pause it first"
             )
-        return ranks
-
-    def _wait(
-        self,
-        block: ControlBlock,
-        state: JobState,
-        deadline: Deadline,
-        what: str,
-        done: Callable[[Ranks], bool],
-    ) -> Ranks:
-        """The job's sessions once they are done with `what`. Raises AgentError: `deadline`, with what is then
-        still missing, and not_cooperative where sessions have ended."""
-        poll = Poll(deadline, longest_seconds=0.01)
-        while not done(ranks := self._node.ranks(block, state, PATIENCE_SECONDS)):
-            self._check_sessions(ranks, False, state.job_id)
-            if not poll.wait():
-                late = self._laggards(ranks, state.target_step, what)
-                raise AgentError(ErrorKind.DEADLINE, f"job {state.job_id}: {late}")
-        return ranks
-
-    def _release_context(
-        self, block: ControlBlock, state: JobState, ranks: Ranks, deadline: Deadline
-    ) -> JobState:
-        """Take the CUDA context of a single offloaded process off the GPU too, where the driver can.
-
-        Failing is no error: the context stays, and counts as what is left. A rank of several has live
-        communicators, which the driver does not checkpoint: an attempt may ruin the process.
-        """
-        if not self._node.can.checkpoint or any(rank.world_size > 1 for rank in ranks.live):
-            return state
+        begin = time.monotonic()
+        held = _held(node, state, deadline)
         try:
-            occupancy = self._node.look(deadline.at_most(NVML_SECONDS))
-        except NvmlUnavailable:
-            return state  # the check that follows finds the same, and says so
-        pids = {holder.pid for holder in occupancy.of_job(state.job_id)}
-        if len(pids) != 1 or not pids <= ranks.pids or len(ranks.live) != 1:
-            return state
-        process = ranks.live[0].process
-        try:
-            return self._driver_verbs.driver_suspend(block, state, process, occupancy, 5.0, deadline)
-        except AgentError as error:
-            log.warning("job %d keeps its CUDA context: %s", state.job_id, error)
-            return self._node.state(block)
+            ranks = _offload(node, block, state, deadline)
+            if args.release_context:
+                state = _release_context(node, block, state, ranks, deadline)
+            left_on = _verify_gone(node, state, ranks, args.residual_limit_bytes)
+        except AgentError:
+            returning.undo(node, block, node.state(block))
+            raise
+        movable = not any(left_on.values()) and (
+            all(rank.releases_context for rank in ranks.live)
+            or (bool(state.checkpointed) and node.can_move(state))
+        )
+        return node.memory_is_off(
+            block,
+            state.but(stopped_step=state.target_step, movable=movable, held_bytes=held),
+            left_on,
+            args.residual_limit_bytes,
+            time.monotonic() - begin,
+        )
 
-    def _verify_gone(self, state: JobState, ranks: Ranks, limit_bytes: int) -> dict[int, int]:
-        """As the node's, and an error names what the sessions report: the rest is of contexts, or of NCCL."""
-        try:
-            return self._node.verify_gone(state, limit_bytes)
-        except AgentError as error:
-            known = [
-                f"{rank.left_bytes >> 20} MiB by rank {rank.rank}" for rank in ranks.live if rank.left_bytes
-            ]
-            if not known:
-                raise
-            message = f"{error.message}; reported by its sessions: {', '.join(known[:4])}"
-            raise AgentError(error.kind, message) from error
 
-    def _laggards(self, ranks: Ranks, target: int, what: str = "pause") -> str:
-        """Which ranks have not done what was asked, and what can be seen of the reason."""
-        if what == "measure":
-            return "its sessions did not say how much host memory they need"
-        done = RankState.BLOCKED if what == "pause" else RankState.OFFLOADED
-        texts = []
-        for rank in ranks.live:
-            if rank.state is done and (what != "pause" or rank.steps_done == target):
-                continue
-            halted = self._node.processes.halted(rank.process.pid)
-            texts.append(
-                f"rank {rank.rank} is {rank.state.value} at step {rank.steps_done}"
-                + (f" (its process is {halted})" if halted else "")
-            )
-        wanted = f"did not reach step {target}" if what == "pause" else "did not offload"
-        return f"{', '.join(texts[:4]) or 'a rank'} {wanted}"
+def _held(node: Node, state: JobState, deadline: Deadline) -> dict[int, int]:
+    """The most that the job is known to have held on each of its GPUs."""
+    try:
+        now = node.look(deadline.at_most(NVML_SECONDS)).bytes_by_gpu(state.job_id)
+    except NvmlUnavailable:
+        now = {}  # the check that follows the offload finds the same, and says so
+    return {gpu: max(now.get(gpu, 0), state.held_bytes.get(gpu, 0)) for gpu in state.gpus or now}
+
+
+def _offload(node: Node, block: ControlBlock, state: JobState, deadline: Deadline) -> Ranks:
+    target = state.target_step
+    command = block.read_command()
+    if command is None or command.verb is not Verb.OFFLOAD:
+        sequence = block.write_command(Verb.PAUSE, target)
+        _wait(node, block, state, deadline, "pause", lambda r: _all_blocked(r, target, sequence))
+    ranks = _wait(node, block, state, deadline, "measure", lambda r: _host_bytes(r, state) is not None)
+    node.require_host_memory(_host_bytes(ranks, state) or {}, state.job_id, deadline)
+    offload = block.write_command(Verb.OFFLOAD, target)
+
+    def all_offloaded(ranks: Ranks) -> bool:
+        for rank in ranks.working:
+            if rank.state is RankState.FAILED and rank.answered_sequence == offload:
+                raise AgentError(
+                    ErrorKind.NOT_COOPERATIVE,
+                    f"rank {rank.rank} of job {state.job_id} cannot offload: {rank.error}",
+                )
+        return bool(ranks.working) and all(
+            rank.state is RankState.OFFLOADED and rank.answered_sequence == offload for rank in ranks.working
+        )
+
+    ranks = _wait(node, block, state, deadline, "offload", all_offloaded)
+    steps = {rank.steps_done for rank in ranks.working}
+    if steps != {target}:
+        # Cannot happen by the protocol; a script that steps from two threads can do it.
+        raise AgentError(
+            ErrorKind.NOT_COOPERATIVE,
+            f"job {state.job_id}: ranks stopped at steps {sorted(steps)}, not all at {target}",
+        )
+    return ranks
+
+
+def _wait(
+    node: Node,
+    block: ControlBlock,
+    state: JobState,
+    deadline: Deadline,
+    what: str,
+    done: Callable[[Ranks], bool],
+) -> Ranks:
+    """The job's sessions once they are done with `what`. Raises AgentError: `deadline`, with what is then
+    still missing, and not_cooperative where sessions have ended."""
+    poll = Poll(deadline, longest_seconds=0.01)
+    while not done(ranks := node.ranks(block, state, PATIENCE_SECONDS)):
+        _check_sessions(ranks, False, state.job_id)
+        if not poll.wait():
+            late = _laggards(node, ranks, state.target_step, what)
+            raise AgentError(ErrorKind.DEADLINE, f"job {state.job_id}: {late}")
+    return ranks
+
+
+def _release_context(
+    node: Node, block: ControlBlock, state: JobState, ranks: Ranks, deadline: Deadline
+) -> JobState:
+    """Take the CUDA context of a single offloaded process off the GPU too, where the driver can.
+
+    Failing is no error: the context stays, and counts as what is left. A rank of several has live
+    communicators, which the driver does not checkpoint: an attempt may ruin the process.
+    """
+    if not node.can.checkpoint or any(rank.world_size > 1 for rank in ranks.live):
+        return state
+    try:
+        occupancy = node.look(deadline.at_most(NVML_SECONDS))
+    except NvmlUnavailable:
+        return state  # the check that follows finds the same, and says so
+    pids = {holder.pid for holder in occupancy.of_job(state.job_id)}
+    if len(pids) != 1 or not pids <= ranks.pids or len(ranks.live) != 1:
+        return state
+    process = ranks.live[0].process
+    try:
+        return driver_verbs.driver_suspend(node, block, state, process, occupancy, 5.0, deadline)
+    except AgentError as error:
+        log.warning("job %d keeps its CUDA context: %s", state.job_id, error)
+        return node.state(block)
+
+
+def _verify_gone(node: Node, state: JobState, ranks: Ranks, limit_bytes: int) -> dict[int, int]:
+    """As the node's, and an error names what the sessions report: the rest is of contexts, or of NCCL."""
+    try:
+        return node.verify_gone(state, limit_bytes)
+    except AgentError as error:
+        known = [f"{rank.left_bytes >> 20} MiB by rank {rank.rank}" for rank in ranks.live if rank.left_bytes]
+        if not known:
+            raise
+        message = f"{error.message}; reported by its sessions: {', '.join(known[:4])}"
+        raise AgentError(error.kind, message) from error
+
+
+def _laggards(node: Node, ranks: Ranks, target: int, what: str = "pause") -> str:
+    """Which ranks have not done what was asked, and what can be seen of the reason."""
+    if what == "measure":
+        return "its sessions did not say how much host memory they need"
+    done = RankState.BLOCKED if what == "pause" else RankState.OFFLOADED
+    texts = []
+    for rank in ranks.live:
+        if rank.state is done and (what != "pause" or rank.steps_done == target):
+            continue
+        halted = node.processes.halted(rank.process.pid)
+        texts.append(
+            f"rank {rank.rank} is {rank.state.value} at step {rank.steps_done}"
+            + (f" (its process is {halted})" if halted else "")
+        )
+    wanted = f"did not reach step {target}" if what == "pause" else "did not offload"
+    return f"{', '.join(texts[:4]) or 'a rank'} {wanted}"
 
 
 def _host_bytes(ranks: Ranks, state: JobState) -> dict[int, int] | None:

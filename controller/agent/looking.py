@@ -9,12 +9,10 @@ import os
 import pwd
 import time
 from collections.abc import Mapping
-from functools import cached_property
 from pathlib import Path
 
 from checkpointing.cuda_driver import Capabilities
 from controller import __version__
-from controller.agent import rank_room
 from controller.agent.control_block import JobState
 from controller.agent.deadline import Deadline
 from controller.agent.gpus import NvmlUnavailable, Reading
@@ -28,122 +26,113 @@ from controller.nodes.protocol import MAX_BYTES, AgentError, NodePhase
 log = logging.getLogger(__name__)
 
 
-class Looking:
-    """Verbs that change nothing."""
+def hello(node: Node, _args: protocol.HelloArgs, deadline: Deadline) -> protocol.HelloResult:
+    """Who and what this node is."""
+    try:
+        reading = node.reader.read(deadline.at_most(NVML_SECONDS))
+    except NvmlUnavailable as error:
+        log.warning("%s; try nvidia-smi", error)
+        reading = node.reader.last() or Reading("", ())
+    can = Capabilities.of_version(reading.driver_version)
+    return protocol.HelloResult(
+        protocol="gandiva-agent",
+        version=protocol.VERSION,
+        node=node.settings.node,
+        boot_id=_boot_id(),
+        driver_version=reading.driver_version[:80],
+        checkpoint_supported=can.checkpoint,
+        device_map_supported=can.device_map,
+        gpus=tuple(
+            protocol.GpuInfo(index=gpu.index, uuid=gpu.uuid, model=gpu.model, memory_bytes=gpu.memory_bytes)
+            for gpu in reading.gpus
+        ),
+        leader=node.leases.holder(),
+        software_version=__version__,
+        time=time.time(),
+        run_dir=str(node.settings.run_dir)[:400],
+        run_dir_filesystem=filesystem_of(node.settings.run_dir)[:40],
+        rank_files=node.rank_files[:200],
+        plugin_built_for=plugin_built_for()[:200],
+        keys_from_anywhere=_keys_from_anywhere(),
+    )
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
 
-    @cached_property
-    def _rank_files(self) -> str:
-        """Found out by mounting something: once for each agent, however often it is asked who leads."""
-        return rank_room.examine(self._node.settings.run_dir)[:200]
+def observe(node: Node, _args: protocol.NoArgs, deadline: Deadline) -> protocol.ObserveResult:
+    """Everything the node knows now. GPUs that could not be read come as not healthy."""
+    occupancy: Occupancy | None = None
+    try:
+        occupancy = node.look(deadline.at_most(NVML_SECONDS))
+        reading: Reading = occupancy.reading
+    except NvmlUnavailable as error:
+        log.warning("%s; its GPUs are given to no job until they can be read: try nvidia-smi", error)
+        reading = node.reader.last() or Reading("", ())
+    states: dict[int, JobState] = {}
+    present = node.blocks.job_ids()
+    node.owners.sweep(present)
+    for job_id in present[: protocol.MAX_JOBS]:
+        # A job that ends meanwhile takes its block with it.
+        with contextlib.suppress(AgentError):
+            states[job_id] = node.state(node.blocks.block(job_id))
+    return protocol.ObserveResult(
+        time=time.time(),
+        gpus=tuple(
+            protocol.GpuSample(
+                index=gpu.index,
+                uuid=gpu.uuid,
+                model=gpu.model,
+                memory_bytes=gpu.memory_bytes,
+                healthy=gpu.healthy,
+                memory_used_bytes=gpu.memory_used_bytes,
+                utilization_fraction=gpu.utilization_fraction,
+                processes=tuple(
+                    protocol.GpuProcess(
+                        pid=holder.pid,
+                        job_id=None if holder.job_id is None else protocol.JobId(holder.job_id),
+                        uid=holder.uid,
+                        memory_bytes=holder.memory_bytes,
+                    )
+                    for holder in (occupancy.on(gpu.index) if occupancy is not None else ())
+                ),
+            )
+            for gpu in reading.gpus
+        ),
+        jobs=tuple(_job_info(node, state, states, occupancy) for state in states.values()),
+    )
 
-    def hello(self, _args: protocol.HelloArgs, deadline: Deadline) -> protocol.HelloResult:
-        """Who and what this node is."""
-        try:
-            reading = self._node.reader.read(deadline.at_most(NVML_SECONDS))
-        except NvmlUnavailable as error:
-            log.warning("%s; try nvidia-smi", error)
-            reading = self._node.reader.last() or Reading("", ())
-        can = Capabilities.of_version(reading.driver_version)
-        return protocol.HelloResult(
-            protocol="gandiva-agent",
-            version=protocol.VERSION,
-            node=self._node.settings.node,
-            boot_id=_boot_id(),
-            driver_version=reading.driver_version[:80],
-            checkpoint_supported=can.checkpoint,
-            device_map_supported=can.device_map,
-            gpus=tuple(
-                protocol.GpuInfo(
-                    index=gpu.index, uuid=gpu.uuid, model=gpu.model, memory_bytes=gpu.memory_bytes
-                )
-                for gpu in reading.gpus
-            ),
-            leader=self._node.leases.holder(),
-            software_version=__version__,
-            time=time.time(),
-            run_dir=str(self._node.settings.run_dir)[:400],
-            run_dir_filesystem=filesystem_of(self._node.settings.run_dir)[:40],
-            rank_files=self._rank_files,
-            plugin_built_for=plugin_built_for()[:200],
-            keys_from_anywhere=_keys_from_anywhere(),
-        )
 
-    def observe(self, _args: protocol.NoArgs, deadline: Deadline) -> protocol.ObserveResult:
-        """Everything the node knows now. GPUs that could not be read come as not healthy."""
-        occupancy: Occupancy | None = None
-        try:
-            occupancy = self._node.look(deadline.at_most(NVML_SECONDS))
-            reading: Reading = occupancy.reading
-        except NvmlUnavailable as error:
-            log.warning("%s; its GPUs are given to no job until they can be read: try nvidia-smi", error)
-            reading = self._node.reader.last() or Reading("", ())
-        states: dict[int, JobState] = {}
-        present = self._node.blocks.job_ids()
-        self._node.owners.sweep(present)
-        for job_id in present[: protocol.MAX_JOBS]:
-            # A job that ends meanwhile takes its block with it.
-            with contextlib.suppress(AgentError):
-                states[job_id] = self._node.state(self._node.blocks.block(job_id))
-        return protocol.ObserveResult(
-            time=time.time(),
-            gpus=tuple(
-                protocol.GpuSample(
-                    index=gpu.index,
-                    uuid=gpu.uuid,
-                    model=gpu.model,
-                    memory_bytes=gpu.memory_bytes,
-                    healthy=gpu.healthy,
-                    memory_used_bytes=gpu.memory_used_bytes,
-                    utilization_fraction=gpu.utilization_fraction,
-                    processes=tuple(
-                        protocol.GpuProcess(
-                            pid=holder.pid,
-                            job_id=None if holder.job_id is None else protocol.JobId(holder.job_id),
-                            uid=holder.uid,
-                            memory_bytes=holder.memory_bytes,
-                        )
-                        for holder in (occupancy.on(gpu.index) if occupancy is not None else ())
-                    ),
-                )
-                for gpu in reading.gpus
-            ),
-            jobs=tuple(self._job_info(state, states, occupancy) for state in states.values()),
-        )
+def living(node: Node, args: protocol.JobArgs, _deadline: Deadline) -> protocol.Living:
+    """What of a job lives here, whether or not it has a control block."""
+    return protocol.Living(processes=node.processes.living(args.job_id), booted_at=_booted_at())
 
-    def living(self, args: protocol.JobArgs, _deadline: Deadline) -> protocol.Living:
-        """What of a job lives here, whether or not it has a control block."""
-        return protocol.Living(processes=self._node.processes.living(args.job_id), booted_at=_booted_at())
 
-    def _job_info(
-        self, state: JobState, states: Mapping[int, JobState], occupancy: Occupancy | None
-    ) -> protocol.NodeJob:
-        ranks = self._node.ranks(self._node.blocks.block(state.job_id), state)
-        held = {} if occupancy is None else occupancy.bytes_by_gpu(state.job_id)
-        yielded = state.phase is NodePhase.YIELDED
-        if yielded and occupancy is not None:
-            left_bytes = sum(held.values())
-        else:
-            left_bytes = state.left_bytes if yielded else 0
-        return protocol.NodeJob(
-            job_id=protocol.JobId(state.job_id),
-            phase=state.phase,
-            gpus=state.gpus or tuple(sorted(held)),
-            ranks=ranks.live,
-            left_bytes=left_bytes,
-            trespasses=() if occupancy is None else _trespasses(state, states, occupancy),
-            movable=state.movable if yielded else self._looks_movable(state, ranks, occupancy),
-            error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],
-        )
+def _job_info(
+    node: Node, state: JobState, states: Mapping[int, JobState], occupancy: Occupancy | None
+) -> protocol.NodeJob:
+    ranks = node.ranks(node.blocks.block(state.job_id), state)
+    held = {} if occupancy is None else occupancy.bytes_by_gpu(state.job_id)
+    yielded = state.phase is NodePhase.YIELDED
+    if yielded and occupancy is not None:
+        left_bytes = sum(held.values())
+    else:
+        left_bytes = state.left_bytes if yielded else 0
+    return protocol.NodeJob(
+        job_id=protocol.JobId(state.job_id),
+        phase=state.phase,
+        gpus=state.gpus or tuple(sorted(held)),
+        ranks=ranks.live,
+        left_bytes=left_bytes,
+        trespasses=() if occupancy is None else _trespasses(state, states, occupancy),
+        movable=state.movable if yielded else _looks_movable(node, state, ranks, occupancy),
+        error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],
+    )
 
-    def _looks_movable(self, state: JobState, ranks: Ranks, occupancy: Occupancy | None) -> bool:
-        """Whether a running job could probably come back on other GPUs; certain once it has yielded."""
-        if ranks.live and all(rank.releases_context for rank in ranks.live):
-            return True
-        pids = {holder.pid for holder in occupancy.of_job(state.job_id)} if occupancy is not None else set()
-        return self._node.can_move(state) and len(pids) == 1 and len(ranks.live) <= 1
+
+def _looks_movable(node: Node, state: JobState, ranks: Ranks, occupancy: Occupancy | None) -> bool:
+    """Whether a running job could probably come back on other GPUs; certain once it has yielded."""
+    if ranks.live and all(rank.releases_context for rank in ranks.live):
+        return True
+    pids = {holder.pid for holder in occupancy.of_job(state.job_id)} if occupancy is not None else set()
+    return node.can_move(state) and len(pids) == 1 and len(ranks.live) <= 1
 
 
 def _trespasses(state: JobState, states: Mapping[int, JobState], occupancy: Occupancy) -> tuple[int, ...]:

@@ -8,11 +8,12 @@ import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from checkpointing.cuda_driver import Capabilities
 from checkpointing.driver_process import DriverProcesses
-from controller.agent import rank_files
+from controller.agent import rank_files, rank_room
 from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
 from controller.agent.deadline import Deadline, Poll, wait_for_lock
 from controller.agent.gpus import GpuReader, NvmlUnavailable, describe
@@ -92,6 +93,11 @@ class Node:
 
     def look(self, deadline: Deadline) -> Occupancy:
         return survey(self.reader, self.processes, deadline)
+
+    @cached_property
+    def rank_files(self) -> str:
+        """What `rank_room.examine` says. It mounts something: asked once for each agent."""
+        return rank_room.examine(self.settings.run_dir)
 
     def driver_version(self) -> str:
         reading = self.reader.last()

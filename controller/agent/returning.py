@@ -25,250 +25,256 @@ HALTED_SECONDS = 2.0
 """Slurm's resume reaches the processes within 22 ms. What is still frozen after so long stays frozen."""
 
 
-class Returning:
-    """Verbs that put state back onto GPUs."""
-
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def resume(self, args: protocol.ResumeArgs, deadline: Deadline) -> None:
-        """Put the job's state back onto `gpus` and let it go on; also the undo of everything above."""
-        deadline = deadline.at_most(args.deadline_seconds)
-        with self._node.job(args.job_id, deadline) as (block, state):
-            binding = args.binding or state.binding or args.gpus
-            moved = bool(state.gpus) and set(args.gpus) != set(state.gpus)
-            if moved:
-                self._check_movable(state, args)
-            off = [process for process in state.checkpointed if self._alive(process)]
-            with self._node.claiming(args.gpus, deadline):
-                # A job that has not finished leaving still has its GPUs: to undo that nothing need be free.
-                # Notes without a GPU were lost: they do not tell whether their job had finished leaving.
-                has_none = state.phase is NodePhase.YIELDED or not state.gpus
-                beside = set(args.beside)
-                if not has_none and not moved:
-                    beside |= self._node.beside(state)
-                if has_none or off or moved:
-                    needed = self._memory_needed(state, off, args.gpus)
-                    self._node.require_free(args.gpus, args.job_id, deadline, beside, needed)
-                self.let_run(state)
-                self._wait_thawed(block, state, off, deadline)
-                # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
-                if has_none:
-                    state = block.change(
-                        state,
-                        phase=NodePhase.PAUSING,
-                        off=False,
-                        gpus=args.gpus,
-                        binding=binding,
-                        beside=tuple(sorted(beside)),
-                        error="",
-                    )
-            try:
-                self._restore(off, args.gpus, binding, args.job_id, deadline)
-            except AgentError as error:
-                if error.kind is ErrorKind.UNSUPPORTED and self._is_gone(state):
-                    raise self._stays_off(block, state, off, args, error) from error
-                if error.kind in (ErrorKind.DRIVER, ErrorKind.UNSUPPORTED):
-                    block.change(state, phase=NodePhase.FAILED, off=False, error=error.message)
-                    raise AgentError(ErrorKind.DRIVER, error.message) from error
-                raise
-            block.write_visible(args.gpus, binding)
-            sequence = block.write_command(Verb.RUN, 0)
-            state = block.change(
-                state,
-                phase=NodePhase.RUNNING,
-                gpus=args.gpus,
-                binding=binding,
-                beside=tuple(sorted(beside)),
-                checkpointed=(),
-                mapped=state.mapped or any(set(process.gpus) != set(args.gpus) for process in off),
-                empty=False,
-                off=False,
-                stopped=False,
-                left_bytes=0,
-                target_step=0,
-                error="",
-            )
-            self._node.owners.claim(self._node.uuids(args.gpus), args.job_id, state.uid)
-            self._wait_running(block, state, sequence, deadline)
-
-    def _is_gone(self, state: JobState) -> bool:
-        """Whether NVML, too, sees nothing of the job beyond what it may keep."""
-        try:
-            self._node.verify_gone(state, state.residual_bytes)
-        except AgentError:
-            return False
-        return True
-
-    @staticmethod
-    def _stays_off(
-        block: ControlBlock,
-        state: JobState,
-        off: Sequence[CheckpointedProcess],
-        args: protocol.ResumeArgs,
-        error: AgentError,
-    ) -> AgentError:
-        """The driver refused to move the job, which is off its GPUs as before: its old ones are its place."""
-        old = off[0].gpus
-        message = (
-            f"job {state.job_id} cannot move from {describe(old)} to {describe(args.gpus)}: {error.message};"
-            f" it goes on on {describe(old)}"
-        )
-        log.warning("job %d: %s", state.job_id, error.message)
-        block.change(state, phase=NodePhase.YIELDED, gpus=old, movable=False, map_refused=True, error=message)
-        return AgentError(ErrorKind.UNSUPPORTED, message)
-
-    def _wait_thawed(
-        self, block: ControlBlock, state: JobState, off: Sequence[CheckpointedProcess], deadline: Deadline
-    ) -> None:
-        """Raises AgentError `halted`, before anything is touched, when Slurm has not let the job run."""
-        poll = Poll(deadline.at_most(HALTED_SECONDS), longest_seconds=0.05)
-        known = [p.pid for p in off] + [rank.process.pid for rank in self._node.ranks(block, state).live]
-        processes = self._node.processes
-        while True:
-            pids = known or [process.pid for process in processes.of_job(state.job_id)]
-            if not any(processes.halted(pid) for pid in pids):
-                return
-            if not poll.wait():
-                break
-        every = [(p.pid, processes.halted(p.pid)) for p in processes.of_job(state.job_id)]
-        if every and all(how for _, how in every):
-            pid, how = every[0]
-            raise AgentError(
-                ErrorKind.HALTED,
-                f"process {pid} is {how}, and so are all of job {state.job_id}: resume it in Slurm first",
-            )
-
-    def let_run(self, state: JobState) -> None:
-        """Undo a stop of our own; one by the user or by Slurm is theirs to undo."""
-        if state.stopped:
-            self._node.processes.send(self._node.processes.of_job(state.job_id), signal.SIGCONT)
-
-    def _check_movable(self, state: JobState, args: protocol.ResumeArgs) -> None:
-        problem = ""
-        if len(args.gpus) != len(state.gpus):
-            problem = f"it has {len(state.gpus)} GPUs, not {len(args.gpus)}"
-        elif not self._node.processes.of_job(state.job_id):
-            return  # not started yet: it will find the new `visible`
-        elif state.phase is not NodePhase.YIELDED and not (
-            state.phase is NodePhase.PAUSING and state.checkpointed
-        ):
-            problem = f"it is {state.phase.value} there"
-        elif state.map_refused:
-            problem = "the driver has refused that before"
-        elif not state.movable:
-            problem = "part of it stays on its old GPUs, or the driver is older than 580"
-        if problem:
-            raise AgentError(
-                ErrorKind.UNSUPPORTED,
-                f"job {state.job_id} cannot move from {describe(state.gpus)} to {describe(args.gpus)}:"
-                f" {problem}",
-            )
-
-    def _restore(
-        self,
-        off: Sequence[CheckpointedProcess],
-        gpus: Sequence[int],
-        binding: Sequence[int],
-        job_id: int,
-        deadline: Deadline,
-    ) -> None:
-        if not off:
-            return
-        transparent.wait_until_runnable(
-            [process.pid for process in off], self._node.processes, job_id, deadline, "restore"
-        )
-        for process in off:
-            maps = [] if set(process.gpus) == set(gpus) else self._gpu_maps(process.gpus, gpus, binding)
-            transparent.bring_back(self._node.driver, process, job_id, maps, deadline)
-
-    def _gpu_maps(
-        self, old: Sequence[int], new: Sequence[int], binding: Sequence[int]
-    ) -> list[dict[str, str]]:
-        """Maps to offer to the driver: of all GPUs in the binding (all that the process can open where
-        devices are constrained), else of all GPUs of the node."""
-        reading = self._node.reader.last()
-        uuids = {gpu.index: gpu.uuid for gpu in reading.gpus} if reading is not None else {}
-        maps = []
-        for among in (sorted({*binding, *old, *new}), sorted(uuids)):
-            if set(among) >= {*old, *new} and set(among) <= set(uuids):
-                moves = transparent.permutation(sorted(old), sorted(new), among)
-                candidate = {uuids[source]: uuids[target] for source, target in moves.items()}
-                if candidate not in maps:
-                    maps.append(candidate)
-        return maps
-
-    def _wait_running(self, block: ControlBlock, state: JobState, sequence: int, deadline: Deadline) -> None:
-        poll = Poll(deadline.at_least(1.0), longest_seconds=0.01)
-        while True:
-            ranks = self._node.ranks(block, state)
-            waiting = []
-            for rank in ranks.live:
-                if rank.state is RankState.FAILED and rank.answered_sequence == sequence:
-                    message = f"rank {rank.rank} of job {state.job_id} cannot restore: {rank.error}"
-                    block.change(state, phase=NodePhase.FAILED, error=message)
-                    raise AgentError(ErrorKind.DRIVER, message)
-                # FAILED under an older command: it could not leave the GPU, and trains on.
-                if rank.state in (RankState.BLOCKED, RankState.OFFLOADED, RankState.RESTORING):
-                    waiting.append(rank)
-            if not waiting:
-                return
-            if not poll.wait():
-                halted = self._node.processes.halted(waiting[0].process.pid)
-                why = f"its process is {halted}" if halted else "it has not answered"
-                raise AgentError(
-                    ErrorKind.DEADLINE,
-                    f"rank {waiting[0].rank} of job {state.job_id} is still {waiting[0].state.value}: {why}",
+def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
+    """Put the job's state back onto `gpus` and let it go on; also the undo of everything above."""
+    deadline = deadline.at_most(args.deadline_seconds)
+    with node.job(args.job_id, deadline) as (block, state):
+        binding = args.binding or state.binding or args.gpus
+        moved = bool(state.gpus) and set(args.gpus) != set(state.gpus)
+        if moved:
+            _check_movable(node, state, args)
+        off = [process for process in state.checkpointed if _alive(node, process)]
+        with node.claiming(args.gpus, deadline):
+            # A job that has not finished leaving still has its GPUs: to undo that nothing need be free.
+            # Notes without a GPU were lost: they do not tell whether their job had finished leaving.
+            has_none = state.phase is NodePhase.YIELDED or not state.gpus
+            beside = set(args.beside)
+            if not has_none and not moved:
+                beside |= node.beside(state)
+            if has_none or off or moved:
+                needed = _memory_needed(node, state, off, args.gpus)
+                node.require_free(args.gpus, args.job_id, deadline, beside, needed)
+            let_run(node, state)
+            _wait_thawed(node, block, state, off, deadline)
+            # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
+            if has_none:
+                state = block.change(
+                    state,
+                    phase=NodePhase.PAUSING,
+                    off=False,
+                    gpus=args.gpus,
+                    binding=binding,
+                    beside=tuple(sorted(beside)),
+                    error="",
                 )
-
-    def undo(self, block: ControlBlock, state: JobState) -> None:
-        """Let the job go on where it is. It still has its GPUs, so this needs no deadline, and no check but
-        for the memory that a job beside it may have taken."""
-        phase, error = NodePhase.RUNNING, ""
-        off = [process for process in state.checkpointed if self._alive(process)]
         try:
-            if off and self._node.beside(state):
-                needed = self._memory_needed(state, off, state.gpus)
-                self._node.require_memory(state.job_id, needed)
-            self._restore(off, state.gpus, state.binding, state.job_id, Deadline(transparent.UNLOCK_SECONDS))
-        except AgentError as failure:
-            phase, error = NodePhase.FAILED, failure.message
-            log.error(
-                "job %d: cannot be put back to work: %s; the controller tries again",
-                state.job_id,
-                failure.message,
-            )
-        block.write_command(Verb.RUN, 0)
-        with contextlib.suppress(AgentError):
-            block.change(
-                state,
-                phase=phase,
-                error=error,
-                target_step=0,
-                off=False,
-                checkpointed=() if phase is NodePhase.RUNNING else state.checkpointed,
-            )
+            _restore(node, off, args.gpus, binding, args.job_id, deadline)
+        except AgentError as error:
+            if error.kind is ErrorKind.UNSUPPORTED and _is_gone(node, state):
+                raise _stays_off(block, state, off, args, error) from error
+            if error.kind in (ErrorKind.DRIVER, ErrorKind.UNSUPPORTED):
+                block.change(state, phase=NodePhase.FAILED, off=False, error=error.message)
+                raise AgentError(ErrorKind.DRIVER, error.message) from error
+            raise
+        block.write_visible(args.gpus, binding)
+        sequence = block.write_command(Verb.RUN, 0)
+        state = block.change(
+            state,
+            phase=NodePhase.RUNNING,
+            gpus=args.gpus,
+            binding=binding,
+            beside=tuple(sorted(beside)),
+            checkpointed=(),
+            mapped=state.mapped or any(set(process.gpus) != set(args.gpus) for process in off),
+            empty=False,
+            off=False,
+            stopped=False,
+            left_bytes=0,
+            target_step=0,
+            error="",
+        )
+        node.owners.claim(node.uuids(args.gpus), args.job_id, state.uid)
+        _wait_running(node, block, state, sequence, deadline)
 
-    def _is_off(self, process: CheckpointedProcess) -> bool:
-        """Whether its memory is in host memory now: one restored before we were killed is on its GPU."""
-        with contextlib.suppress(CudaError):
-            state = self._node.driver.state(process.pid, transparent.STATE_SECONDS)
-            return state is ProcessState.CHECKPOINTED
+
+def _is_gone(node: Node, state: JobState) -> bool:
+    """Whether NVML, too, sees nothing of the job beyond what it may keep."""
+    try:
+        node.verify_gone(state, state.residual_bytes)
+    except AgentError:
         return False
+    return True
 
-    def _alive(self, process: CheckpointedProcess) -> bool:
-        return self._node.processes.alive(ProcessId(process.pid, process.start_time_ticks))
 
-    def _memory_needed(
-        self, state: JobState, checkpointed: Sequence[CheckpointedProcess], gpus: Sequence[int]
-    ) -> dict[int, int]:
-        """Bytes that the job must find on each of these GPUs, with what it has left there: short of memory
-        the driver's restore kills it, and so does what a session may not get back."""
-        needed: dict[int, int] = {}
-        for process in filter(self._is_off, checkpointed):
-            for old, new in zip(sorted(process.gpus), sorted(gpus), strict=False):
-                needed[new] = needed.get(new, 0) + process.memory_bytes.get(old, 0)
-        if state.phase is NodePhase.YIELDED:
-            for old, new in zip(sorted(state.gpus), sorted(gpus), strict=False):
-                needed[new] = max(needed.get(new, 0), state.held_bytes.get(old, 0))
-        return needed
+def _stays_off(
+    block: ControlBlock,
+    state: JobState,
+    off: Sequence[CheckpointedProcess],
+    args: protocol.ResumeArgs,
+    error: AgentError,
+) -> AgentError:
+    """The driver refused to move the job, which is off its GPUs as before: its old ones are its place."""
+    old = off[0].gpus
+    message = (
+        f"job {state.job_id} cannot move from {describe(old)} to {describe(args.gpus)}: {error.message};"
+        f" it goes on on {describe(old)}"
+    )
+    log.warning("job %d: %s", state.job_id, error.message)
+    block.change(state, phase=NodePhase.YIELDED, gpus=old, movable=False, map_refused=True, error=message)
+    return AgentError(ErrorKind.UNSUPPORTED, message)
+
+
+def _wait_thawed(
+    node: Node, block: ControlBlock, state: JobState, off: Sequence[CheckpointedProcess], deadline: Deadline
+) -> None:
+    """Raises AgentError `halted`, before anything is touched, when Slurm has not let the job run."""
+    poll = Poll(deadline.at_most(HALTED_SECONDS), longest_seconds=0.05)
+    known = [p.pid for p in off] + [rank.process.pid for rank in node.ranks(block, state).live]
+    processes = node.processes
+    while True:
+        pids = known or [process.pid for process in processes.of_job(state.job_id)]
+        if not any(processes.halted(pid) for pid in pids):
+            return
+        if not poll.wait():
+            break
+    every = [(p.pid, processes.halted(p.pid)) for p in processes.of_job(state.job_id)]
+    if every and all(how for _, how in every):
+        pid, how = every[0]
+        raise AgentError(
+            ErrorKind.HALTED,
+            f"process {pid} is {how}, and so are all of job {state.job_id}: resume it in Slurm first",
+        )
+
+
+def let_run(node: Node, state: JobState) -> None:
+    """Undo a stop of our own; one by the user or by Slurm is theirs to undo."""
+    if state.stopped:
+        node.processes.send(node.processes.of_job(state.job_id), signal.SIGCONT)
+
+
+def _check_movable(node: Node, state: JobState, args: protocol.ResumeArgs) -> None:
+    problem = ""
+    if len(args.gpus) != len(state.gpus):
+        problem = f"it has {len(state.gpus)} GPUs, not {len(args.gpus)}"
+    elif not node.processes.of_job(state.job_id):
+        return  # not started yet: it will find the new `visible`
+    elif state.phase is not NodePhase.YIELDED and not (
+        state.phase is NodePhase.PAUSING and state.checkpointed
+    ):
+        problem = f"it is {state.phase.value} there"
+    elif state.map_refused:
+        problem = "the driver has refused that before"
+    elif not state.movable:
+        problem = "part of it stays on its old GPUs, or the driver is older than 580"
+    if problem:
+        raise AgentError(
+            ErrorKind.UNSUPPORTED,
+            f"job {state.job_id} cannot move from {describe(state.gpus)} to {describe(args.gpus)}: {problem}",
+        )
+
+
+def _restore(
+    node: Node,
+    off: Sequence[CheckpointedProcess],
+    gpus: Sequence[int],
+    binding: Sequence[int],
+    job_id: int,
+    deadline: Deadline,
+) -> None:
+    if not off:
+        return
+    transparent.wait_until_runnable(
+        [process.pid for process in off], node.processes, job_id, deadline, "restore"
+    )
+    for process in off:
+        maps = [] if set(process.gpus) == set(gpus) else _gpu_maps(node, process.gpus, gpus, binding)
+        transparent.bring_back(node.driver, process, job_id, maps, deadline)
+
+
+def _gpu_maps(
+    node: Node, old: Sequence[int], new: Sequence[int], binding: Sequence[int]
+) -> list[dict[str, str]]:
+    """Maps to offer to the driver: of all GPUs in the binding (all that the process can open where
+    devices are constrained), else of all GPUs of the node."""
+    reading = node.reader.last()
+    uuids = {gpu.index: gpu.uuid for gpu in reading.gpus} if reading is not None else {}
+    maps = []
+    for among in (sorted({*binding, *old, *new}), sorted(uuids)):
+        if set(among) >= {*old, *new} and set(among) <= set(uuids):
+            moves = transparent.permutation(sorted(old), sorted(new), among)
+            candidate = {uuids[source]: uuids[target] for source, target in moves.items()}
+            if candidate not in maps:
+                maps.append(candidate)
+    return maps
+
+
+def _wait_running(
+    node: Node, block: ControlBlock, state: JobState, sequence: int, deadline: Deadline
+) -> None:
+    poll = Poll(deadline.at_least(1.0), longest_seconds=0.01)
+    while True:
+        ranks = node.ranks(block, state)
+        waiting = []
+        for rank in ranks.live:
+            if rank.state is RankState.FAILED and rank.answered_sequence == sequence:
+                message = f"rank {rank.rank} of job {state.job_id} cannot restore: {rank.error}"
+                block.change(state, phase=NodePhase.FAILED, error=message)
+                raise AgentError(ErrorKind.DRIVER, message)
+            # FAILED under an older command: it could not leave the GPU, and trains on.
+            if rank.state in (RankState.BLOCKED, RankState.OFFLOADED, RankState.RESTORING):
+                waiting.append(rank)
+        if not waiting:
+            return
+        if not poll.wait():
+            halted = node.processes.halted(waiting[0].process.pid)
+            why = f"its process is {halted}" if halted else "it has not answered"
+            raise AgentError(
+                ErrorKind.DEADLINE,
+                f"rank {waiting[0].rank} of job {state.job_id} is still {waiting[0].state.value}: {why}",
+            )
+
+
+def undo(node: Node, block: ControlBlock, state: JobState) -> None:
+    """Let the job go on where it is. It still has its GPUs, so this needs no deadline, and no check but
+    for the memory that a job beside it may have taken."""
+    phase, error = NodePhase.RUNNING, ""
+    off = [process for process in state.checkpointed if _alive(node, process)]
+    try:
+        if off and node.beside(state):
+            needed = _memory_needed(node, state, off, state.gpus)
+            node.require_memory(state.job_id, needed)
+        _restore(node, off, state.gpus, state.binding, state.job_id, Deadline(transparent.UNLOCK_SECONDS))
+    except AgentError as failure:
+        phase, error = NodePhase.FAILED, failure.message
+        log.error(
+            "job %d: cannot be put back to work: %s; the controller tries again",
+            state.job_id,
+            failure.message,
+        )
+    block.write_command(Verb.RUN, 0)
+    with contextlib.suppress(AgentError):
+        block.change(
+            state,
+            phase=phase,
+            error=error,
+            target_step=0,
+            off=False,
+            checkpointed=() if phase is NodePhase.RUNNING else state.checkpointed,
+        )
+
+
+def _is_off(node: Node, process: CheckpointedProcess) -> bool:
+    """Whether its memory is in host memory now: one restored before we were killed is on its GPU."""
+    with contextlib.suppress(CudaError):
+        state = node.driver.state(process.pid, transparent.STATE_SECONDS)
+        return state is ProcessState.CHECKPOINTED
+    return False
+
+
+def _alive(node: Node, process: CheckpointedProcess) -> bool:
+    return node.processes.alive(ProcessId(process.pid, process.start_time_ticks))
+
+
+def _memory_needed(
+    node: Node, state: JobState, checkpointed: Sequence[CheckpointedProcess], gpus: Sequence[int]
+) -> dict[int, int]:
+    """Bytes that the job must find on each of these GPUs, with what it has left there: short of memory
+    the driver's restore kills it, and so does what a session may not get back."""
+    needed: dict[int, int] = {}
+    for process in (process for process in checkpointed if _is_off(node, process)):
+        for old, new in zip(sorted(process.gpus), sorted(gpus), strict=False):
+            needed[new] = needed.get(new, 0) + process.memory_bytes.get(old, 0)
+    if state.phase is NodePhase.YIELDED:
+        for old, new in zip(sorted(state.gpus), sorted(gpus), strict=False):
+            needed[new] = max(needed.get(new, 0), state.held_bytes.get(old, 0))
+    return needed

@@ -11,10 +11,10 @@ from unittest.mock import MagicMock
 import pytest
 
 from checkpointing.cuda_driver import ProcessState
+from controller.agent import returning
 from controller.agent.control_block import CheckpointedProcess, JobState
 from controller.agent.gpus import GpuReader, GpuReading, Reading
 from controller.agent.node import AgentSettings, Node
-from controller.agent.returning import Returning
 from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.protocol import ErrorKind, NodePhase
@@ -177,7 +177,7 @@ def test_a_suspend_that_fails_half_way_is_undone_where_there_is_memory(
         block.create(state.uid)
         block.save_state(state)
     block = node.blocks.block(7)
-    Returning(node).undo(block, node.state(block))
+    returning.undo(node, block, node.state(block))
     assert driver.restore.called == restored
     after = node.state(block)
     assert after.phase is (NodePhase.RUNNING if restored else NodePhase.FAILED)
