@@ -150,7 +150,7 @@ class Daemon:
             solver=solver,
             listen=lambda recorder: MeasuringRecorder(recorder, self._metrics),
             publish=self._publish,
-            report_problems=self._publisher.report,
+            report_conditions=self._publisher.report,
         )
         log.info(
             "gandiva %s leads: policy %s, adapter %s, API on %s",

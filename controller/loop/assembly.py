@@ -38,7 +38,7 @@ def make_controller(
     pace: PaceSettings | None = None,
     listen: Callable[[Recorder], Recorder] = lambda recorder: recorder,
     publish: Callable[[Turn], None] = lambda _turn: None,
-    report_problems: Callable[[tuple[str, ...]], None] = lambda _sentences: None,
+    report_conditions: Callable[[tuple[str, ...]], None] = lambda _sentences: None,
 ) -> Controller:
     """The controller, which has taken over what the journal knows.
 
@@ -48,7 +48,7 @@ def make_controller(
         pace: in place of the settings' own, such as a simulation's.
         listen: gets the recorder that writes to the journal, and returns the one that operations tell.
         publish: called after every turn.
-        report_problems: called with all sentences of what is wrong, whenever these change.
+        report_conditions: called with all sentences of what is wrong, whenever these change.
 
     Raises:
         SettingsError: the policy cannot be made from the settings.
@@ -73,7 +73,7 @@ def make_controller(
         solver=solver,
         priority_class=priority_class(settings.policy),
         publish=publish,
-        report_problems=report_problems,
+        report_conditions=report_conditions,
     )
     return Controller(parts, site, loop_settings(settings, pace))
 

@@ -25,10 +25,10 @@ from controller.loop.accounting import UPTIME_KEY, Accounting
 from controller.loop.asking import Asking
 from controller.loop.blocks import StaleBlocks
 from controller.loop.collecting import CollectedLater
+from controller.loop.conditions import Conditions, report_nodes
 from controller.loop.keeping import Keeping
 from controller.loop.memory import PolicyMemory
 from controller.loop.pacing import Pace, PaceSettings
-from controller.loop.problems import Problems, report_nodes
 from controller.loop.records import JobRecords
 from controller.loop.repairs import Repairs
 from controller.model import JobId, Memory, Plan, Snapshot, Solution, value
@@ -68,7 +68,7 @@ class Turn:
     reasons: Mapping[JobId, str]
     """Those of all jobs, as they are when they are read."""
     memory: Memory
-    """What the policy remembered before it decided."""
+    """What the policy remembered before it decided, to be read while the turn is published."""
     observe_seconds: float
     plan_seconds: float
 
@@ -88,7 +88,7 @@ class Parts:
     solver: SolverPort
     priority_class: Callable[[str], int] = lambda _qos: 0
     publish: Callable[[Turn], None] = lambda _turn: None
-    report_problems: Callable[[tuple[str, ...]], None] = lambda _all: None
+    report_conditions: Callable[[tuple[str, ...]], None] = lambda _all: None
 
 
 class Controller:
@@ -105,7 +105,7 @@ class Controller:
         self.executor = Executor(site, on_change=self.pace.poke)
         identities = Identities(journal, self._reused)
         self.observer = Observer(site.memory, parts.requests, identities, parts.priority_class)
-        self.problems = Problems(parts.recorder, parts.clock, parts.report_problems)
+        self.conditions = Conditions(parts.recorder, parts.clock, parts.report_conditions)
         self._journal, self._generation = journal, journal.generation
         self._asking = Asking(parts.cluster, parts.nodes)
         self._accounting = Accounting(site.memory, parts.recorder, parts.clock)
@@ -142,7 +142,7 @@ class Controller:
                 self._policy_memory.recall()
             except JournalError as error:
                 words = f"policy {name} begins with nothing remembered"
-                self.problems.begin("journal", f"{error}; {words}")
+                self.conditions.begin("journal", f"{error}; {words}")
         self._parts.policy_name, self._parts.policy = name, policy
         self.observer.resync()
         self.pace.poke()
@@ -157,12 +157,11 @@ class Controller:
         try:
             snapshot, answers = await self._observe()
         except ClusterError as error:
-            self.problems.begin("slurm", f"Slurm cannot be observed: {error}")
+            self.conditions.begin("slurm", f"Slurm cannot be observed: {error}")
             self._commit()
             return math.inf
-        self.problems.end("slurm")
+        self.conditions.end("slurm")
         observed = time.perf_counter()
-        before = self._policy_memory.memory
         plan = self._decide(snapshot)
         planned = time.perf_counter()
         actions = self._actions(snapshot, plan)
@@ -173,7 +172,7 @@ class Controller:
         for name, problem in plan.problems.items():
             self._parts.solver.submit(name, problem, self.pace.poke)
         self._blocks.clean(self.observer, self.executor.in_flight(), snapshot.time)
-        report_nodes(self.problems, self.observer, answers)
+        report_nodes(self.conditions, self.observer, answers)
         self._parts.publish(
             Turn(
                 snapshot,
@@ -181,11 +180,12 @@ class Controller:
                 tuple(actions),
                 dict(self.observer.nodes.samples),
                 self.reasons,
-                before,
+                self._policy_memory.memory,
                 observed - began,
                 planned - observed,
             )
         )
+        self._policy_memory.take(plan.memory)
         return min(plan.wake_at, self.observer.wake())
 
     async def _observe(self) -> tuple[Snapshot, Mapping[str, Sample]]:
@@ -210,9 +210,9 @@ class Controller:
         solved = self._parts.solver.take()
         for name, solution in solved.items():
             if solution.error:
-                self.problems.begin(f"solver {name}", f"problem {name} is not solved: {solution.error}")
+                self.conditions.begin(f"solver {name}", f"problem {name} is not solved: {solution.error}")
             else:
-                self.problems.end(f"solver {name}", "solves it again")
+                self.conditions.end(f"solver {name}", "solves it again")
         return solved
 
     def _reused(self, job_id: JobId, message: str) -> None:
@@ -227,10 +227,12 @@ class Controller:
             with CollectedLater():
                 plan = self._parts.policy.plan(snapshot, self._policy_memory.memory)
         except PolicyError as error:
-            self.problems.begin("policy", f"policy {self._parts.policy_name}: {error}; jobs stay as they are")
+            self.conditions.begin(
+                "policy", f"policy {self._parts.policy_name}: {error}; jobs stay as they are"
+            )
             self.observer.resync()
             return Plan({})
-        self.problems.end("policy", "decides again")
+        self.conditions.end("policy", "decides again")
         self.observer.expect(plan.targets.keys())
         self._keeping.take(plan.targets, snapshot.jobs)
         self.reasons.update(plan.reasons)
@@ -261,7 +263,7 @@ class Controller:
             self._policy_memory.write_anew()
             self._keeping.write_anew()
             self._records.write_anew(snapshot.time)
-        self._policy_memory.take(plan.memory)
+        self._policy_memory.save(plan.memory)
         self._keeping.save()
         self._records.follow(self.observer, snapshot.time)
         self._journal.heartbeat(snapshot.time)
@@ -272,12 +274,12 @@ class Controller:
             self._journal.commit()
         except JournalError as error:
             words = "the cluster is led on, and what should be written is kept in memory"
-            self.problems.begin("journal", f"{error}; {words}")
+            self.conditions.begin("journal", f"{error}; {words}")
         else:
-            self.problems.end("journal")
+            self.conditions.end("journal")
 
     def _act(self, actions: list[Action], snapshot: Snapshot) -> None:
         try:
             self.executor.apply(actions, snapshot)
         except JournalError as error:
-            self.problems.begin("journal", f"{error}; some actions have to wait for the next turn")
+            self.conditions.begin("journal", f"{error}; some actions have to wait for the next turn")

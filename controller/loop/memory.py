@@ -24,7 +24,7 @@ class PolicyMemory:
 
     @property
     def memory(self) -> Memory:
-        """All of it, as it is now: later changes make another one."""
+        """All of it, as it is until `take`."""
         return Memory(self._common, self._notes)
 
     def recall(self) -> None:
@@ -33,19 +33,21 @@ class PolicyMemory:
         notes = self._journal.notes(self._name)
         self._common, self._notes = common if isinstance(common, dict) else {}, notes
 
-    def take(self, changes: Memory) -> None:
-        """A plan's changes."""
+    def save(self, changes: Memory) -> None:
+        """Write a plan's changes."""
         if changes.common:
-            self._common = {**self._common, **changes.common}
-            self._journal.save_state(self._key, self._common)
-        if changes.jobs:
-            self._notes = dict(self._notes)
+            self._journal.save_state(self._key, {**self._common, **changes.common})
+        for job_id, note in changes.jobs.items():
+            self._journal.save_note(self._name, job_id, note)
+
+    def take(self, changes: Memory) -> None:
+        """Remember a plan's changes."""
+        self._common.update(changes.common)
         for job_id, note in changes.jobs.items():
             if note is None:
                 self._notes.pop(job_id, None)
             else:
                 self._notes[job_id] = note
-            self._journal.save_note(self._name, job_id, note)
 
     def write_anew(self) -> None:
         """All of it, into a new journal."""

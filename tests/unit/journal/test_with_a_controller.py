@@ -28,13 +28,13 @@ def test_jobs_take_turns_and_end_on_a_full_disk(tmp_path: Path) -> None:
         for number in range(100):
             world._journal.record_event(0.0, None, None, "pad", f"{number} " + "x" * 1900)
         await world.until_ended(jobs, 400)
-        (trouble,) = [text for text in controller.problems.sentences if "journal" in text]
+        (trouble,) = [text for text in controller.conditions.sentences if "journal" in text]
         assert "free space" in trouble and "the cluster is led on" in trouble
         suspends = [action for turn in world.turns for action in turn.actions if isinstance(action, Suspend)]
         assert len(suspends) >= 6
         connection.execute("PRAGMA max_page_count = 100000")
         await asyncio.sleep(3)
-        assert controller.problems.sentences == ()
+        assert controller.conditions.sentences == ()
         await world.stop()
 
     run_virtual(scenario())

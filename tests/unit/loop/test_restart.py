@@ -100,7 +100,7 @@ def test_an_action_that_cannot_begin_is_begun_later_though_nothing_else_happens(
         recorder.operation_begins = refuse  # type: ignore[method-assign, assignment]
         await asyncio.sleep(3.5)
         assert not world.cluster.jobs[job].held
-        assert any("wait for the next turn" in sentence for sentence in controller.problems.sentences)
+        assert any("wait for the next turn" in sentence for sentence in controller.conditions.sentences)
         await asyncio.sleep(3)
         await world.stop()
         actions = [d.action for d in JournalReader(world.journal_path).decisions(job)]
@@ -135,7 +135,7 @@ def test_a_job_with_the_id_of_another_one_is_a_new_job_from_the_next_look_on(
         users = [turn.snapshot.jobs[job].user for turn in world.turns if job in turn.snapshot.jobs]
         assert users == sorted(users), "first alice's, then bob's"
         assert set(users) == {"alice", "bob"}
-        assert controller.problems.sentences == ()
+        assert controller.conditions.sentences == ()
         await world.stop()
         (row,) = JournalReader(world.journal_path).jobs(JobFilter())
         assert row.record.user == "bob" and row.run_seconds == pytest.approx(5, abs=1)

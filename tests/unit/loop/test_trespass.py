@@ -69,7 +69,7 @@ def test_memory_of_a_suspended_job_holds_its_gpu_until_the_job_has_it_again(tmp_
         assert f"job {first} (user " in event.message
         trespass.jobs.clear()
         await asyncio.sleep(3 * SLICE_SECONDS)
-        assert not any("memory on" in sentence for sentence in controller.problems.sentences)
+        assert not any("memory on" in sentence for sentence in controller.conditions.sentences)
         assert world.worked_seconds(third) > 0
         await world.stop()
         world.check()
@@ -100,7 +100,7 @@ def test_memory_of_a_job_on_a_gpu_that_slurm_gave_to_others_keeps_everybody_off_
         await asyncio.sleep(SLICE_SECONDS)
         assert any(
             f"job {first} (user " in trouble and f"n1:{other}" in trouble
-            for trouble in controller.problems.sentences
+            for trouble in controller.conditions.sentences
         )
         assert all(g.ordinal != other for g in world.cluster.jobs[second].binding)
         await world.stop()

@@ -96,10 +96,10 @@ def test_a_node_that_is_taken_out_of_slurm_is_no_trouble_any_more(tmp_path: Path
         world.nodes.unreachable.add("n2")
         controller = world.start()
         await asyncio.sleep(3)
-        assert len(controller.problems.sentences) == 1 and "n2" in controller.problems.sentences[0]
+        assert len(controller.conditions.sentences) == 1 and "n2" in controller.conditions.sentences[0]
         del world.cluster.nodes["n2"]
         await asyncio.sleep(3)
-        assert not controller.problems.sentences
+        assert not controller.conditions.sentences
         await world.stop()
 
     run(scenario)

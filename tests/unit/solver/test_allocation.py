@@ -226,7 +226,7 @@ def test_a_problem_without_a_solution_is_an_answer_too(tmp_path: Path) -> None:
         await asyncio.sleep(5)
         assert [solution.status for solution in solutions(world)] == [SolutionStatus.INFEASIBLE]
         assert world.state(job) is JobState.PENDING
-        assert world.controller is not None and world.controller.problems.sentences == ()
+        assert world.controller is not None and world.controller.conditions.sentences == ()
         await world.stop()
 
     run_virtual(scenario(), start=1_000_000.0)

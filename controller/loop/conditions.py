@@ -16,7 +16,7 @@ from controller.observe.observer import Observer
 log = logging.getLogger(__name__)
 
 
-class Problems:
+class Conditions:
     """Sentences by what they are about, such as `slurm`, `journal`, `node n1`, `gpu n1:0`."""
 
     def __init__(self, recorder: Recorder, clock: Clock, report: Callable[[tuple[str, ...]], None]) -> None:
@@ -58,28 +58,28 @@ class Problems:
                 self.end(f"{kind} {name}", why)
 
 
-def report_nodes(problems: Problems, observer: Observer, answers: Mapping[str, Sample]) -> None:
+def report_nodes(conditions: Conditions, observer: Observer, answers: Mapping[str, Sample]) -> None:
     """Nodes that do not answer, and GPUs that jobs keep from others. `answers`: those of this turn."""
     nodes = observer.slurm.nodes
     for name, answer in answers.items():
         if not isinstance(answer, NodeError):
-            problems.end(f"node {name}")
+            conditions.end(f"node {name}")
         elif name in nodes:
-            problems.begin(f"node {name}", str(answer))
-    problems.only("node", nodes.keys(), "is not in Slurm any more")
+            conditions.begin(f"node {name}", str(answer))
+    conditions.only("node", nodes.keys(), "is not in Slurm any more")
     found: set[str] = set()
     for name, by_index in observer.trespassers.items():
         for index, job_id in by_index.items():
             job = observer.slurm.jobs.get(job_id)
             found.add(f"{name}:{index}")
-            problems.begin(
+            conditions.begin(
                 f"gpu {name}:{index}",
                 f"job {job_id} (user {'unknown' if job is None else job.user}) has memory on {name}:{index},"
                 " which it should have left: no other job gets that GPU before the memory is gone; if it"
                 " stays, cancel the job",
                 job_id,
             )
-    problems.only("gpu", found, "has no memory of jobs any more that should have left it")
+    conditions.only("gpu", found, "has no memory of jobs any more that should have left it")
 
 
 def _fields(where: str) -> dict[str, str]:
