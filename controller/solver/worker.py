@@ -28,7 +28,3 @@ def main() -> None:
         answers.write(framed(answer(request)))
         answers.flush()
         signal.alarm(0)
-
-
-if __name__ == "__main__":
-    main()

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,9 +22,11 @@ START_SECONDS = 30.0
 RETRY_SECONDS = 5.0
 """After a process that died, hung or sent nonsense the next one is not started before this."""
 REAP_SECONDS = 1.0
-COMMAND = (sys.executable, "-m", "controller.solver.worker")
 
-_ROOT = Path(__file__).resolve().parents[2]
+_ROOT = str(Path(__file__).resolve().parents[2])
+_PROGRAM = f"import sys; sys.path.insert(0, {_ROOT!r}); from controller.solver import worker; worker.main()"
+COMMAND = (sys.executable, "-I", "-c", _PROGRAM)
+"""Isolated: neither PYTHONPATH nor the working directory says which modules the process loads."""
 
 
 class WorkerSolver:
@@ -91,12 +92,10 @@ class WorkerSolver:
 
     async def _start(self) -> asyncio.subprocess.Process:
         await asyncio.sleep(max(0.0, self._start_at - time.monotonic()))
-        path = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
         self._process = await asyncio.create_subprocess_exec(
             *self._command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
             start_new_session=True,  # Ctrl-C in the controller's terminal is not for it.
         )
         return self._process

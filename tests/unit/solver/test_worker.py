@@ -174,6 +174,17 @@ async def test_close_ends_the_process_and_what_is_under_way() -> None:
         assert solver.take() == {}
 
 
+async def test_the_process_loads_no_modules_from_its_surroundings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("controller", "numpy", "clarabel"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit(9)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    async with using() as solver:
+        assert (await solve(solver, allocation())).error == ""
+
+
 async def test_the_process_ends_with_its_controller() -> None:
     """Also with one that was killed: its end of the pipe is closed then."""
     process = await asyncio.create_subprocess_exec(
