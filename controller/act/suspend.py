@@ -196,5 +196,5 @@ def _way_out(site: Site, job: Job, tries: int) -> Unsuspendable:
     """What the site does with a job whose suspend has failed so many times in a row. A user who has refused
     that the job moves has refused that it is requeued."""
     settings = site.settings
-    refused = settings.unsuspendable is Unsuspendable.REQUEUE and job.request.may_migrate is False
+    refused = settings.unsuspendable is Unsuspendable.REQUEUE and not job.request.may_migrate
     return Unsuspendable.KEEP if refused or tries < settings.unsuspendable_tries else settings.unsuspendable

@@ -57,8 +57,7 @@ def make_controller(
     recorder = listen(JournalRecorder(journal))
     requests = RequestReader(
         lambda job_id, message: recorder.event("invalid-request", message, clock.now(), job_id),
-        settings.requests.weight,
-        settings.requests.weight_limits,
+        settings.requests,
     )
     site = Site(cluster, nodes, clock, Memory(), recorder, executor_settings(settings))
     parts = Parts(
@@ -83,7 +82,7 @@ def use_settings(controller: Controller, settings: Settings, policy: Policy) -> 
     controller.settings = loop_settings(settings)
     controller.executor.site.settings = executor_settings(settings)
     controller.observer.priority_class = priority_class(settings.policy)
-    controller.requests.use(settings.requests.weight, settings.requests.weight_limits)
+    controller.requests.use(settings.requests)
     controller.use(settings.policy.name, policy)
 
 

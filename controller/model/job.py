@@ -87,7 +87,8 @@ class Size:
 
 @value(kw_only=True)
 class Request:
-    """What a user asked for with `--gandiva…` flags. None means: not said, the site's default counts."""
+    """What counts of what a user asked for with `--gandiva…` flags: the site's defaults are in it, and its
+    limit of the weight. `suspend` is None where the user did not say."""
 
     size: Size
     nodes: int | None = 1
@@ -100,8 +101,8 @@ class Request:
     """Whose limit that is: `account NAME`, `qos NAME` or `site`."""
     gpu_types: tuple[str, ...] = ()
     model: str | None = None
-    may_pack: bool | None = None
-    may_migrate: bool | None = None
+    may_pack: bool = False
+    may_migrate: bool = True
     suspend: SuspendMethod | None = None
     nodelist: tuple[str, ...] = ()
     """The nodes the user insists on (`--nodelist`)."""

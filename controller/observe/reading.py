@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from controller.model import JobId, Request
-from controller.model.weights import WeightLimits
 from controller.observe.requests import InvalidRequest, parse_request
+from controller.settings.schema import RequestsSettings
 from controller.slurm.port import SlurmJob
 
 log = logging.getLogger(__name__)
@@ -22,16 +22,14 @@ _Asked = tuple[str, str, str]
 class RequestReader:
     """Reads each request once for as long as it is asked for in the same way."""
 
-    def __init__(
-        self, refused: Callable[[JobId, str], None], default_weight: float, limits: WeightLimits
-    ) -> None:
+    def __init__(self, refused: Callable[[JobId, str], None], settings: RequestsSettings) -> None:
         """`refused`: called with each job whose request cannot be read, and why in words."""
-        self._refused, self._default_weight, self._limits = refused, default_weight, limits
+        self._refused, self._settings, self._limits = refused, settings, settings.weight_limits
         self._read: dict[JobId, tuple[_Asked, Request | None]] = {}
 
-    def use(self, default_weight: float, limits: WeightLimits) -> None:
+    def use(self, settings: RequestsSettings) -> None:
         """Other settings. What cannot be read stays so, and was reported."""
-        self._default_weight, self._limits = default_weight, limits
+        self._settings, self._limits = settings, settings.weight_limits
         self._read = {job_id: read for job_id, read in self._read.items() if read[1] is None}
 
     def of(self, job: SlurmJob) -> Request | None:
@@ -47,8 +45,9 @@ class RequestReader:
         self._read.pop(job_id, None)
 
     def _parse(self, job: SlurmJob) -> Request | None:
+        given = self._settings
         try:
-            request = parse_request(job.request, self._default_weight)
+            request = parse_request(job.request, given.weight, pack=given.pack, migrate=given.migrate)
         except InvalidRequest as error:
             message = f"its request cannot be read and it stays held: {error}; cancel it and submit it again"
             log.error("job %s (user %s): %s", job.id, job.user, message)

@@ -64,8 +64,11 @@ def is_gandiva(admin_comment: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def parse_request(admin_comment: str, default_weight: float = 1.0) -> Request:
-    """The request in an `admin_comment`. Raises InvalidRequest naming the field and what is wrong with it."""
+def parse_request(
+    admin_comment: str, weight: float = 1.0, *, pack: bool = False, migrate: bool = True
+) -> Request:
+    """The request in an `admin_comment`. `weight`, `pack`, `migrate`: the site's defaults. Raises
+    InvalidRequest naming the field and what is wrong with it."""
     if not is_gandiva(admin_comment):
         raise InvalidRequest(f"admin_comment does not begin with {PREFIX!r}")
     text = admin_comment[len(PREFIX) :]
@@ -87,9 +90,9 @@ def parse_request(admin_comment: str, default_weight: float = 1.0) -> Request:
     return Request(
         size=Size(message.min_gpus or gpus, gpus, message.max_gpus or gpus),
         nodes=nodes,
-        weight=message.weight if "weight" in message.model_fields_set else default_weight,
-        may_pack=message.pack,
-        may_migrate=message.migrate,
+        weight=message.weight if "weight" in message.model_fields_set else weight,
+        may_pack=pack if message.pack is None else message.pack,
+        may_migrate=migrate if message.migrate is None else message.migrate,
         suspend=message.suspend,
         gpu_types=tuple(message.gpu_types),
         model=message.model,

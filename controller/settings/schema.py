@@ -223,9 +223,14 @@ class RequestsSettings(Section):
         "can allow more than the account does, and less.",
     )
     pack: bool = setting(
-        True, "Default of --gandiva-pack (recorded only: a job is packed where its user says yes)."
+        False,
+        "Default of --gandiva-pack: whether a job may share its GPUs with another one at the same time, "
+        "where policy.moves names pack.",
     )
-    migrate: bool = setting(True, "Default of --gandiva-migrate (recorded only: not acted upon yet).")
+    migrate: bool = setting(
+        True,
+        'Default of --gandiva-migrate. false: suspend.unsuspendable = "requeue" does not requeue the job.',
+    )
     suspend: Method = setting(
         SuspendMethod.COOPERATIVE,
         "Default of --gandiva-suspend. cooperative: the training script stops at a step boundary and moves "

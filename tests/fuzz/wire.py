@@ -24,7 +24,6 @@ from controller.errors import ClusterUnavailable, NodeError
 from controller.journal import JournalReader
 from controller.journal.memory import MemoryJournal
 from controller.model import JobId, Memory, SuspendMethod
-from controller.model.weights import WeightLimits
 from controller.nodes import protocol
 from controller.nodes.connection import Patience, TransportError
 from controller.nodes.port import NodeSample
@@ -36,6 +35,7 @@ from controller.observe.reading import RequestReader
 from controller.observe.requests import InvalidRequest, parse_request
 from controller.policies.assemble import make_policy
 from controller.settings.loading import parse_settings
+from controller.settings.schema import RequestsSettings
 from controller.slurm.port import ClusterView
 from controller.slurm.records import original_request, slurm_job, slurm_node
 from controller.slurm.replies import any_jobs, gandiva_jobs
@@ -301,7 +301,7 @@ def _slurm_jobs(release: str) -> ClusterView:
 def _plan(samples: Mapping[str, NodeSample | NodeError], view: ClusterView) -> None:
     """What the loop does with it: no exception, whatever was observed."""
     identities = Identities(MemoryJournal(), lambda _job, _why: None)
-    requests = RequestReader(lambda _job, _why: None, 1.0, WeightLimits())
+    requests = RequestReader(lambda _job, _why: None, RequestsSettings())
     observer = Observer(JobMemories(), requests, identities, lambda _qos: 0)
     observer.take(view, samples, {}, NOW)
     snapshot = observer.snapshot()

@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.loop.assembly import use_settings
 from controller.model import Request, Size, SuspendMethod
 from controller.observe.requests import InvalidRequest, parse_request
+from controller.settings.schema import RequestsSettings, Settings
+from tests.unit.loop.world import World, run
 
 FULL = {
     "v": 1,
@@ -48,8 +53,30 @@ def test_every_field_is_read() -> None:
 
 
 def test_what_is_absent_is_left_to_the_site() -> None:
-    request = parse_request('gandiva:{"v":1,"gpus":8}', default_weight=3.0)
+    request = parse_request('gandiva:{"v":1,"gpus":8}', weight=3.0)
     assert request == Request(size=Size.exactly(8), nodes=None, weight=3.0)
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_the_sites_defaults_count_where_a_user_did_not_say(tmp_path: Path, default: bool) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path)
+        given = {"pack": default, "migrate": default}
+        silent, asking = world.submit(), world.submit(pack=not default, migrate=not default)
+        controller = world.start()
+        for setting in (given, {}, given):
+            use_settings(controller, Settings.model_validate({"requests": setting}), world.policy)
+            await asyncio.sleep(2)
+        jobs = world.turns[-1].snapshot.jobs
+        assert (jobs[silent].request.may_pack, jobs[silent].request.may_migrate) == (default, default)
+        assert (jobs[asking].request.may_pack, jobs[asking].request.may_migrate) == (not default, not default)
+        await world.stop()
+
+    run(scenario)
+
+
+def test_without_settings_a_job_that_does_not_say_is_not_packed() -> None:
+    assert not RequestsSettings().pack and RequestsSettings().migrate
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_the_guest_is_told_why_they_are_separated() -> None:
 
 def test_jobs_that_did_not_ask_are_separated_whatever_moves_are_set() -> None:
     first, second = pair()
-    refusing = replace(second, request=replace(second.request, may_pack=None))
+    refusing = replace(second, request=replace(second.request, may_pack=False))
     c = ideal(preset("fifo"), [first, refusing], j1=10, j2=10)
     c.step()
     assert c.running() == {1}

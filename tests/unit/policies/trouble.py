@@ -259,7 +259,7 @@ class Trouble:
                 memory_per_node_bytes=self.rng.choice([0, 0, 8 * GIB]),
                 required_nodes=self.rng.choice([frozenset(), frozenset(), frozenset({"n3", "n10"})]),
             )
-            may_pack = self.rng.choice([None, False, True, True])
+            may_pack = self.rng.choice([False, False, True, True])
             self.jobs[job.id] = replace(job, request=replace(job.request, may_pack=may_pack))
             if model is not None:
                 self.profiles[job.id] = MODELS[model]
