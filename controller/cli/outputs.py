@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import combinations
 from pathlib import Path
 from typing import TextIO
@@ -69,14 +70,20 @@ def _check_place(path: Path) -> None:
 
 @contextmanager
 def writing(path: Path) -> Iterator[TextIO]:
-    """The file, or standard output, to write text to. Raises GandivaError."""
-    import sys
-
+    """The file, or standard output, to write text to: all of it or nothing. Raises GandivaError."""
     if path == STANDARD_OUTPUT:
         yield sys.stdout
         return
+    # A pipe cannot be replaced.
+    special = path.exists() and not path.is_file()
+    draft = path if special else path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with path.open("w", newline="", encoding="utf-8") as file:
+        with draft.open("w" if special else "x", newline="", encoding="utf-8", errors="replace") as file:
             yield file
+        draft.replace(path)
     except OSError as error:
         raise GandivaError(f"cannot write {path}: {error.strerror}") from error
+    finally:
+        if not special:
+            with suppress(OSError):
+                draft.unlink()

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from controller.cli.common import Subparsers, add_client, add_options, client, job_number, new_parser
-from controller.cli.outputs import check_outputs
+from controller.cli.outputs import check_outputs, writing
 
 if TYPE_CHECKING:
+    from controller.api.client import ApiClient
     from controller.journal import JobFilter
-    from controller.reports.report import Source
+    from controller.reports.report import JournalSource
     from controller.reports.row import Row
     from controller.reports.sacct import Accounting
     from controller.reports.table import Layout
@@ -110,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
         check_outputs({"--html": args.html}, _inputs(args))
     now = clock.time()
     layout, which = _layout(args), _filter(args, now)
-    source: Source = JournalSource(args.journal, now) if args.journal else client(args)
+    source = JournalSource(args.journal, now) if args.journal else client(args)
     jobs = source.jobs(which)
     rows = join(jobs, {} if args.no_sacct else _accounting([job.job_id for job in jobs.jobs]))
     if args.html is not None:
@@ -137,11 +138,17 @@ def _inputs(args: argparse.Namespace) -> dict[str, Path | None]:
 
 
 def _write_page(
-    path: Path, source: Source, which: JobFilter, rows: list[Row], now: float, *, truncated: bool
+    path: Path,
+    source: ApiClient | JournalSource,
+    which: JobFilter,
+    rows: list[Row],
+    now: float,
+    *,
+    truncated: bool,
 ) -> int:
     from controller.journal.reader import MAX_SLICES
     from controller.reports.html.data import Contents
-    from controller.reports.html.page import write
+    from controller.reports.html.page import render
     from controller.reports.when import InvalidTime
 
     end = now if which.end is None else min(now, which.end)
@@ -160,24 +167,25 @@ def _write_page(
             f"There were more times on GPUs: these are the newest {len(timeline.slices)}, and what was "
             "before them looks idle here. Ask for a shorter time (-S, -E)."
         )
-    size = write(Contents(rows, timeline.slices, source.gpus(), start, end, now, notices), path)
+    page = render(Contents(rows, timeline.slices, source.gpus(), start, end, now, notices))
+    with writing(path) as file:
+        file.write(page)
     for notice in notices:
         print(f"gandiva: {notice}", file=sys.stderr)
-    print(f"{path}: {len(rows)} jobs, {len(timeline.slices)} times on GPUs, {size / 1e6:.1f} MB")
+    print(f"{path}: {len(rows)} jobs, {len(timeline.slices)} times on GPUs, {len(page) / 1e6:.1f} MB")
     return 0
 
 
 def _accounting(job_ids: list[int]) -> dict[int, Accounting]:
-    from controller.reports.sacct import SacctFailed, ask_sacct
+    from controller.reports.sacct import CommandFailed, NoCommand, ask_sacct
 
-    if not job_ids:
-        return {}
     try:
         return dict(ask_sacct(job_ids))
-    except SacctFailed as error:
+    except NoCommand:
         # A host without sacct has no accounting to miss.
-        if "there is no" not in str(error):
-            print(f"gandiva: {error}; reporting without it", file=sys.stderr)
+        return {}
+    except CommandFailed as error:
+        print(f"gandiva: {error}; reporting without it", file=sys.stderr)
         return {}
 
 

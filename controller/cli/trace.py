@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from pathlib import Path
 
 from controller.cli.common import Subparsers, add_options, new_parser
+from controller.cli.outputs import STANDARD_OUTPUT, check_outputs, output_path, writing
 from controller.errors import GandivaError
 
 FIELDS = "JobID,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State,User,Account,Partition"
@@ -40,6 +40,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         _OPTIONS,
         starttime={"required": True},
         endtime={"default": "now"},
+        output={"type": output_path, "default": STANDARD_OUTPUT},
         sacct={"default": "sacct", "help": argparse.SUPPRESS},
     )
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
     """Ask sacct, check that the answer is a trace, and write it."""
     import tempfile
 
-    from controller.cli.outputs import check_outputs
+    from controller.reports.sacct import run_command
     from controller.simulation.traces import read_trace
     from controller.simulation.traces.base import TraceError
 
@@ -57,20 +58,10 @@ def run(args: argparse.Namespace) -> int:
     command += [f"--starttime={args.starttime}", f"--endtime={args.endtime}"]
     if args.partition:
         command.append(f"--partition={args.partition}")
-    try:
-        answer = subprocess.run(command, capture_output=True, timeout=600, check=False)
-    except FileNotFoundError:
-        raise GandivaError(
-            f"{args.sacct}: command not found; run this on a host with Slurm's commands"
-        ) from None
-    except subprocess.TimeoutExpired:
-        raise GandivaError("sacct did not answer within 600 s; choose a shorter time") from None
-    if answer.returncode:
-        words = answer.stderr.decode(errors="replace").strip().splitlines() or ["no message"]
-        raise GandivaError(f"sacct failed (exit status {answer.returncode}): {words[0]}")
-    trace = "".join(map(_line, answer.stdout.decode(errors="replace").splitlines())).encode()
+    answer = run_command(command, 600)
+    trace = "".join(map(_line, answer.splitlines()))
     # A trace that cannot be read back must not be written.
-    with tempfile.NamedTemporaryFile(suffix=".txt") as checked:
+    with tempfile.NamedTemporaryFile("w", suffix=".txt", encoding="utf-8") as checked:
         checked.write(trace)
         checked.flush()
         try:
@@ -78,13 +69,8 @@ def run(args: argparse.Namespace) -> int:
         except TraceError as error:
             message = str(error).replace(checked.name, f"sacct from {args.starttime} to {args.endtime}")
             raise GandivaError(f"{message} (you may not be allowed to see the jobs of others)") from error
-    if args.output is None:
-        sys.stdout.write(trace.decode())
-    else:
-        try:
-            args.output.write_bytes(trace)
-        except OSError as error:
-            raise GandivaError(f"cannot write {args.output}: {error.strerror}") from error
+    with writing(args.output) as file:
+        file.write(trace)
     print(f"gandiva: {len(jobs)} jobs with GPUs", file=sys.stderr)
     return 0
 

@@ -11,6 +11,7 @@ from controller.reports import units
 from controller.reports.advice import cannot_be_suspended, next_step, not_started_by_slurm, why_not_eligible
 from controller.reports.row import Row
 from controller.reports.slurm_job import SlurmJob
+from controller.reports.states import is_final
 from controller.reports.text import clean, fit, gpu_list, width
 
 _PHASES = {
@@ -71,7 +72,7 @@ def ordinary(slurm: SlurmJob, columns: int) -> Iterator[str]:
             ("why", why),
             ("next", f"scontrol show job {slurm.job_id}, squeue --start -j {slurm.job_id}"),
         ]
-    elif slurm.over:
+    elif is_final(slurm.state):
         facts += [("why", "it ended before the controller saw it")]
     else:
         following = "ask again in some seconds; then your administrators: the controller's log names it"

@@ -7,10 +7,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from controller.api.convert import job_message, timeline_message
-from controller.api.messages import GpusMessage, JobsMessage, TimelineMessage
+from controller.api.messages import JobsMessage, TimelineMessage
 from controller.journal import JobFilter, JournalReader
 from controller.reports.advice import cannot_be_suspended
 from controller.reports.row import Row
@@ -20,22 +20,6 @@ from controller.reports.text import clean, gpu_list
 
 MAX_WARNINGS = 20
 _TASK = re.compile(r"([0-9]{1,10})_(?:([0-9]{1,10})|\[.*)", re.ASCII)
-
-
-class Source(Protocol):
-    """Where jobs come from: the API, or the journal itself."""
-
-    def jobs(self, which: JobFilter) -> JobsMessage:
-        """The jobs that match."""
-        ...
-
-    def timeline(self, start: float, end: float, limit: int) -> TimelineMessage:
-        """Times on GPUs of all jobs that touch a span of time."""
-        ...
-
-    def gpus(self) -> GpusMessage | None:
-        """What is known of the GPUs now."""
-        ...
 
 
 class JournalSource:
@@ -54,9 +38,9 @@ class JournalSource:
     def timeline(self, start: float, end: float, limit: int) -> TimelineMessage:
         return timeline_message(self._reader.timeline(start, end, limit), self._now, limit)
 
-    def gpus(self) -> GpusMessage | None:
+    def gpus(self) -> None:
         """None: the journal has only GPUs that jobs have used."""
-        return None
+        return
 
 
 def join(jobs: JobsMessage, accounting: Mapping[int, Accounting]) -> list[Row]:

@@ -7,15 +7,25 @@ Reports go without them where sacct is missing or does not answer in time.
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
+
+from controller.errors import GandivaError
 
 MAX_JOBS_PER_CALL = 500
 MAX_OUTPUT_BYTES = 8 << 20
 _FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "End")
+
+
+class CommandFailed(GandivaError):
+    """No answer from one of Slurm's commands; the text says why."""
+
+
+class NoCommand(CommandFailed):
+    """This host does not have it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,29 +39,27 @@ class Accounting:
     end_time: float | None
 
 
-class SacctFailed(Exception):
-    """No answer from sacct; the text says why."""
-
-
-def ask_sacct(
-    job_ids: Sequence[int], *, program: str = "sacct", deadline_seconds: float = 5.0
-) -> Mapping[int, Accounting]:
-    """The jobs slurmdbd knows. Raises SacctFailed where sacct is not there, fails or takes too long."""
-    path = shutil.which(program)
-    if path is None:
-        raise SacctFailed(f"there is no {program} here")
-    found: dict[int, Accounting] = {}
-    for begin in range(0, len(job_ids), MAX_JOBS_PER_CALL):
-        chunk = job_ids[begin : begin + MAX_JOBS_PER_CALL]
-        found |= dict(_parse(_run(path, chunk, deadline_seconds)))
-    return found
-
-
-def _run(path: str, job_ids: Sequence[int], deadline_seconds: float) -> str:
-    command = [path, "-n", "-P", "-X", "--format=" + ",".join(_FIELDS), "-j", ",".join(map(str, job_ids))]
+def ask_sacct(job_ids: Sequence[int], *, deadline_seconds: float = 5.0) -> Mapping[int, Accounting]:
+    """The jobs slurmdbd knows. Raises CommandFailed where sacct is not there, fails or takes too long."""
     # The user's own sacct settings would change its output.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SACCT_")}
     environment |= {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
+    found: dict[int, Accounting] = {}
+    for begin in range(0, len(job_ids), MAX_JOBS_PER_CALL):
+        chunk = ",".join(map(str, job_ids[begin : begin + MAX_JOBS_PER_CALL]))
+        command = ["sacct", "-n", "-P", "-X", "--format=" + ",".join(_FIELDS), "-j", chunk]
+        output = run_command(command, deadline_seconds, environment)
+        if len(output) > MAX_OUTPUT_BYTES:
+            raise CommandFailed(f"sacct printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
+        found |= dict(_parse(output))
+    return found
+
+
+def run_command(
+    command: Sequence[str], deadline_seconds: float, environment: Mapping[str, str] | None = None
+) -> str:
+    """What one of Slurm's commands prints. Raises CommandFailed."""
+    name = Path(command[0]).name
     try:
         done = subprocess.run(
             command,
@@ -62,14 +70,14 @@ def _run(path: str, job_ids: Sequence[int], deadline_seconds: float) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise SacctFailed(f"sacct did not answer within {deadline_seconds:g} s") from None
+        raise CommandFailed(f"{name} did not answer within {deadline_seconds:g} s") from None
+    except FileNotFoundError:
+        raise NoCommand(f"there is no {command[0]} here: run this on a host with Slurm's commands") from None
     except OSError as error:
-        raise SacctFailed(f"sacct cannot be run: {error.strerror}") from error
+        raise CommandFailed(f"{name} cannot be run: {error.strerror}") from error
     if done.returncode != 0:
         why = done.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise SacctFailed(f"sacct failed: {(why[-1] if why else f'exit code {done.returncode}')[:200]}")
-    if len(done.stdout) > MAX_OUTPUT_BYTES:
-        raise SacctFailed(f"sacct printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
+        raise CommandFailed(f"{name} failed: {(why[-1] if why else f'exit code {done.returncode}')[:200]}")
     return done.stdout.decode("utf-8", "replace")
 
 

@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from controller.reports.sacct import CommandFailed, run_command
+
 DEADLINE_SECONDS = 5.0
 _FIELD = re.compile(r"(?:^| )([A-Z][A-Za-z/:]*)=(.*?)(?= [A-Z][A-Za-z/:]*=|\s*$)")
-_ACTIVE = frozenset({"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,20 +31,14 @@ class SlurmJob:
     gandiva: bool = False
     """Its admin comment is a request to Gandiva."""
 
-    @property
-    def over(self) -> bool:
-        return self.state not in _ACTIVE
-
 
 def ask_slurm(job: str) -> list[SlurmJob]:
     """The jobs that Slurm knows by this number (`12`: all tasks of an array; `12_3`: one). Empty where it
     knows none or does not answer: it purges jobs soon after their end, and not all hosts have scontrol."""
-    command = ["scontrol", "--oneliner", "show", "job", job]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=DEADLINE_SECONDS, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        lines = run_command(["scontrol", "--oneliner", "show", "job", job], DEADLINE_SECONDS).splitlines()
+    except CommandFailed:
         return []
-    lines = done.stdout.decode(errors="replace").splitlines() if done.returncode == 0 else []
     found = [_parse(line) for line in lines]
     return [one for one in found if one is not None]
 

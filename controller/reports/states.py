@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 from controller.errors import GandivaError
+from controller.slurm.port import JobState
+from controller.slurm.states import job_state
 
 CODES = {
     "BF": "BOOT_FAIL",
@@ -23,9 +25,6 @@ CODES = {
     "S": "SUSPENDED",
     "TO": "TIMEOUT",
 }
-UNFINISHED = frozenset(
-    {"PENDING", "RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "REQUEUED", "RESIZING", "REQUEUE_HOLD"}
-)
 
 
 class InvalidState(GandivaError):
@@ -45,5 +44,5 @@ def parse_state(word: str) -> str:
 
 def is_final(state: str) -> bool:
     """Whether a job in this state (as sacct words it, `CANCELLED by 1000`) is over."""
-    words = state.split()
-    return bool(words) and words[0] not in UNFINISHED
+    word = state.partition(" ")[0]
+    return bool(word) and job_state((word,)) in (None, JobState.ENDED)

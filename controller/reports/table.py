@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from controller.errors import GandivaError
+from controller.reports import units
 from controller.reports.columns import COLUMNS, Column
 from controller.reports.row import Row
 from controller.reports.text import clean, fit
@@ -81,7 +82,9 @@ def render(rows: Iterable[Row], layout: Layout) -> Iterator[str]:
         if layout.delimiter is None:
             yield " ".join("-" * column.width for column in layout.columns)
     for row in rows:
-        yield _line([clean(column.value(row, layout.size_unit)) for column in layout.columns], layout)
+        values = (column.value(row) for column in layout.columns)
+        texts = [v if isinstance(v, str) else units.size(v, layout.size_unit) for v in values]
+        yield _line([clean(text) for text in texts], layout)
 
 
 def _line(values: Sequence[str], layout: Layout) -> str:

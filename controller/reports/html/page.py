@@ -9,11 +9,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from importlib.resources import files
-from pathlib import Path
 
-from controller.errors import GandivaError
 from controller.reports.html.data import Contents, page_data
 
 
@@ -28,26 +25,6 @@ def render(contents: Contents) -> str:
     )
     page = page.replace("@STYLE@", parts["page.css"]).replace("@SCRIPT@", parts["page.js"])
     return page.replace("@DATA@", data.replace("<", "\\u003c"))
-
-
-def write(contents: Contents, path: Path) -> int:
-    """Write the page, all of it or nothing; returns its size in bytes. Raises GandivaError."""
-    text = render(contents).encode("utf-8", "replace")
-    try:
-        if path.exists() and not path.is_file():
-            # A pipe or /dev/stdout cannot be replaced.
-            path.write_bytes(text)
-            return len(text)
-        draft = path.with_name(f".{path.name}.{os.getpid()}")
-        try:
-            with draft.open("xb") as file:
-                file.write(text)
-            draft.replace(path)
-        finally:
-            draft.unlink(missing_ok=True)
-    except OSError as error:
-        raise GandivaError(f"cannot write {path}: {error.strerror}") from error
-    return len(text)
 
 
 def _part(name: str) -> str:

@@ -7,6 +7,7 @@ import csv
 import io
 import os
 import shlex
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,9 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main
+from controller.cli.outputs import writing
 from controller.cli.simulate import _EXAMPLES
+from controller.errors import GandivaError
 
 ROOT = Path(__file__).resolve().parents[3]
 TRACE = "job_id,submit_seconds,duration_seconds,gpus\na,0,100,1\nb,5,50,2\n"
@@ -161,3 +164,27 @@ def test_the_examples_of_the_help_work(site: Path, capsys: pytest.CaptureFixture
     for example in examples:
         assert main(shlex.split(example)[1:]) == 0, (example, capsys.readouterr().err)
     assert (site / "jobs.csv").read_text() == TRACE
+
+
+def test_writing_replaces_the_file_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "r.html"
+    path.write_text("before")
+    mask = os.umask(0o027)
+    try:
+        with writing(path) as file:
+            file.write("new")
+    finally:
+        os.umask(mask)
+    assert path.read_text() == "new"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+    assert list(tmp_path.iterdir()) == [path]
+    with pytest.raises(GandivaError, match=r"cannot write .*nowhere"), writing(tmp_path / "nowhere" / "r"):
+        pass
+    monkeypatch.setattr(
+        Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
+    )
+    with pytest.raises(GandivaError, match="No space left"), writing(path) as file:
+        file.write("newer")
+    assert path.read_text() == "new" and list(tmp_path.iterdir()) == [path]

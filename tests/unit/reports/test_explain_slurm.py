@@ -114,7 +114,7 @@ def test_slurms_answer_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     one, two = ask_slurm("49")
     assert (one.job_id, one.array_task, one.name, one.user) == (51, "49_1", "my job", "alice")
     assert (one.state, one.reason, one.dependency) == ("PENDING", "Dependency", "afterok:7(unfulfilled)")
-    assert one.gandiva and one.eligible_time == "" and not one.over
+    assert one.gandiva and one.eligible_time == ""
     assert (two.array_task, two.reason, two.gandiva) == ("49_0", "", False)
 
 

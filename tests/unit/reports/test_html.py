@@ -6,19 +6,15 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 import re
-import stat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller.api.messages import GpuMessage, GpusMessage, NodeMessage
-from controller.errors import GandivaError
-from controller.reports.html import page as page_module
 from controller.reports.html.data import BINS, OTHERS, WAIT_EDGES, MeanOverTime, classes, page_data, quantile
-from controller.reports.html.page import render, write
+from controller.reports.html.page import render
 
 from .pages import HOSTILE, NOW, big, contents, hostile, job, piece
 
@@ -149,30 +145,6 @@ def test_a_day_of_512_gpus_is_a_file_of_a_few_megabytes() -> None:
     small = len(render(big(nodes=8, slices=4_000)))
     smaller = len(render(big(nodes=8, slices=2_000)))
     assert (small - smaller) / 2_000 < 40, "bytes per slice: 100,000 of them must stay below 4 MB"
-
-
-def test_writing_replaces_the_file_whole_or_not_at_all(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "r.html"
-    path.write_text("before")
-    mask = os.umask(0o027)
-    try:
-        assert write(contents([job(1)], []), path) == path.stat().st_size
-    finally:
-        os.umask(mask)
-    assert path.read_text().startswith("<!doctype html>")
-    assert stat.S_IMODE(path.stat().st_mode) == 0o640
-    assert list(tmp_path.iterdir()) == [path]
-    with pytest.raises(GandivaError, match=r"cannot write .*nowhere"):
-        write(contents([], []), tmp_path / "nowhere" / "r.html")
-    monkeypatch.setattr(page_module, "render", lambda _contents: "new")
-    monkeypatch.setattr(
-        Path, "replace", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left on device"))
-    )
-    with pytest.raises(GandivaError, match="No space left"):
-        write(contents([], []), path)
-    assert path.read_text().startswith("<!doctype html>") and list(tmp_path.iterdir()) == [path]
 
 
 def test_every_part_of_the_page_is_installed_with_the_package() -> None:

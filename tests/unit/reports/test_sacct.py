@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.reports.sacct import Accounting, SacctFailed, ask_sacct
+from controller.reports.sacct import Accounting, CommandFailed, ask_sacct
 
 
 @pytest.fixture
@@ -58,17 +58,17 @@ def test_lines_that_make_no_sense_are_left_out(fake: Path) -> None:
 
 def test_no_sacct(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(fake))
-    with pytest.raises(SacctFailed, match="there is no sacct here"):
+    with pytest.raises(CommandFailed, match="there is no sacct here"):
         ask_sacct([1])
 
 
 def test_slurmdbd_is_down(fake: Path) -> None:
     install(fake, "echo 'sacct: error: Sending PersistInit msg: Connection refused' >&2; exit 1")
-    with pytest.raises(SacctFailed, match=r"sacct failed: sacct: error: .*Connection refused"):
+    with pytest.raises(CommandFailed, match=r"sacct failed: sacct: error: .*Connection refused"):
         ask_sacct([1])
 
 
 def test_slurmdbd_hangs(fake: Path) -> None:
     install(fake, "exec sleep 60")
-    with pytest.raises(SacctFailed, match=r"within 0\.2 s"):
+    with pytest.raises(CommandFailed, match=r"within 0\.2 s"):
         ask_sacct([1], deadline_seconds=0.2)
