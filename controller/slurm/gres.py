@@ -15,10 +15,12 @@ A GPU's type is `<model>_<index>` (docs/interfaces.md, section 1), so a type nam
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
 
-from controller.model import GpuId, GpuSet
+from controller.model import GpuSet, by_node, on_nodes
 from controller.slurm.port import SlurmGpu
 
 _OUTSIDE_PARENTHESES = re.compile(r",(?![^()]*\))")
@@ -75,13 +77,17 @@ def _indices(detail: str) -> tuple[int, ...]:
 
 def parse_indices(text: str) -> tuple[int, ...]:
     """Parse `0,2-3` into (0, 2, 3). Raises ValueError."""
-    if text in _EMPTY:
-        return ()
-    indices: list[int] = []
-    for part in text.split(","):
-        first, _, last = part.partition("-")
-        indices.extend(range(int(first), int(last or first) + 1))
-    return tuple(indices)
+    return () if text in _EMPTY else tuple(chain.from_iterable(index_ranges(text)))
+
+
+def index_ranges(text: str) -> list[range]:
+    """Parse `0,2-3,8-12:2` into ranges, which cost the same whatever their length. Raises ValueError."""
+    ranges: list[range] = []
+    for part in text.split(",") if text else ():
+        span, _, step = part.partition(":")
+        first, _, last = span.partition("-")
+        ranges.append(range(int(first), int(last or first) + 1, int(step or 1)))
+    return ranges
 
 
 def tres_memory_mib(text: str) -> int | None:
@@ -91,11 +97,6 @@ def tres_memory_mib(text: str) -> int | None:
         return None
     bytes_ = float(match[1]) * _SCALE[match[2] or "M"]
     return int(bytes_ // 2**20)
-
-
-def gpu_type(model: str, index: int) -> str:
-    """The GRES type of one GPU."""
-    return f"{model}_{index}"
 
 
 def split_type(type_: str) -> tuple[str, int] | None:
@@ -118,30 +119,22 @@ def node_gpus(configured: str) -> tuple[SlurmGpu, ...]:
     return tuple(found[index] for index in sorted(found))
 
 
-def gpu_indices(items: Iterable[Gres]) -> frozenset[int]:
-    """The GPUs held whole (GRES `gpu`), by index: from the type, else as Slurm numbers them."""
-    held: set[int] = set()
-    for item in items:
-        if item.name == "gpu" and item.count > 0:
+def indices_of(name: str, text: str) -> frozenset[int]:
+    """The GPUs, by index, that GRES of this name (`gpu`, `shard`) stand for: from the type, else as Slurm
+    numbers them. Raises ValueError."""
+    found: set[int] = set()
+    for item in parse_gres(text):
+        if item.name == name and item.count > 0:
             split = split_type(item.type)
-            held.update([split[1]] if split is not None else item.indices)
-    return frozenset(held)
+            found.update([split[1]] if split is not None else item.indices)
+    return frozenset(found)
 
 
-def shard_indices(items: Iterable[Gres]) -> frozenset[int]:
-    """The GPUs that shards are asked of, by index."""
-    return frozenset(
-        split[1]
-        for item in items
-        if item.name == "shard" and item.count > 0 and (split := split_type(item.type)) is not None
-    )
-
-
-def binding_of(requested: str, nodes: Iterable[str]) -> GpuSet:
-    """The GPUs a running job holds as shards: GRES is per node, so the same ones on each of its nodes.
-    Raises ValueError."""
-    indices = shard_indices(parse_gres(requested))
-    return frozenset(GpuId(node, index) for node in nodes for index in indices)
+@lru_cache(maxsize=20_000)
+def binding_of(requested: str, nodes: tuple[str, ...]) -> GpuSet:
+    """The GPUs a running job holds as shards: GRES is per node, so the same ones on each of its nodes. The
+    same object at every look, so that comparing looks need not compare GPUs. Raises ValueError."""
+    return on_nodes(nodes, indices_of("shard", requested))
 
 
 def asks_whole_gpus(requested: str) -> bool:
@@ -167,19 +160,16 @@ def bound_request(binding: GpuSet, models: Mapping[str, str]) -> BoundRequest:
     Raises ValueError: the binding is empty, names a node that has no GPUs here, or differs in indices or
     model between nodes: Slurm's GRES requests are per node.
     """
-    by_node: dict[str, set[int]] = {}
-    for gpu in binding:
-        by_node.setdefault(gpu.node, set()).add(gpu.ordinal)
-    if not by_node:
+    indices = by_node(binding)
+    if not indices:
         raise ValueError("a binding needs at least one GPU")
-    if strangers := sorted(set(by_node) - set(models)):
+    if strangers := sorted(indices.keys() - models):
         raise ValueError(f"binding names nodes without GPUs of ours: {', '.join(strangers)}")
-    nodes = tuple(sorted(by_node))
-    indices = by_node[nodes[0]]
-    if any(by_node[node] != indices for node in nodes):
-        said = "; ".join(f"{node}: {sorted(by_node[node])}" for node in nodes)
+    if len(set(indices.values())) > 1:
+        said = "; ".join(f"{node}: {list(on_node)}" for node, on_node in indices.items())
         raise ValueError(f"Slurm's GRES is per node, so a binding has the same indices on each: {said}")
-    kinds = sorted({models[node] for node in nodes})
+    kinds = sorted({models[node] for node in indices})
     if len(kinds) > 1:
         raise ValueError(f"a binding is of one GPU model, not of {', '.join(kinds)}")
-    return BoundRequest(tuple(f"shard:{gpu_type(kinds[0], index)}" for index in sorted(indices)), nodes)
+    (on_each,) = set(indices.values())
+    return BoundRequest(tuple(f"shard:{kinds[0]}_{index}" for index in on_each), tuple(indices))

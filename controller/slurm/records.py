@@ -15,14 +15,7 @@ from collections.abc import Iterable, Mapping
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from controller.model import GpuId, GpuSet, JobId
-from controller.slurm.gres import (
-    asks_whole_gpus,
-    binding_of,
-    gpu_indices,
-    node_gpus,
-    parse_gres,
-    shard_indices,
-)
+from controller.slurm.gres import asks_whole_gpus, binding_of, index_ranges, indices_of, node_gpus
 from controller.slurm.hostlist import expand
 from controller.slurm.port import ALLOCATED, JobState, SlurmJob, SlurmNode
 from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
@@ -118,17 +111,13 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
     )
 
 
-def _binding(record: JobRecord, nodes: Iterable[str]) -> GpuSet:
+def _binding(record: JobRecord, nodes: tuple[str, ...]) -> GpuSet:
     """A request for shards of one GPU each cannot be met but by these GPUs, so it says what was allocated."""
     try:
-        return _known_binding(record.gres, tuple(nodes))
+        return binding_of(record.gres, nodes)
     except ValueError as error:
         log.warning("job %d: %s; it counts as having no GPUs: see scontrol show job", record.id, error)
         return frozenset()
-
-
-_known_binding = functools.lru_cache(maxsize=20_000)(binding_of)
-"""The same object at every look: who compares looks need not compare GPUs."""
 
 
 def _holds_whole_gpus(record: JobRecord) -> bool:
@@ -148,7 +137,7 @@ def _required_nodes(record: JobRecord, original: Original | None) -> frozenset[s
 
 def _is_bound(record: JobRecord) -> bool:
     try:
-        return bool(shard_indices(parse_gres(record.gres)))
+        return bool(indices_of("shard", record.gres))
     except ValueError:
         return False
 
@@ -157,7 +146,7 @@ def array_tasks(record: JobRecord, limit: int | None = None) -> tuple[int, ...]:
     """The task numbers behind one record, ascending, without the `%limit`; of a list that Slurm has cut short
     those that are still whole. `limit`: no more than so many, the lowest: an array may have millions."""
     try:
-        spans = _task_spans(_whole_part(record.array_tasks))
+        spans = index_ranges(_whole_part(record.array_tasks))
     except ValueError as error:
         log.warning("job %d: array tasks %r: %s; they wait", record.id, record.array_tasks, error)
         return ()
@@ -170,16 +159,6 @@ def _whole_part(array_tasks: str) -> str:
     return text.rpartition(",")[0] if text.endswith(_CUT_SHORT) else text
 
 
-def _task_spans(text: str) -> list[range]:
-    """A list of tasks as ranges, which cost the same whatever their length. Raises ValueError."""
-    spans: list[range] = []
-    for part in text.split(",") if text else ():
-        span, _, step = part.partition(":")
-        first, _, last = span.partition("-")
-        spans.append(range(int(first), int(last or first) + 1, int(step or 1)))
-    return spans
-
-
 def shares_record(record: JobRecord) -> bool:
     """Whether several array tasks share this record, so that it cannot be bound before they are split. Where
     Slurm does not say all of them, or what it says makes no sense, they are several. (Asked several times a
@@ -189,7 +168,7 @@ def shares_record(record: JobRecord) -> bool:
     if _CUT_SHORT in record.array_tasks:
         return True
     try:
-        return sum(map(len, _task_spans(_whole_part(record.array_tasks)))) != 1
+        return sum(map(len, index_ranges(_whole_part(record.array_tasks)))) != 1
     except (ValueError, OverflowError):  # a range of more than a machine word has no length
         return True
 
@@ -222,7 +201,7 @@ def slurm_node(record: NodeRecord, whole_gpu_jobs: Mapping[GpuId, JobId]) -> Slu
     each."""
     try:
         gpus = node_gpus(record.gres)
-        used = gpu_indices(parse_gres(record.gres_used))
+        used = indices_of("gpu", record.gres_used)
     except ValueError as error:
         log.warning("node %s: %s; its GPUs are not used: gandiva check says more", record.name, error)
         gpus, used = (), frozenset()

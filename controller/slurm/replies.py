@@ -15,8 +15,8 @@ from typing import Annotated, Any
 from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from controller.errors import ClusterUnavailable
-from controller.model import GpuId, JobId
-from controller.slurm.gres import gpu_indices, parse_gres, tres_memory_mib
+from controller.model import GpuId, JobId, on_nodes
+from controller.slurm.gres import indices_of, tres_memory_mib
 from controller.slurm.port import ALLOCATED
 from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
 from controller.slurm.records import host_names
@@ -102,8 +102,7 @@ class _Job(BaseModel):
         if job_state(self.state) in ALLOCATED:
             # One detail per allocated node, in the order of the node list.
             for node, detail in zip(host_names(self.nodes), self.gres_detail, strict=False):
-                for index in gpu_indices(parse_gres(detail)):
-                    yield GpuId(node, index)
+                yield from on_nodes((node,), indices_of("gpu", detail))
 
 
 class _Node(BaseModel):

@@ -9,9 +9,11 @@ suspended, resumed, requeued and cancelled. It runs on whatever clock its asynci
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuSet, JobId, by_node, value
@@ -98,14 +100,11 @@ class SimulatedCluster:
 
     # -- what users and administrators do -------------------------------------------------------------
 
-    def submit(self, request: str, work_seconds: float, user: str = "alice", **changes: object) -> JobId:
+    def submit(self, request: str, work_seconds: float, user: str = "alice", **changes: Any) -> JobId:
         """`sbatch --gandiva`: held, with its request."""
         job_id = JobId(self._next_id)
         self._next_id += 1
-        job = SimulatedJob(job_id, user, request, work_seconds, self.clock())
-        for name, changed in changes.items():
-            setattr(job, name, changed)
-        self.add(job)
+        self.add(SimulatedJob(job_id, user, request, work_seconds, self.clock(), **changes))
         return job_id
 
     def add(self, job: SimulatedJob) -> None:
@@ -151,99 +150,81 @@ class SimulatedCluster:
         if not self.keep_ended:
             self._ended = frozenset(job.id for job in shown if job.state is JobState.ENDED)
         self._touched, self._touched_nodes, self._answered = {}, {}, True
-        jobs = tuple(self._view(job) for job in shown)
+        jobs = tuple(job.view(tells_duration=self.tells_durations) for job in shown)
         return ClusterView(self.clock(), jobs, tuple(nodes), complete, frozenset() if complete else gone)
 
     async def job(self, job_id: JobId) -> SlurmJob:
         await self._rpc()
-        return self._view(self._find(job_id))
+        return self._find(job_id).view(tells_duration=self.tells_durations)
 
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:
-        per_node = by_node(binding)
-        if len(set(per_node.values())) != 1:
+        if len(set(by_node(binding).values())) != 1:
             raise ValueError("a binding needs the same GPU indices on each node")
-        await self._rpc()
-        job = self._find(job_id)
-        while job.state is JobState.COMPLETING and not self.unavailable:
-            # As the other adapters do: a requeued job is bound once it is through with its last run.
-            await asyncio.sleep(0.05)
-            job = self._find(job_id)
-        if job.state is not JobState.PENDING or not job.held:
-            raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending and held")
-        job.wanted = binding
-        self._answer()
+        async with self._call(job_id) as job:
+            while job.state is JobState.COMPLETING and not self.unavailable:
+                # As the other adapters do: a requeued job is bound once it is through with its last run.
+                await asyncio.sleep(0.05)
+                job = self._find(job_id)
+            if job.state is not JobState.PENDING or not job.held:
+                raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending and held")
+            job.wanted = binding
 
     async def unbind(self, job_id: JobId) -> None:
-        await self._rpc()
-        job = self._find(job_id)
-        if job.state is not JobState.PENDING:
-            raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending")
-        job.wanted = frozenset()
-        self._answer()
+        async with self._call(job_id) as job:
+            if job.state is not JobState.PENDING:
+                raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending")
+            job.wanted = frozenset()
 
     async def release(self, job_id: JobId) -> None:
-        await self._rpc()
-        job = self._find(job_id)
-        if job.state is JobState.PENDING and job.held:
-            job.held = False
-            self.touch(job_id)
-            self._after(self.costs.start_seconds, self._start, job)
-        self._answer()
+        async with self._call(job_id) as job:
+            if job.state is JobState.PENDING and job.held:
+                job.held = False
+                self.touch(job_id)
+                self._after(self.costs.start_seconds, self._start, job)
 
     async def hold(self, job_id: JobId) -> None:
-        await self._rpc()
-        job = self._find(job_id)
-        if job.state is not JobState.PENDING:
-            raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending")
-        job.held = True
-        self.touch(job_id)
-        self._answer()
-
-    async def suspend(self, job_id: JobId) -> None:
-        await self._rpc()
-        job = self._find(job_id)
-        if job.state is JobState.RUNNING:
-            self._to(job, JobState.SUSPENDED)
-        elif job.state is not JobState.SUSPENDED:
-            raise ClusterRefused(f"job {job_id} is {job.state_name}, not running")
-        self._answer()
-
-    async def resume(self, job_id: JobId) -> None:
-        await self._rpc()
-        job = self._find(job_id)
-        if job.state is JobState.SUSPENDED:
-            self._to(job, JobState.RUNNING)
-        elif job.state is not JobState.RUNNING:
-            raise ClusterRefused(f"job {job_id} is {job.state_name}, not suspended")
-        self._answer()
-
-    async def requeue(self, job_id: JobId) -> None:
-        await self._rpc()
-        job = self._find(job_id)
-        if job.state in (JobState.PENDING, JobState.COMPLETING):
-            # On its way or there: an answer got lost, and the call is repeated.
+        async with self._call(job_id) as job:
+            if job.state is not JobState.PENDING:
+                raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending")
             job.held = True
             self.touch(job_id)
-            self._answer()
-            return
-        if job.state not in (JobState.RUNNING, JobState.SUSPENDED):
-            raise ClusterRefused(f"job {job_id} is {job.state_name}, not running")
-        if not job.requeue:
-            raise ClusterRefused(f"job {job_id} may not be requeued (--no-requeue)")
-        job.held = True
-        job.restart_count += 1
-        self._to(job, JobState.COMPLETING)
-        job.overhead_seconds = job.restart_seconds
-        self._after(self.costs.requeue_seconds + job.checkpoint_seconds, self._requeued, job)
-        self._answer()
+
+    async def suspend(self, job_id: JobId) -> None:
+        async with self._call(job_id) as job:
+            if job.state is JobState.RUNNING:
+                self._to(job, JobState.SUSPENDED)
+            elif job.state is not JobState.SUSPENDED:
+                raise ClusterRefused(f"job {job_id} is {job.state_name}, not running")
+
+    async def resume(self, job_id: JobId) -> None:
+        async with self._call(job_id) as job:
+            if job.state is JobState.SUSPENDED:
+                self._to(job, JobState.RUNNING)
+            elif job.state is not JobState.RUNNING:
+                raise ClusterRefused(f"job {job_id} is {job.state_name}, not suspended")
+
+    async def requeue(self, job_id: JobId) -> None:
+        async with self._call(job_id) as job:
+            if job.state in (JobState.PENDING, JobState.COMPLETING):
+                # On its way or there: an answer got lost, and the call is repeated.
+                job.held = True
+                self.touch(job_id)
+            elif job.state not in (JobState.RUNNING, JobState.SUSPENDED):
+                raise ClusterRefused(f"job {job_id} is {job.state_name}, not running")
+            elif not job.requeue:
+                raise ClusterRefused(f"job {job_id} may not be requeued (--no-requeue)")
+            else:
+                job.held = True
+                job.restart_count += 1
+                self._to(job, JobState.COMPLETING)
+                job.overhead_seconds = job.restart_seconds
+                self._after(self.costs.requeue_seconds + job.checkpoint_seconds, self._requeued, job)
 
     async def end(self, job_id: JobId, reason: str) -> None:
-        await self._rpc()
-        job = self._find(job_id)
-        if job.state is not JobState.ENDED:
-            job.comment = reason
-            self._end(job, "CANCELLED")
-        self._answer()
+        async with self._call(job_id) as job:
+            if job.state is not JobState.ENDED:
+                job.comment = reason
+                self._end(job, "CANCELLED")
 
     async def close(self) -> None:
         """Nothing to let go of."""
@@ -319,17 +300,17 @@ class SimulatedCluster:
             raise UnknownJob(f"job {job_id} is not known")
         return job
 
+    @contextlib.asynccontextmanager
+    async def _call(self, job_id: JobId) -> AsyncIterator[SimulatedJob]:
+        """A call that changes a job; its answer may get lost after it took effect."""
+        await self._rpc()
+        yield self._find(job_id)
+        if self.lose_answers > 0:
+            self.lose_answers -= 1
+            raise ClusterUnavailable("no answer within the deadline")
+
     async def _rpc(self) -> None:
         if self.costs.rpc_seconds:
             await asyncio.sleep(self.costs.rpc_seconds)
         if self.unavailable:
             raise ClusterUnavailable("slurmctld does not answer")
-
-    def _answer(self) -> None:
-        """After a call took effect: its answer may get lost."""
-        if self.lose_answers > 0:
-            self.lose_answers -= 1
-            raise ClusterUnavailable("no answer within the deadline")
-
-    def _view(self, job: SimulatedJob) -> SlurmJob:
-        return job.view(tells_duration=self.tells_durations)

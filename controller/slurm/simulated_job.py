@@ -6,12 +6,12 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from controller.model import GpuSet, JobId
 from controller.slurm.port import JobState, SlurmJob
+from controller.slurm.raw import PREFIX
 
 
 @dataclass(slots=True)
@@ -132,18 +132,14 @@ def request_text(
     gpu_types: tuple[str, ...] = (),
 ) -> str:
     """An `admin_comment` as the job_submit module writes it."""
-    fields: Mapping[str, object] = (
-        {"gpus_per_node": gpus // nodes, "nodes": nodes} if nodes else {"gpus": gpus, "gpus_per_node": None}
-    )
-    message: dict[str, object] = {"v": 1, **fields, "weight": weight}
-    if suspend:
-        message["suspend"] = suspend
-    if migrate is not None:
-        message["migrate"] = migrate
-    if pack is not None:
-        message["pack"] = pack
-    if model:
-        message["model"] = model
-    if gpu_types:
-        message["gpu_types"] = list(gpu_types)
-    return "gandiva:" + json.dumps(message, separators=(",", ":"))
+    message: dict[str, object] = {"v": 1, "gpus_per_node": None, "weight": weight}
+    message |= {"gpus_per_node": gpus // nodes, "nodes": nodes} if nodes else {"gpus": gpus}
+    asked = {
+        "suspend": suspend,
+        "migrate": migrate,
+        "pack": pack,
+        "model": model,
+        "gpu_types": gpu_types or None,
+    }
+    message |= {name: wish for name, wish in asked.items() if wish is not None}
+    return PREFIX + json.dumps(message, separators=(",", ":"))

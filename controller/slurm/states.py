@@ -20,78 +20,26 @@ REQUEUED_HELD = "job requeued in held state"
 """The reason that slurmctld gives a job after `requeuehold`, from then on (also while it completes) until
 it is released."""
 
-_STATES = {
-    "PENDING": JobState.PENDING,
-    "REQUEUED": JobState.PENDING,
-    "REQUEUE_FED": JobState.PENDING,
-    "REQUEUE_HOLD": JobState.PENDING,
-    "SPECIAL_EXIT": JobState.PENDING,
-    "RESV_DEL_HOLD": JobState.PENDING,
-    "EXPEDITING": JobState.PENDING,
-    "CONFIGURING": JobState.CONFIGURING,
-    "POWER_UP_NODE": JobState.CONFIGURING,
-    "RUNNING": JobState.RUNNING,
-    "RESIZING": JobState.RUNNING,
-    "SIGNALING": JobState.RUNNING,
-    "STOPPED": JobState.RUNNING,
-    "SUSPENDED": JobState.SUSPENDED,
-    "COMPLETING": JobState.COMPLETING,
-    "STAGE_OUT": JobState.COMPLETING,
-    "BOOT_FAIL": JobState.ENDED,
-    "CANCELLED": JobState.ENDED,
-    "COMPLETED": JobState.ENDED,
-    "DEADLINE": JobState.ENDED,
-    "FAILED": JobState.ENDED,
-    "LAUNCH_FAILED": JobState.ENDED,
-    "NODE_FAIL": JobState.ENDED,
-    "OUT_OF_MEMORY": JobState.ENDED,
-    "PREEMPTED": JobState.ENDED,
-    "RECONFIG_FAIL": JobState.ENDED,
-    "REVOKED": JobState.ENDED,
-    "TIMEOUT": JobState.ENDED,
+_WORDS = {
+    JobState.COMPLETING: "COMPLETING STAGE_OUT",
+    JobState.CONFIGURING: "CONFIGURING POWER_UP_NODE",
+    JobState.PENDING: "PENDING REQUEUED REQUEUE_FED REQUEUE_HOLD SPECIAL_EXIT RESV_DEL_HOLD EXPEDITING",
+    JobState.SUSPENDED: "SUSPENDED",
+    JobState.RUNNING: "RUNNING RESIZING SIGNALING STOPPED",
+    JobState.ENDED: "BOOT_FAIL CANCELLED COMPLETED DEADLINE FAILED LAUNCH_FAILED NODE_FAIL OUT_OF_MEMORY "
+    "PREEMPTED RECONFIG_FAIL REVOKED TIMEOUT",
 }
-_PRECEDENCE = (
-    JobState.COMPLETING,
-    JobState.CONFIGURING,
-    JobState.PENDING,
-    JobState.SUSPENDED,
-    JobState.RUNNING,
-    JobState.ENDED,
-)
 """slurmctld reports a base state and flags; the first of these that any of them means wins."""
+_STATES = {word: state for state, words in _WORDS.items() for word in words.split()}
 
 _NODE_DOWN = frozenset(
-    {
-        "BLOCKED",
-        "CLOUD_POWERED_DOWN",
-        "DOWN",
-        "DRAIN",
-        "DRAINED",
-        "DRAINING",
-        "ERROR",
-        "FAIL",
-        "FAILING",
-        "FUTURE",
-        "INVAL",
-        "INVALID",
-        "INVALID_REG",
-        "MAINT",
-        "MAINTENANCE",
-        "NOT_RESPONDING",
-        "NO_RESPOND",
-        "POWERED_DOWN",
-        "POWERING_DOWN",
-        "POWERING_UP",
-        "POWER_DOWN",
-        "POWER_DRAIN",
-        "POWER_UP",
-        "REBOOT_ISSUED",
-        "REBOOT_REQUESTED",
-        "REBOOT",
-        "RESERVED",
-        "UNKNOWN",
-    }
-)
+    (
+        "BLOCKED", "CLOUD_POWERED_DOWN", "DOWN", "DRAIN", "DRAINED", "DRAINING", "ERROR", "FAIL", "FAILING",
+        "FUTURE", "INVAL", "INVALID", "INVALID_REG", "MAINT", "MAINTENANCE", "NOT_RESPONDING", "NO_RESPOND",
+        "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_DOWN", "POWER_DRAIN", "POWER_UP",
+        "REBOOT_ISSUED", "REBOOT_REQUESTED", "REBOOT", "RESERVED", "UNKNOWN",
+    )
+)  # fmt: skip
 
 _STRONGER_HOLDS = frozenset(
     {
@@ -109,7 +57,7 @@ _STRONGER_HOLDS = frozenset(
 def job_state(words: Collection[str]) -> JobState | None:
     """The state that Slurm's words for it mean. None: none of them is known; the caller decides."""
     known = {_STATES[word] for word in words if word in _STATES}
-    return next((state for state in _PRECEDENCE if state in known), None)
+    return next((state for state in _WORDS if state in known), None)
 
 
 def state_name(words: Sequence[str]) -> str:

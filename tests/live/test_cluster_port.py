@@ -16,7 +16,7 @@ import pytest
 
 from container.cluster import MiniCluster
 from controller.model import GpuId, GpuSet, JobId
-from controller.slurm.gres import parse_gres, shard_indices
+from controller.slurm.gres import indices_of
 from controller.slurm.hostlist import expand
 from tests.contract import port_server
 from tests.contract.cluster_port_contract import RealSlurmContract
@@ -62,7 +62,7 @@ class LiveWorld:
             GpuId(node, index)
             for nodes, gres in re.findall(r"^\s+Nodes=(\S+) .*GRES=(\S+)$", job, re.MULTILINE)
             for node in expand(nodes)
-            for index in shard_indices(parse_gres(gres))
+            for index in indices_of("shard", gres)
         )
 
     async def user(self, *command: str) -> str:

@@ -13,12 +13,10 @@ from controller.slurm.gres import (
     asks_whole_gpus,
     binding_of,
     bound_request,
-    gpu_indices,
-    gpu_type,
+    indices_of,
     node_gpus,
     parse_gres,
     parse_indices,
-    shard_indices,
     split_type,
     tres_memory_mib,
 )
@@ -46,13 +44,13 @@ def test_a_gpu_without_shards_has_none() -> None:
 
 
 def test_whole_gpus_in_use_are_those_with_a_count() -> None:
-    assert gpu_indices(parse_gres(USED)) == {0, 1}
-    assert gpu_indices(parse_gres(ORDINARY_ON_NODE)) == {0, 1}
+    assert indices_of("gpu", USED) == {0, 1}
+    assert indices_of("gpu", ORDINARY_ON_NODE) == {0, 1}
 
 
 def test_untyped_and_model_typed_gpus_are_found_by_index() -> None:
-    assert gpu_indices(parse_gres("gpu:2(IDX:0,2-3)")) == {0, 2, 3}
-    assert gpu_indices(parse_gres("gpu:a100:2(IDX:1,3)")) == {1, 3}
+    assert indices_of("gpu", "gpu:2(IDX:0,2-3)") == {0, 2, 3}
+    assert indices_of("gpu", "gpu:a100:2(IDX:1,3)") == {1, 3}
 
 
 def test_shares_of_a_job_on_a_node() -> None:
@@ -104,7 +102,7 @@ def test_memory_in_trackable_resources() -> None:
 
 
 def test_binding_of_a_request_without_shards_is_empty() -> None:
-    assert binding_of("gres/gpu:2", ["n1"]) == frozenset()
+    assert binding_of("gres/gpu:2", ("n1",)) == frozenset()
     assert asks_whole_gpus("gres/gpu:2")
     assert not asks_whole_gpus("gres/shard:a100_2:1")
 
@@ -114,7 +112,7 @@ slugs = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
 
 @given(slugs, st.integers(0, 9999))
 def test_types_round_trip(model: str, index: int) -> None:
-    assert split_type(gpu_type(model, index)) == (model, index)
+    assert split_type(f"{model}_{index}") == (model, index)
 
 
 @given(
@@ -131,7 +129,7 @@ def test_a_binding_survives_being_asked_for_and_read_back(
     # slurmctld shows what was asked for with this prefix.
     shown = ",".join(f"gres/{item}" for item in str(request).split(","))
     assert binding_of(shown, request.nodes) == binding
-    assert shard_indices(parse_gres(shown)) == indices
+    assert indices_of("shard", shown) == indices
 
 
 @pytest.mark.parametrize(
