@@ -195,14 +195,9 @@ class Job:
         return len(self.placement.gpus) or self.request.size.wanted
 
     @property
-    def allocation(self) -> GpuSet:
-        """What Slurm allocated, or what is promised."""
-        return self.placement.allocation or self.promised
-
-    @property
     def floating(self) -> bool:
         """Allocated more GPUs than it uses: it runs on any of them in turn."""
-        return len(self.allocation) > self.request.size.wanted
+        return len(self.placement.allocation) > self.request.size.wanted
 
 
 @value(kw_only=True)

@@ -46,7 +46,7 @@ class Clearing:
     ) -> GpuSet | None:
         """GPUs for the job, after jobs behind it were stopped; None, and nothing done, where that is no help.
         `holders`: jobs that have a GPU."""
-        if row.job.allocation:
+        if row.job.placement.allocation:
             return self._where_bound(row, holders, consolidated)
         if self._at < len(self._running) and self._running[self._at] < row.key:
             self._begin()
@@ -59,7 +59,7 @@ class Clearing:
     def _where_bound(
         self, row: Row, holders: Mapping[GpuId, Sequence[JobId]], consolidated: bool
     ) -> GpuSet | None:
-        wanted = row.job.allocation if row.job.floating else own_gpus(row.job)
+        wanted = row.job.placement.allocation if row.job.floating else own_gpus(row.job)
         there = {job_id for gpu in wanted for job_id in holders.get(gpu, ())}
         rows = [self._rows[job_id] for job_id in there]
         behind = [r for r in rows if r.in_line and r.standing is RUNNING and r.key > row.key]

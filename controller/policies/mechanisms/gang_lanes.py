@@ -151,7 +151,7 @@ class GangLanes:
     def waits(self, row: Row, words: str) -> str:
         """What the order says, and where the job waits."""
         job = row.job
-        if job.allocation:
+        if job.placement.allocation:
             names = sorted(by_node(own_gpus(job)))
             nodes = [self._pool.node(name) for name in names if name in self._pool.closed]
             drained = "".join(f"; {n.name} starts no other job ({n.reason})" for n in nodes if n is not None)
@@ -218,7 +218,7 @@ class GangLanes:
                     if not self._backfill:
                         break  # it blocks all behind it
                     continue
-                draft.put(job_id, Placement(gpus, row.job.allocation or gpus))
+                draft.put(job_id, Placement(gpus, row.job.placement.allocation or gpus))
                 placed[row.shape] = placed.get(row.shape, 0) + 1
             if not failed or not self._backfill:
                 break
@@ -256,12 +256,12 @@ class GangLanes:
         for row in sorted(wholly, key=lambda r: r.key):
             own = own_gpus(row.job)
             if len(own) == row.job.gpus and self._pool.all_idle(own):
-                draft.put(row.id, Placement(own, row.job.allocation))
+                draft.put(row.id, Placement(own, row.job.placement.allocation))
 
 
 def _shape(job: Job, demand: int, consolidated: bool) -> Shape:
     request = job.request
     shape = (demand, request.nodes, consolidated, job.cpus_per_node, job.memory_per_node_bytes)
-    if not (job.allocation or job.excluded_nodes or job.required_nodes or request.gpu_types):
+    if not (job.placement.allocation or job.excluded_nodes or job.required_nodes or request.gpu_types):
         return shape
-    return (*shape, request.gpu_types, job.allocation, job.excluded_nodes, job.required_nodes)
+    return (*shape, request.gpu_types, job.placement.allocation, job.excluded_nodes, job.required_nodes)

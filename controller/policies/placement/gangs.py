@@ -20,19 +20,19 @@ _TRIES = 8
 
 def own_gpus(job: Job) -> GpuSet:
     """Those that a bound job goes on with: where it was last; if that is not known, its allocation."""
-    return job.last if len(job.last) == job.gpus else job.allocation
+    return job.last if len(job.last) == job.gpus else job.placement.allocation
 
 
 def find(pool: GpuPool, job: Job, *, consolidated: bool) -> GpuSet | None:
     """GPUs for the job now. `consolidated`: of one that is not bound, on as few nodes as its size allows,
     under one switch, or not at all; else on as few as can be had."""
-    if not job.allocation:
+    if not job.placement.allocation:
         return _find_anew(pool, job, consolidated)
     own = own_gpus(job)
     if len(own) == job.gpus and pool.all_idle(own):
         return own
     if job.may_move and job.floating:
-        free = [gpu for gpu in sorted(job.allocation) if pool.all_free((gpu,))]
+        free = [gpu for gpu in sorted(job.placement.allocation) if pool.all_free((gpu,))]
         if len(free) >= job.gpus:
             return frozenset(free[: job.gpus])
     return None

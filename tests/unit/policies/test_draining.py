@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A node that is being drained gets empty: what Slurm has bound to it goes on there, nothing else starts."""
+"""What Slurm has bound to a node goes on there, also while it is drained; nothing else starts there then."""
 
 from __future__ import annotations
 
@@ -111,3 +111,13 @@ def test_a_gang_on_a_drained_and_an_open_node_takes_its_turn_on_the_open_one(nam
     assert ran == ({3} if name in {"sjf", "las undiscretised"} else {1})
     assert runs(make(), nodes, [gang, queued, holder], 1e6 + 3, j1=5) == {3, 4}
     assert runs(make(), nodes, [gang], 1e6 + 4, j1=5) == {1}
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_a_promise_of_another_policy_binds_no_gang(name: str) -> None:
+    full, free = cluster(2, 2)
+    promised = make_job(2, 2, 500.0, submit=2.0, promised=some(full, 2))
+    drained = replace(make_job(3, 2, 500.0, submit=3.0), promised=some(full, 2))
+    there = on(suspended(1, some(full, 2)))
+    assert 2 in runs(POLICIES[name](), [full, free], [there, promised])
+    assert 3 in runs(POLICIES[name](), [replace(full, available=False, reason="DRAINED"), free], [drained])
