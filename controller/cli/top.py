@@ -13,24 +13,15 @@ from controller.cli.common import (
     count,
     new_parser,
 )
+from controller.reports.top import KEYS
 
-_DESCRIPTION = """\
+_DESCRIPTION = f"""\
 The GPUs and the jobs on them, live: which job holds each GPU, how busy it is,
 which jobs wait for their turn, and what part of its time each job has had on
 GPUs.
 
 keys:
-  up, down, j, k    choose a job; PgUp, PgDn, Home, End go faster
-  Enter             all about it: why it waits, the end of its output
-  /                 only jobs with this text
-  s, r              sort by the next column (, and . too); reverse
-  t                 user by user
-  u                 your own jobs only, or all (of the user named with -u)
-  c                 GPUs one by one, or one line per node
-  p, space          pause, go on
-  + -               longer interval, shorter interval
-  ?                 help
-  q, Ctrl-C         quit"""
+{KEYS}"""
 
 _EXAMPLES = """\
   gandiva top                 every 2 seconds, q quits

@@ -4,9 +4,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Protocol
 
-from controller.reports.top.frame import Page, View
+from controller.reports.top.frame import Frame, Page, View
 
 INTERVALS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between two pictures, for the keys + and -."""
@@ -16,17 +15,7 @@ _BACK = ("escape", "left", "h", *_QUIT[:2])
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -1, "page down": 1}
 
 
-class Drawn(Protocol):
-    """What the keys read of the picture that was drawn last."""
-
-    body_rows: int
-    shown_rows: int
-    start: int
-    compact: bool
-    job_lines: list[tuple[int, int]]
-
-
-def press(view: View, key: str, drawn: Drawn, own_user: str) -> View | None:
+def press(view: View, key: str, drawn: Frame, own_user: str) -> View | None:
     """The view after a key; None: quit. Keys without a meaning change nothing."""
     if key == "\x03":
         return None
@@ -51,14 +40,14 @@ def _type(view: View, key: str) -> View:
     return view
 
 
-def _page(view: View, key: str, drawn: Drawn) -> View | None:
+def _page(view: View, key: str, drawn: Frame) -> View | None:
     """Help, or one job."""
     if key in _BACK or key in ("?", "\r", "\n"):
         return replace(view, page=Page.JOBS, scroll=view.scroll_before)
     return _scrolled(view, key, drawn)
 
 
-def _jobs(view: View, key: str, drawn: Drawn, own_user: str) -> View | None:
+def _jobs(view: View, key: str, drawn: Frame, own_user: str) -> View | None:
     if key in _QUIT:
         return None
     if key in _STEPS or key in ("home", "end", "g", "G"):
@@ -94,7 +83,7 @@ def _interval(view: View, by: int) -> float:
     return shorter[-1] if shorter else view.interval_seconds
 
 
-def _move(view: View, key: str, drawn: Drawn) -> View:
+def _move(view: View, key: str, drawn: Frame) -> View:
     """Go from job to job; above the first one the arrows scroll the GPUs."""
     order = [job_id for job_id, _ in drawn.job_lines]
     if key in ("home", "g"):
@@ -113,7 +102,7 @@ def _move(view: View, key: str, drawn: Drawn) -> View:
     return _scrolled(view, key, drawn)
 
 
-def _scrolled(view: View, key: str, drawn: Drawn) -> View:
+def _scrolled(view: View, key: str, drawn: Frame) -> View:
     deepest = max(0, drawn.body_rows - drawn.shown_rows)
     if key in ("home", "g"):
         return replace(view, scroll=0)

@@ -9,8 +9,9 @@ from __future__ import annotations
 import enum
 import time as clock
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.segment import Segment
@@ -18,10 +19,11 @@ from rich.text import Text
 
 from controller.api.messages import GpusMessage
 from controller.reports.text import clean
+from controller.reports.top import KEYS
 from controller.reports.top.detail import Detail
 from controller.reports.top.detail import lines as detail_lines
 from controller.reports.top.gpus import Context, gpus_grid, nodes_grid, use_of
-from controller.reports.top.grid import Block, Line, TextBlock, draw
+from controller.reports.top.grid import Grid, Line, draw, one_line
 from controller.reports.top.jobs import jobs_grid
 from controller.reports.top.view import DIM, UNICODE, WARNING, Glyphs, Order, job_colors, matches, ordered
 
@@ -30,27 +32,15 @@ MAX_PROBLEMS = 3
 _MIN_BODY_ROWS = 3
 
 
-HELP = """\
+HELP = f"""\
 Keys
 
-  up down  j k          choose a job; above the first one, scroll
-  PgUp PgDn  Home End   the same, faster
-  Enter                 all about the job: why it waits, its output
-  /                     jobs with this text only; Enter keeps it, Esc drops it
-  s  .  ,               sort by the next column, by the one before
-  r                     reverse the order
-  t                     jobs user by user
-  u                     your own jobs only (or those of -u), or all
-  c                     GPUs one by one, or a line per node
-  p  space              pause, go on
-  + -                   longer interval, shorter interval
-  ?  h                  this page
-  q  Ctrl-C             quit; back from this page and from a job
+{KEYS}
 
 Signs
 
-  {running} on its GPUs   {waiting} off them, waits for its turn   {queued} not started
-  {idle} idle          {ordinary} an ordinary job              {broken} a problem
+  {{running}} on its GPUs   {{waiting}} off them, waits for its turn   {{queued}} not started
+  {{idle}} idle          {{ordinary}} an ordinary job              {{broken}} a problem
 
 Nothing here changes a job: cancel with scancel, hold with scontrol hold."""
 
@@ -182,18 +172,17 @@ class Frame:
             parts.append(f"{self.start + 1}-{last} of {self.body_rows}")
         return Text("  ".join(parts), style="reverse", no_wrap=True, overflow="ellipsis")
 
-    def _blocks(self, columns: int) -> list[Block]:
+    def _blocks(self, columns: int) -> list[Grid[Any]]:
         answer, view = self._answer, self._view
         if view.page is Page.HELP:
-            return [TextBlock(Text(HELP.format(**asdict(view.glyphs)), no_wrap=True, overflow="ellipsis"))]
+            return [_texts(HELP.format(**asdict(view.glyphs)).splitlines())]
         if view.page is Page.DETAIL:
             detail = view.detail
             if detail is None or detail.job_id != view.selected:
                 detail = Detail(view.selected or 0)
-            text = "\n".join(detail_lines(detail, columns))
-            return [TextBlock(Text(text, no_wrap=True, overflow="ellipsis"))]
+            return [_texts(detail_lines(detail, columns))]
         if answer is None:
-            return [TextBlock(Text("" if view.problem else "Waiting for the controller"))]
+            return [_texts(["" if view.problem else "Waiting for the controller"])]
         context = Context(
             {job.job_id: job for job in answer.jobs}, job_colors(answer.jobs), view.glyphs, view.history
         )
@@ -202,32 +191,33 @@ class Frame:
             gpus = sum(len(node.gpus) for node in answer.nodes)
             compact = view.height is not None and gpus > view.height // 2
         self.compact = compact
-        blocks: list[Block] = []
+        upper: Grid[Any]
         if not answer.nodes:
-            words = "Slurm has no GPU nodes for Gandiva (feature gandiva_<model>)."
-            blocks.append(TextBlock(Text(words, style=DIM)))
+            upper = _texts(["Slurm has no GPU nodes for Gandiva (feature gandiva_<model>)."], DIM)
+        elif compact:
+            upper = nodes_grid(answer.nodes, context)
         else:
-            grid = nodes_grid(answer.nodes, context) if compact else gpus_grid(answer.nodes, context, columns)
-            blocks.append(grid)
-        blocks.append(TextBlock(Text()))
+            upper = gpus_grid(answer.nodes, context, columns)
         jobs = [job for job in answer.jobs if view.user is None or job.user == view.user]
         jobs = [job for job in jobs if matches(job, view.filter)]
-        if jobs:
-            jobs = ordered(jobs, view.order, answer.time, reverse=view.reverse, by_user=view.by_user)
-            above = sum(block.height for block in blocks)
-            listed = jobs_grid(
-                jobs, answer.time, columns, context,
-                order=view.order if view.keys else None, selected=view.selected, by_user=view.by_user,
-            )  # fmt: skip
-            blocks.append(listed)
-            self.job_lines = [
-                (job.job_id, above + line) for job, line in zip(jobs, listed.line_of, strict=True)
-            ]
-        else:
+        if not jobs:
             whose = f" of {clean(view.user)}" if view.user else ""
             which = f" with {clean(view.filter)!r}" if view.filter else ""
-            blocks.append(TextBlock(Text(f"No Gandiva jobs{whose}{which}.", style=DIM)))
-        return blocks
+            return [upper, _texts(["", f"No Gandiva jobs{whose}{which}."], DIM)]
+        jobs = ordered(jobs, view.order, answer.time, reverse=view.reverse, by_user=view.by_user)
+        listed = jobs_grid(
+            jobs, answer.time, columns, context,
+            order=view.order if view.keys else None, selected=view.selected, by_user=view.by_user,
+        )  # fmt: skip
+        first = upper.height + 1 + listed.header
+        self.job_lines = [
+            (one.job_id, line) for line, one in enumerate(listed.entries, first) if not isinstance(one, Text)
+        ]
+        return [upper, _texts([""]), listed]
+
+
+def _texts(lines: Iterable[str], style: str = "") -> Grid[Text]:
+    return Grid([one_line(line, style) for line in lines])
 
 
 def _summary(answer: GpusMessage) -> Text:

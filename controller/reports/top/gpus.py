@@ -5,13 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from controller.api.messages import GpuMessage, LiveJobMessage, NodeMessage
 from controller.reports.text import clean, ranges, width
-from controller.reports.top.grid import Grid, new_table
+from controller.reports.top.grid import Grid
 from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, bar, phase_words, spark
 
 _MAX_NAME = 20
@@ -68,34 +68,31 @@ def gpus_grid(nodes: Sequence[NodeMessage], context: Context, columns: int = 80)
     name_width = min(_MAX_NAME, max((width(row.name) for row in rows), default=3))
     model_width = min(8, max((len(gpu.model) for node in nodes for gpu in node.gpus), default=5))
 
-    def table(shown: Sequence[_Row]) -> Table:
-        table = new_table(
-            ("GPU", {"width": max(3, name_width)}),
-            ("Model", {"width": max(5, model_width)}),
-            ("Busy", {"width": BAR + 5}),
-            *([("Lately", {"width": history})] if history else ()),
-            ("Memory", {"justify": "right", "width": 9}),
-            ("Job", {"ratio": 3}),
-            ("Waits for it", {"ratio": 2}),
-        )
-        for row in shown:
-            if row.gpu is None:
-                held = _broken(row.node.reason or "node not available", context.glyphs)
-                table.add_row(Text(row.name), *[Text()] * (4 if history else 3), held, Text())
-                continue
-            lately = context.history.get(row.name, ())[-history:]
-            table.add_row(
-                Text(row.name),
-                Text(clean(row.gpu.model), style=DIM),
-                _busy(row.gpu, context.glyphs),
-                *([Text(spark(lately, context.glyphs).rjust(history), style=DIM)] if history else ()),
-                _memory(row.gpu),
-                _holder(row.gpu, row.node, context),
-                _waiters(row.gpu.waiting, row.bracket, context).append_text(_left(row.gpu)),
-            )
-        return table
+    def cells(row: _Row) -> list[Text]:
+        if row.gpu is None:
+            why = _broken(row.node.reason or "node not available", context.glyphs)
+            return [Text(row.name), *[Text()] * (4 if history else 3), why, Text()]
+        lately = spark(context.history.get(row.name, ())[-history:], context.glyphs).rjust(history)
+        return [
+            Text(row.name),
+            Text(clean(row.gpu.model), style=DIM),
+            _busy(row.gpu, context.glyphs),
+            *([Text(lately, style=DIM)] if history else ()),
+            _memory(row.gpu),
+            _holder(row.gpu, row.node, context),
+            _waiters(row.gpu.waiting, row.bracket, context).append_text(_left(row.gpu)),
+        ]
 
-    return Grid(rows, table)
+    headers: list[tuple[str, dict[str, Any]]] = [
+        ("GPU", {"width": max(3, name_width)}),
+        ("Model", {"width": max(5, model_width)}),
+        ("Busy", {"width": BAR + 5}),
+        *([("Lately", {"width": history})] if history else ()),
+        ("Memory", {"justify": "right", "width": 9}),
+        ("Job", {"ratio": 3}),
+        ("Waits for it", {"ratio": 2}),
+    ]
+    return Grid(rows, headers, cells)
 
 
 def _busy(gpu: GpuMessage, glyphs: Glyphs) -> Text:
@@ -178,26 +175,20 @@ def nodes_grid(nodes: Sequence[NodeMessage], context: Context) -> Grid[NodeMessa
     cell_width = max([1] + [len(_cell(gpu, context.glyphs)) for node in nodes for gpu in node.gpus])
     name_width = min(_MAX_NAME, max((width(clean(node.name)) for node in nodes), default=4))
 
-    def table(shown: Sequence[NodeMessage]) -> Table:
-        table = new_table(
-            ("Node", {"width": max(4, name_width)}),
-            ("Busy", {"width": 5, "justify": "right"}),
-            (f"Job on GPU 0-{most - 1}" if most > 1 else "Job", {"ratio": 1}),
-            ("Waiting", {"justify": "right", "width": 7}),
-        )
-        for node in shown:
-            known = [g.utilization_fraction for g in node.gpus if g.utilization_fraction is not None]
-            busy = f"{100 * sum(known) / len(known):3.0f}%" if known else "?"
-            waiting = {job for gpu in node.gpus for job in gpu.waiting}
-            table.add_row(
-                Text(clean(node.name)),
-                Text(busy),
-                _cells(node, cell_width, context),
-                Text(str(len(waiting)) if waiting else ""),
-            )
-        return table
+    def cells(node: NodeMessage) -> list[Text]:
+        known = [g.utilization_fraction for g in node.gpus if g.utilization_fraction is not None]
+        busy = f"{100 * sum(known) / len(known):3.0f}%" if known else "?"
+        waiting = len({job for gpu in node.gpus for job in gpu.waiting})
+        texts = [Text(clean(node.name)), Text(busy), _cells(node, cell_width, context)]
+        return [*texts, Text(str(waiting) if waiting else "")]
 
-    return Grid(nodes, table)
+    headers: list[tuple[str, dict[str, Any]]] = [
+        ("Node", {"width": max(4, name_width)}),
+        ("Busy", {"width": 5, "justify": "right"}),
+        (f"Job on GPU 0-{most - 1}" if most > 1 else "Job", {"ratio": 1}),
+        ("Waiting", {"justify": "right", "width": 7}),
+    ]
+    return Grid(nodes, headers, cells)
 
 
 def _cells(node: NodeMessage, cell_width: int, context: Context) -> Text:

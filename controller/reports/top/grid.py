@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -20,80 +20,39 @@ def draw(console: Console, options: ConsoleOptions, what: RenderableType) -> lis
     return console.render_lines(what, options.update(height=None), pad=False)
 
 
-def new_table(*columns: tuple[str, dict[str, object]]) -> Table:
-    """A table without borders whose rows are one line each. Columns have widths or ratios, so that they keep
-    their place while the content scrolls."""
-    table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    for header, how in columns:
-        table.add_column(header, no_wrap=True, overflow="ellipsis", **how)  # type: ignore[arg-type]
-    return table
-
-
-class Block(Protocol):
-    """A part of the picture that can draw some of its lines."""
-
-    @property
-    def height(self) -> int:
-        """Lines in all."""
-        ...
-
-    def lines(self, console: Console, options: ConsoleOptions, start: int, stop: int) -> list[Line]:
-        """The lines from `start` up to `stop`."""
-        ...
+def one_line(text: str = "", style: str = "") -> Text:
+    """Text that ends with the screen instead of going on below."""
+    return Text(text, style=style, no_wrap=True, overflow="ellipsis")
 
 
 class Grid(Generic[T]):
-    """A header, one line per item, and for some items a line above or below it."""
+    """A part of the picture: lines of text, or a table in which some lines are text."""
 
     def __init__(
         self,
-        items: Sequence[T],
-        table: Callable[[Sequence[T]], Table],
-        below: Callable[[T], Text | None] = lambda _item: None,
-        above: Callable[[T], Text | None] = lambda _item: None,
+        entries: Sequence[T | Text],
+        columns: Sequence[tuple[str, dict[str, Any]]] = (),
+        row: Callable[[T], Sequence[Text]] = lambda _: (),
+        selected: T | None = None,
     ) -> None:
-        """`table` makes the table of the items it is given; `above` and `below` other lines of an item."""
-        self._table = table
-        self._owners: list[tuple[T, Text | None]] = []
-        self.line_of: list[int] = []
-        """The line of each item; line 0 is the header."""
-        for item in items:
-            first, second = above(item), below(item)
-            if first is not None:
-                self._owners.append((item, first))
-            self.line_of.append(len(self._owners) + 1)
-            self._owners.append((item, None))
-            if second is not None:
-                self._owners.append((item, second))
-
-    @property
-    def height(self) -> int:
-        """Lines in all."""
-        return 1 + len(self._owners)
-
-    def lines(self, console: Console, options: ConsoleOptions, start: int, stop: int) -> list[Line]:
-        """The lines from `start` up to `stop`; line 0 is the header."""
-        shown = self._owners[max(0, start - 1) : max(0, stop - 1)]
-        own = [item for item, extra in shown if extra is None]
-        header, *rows = draw(console, options, self._table(own))
-        lines = [header] if start <= 0 < stop else []
-        remaining = iter(rows)
-        for _, extra in shown:
-            lines.append(next(remaining) if extra is None else draw(console, options, extra)[0])
-        return lines
-
-
-class TextBlock:
-    """Fixed lines among grids."""
-
-    def __init__(self, text: Text) -> None:
-        self._text = text
-
-    @property
-    def height(self) -> int:
-        """Lines in all."""
-        return 1 + self._text.plain.count("\n")
+        """`columns`: header and format of each; widths or ratios, so that they keep their place while the
+        content scrolls. `row`: the cells of an entry that is not text."""
+        self.entries = entries
+        self._columns, self._row, self._selected = columns, row, selected
+        self.header = 1 if columns else 0
+        """Lines above the entries."""
+        self.height = self.header + len(entries)
 
     def lines(self, console: Console, options: ConsoleOptions, start: int, stop: int) -> list[Line]:
         """The lines from `start` up to `stop`."""
-        return draw(console, options, self._text)[max(0, start) : max(0, stop)]
+        shown = self.entries[max(0, start - self.header) : max(0, stop - self.header)]
+        table = Table(box=None, expand=True, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
+        for name, how in self._columns:
+            table.add_column(name, no_wrap=True, overflow="ellipsis", **how)
+        for entry in shown:
+            if not isinstance(entry, Text):
+                table.add_row(*self._row(entry), style="reverse" if entry is self._selected else None)
+        rows = iter(draw(console, options, table) if self._columns else ())
+        header = [next(rows) for _ in range(self.header)]
+        body = [draw(console, options, one)[0] if isinstance(one, Text) else next(rows) for one in shown]
+        return (header if start <= 0 < stop else []) + body

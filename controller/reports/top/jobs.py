@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from controller.api.messages import LiveJobMessage
 from controller.reports import units
 from controller.reports.text import clean, gpu_list, ranges, split_gpu, width
 from controller.reports.top.gpus import Context
-from controller.reports.top.grid import Grid, new_table
+from controller.reports.top.grid import Grid, one_line
 from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, Order, bar, job_share, phase_words
 
 WIDE = 120
@@ -35,59 +35,51 @@ def jobs_grid(
 ) -> Grid[LiveJobMessage]:
     """A line per job, in the order given, which `order` names. `by_user`: a line above those of each user."""
     wide = columns >= WIDE
-    id_width = max([5] + [len(str(job.job_id)) for job in jobs])
-    user_width = min(9, max([4] + [width(clean(job.user)) for job in jobs]))
-    weight_width = min(5, max([2] + [len(units.number(job.weight)) for job in jobs]))
-
-    def table(shown: Sequence[LiveJobMessage]) -> Table:
-        table = new_table(
-            ("JobID", {"width": id_width}),
-            ("Name", {"ratio": 3}),
-            ("User", {"width": user_width}),
-            ("GPUs", {"justify": "right", "width": 4}),
-            ("Wt", {"justify": "right", "width": weight_width}),
-            ("State", {"width": 11}),
-            ("Time on GPUs", {"width": BAR + 5}),
-            ("Where, or why not" if wide else "Where", {"ratio": 6 if wide else 2}),
-        )
-        if order is not None:
-            # Text, not an arrow: the narrow columns have no room for one.
-            table.columns[_COLUMN[order]].header_style = "bold underline"
-        for job in shown:
-            color = context.colors.get(job.job_id, "")
-            state = phase_words(job.phase, context.glyphs)
-            table.add_row(
-                Text(str(job.job_id), style=color),
-                Text(clean(job.name), style=color),
-                Text(clean(job.user)),
-                Text(str(job.gpus)),
-                Text(units.number(job.weight)),
-                Text(state, style=WARNING if job.phase in ("stuck", "unknown") else ""),
-                _time_on_gpus(job, now, context.glyphs),
-                Text(_where_or_why(job, wide)),
-                style="reverse" if job.job_id == selected else None,
-            )
-        return table
-
     firsts = {job.user: job.job_id for job in reversed(jobs)} if by_user else {}
+    entries: list[LiveJobMessage | Text] = []
+    for job in jobs:
+        if firsts.get(job.user) == job.job_id:
+            entries.append(_of_user([one for one in jobs if one.user == job.user]))
+        entries.append(job)
+        if job.reason and not wide and not job.running_on:
+            entries.append(one_line(f"  {context.glyphs.because} {clean(job.reason)}", DIM))
 
-    def above(job: LiveJobMessage) -> Text | None:
-        if firsts.get(job.user) != job.job_id:
-            return None
-        own = [one for one in jobs if one.user == job.user]
-        gpus = sum(len(one.running_on) for one in own)
-        hours = sum(one.gpu_seconds for one in own) / 3600
-        words = f"{clean(job.user)}: {units.several(len(own), 'job')}, {units.several(gpus, 'GPU')} in use"
-        words += f", {hours:.1f} GPU hours so far"
-        return Text(words, style="bold", no_wrap=True, overflow="ellipsis")
+    def cells(job: LiveJobMessage) -> list[Text]:
+        color = context.colors.get(job.job_id, "")
+        state = phase_words(job.phase, context.glyphs)
+        return [
+            Text(str(job.job_id), style=color),
+            Text(clean(job.name), style=color),
+            Text(clean(job.user)),
+            Text(str(job.gpus)),
+            Text(units.number(job.weight)),
+            Text(state, style=WARNING if job.phase in ("stuck", "unknown") else ""),
+            _time_on_gpus(job, now, context.glyphs),
+            Text(_where_or_why(job, wide)),
+        ]
 
-    def below(job: LiveJobMessage) -> Text | None:
-        if wide or job.running_on or not job.reason:
-            return None
-        words = f"  {context.glyphs.because} {clean(job.reason)}"
-        return Text(words, style=DIM, no_wrap=True, overflow="ellipsis")
+    headers: list[tuple[str, dict[str, Any]]] = [
+        ("JobID", {"width": max([5] + [len(str(job.job_id)) for job in jobs])}),
+        ("Name", {"ratio": 3}),
+        ("User", {"width": min(9, max([4] + [width(clean(job.user)) for job in jobs]))}),
+        ("GPUs", {"justify": "right", "width": 4}),
+        ("Wt", {"justify": "right", "width": min(5, max([2] + [len(units.number(j.weight)) for j in jobs]))}),
+        ("State", {"width": 11}),
+        ("Time on GPUs", {"width": BAR + 5}),
+        ("Where, or why not" if wide else "Where", {"ratio": 6 if wide else 2}),
+    ]
+    if order is not None:
+        # Text, not an arrow: the narrow columns have no room for one.
+        headers[_COLUMN[order]][1]["header_style"] = "bold underline"
+    return Grid(entries, headers, cells, next((job for job in jobs if job.job_id == selected), None))
 
-    return Grid(jobs, table, below, above)
+
+def _of_user(jobs: Sequence[LiveJobMessage]) -> Text:
+    """The line above the jobs of a user."""
+    gpus = sum(len(job.running_on) for job in jobs)
+    hours = sum(job.gpu_seconds for job in jobs) / 3600
+    words = f"{clean(jobs[0].user)}: {units.several(len(jobs), 'job')}, {units.several(gpus, 'GPU')} in use"
+    return one_line(f"{words}, {hours:.1f} GPU hours so far", "bold")
 
 
 def _time_on_gpus(job: LiveJobMessage, now: float, glyphs: Glyphs) -> Text:
