@@ -9,7 +9,6 @@ never replaced: sessions have it mapped.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 import mmap
 import os
@@ -24,7 +23,8 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from controller.agent import rank_room
-from controller.agent.deadline import Deadline, Poll, try_lock
+from controller.agent.deadline import Deadline, Poll
+from controller.agent.files import opened, try_lock, write_atomically
 from controller.agent.processes import Processes, ProcessId
 from controller.nodes.protocol import (
     MAX_JOB_ID,
@@ -231,9 +231,12 @@ class ControlBlock:
         current = self.read_command()
         if current is not None and (current.verb, current.target_step) == (verb, target_step):
             return current.sequence
-        with self._open_command() as file, mmap.mmap(file, layout.RECORD_BYTES) as mapped:
-            words = memoryview(mapped).cast("Q")
-            try:
+        with opened(self._command, os.O_RDWR | os.O_CREAT, 0o644) as file:
+            os.fchmod(file, 0o644)
+            if os.fstat(file).st_size != layout.RECORD_BYTES:
+                os.ftruncate(file, 0)
+                os.posix_fallocate(file, 0, layout.RECORD_BYTES)
+            with mmap.mmap(file, layout.RECORD_BYTES) as mapped, memoryview(mapped).cast("Q") as words:
                 # Odd while it changes. If we are killed half-way, sessions stay as they are until the next
                 # agent writes.
                 sequence = (words[layout.WORD_SEQUENCE] | 1) & (2**63 - 1)
@@ -242,8 +245,6 @@ class ControlBlock:
                 words[layout.WORD_HEAD] = layout.head_word(verb)
                 words[layout.WORD_SEQUENCE] = sequence + 1
                 return sequence + 1
-            finally:
-                words.release()
 
     def read_command(self) -> layout.Command | None:
         """The command in force; None without one that can be read."""
@@ -253,19 +254,6 @@ class ControlBlock:
             return None
         return layout.parse_command(data) if len(data) == layout.RECORD_BYTES else None
 
-    @contextlib.contextmanager
-    def _open_command(self) -> Iterator[int]:
-        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-        file = os.open(self._command, flags, 0o644)
-        try:
-            os.fchmod(file, 0o644)
-            if os.fstat(file).st_size != layout.RECORD_BYTES:
-                os.ftruncate(file, 0)
-                os.posix_fallocate(file, 0, layout.RECORD_BYTES)
-            yield file
-        finally:
-            os.close(file)
-
     def write_visible(self, gpus: Sequence[int], binding: Sequence[int]) -> None:
         """Say which of Slurm's CUDA_VISIBLE_DEVICES (ascending indices) the job uses now: `visible`."""
         path = self.path / "visible"
@@ -273,7 +261,7 @@ class ControlBlock:
             path.unlink(missing_ok=True)
             return
         ordered = sorted(binding)
-        _write_atomically(path, ",".join(str(ordered.index(gpu)) for gpu in sorted(gpus)) + "\n", 0o644)
+        write_atomically(path, ",".join(str(ordered.index(gpu)) for gpu in sorted(gpus)) + "\n", 0o644)
 
     # -- agent.json ----------------------------------------------------------------------------------------
 
@@ -294,7 +282,7 @@ class ControlBlock:
     def save_state(self, state: JobState) -> JobState:
         """Write it down. Raises AgentError unknown_job when the block has gone."""
         try:
-            _write_atomically(self.path / "agent.json", state.model_dump_json(), 0o600)
+            write_atomically(self.path / "agent.json", state.model_dump_json(), 0o600)
         except FileNotFoundError:
             raise AgentError(ErrorKind.UNKNOWN_JOB, f"the control block {self.path} has gone") from None
         return state
@@ -312,12 +300,12 @@ class ControlBlock:
         """
         poll = Poll(deadline)
         path = self.path / "agent.lock"
-        try:
-            # In a folder of root's and mode 0600: a user who could open it could hold the lock for ever.
-            file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            raise AgentError(ErrorKind.UNKNOWN_JOB, self.missing()) from None
-        try:
+        with contextlib.ExitStack() as stack:
+            try:
+                # In a folder of root's and mode 0600: a user who could open it could hold the lock for ever.
+                file = stack.enter_context(opened(path, os.O_RDWR | os.O_CREAT))
+            except FileNotFoundError:
+                raise AgentError(ErrorKind.UNKNOWN_JOB, self.missing()) from None
             while not try_lock(file):
                 if not _end_hung_agent(file, self.job_id) and not poll.wait():
                     raise AgentError(
@@ -332,8 +320,6 @@ class ControlBlock:
                 # would be this process that is taken for hung, long at work on another job.
                 with contextlib.suppress(OSError):
                     os.ftruncate(file, 0)
-        finally:
-            os.close(file)
 
 
 def _end_hung_agent(lock: int, job_id: int) -> bool:
@@ -354,19 +340,6 @@ def _end_hung_agent(lock: int, job_id: int) -> bool:
     _PROCESSES.send([holder], signal.SIGKILL)
     time.sleep(KILLED_SECONDS)
     return True
-
-
-def _write_atomically(path: Path, text: str, mode: int) -> None:
-    temporary = path.with_name(path.name + ".new")
-    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-    try:
-        os.fchmod(file, mode)
-        data = text.encode()
-        if os.write(file, data) != len(data):  # a full file system takes what fits, and says no more
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(temporary))
-    finally:
-        os.close(file)
-    temporary.replace(path)
 
 
 def _remove_tree(path: Path) -> None:

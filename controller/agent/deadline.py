@@ -1,10 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A point in time by which something must be over, and what waits for it: polls, and locks on files between
-the agents of a node. When one controller takes over from another, there are two of them for a moment."""
+"""A point in time by which something must be over, and polls that wait for it."""
 
 from __future__ import annotations
 
-import fcntl
 import time
 
 
@@ -49,21 +47,3 @@ class Poll:
         time.sleep(min(self._seconds, self._deadline.left_seconds))
         self._seconds = min(self._seconds * 1.5, self._longest_seconds)
         return True
-
-
-def try_lock(file: int) -> bool:
-    """Take the lock of an open file, until it is closed. False: another process has it. Raises OSError."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-def wait_for_lock(file: int, deadline: Deadline) -> bool:
-    """The same, once it is free. False: it was not by the deadline. Raises OSError."""
-    poll = Poll(deadline)
-    while not try_lock(file):
-        if not poll.wait():
-            return False
-    return True

@@ -11,11 +11,13 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from controller.agent.deadline import Deadline
-from controller.nodes.protocol import AgentError, ErrorKind
+from controller.nodes.protocol import AgentError, ErrorKind, GpuSample
 
 
 class NvmlUnavailable(AgentError):
@@ -36,17 +38,10 @@ class ProcessReading:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuReading:
-    """One GPU at one instant. Not healthy: a call failed and the figures are the last ones known."""
+class GpuReading(GpuSample):
+    """One GPU at one instant, before it is known whose the processes are."""
 
-    index: int
-    uuid: str
-    model: str
-    memory_bytes: int
-    memory_used_bytes: int
-    utilization_fraction: float
-    processes: tuple[ProcessReading, ...]
-    healthy: bool
+    listed: tuple[ProcessReading, ...] = ()
     memory_free_bytes: int = 0
     """As NVML says it: the driver keeps some for itself, so total and used do not tell it."""
 
@@ -115,7 +110,7 @@ class NvmlSource:
             self._known.pop(index, None)
             last = self._last.get(index)
             if last is None:
-                return GpuReading(index, "", "", 0, 0, 0.0, (), healthy=False)
+                return GpuReading(index, "", "", 0, 0, 0.0, healthy=False)
             return replace(last, healthy=False)
         self._last[index] = found
         return found
@@ -146,7 +141,7 @@ class NvmlSource:
             memory_bytes=int(memory.total),
             memory_used_bytes=int(memory.used),
             utilization_fraction=min(1.0, max(0.0, utilization)),
-            processes=tuple(sorted(processes, key=lambda process: process.pid)),
+            listed=tuple(sorted(processes, key=lambda process: process.pid)),
             healthy=not self._has_uncorrected_errors(pynvml, handle),
             memory_free_bytes=int(memory.free),
         )
@@ -197,55 +192,48 @@ class GpuReader:
 
     def __init__(self, source: GpuSource) -> None:
         self._source = source
-        self._condition = threading.Condition()
-        self._started = 0
-        self._finished = 0
-        self._wanted = 0
-        self._reading: Reading | None = None
-        self._error: Exception | None = None
+        self._lock = threading.Lock()
+        self._next: Future[Reading] | None = None
+        """Asked for and not begun."""
+        self._asked: SimpleQueue[Future[Reading]] = SimpleQueue()
         self._last: Reading | None = None
         self._thread: threading.Thread | None = None
 
     def read(self, deadline: Deadline) -> Reading:
         """A reading that was begun after this call. Raises NvmlUnavailable, saying why, at the deadline or
         when NVML fails."""
-        with self._condition:
+        with self._lock:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="nvml", daemon=True)
                 self._thread.start()
-            number = self._started + 1
-            self._wanted = max(self._wanted, number)
-            self._condition.notify_all()
-            if not self._condition.wait_for(lambda: self._finished >= number, deadline.left_seconds):
-                raise NvmlUnavailable(f"NVML has not answered within {deadline.seconds:.1f} s")
-            if self._error is not None:
-                raise NvmlUnavailable(f"NVML failed: {self._error}") from self._error
-            assert self._reading is not None
-            return self._reading
+            if self._next is None:
+                self._next = Future()
+                self._asked.put(self._next)
+            reading = self._next
+        wait([reading], deadline.left_seconds)
+        if not reading.done():
+            raise NvmlUnavailable(f"NVML has not answered within {deadline.seconds:.1f} s")
+        if (error := reading.exception()) is not None:
+            raise NvmlUnavailable(f"NVML failed: {error}") from error
+        return reading.result()
 
     def last(self) -> Reading | None:
         """The last successful reading with every GPU marked unhealthy; None when there was none."""
-        with self._condition:
-            if self._last is None:
-                return None
-            return replace(self._last, gpus=tuple(replace(gpu, healthy=False) for gpu in self._last.gpus))
+        last = self._last
+        if last is None:
+            return None
+        return replace(last, gpus=tuple(replace(gpu, healthy=False) for gpu in last.gpus))
 
     def _run(self) -> None:
         while True:
-            with self._condition:
-                self._condition.wait_for(lambda: self._wanted > self._started)
-                self._started += 1
-                number = self._started
-            reading, error = None, None
+            reading = self._asked.get()
+            with self._lock:
+                self._next = None
             try:
-                reading = self._source.read()
-            except Exception as caught:
-                error = caught
-            with self._condition:
-                self._reading, self._error, self._finished = reading, error, number
-                if reading is not None:
-                    self._last = reading
-                self._condition.notify_all()
+                self._last = found = self._source.read()
+                reading.set_result(found)
+            except Exception as error:
+                reading.set_exception(error)
 
 
 def describe(indices: Sequence[int]) -> str:

@@ -9,7 +9,6 @@ after one was killed takes away what that one left, and files that others write 
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -17,7 +16,8 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from controller.agent.deadline import Deadline, wait_for_lock
+from controller.agent.deadline import Deadline
+from controller.agent.files import locked, rewrite, write_atomically
 
 _UUID = re.compile(r"[A-Za-z0-9-]{1,80}")
 _RECORD = ".gandiva"
@@ -70,37 +70,25 @@ class OwnerFiles:
         if folder is None:
             yield {}
             return
-        try:
-            folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-            descriptor = os.open(folder / _RECORD, flags, 0o600)
-        except OSError as error:
-            log.warning("cannot keep the owner files in %s: %s; dashboards show no jobs", folder, error)
-            yield {}
-            return
-        # Unbuffered: what could not be written must not be tried again when the file is closed.
-        with os.fdopen(descriptor, "r+b", buffering=0) as record:
-            # Two agents may be there for a moment, when one controller takes over from another.
-            if not wait_for_lock(record.fileno(), Deadline(LOCK_SECONDS)):
-                path = folder / _RECORD
-                log.warning("file %s: another agent keeps it locked; dashboards show old owners", path)
+        record = folder / _RECORD
+        with contextlib.ExitStack() as stack:
+            try:
+                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+                file = stack.enter_context(locked(record, Deadline(LOCK_SECONDS)))
+                before = _parse(os.pread(file, MAX_RECORD_BYTES, 0))
+            except OSError as error:
+                log.warning("cannot read file %s: %s; dashboards show old owners", record, error)
                 yield {}
                 return
-            before = _parse(record.read(MAX_RECORD_BYTES))
             owners = {uuid: list(jobs) for uuid, jobs in before.items()}
             yield owners
             owners = {uuid: jobs for uuid, jobs in owners.items() if jobs and _UUID.fullmatch(uuid)}
             if owners == before:
                 return
             try:
-                data = json.dumps(owners).encode()
-                record.seek(0)
-                if record.write(data) != len(data):
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                record.truncate()
+                rewrite(file, json.dumps(owners).encode())
             except OSError as error:
-                path = folder / _RECORD
-                log.warning("cannot write file %s: %s; dashboards show old owners", path, error)
+                log.warning("cannot write file %s: %s; dashboards show old owners", record, error)
                 return
             for uuid in before.keys() | owners.keys():
                 if owners.get(uuid) != before.get(uuid):
@@ -123,10 +111,7 @@ def _parse(data: bytes) -> Owners:
 def _write(path: Path, jobs: list[tuple[int, int]], before: list[tuple[int, int]]) -> None:
     try:
         if jobs:
-            temporary = path.with_name(f".{path.name}.{os.getpid()}")
-            temporary.write_text("".join(f"{job_id} {uid}\n" for job_id, uid in jobs))
-            temporary.chmod(0o644)
-            temporary.replace(path)
+            write_atomically(path, "".join(f"{job_id} {uid}\n" for job_id, uid in jobs), 0o644)
         elif path.read_text()[:64].split(" ")[0] in {str(job_id) for job_id, _ in before}:
             path.unlink()
     except FileNotFoundError:

@@ -12,7 +12,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from controller.agent.processes import groups, text_of
+from controller.agent.files import text_of
+from controller.agent.processes import groups
 
 _UNLIMITED_BYTES = 1 << 60
 """cgroup v1 says "no limit" with a number near 2**63."""

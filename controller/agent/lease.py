@@ -19,7 +19,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from controller.agent.deadline import Deadline, wait_for_lock
+from controller.agent.deadline import Deadline
+from controller.agent.files import locked, rewrite
 from controller.nodes.protocol import (
     MAX_CONTROLLER_CHARS,
     MAX_LEASE_SECONDS,
@@ -70,8 +71,7 @@ class Leases:
             try:
                 # All that is ever read, in one call: no end of an earlier lease is behind it, also if this
                 # process ends right here. The lock is this file's: no other can take its place.
-                os.pwrite(descriptor, mine.model_dump_json().encode().ljust(_MAX_BYTES), 0)
-                os.ftruncate(descriptor, _MAX_BYTES)
+                rewrite(descriptor, mine.model_dump_json().encode().ljust(_MAX_BYTES))
             except OSError as error:
                 log.warning("%s: %s", self._path, error)
 
@@ -90,20 +90,17 @@ class Leases:
     def _opened(self) -> Iterator[int | None]:
         """The file under a lock; None where there cannot be one: a full disk must not keep jobs off their
         GPUs."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-        try:
-            self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-            descriptor = os.open(self._path, flags, 0o600)
-        except OSError as error:
-            log.warning("%s: %s", self._path, error)
-            yield None
-            return
-        try:
-            if not wait_for_lock(descriptor, Deadline(_LOCK_SECONDS)):
-                raise AgentError(ErrorKind.INTERNAL, "another agent of this node keeps the lease locked")
-            yield descriptor
-        finally:
-            os.close(descriptor)
+        with contextlib.ExitStack() as stack:
+            file: int | None = None
+            try:
+                self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+                file = stack.enter_context(locked(self._path, Deadline(_LOCK_SECONDS)))
+            except TimeoutError:
+                message = "another agent of this node keeps the lease locked"
+                raise AgentError(ErrorKind.INTERNAL, message) from None
+            except OSError as error:
+                log.warning("%s: %s", self._path, error)
+            yield file
 
 
 def _read(descriptor: int) -> _Lease | None:

@@ -9,6 +9,7 @@ import os
 import pwd
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from checkpointing.cuda_driver import Capabilities
@@ -42,10 +43,7 @@ def hello(node: Node, _args: protocol.HelloArgs, deadline: Deadline) -> protocol
         driver_version=reading.driver_version[:80],
         checkpoint_supported=can.checkpoint,
         device_map_supported=can.device_map,
-        gpus=tuple(
-            protocol.GpuInfo(index=gpu.index, uuid=gpu.uuid, model=gpu.model, memory_bytes=gpu.memory_bytes)
-            for gpu in reading.gpus
-        ),
+        gpus=reading.gpus,
         leader=node.leases.holder(),
         software_version=__version__,
         time=time.time(),
@@ -62,10 +60,10 @@ def observe(node: Node, _args: protocol.NoArgs, deadline: Deadline) -> protocol.
     occupancy: Occupancy | None = None
     try:
         occupancy = node.look(deadline.at_most(NVML_SECONDS))
-        reading: Reading = occupancy.reading
+        gpus = tuple(replace(gpu, processes=occupancy.on(gpu.index)) for gpu in occupancy.reading.gpus)
     except NvmlUnavailable as error:
         log.warning("%s; its GPUs are given to no job until they can be read: try nvidia-smi", error)
-        reading = node.reader.last() or Reading("", ())
+        gpus = (node.reader.last() or Reading("", ())).gpus
     states: dict[int, JobState] = {}
     present = node.blocks.job_ids()
     node.owners.sweep(present)
@@ -75,27 +73,7 @@ def observe(node: Node, _args: protocol.NoArgs, deadline: Deadline) -> protocol.
             states[job_id] = node.state(node.blocks.block(job_id))
     return protocol.ObserveResult(
         time=time.time(),
-        gpus=tuple(
-            protocol.GpuSample(
-                index=gpu.index,
-                uuid=gpu.uuid,
-                model=gpu.model,
-                memory_bytes=gpu.memory_bytes,
-                healthy=gpu.healthy,
-                memory_used_bytes=gpu.memory_used_bytes,
-                utilization_fraction=gpu.utilization_fraction,
-                processes=tuple(
-                    protocol.GpuProcess(
-                        pid=holder.pid,
-                        job_id=None if holder.job_id is None else protocol.JobId(holder.job_id),
-                        uid=holder.uid,
-                        memory_bytes=holder.memory_bytes,
-                    )
-                    for holder in (occupancy.on(gpu.index) if occupancy is not None else ())
-                ),
-            )
-            for gpu in reading.gpus
-        ),
+        gpus=gpus,
         jobs=tuple(_job_info(node, state, states, occupancy) for state in states.values()),
     )
 

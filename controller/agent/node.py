@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +14,8 @@ from checkpointing.cuda_driver import Capabilities
 from checkpointing.driver_process import DriverProcesses
 from controller.agent import rank_files, rank_room
 from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
-from controller.agent.deadline import Deadline, Poll, wait_for_lock
+from controller.agent.deadline import Deadline, Poll
+from controller.agent.files import locked
 from controller.agent.gpus import GpuReader, NvmlUnavailable, describe
 from controller.agent.gpustat import OwnerFiles
 from controller.agent.host_memory import HostMemory
@@ -87,9 +87,7 @@ class Node:
         )
 
     def ranks(self, block: ControlBlock, state: JobState, patience_seconds: float = GLANCE_SECONDS) -> Ranks:
-        return rank_files.read_ranks(
-            str(block.ranks), state.uid, state.job_id, self.processes, patience_seconds
-        )
+        return rank_files.read_ranks(block.ranks, state.uid, state.job_id, self.processes, patience_seconds)
 
     def look(self, deadline: Deadline) -> Occupancy:
         return survey(self.reader, self.processes, deadline)
@@ -204,11 +202,11 @@ class Node:
         """
         with contextlib.ExitStack() as stack:
             for gpu in sorted(gpus):
-                path = self.settings.run_dir / f".gpu-{gpu}.lock"
-                file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-                stack.callback(os.close, file)
-                if not wait_for_lock(file, deadline):
-                    raise AgentError(ErrorKind.GPU_BUSY, f"GPU {gpu} is just being given to another job")
+                try:
+                    stack.enter_context(locked(self.settings.run_dir / f".gpu-{gpu}.lock", deadline))
+                except TimeoutError:
+                    message = f"GPU {gpu} is just being given to another job"
+                    raise AgentError(ErrorKind.GPU_BUSY, message) from None
             yield
 
     def require_host_memory(self, needed_bytes: Mapping[int, int], job_id: int, deadline: Deadline) -> None:

@@ -13,17 +13,14 @@ from dataclasses import dataclass
 from controller.agent.deadline import Deadline
 from controller.agent.gpus import GpuReader, GpuReading, Reading
 from controller.agent.processes import Processes
+from controller.nodes.protocol import GpuProcess, JobId
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class Holder(GpuProcess):
     """A process on a GPU."""
 
     gpu: int
-    pid: int
-    job_id: int | None
-    uid: int | None
-    memory_bytes: int
     exists: bool
 
     def __str__(self) -> str:
@@ -86,7 +83,7 @@ def survey(reader: GpuReader, processes: Processes, deadline: Deadline) -> Occup
     reading = reader.read(deadline)
     holders = []
     for gpu in reading.gpus:
-        for process in gpu.processes:
+        for process in gpu.listed:
             if process.memory_bytes == 0:
                 continue  # it has called cuInit, or counted the devices, and has no context
             holder = _holder(gpu, process.pid, process.memory_bytes, processes)
@@ -101,11 +98,5 @@ def survey(reader: GpuReader, processes: Processes, deadline: Deadline) -> Occup
 def _holder(gpu: GpuReading, pid: int, memory_bytes: int | None, processes: Processes) -> Holder:
     # A size the driver does not tell could be anything up to all that is in use, and is not nothing.
     size = max(1, gpu.memory_used_bytes) if memory_bytes is None else memory_bytes
-    return Holder(
-        gpu=gpu.index,
-        pid=pid,
-        job_id=processes.job_of(pid),
-        uid=processes.uid(pid),
-        memory_bytes=size,
-        exists=processes.start_time_ticks(pid) is not None,
-    )
+    job_id, exists = processes.job_of(pid), processes.start_time_ticks(pid) is not None
+    return Holder(pid, None if job_id is None else JobId(job_id), processes.uid(pid), size, gpu.index, exists)

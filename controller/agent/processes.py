@@ -24,6 +24,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from controller.agent.files import text_of
+
 MAX_READ_BYTES = 1 << 20
 READ_BYTES = 1 << 16
 
@@ -75,14 +77,6 @@ def groups(text: str) -> Iterator[tuple[Sequence[str], str]]:
         controllers, _, path = rest.partition(":")
         if not path.startswith("/..") and (controllers or number == "0"):
             yield [] if number == "0" else controllers.split(","), path.lstrip("/")
-
-
-def text_of(path: Path) -> str:
-    """Of a file of the kernel's; empty where it cannot be read."""
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 class Processes:

@@ -17,6 +17,7 @@ import re
 import stat
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from controller.agent import rank_room
 from controller.agent.processes import Processes, ProcessId
@@ -81,29 +82,26 @@ class Ranks:
 
 
 def read_ranks(
-    directory: str, uid: int, job_id: int, processes: Processes, patience_seconds: float = GLANCE_SECONDS
+    directory: Path, uid: int, job_id: int, processes: Processes, patience_seconds: float = GLANCE_SECONDS
 ) -> Ranks:
     """Read `ranks/` of a job. Never raises for anything its user can do, and waits for files that are being
     written no longer than `patience_seconds` in all."""
     until = time.monotonic() + patience_seconds
     try:
-        folder = rank_room.open_folder(directory)
+        with rank_room.open_folder(directory) as folder:
+            live, problems = [], []
+            for name in _names(folder):
+                try:
+                    live.append(_read_one(folder, name, uid, job_id, processes, until))
+                except FinishedAndGone:
+                    continue
+                except BadRankFile as error:
+                    problems.append(f"rank {name}: {error}")
+            return Ranks(tuple(sorted(live, key=lambda rank: rank.rank)), tuple(problems[:MAX_RANKS]))
     except FileNotFoundError:
         return Ranks()
     except OSError as error:
         return Ranks(problems=(f"{directory}: {error.strerror}",))
-    try:
-        live, problems = [], []
-        for name in _names(folder):
-            try:
-                live.append(_read_one(folder, name, uid, job_id, processes, until))
-            except FinishedAndGone:
-                continue
-            except BadRankFile as error:
-                problems.append(f"rank {name}: {error}")
-        return Ranks(tuple(sorted(live, key=lambda rank: rank.rank)), tuple(problems[:MAX_RANKS]))
-    finally:
-        os.close(folder)
 
 
 def _names(folder: int) -> list[str]:
@@ -120,13 +118,10 @@ def _names(folder: int) -> list[str]:
 
 def _read_one(folder: int, name: str, uid: int, job_id: int, processes: Processes, until: float) -> Rank:
     try:
-        file = rank_room.open_file(folder, name)
+        with rank_room.open_file(folder, name) as file:
+            record = _read_record(file, uid, until)
     except OSError as error:
-        raise BadRankFile(f"cannot be opened: {error.strerror}") from None
-    try:
-        record = _read_record(file, uid, until)
-    finally:
-        os.close(file)
+        raise BadRankFile(f"cannot be read: {error.strerror}") from None
     rank = check_record(int(name), record)
     _check_process(rank, uid, job_id, processes)
     return rank
@@ -156,10 +151,7 @@ def _read_record(file: int, uid: int, until: float) -> layout.RankRecord:
 
 
 def _pread(file: int) -> bytes:
-    try:
-        data = os.pread(file, layout.RANK.size, 0)
-    except OSError as error:
-        raise BadRankFile(f"cannot be read: {error.strerror}") from None
+    data = os.pread(file, layout.RANK.size, 0)
     if len(data) != layout.RANK.size:
         raise BadRankFile("shrank while it was read")
     return data

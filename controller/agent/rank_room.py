@@ -19,9 +19,10 @@ import logging
 import os
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from controller.agent.files import opened, text_of
 from controller.nodes.protocol import APART
 
 ROOM_BYTES = 8 << 20
@@ -53,59 +54,47 @@ def is_fresh(ranks: Path, uid: int) -> bool:
     """Whether it has a file system of its own and nothing was written there."""
     if mounted(ranks) != 1:
         return False
-    with contextlib.suppress(OSError):
-        folder = open_folder(ranks)
-        try:
-            with os.scandir(folder) as entries:
-                return next(entries, None) is None and os.fstat(folder).st_uid == uid
-        finally:
-            os.close(folder)
+    with contextlib.suppress(OSError), open_folder(ranks) as folder, os.scandir(folder) as entries:
+        return next(entries, None) is None and os.fstat(folder).st_uid == uid
     return False
 
 
 def owner(ranks: Path) -> int | None:
     """Whose it is; None when it is not there, or a user has mounted something over it."""
-    try:
-        folder = open_folder(ranks)
-    except OSError:
-        return None
-    try:
+    with contextlib.suppress(OSError), open_folder(ranks) as folder:
         return os.fstat(folder).st_uid
-    finally:
-        os.close(folder)
+    return None
 
 
-def open_folder(ranks: Path | str) -> int:
+@contextlib.contextmanager
+def open_folder(ranks: Path) -> Iterator[int]:
     """Open it for reading. Raises OSError, also when a user has mounted something over it.
 
     A file system of a user's (FUSE, with allow_other) may never answer: even to ask it for the owner of its
     root hangs. Opened with O_PATH it is not asked anything, and the kernel tells which mount was opened.
     """
-    path = Path(ranks)
-    above = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        here = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            mount = _mount_of(here)
-            # A user cannot mount a tmpfs where the agent sees it: such a one is ours.
-            if mount != _mount_of(above) and _type_of(mount) != "tmpfs":
-                raise OSError(errno.EXDEV, COVERED, str(path))
-            return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=here)
-        finally:
-            os.close(here)
-    finally:
-        os.close(above)
+    flags = os.O_PATH | os.O_DIRECTORY
+    with opened(ranks.parent, flags) as above, opened(ranks, flags) as here:
+        mount = _mount_of(here)
+        # A user cannot mount a tmpfs where the agent sees it: such a one is ours.
+        if mount != _mount_of(above) and _type_of(mount) != "tmpfs":
+            raise OSError(errno.EXDEV, COVERED, str(ranks))
+        with opened(".", os.O_RDONLY | os.O_DIRECTORY, folder=here) as folder:
+            yield folder
 
 
-def open_file(folder: int, name: str) -> int:
+@contextlib.contextmanager
+def open_file(folder: int, name: str) -> Iterator[int]:
     """Open a file in it for reading, likewise. Follows no link and waits for no pipe's other end."""
-    here = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    try:
+    with opened(name, os.O_PATH, folder=folder) as here:
         if _mount_of(here) != _mount_of(folder):
             raise OSError(errno.EXDEV, COVERED, name)
-        return os.open(f"/proc/self/fd/{here}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    finally:
-        os.close(here)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        file = os.open(f"/proc/self/fd/{here}", flags)
+        try:
+            yield file
+        finally:
+            os.close(file)
 
 
 def _mount_of(descriptor: int) -> int:
@@ -116,7 +105,7 @@ def _mount_of(descriptor: int) -> int:
 
 def _type_of(mount: int) -> str:
     """Of the file system of a mount; empty when it is not there any more."""
-    for line in MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+    for line in text_of(MOUNTS).splitlines():
         if line.startswith(f"{mount} "):
             return line.rpartition(" - ")[2].split(" ")[0]
     return ""
@@ -152,11 +141,7 @@ def examine(run_dir: Path) -> str:
 def mounted(path: Path) -> int:
     """How many file systems are mounted there, one over the other. From the kernel's list: opens nothing."""
     wanted = _real(path)
-    try:
-        lines = MOUNTS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()
-    except OSError:
-        return 0
-    points = (line.split(" ", 5)[4] for line in lines)
+    points = (line.split(" ", 5)[4] for line in text_of(MOUNTS).splitlines())
     return sum(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), point) == wanted for point in points)
 
 

@@ -51,7 +51,7 @@ class IdleGpu:
     """A node whose NVML works and lists one GPU with nobody on it."""
 
     def read(self) -> Reading:
-        return Reading("580.0", (GpuReading(0, "GPU-0", "a100", 1 << 30, 0, 0.0, (), healthy=True),))
+        return Reading("580.0", (GpuReading(0, "GPU-0", "a100", 1 << 30, 0, 0.0, healthy=True),))
 
 
 class Barrier(threading.Thread):

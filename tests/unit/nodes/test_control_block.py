@@ -20,7 +20,8 @@ import pytest
 from checkpointing.driver_process import DriverProcesses
 from controller.agent import control_block, rank_room
 from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
-from controller.agent.deadline import Deadline, try_lock
+from controller.agent.deadline import Deadline
+from controller.agent.files import try_lock
 from controller.agent.gpus import GpuReader, NvmlSource
 from controller.agent.node import AgentSettings
 from controller.agent.processes import Processes
@@ -216,8 +217,8 @@ def test_a_state_that_is_written_in_part_does_not_take_the_place_of_the_last(
 ) -> None:
     """A full tmpfs takes as many pages as it has left, and says no more than how many bytes that was."""
     before = block.save_state(JobState(job_id=12, uid=1000, gpus=(2,), phase=NodePhase.YIELDED))
-    write = os.write
-    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:20]))
+    write = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda file, data, at: write(file, data[:20], at))
     with pytest.raises(OSError, match="No space left"):
         block.save_state(before.but(phase=NodePhase.RUNNING))
     assert block.load_state() == before

@@ -24,8 +24,9 @@ from controller.agent.gpus import (
 )
 from controller.agent.occupancy import Holder, Occupancy, survey
 from controller.agent.processes import Processes
+from controller.model import JobId
 
-GPU = GpuReading(0, "GPU-0", "a100", 1000, 0, 0.0, (), healthy=True)
+GPU = GpuReading(0, "GPU-0", "a100", 1000, 0, 0.0, healthy=True)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ def listed(monkeypatch: pytest.MonkeyPatch, **lists: list[tuple[int, int | None]
 def test_memory_of_graphics_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     """A simulator that a job renders with (EGL, Vulkan) is in NVML's list of graphics processes only."""
     reading = listed(monkeypatch, Compute=[(50, 100), (51, 60)], Graphics=[(51, 60), (52, 40), (53, 5)])
-    assert reading.gpus[0].processes == (
+    assert reading.gpus[0].listed == (
         ProcessReading(50, 100),
         ProcessReading(51, 60),
         ProcessReading(52, 40, graphics=True),
@@ -158,7 +159,7 @@ def occupancy(*holders: Holder, healthy: bool = True) -> Occupancy:
 
 
 def holder(job: int | None, size: int, gpu: int = 0, pid: int = 1) -> Holder:
-    return Holder(gpu, pid, job, 1000, size, exists=True)
+    return Holder(pid, None if job is None else JobId(job), 1000, size, gpu, exists=True)
 
 
 def test_who_is_in_the_way() -> None:
@@ -185,6 +186,6 @@ def test_a_size_the_driver_does_not_tell_is_not_nothing() -> None:
     from controller.agent.occupancy import _holder
 
     processes = Processes("n1", lambda _: None)
-    reading = replace(GPU, memory_used_bytes=700, processes=(ProcessReading(1, None),))
+    reading = replace(GPU, memory_used_bytes=700, listed=(ProcessReading(1, None),))
     assert _holder(reading, 1, None, processes).memory_bytes == 700
     assert _holder(replace(reading, memory_used_bytes=0), 1, None, processes).memory_bytes == 1

@@ -84,7 +84,7 @@ def test_the_driver_is_ready_before_it_is_needed(rig: Rig) -> None:
 
 def test_what_is_free_is_what_nvml_says_is_free(tmp_path: Path) -> None:
     """Not total less used: the driver keeps some for itself, and a restore short of memory kills the job."""
-    gpu = GpuReading(0, "GPU-0", "a100", 1000 * MIB, 100 * MIB, 0.0, (), True, memory_free_bytes=700 * MIB)
+    gpu = GpuReading(0, "GPU-0", "a100", 1000 * MIB, 100 * MIB, 0.0, True, memory_free_bytes=700 * MIB)
     source = MagicMock()
     source.read.return_value = Reading("580.0", (gpu,))
     node = Node(AgentSettings(NODE, tmp_path, None), GpuReader(source), MagicMock())

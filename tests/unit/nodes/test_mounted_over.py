@@ -72,7 +72,7 @@ def block(request: pytest.FixtureRequest, mountable: Path) -> Iterator[ControlBl
 
 def ranks_of(block: ControlBlock) -> Callable[[], tuple[str, ...]]:
     processes = Processes(NODE, lambda _job: 1234)
-    return lambda: read_ranks(str(block.ranks), 1234, block.job_id, processes).problems
+    return lambda: read_ranks(block.ranks, 1234, block.job_id, processes).problems
 
 
 def test_nobody_waits_for_what_is_mounted_over_the_folder(block: ControlBlock) -> None:

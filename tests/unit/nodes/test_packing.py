@@ -161,7 +161,7 @@ def test_a_suspend_that_fails_half_way_is_undone_where_there_is_memory(
     tmp_path: Path, free_mib: int, restored: bool
 ) -> None:
     source, driver = MagicMock(), MagicMock()
-    gpu = GpuReading(0, "GPU-0", "a100", 1000 * MIB, 0, 0.0, (), True, memory_free_bytes=free_mib * MIB)
+    gpu = GpuReading(0, "GPU-0", "a100", 1000 * MIB, 0, 0.0, True, memory_free_bytes=free_mib * MIB)
     source.read.return_value = Reading("580.0", (gpu,))
     driver.state.return_value = ProcessState.CHECKPOINTED
     node = Node(AgentSettings(NODE, tmp_path, None), GpuReader(source), driver)

@@ -82,7 +82,7 @@ def folder(tmp_path: Path) -> Path:
 
 def read(folder: Path, processes: Processes | None = None, uid: int | None = None) -> Ranks:
     return read_ranks(
-        str(folder),
+        folder,
         os.getuid() if uid is None else uid,
         JOB,
         ThisProcess() if processes is None else processes,
@@ -238,7 +238,7 @@ def test_a_writer_that_lost_its_core_is_waited_for_at_a_switch_only(folder: Path
 
     going_on = threading.Timer(0.1, go_on)
     going_on.start()
-    found = read_ranks(str(folder), os.getuid(), JOB, ThisProcess(), PATIENCE_SECONDS)
+    found = read_ranks(folder, os.getuid(), JOB, ThisProcess(), PATIENCE_SECONDS)
     going_on.join()
     assert len(found.live) == 1, found.problems
 

@@ -15,15 +15,15 @@ import pytest
 
 from controller.act.actions import Suspend
 from controller.act.executor import Executor
-from controller.act.settings import ExecutorSettings
 from controller.act.site import Site
 from controller.loop.clock import SystemClock
-from controller.model import GpuId, Job, JobId, Node, Phase, Placement, Request, Size, Snapshot, SuspendMethod
+from controller.model import GpuId, Job, JobId, Node, Phase, Placement, Request, Size, Snapshot
 from controller.nodes.protocol import NodePhase
 from controller.nodes.remote import RemoteNodes
 from controller.observe.jobs import make_job
 from controller.observe.memory import JobMemory, Memory
 from controller.observe.nodes import make_node
+from controller.settings.schema import Settings, SuspendSettings
 from controller.slurm.port import JobState, SlurmGpu, SlurmNode
 
 from .conftest import CONTEXT_BYTES, MIB, NODE, ROOT, Rig, eventually, job_sample, sample
@@ -64,7 +64,7 @@ class Scene:
     def __init__(self, rig: Rig, nodes: RemoteNodes) -> None:
         self.rig, self.nodes = rig, nodes
         self.recorder: Any = MagicMock()
-        settings = ExecutorSettings(suspend_in_slurm=False, default_method=SuspendMethod.COOPERATIVE)
+        settings = Settings(suspend=SuspendSettings(mode="node"))
         site = Site(AsyncMock(), nodes, SystemClock(), Memory(), self.recorder, settings)
         self.executor = Executor(site)
 

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Files that root opens where others may put something in their place, and locks between a node's agents."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from controller.agent.deadline import Deadline, Poll
+
+
+@contextlib.contextmanager
+def opened(path: Path | str, flags: int, mode: int = 0o600, folder: int | None = None) -> Iterator[int]:
+    """A descriptor that is closed at the end; a link is not followed. Raises OSError."""
+    file = os.open(path, flags | os.O_NOFOLLOW | os.O_CLOEXEC, mode, dir_fd=folder)
+    try:
+        yield file
+    finally:
+        os.close(file)
+
+
+def try_lock(file: int) -> bool:
+    """Take the lock of an open file, until it is closed. False: another process has it. Raises OSError."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def locked(path: Path, deadline: Deadline) -> Iterator[int]:
+    """A file of root's, made where there is none, that no other agent can lock meanwhile: when one controller
+    takes over from another, a node has two agents for a moment.
+
+    Raises OSError, TimeoutError when another agent has it at the deadline.
+    """
+    # Not blocking: a pipe in its place must not hang.
+    with opened(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK) as file:
+        poll = Poll(deadline)
+        while not try_lock(file):
+            if not poll.wait():
+                raise TimeoutError(errno.ETIMEDOUT, "another agent keeps it locked", str(path))
+        yield file
+
+
+def rewrite(file: int, data: bytes) -> None:
+    """Replace what an open file holds. Raises OSError, also where a full file system takes only a part."""
+    if os.pwrite(file, data, 0) != len(data):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    os.ftruncate(file, len(data))
+
+
+def write_atomically(path: Path, text: str, mode: int) -> None:
+    """Readers see the old text or the new one. Raises OSError."""
+    temporary = path.with_name(f".{path.name}.new")
+    with opened(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode) as file:
+        os.fchmod(file, mode)
+        rewrite(file, text.encode())
+    temporary.replace(path)
+
+
+def text_of(path: Path) -> str:
+    """Of a file of the kernel's; empty where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="surrogateescape")
+    except OSError:
+        return ""
