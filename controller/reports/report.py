@@ -70,17 +70,16 @@ def as_json(rows: Sequence[Row], *, truncated: bool) -> Iterator[str]:
 
 
 def _values(row: Row) -> dict[str, Any]:
-    elapsed = row.elapsed
     return {
         **row.job.model_dump(mode="json"),
         "state": row.state,
         "end_time": row.end_time,
         "array_job_id": row.job_id if row.job_id != str(row.job.job_id) else None,
         "exit_status": row.exit_code or None if is_final(row.state) else None,
-        "elapsed_seconds": elapsed,
+        "elapsed_seconds": row.elapsed,
         "suspended_seconds": row.suspended,
         "wait_seconds": row.waited,
-        "share_fraction": min(1.0, row.job.run_seconds / elapsed) if elapsed else None,
+        "share_fraction": row.share_fraction,
     }
 
 

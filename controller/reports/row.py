@@ -53,6 +53,11 @@ class Row:
         return max(0.0, (self.now if self.end_time is None else self.end_time) - self.job.start_time)
 
     @property
+    def share_fraction(self) -> float | None:
+        """Part of `elapsed` that it was on its GPUs; None before the first start."""
+        return min(1.0, self.job.run_seconds / self.elapsed) if self.elapsed else None
+
+    @property
     def suspended(self) -> float | None:
         """Seconds since the first start that it was off its GPUs."""
         return None if self.elapsed is None else max(0.0, self.elapsed - self.job.run_seconds)

@@ -7,11 +7,12 @@
 from __future__ import annotations
 
 import time as clock
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from controller.api.messages import GpusMessage, TimelineSliceMessage
 from controller.model import GpuId, natural_key
@@ -26,7 +27,6 @@ MAX_LABELS = 8
 OTHERS = "others"
 WAIT_EDGES = (10.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 43200.0, 86400.0)
 """Upper edges of the classes of waiting time, in seconds; the last class has none."""
-_K = TypeVar("_K", bound=Hashable)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,53 +46,67 @@ class Contents:
 
 def page_data(contents: Contents) -> dict[str, Any]:
     """The data of the page, JSON-serialisable."""
-    start, end = contents.start, max(contents.end, contents.start + 1.0)
-    rows = contents.rows
+    start, end, rows = contents.start, max(contents.end, contents.start + 1.0), contents.rows
+    until = min(contents.now, end)
     number = {row.job.job_id: index for index, row in enumerate(rows)}
     slices = [s for s in contents.slices if s.job_id in number]
+    stops = [until if s.end is None else s.end for s in slices]
     gpus, models = _gpus(slices, contents.gpus)
     position = {gpu: index for index, gpu in enumerate(gpus)}
-    gangs, reasons = _Numbers[tuple[int, ...]](), _Numbers[str]()
+    gangs: dict[tuple[int, ...], int] = {}
+    reasons: dict[str, int] = {}
     columns: dict[str, list[int]] = {"job": [], "gang": [], "from": [], "to": [], "why": []}
-    for piece in slices:
-        stop = min(contents.now, end) if piece.end is None else piece.end
+    for piece, stop in zip(slices, stops, strict=True):
+        gang = tuple(sorted(position[split_gpu(name)] for name in piece.gpus))
         columns["job"].append(number[piece.job_id])
-        columns["gang"].append(gangs.of(tuple(sorted(position[split_gpu(name)] for name in piece.gpus))))
+        columns["gang"].append(gangs.setdefault(gang, len(gangs)))
         columns["from"].append(round((piece.start - start) * 10))
         columns["to"].append(round((max(piece.start, stop) - start) * 10))
-        columns["why"].append(-1 if piece.end is None else reasons.of(piece.reason))
+        columns["why"].append(-1 if piece.end is None else reasons.setdefault(piece.reason, len(reasons)))
     steps = {job.job_id: job.steps_done for job in (contents.gpus.jobs if contents.gpus else ())}
-    colourings = _colourings(rows, gangs.values, [models[gpu] for gpu in gpus], columns["gang"])
+    colourings = _colourings(rows, list(gangs), [models[gpu] for gpu in gpus], columns["gang"])
+    in_use: list[list[list[float]]] = []
+    queue, turn = MeanOverTime(start, end, BINS), MeanOverTime(start, end, BINS)
+    for row in rows:
+        over = contents.now if row.end_time is None else row.end_time
+        begun = row.job.start_time
+        queue.add(row.job.submit_time, over if begun is None else begun)
+        if begun is not None:
+            turn.add(begun, over)
+    for piece, stop in zip(slices, stops, strict=True):
+        turn.add(piece.start, stop, -1.0)
+    for colouring in colourings:
+        series = [MeanOverTime(start, end, BINS) for _ in colouring["labels"]]
+        for piece, stop, index in zip(slices, stops, columns[colouring["by"]], strict=True):
+            series[colouring["of"][index]].add(piece.start, stop, len(piece.gpus))
+        in_use.append([one.means() for one in series])
+    used = sum(
+        max(0.0, min(until, stop) - max(start, piece.start)) * len(piece.gpus)
+        for piece, stop in zip(slices, stops, strict=True)
+    )
+    started = [row.waited for row in rows if row.job.start_time is not None]
+    waiting = [row.waited for row in rows if row.job.start_time is None and row.end_time is None]
     return {
         "start": start,
         "end": end,
         "made": contents.now,
         "zone_seconds": clock.localtime(start).tm_gmtoff,
         "gpus": [[gpu.node, gpu.ordinal, models[gpu]] for gpu in gpus],
-        "gangs": gangs.values,
-        "reasons": reasons.values,
+        "gangs": list(gangs),
+        "reasons": list(reasons),
         "jobs": [_job(row, start, steps.get(row.job.job_id, 0)) for row in rows],
         "slices": columns,
         "colourings": colourings,
-        "in_use": [_in_use(c, slices, columns, start, end, contents.now) for c in colourings],
-        "waiting": _waiting(rows, slices, start, end, contents.now),
-        "tiles": _tiles(rows, slices, len(gpus), start, min(end, contents.now), contents.now),
+        "in_use": in_use,
+        "waiting": {
+            "queue": queue.means(),
+            "turn": turn.means(),
+            "started": classes(started),
+            "waits_on": classes(waiting),
+        },
+        "tiles": _tiles(rows, used, len(gpus), max(1.0, until - start), sorted(started), len(waiting)),
         "notices": list(contents.notices),
     }
-
-
-class _Numbers(Generic[_K]):
-    """Gives each different value a number."""
-
-    def __init__(self) -> None:
-        self.values: list[_K] = []
-        self._known: dict[_K, int] = {}
-
-    def of(self, value: _K) -> int:
-        known = self._known.setdefault(value, len(self.values))
-        if known == len(self.values):
-            self.values.append(value)
-        return known
 
 
 def _gpus(
@@ -112,11 +126,11 @@ def _job(row: Row, start: float, steps_done: int) -> list[Any]:
     def tenths(moment: float | None) -> int | None:
         return None if moment is None else round((moment - start) * 10)
 
-    elapsed = row.elapsed
+    share = row.share_fraction
     return [
         row.job_id, job.name, job.user, row.state, job.gpus, job.weight, tenths(job.submit_time),
         tenths(job.start_time), tenths(row.end_time), round(row.waited, 1), round(job.run_seconds, 1),
-        round(job.gpu_seconds, 1), round(min(1.0, job.run_seconds / elapsed), 4) if elapsed else None,
+        round(job.gpu_seconds, 1), None if share is None else round(share, 4),
         job.slices, job.suspends, job.moves, job.step_seconds, steps_done, job.reason,
     ]  # fmt: skip
 
@@ -148,93 +162,25 @@ def _coloured(
         ranked.sort()
     place = {value: index for index, value in enumerate(ranked)}
     labels = [str(value) for value in ranked] + ([OTHERS] if len(counts) > len(ranked) else [])
-    return {
-        "name": name,
-        "by": by,
-        "labels": labels,
-        "of": [place.get(value, len(ranked)) for value in values],
-    }
-
-
-def _in_use(
-    colouring: Mapping[str, Any],
-    slices: Sequence[TimelineSliceMessage],
-    columns: Mapping[str, Sequence[int]],
-    start: float,
-    end: float,
-    now: float,
-) -> list[list[float]]:
-    """GPUs in use over time, per label."""
-    series = [MeanOverTime(start, end, BINS) for _ in colouring["labels"]]
-    of = colouring["of"]
-    for piece, index in zip(slices, columns[colouring["by"]], strict=True):
-        series[of[index]].add(piece.start, now if piece.end is None else piece.end, len(piece.gpus))
-    return [one.means() for one in series]
-
-
-def _waiting(
-    rows: Sequence[Row], slices: Sequence[TimelineSliceMessage], start: float, end: float, now: float
-) -> dict[str, Any]:
-    """Jobs that wait over time, for their start and for their turn; how long they waited for their start."""
-    queue, turn = MeanOverTime(start, end, BINS), MeanOverTime(start, end, BINS)
-    for row in rows:
-        over = now if row.end_time is None else row.end_time
-        begun = row.job.start_time
-        queue.add(row.job.submit_time, over if begun is None else begun)
-        if begun is not None:
-            turn.add(begun, over)
-    for piece in slices:
-        turn.add(piece.start, now if piece.end is None else piece.end, -1.0)
-    started = [row.waited for row in rows if row.job.start_time is not None]
-    waits_on = [row.waited for row in rows if row.job.start_time is None and row.end_time is None]
-    return {
-        "queue": queue.means(),
-        "turn": turn.means(),
-        "started": classes(started),
-        "waits_on": classes(waits_on),
-    }
+    return {"name": name, "by": by, "labels": labels, "of": [place.get(v, len(ranked)) for v in values]}
 
 
 def _tiles(
-    rows: Sequence[Row],
-    slices: Sequence[TimelineSliceMessage],
-    gpus: int,
-    start: float,
-    end: float,
-    now: float,
+    rows: Sequence[Row], used: float, gpus: int, span: float, waits: Sequence[float], waiting: int
 ) -> list[tuple[str, str, str]]:
-    """The figures at the top: name, value, remark."""
-    used = sum(
-        max(0.0, min(end, now if s.end is None else s.end) - max(start, s.start)) * len(s.gpus)
-        for s in slices
-    )
-    span = max(1.0, end - start)
-    waits = sorted(row.waited for row in rows if row.job.start_time is not None)
+    """The figures at the top: name, value, remark. `used`: GPU seconds; `waits`: sorted."""
     median, slow = quantile(waits, 0.5), quantile(waits, 0.95)
-    waiting = sum(row.job.start_time is None and row.end_time is None for row in rows)
     unfinished = sum(row.end_time is None for row in rows)
+    share = units.share(used, span * gpus) + " on average" if gpus else ""
+    jobs = f"{unfinished - waiting} under way, {waiting} waiting, {len(rows) - unfinished} over"
+    within = f"median; 95 % within {units.duration(slow)}" if slow is not None else "no job has started"
+    suspends, moves = sum(row.job.suspends for row in rows), sum(row.job.moves for row in rows)
     return [
-        (
-            "GPUs in use",
-            f"{used / span:.1f} of {gpus}",
-            units.share(used, span * gpus) + " on average" if gpus else "",
-        ),
+        ("GPUs in use", f"{used / span:.1f} of {gpus}", share),
         ("GPU time", f"{used / 3600:.1f} h", "of these jobs, in this time"),
-        (
-            "Jobs",
-            str(len(rows)),
-            f"{unfinished - waiting} under way, {waiting} waiting, {len(rows) - unfinished} over",
-        ),
-        (
-            "Suspends",
-            str(sum(row.job.suspends for row in rows)),
-            f"{sum(row.job.moves for row in rows)} moves",
-        ),
-        (
-            "Wait for the start",
-            units.duration(median) or "-",
-            f"median; 95 % within {units.duration(slow)}" if slow is not None else "no job has started",
-        ),
+        ("Jobs", str(len(rows)), jobs),
+        ("Suspends", str(suspends), f"{moves} moves"),
+        ("Wait for the start", units.duration(median) or "-", within),
     ]
 
 
@@ -272,10 +218,8 @@ class MeanOverTime:
 
 def classes(waits: Iterable[float]) -> list[int]:
     """How many waiting times (seconds) fall into each class of WAIT_EDGES, and above the last."""
-    counts = [0] * (len(WAIT_EDGES) + 1)
-    for wait in waits:
-        counts[sum(wait >= edge for edge in WAIT_EDGES)] += 1
-    return counts
+    found = Counter(bisect_right(WAIT_EDGES, wait) for wait in waits)
+    return [found[index] for index in range(len(WAIT_EDGES) + 1)]
 
 
 def quantile(ordered: Sequence[float], part: float) -> float | None:
