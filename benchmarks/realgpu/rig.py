@@ -27,7 +27,7 @@ from benchmarks.local_agents import LocalTransport
 from benchmarks.realgpu import watch
 from controller.model import JobId
 from controller.nodes.connection import Channel, Patience
-from controller.nodes.port import Offload
+from controller.nodes.protocol import Offload
 from controller.nodes.remote import RemoteNodes
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -63,7 +63,6 @@ class GpuSource(Protocol):
 
     def read(self) -> Reading:
         """Blocks for as long as it takes."""
-        ...
 
 
 def model_slug(name: str) -> str:

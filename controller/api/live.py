@@ -21,7 +21,8 @@ from controller.api.messages import (
 )
 from controller.loop.loop import Turn
 from controller.model import ALLOCATED, ON_GPU, Gpu, GpuId, Job, Node, Phase, Snapshot
-from controller.nodes.port import GpuSample, NodeSample, RankSample
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import GpuSample, RankSample
 
 
 @dataclass(frozen=True, slots=True)

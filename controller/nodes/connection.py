@@ -36,19 +36,15 @@ class Channel(Protocol):
 
     def read(self) -> bytes:
         """The next bytes; empty at the end. Raises TransportError."""
-        ...
 
     def write(self, data: bytes) -> None:
         """All of it. Raises TransportError."""
-        ...
 
     def close(self) -> None:
         """From any thread, any number of times; ends a read() that waits."""
-        ...
 
     def farewell(self) -> str:
         """After the end: what is known about its reason, or nothing."""
-        ...
 
 
 class Transport(Protocol):
@@ -56,7 +52,6 @@ class Transport(Protocol):
 
     def connect(self, node: str, address: str) -> Channel:
         """Start the agent of a node. Raises TransportError within a bounded time."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -13,19 +13,7 @@ from typing import Protocol
 
 from controller.errors import NodeError
 from controller.model import JobId, value
-from controller.nodes.protocol import GpuProcess, GpuSample, Living, NodeJob, Offload, Pause, RankSample
-
-__all__ = [
-    "GpuProcess",
-    "GpuSample",
-    "Living",
-    "NodeJob",
-    "NodePort",
-    "NodeSample",
-    "Offload",
-    "Pause",
-    "RankSample",
-]
+from controller.nodes.protocol import GpuSample, Living, NodeJob, Offload, Pause
 
 
 @value
@@ -62,12 +50,10 @@ class NodePort(Protocol):
 
     async def set_nodes(self, addresses: Mapping[str, str]) -> None:
         """The nodes there are now: Slurm node name -> address. Connections to others are closed."""
-        ...
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
         """Nodes, in parallel; a node that fails does not delay the others beyond the deadline. An adapter
         that knows which nodes are as they were in its answer before may leave those out."""
-        ...
 
     async def prepare(
         self,
@@ -83,14 +69,12 @@ class NodePort(Protocol):
         """Make the control block before the job is released; `gpus` of its `binding` (physical indices)
         are the ones it may use now, at the same time as the jobs in `beside`. Error `gpu_busy`: a job that
         is not in `beside` has memory on one of them, or the job lives there already."""
-        ...
 
     async def pause(
         self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
     ) -> Pause:
         """Ask all ranks of the job on this node to stop at one step boundary >= floor_step. With `sole`
         (all ranks are on this node) wait for it; on error `deadline` the request is undone."""
-        ...
 
     async def offload(
         self,
@@ -103,19 +87,16 @@ class NodePort(Protocol):
     ) -> Offload:
         """Move the GPU state of all blocked ranks to host memory and check with NVML that it is gone. The
         job has left only after `stop`."""
-        ...
 
     async def checkpoint(
         self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
     ) -> Offload:
         """Transparent suspend by the CUDA driver (one process on one GPU). The job has left only after
         `stop`."""
-        ...
 
     async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
         """Stop all processes of a job whose memory is off its GPUs (those that Slurm has not frozen yet),
         and check once more. Only then it counts as off its GPUs."""
-        ...
 
     async def resume(
         self,
@@ -130,16 +111,12 @@ class NodePort(Protocol):
         """Put the state back onto `gpus`, at the same time as the jobs in `beside`, and let the job go on.
         Also undoes a pause. Error `gpu_busy`: a job that is not in `beside` has memory there, or less is free
         than the job held before it left."""
-        ...
 
     async def forget(self, node: str, job_id: JobId) -> None:
         """The job is over: remove its control block."""
-        ...
 
     async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
         """What of a job lives on a node, control block or not."""
-        ...
 
     async def close(self) -> None:
         """Close all connections; jobs on the nodes go on."""
-        ...

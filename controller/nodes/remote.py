@@ -17,8 +17,8 @@ from controller.model import JobId
 from controller.model.measures import Measures
 from controller.nodes import protocol
 from controller.nodes.connection import Connection, Patience, Transport
-from controller.nodes.port import Living, NodeSample, Offload, Pause
-from controller.nodes.protocol import Result
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import Living, Offload, Pause, Result
 
 log = logging.getLogger(__name__)
 
@@ -34,11 +34,9 @@ class Guard(Protocol):
 
     def before(self, verb: str) -> float:
         """A time, for `answered`. Raises GandivaError: the request is not sent."""
-        ...
 
     def answered(self, asked_at: float, error: NodeError | None) -> None:
         """The agent has answered."""
-        ...
 
 
 class RemoteNodes:

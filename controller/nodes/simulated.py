@@ -14,17 +14,18 @@ from functools import lru_cache
 
 from controller.errors import NodeError, NodeUnreachable
 from controller.model import GpuId, JobId, by_node, value
-from controller.nodes.port import (
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import (
     GpuProcess,
     GpuSample,
     Living,
     NodeJob,
-    NodeSample,
+    NodePhase,
     Offload,
     Pause,
     RankSample,
+    RankState,
 )
-from controller.nodes.protocol import NodePhase, RankState
 from controller.nodes.simulated_blocks import Block, Blocks
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster

@@ -20,8 +20,8 @@ from controller.model import (
     Unsuspendable,
     value,
 )
-from controller.nodes.port import NodeJob, NodeSample
-from controller.nodes.protocol import NodePhase
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import NodeJob, NodePhase
 from controller.observe.memory import JobMemory
 from controller.observe.node_cache import Sample
 from controller.slurm.port import JobState, SlurmJob

@@ -19,7 +19,8 @@ from controller.model import (
     gpu_type,
     value,
 )
-from controller.nodes.port import NodeSample, RankSample
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import RankSample
 from controller.observe.node_cache import Sample
 from controller.observe.rates import Rates
 from controller.observe.utilization import Utilization

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 from controller.errors import NodeError
 from controller.model import JobId, value
-from controller.nodes.port import NodeJob, NodeSample
-from controller.nodes.protocol import NodePhase
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import NodeJob, NodePhase
 
 Sample: TypeAlias = NodeSample | NodeError
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 
 from controller.model import Gpu, GpuId, JobId, Node
-from controller.nodes.port import GpuSample, NodeSample
-from controller.nodes.protocol import NodePhase
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import GpuSample, NodePhase
 from controller.observe.node_cache import Sample
 from controller.slurm.port import SlurmJob, SlurmNode
 

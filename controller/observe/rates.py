@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from controller.model import Configuration, Provenance, Rate
-from controller.nodes.port import RankSample
+from controller.nodes.protocol import RankSample
 
 STEP_FRACTION = 0.05
 """A rate that differs by less from the known one is not taken over."""

@@ -16,8 +16,8 @@ import pytest
 
 from controller.errors import NodeError, NodeUnreachable
 from controller.model import JobId
-from controller.nodes.port import NodeJob, NodePort, NodeSample
-from controller.nodes.protocol import NodePhase
+from controller.nodes.port import NodePort, NodeSample
+from controller.nodes.protocol import NodeJob, NodePhase
 from tests.contract.adding_up import Samples
 
 NO_JOB = JobId(999_999)

@@ -27,8 +27,8 @@ from controller.model import (
     Snapshot,
     Usage,
 )
-from controller.nodes.port import GpuSample, NodeJob, NodeSample, RankSample
-from controller.nodes.protocol import NodePhase, RankState
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import GpuSample, NodeJob, NodePhase, RankSample, RankState
 from controller.observe.node_cache import Sample
 
 NOW = 1_700_000_000.0

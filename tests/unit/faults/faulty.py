@@ -17,7 +17,8 @@ from typing import Any
 
 from controller.errors import ClusterUnavailable, GandivaError, NodeError, NodeUnreachable
 from controller.model import JobId
-from controller.nodes.port import Living, NodeSample, Offload, Pause
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import Living, Offload, Pause
 from controller.nodes.simulated import SimulatedNodes
 from controller.slurm.port import ClusterView, SlurmJob
 from controller.slurm.simulated import SimulatedCluster

@@ -12,7 +12,8 @@ import pytest
 
 from controller.errors import NodeError
 from controller.model import GpuId, JobId
-from controller.nodes.port import GpuProcess, NodeSample
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import GpuProcess
 from controller.nodes.simulated import SimulatedNodes
 from tests.unit.loop.world import World, run
 

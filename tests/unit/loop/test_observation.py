@@ -19,8 +19,8 @@ from controller.model import (
     Size,
     Unsuspendable,
 )
-from controller.nodes.port import GpuProcess, GpuSample, NodeJob, NodeSample
-from controller.nodes.protocol import NodePhase
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import GpuProcess, GpuSample, NodeJob, NodePhase
 from controller.observe.jobs import changes_at, make_job
 from controller.observe.memory import JobMemory
 from controller.observe.nodes import make_node

@@ -13,8 +13,8 @@ import pytest
 from controller.act.residuals import require_room
 from controller.errors import NodeError
 from controller.model import Gpu, GpuId, Job, JobId, Node, Phase, Profile, Request, Size, Snapshot
-from controller.nodes.port import GpuProcess, NodeSample, Offload
-from controller.nodes.protocol import NodePhase
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import GpuProcess, NodePhase, Offload
 from controller.nodes.simulated import SimulatedNodes
 from controller.simulation.virtual_time import run_virtual
 from tests.unit.loop.world import SLICE_SECONDS, World
@@ -90,7 +90,7 @@ def test_jobs_that_keep_little_take_turns_and_what_they_keep_is_known(tmp_path: 
         snapshot = world.turns[-1].snapshot
         (off,) = set(jobs) - world.running()
         assert snapshot.nodes["n1"].gpus[0].left_by == ((off, GIB),)
-        assert controller.executor.site.settings.residual_fraction == 0.1
+        assert controller.executor.site.settings.suspend.residual_fraction == 0.1
         await world.stop()
         world.check()
 

@@ -11,7 +11,7 @@ import pytest
 
 from controller.errors import NodeError
 from controller.model import JobId
-from controller.nodes.port import Offload, Pause
+from controller.nodes.protocol import Offload, Pause
 from controller.nodes.simulated import SimulatedNodes
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import JobState, SlurmJob

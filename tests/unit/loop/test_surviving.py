@@ -11,8 +11,8 @@ import pytest
 
 from controller.errors import NodeError
 from controller.model import JobId
-from controller.nodes.port import GpuProcess, NodeJob, NodeSample, RankSample
-from controller.nodes.protocol import NodePhase, RankState
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import GpuProcess, NodeJob, NodePhase, RankSample, RankState
 from controller.nodes.simulated import SimulatedNodes
 from controller.slurm.port import JobState
 from tests.unit.loop.world import World, run

@@ -12,8 +12,8 @@ from typing import Any
 from controller.errors import NodeError
 from controller.journal import JournalReader
 from controller.model import JobId
-from controller.nodes.port import GpuProcess, NodeSample
-from controller.nodes.protocol import NodePhase
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import GpuProcess, NodePhase
 from controller.nodes.simulated import SimulatedNodes
 from controller.slurm.port import JobState
 from tests.unit.loop.world import SLICE_SECONDS, World, run

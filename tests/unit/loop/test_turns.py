@@ -12,8 +12,8 @@ import pytest
 from controller.errors import JournalError
 from controller.loop.blocks import STALE_SECONDS
 from controller.model import JobId
-from controller.nodes.port import NodeJob, NodeSample
-from controller.nodes.protocol import NodePhase
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import NodeJob, NodePhase
 from controller.simulation.virtual_time import run_virtual
 from tests.unit.loop.test_surviving import Forgotten
 from tests.unit.loop.world import World, fifo, run

@@ -11,7 +11,7 @@ import pytest
 from controller.errors import ClusterRefused, NodeError
 from controller.journal import JournalReader
 from controller.model import JobId
-from controller.nodes.port import Living
+from controller.nodes.protocol import Living
 from controller.nodes.simulated import SimulatedNodes
 from controller.observe.vanished import ALIVE_SECONDS, MISSING_SECONDS
 from controller.slurm.port import JobState
@@ -175,7 +175,7 @@ def test_a_job_that_slurm_will_not_requeue_is_asked_for_only_now_and_then(
         await asyncio.sleep(MISSING_SECONDS + 60)
         assert asked == 1
         assert "--no-requeue" in caplog.text
-        await asyncio.sleep(world.executor_settings.retry_after_seconds)
+        await asyncio.sleep(world.settings.suspend.retry_after_seconds)
         assert asked == 2
         await world.stop()
 

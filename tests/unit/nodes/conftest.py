@@ -21,7 +21,8 @@ import pytest
 from benchmarks.local_agents import LocalTransport
 from controller.model import JobId
 from controller.nodes.connection import Channel, Patience
-from controller.nodes.port import NodeJob, NodeSample
+from controller.nodes.port import NodeSample
+from controller.nodes.protocol import NodeJob
 from controller.nodes.remote import RemoteNodes
 from tests.unit.mounts import mountable, unmount_below
 

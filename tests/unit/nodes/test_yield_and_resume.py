@@ -16,8 +16,7 @@ import pytest
 
 from controller.errors import NodeError
 from controller.model import JobId
-from controller.nodes.port import Offload
-from controller.nodes.protocol import ErrorKind, NodePhase, RankState
+from controller.nodes.protocol import ErrorKind, NodePhase, Offload, RankState
 from controller.nodes.remote import RemoteNodes
 
 from .conftest import CONTEXT_BYTES, MIB, NODE, PATIENCE_SECONDS, Rig, eventually, job_sample, sample
