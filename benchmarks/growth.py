@@ -28,8 +28,8 @@ from rich.console import Console
 from rich.table import Table
 
 from controller.journal import Journal
-from controller.loop.assembly import make_controller
 from controller.loop.clock import LoopClock
+from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
 from controller.settings.loading import parse_settings
@@ -121,7 +121,7 @@ class Run:
         nodes = SimulatedNodes(cluster, NodeCosts(0.2, 0.1, 0.1))
         days = self._seconds / 86400 / 6
         with Journal(self._folder / "journal.sqlite", retention_days=days, detail_days=days / 2) as journal:
-            controller = make_controller(
+            controller = Controller(
                 parse_settings(f"[policy.gandiva]\nslice_seconds = {self._slice_seconds}\n"),
                 cluster,
                 nodes,

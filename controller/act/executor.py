@@ -25,7 +25,7 @@ from controller.act.place import place
 from controller.act.recorder import Outcome
 from controller.act.requeue import cancel, requeue, withdraw
 from controller.act.resume import resume
-from controller.act.site import JobEnded, Operation, Site
+from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation, Site
 from controller.act.suspend import suspend
 from controller.errors import GandivaError, UnknownJob
 from controller.model import Job, JobId, Snapshot
@@ -138,7 +138,7 @@ class Executor:
             # A bug must cost one operation, not the controller.
             log.exception("job %s: internal error in %s; please report it", job_id, task.action)
             outcome, error = Outcome.FAILED, "internal error, see the log"
-            site.hold(job_id, site.settings.place_retry_seconds, "internal-error", error)
+            site.hold(job_id, PLACE_RETRY_SECONDS, "internal-error", error)
         finally:
             site.ledger.stays(job_id)
             self._tasks.pop(job_id, None)

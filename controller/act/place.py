@@ -9,7 +9,15 @@ import logging
 from controller.act import residuals
 from controller.act.actions import Place
 from controller.act.recorder import Step
-from controller.act.site import OVER, JobEnded, Operation, Site, gather
+from controller.act.site import (
+    NODE_CALL_SECONDS,
+    OVER,
+    PLACE_RETRY_SECONDS,
+    JobEnded,
+    Operation,
+    Site,
+    gather,
+)
 from controller.errors import ClusterRefused, ClusterUnavailable, GandivaError, UnknownJob
 from controller.model import GpuSet, Job, JobId, by_node
 from controller.slurm.port import LIMIT_REASONS, JobState, SlurmJob
@@ -43,9 +51,9 @@ async def place(operation: Operation, action: Place) -> None:
         released = site.clock.now()
         started = await _await_start(site, job.id)
     except GandivaError as failure:
-        settings, limited = site.settings, isinstance(failure, _AtLimit)
+        settings, limited = site.settings.suspend, isinstance(failure, _AtLimit)
         # At a limit as often as if it had been waited for; meanwhile its GPUs are another's to use.
-        pause = settings.start_deadline_seconds if limited else settings.place_retry_seconds
+        pause = settings.start_deadline_seconds if limited else PLACE_RETRY_SECONDS
         site.hold(job.id, pause, "place-failed", str(failure))
         if not isinstance(failure, UnknownJob | JobEnded):
             operation.step(Step.UNDO)
@@ -90,7 +98,7 @@ async def _prepare(site: Site, job: Job, action: Place) -> None:
             gpus=wanted.get(node, ordinals),
             binding=ordinals,
             beside=site.beside(job.id),
-            deadline_seconds=site.settings.node_call_deadline_seconds,
+            deadline_seconds=NODE_CALL_SECONDS,
         )
         for node, ordinals in by_node(action.allocation).items()
     )
@@ -100,7 +108,7 @@ async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
     """Until Slurm says RUNNING, or that it ran. Raises ClusterRefused at the start deadline, and long before
     it where a limit of an association or a QOS stands in the way."""
     begin = site.clock.now()
-    deadline = begin + site.settings.start_deadline_seconds
+    deadline = begin + site.settings.suspend.start_deadline_seconds
     pause_seconds = 0.05
     while True:
         try:

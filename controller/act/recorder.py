@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import enum
-from typing import Protocol
 
 from controller.act.actions import Action
+from controller.journal.port import JournalPort
 from controller.model import GpuSet, JobId
 
 
@@ -38,29 +38,35 @@ class Outcome(str, enum.Enum):
     JOB_ENDED = "job-ended"
 
 
-class Recorder(Protocol):
-    """Where operations and slices are written down."""
+class Recorder:
+    """Writes operations, slices and events into the journal as they happen."""
+
+    def __init__(self, journal: JournalPort) -> None:
+        self._journal = journal
 
     def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:
-        """Returns an id for the other calls."""
-        ...
+        """Write the operation ahead, and the decision behind it. Returns an id for the other calls."""
+        operation, kind = self._journal.new_operation_id(), type(action).__name__.lower()
+        self._journal.begin_operation(operation, action.job_id, kind, now, gpus, action.reason)
+        self._journal.record_decision(now, action.job_id, kind, action.reason, gpus)
+        return operation
 
     def operation_step(self, operation: int, step: Step, now: float) -> None:
         """Before the step is taken."""
-        ...
+        self._journal.step_operation(operation, step.value, now)
 
     def operation_ends(self, operation: int, outcome: Outcome, error: str, now: float) -> None:
         """It is over."""
-        ...
+        self._journal.end_operation(operation, outcome.value, now, error)
 
     def slice_begins(self, job_id: JobId, gpus: GpuSet, now: float) -> None:
         """The job may use these GPUs from now on."""
-        ...
+        self._journal.open_slice(job_id, gpus, now)
 
     def slice_ends(self, job_id: JobId, reason: str, now: float) -> None:
         """It is known to have left them."""
-        ...
+        self._journal.close_slice(job_id, now, reason)
 
     def event(self, kind: str, message: str, now: float, job_id: JobId | None = None) -> None:
         """Something worth telling an operator."""
-        ...
+        self._journal.record_event(now, job_id, None, kind, message)

@@ -59,7 +59,7 @@ async def withdraw(operation: Operation, _action: Withdraw) -> None:
 
 def _stays(site: Site, job_id: JobId, kind: str, refused: ClusterRefused) -> None:
     """Slurm does not take the job off its GPUs: they are its own until the next try."""
-    seconds = site.settings.retry_after_seconds
+    seconds = site.settings.suspend.retry_after_seconds
     site.hold(job_id, seconds, kind, str(refused))
     memory = site.memory.change(job_id)
     memory.unsuspendable_until = site.clock.now() + seconds

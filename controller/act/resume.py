@@ -8,7 +8,7 @@ import logging
 from controller.act import residuals
 from controller.act.actions import Resume
 from controller.act.recorder import Step
-from controller.act.site import JobEnded, Operation, Site, gather
+from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation, Site, gather
 from controller.errors import GandivaError, NodeError, NodeUnreachable
 from controller.model import GpuSet, Job, JobId, Phase, by_node
 
@@ -20,7 +20,7 @@ _STILL_OFF = frozenset({"gpu_busy", "unsupported"})
 
 async def resume(operation: Operation, action: Resume) -> None:
     """On failure the job stays off its GPUs where that is known; else its next phase shows where it is."""
-    site, job, settings = operation.site, operation.job, operation.site.settings
+    site, job = operation.site, operation.job
     operation.step(Step.CLAIM)
     beside = site.beside(job.id)
     await site.ledger.claim(job.id, action.gpus, beside)
@@ -28,12 +28,12 @@ async def resume(operation: Operation, action: Resume) -> None:
     try:
         residuals.require_room(job, action.gpus, site.seen, site.left)
     except NodeError as failure:
-        site.hold(job.id, settings.place_retry_seconds, "resume-failed", str(failure))
+        site.hold(job.id, PLACE_RETRY_SECONDS, "resume-failed", str(failure))
         site.ledger.release(job.id)
         raise
     asked_at: float | None = None
     try:
-        if settings.suspend_in_slurm or job.phase is not Phase.YIELDED:
+        if site.suspends_in_slurm or job.phase is not Phase.YIELDED:
             operation.step(Step.SLURM_RESUME)
             await site.patiently(site.cluster.resume, job.id)
         operation.step(Step.NODE_RESUME)
@@ -43,14 +43,14 @@ async def resume(operation: Operation, action: Resume) -> None:
         if await site.has_ended(job.id):
             site.ledger.release(job.id)
             raise JobEnded(f"job {job.id} ended while it was being resumed") from failure
-        site.hold(job.id, settings.place_retry_seconds, "resume-failed", str(failure))
+        site.hold(job.id, PLACE_RETRY_SECONDS, "resume-failed", str(failure))
         if isinstance(failure, NodeUnreachable):
             site.memory.change(job.id).resumed_at = asked_at
         one_node = len(by_node(job.placement.allocation)) == 1
         if isinstance(failure, NodeError) and failure.kind in _STILL_OFF and one_node:
             # A gang over several nodes may be back on some of them: it counts as STUCK and is tried again.
             operation.step(Step.UNDO)
-            if settings.suspend_in_slurm:
+            if site.suspends_in_slurm:
                 await site.patiently(site.cluster.suspend, job.id)
             await site.stop_processes(job)
             site.ledger.release(job.id)
@@ -63,7 +63,7 @@ async def put_back(site: Site, job: Job, gpus: GpuSet, beside: frozenset[JobId])
     try:
         await _resume_on_nodes(site, job, gpus, beside)
     except NodeError as failure:
-        if failure.kind != "halted" or not site.settings.suspend_in_slurm:
+        if failure.kind != "halted" or not site.suspends_in_slurm:
             raise
         # Slurm takes it for running and would not resume it, yet it is frozen: a slurmctld that was killed
         # forgets the suspends of its last seconds. Suspended once more, it can be resumed.
@@ -84,7 +84,7 @@ async def _resume_on_nodes(site: Site, job: Job, gpus: GpuSet, beside: frozenset
             gpus=wanted.get(node, ordinals),
             binding=ordinals,
             beside=beside,
-            deadline_seconds=site.settings.resume_deadline_seconds,
+            deadline_seconds=site.settings.suspend.resume_deadline_seconds,
         )
         for node, ordinals in by_node(job.placement.allocation).items()
     )

@@ -11,17 +11,20 @@ from typing import Any, TypeVar
 
 from controller.act.ledger import Ledger
 from controller.act.recorder import Recorder, Step
-from controller.act.settings import ExecutorSettings
 from controller.errors import ClusterError, ClusterUnavailable, GandivaError, UnknownJob
 from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, by_node, gpu_type
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
 from controller.observe.memory import Memory
+from controller.settings.schema import Settings
 from controller.slurm.port import ClusterPort, JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
 
+NODE_CALL_SECONDS = 15.0
+PLACE_RETRY_SECONDS = 10.0
+"""After a failed start or resume nothing is tried with a job for so long."""
 OVER = frozenset({JobState.ENDED, JobState.COMPLETING})
 
 
@@ -38,12 +41,17 @@ class Site:
     clock: Clock
     memory: Memory
     recorder: Recorder
-    settings: ExecutorSettings
+    settings: Settings
     ledger: Ledger = field(default_factory=Ledger)
     seen: Snapshot = field(default_factory=lambda: Snapshot(time=0.0, nodes={}, jobs={}))
     """The last snapshot."""
     left: dict[JobId, Mapping[GpuId, int]] = field(default_factory=dict)
     """Bytes that jobs have left on their GPUs since that was seen."""
+
+    @property
+    def suspends_in_slurm(self) -> bool:
+        """Suspended jobs are suspended in Slurm too (`suspend.mode`)."""
+        return self.settings.suspend.mode == "slurm"
 
     # -- slices ---------------------------------------------------------------------------------------
 
@@ -51,8 +59,9 @@ class Site:
         """The job may use these GPUs from now on, or since then. `began`: when its way onto them did."""
         now, memory = self.clock.now(), self.memory.change(job_id)
         switch_seconds = memory.off_seconds + (now - began)
-        if switch_seconds and self.settings.preempt_exempt_ratio:
-            memory.keeps_until = now + self.settings.preempt_exempt_ratio * switch_seconds
+        ratio = self.settings.suspend.preempt_exempt_ratio
+        if switch_seconds and ratio:
+            memory.keeps_until = now + ratio * switch_seconds
         if memory.gpus and memory.gpus != gpus:
             memory.moves += 1
         since = now if since is None else since
@@ -97,7 +106,7 @@ class Site:
 
     async def until(self, job_id: JobId, after: str, *states: JobState) -> SlurmJob:
         """The job once it is in one of these states. Raises ClusterUnavailable at the start deadline."""
-        deadline = self.clock.now() + self.settings.start_deadline_seconds
+        deadline = self.clock.now() + self.settings.suspend.start_deadline_seconds
         pause_seconds = 0.05
         while (seen := await self.cluster.job(job_id)).state not in states:
             if self.clock.now() >= deadline:
@@ -113,9 +122,8 @@ class Site:
 
     async def stop_processes(self, job: Job) -> None:
         """The job's processes stop, and are seen to have no memory on its GPUs: only then these are free."""
-        deadline_seconds = self.settings.node_call_deadline_seconds
         await self.on_nodes(
-            job, lambda node: self.nodes.stop(node, job.id, deadline_seconds=deadline_seconds)
+            job, lambda node: self.nodes.stop(node, job.id, deadline_seconds=NODE_CALL_SECONDS)
         )
 
     def hold(self, job_id: JobId, seconds: float, kind: str, message: str) -> None:

@@ -10,7 +10,7 @@ from controller.act.actions import Suspend
 from controller.act.place import names
 from controller.act.recorder import Step
 from controller.act.resume import put_back
-from controller.act.site import JobEnded, Operation, Site, gather
+from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation, Site, gather
 from controller.errors import ClusterRefused, GandivaError, NodeError
 from controller.model import (
     FailedSuspends,
@@ -21,7 +21,7 @@ from controller.model import (
     Unsuspendable,
     by_node,
 )
-from controller.nodes.port import Offload
+from controller.nodes.protocol import Offload
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ async def suspend(operation: Operation, action: Suspend) -> None:
             raise
         if not empty:
             left_at = site.clock.now()
-    if site.settings.suspend_in_slurm:
+    if site.suspends_in_slurm:
         operation.step(Step.SLURM_SUSPEND)
         try:
             await site.patiently(site.cluster.suspend, job.id)
@@ -64,8 +64,8 @@ async def suspend(operation: Operation, action: Suspend) -> None:
 async def _leave_gpus(operation: Operation) -> bool:
     """Get the job's memory off its GPUs. True: it had none. Raises NodeError with the reason of the last way
     that was tried."""
-    site, job, settings = operation.site, operation.job, operation.site.settings
-    method = job.request.suspend or settings.default_method
+    site, job, settings = operation.site, operation.job, operation.site.settings.suspend
+    method = job.request.suspend or site.settings.requests.suspend
     # Where several GPUs are in use the driver cannot help, and the agent says so; but a job that has not
     # touched any of them yet can be stopped as it is.
     may_checkpoint = len(by_node(job.placement.allocation)) == 1 and (
@@ -110,7 +110,7 @@ async def _leave_gpus(operation: Operation) -> bool:
 async def _pause(site: Site, job: Job) -> None:
     """All ranks on all nodes at one step boundary (docs/interfaces.md, "Agreeing on one step")."""
     nodes = sorted(by_node(job.placement.allocation))
-    deadline_seconds = site.settings.step_deadline_seconds
+    deadline_seconds = site.settings.suspend.step_deadline_seconds
     if len(nodes) == 1:
         await site.nodes.pause(nodes[0], job.id, floor_step=0, wait_seconds=deadline_seconds, sole=True)
         return
@@ -135,7 +135,7 @@ async def _pause(site: Site, job: Job) -> None:
 
 
 async def _offload(site: Site, node: str, job: Job) -> Offload:
-    settings, limit_bytes, why = site.settings, site.settings.residual_limit_bytes, ""
+    settings, limit_bytes, why = site.settings.suspend, site.settings.suspend.residual_limit_bytes, ""
     if limit_bytes:
         allocated = site.ledger.allocated(job.placement.gpus)
         room = residuals.room(job, node, site.seen, allocated, settings.residual_fraction)
@@ -158,13 +158,13 @@ async def _offload(site: Site, node: str, job: Job) -> Offload:
 
 async def _failed(operation: Operation, failure: GandivaError) -> None:
     """The job keeps its GPUs. Put it back to work, and leave it alone for a while."""
-    site, job, settings = operation.site, operation.job, operation.site.settings
+    site, job, settings = operation.site, operation.job, operation.site.settings.suspend
     site.ledger.stays(job.id)
     if await site.has_ended(job.id):
         raise JobEnded(f"job {job.id} ended while it was being suspended") from failure
     if job.phase is Phase.YIELDED:
         # Its GPUs may be another job's by now: what is observed of it next decides.
-        site.hold(job.id, settings.place_retry_seconds, "suspend-failed", str(failure))
+        site.hold(job.id, PLACE_RETRY_SECONDS, "suspend-failed", str(failure))
         return
     now, memory, way_out = site.clock.now(), site.memory.change(job.id), Unsuspendable.KEEP
     if isinstance(failure, NodeError) and failure.kind in _OF_THE_JOB:
@@ -184,7 +184,7 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
     log.error("job %s (user %s): %s", job.id, job.user, message)
     operation.step(Step.UNDO)
     try:
-        if settings.suspend_in_slurm:
+        if site.suspends_in_slurm:
             await site.patiently(site.cluster.resume, job.id)
         await put_back(site, job, job.placement.gpus, site.beside(job.id))
     except GandivaError as undo_failure:
@@ -195,6 +195,6 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
 def _way_out(site: Site, job: Job, tries: int) -> Unsuspendable:
     """What the site does with a job whose suspend has failed so many times in a row. A user who has refused
     that the job moves has refused that it is requeued."""
-    settings = site.settings
+    settings = site.settings.suspend
     refused = settings.unsuspendable is Unsuspendable.REQUEUE and not job.request.may_migrate
     return Unsuspendable.KEEP if refused or tries < settings.unsuspendable_tries else settings.unsuspendable

@@ -29,7 +29,6 @@ from controller.daemon.stopping import stop_in_order
 from controller.errors import GandivaError
 from controller.journal import Journal, JournalReader
 from controller.journal.lock import JournalLock
-from controller.loop.assembly import make_controller, use_settings
 from controller.loop.clock import SystemClock
 from controller.loop.loop import Controller, Turn
 from controller.nodes.protocol import HelloArgs
@@ -141,16 +140,16 @@ class Daemon:
         settings = self._settings
         self._waits_for = ""
         solver = WorkerSolver()
-        self._controller = controller = make_controller(
+        self._controller = controller = Controller(
             settings,
             cluster,
             nodes,
             journal,
             SystemClock(),
             solver=solver,
-            listen=lambda recorder: MeasuringRecorder(recorder, self._metrics),
+            recorder=MeasuringRecorder(journal, self._metrics),
             publish=self._publish,
-            report_conditions=self._publisher.report,
+            report=self._publisher.report,
         )
         log.info(
             "gandiva %s leads: policy %s, adapter %s, API on %s",
@@ -226,7 +225,7 @@ class Daemon:
             log.info("settings reloaded; this controller does not lead")
             notify.ready()
             return
-        use_settings(self._controller, self._settings, policy)
+        self._controller.use_settings(self._settings, policy)
         self._publisher.policy = self._settings.policy.name
         log.info("settings reloaded: policy %s", self._settings.policy.name)
         notify.ready(f"policy {self._settings.policy.name}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from controller.act.actions import Action
 from controller.act.recorder import Outcome, Recorder, Step
+from controller.journal.port import JournalPort
 from controller.loop.loop import Turn
 from controller.model import GpuId, GpuSet, JobId, Phase
 from controller.model.measures import Measures
@@ -28,11 +29,11 @@ class _Open:
     failed_in: Step | None = None
 
 
-class MeasuringRecorder:
-    """A recorder in front of another one: measures what passes through."""
+class MeasuringRecorder(Recorder):
+    """Measures what it records."""
 
-    def __init__(self, recorder: Recorder, measures: Measures) -> None:
-        self._recorder = recorder
+    def __init__(self, journal: JournalPort, measures: Measures) -> None:
+        super().__init__(journal)
         self._measures = measures
         self._open: dict[int, _Open] = {}
         self._asked_at: dict[JobId, float] = {}
@@ -40,13 +41,13 @@ class MeasuringRecorder:
         self._left_at: dict[GpuId, float] = {}
 
     def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:
-        number = self._recorder.operation_begins(action, gpus, now)
+        number = super().operation_begins(action, gpus, now)
         self._open[number] = _Open(action.job_id, type(action).__name__.lower(), now)
         self._asked_at[action.job_id] = now
         return number
 
     def operation_step(self, operation: int, step: Step, now: float) -> None:
-        self._recorder.operation_step(operation, step, now)
+        super().operation_step(operation, step, now)
         if (known := self._open.get(operation)) is None:
             return
         if known.step is not None:
@@ -58,7 +59,7 @@ class MeasuringRecorder:
         _steps_log.debug("job %s: %s: %s", known.job_id, known.kind, step.value, extra={"job": known.job_id})
 
     def operation_ends(self, operation: int, outcome: Outcome, error: str, now: float) -> None:
-        self._recorder.operation_ends(operation, outcome, error, now)
+        super().operation_ends(operation, outcome, error, now)
         if (known := self._open.pop(operation, None)) is None:
             return
         self._asked_at.pop(known.job_id, None)
@@ -80,7 +81,7 @@ class MeasuringRecorder:
         )
 
     def slice_begins(self, job_id: JobId, gpus: GpuSet, now: float) -> None:
-        self._recorder.slice_begins(job_id, gpus, now)
+        super().slice_begins(job_id, gpus, now)
         self._on[job_id] = gpus
         asked_at = self._asked_at.get(job_id)
         for gpu in gpus:
@@ -90,12 +91,9 @@ class MeasuringRecorder:
                 self._measures.switch_gap(max(0.0, now - left_at))
 
     def slice_ends(self, job_id: JobId, reason: str, now: float) -> None:
-        self._recorder.slice_ends(job_id, reason, now)
+        super().slice_ends(job_id, reason, now)
         for gpu in self._on.pop(job_id, ()):
             self._left_at[gpu] = now
-
-    def event(self, kind: str, message: str, now: float, job_id: JobId | None = None) -> None:
-        self._recorder.event(kind, message, now, job_id)
 
 
 _WAITING = frozenset({Phase.QUEUED, Phase.STARTING})

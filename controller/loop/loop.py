@@ -12,7 +12,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 
 from controller.act.actions import Action
 from controller.act.diff import diff
@@ -33,27 +32,23 @@ from controller.loop.records import JobRecords
 from controller.loop.repairs import Repairs
 from controller.model import JobId, Memory, Plan, Snapshot, Solution, value
 from controller.model.clock import Clock
-from controller.model.value import empty
 from controller.nodes.port import NodePort
 from controller.observe.identity import Identities
+from controller.observe.memory import Memory as JobMemories
 from controller.observe.node_cache import Sample
 from controller.observe.observer import Observer
 from controller.observe.reading import RequestReader
+from controller.policies.assemble import make_policy, priority_class
 from controller.policies.protocol import Policy, PolicyError
+from controller.settings.schema import Settings
 from controller.slurm.port import ClusterPort
 from controller.solver import SolverPort
 
 log = logging.getLogger(__name__)
 
 
-@value(kw_only=True)
-class LoopSettings:
-    """How often to look, and how long the nodes may take to answer. Seconds."""
-
-    pace: PaceSettings = field(default_factory=PaceSettings)
-    observe_deadline_seconds: float = 3.0
-    addresses: Mapping[str, str] = field(default_factory=empty)
-    """Node name -> address, where it differs from what Slurm knows."""
+REST_FACTOR = 3.0
+"""Turns that are asked for early take a quarter of the time at most."""
 
 
 @value
@@ -73,52 +68,64 @@ class Turn:
     plan_seconds: float
 
 
-@dataclass
-class Parts:
-    """What a controller is assembled from."""
-
-    cluster: ClusterPort
-    nodes: NodePort
-    policy_name: str
-    policy: Policy
-    journal: JournalPort
-    recorder: Recorder
-    clock: Clock
-    requests: RequestReader
-    solver: SolverPort
-    priority_class: Callable[[str], int] = lambda _qos: 0
-    publish: Callable[[Turn], None] = lambda _turn: None
-    report_conditions: Callable[[tuple[str, ...]], None] = lambda _all: None
-
-
 class Controller:
     """Owns the observer, the policy with its memory, and the executor."""
 
-    def __init__(self, parts: Parts, site: Site, settings: LoopSettings | None = None) -> None:
-        """Takes over what an earlier controller left in the journal. Raises JournalError."""
-        self._parts, self._clock, journal = parts, parts.clock, parts.journal
-        self.settings = settings or LoopSettings()
-        self.requests = parts.requests
+    def __init__(
+        self,
+        settings: Settings,
+        cluster: ClusterPort,
+        nodes: NodePort,
+        journal: JournalPort,
+        clock: Clock,
+        *,
+        solver: SolverPort,
+        policy: Policy | None = None,
+        pace: PaceSettings | None = None,
+        recorder: Recorder | None = None,
+        publish: Callable[[Turn], None] = lambda _turn: None,
+        report: Callable[[tuple[str, ...]], None] = lambda _sentences: None,
+    ) -> None:
+        """Takes over what an earlier controller left in the journal.
+
+        Args:
+            solver: of the problems that plans state. The caller closes it.
+            policy: in place of the one that the settings name.
+            pace: in place of the settings' own, such as a simulation's.
+            recorder: what operations tell; writes to the journal.
+            publish: called after every turn.
+            report: called with the sentences of all conditions, whenever these change.
+
+        Raises:
+            SettingsError: the policy cannot be made from the settings.
+            JournalError: the journal cannot be read.
+        """
+        self._journal, self._generation, self._clock = journal, journal.generation, clock
+        self._recorder = recorder or Recorder(journal)
+        self._solver, self._publish, self._settings = solver, publish, settings
+        self._policy_name = settings.policy.name
+        self._policy = make_policy(settings.policy) if policy is None else policy
         self.reasons: dict[JobId, str] = {}
         """Why each job is where it is."""
-        self.pace = Pace(parts.clock)
+        self.pace = Pace(clock, pace or _pace(settings))
+        site = Site(cluster, nodes, clock, JobMemories(), self._recorder, settings)
         self.executor = Executor(site, on_change=self.pace.poke)
+        self._requests = RequestReader(self._refused, settings.requests)
         identities = Identities(journal, self._reused)
-        self.observer = Observer(site.memory, parts.requests, identities, parts.priority_class)
-        self.conditions = Conditions(parts.recorder, parts.clock, parts.report_conditions)
-        self._journal, self._generation = journal, journal.generation
-        self._asking = Asking(parts.cluster, parts.nodes)
-        self._accounting = Accounting(site.memory, parts.recorder, parts.clock)
+        self.observer = Observer(site.memory, self._requests, identities, priority_class(settings.policy))
+        self.conditions = Conditions(self._recorder, clock, report)
+        self._asking = Asking(cluster, nodes)
+        self._accounting = Accounting(site.memory, self._recorder, clock)
         self._keeping = Keeping(journal, site.memory, self.observer.measured)
-        self._records = JobRecords(journal, site.memory, parts.requests)
+        self._records = JobRecords(journal, site.memory, self._requests)
         self._repairs = Repairs(site, journal.suspended())
-        self._blocks = StaleBlocks(parts.nodes)
-        self._policy_memory = PolicyMemory(journal, parts.policy_name)
+        self._blocks = StaleBlocks(nodes)
+        self._policy_memory = PolicyMemory(journal, settings.policy.name)
         self._resync_at = -math.inf
         self._unsettled: set[JobId] = set()
         """Jobs of the last turn's actions: each is looked at until none is needed any more."""
         self._accounting.recall(journal, self.observer.measured.utilization)
-        self._keeping.recall(parts.policy_name)
+        self._keeping.recall(settings.policy.name)
         self._policy_memory.recall()
 
     async def run(self, stop: asyncio.Event) -> None:
@@ -129,13 +136,21 @@ class Controller:
             while not stop.is_set():
                 began = self._clock.now()
                 wake_at = await self.turn()
-                await self.pace.rest(self.settings.pace, began, wake_at, stop)
+                await self.pace.rest(began, wake_at, stop)
         finally:
             stopping.cancel()
 
+    def use_settings(self, settings: Settings, policy: Policy) -> None:
+        """Go on with other settings, and with a policy made from them, from the next turn on."""
+        self._settings = self.executor.site.settings = settings
+        self.pace.settings = _pace(settings)
+        self.observer.priority_class = priority_class(settings.policy)
+        self._requests.use(settings.requests)
+        self.use(settings.policy.name, policy)
+
     def use(self, name: str, policy: Policy) -> None:
         """Decide by another policy, or the same with other settings, from the next turn on."""
-        if name != self._parts.policy_name:
+        if name != self._policy_name:
             self._keeping.use(name)
             self._policy_memory = PolicyMemory(self._journal, name)
             try:
@@ -143,7 +158,7 @@ class Controller:
             except JournalError as error:
                 words = f"policy {name} begins with nothing remembered"
                 self.conditions.begin("journal", f"{error}; {words}")
-        self._parts.policy_name, self._parts.policy = name, policy
+        self._policy_name, self._policy = name, policy
         self.observer.resync()
         self.pace.poke()
 
@@ -170,10 +185,10 @@ class Controller:
         self._commit()
         self._act(actions, snapshot)
         for name, problem in plan.problems.items():
-            self._parts.solver.submit(name, problem, self.pace.poke)
+            self._solver.submit(name, problem, self.pace.poke)
         self._blocks.clean(self.observer, self.executor.in_flight(), snapshot.time)
         report_nodes(self.conditions, self.observer, answers)
-        self._parts.publish(
+        self._publish(
             Turn(
                 snapshot,
                 plan,
@@ -191,13 +206,13 @@ class Controller:
     async def _observe(self) -> tuple[Snapshot, Mapping[str, Sample]]:
         """The snapshot, and what the nodes answered."""
         self.executor.mark()
-        settings, observer = self.settings, self.observer
+        settings, observer = self._settings.nodes, self.observer
         view, answers = await self._asking.ask(
             observer.slurm.nodes, settings.addresses, settings.observe_deadline_seconds
         )
         now = self._clock.now()
         if now >= self._resync_at:
-            self._resync_at = now + settings.pace.resync_seconds
+            self._resync_at = now + self.pace.settings.resync_seconds
             observer.resync()
         observer.take(view, answers, self.executor.in_flight(), now)
         self._accounting.follow(observer, now)
@@ -207,7 +222,7 @@ class Controller:
 
     def _solved(self) -> Mapping[str, Solution]:
         """Solutions since the turn before."""
-        solved = self._parts.solver.take()
+        solved = self._solver.take()
         for name, solution in solved.items():
             if solution.error:
                 self.conditions.begin(f"solver {name}", f"problem {name} is not solved: {solution.error}")
@@ -219,17 +234,19 @@ class Controller:
         """The id is another job's now."""
         self.executor.abandon(job_id)
         self._records.begin_again(job_id)
-        self._parts.recorder.event("id-reused", message, self._clock.now(), job_id)
+        self._recorder.event("id-reused", message, self._clock.now(), job_id)
+
+    def _refused(self, job_id: JobId, message: str) -> None:
+        """The job's request cannot be read."""
+        self._recorder.event("invalid-request", message, self._clock.now(), job_id)
 
     def _decide(self, snapshot: Snapshot) -> Plan:
         """The policy's plan. Where the policy fails jobs stay as they are, and it begins anew next time."""
         try:
             with CollectedLater():
-                plan = self._parts.policy.plan(snapshot, self._policy_memory.memory)
+                plan = self._policy.plan(snapshot, self._policy_memory.memory)
         except PolicyError as error:
-            self.conditions.begin(
-                "policy", f"policy {self._parts.policy_name}: {error}; jobs stay as they are"
-            )
+            self.conditions.begin("policy", f"policy {self._policy_name}: {error}; jobs stay as they are")
             self.observer.resync()
             return Plan({})
         self.conditions.end("policy", "decides again")
@@ -243,14 +260,13 @@ class Controller:
 
     def _actions(self, snapshot: Snapshot, plan: Plan) -> list[Action]:
         """What leads from the snapshot to the plan, and what mends disagreements."""
-        settings = self.executor.site.settings
         actions = diff(
             snapshot,
             plan.targets,
             self.reasons,
             self.observer.looked_at | self._unsettled,
-            suspend_in_slurm=settings.suspend_in_slurm,
-            default_method=settings.default_method,
+            suspend_in_slurm=self.executor.site.suspends_in_slurm,
+            default_method=self._settings.requests.suspend,
         )
         self._unsettled = {action.job_id for action in actions}
         return self._repairs.mend(actions, self.observer, snapshot.time)
@@ -283,3 +299,7 @@ class Controller:
             self.executor.apply(actions, snapshot)
         except JournalError as error:
             self.conditions.begin("journal", f"{error}; some actions have to wait for the next turn")
+
+
+def _pace(settings: Settings) -> PaceSettings:
+    return PaceSettings(interval_seconds=settings.loop.interval_seconds, rest_factor=REST_FACTOR)

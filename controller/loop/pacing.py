@@ -29,8 +29,8 @@ class PaceSettings:
 class Pace:
     """Waits between turns."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, settings: PaceSettings) -> None:
+        self._clock, self.settings = clock, settings
         self._changed = Signal()
 
     def poke(self) -> None:
@@ -41,9 +41,9 @@ class Pace:
         """End the wait; no turn is asked for."""
         self._changed.wake()
 
-    async def rest(self, settings: PaceSettings, began: float, wake_at: float, stop: asyncio.Event) -> None:
+    async def rest(self, began: float, wake_at: float, stop: asyncio.Event) -> None:
         """From the end of a turn that `began` then to the begin of the next."""
-        ended = self._clock.now()
+        settings, ended = self.settings, self._clock.now()
         wait_seconds = min(settings.interval_seconds, max(0.0, wake_at - ended))
         if not stop.is_set():
             await self._changed.wait(None if wait_seconds == math.inf else wait_seconds)

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Iterable
 
 from controller.act.actions import Action, Place, Requeue, Withdraw
-from controller.act.site import Site
+from controller.act.site import PLACE_RETRY_SECONDS, Site
 from controller.model import JobId
 from controller.observe.holds import HoldRestorer
 from controller.observe.observer import Observer
@@ -44,5 +44,5 @@ class Repairs:
         for job_id, node in surviving.items():
             message = f"pending in Slurm, but its processes live on {node}; placed once Slurm has ended them"
             log.warning("job %s: %s", job_id, message)
-            self._site.hold(job_id, self._site.settings.place_retry_seconds, "place-failed", message)
+            self._site.hold(job_id, PLACE_RETRY_SECONDS, "place-failed", message)
         return [action for action in actions if action.job_id not in surviving]

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from controller.journal.memory import MemoryJournal
-from controller.loop.assembly import make_controller
 from controller.loop.loop import Controller, Turn
 from controller.loop.pacing import PaceSettings
 from controller.model import JobId, Memory, Plan, Snapshot
@@ -136,7 +135,7 @@ class Simulation:
         node_costs = NodeCosts(costs.step_seconds, costs.suspend_seconds, costs.resume_seconds)
         nodes = SimulatedNodes(cluster, node_costs, deltas=True)
         policy, publish = self._in_rounds()
-        controller = make_controller(
+        controller = Controller(
             patient(self.settings),
             cluster,
             nodes,

@@ -35,8 +35,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from controller.act.recording import JournalRecorder
-from controller.daemon import background, daemon
+from controller.act.recorder import Recorder
+from controller.daemon import daemon
 from controller.errors import ClusterUnavailable, NodeError
 from controller.nodes.connection import Connection
 
@@ -168,9 +168,9 @@ def look(operation: int, moment: str) -> None:
 
 
 def wrap_recorder() -> None:
-    begins = JournalRecorder.operation_begins
-    step_taken = JournalRecorder.operation_step
-    ends = JournalRecorder.operation_ends
+    begins = Recorder.operation_begins
+    step_taken = Recorder.operation_step
+    ends = Recorder.operation_ends
 
     def operation_begins(self: Any, action: Any, gpus: Any, now: float) -> int:
         number = begins(self, action, gpus, now)
@@ -189,9 +189,9 @@ def wrap_recorder() -> None:
         _under_way.pop(_operations.pop(operation)[1], None)
         ends(self, operation, outcome, error, now)
 
-    JournalRecorder.operation_begins = operation_begins  # type: ignore[method-assign]
-    JournalRecorder.operation_step = operation_step  # type: ignore[method-assign]
-    JournalRecorder.operation_ends = operation_ends  # type: ignore[method-assign]
+    Recorder.operation_begins = operation_begins  # type: ignore[method-assign]
+    Recorder.operation_step = operation_step  # type: ignore[method-assign]
+    Recorder.operation_ends = operation_ends  # type: ignore[method-assign]
 
 
 class Port:
@@ -263,4 +263,4 @@ def wrap_ports() -> None:
 if __name__ == "__main__":
     wrap_recorder()
     wrap_ports()
-    sys.exit(background.run(Path(sys.argv[1]), foreground=True))
+    sys.exit(daemon.run(Path(sys.argv[1]), foreground=True))

@@ -19,11 +19,12 @@ from controller.act.recorder import Outcome, Step
 from controller.api.metrics import Metrics
 from controller.daemon import logs
 from controller.daemon.measuring import MeasuringRecorder, TurnMeter
+from controller.journal import MemoryJournal
 from controller.model import JobId, Snapshot
 from controller.settings.schema import LogSettings
 
 from . import scene
-from .test_metrics import N1, Silent
+from .test_metrics import N1
 
 
 @pytest.fixture(autouse=True)
@@ -162,7 +163,7 @@ def test_the_executors_steps_and_the_policys_reasons_are_told(tmp_path: Path) ->
 
     configure(tmp_path / "log", format="json", debug=["executor", "policy"])
     metrics = Metrics(LiveState())
-    recorder = MeasuringRecorder(Silent(), metrics)
+    recorder = MeasuringRecorder(MemoryJournal(), metrics)
     action = Suspend(JobId(7), "its slice is over")
     number = recorder.operation_begins(action, N1, 1.0)
     recorder.operation_step(number, Step.PAUSE, 1.0)

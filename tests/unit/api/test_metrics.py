@@ -18,7 +18,8 @@ from controller.api.live import Health, LiveState
 from controller.api.metrics import OPERATIONS, Metrics
 from controller.daemon.measuring import MeasuringRecorder, TurnMeter
 from controller.errors import ClusterRefused, ClusterUnavailable, NodeError, UnknownJob
-from controller.model import GpuId, GpuSet, JobId, Phase, Snapshot
+from controller.journal import MemoryJournal
+from controller.model import GpuId, JobId, Phase, Snapshot
 from controller.nodes import protocol
 from controller.nodes.remote import RemoteNodes
 from controller.slurm.command import CommandTransport
@@ -34,27 +35,6 @@ N1 = frozenset({GpuId("n1", 0)})
 def metrics(tmp_path: Path) -> Metrics:
     scene.write_journal(tmp_path / "journal")
     return Metrics(scene.live_state(), tmp_path / "journal")
-
-
-class Silent:
-    """A recorder that keeps nothing."""
-
-    def __init__(self) -> None:
-        self._number = 0
-
-    def operation_begins(self, action: Action, gpus: GpuSet, now: float) -> int:
-        self._number += 1
-        return self._number
-
-    def operation_step(self, operation: int, step: Step, now: float) -> None: ...
-
-    def operation_ends(self, operation: int, outcome: Outcome, error: str, now: float) -> None: ...
-
-    def slice_begins(self, job_id: JobId, gpus: GpuSet, now: float) -> None: ...
-
-    def slice_ends(self, job_id: JobId, reason: str, now: float) -> None: ...
-
-    def event(self, kind: str, message: str, now: float, job_id: JobId | None = None) -> None: ...
 
 
 def families(metrics: Metrics) -> dict[str, Metric]:
@@ -107,7 +87,7 @@ def test_names_follow_the_conventions(metrics: Metrics) -> None:
 
 
 def test_a_switch_is_taken_to_pieces(metrics: Metrics) -> None:
-    recorder = MeasuringRecorder(Silent(), metrics)
+    recorder = MeasuringRecorder(MemoryJournal(), metrics)
     old, new = JobId(1), JobId(2)
     recorder.slice_begins(old, N1, 10.0)
     suspend = recorder.operation_begins(Suspend(old, "its slice is over"), N1, 100.0)
@@ -136,7 +116,7 @@ def test_a_switch_is_taken_to_pieces(metrics: Metrics) -> None:
 
 
 def test_an_idle_gpu_is_no_gap(metrics: Metrics) -> None:
-    recorder = MeasuringRecorder(Silent(), metrics)
+    recorder = MeasuringRecorder(MemoryJournal(), metrics)
     recorder.slice_begins(JobId(1), N1, 10.0)
     recorder.slice_ends(JobId(1), "job ended", 20.0)
     place = recorder.operation_begins(Place(JobId(2), N1, N1, "a free GPU"), N1, 50.0)
@@ -146,7 +126,7 @@ def test_an_idle_gpu_is_no_gap(metrics: Metrics) -> None:
 
 
 def test_a_failure_is_counted_where_it_happened(metrics: Metrics) -> None:
-    recorder = MeasuringRecorder(Silent(), metrics)
+    recorder = MeasuringRecorder(MemoryJournal(), metrics)
     number = recorder.operation_begins(Suspend(JobId(1), "turn"), N1, 0.0)
     recorder.operation_step(number, Step.PAUSE, 0.0)
     recorder.operation_step(number, Step.OFFLOAD, 1.0)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from controller.act.actions import Resume, Suspend
 from controller.act.recorder import Outcome, Recorder, Step
-from controller.act.recording import JournalRecorder
 from controller.journal import MemoryJournal
 from controller.journal.records import Decision, Event, Slice
 from controller.model import GpuId, JobId
@@ -16,7 +15,7 @@ A0 = frozenset({GpuId("n1", 0)})
 
 def test_operations_are_written_step_by_step() -> None:
     journal = MemoryJournal()
-    recorder: Recorder = JournalRecorder(journal)
+    recorder = Recorder(journal)
     number = recorder.operation_begins(Suspend(ONE, "its slice is over"), A0, 10.0)
     recorder.operation_step(number, Step.PAUSE, 11.0)
     (found,) = journal.open_operations()
@@ -30,7 +29,7 @@ def test_operations_are_written_step_by_step() -> None:
 
 def test_an_operation_is_a_decision() -> None:
     journal = MemoryJournal()
-    recorder = JournalRecorder(journal)
+    recorder = Recorder(journal)
     first = recorder.operation_begins(Suspend(ONE, "its slice is over"), A0, 10.0)
     recorder.operation_ends(first, Outcome.FAILED, "no answer", 12.0)
     second = recorder.operation_begins(Suspend(ONE, "its slice is over"), A0, 13.0)
@@ -44,7 +43,7 @@ def test_an_operation_is_a_decision() -> None:
 
 def test_slices_and_events() -> None:
     journal = MemoryJournal()
-    recorder = JournalRecorder(journal)
+    recorder = Recorder(journal)
     recorder.slice_begins(ONE, A0, 10.0)
     recorder.slice_ends(ONE, "job ended", 15.0)
     recorder.event("trouble", "Slurm cannot be observed", 16.0)

@@ -13,19 +13,19 @@ import pytest
 from controller.act.actions import Place, Suspend
 from controller.act.executor import Executor
 from controller.act.ledger import ClaimFailed
-from controller.act.settings import ExecutorSettings
 from controller.act.site import Site
 from controller.errors import JournalError
 from controller.loop.clock import SystemClock
 from controller.model import NOWHERE, GpuId, Job, JobId, Node, Phase, Placement, Request, Size, Snapshot
 from controller.observe.memory import Memory
+from controller.settings.schema import Settings
 
 ONE, TWO = JobId(1), JobId(2)
 A0 = frozenset({GpuId("n1", 0)})
 
 
 def make_executor(cluster: Any, nodes: Any, recorder: Any) -> Executor:
-    return Executor(Site(cluster, nodes, SystemClock(), Memory(), recorder, ExecutorSettings()))
+    return Executor(Site(cluster, nodes, SystemClock(), Memory(), recorder, Settings()))
 
 
 def one_job(phase: Phase, placement: Placement = NOWHERE) -> Snapshot:

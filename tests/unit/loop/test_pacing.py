@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +21,7 @@ async def _turns(folder: Path, rest_factor: float, interval_seconds: float) -> i
     world = World(folder, slurm_costs=SlurmCosts(0.1, 0.3, 0.1))
     controller = world.start()
     pace = PaceSettings(interval_seconds=interval_seconds, rest_factor=rest_factor)
-    controller.settings = replace(controller.settings, pace=pace)
+    controller.pace.settings = pace
     end = asyncio.get_running_loop().time() + SECONDS
     while asyncio.get_running_loop().time() < end:
         controller.pace.poke()

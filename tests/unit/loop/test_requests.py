@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.loop.assembly import use_settings
 from controller.model import Request, Size, SuspendMethod
 from controller.observe.requests import InvalidRequest, parse_request
 from controller.settings.schema import RequestsSettings, Settings
@@ -65,7 +64,7 @@ def test_the_sites_defaults_count_where_a_user_did_not_say(tmp_path: Path, defau
         silent, asking = world.submit(), world.submit(pack=not default, migrate=not default)
         controller = world.start()
         for setting in (given, {}, given):
-            use_settings(controller, Settings.model_validate({"requests": setting}), world.policy)
+            controller.use_settings(Settings.model_validate({"requests": setting}), world.policy)
             await asyncio.sleep(2)
         jobs = world.turns[-1].snapshot.jobs
         assert (jobs[silent].request.may_pack, jobs[silent].request.may_migrate) == (default, default)

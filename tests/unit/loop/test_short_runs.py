@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.api.convert import job_message
-from controller.api.messages import ExplainMessage
+from controller.api.messages import ExplainMessage, JobMessage
 from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
 from controller.reports.explain import explain
@@ -57,7 +56,9 @@ def test_what_slurm_states_is_charged_and_reported(tmp_path: Path, cleans_up: bo
         assert row.run_seconds == row.gpu_seconds == pytest.approx(0.01)
         (piece,) = JournalReader(world.journal_path).slices(job)
         assert (piece.start, piece.end, piece.reason) == (told.start_time, told.end_time, "job ended")
-        said = "\n".join(explain(ExplainMessage(time=START + 10, job=job_message(row)), rows=8, columns=100))
+        said = "\n".join(
+            explain(ExplainMessage(time=START + 10, job=JobMessage.of(row)), rows=8, columns=100)
+        )
         assert "from submission to start" in said and "in 1 slice" in said
         assert "without having started" not in said
         assert JournalReader(world.journal_path).events(job) == []

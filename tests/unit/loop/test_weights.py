@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from controller.journal import JobFilter, JournalReader
-from controller.loop.assembly import use_settings
 from controller.model import Request, Size
 from controller.model.weights import WeightLimits
 from controller.settings.schema import Settings
@@ -68,7 +67,7 @@ def test_a_limited_weight_shares_as_the_limit_says_and_follows_the_account(tmp_p
         await asyncio.sleep(2)
         assert world.turns[-1].snapshot.jobs[heavy].request.weight == 20.0
 
-        use_settings(controller, settings(max_weight=1.0), world.policy)
+        controller.use_settings(settings(max_weight=1.0), world.policy)
         await asyncio.sleep(2)
         limited = world.turns[-1].snapshot.jobs[heavy].request
         assert (limited.weight, limited.weight_limit) == (1.0, "site")

@@ -7,9 +7,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from controller.act.settings import ExecutorSettings
 from controller.journal import Journal
-from controller.loop.assembly import make_controller
 from controller.loop.clock import LoopClock
 from controller.loop.loop import Controller, Turn
 from controller.loop.pacing import PaceSettings
@@ -21,7 +19,7 @@ from controller.policies.moves.move import Move
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
 from controller.policies.settings import FifoSettings, GandivaSettings
-from controller.settings.schema import Settings
+from controller.settings.schema import Settings, SuspendSettings
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import ClusterPort, JobState
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
@@ -62,10 +60,10 @@ class World:
         node_costs: NodeCosts | None = None,
         clock: Callable[[], Clock] = LoopClock,
         deltas: bool = False,
-        **executor: object,
+        **suspend: object,
     ) -> None:
-        """`deltas`: the adapters answer with what changed. `executor`: settings of the operations that are
-        not the default."""
+        """`deltas`: the adapters answer with what changed. `suspend`: settings of this table that are not
+        the default."""
         names = [f"n{i + 1}" for i in range(nodes)]
         self.cluster = SimulatedCluster(
             {n.name: n for n in make_nodes(names, gpus)},
@@ -77,8 +75,8 @@ class World:
         self.policy_name = "gandiva"
         """What it remembers is kept under this name."""
         self.journal_path = folder / "journal.sqlite"
-        self.settings = Settings()
-        self.executor_settings = ExecutorSettings(**executor)  # type: ignore[arg-type]
+        changes = {"residual_limit_bytes": 0, **suspend}
+        self.settings = Settings(suspend=SuspendSettings().model_copy(update=changes))
         self.pace = PaceSettings(interval_seconds=1.0)
         self.cluster_port: ClusterPort = self.cluster
         self.node_port: NodePort = self.nodes
@@ -108,7 +106,7 @@ class World:
         self.nodes._touched = dict.fromkeys(self.cluster.nodes)
         self._journal = Journal(self.journal_path)
         chosen = self.settings.policy.model_copy(update={"name": self.policy_name})
-        self.controller = make_controller(
+        self.controller = Controller(
             self.settings.model_copy(update={"policy": chosen}),
             self.cluster_port,
             self.node_port,
@@ -119,7 +117,6 @@ class World:
             pace=self.pace,
             publish=self.turns.append,
         )
-        self.controller.executor.site.settings = self.executor_settings
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self.controller.run(self._stop))
         return self.controller

@@ -15,7 +15,6 @@ import pytest
 
 from controller.cli.main import main
 from controller.errors import SettingsError
-from controller.loop.assembly import use_settings
 from controller.model import Profile
 from controller.policies.assemble import MOVES, make_policy
 from controller.policies.presets import PRESETS
@@ -245,14 +244,14 @@ def test_jobs_stay_as_they_are_while_the_policy_fails_and_it_begins_anew_when_me
         await asyncio.sleep(30)
         assert world.running() == {first}
         (site / "mine.py").write_text(ORDER.replace("return (job.account in LAST", "1 / 0; return (1"))
-        use_settings(controller, settings, make_policy(settings.policy))
+        controller.use_settings(settings, make_policy(settings.policy))
         world.submit(2)
         await asyncio.sleep(30)
         assert world.running() == {first}
         sentence = f"{site / 'mine.py'}: line 18: ZeroDivisionError: division by zero; jobs stay as they are"
         assert f"policy ./mine.py:ShortFirst: {sentence}" in caplog.text
         (site / "mine.py").write_text(ORDER)
-        use_settings(controller, settings, make_policy(settings.policy))
+        controller.use_settings(settings, make_policy(settings.policy))
         await asyncio.sleep(5000)
         assert world.running() != {first}, "the first has had its two GPU-hours"
         await world.stop()

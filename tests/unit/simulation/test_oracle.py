@@ -15,7 +15,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -23,7 +23,6 @@ from controller.act.recorder import Recorder
 from controller.journal import Journal
 from controller.journal.memory import MemoryJournal
 from controller.journal.port import JournalPort
-from controller.loop.assembly import make_controller
 from controller.loop.clock import LoopClock
 from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
@@ -136,7 +135,7 @@ class History:
         policy: Policy = make_policy(self._settings.policy)
         if self._way.afresh:
             policy = Afresh(lambda: make_policy(self._settings.policy), self._remembered)
-        self._controller = make_controller(
+        self._controller = Controller(
             self._settings,
             self.cluster,
             self.nodes,
@@ -145,7 +144,7 @@ class History:
             solver=ImmediateSolver(),
             policy=policy,
             pace=PaceSettings(interval_seconds=1.0, resync_seconds=self._way.resync_seconds),
-            listen=lambda recorder: Told(recorder, self.events),
+            recorder=cast(Any, Told(Recorder(self._journal), self.events)),
         )
         self._running = asyncio.create_task(self._controller.run(asyncio.Event()))
 

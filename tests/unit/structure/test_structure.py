@@ -57,7 +57,7 @@ OF_THE_AGENT = (
 
 WORDS = frozenset({"partial", "concurrent", "keeps_jobs", "keeps_steps", "told", "untold", "reads_accrual"})
 """Names that stood for "if simulated"."""
-ASSEMBLY = frozenset({"controller.loop.assembly", "controller.daemon.daemon"})
+ASSEMBLY = frozenset({"controller.daemon.daemon"})
 
 
 @pytest.fixture(scope="module")
