@@ -16,7 +16,6 @@ from pydantic_core import PydanticSerializationError
 
 from controller import __version__
 from controller.api.access import ENVIRONMENT, OPEN, Access, WrongToken
-from controller.api.convert import job_message, timeline_message
 from controller.api.live import (
     LiveState,
     Published,
@@ -28,7 +27,6 @@ from controller.api.live import (
 )
 from controller.api.messages import (
     DecisionMessage,
-    ErrorMessage,
     EventMessage,
     ExplainMessage,
     JobMessage,
@@ -37,6 +35,7 @@ from controller.api.messages import (
     Message,
     SliceMessage,
     StatusMessage,
+    TimelineMessage,
 )
 from controller.api.metrics import CONTENT_TYPE, Metrics
 from controller.errors import JournalError
@@ -227,7 +226,7 @@ class Answers:
         start, end = _time(query, "start"), _time(query, "end")
         limit = _limit(query, MAX_SLICES)
         slices = self._journal.timeline(start or 0.0, now if end is None else end, limit)
-        return _json(timeline_message(slices, now, limit))
+        return _json(TimelineMessage.of(slices, now, limit))
 
     def _explain(self, word: str) -> Answer:
         job_id = JobId(_job_id(word))
@@ -264,7 +263,7 @@ def _rivals(job_id: JobId, published: Published) -> list[LiveJobMessage]:
 
 def _job(row: JobRow, published: Published | None) -> JobMessage:
     """What the journal has, and from the last turn what is newer there."""
-    message = job_message(row)
+    message = JobMessage.of(row)
     live = published.snapshot.jobs.get(row.record.id) if published and row.record.end_time is None else None
     if published is None or live is None:
         return message
@@ -281,13 +280,13 @@ def _job(row: JobRow, published: Published | None) -> JobMessage:
     )
 
 
-def _json(message: Message, status: int = 200) -> Answer:
+def _json(message: Message) -> Answer:
     """As JSON. Lone surrogates, which UTF-8 cannot encode, become question marks."""
     try:
         body = message.model_dump_json().encode()
     except PydanticSerializationError:
         body = json.dumps(message.model_dump(), ensure_ascii=False, default=str).encode("utf-8", "replace")
-    return Answer(status, body + b"\n")
+    return Answer(200, body + b"\n")
 
 
 def _plain(status: int, text: str) -> Answer:
@@ -296,7 +295,7 @@ def _plain(status: int, text: str) -> Answer:
 
 
 def _error(status: int, text: str) -> Answer:
-    return _json(ErrorMessage(error=text), status)
+    return Answer(status, json.dumps({"error": text}).encode() + b"\n")
 
 
 def _starting() -> Answer:

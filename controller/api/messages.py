@@ -7,9 +7,14 @@ ever added; clients ignore those they do not know.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+if TYPE_CHECKING:
+    from controller.journal import JobRow, Slice
 
 
 def _names(gpus: object) -> object:
@@ -37,11 +42,11 @@ class GpuMessage(Message):
     healthy: bool = True
     ordinary_job: int | None = None
     shards: int = 0
-    running: list[int] = Field(default_factory=list)
+    running: list[int] = []
     """Jobs that are on it now (phases running, starting, stuck, completing, unknown)."""
-    waiting: list[int] = Field(default_factory=list)
+    waiting: list[int] = []
     """Jobs bound to this GPU that are off it now and wait for their turn."""
-    left_by: dict[int, int] = Field(default_factory=dict)
+    left_by: dict[int, int] = {}
     """Memory that jobs which are off it have left on it: job id -> bytes."""
 
 
@@ -51,7 +56,7 @@ class NodeMessage(Message):
     name: str
     available: bool
     reason: str = ""
-    gpus: list[GpuMessage] = Field(default_factory=list)
+    gpus: list[GpuMessage] = []
 
 
 class FailedSuspendsMessage(Message):
@@ -66,36 +71,42 @@ class FailedSuspendsMessage(Message):
     """What becomes of the job when it is to leave its GPUs the next time: `keep`, `requeue` or `cancel`."""
 
 
-class LiveJobMessage(Message):
-    """A job as the loop saw it last."""
+class _Job(Message):
+    """What all answers say of a job."""
 
     job_id: int
     user: str
     name: str = ""
     account: str = ""
     partition: str = ""
-    phase: str
     gpus: int
     weight: float = 1.0
-    priority_class: int = 0
-    binding: list[str] = Field(default_factory=list)
-    running_on: list[str] = Field(default_factory=list)
-    shares_with: list[int] = Field(default_factory=list)
-    """Jobs on the same GPUs at the same time."""
     submit_time: float
     start_time: float | None = None
     run_seconds: float = 0.0
     gpu_seconds: float = 0.0
-    left_on: dict[str, int] = Field(default_factory=dict)
+    step_seconds: float | None = None
+    shares_with: list[int] = []
+    """Jobs on the same GPUs at the same time; empty when it is over."""
+    failed_suspends: FailedSuspendsMessage | None = None
+    """Absent when it can be suspended, as far as known."""
+    reason: str = ""
+
+
+class LiveJobMessage(_Job):
+    """A job as the loop saw it last."""
+
+    phase: str
+    priority_class: int = 0
+    binding: list[str] = []
+    running_on: list[str] = []
+    left_on: dict[str, int] = {}
     """Memory it has left on GPUs that it is off: GPU -> bytes."""
     movable: bool = False
     suspendable: bool = True
     steps_done: int = 0
-    step_seconds: float | None = None
-    failed_suspends: FailedSuspendsMessage | None = None
     busy: bool = False
     """In the middle of a switch."""
-    reason: str = ""
 
 
 class GpusMessage(Message):
@@ -105,55 +116,44 @@ class GpusMessage(Message):
     """Of the snapshot."""
     age_seconds: float = 0.0
     """How long ago the loop published it, by the controller's clock."""
-    problems: list[str] = Field(default_factory=list)
+    problems: list[str] = []
     """What is wrong now, one sentence each."""
-    nodes: list[NodeMessage] = Field(default_factory=list)
-    jobs: list[LiveJobMessage] = Field(default_factory=list)
+    nodes: list[NodeMessage] = []
+    jobs: list[LiveJobMessage] = []
 
 
-class JobMessage(Message):
+class JobMessage(_Job):
     """A job with its use of GPUs, from the journal."""
 
-    job_id: int
-    name: str = ""
-    user: str
-    account: str = ""
-    partition: str = ""
     state: str
-    gpus: int
-    weight: float = 1.0
-    submit_time: float
-    start_time: float | None = None
     end_time: float | None = None
-    run_seconds: float = 0.0
-    gpu_seconds: float = 0.0
     slices: int = 0
     suspends: int = 0
     moves: int = 0
-    step_seconds: float | None = None
     exit_code: int | None = None
     """128 + the signal where a signal ended it; else its exit code."""
     peak_memory_bytes: int | None = None
     """Most memory seen on one GPU."""
     utilization_fraction: float | None = None
     """Of its GPUs, on average, while it was on them."""
-    last_gpus: GpuNames = Field(default_factory=list)
+    last_gpus: GpuNames = []
     on_gpus: bool = False
-    shares_with: list[int] = Field(default_factory=list)
-    """Jobs on the same GPUs at the same time; empty when it is over."""
     phase: str | None = None
     """Where the controller has it now; absent when it is over."""
-    reason: str = ""
-    failed_suspends: FailedSuspendsMessage | None = None
-    """Absent when it can be suspended, as far as known."""
-    request: dict[str, Any] = Field(default_factory=dict)
+    request: dict[str, Any] = {}
+
+    @classmethod
+    def of(cls, row: JobRow) -> JobMessage:
+        """A row of the journal, without what only the running controller knows."""
+        known = {field.name: getattr(of, field.name) for of in (row, row.record) for field in fields(of)}
+        return cls.model_validate({**known, "job_id": row.record.id})
 
 
 class JobsMessage(Message):
     """`/v1/jobs`: jobs that match the query, in the order of their ids."""
 
     time: float
-    jobs: list[JobMessage] = Field(default_factory=list)
+    jobs: list[JobMessage] = []
     truncated: bool = False
     """There are more; these are the newest."""
 
@@ -164,7 +164,7 @@ class DecisionMessage(Message):
     time: float
     action: str
     reason: str
-    gpus: GpuNames = Field(default_factory=list)
+    gpus: GpuNames = []
 
 
 class SliceMessage(Message):
@@ -172,7 +172,7 @@ class SliceMessage(Message):
 
     start: float
     end: float | None = None
-    gpus: GpuNames = Field(default_factory=list)
+    gpus: GpuNames = []
     reason: str = ""
 
 
@@ -186,9 +186,15 @@ class TimelineMessage(Message):
     """`/v1/timeline`: the slices of many jobs, oldest first."""
 
     time: float
-    slices: list[TimelineSliceMessage] = Field(default_factory=list)
+    slices: list[TimelineSliceMessage] = []
     truncated: bool = False
     """There are more; these are the newest."""
+
+    @classmethod
+    def of(cls, slices: Sequence[Slice], time: float, limit: int) -> TimelineMessage:
+        """Slices of the journal, of which at most `limit` were asked for."""
+        messages = [TimelineSliceMessage.model_validate(piece) for piece in slices]
+        return cls(time=time, slices=messages, truncated=len(messages) == limit)
 
 
 class EventMessage(Message):
@@ -207,11 +213,11 @@ class ExplainMessage(Message):
     time: float
     job: JobMessage | None = None
     live: LiveJobMessage | None = None
-    rivals: list[LiveJobMessage] = Field(default_factory=list)
+    rivals: list[LiveJobMessage] = []
     """Jobs that are on the GPUs it is bound to."""
-    decisions: list[DecisionMessage] = Field(default_factory=list)
-    slices: list[SliceMessage] = Field(default_factory=list)
-    events: list[EventMessage] = Field(default_factory=list)
+    decisions: list[DecisionMessage] = []
+    slices: list[SliceMessage] = []
+    events: list[EventMessage] = []
 
 
 class StatusMessage(Message):
@@ -226,17 +232,11 @@ class StatusMessage(Message):
     age_seconds: float = 0.0
     """How long ago the loop published last."""
     healthy: bool = True
-    problems: list[str] = Field(default_factory=list)
+    problems: list[str] = []
     nodes: int = 0
     nodes_available: int = 0
     gpus: int = 0
-    gpus_by_use: dict[str, int] = Field(default_factory=dict)
+    gpus_by_use: dict[str, int] = {}
     """`running`, `ordinary`, `idle`, `unavailable`."""
-    jobs_by_phase: dict[str, int] = Field(default_factory=dict)
-    events: list[EventMessage] = Field(default_factory=list)
-
-
-class ErrorMessage(Message):
-    """Every answer that is not 200."""
-
-    error: str
+    jobs_by_phase: dict[str, int] = {}
+    events: list[EventMessage] = []

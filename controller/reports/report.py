@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from controller.api.convert import job_message, timeline_message
-from controller.api.messages import JobsMessage, TimelineMessage
+from controller.api.messages import JobMessage, JobsMessage, TimelineMessage
 from controller.journal import JobFilter, JournalReader
 from controller.reports.advice import cannot_be_suspended
 from controller.reports.row import Row
@@ -32,11 +31,11 @@ class JournalSource:
     def jobs(self, which: JobFilter) -> JobsMessage:
         rows = self._reader.jobs(which, now=self._now)
         return JobsMessage(
-            time=self._now, jobs=[job_message(row) for row in rows], truncated=len(rows) == which.limit
+            time=self._now, jobs=[JobMessage.of(row) for row in rows], truncated=len(rows) == which.limit
         )
 
     def timeline(self, start: float, end: float, limit: int) -> TimelineMessage:
-        return timeline_message(self._reader.timeline(start, end, limit), self._now, limit)
+        return TimelineMessage.of(self._reader.timeline(start, end, limit), self._now, limit)
 
     def gpus(self) -> None:
         """None: the journal has only GPUs that jobs have used."""
