@@ -195,6 +195,11 @@ class Job:
         return len(self.placement.gpus) or self.request.size.wanted
 
     @property
+    def allocation(self) -> GpuSet:
+        """What Slurm allocated, or what is promised."""
+        return self.placement.allocation or self.promised
+
+    @property
     def floating(self) -> bool:
         """Allocated more GPUs than it uses: it runs on any of them in turn."""
         return len(self.placement.allocation) > self.request.size.wanted

@@ -11,17 +11,12 @@ from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.move import Move
-from controller.policies.orders.continuous import Continuous
 from controller.policies.orders.fair_share import FairShare
-from controller.policies.orders.fifo import Fifo
 from controller.policies.orders.gittins import Gittins
-from controller.policies.orders.gittins_index import IndexRules
 from controller.policies.orders.order import Order
-from controller.policies.orders.queue_rules import QueueRules
 from controller.policies.orders.queues import Queues
-from controller.policies.orders.remaining import Remaining
 from controller.policies.orders.samples import read_sizes
-from controller.policies.orders.smallest import Smallest
+from controller.policies.orders.simple import Continuous, Fifo, Remaining, Smallest
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
 from controller.policies.settings import (
@@ -77,17 +72,6 @@ def _gandiva(settings: GandivaSettings, moves: Moves) -> Policy:
     return InOrder(FairShare(settings.slice_seconds), lanes, moves=moves)
 
 
-def _queue_rules(settings: QueueSettings) -> QueueRules:
-    return QueueRules(
-        limits=tuple(settings.queue_limits),
-        gpu_time=settings.service == "gpu-seconds",
-        knob=settings.promote_knob_ratio,
-        by_entry=settings.order == "queue-entry",
-        since_last_run=settings.promote_waiting == "since-last-run",
-        late=settings.demotion == "at-events",
-    )
-
-
 def _tiresias(order: Order, settings: QueueSettings, moves: Moves) -> Policy:
     consolidation = Consolidation(
         settings.consolidate,
@@ -99,25 +83,16 @@ def _tiresias(order: Order, settings: QueueSettings, moves: Moves) -> Policy:
 
 
 def _tiresias_las(settings: TiresiasLasSettings, moves: Moves) -> Policy:
-    order: Order = Queues(_queue_rules(settings))
+    order: Order = Queues(settings)
     if not settings.discretised:
         gpu_time = settings.service == "gpu-seconds"
-        order = Continuous(every_seconds=settings.interval_seconds, gpu_time=gpu_time)
+        order = Continuous(epoch_seconds=settings.interval_seconds, gpu_time=gpu_time)
     return _tiresias(order, settings, moves)
 
 
 def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy:
-    index = IndexRules(
-        mode=settings.mode,
-        quantum=settings.quantum,
-        quantum_gpu_seconds=settings.quantum_gpu_seconds,
-        every_seconds=settings.interval_seconds,
-        learn=settings.learn,
-        samples_kept=settings.samples_kept,
-        samples_needed=settings.samples_needed,
-    )
     samples = read_sizes(Path(settings.distribution)) if settings.distribution else []
-    return _tiresias(Gittins(_queue_rules(settings), index, samples), settings, moves)
+    return _tiresias(Gittins(settings, samples), settings, moves)
 
 
 PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {

@@ -15,6 +15,8 @@ from controller.policies.orders.order import Order, Peer, Rank, numbers
 class FairShare(Order):
     """Note: (service per weight received up to `seconds`, `seconds` on GPUs by then, the weight since)."""
 
+    epoch_seconds = 0.0
+
     def __init__(self, slice_seconds: float = 60.0) -> None:
         """`slice_seconds`: the unit that people are told about."""
         self._slice_seconds = slice_seconds
@@ -38,9 +40,6 @@ class FairShare(Order):
 
     def rank(self, job: Job, usage: Usage, note: Note, now: float) -> Rank:
         return (round(self.received(usage, note, now), 6), job.submit_time)
-
-    def epoch(self, now: float) -> float:
-        return now
 
     def seen(self, job: Job, usage: Usage, note: Note, now: float) -> Note:
         if note is not None and note[2] != job.request.weight:

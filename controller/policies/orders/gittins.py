@@ -8,11 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controller.model import Job, Note, Usage
-from controller.policies.orders.continuous import epoch_end_of, epoch_of
-from controller.policies.orders.gittins_index import Distribution, IndexRules, SimulatorTable
+from controller.policies.orders.gittins_index import Distribution, SimulatorTable
 from controller.policies.orders.order import Order, Rank, numbers
-from controller.policies.orders.queue_rules import QueueRules
 from controller.policies.orders.queues import Queues, as_note
+from controller.policies.settings import TiresiasGittinsSettings
 
 _REFIT_SHARE = 20
 """The distribution is made anew when one in so many samples is new: with it all ranks change."""
@@ -26,24 +25,21 @@ class Gittins(Queues):
     """
 
     def __init__(
-        self,
-        rules: QueueRules,
-        index: IndexRules,
-        samples: Sequence[float] = (),
-        fitted: Sequence[float] = (),
+        self, settings: TiresiasGittinsSettings, samples: Sequence[float] = (), fitted: Sequence[float] = ()
     ) -> None:
         """`samples`: GPU-seconds of finished jobs to begin with; `fitted`: of those learned since."""
-        super().__init__(rules)
-        self._index, self._samples, self._fitted = index, tuple(samples), tuple(fitted)
+        super().__init__(settings)
+        self._index, self._samples, self._fitted = settings, tuple(samples), tuple(fitted)
         sizes = [*self._samples, *self._fitted]
-        if index.learn:
-            sizes = sizes[-index.samples_kept :]
-        self._enough = len(sizes) >= index.samples_needed
+        if settings.learn:
+            sizes = sizes[-settings.samples_kept :]
+        self._enough = len(sizes) >= settings.samples_needed
+        self.epoch_seconds = settings.interval_seconds if self._enough else math.inf
         self._distribution = Distribution(sizes)
         self._table: SimulatorTable | None = None
-        if self._enough and index.mode != "textbook" and index.quantum != "sup":
-            integer = index.mode == "tiresias-sim-integer"
-            self._table = SimulatorTable(sizes, index.quantum_gpu_seconds, integer=integer)
+        if self._enough and settings.mode != "textbook" and settings.quantum != "sup":
+            integer = settings.mode == "tiresias-sim-integer"
+            self._table = SimulatorTable(sizes, settings.quantum_gpu_seconds, integer=integer)
 
     def index(self, served: float, queue: int) -> float:
         """The chance of finishing per unit of service spent on trying: the larger the earlier."""
@@ -51,23 +47,17 @@ class Gittins(Queues):
             return self._table.index(served)
         if self._index.quantum == "sup":
             return self._distribution.supremum(served, whole_sizes=self._index.mode != "textbook")
-        quantum, limits = self._index.quantum_gpu_seconds, self._rules.limits
+        quantum = self._index.quantum_gpu_seconds
         if self._index.quantum == "queue":
-            quantum = limits[queue] if queue < len(limits) else math.inf
+            quantum = self._limits[queue] if queue < len(self._limits) else math.inf
         return self._distribution.index(served, quantum)
-
-    def epoch(self, now: float) -> float:
-        return epoch_of(now, self._index.every_seconds) if self._enough else 0.0
-
-    def epoch_end(self, now: float) -> float:
-        return epoch_end_of(now, self._index.every_seconds) if self._enough else math.inf
 
     def rank(self, job: Job, usage: Usage, note: Note, now: float) -> Rank:
         if not self._enough:
             return super().rank(job, usage, note, now)
         known = as_note(note)
         at = now if usage.since is None else max(usage.since, self.epoch(now))
-        served = max(0.0, round(self._rules.served(usage, known, at), 6))
+        served = max(0.0, round(self.served(usage, known, at), 6))
         return (known.queue, -self.index(served, known.queue), job.submit_time)
 
     def ended(self, common: Mapping[str, Any], usage: Usage, now: float) -> Mapping[str, Any]:
@@ -86,4 +76,4 @@ class Gittins(Queues):
         fitted = tuple(numbers(common.get("fitted")))
         if fitted == self._fitted:
             return self
-        return Gittins(self._rules, self._index, self._samples, fitted)
+        return Gittins(self._index, self._samples, fitted)

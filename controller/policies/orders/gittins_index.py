@@ -10,28 +10,9 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
-from typing import Literal
-
-from controller.model import value
 
 _DIGITS_LOST = 1e-9
 """A difference of sums that is so small a part of them has too few digits left."""
-
-
-@value
-class IndexRules:
-    """What the settings say of the index."""
-
-    mode: Literal["textbook", "tiresias-sim", "tiresias-sim-integer"] = "textbook"
-    quantum: Literal["fixed", "sup", "queue"] = "fixed"
-    quantum_gpu_seconds: float = 3250.0
-    every_seconds: float = 60.0
-    """How often ranks of running jobs are made anew while jobs wait. 0: with each plan."""
-    learn: bool = True
-    """Take the jobs that end into the distribution."""
-    samples_kept: int = 1000
-    samples_needed: int = 20
-    """With fewer samples the order is that of the queues."""
 
 
 class Distribution:

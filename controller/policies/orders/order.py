@@ -34,6 +34,8 @@ def numbers(raw: object) -> list[float]:
 class Order(ABC):
     """Base class. The mechanism puts the priority class before the rank and the job id behind it."""
 
+    epoch_seconds: float = math.inf
+    """How long ranks of running jobs hold; then all are asked for anew. 0: with each plan."""
     polled = False
     """`until` of running jobs is asked for with each plan, and may depend on when it is asked. Infinity: not
     before the job is stopped or its note changes."""
@@ -55,12 +57,14 @@ class Order(ABC):
         return note
 
     def epoch(self, now: float) -> float:
-        """Ranks of running jobs hold while this is the same; then all are asked for anew."""
-        return 0.0
+        """When the present epoch began."""
+        if self.epoch_seconds == math.inf:
+            return 0.0
+        return now // self.epoch_seconds * self.epoch_seconds if self.epoch_seconds else now
 
     def epoch_end(self, now: float) -> float:
-        """When the next epoch begins, if nothing else happens."""
-        return math.inf
+        """When the next one begins, if nothing else happens."""
+        return self.epoch(now) + self.epoch_seconds if self.epoch_seconds else math.inf
 
     def until(self, job: Job, usage: Usage, note: Note, now: float) -> float:
         """When note or rank change by themselves, if the job goes on as it is. Must not be later because it

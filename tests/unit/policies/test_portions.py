@@ -12,24 +12,21 @@ from hypothesis import strategies as st
 from controller.model import Plan, Snapshot
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
-from controller.policies.orders.continuous import Continuous
 from controller.policies.orders.gittins import Gittins
-from controller.policies.orders.gittins_index import IndexRules
 from controller.policies.orders.order import Order
-from controller.policies.orders.queue_rules import QueueRules
+from controller.policies.orders.simple import Continuous
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
 from tests.unit.policies.test_invariants import Shared, jobs_of
+from tests.unit.policies.test_random import GITTINS
 from tests.unit.policies.test_random import ORDERS as WITH_EPOCHS
 
 ORDERS: dict[str, Callable[[], Order]] = {
     **WITH_EPOCHS,
     # Ranks hold for the moment only: within an epoch a job that is stopped gets another one.
-    "continuous": lambda: Continuous(every_seconds=0.0),
-    "gittins": lambda: Gittins(
-        QueueRules(limits=(20.0,)), IndexRules(samples_needed=3, every_seconds=0.0, quantum_gpu_seconds=20.0)
-    ),
+    "continuous": lambda: Continuous(epoch_seconds=0.0),
+    "gittins": lambda: Gittins(GITTINS.model_copy(update={"interval_seconds": 0.0})),
 }
 BY_ENTRY = {"las-entry"}
 """Whose order is that in which jobs were stopped, so that it matters which plan stopped them."""

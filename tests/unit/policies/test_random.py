@@ -15,28 +15,27 @@ from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.pack import Pack
-from controller.policies.orders.continuous import Continuous
 from controller.policies.orders.fair_share import FairShare
-from controller.policies.orders.fifo import Fifo
 from controller.policies.orders.gittins import Gittins
-from controller.policies.orders.gittins_index import IndexRules
 from controller.policies.orders.order import Order
-from controller.policies.orders.queue_rules import QueueRules
 from controller.policies.orders.queues import Queues
-from controller.policies.orders.remaining import Remaining
+from controller.policies.orders.simple import Continuous, Fifo, Remaining
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
+from controller.policies.settings import QueueSettings, TiresiasGittinsSettings
 from tests.unit.policies.ideal import GIB, Ideal, make_job, make_node
 
+LIMITS = QueueSettings(queue_limits=[20.0, 60.0], promote_knob_ratio=1.0)
+GITTINS = TiresiasGittinsSettings(
+    queue_limits=[20.0], samples_needed=3, interval_seconds=7.0, quantum_gpu_seconds=20.0
+)
 ORDERS: dict[str, Callable[[], Order]] = {
     "fifo": Fifo,
     "srsf": lambda: Remaining(service=True),
-    "las": lambda: Queues(QueueRules(limits=(20.0, 60.0), knob=1.0)),
-    "las-entry": lambda: Queues(QueueRules(limits=(20.0, 60.0), knob=1.0, by_entry=True, late=True)),
-    "continuous": lambda: Continuous(every_seconds=7.0),
-    "gittins": lambda: Gittins(
-        QueueRules(limits=(20.0,)), IndexRules(samples_needed=3, every_seconds=7.0, quantum_gpu_seconds=20.0)
-    ),
+    "las": lambda: Queues(LIMITS),
+    "las-entry": lambda: Queues(LIMITS.model_copy(update={"order": "queue-entry", "demotion": "at-events"})),
+    "continuous": lambda: Continuous(epoch_seconds=7.0),
+    "gittins": lambda: Gittins(GITTINS),
 }
 
 

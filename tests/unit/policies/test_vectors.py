@@ -11,7 +11,7 @@ import pytest
 
 from controller.model import Job, JobId, Plan, Profile, Snapshot
 from controller.policies.orders.gittins_index import Distribution, SimulatorTable
-from controller.policies.placement.skew import fit_pack_limit, skew_fraction
+from controller.policies.placement.consolidation import fit_pack_limit, skew_fraction
 from controller.policies.protocol import Policy
 from controller.policies.settings import TiresiasLasSettings
 from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
