@@ -9,7 +9,6 @@ import types
 import typing
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
 import annotated_types
@@ -150,20 +149,8 @@ def _limited(words: str, metadata: list[Any]) -> str:
 
 
 def to_toml(value: Any) -> str:
-    """A value as TOML writes it."""
-    if isinstance(value, enum.Enum):
-        value = value.value
+    """A value as TOML writes it: as JSON does, but for tables."""
     if isinstance(value, Mapping):
         inner = ", ".join(f"{json.dumps(str(key))} = {to_toml(item)}" for key, item in value.items())
         return f"{{ {inner} }}" if inner else "{}"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, Path):
-        return json.dumps(str(value))
-    if isinstance(value, str):
-        return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:
-        return f"{value:.1f}"
-    if isinstance(value, list):
-        return "[" + ", ".join(to_toml(item) for item in value) + "]"
-    return str(value)
+    return json.dumps(value, default=lambda one: getattr(one, "value", str(one)), ensure_ascii=False)

@@ -94,29 +94,7 @@ _HEAD = r"""
 .SH NAME
 gandiva.toml \- settings of the Gandiva controller and its clients
 .SH DESCRIPTION
-The controller reads
-.IR /etc/gandiva/gandiva.toml ,
-or the file named by
-.B \-\-config
-or
-.BR $GANDIVA_CONFIG .
-It is TOML.
-Every key may be left out.
-An unknown key, or a value of the wrong type or outside its limits, is refused with a message that names it,
-and nothing is changed.
-.PP
-After SIGHUP (systemctl reload gandiva) the file is read again; where it has an error, the old settings stay.
-Keys marked
-.I restart
-take effect at the next start of the daemon.
-.PP
-Clients
-.RB ( "gandiva report" ,
-.BR top ,
-.BR explain ,
-.BR status )
-use cluster.controller_host and [api] alone, and do without a file where none is installed.
-""".lstrip()
+""".strip()
 
 _FOOT = r"""
 .SH EXAMPLE
@@ -134,18 +112,17 @@ priority_by_qos = { urgent = 10 }
 .SH SEE ALSO
 .BR gandiva\-config (1),
 .BR gandivad (8)
-""".lstrip()
+""".strip()
 
 
 def manual() -> str:
     """docs/man/gandiva.toml.5, in roff."""
-    lines = [_HEAD.rstrip("\n")]
+    lines = [_HEAD, *(_roff(line) or ".PP" for line in _INTRODUCTION.splitlines())]
     for table in tables():
         lines += [f".SH [{_roff(table.name)}]", _roff(table.description)]
         for key in table.keys:
             lines += [".TP", rf"\fB{_roff(key.name)}\fR", *_sentences(key)]
-    lines.append(_FOOT.rstrip("\n"))
-    return "\n".join(lines) + "\n"
+    return "\n".join([*lines, _FOOT]) + "\n"
 
 
 def _sentences(key: Key) -> list[str]:
@@ -158,8 +135,10 @@ def _sentences(key: Key) -> list[str]:
 
 
 def _roff(text: str) -> str:
-    """Text with the characters that roff takes for its own escaped."""
+    """Text with the characters that roff takes for its own escaped, and code and *emphasis* in its fonts."""
     text = text.replace("\\", r"\e").replace("-", r"\-").replace("…", r"\&...").replace("’", "'")
+    text = re.sub(r"`([^`]+)`", r"\\fB\1\\fR", text)
+    text = re.sub(r"\*(\w+)\*", r"\\fI\1\\fR", text)
     return r"\&" + text if text.startswith((".", "'")) else text
 
 
