@@ -166,14 +166,11 @@ class MemoryJournal:
         waited_seconds = used.waited_seconds
         if used.idle_since is not None and self._heartbeat is not None:
             waited_seconds += max(0.0, self._heartbeat - used.idle_since)
+        moves, suspends, utilization = (
+            (job.moves, job.suspends, job.utilization_fraction) if job else (0, 0, None)
+        )
         return JobTotals(
-            run_seconds=used.run_seconds,
-            gpu_seconds=used.gpu_seconds,
-            waited_seconds=waited_seconds,
-            slices=used.slices,
-            moves=job.moves if job else 0,
-            suspends=job.suspends if job else 0,
-            utilization_fraction=job.utilization_fraction if job else None,
+            used.run_seconds, used.gpu_seconds, waited_seconds, used.slices, moves, suspends, utilization
         )
 
     # -- jobs

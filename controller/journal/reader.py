@@ -6,16 +6,18 @@ from __future__ import annotations
 import json
 import logging
 import sqlite3
+import stat
 import time as clock
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 from controller.errors import JournalError
-from controller.journal.place import open_read_only, require_journal
-from controller.journal.records import Decision, Event, JobRecord, JobRow, Slice, gpu_set
+from controller.journal.damage import forgiving
+from controller.journal.records import RECORD_FIELDS, Decision, Event, JobRecord, JobRow, Slice, gpu_set
 from controller.model import JobId
 
 _log = logging.getLogger(__name__)
@@ -158,6 +160,35 @@ class JournalReader:
             raise JournalError(f"the journal {self.path} holds what makes no sense: {error}") from error
 
 
+def require_journal(path: Path) -> int:
+    """The size in bytes of the journal there.
+
+    Raises JournalError: there is none, or its folder may not be looked into. `Path.exists` would say False in
+    that case, or raise, depending on Python's version.
+    """
+    try:
+        status = path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise JournalError(f"there is no journal {path}: has the controller ever run?") from None
+    except OSError as error:
+        raise JournalError(
+            f"cannot look at the journal {path}: {error.strerror}: it is for root and the user of the"
+            " controller; others ask the controller itself: gandiva report, gandiva explain"
+        ) from error
+    if not stat.S_ISREG(status.st_mode):
+        raise JournalError(f"{path} is no file, so no journal")
+    return status.st_size
+
+
+def open_read_only(path: Path, *, busy_seconds: float) -> sqlite3.Connection:
+    """A connection that never writes. Raises sqlite3.Error."""
+    connection = sqlite3.connect(
+        f"file:{quote(str(path.resolve()))}?mode=ro", uri=True, timeout=busy_seconds, isolation_level=None
+    )
+    connection.text_factory = forgiving
+    return connection
+
+
 def _where(which: JobFilter) -> tuple[list[str], list[object]]:
     clauses: list[str] = []
     values: list[object] = []
@@ -182,17 +213,9 @@ def _where(which: JobFilter) -> tuple[list[str], list[object]]:
     return clauses, values
 
 
-_RECORD = (
-    "id", "user", "account", "partition", "name", "gpus", "weight", "submit_time", "start_time", "end_time",
-    "state", "request", "moves", "suspends", "step_seconds", "exit_code", "peak_memory_bytes",
-    "utilization_fraction",
-)  # fmt: skip
-"""Fields of a JobRecord in the order of the table's columns."""
-
-
 def _job_row(row: Sequence[Any], now: float) -> JobRow:
-    known = dict(zip(_RECORD, row, strict=False))
-    run_seconds, gpu_seconds, slices, places, slice_start, slice_gpus, reason = row[len(_RECORD) :]
+    known = dict(zip(RECORD_FIELDS, row, strict=False))
+    run_seconds, gpu_seconds, slices, places, slice_start, slice_gpus, reason = row[len(RECORD_FIELDS) :]
     running = max(0.0, now - slice_start) if slice_start is not None else 0.0
     return JobRow(
         record=JobRecord(**{**known, "request": json.loads(known["request"])}),

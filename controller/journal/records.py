@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
 from controller.model import GpuId, GpuSet, JobId, value
@@ -21,13 +21,13 @@ class JobRecord:
 
     id: JobId
     user: str
-    gpus: int
-    """Size of the gang."""
-    submit_time: float
-    name: str = ""
     account: str = ""
     partition: str = ""
+    name: str = ""
+    gpus: int
+    """Size of the gang."""
     weight: float = 1.0
+    submit_time: float
     start_time: float | None = None
     """First start."""
     end_time: float | None = None
@@ -48,7 +48,11 @@ class JobRecord:
     """Of its GPUs, on average, while it was on them."""
 
 
-@value(kw_only=True)
+RECORD_FIELDS = tuple(each.name for each in fields(JobRecord))
+"""In the order of the table's columns."""
+
+
+@value
 class JobTotals:
     """What a job has used so far; the loop starts from it after a restart."""
 

@@ -13,21 +13,41 @@ import logging
 import sqlite3
 import threading
 import time as clock
-from itertools import groupby
+from collections import deque
+from collections.abc import Iterable
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
 from controller.errors import JournalError
 from controller.journal.damage import garbled, is_damage, journal_error, parsed, set_aside
 from controller.journal.file import JournalFile, Makeshift
-from controller.journal.queue import RowQueue
 from controller.journal.records import stored_text
-from controller.journal.statements import CLOSE_SLICE, COUNT_SLICE, END, EVENT, Row
+from controller.journal.statements import (
+    BEGIN,
+    CLOSE_SLICE,
+    COUNT_SLICE,
+    DECISION,
+    END,
+    EVENT,
+    JOB,
+    NO_NOTE,
+    NOTE,
+    STATE,
+    STEP,
+    Row,
+)
 
 log = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 5000
 """Most rows of one transaction: what piled up while the disk was full is written in parts."""
+
+MAX_QUEUED = 200_000
+"""Beyond this the oldest decisions, events and operations go first, and beyond twice as many the oldest of
+everything: the number of rows that wait is bounded, however long the disk takes none."""
+
+_WORDS = frozenset({DECISION, EVENT, BEGIN, STEP, END})
 
 _BAD_ROW = (
     sqlite3.IntegrityError,
@@ -156,6 +176,63 @@ class Store:
         self.messages.append(message)
         log.error("%s", message)
         self.add(EVENT, clock.time(), None, None, "journal", stored_text(message))
+
+
+class RowQueue:
+    """In the order in which they are written."""
+
+    def __init__(self) -> None:
+        self.rows: deque[Row] = deque()
+        self._shed_at = MAX_QUEUED
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def add(self, row: Row) -> int:
+        """One more row. Returns how many others were dropped for it."""
+        self.rows.append(row)
+        return self._shed() if len(self.rows) > self._shed_at else 0
+
+    def put_first(self, rows: Iterable[Row]) -> None:
+        """Write these before all others."""
+        self.rows.extendleft(reversed(list(rows)))
+
+    def first(self, number: int) -> list[Row]:
+        """The next rows to write, at most so many."""
+        return list(islice(self.rows, number))
+
+    def written(self, number: int) -> None:
+        """The first so many rows are in the file."""
+        for _ in range(number):
+            self.rows.popleft()
+        if not self.rows:
+            self._shed_at = MAX_QUEUED
+
+    def _shed(self) -> int:
+        """Let go of words and of values that a later row replaces; keep the accounting."""
+        before = len(self.rows)
+        newest = {key: index for index, row in enumerate(self.rows) if (key := _replaces(row)) is not None}
+        self.rows = deque(
+            row
+            for index, row in enumerate(self.rows)
+            if not (row[0] in _WORDS and index < before // 2)
+            and ((key := _replaces(row)) is None or newest[key] == index)
+        )
+        while len(self.rows) > 2 * MAX_QUEUED:
+            self.rows.popleft()
+        # Not again for every row.
+        self._shed_at = max(MAX_QUEUED, len(self.rows) + MAX_QUEUED // 4)
+        return before - len(self.rows)
+
+
+def _replaces(row: Row) -> tuple[object, ...] | None:
+    """Of rows with the same key only the last one counts."""
+    statement, parameters = row
+    if statement in (STATE, JOB):
+        return (statement, parameters[0])
+    if statement in (NOTE, NO_NOTE):
+        return (NOTE, *parameters[:2])
+    return None
 
 
 def _interrupted(connection: sqlite3.Connection, path: Path) -> list[Row]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from controller.errors import JournalError
 from controller.journal.damage import PARTS, is_damage
 from controller.journal.lock import JournalLock
-from controller.journal.place import require_journal
+from controller.journal.reader import require_journal
 from controller.journal.schema import migrate
 from controller.journal.statements import PRUNE_DETAIL, PRUNE_JOBS
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from controller.errors import JournalError
 from controller.journal.damage import garbled, is_damage
-from controller.journal.place import open_read_only, require_journal
+from controller.journal.reader import open_read_only, require_journal
 from controller.journal.records import parse_gpus
 from controller.journal.schema import MIGRATIONS, missing_columns, version_of
 

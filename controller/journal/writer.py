@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 import time as clock
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,7 +21,15 @@ from controller.journal import statements as sql
 from controller.journal.damage import parsed
 from controller.journal.file import Makeshift
 from controller.journal.lock import JournalLock
-from controller.journal.records import JobRecord, JobTotals, OpenOperation, gpu_names, gpu_set, stored_text
+from controller.journal.records import (
+    RECORD_FIELDS,
+    JobRecord,
+    JobTotals,
+    OpenOperation,
+    gpu_names,
+    gpu_set,
+    stored_text,
+)
 from controller.journal.store import Store
 from controller.model import GpuSet, JobId, Note, Usage
 
@@ -205,23 +213,13 @@ class Journal:
     def totals(self) -> dict[JobId, JobTotals]:
         seen = self.last_heartbeat()
         rows = self._store.read(
-            "SELECT job_id, waited_seconds + max(0.0, coalesce(? - idle_since, 0.0)), run_seconds, "
-            "gpu_seconds, slices, coalesce(moves, 0), coalesce(suspends, 0), utilization_fraction "
+            "SELECT job_id, run_seconds, gpu_seconds, "
+            "waited_seconds + max(0.0, coalesce(? - idle_since, 0.0)), slices, coalesce(moves, 0), "
+            "coalesce(suspends, 0), utilization_fraction "
             "FROM usage LEFT JOIN jobs USING (job_id) WHERE end IS NULL",
             seen,
         )
-        totals = {}
-        for job_id, waited, run, gpu, slices, moves, suspends, utilization in rows:
-            totals[JobId(job_id)] = JobTotals(
-                run_seconds=run,
-                gpu_seconds=gpu,
-                waited_seconds=waited,
-                slices=slices,
-                moves=moves,
-                suspends=suspends,
-                utilization_fraction=utilization,
-            )
-        return totals
+        return {JobId(job_id): JobTotals(*figures) for job_id, *figures in rows}
 
     # -- jobs, decisions and events
 
@@ -230,27 +228,7 @@ class Journal:
             if job.end_time is not None:
                 self._last_decision.pop(job.id, None)
             self._store.add(sql.ENSURE_USAGE, job.id)
-            self._store.add(
-                sql.JOB,
-                job.id,
-                stored_text(job.user),
-                stored_text(job.account),
-                stored_text(job.partition),
-                stored_text(job.name),
-                job.gpus,
-                job.weight,
-                job.submit_time,
-                job.start_time,
-                job.end_time,
-                stored_text(job.state),
-                json.dumps(dict(job.request), default=str),
-                job.moves,
-                job.suspends,
-                job.step_seconds,
-                job.exit_code,
-                job.peak_memory_bytes,
-                job.utilization_fraction,
-            )
+            self._store.add(sql.JOB, *(_stored(getattr(job, name)) for name in RECORD_FIELDS))
 
     def suspended(self) -> list[JobId]:
         rows = self._store.read("SELECT job_id FROM jobs WHERE state = 'SUSPENDED' ORDER BY job_id")
@@ -292,6 +270,13 @@ class Journal:
         self, time: float, job_id: JobId | None, node: str | None, kind: str, message: str
     ) -> None:
         self._store.add(sql.EVENT, time, job_id, node, stored_text(kind), stored_text(message))
+
+
+def _stored(value: object) -> object:
+    """A field of a job's record, as SQLite takes it."""
+    if isinstance(value, Mapping):
+        return json.dumps(dict(value), default=str)
+    return stored_text(value) if isinstance(value, str) else value
 
 
 def _taken(path: Path) -> JournalLock:

@@ -183,7 +183,7 @@ def test_an_operation_is_begun_on_a_full_disk_and_recorded_later(tmp_path: Path)
 def test_memory_is_bounded_even_when_only_accounting_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("controller.journal.queue.MAX_QUEUED", 100)
+    monkeypatch.setattr("controller.journal.store.MAX_QUEUED", 100)
 
     def refuse(_store: Store) -> None:
         raise sqlite3.OperationalError("database or disk is full")
@@ -220,7 +220,7 @@ def test_a_journal_removed_from_a_full_disk_is_begun_when_there_is_room(
 
 
 def test_of_values_that_wait_only_the_newest_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.journal.queue.MAX_QUEUED", 50)
+    monkeypatch.setattr("controller.journal.store.MAX_QUEUED", 50)
     with Journal(tmp_path / "journal.sqlite") as journal:
         for turn in range(200):
             journal.save_note("gandiva", ONE, (turn,))

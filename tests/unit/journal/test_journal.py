@@ -358,7 +358,7 @@ def test_a_row_that_cannot_be_stored_does_not_hold_up_the_others(
 
 
 def test_memory_stays_bounded_while_the_disk_refuses(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.journal.queue.MAX_QUEUED", 300)
+    monkeypatch.setattr("controller.journal.store.MAX_QUEUED", 300)
     with Journal(path) as journal:
         journal.open_slice(ONE, A0, 1)
         for turn in range(1000):

@@ -12,7 +12,7 @@ import pytest
 from controller.cli.main import main
 from controller.errors import JournalError
 from controller.journal import Journal, JournalReader
-from controller.journal.place import require_journal
+from controller.journal.reader import require_journal
 from controller.journal.vacuum import vacuum
 from controller.journal.verify import verify
 
