@@ -27,17 +27,10 @@ class Room:
     limit: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Files:
-    """The names of one version of control groups."""
-
-    limit: str
-    usage: str
-    reclaimable: str
-
-
-_V1 = _Files("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-_V2 = _Files("memory.max", "memory.current", "inactive_file")
+_V1 = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+_V2 = ("memory.max", "memory.current", "inactive_file")
+"""By version of control groups: the files with limit and usage, and the line of `memory.stat` with what the
+kernel can take back."""
 
 
 class HostMemory:
@@ -62,24 +55,24 @@ class HostMemory:
         rooms = []
         for controllers, path in groups(text_of(self._proc / str(pid) / "cgroup")):
             if "memory" in controllers:
-                mount, files = self._cgroup_mount / "memory", _V1
+                mount, names = self._cgroup_mount / "memory", _V1
             elif not controllers:
-                mount, files = self._cgroup_mount, _V2
+                mount, names = self._cgroup_mount, _V2
             else:
                 continue
             group = mount / path
             # The limits of all groups above hold as well.
             while group != mount and mount in group.parents:
-                rooms += _room(group, files)
+                rooms += _room(group, names)
                 group = group.parent
         return rooms
 
 
-def _room(group: Path, files: _Files) -> list[Room]:
-    limit, usage = _number(text_of(group / files.limit)), _number(text_of(group / files.usage))
+def _room(group: Path, names: tuple[str, str, str]) -> list[Room]:
+    limit, usage = (_number(text_of(group / name)) for name in names[:2])
     if limit is None or usage is None or limit >= _UNLIMITED_BYTES:
         return []
-    match = re.search(rf"^{files.reclaimable} (\d+)$", text_of(group / "memory.stat"), re.MULTILINE)
+    match = re.search(rf"^{names[2]} (\d+)$", text_of(group / "memory.stat"), re.MULTILINE)
     reclaimable = int(match[1]) if match else 0
     return [Room(max(0, limit - usage + reclaimable), f"the limit of {limit >> 20} MiB of {group.name}")]
 

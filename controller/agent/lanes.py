@@ -24,13 +24,10 @@ class Lanes:
     A lane has a thread only while it has work. Work that is not begun when `close` is called is dropped.
     """
 
-    def __init__(self, max_threads: int = MAX_THREADS) -> None:
-        self._max_threads = max_threads
+    def __init__(self) -> None:
         self._condition = threading.Condition()
+        self._at_work = threading.Semaphore(MAX_THREADS)
         self._lanes: dict[Hashable, deque[Callable[[], None]]] = {}
-        self._ready: deque[Hashable] = deque()
-        self._threads = 0
-        self._idle = 0
         self._waiting = 0
         self._closed = False
 
@@ -40,45 +37,32 @@ class Lanes:
             if self._closed or self._waiting >= MAX_WAITING:
                 raise TooBusy(f"{self._waiting} requests are waiting already")
             self._waiting += 1
-            queue = self._lanes.get(lane)
-            if queue is not None:
-                queue.append(work)
+            if lane in self._lanes:
+                self._lanes[lane].append(work)
                 return
             self._lanes[lane] = deque([work])
-            self._ready.append(lane)
-            if self._idle >= len(self._ready) or self._threads >= self._max_threads:
-                self._condition.notify()
-                return
-            self._threads += 1
-        threading.Thread(target=self._run, name=f"lane-{self._threads}", daemon=True).start()
+        threading.Thread(target=self._run, args=(lane,), name=f"lane-{lane}", daemon=True).start()
 
     def close(self, seconds: float) -> bool:
         """Finish what is begun, drop the rest; False when something is still at it after `seconds`."""
         with self._condition:
             self._closed = True
-            self._condition.notify_all()
-            return self._condition.wait_for(lambda: self._threads == 0, seconds)
+            return self._condition.wait_for(lambda: not self._lanes, seconds)
 
-    def _run(self) -> None:
+    def _run(self, lane: Hashable) -> None:
         while True:
-            with self._condition:
-                self._idle += 1
-                self._condition.wait_for(lambda: self._ready or self._closed)
-                self._idle -= 1
-                if self._closed:
-                    self._threads -= 1
-                    self._condition.notify_all()
-                    return
-                lane = self._ready.popleft()
-                work = self._lanes[lane].popleft()
-                self._waiting -= 1
-            try:
-                work()
-            except Exception:
-                log.exception("work for %s failed: a bug; the controller hears nothing and asks again", lane)
-            with self._condition:
-                if self._lanes[lane]:
-                    self._ready.append(lane)  # behind the other lanes, so that none starves
-                    self._condition.notify()
-                else:
-                    del self._lanes[lane]
+            # Let go after each piece of work, so that no lane starves.
+            with self._at_work:
+                with self._condition:
+                    if self._closed or not self._lanes[lane]:
+                        del self._lanes[lane]
+                        self._condition.notify_all()
+                        return
+                    work = self._lanes[lane].popleft()
+                    self._waiting -= 1
+                try:
+                    work()
+                except Exception:
+                    log.exception(
+                        "work for %s failed: a bug; the controller hears nothing and asks again", lane
+                    )

@@ -17,12 +17,12 @@ import contextlib
 import errno
 import logging
 import os
-import re
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from controller.agent.files import opened, text_of
+from controller.agent.files import opened
+from controller.nodes.installed import mounts
 from controller.nodes.protocol import APART
 
 ROOM_BYTES = 8 << 20
@@ -30,7 +30,6 @@ ROOM_BYTES = 8 << 20
 ROOM_INODES = 1024
 COVERED = "something of a user's is mounted over it"
 COMMAND_SECONDS = 20.0
-MOUNTS = Path("/proc/self/mountinfo")
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +76,9 @@ def open_folder(ranks: Path) -> Iterator[int]:
     with opened(ranks.parent, flags) as above, opened(ranks, flags) as here:
         mount = _mount_of(here)
         # A user cannot mount a tmpfs where the agent sees it: such a one is ours.
-        if mount != _mount_of(above) and _type_of(mount) != "tmpfs":
+        if mount != _mount_of(above) and all(
+            (number, kind) != (mount, "tmpfs") for number, _, kind in mounts()
+        ):
             raise OSError(errno.EXDEV, COVERED, str(ranks))
         with opened(".", os.O_RDONLY | os.O_DIRECTORY, folder=here) as folder:
             yield folder
@@ -101,14 +102,6 @@ def _mount_of(descriptor: int) -> int:
     """The kernel's number of the mount that it was opened through."""
     lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text("ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("mnt_id:"))
-
-
-def _type_of(mount: int) -> str:
-    """Of the file system of a mount; empty when it is not there any more."""
-    for line in text_of(MOUNTS).splitlines():
-        if line.startswith(f"{mount} "):
-            return line.rpartition(" - ")[2].split(" ")[0]
-    return ""
 
 
 def drop(ranks: Path) -> None:
@@ -141,8 +134,10 @@ def examine(run_dir: Path) -> str:
 def mounted(path: Path) -> int:
     """How many file systems are mounted there, one over the other. From the kernel's list: opens nothing."""
     wanted = _real(path)
-    points = (line.split(" ", 5)[4] for line in text_of(MOUNTS).splitlines())
-    return sum(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), point) == wanted for point in points)
+    try:
+        return sum(point == wanted for _, point, _ in mounts())
+    except OSError:
+        return 0
 
 
 def _mount(ranks: Path, uid: int) -> str:

@@ -6,8 +6,10 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Iterator
 from pathlib import Path
 
+MOUNTS = Path("/proc/self/mountinfo")
 PLUGIN = "spank_gandiva.so"
 MAX_PLUGIN_BYTES = 16 << 20
 MAX_KEYS_BYTES = 1 << 20
@@ -92,17 +94,26 @@ def _number(data: bytes, name: bytes) -> int | None:
     return None
 
 
-def filesystem_of(path: Path, mounts: Path = Path("/proc/self/mountinfo")) -> str:
+def mounts(table: Path = MOUNTS) -> Iterator[tuple[int, str, str]]:
+    """Number, mount point and type of each file system that is mounted; of two on one point the later one is
+    on top. From the kernel's list: opens nothing else. Raises OSError."""
+    for line in table.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        number, _, _, _, point, *_ = before.split(" ")
+        if "\\" in point:
+            point = re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), point)
+        yield int(number), point, after.split(" ")[0]
+
+
+def filesystem_of(path: Path, table: Path = MOUNTS) -> str:
     """The type of the file system that a path is on (`tmpfs`, `ext4`, `nfs4`, …); empty: cannot be told."""
     try:
         target = path.resolve()
-        best, kind = -1, ""
-        for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines():
-            before, _, after = line.partition(" - ")
-            point = Path(re.sub(r"\\([0-7]{3})", lambda m: chr(int(m[1], 8)), before.split(" ")[4]))
-            # Of two on one point the later one is on top.
+        best, found = -1, ""
+        for _, name, kind in mounts(table):
+            point = Path(name)
             if (target == point or point in target.parents) and len(point.parts) >= best:
-                best, kind = len(point.parts), after.split(" ")[0]
-        return kind
-    except (OSError, IndexError, RuntimeError):
+                best, found = len(point.parts), kind
+        return found
+    except (OSError, ValueError, RuntimeError):
         return ""

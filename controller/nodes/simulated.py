@@ -26,7 +26,6 @@ from controller.nodes.protocol import (
     RankSample,
     RankState,
 )
-from controller.nodes.simulated_blocks import Block, Blocks
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster
 from controller.slurm.simulated_job import SimulatedJob
@@ -46,6 +45,27 @@ class NodeCosts:
     restore_seconds: float = 0.0
 
 
+@dataclass(slots=True)
+class Block:
+    """A control block."""
+
+    gpus: tuple[int, ...]
+    phase: NodePhase = NodePhase.RUNNING
+    beside: frozenset[JobId] = frozenset()
+    """Jobs that may have memory on the same GPUs."""
+    map_refused: bool = False
+    """Its driver has refused to move it."""
+    stopped: bool = False
+    """At a step boundary, its state on the way to host memory."""
+    off: bool = False
+    """Its memory is off its GPUs, but its processes may still run."""
+
+    @property
+    def works(self) -> bool:
+        """The job may use its GPUs."""
+        return not self.stopped and self.phase is not NodePhase.YIELDED
+
+
 @dataclass
 class SimulatedNodes:
     """Implements `NodePort` on top of a `SimulatedCluster`."""
@@ -57,7 +77,7 @@ class SimulatedNodes:
     """Answer with nodes on which something changed since the answer before, where there was one."""
 
     def __post_init__(self) -> None:
-        self._blocks = {name: Blocks() for name in self.cluster.nodes}
+        self._blocks: dict[str, dict[JobId, Block]] = {name: {} for name in self.cluster.nodes}
         self._touched: dict[str, None] = dict.fromkeys(self.cluster.nodes)
         """Nodes that are not as they were told last."""
         self._silent: set[str] = set()
@@ -105,7 +125,7 @@ class SimulatedNodes:
     ) -> None:
         self._reach(node)
         self._refuse_busy(node, job_id, gpus, beside)
-        self._blocks[node].add(job_id, Block(tuple(gpus), beside=beside))
+        self._blocks[node][job_id] = Block(tuple(gpus), beside=beside)
         self._touch(node)
         self._answer(node)
 
@@ -197,8 +217,7 @@ class SimulatedNodes:
                 block.map_refused = True
                 self._touch(node)
                 raise NodeError(node, "unsupported", f"job {job_id} cannot move to GPUs {list(gpus)}")
-            self._blocks[node].move(job_id, tuple(gpus))
-            block.beside = beside
+            block.gpus, block.beside = tuple(gpus), beside
             if self.costs.restore_seconds:
                 # From here on the GPUs are its own, for whoever looks meanwhile.
                 block.phase, block.stopped, block.off = NodePhase.PAUSING, True, False
@@ -250,15 +269,22 @@ class SimulatedNodes:
         job = self.cluster.jobs.get(job_id)
         return job is not None and job.state in _WITH_PROCESSES and node in job.nodes
 
+    def _others(self, node: str, job_id: JobId, gpus: Sequence[int]) -> list[tuple[JobId, Block]]:
+        """Living jobs but this one whose blocks name any of these GPUs, in the order of their ids."""
+        return [
+            (other, block)
+            for other, block in sorted(self._blocks[node].items())
+            if other != job_id and not set(gpus).isdisjoint(block.gpus) and self._lives_on(node, other)
+        ]
+
     def _others_on(self, node: str, job_id: JobId, gpus: Sequence[int]) -> list[tuple[JobId, int]]:
         """Jobs other than this one with memory on any of these GPUs, and on which."""
-        blocks = self._blocks[node]
         return [
             (other, ordinal)
-            for other in blocks.others(job_id, gpus)
-            if blocks[other].phase is not NodePhase.YIELDED and self._lives_on(node, other)
+            for other, block in self._others(node, job_id, gpus)
+            if block.phase is not NodePhase.YIELDED
             for ordinal in gpus
-            if ordinal in blocks[other].gpus
+            if ordinal in block.gpus
         ]
 
     def _check(self, node: str, job_id: JobId) -> None:
@@ -289,8 +315,8 @@ class SimulatedNodes:
         found: dict[JobId, SimulatedJob] = {}
         for node in job.nodes:
             block = self._blocks[node].get(job.id)
-            for other in self._blocks[node].others(job.id, block.gpus) if block is not None else ():
-                if self._blocks[node][other].works and self._lives_on(node, other):
+            for other, its in self._others(node, job.id, block.gpus) if block is not None else ():
+                if its.works:
                     found[other] = self.cluster.jobs[other]
         return list(found.values())
 
@@ -302,7 +328,7 @@ class SimulatedNodes:
             elif job.state is JobState.RUNNING:
                 if job.id not in self._blocks[node]:
                     # Slurm started it by itself, after a requeue: the prolog makes the block.
-                    self._blocks[node].add(job.id, Block(by_node(job.binding)[node]))
+                    self._blocks[node][job.id] = Block(by_node(job.binding)[node])
                 self._check(node, job.id)
 
     def _touch(self, node: str) -> None:

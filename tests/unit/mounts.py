@@ -11,12 +11,13 @@ from pathlib import Path
 import pytest
 
 from controller.agent import rank_room
+from controller.nodes import installed
 from controller.nodes.protocol import APART
 
 
 def unmount_below(folder: Path) -> None:
     """Whatever is mounted there, the innermost first."""
-    points = [line.split(" ")[4] for line in rank_room.MOUNTS.read_text().splitlines()]
+    points = [line.split(" ")[4] for line in installed.MOUNTS.read_text().splitlines()]
     for point in reversed([point for point in points if Path(point).is_relative_to(folder.resolve())]):
         subprocess.run(["umount", "-l", point], check=True, timeout=30)
 

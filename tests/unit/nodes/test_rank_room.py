@@ -16,6 +16,7 @@ from controller.agent import rank_room
 from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
 from controller.agent.deadline import Deadline
 from controller.agent.rank_room import ROOM_BYTES, ROOM_INODES
+from controller.nodes import installed
 from gandiva import layout
 from gandiva.layout import Verb
 
@@ -106,7 +107,7 @@ def test_nothing_stays_mounted(blocks: ControlBlocks, how: str) -> None:
         block.path.rename(blocks.run_dir / name)
         blocks.empty(blocks.trash())
     assert list(blocks.run_dir.iterdir()) == []
-    assert f"{blocks.run_dir}/" not in rank_room.MOUNTS.read_text()
+    assert f"{blocks.run_dir}/" not in installed.MOUNTS.read_text()
 
 
 def test_a_folder_from_before_becomes_one_at_the_next_run(
@@ -155,5 +156,5 @@ def test_mount_points_with_odd_names_are_told(tmp_path: Path, monkeypatch: pytes
     lines = (f"{number} 1 0:{number} / {point} rw - tmpfs x rw" for number, point in
              zip(itertools.count(20), ["/", escaped, f"{escaped}x", escaped], strict=False))  # fmt: skip
     (tmp_path / "mountinfo").write_text("\n".join(lines) + "\n")
-    monkeypatch.setattr(rank_room, "MOUNTS", tmp_path / "mountinfo")
+    monkeypatch.setattr(rank_room, "mounts", lambda: installed.mounts(tmp_path / "mountinfo"))
     assert (rank_room.mounted(odd), rank_room.mounted(odd.parent)) == (2, 0)

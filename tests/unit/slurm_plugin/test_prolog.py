@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from controller.agent import rank_room
+from controller.nodes import installed
 from tests.unit.mounts import mountable, unmount_below
 
 __all__ = ["mountable"]
@@ -95,7 +96,7 @@ def test_ranks_are_a_file_system_with_the_agents_limits(node: Node) -> None:
     node.prolog(**ASKED)
     assert rank_room.mounted(ranks) == 1, "again: nothing to do"
     assert node.epilog() == ""
-    assert str(node.run_dir) not in rank_room.MOUNTS.read_text()
+    assert str(node.run_dir) not in installed.MOUNTS.read_text()
     assert list(node.run_dir.iterdir()) == []
 
 
