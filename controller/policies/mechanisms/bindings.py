@@ -7,36 +7,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from controller.model import Job, JobId, Node, Placement, by_node
+from controller.policies.mechanisms.row import Row
 from controller.policies.placement.fleet import Fleet, Place, settled_affinity
 
 
 class Bindings:
     """The fleet with the jobs counted in, and which servers are sliced together."""
 
-    def __init__(self, nodes: Mapping[str, Node], affinity: Mapping[str, int]) -> None:
+    def __init__(
+        self, nodes: Mapping[str, Node], affinity: Mapping[str, int], rows: Mapping[JobId, Row]
+    ) -> None:
+        """`rows`: all jobs."""
+        self._rows = rows
         self.fleet = Fleet(nodes, affinity)
         self.changed = set(self.fleet.affinity)
         """Servers where a job came, went or is not as it was, since turns were given last."""
         self.room = True
         """Somewhere there may be more room than when the queue was looked at last."""
-        self._jobs: dict[JobId, Job] = {}
         self._on: dict[str, set[JobId]] = {}
         """Jobs bound to each server."""
         self._spanning: dict[str, set[JobId]] = {}
         """Those of them that are bound to other servers too."""
 
-    def know(self, job: Job) -> None:
-        """A job came, or is not as it was."""
-        self._jobs[job.id] = job
+    def recount(self, job: Job) -> None:
+        """Host memory of a job that Slurm has bound is in what Slurm shows."""
         place = self.fleet.places.get(job.id)
         if place is not None and place.memory_bytes != _memory_bytes(job):
             self.fleet.count_out(job.id)
             self.fleet.count_in(job.id, replace(place, memory_bytes=_memory_bytes(job)))
             self.room = True
-
-    def forget(self, job_id: JobId) -> None:
-        """The job has left the cluster."""
-        del self._jobs[job_id]
 
     # -- who is bound where ---------------------------------------------------------------------------
 
@@ -52,7 +51,7 @@ class Bindings:
         self._bind(job_id, before, after)
         for gpu in after.allocation:
             if gpu.node in self.fleet.servers and gpu.node not in self.fleet.affinity:
-                self.fleet.set_affinity(gpu.node, self._jobs[job_id].gpus)
+                self.fleet.set_affinity(gpu.node, self._rows[job_id].job.gpus)
                 self.room = True  # jobs of its size can share the server from now on
         return was
 
@@ -89,10 +88,10 @@ class Bindings:
         self.changed.update(gpu.node for gpu in placement.allocation)
 
     def _floats(self, job_id: JobId, placement: Placement) -> bool:
-        return len(placement.allocation) > self._jobs[job_id].gpus
+        return len(placement.allocation) > self._rows[job_id].job.gpus
 
     def _place(self, job_id: JobId, placement: Placement) -> Place:
-        job, exact = self._jobs[job_id], by_node(placement.allocation)
+        job, exact = self._rows[job_id].job, by_node(placement.allocation)
         share = job.gpus // len(exact)
         if self._floats(job_id, placement):
             return Place(tuple(exact), share, {}, _memory_bytes(job), placement.gpus)
@@ -104,7 +103,7 @@ class Bindings:
         """Of servers that jobs came to, or left."""
         for name in self.changed & self.fleet.servers.keys():
             members = self.fleet.servers[name].members
-            gangs = [(self._jobs[job_id].gpus, share) for job_id, share in members.items()]
+            gangs = [(self._rows[job_id].job.gpus, share) for job_id, share in members.items()]
             if self.fleet.set_affinity(name, settled_affinity(self.fleet.affinity.get(name), gangs)):
                 self.room = True
 

@@ -10,6 +10,7 @@ from typing import Any
 from controller.model import NOWHERE, Changes, GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node
 from controller.policies.mechanisms.clearing import Clearing
 from controller.policies.mechanisms.lane import Lane
+from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING, Key, Row, Shape, is_guest
 from controller.policies.placement.consolidation import Consolidation
@@ -22,7 +23,7 @@ _ROUNDS = 64
 """How often a scan is repeated because a shape could not be placed."""
 
 
-class GangLanes:
+class GangLanes(Lanes):
     """The lane, the pool, and the gangs that are bound to nodes which are being drained."""
 
     notes_on_arrival = True
@@ -39,15 +40,12 @@ class GangLanes:
         longer where thousands are to change places, and Slurm is not asked for all at once."""
         self._rules, self._consolidation = consolidation, consolidation
         self._preempt, self._backfill, self._most_starts = preempt, backfill, most_starts
-        self.reset(Snapshot(time=0.0, nodes={}, jobs={}), {})
 
     # -- what is known --------------------------------------------------------------------------------
 
-    def reset(self, snapshot: Snapshot, common: Mapping[str, Any]) -> None:
-        """Begin anew: no job is known."""
-        self._pool, self._lane = GpuPool(snapshot.nodes), Lane()
+    def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
+        self._pool, self._lane, self._rows = GpuPool(snapshot.nodes), Lane(), rows
         self._consolidation = self._rules.fitted(snapshot.models, snapshot.rates)
-        self._rows: dict[JobId, Row] = {}
         self._counted: dict[JobId, GpuSet] = {}
         """What the pool counts as taken by each."""
         self._holders: dict[GpuId, list[JobId]] = {}
@@ -60,31 +58,18 @@ class GangLanes:
         """Of the keys of running jobs."""
 
     def nodes_changed(self, snapshot: Snapshot, changed: Changes) -> bool:
-        """False: they offer other GPUs than before, so begin anew."""
         same = all(self._pool.same_gpus(name, snapshot.nodes.get(name)) for name in changed.nodes)
         self._ready = self._ready or bool(changed.nodes)
         return same
 
-    def common(self) -> Mapping[str, Any]:
-        """Nothing to remember beyond jobs."""
-        return {}
-
-    def know(self, row: Row) -> None:
-        """A job came, or is not as it was."""
-        self._rows[row.id] = row
-
-    def forget(self, row: Row) -> None:
-        """The job has left the cluster."""
-        del self._rows[row.id]
-        self._counted.pop(row.id, None)
-
     def change(self, job_id: JobId, before: Placement, after: Placement) -> None:
-        """Count GPUs as given and taken. Guests are counted with their hosts."""
-        given = self._counted.get(job_id, frozenset())
+        """Guests are counted with their hosts."""
+        given = self._counted.pop(job_id, frozenset())
         taken = frozenset() if is_guest(job_id, after, self._rows) else after.gpus
+        if taken:
+            self._counted[job_id] = taken
         if given == taken:
             return
-        self._counted[job_id] = taken
         self._pool.give(given)
         self._pool.take(taken)
         for gpu in given:
@@ -93,7 +78,6 @@ class GangLanes:
             self._holders.setdefault(gpu, []).append(job_id)
 
     def restore(self, job_id: JobId, before: Placement, after: Placement, undo: None) -> None:
-        """The other way."""
         self.change(job_id, after, before)
 
     def held(self, job: Job) -> Placement:
@@ -107,7 +91,6 @@ class GangLanes:
     # -- who is in the lane ---------------------------------------------------------------------------
 
     def enter(self, row: Row, now: float) -> float:
-        """Put the job where it stands; returns when that changes by itself."""
         job, until = row.job, math.inf
         self._ready = True
         demand = self._demand(job)
@@ -129,7 +112,6 @@ class GangLanes:
         return until
 
     def leave(self, row: Row) -> None:
-        """Take it out again."""
         self._ready = True
         self._leaving.pop(row.id, None)
         if row.in_line and row.standing is RUNNING:
@@ -149,7 +131,6 @@ class GangLanes:
         return job.gpus - sum(gpu.node in closed for gpu in own)
 
     def waits(self, row: Row, words: str) -> str:
-        """What the order says, and where the job waits."""
         job = row.job
         if job.placement.allocation:
             names = sorted(by_node(own_gpus(job)))
@@ -168,7 +149,6 @@ class GangLanes:
     # -- deciding -------------------------------------------------------------------------------------
 
     def decide(self, draft: Draft, now: float, ranks: Ranks) -> bool:
-        """Who runs where. True: there is more to decide; plan again at once."""
         if not self._ready and ranks.epoch == self._epoch:
             return False
         self._ready = False
@@ -182,7 +162,6 @@ class GangLanes:
         return self._ready
 
     def rekey(self, ranks: Ranks) -> None:
-        """The keys of all jobs are others."""
         self._rekey_running(ranks)
         for line in self._lane.lines():
             line[:] = sorted(self._new_key(key, ranks) for key in line)

@@ -48,7 +48,7 @@ class InOrder:
         if not known:
             self._reset(snapshot, memory if changed.everything else self._remembered())
         self._ranks.begin_plan(self._now)
-        self._said: dict[JobId, str] = {}
+        self._reasons: dict[JobId, str] = {}
         """Of jobs that this plan does not decide about."""
         touched = set(changed.jobs if known else {*snapshot.jobs, *self._recalled})
         self._take_over(snapshot, touched)
@@ -69,7 +69,7 @@ class InOrder:
                 self._refresh(row)
         return Plan(
             {job_id: Target(placement) for job_id, placement in targets.items()},
-            {**self._said, **draft.said},
+            {**self._reasons, **draft.said},
             Memory(self._common_changes(), self._ranks.notes),
             # What a move freed is for the mechanism.
             self._now if more or draft.freed_since(mark) else self._wake(),
@@ -86,16 +86,16 @@ class InOrder:
         self._polled: dict[JobId, Row] = {}
         """Jobs whose time has to be asked for with each plan."""
         self._polled_wake = math.inf
-        """The first of their times, as this plan was told them."""
+        """The first of their times, as of this plan."""
         self._sharing: set[JobId] = set()
         """Jobs that were seen on GPUs together with others."""
-        self._explained_off: set[JobId] = set()
-        """Jobs whose last sentence is one of a job off its GPUs."""
+        self._reason_is_off_gpus: set[JobId] = set()
+        """Jobs whose last reason is one of a job off its GPUs."""
         self._recalled = dict(memory.jobs)
         """Notes of jobs that were not seen yet."""
         self._ranks.reset(_mapping(memory.common.get("order")))
         self._common_of_lanes = _mapping(memory.common.get("lanes"))
-        self._lanes.reset(snapshot, self._common_of_lanes)
+        self._lanes.reset(snapshot, self._common_of_lanes, self._rows)
 
     def _common(self) -> dict[str, Any]:
         return {"order": self._ranks.common, "lanes": self._common_of_lanes}
@@ -129,13 +129,12 @@ class InOrder:
             if row is None:
                 row = self._rows[job_id] = Row(job, usage, note=note)
             elif job.placement.gpus and row.job.placement.shares_with - job.placement.shares_with:
-                self._said[job_id] = sentences.PARTED
+                self._reasons[job_id] = sentences.PARTED
             row.job, row.usage, row.profile = job, usage, snapshot.profile_of(job_id)
             if job.placement.shares_with:
                 self._sharing.add(job_id)
             else:
                 self._sharing.discard(job_id)
-            self._lanes.know(row)
             self._hold(job_id, self._lanes.held(job))
             self._ranks.seen(row)
             touched.append(row)
@@ -157,8 +156,7 @@ class InOrder:
 
     def _forget(self, row: Row) -> None:
         self._hold(row.id, NOWHERE)
-        self._lanes.forget(row)
-        self._explained_off.discard(row.id)
+        self._reason_is_off_gpus.discard(row.id)
         self._sharing.discard(row.id)
         del self._rows[row.id]
 
@@ -205,7 +203,7 @@ class InOrder:
         if row.standing is FIXED and self._lanes.kept_until(job) > self._now:
             until = min(until, self._lanes.kept_until(job))
         self._timers.set(row.id, until)
-        self._tell(row)
+        self._explain(row)
 
     def _leave(self, row: Row) -> None:
         self._lanes.leave(row)
@@ -243,13 +241,13 @@ class InOrder:
         after = usage.started(self._now, len(placement.gpus)) if runs else usage.stopped(self._now)
         self._ranks.settle(row, after)
         if runs:
-            self._explained_off.discard(row.id)
+            self._reason_is_off_gpus.discard(row.id)
             draft.said.setdefault(row.id, sentences.STARTS)
         else:
-            self._explained_off.add(row.id)
+            self._reason_is_off_gpus.add(row.id)
             draft.said.setdefault(row.id, sentences.stops(self._ranks.words(row, after)))
 
-    def _tell(self, row: Row) -> None:
+    def _explain(self, row: Row) -> None:
         """Why a job that this plan does not start is where it is."""
         job = row.job
         if row.standing is WAITING:
@@ -258,14 +256,14 @@ class InOrder:
             return
         elif row.standing is ASIDE:
             words = sentences.aside(job)
-        elif row.id in self._explained_off:
-            self._explained_off.discard(row.id)
-            self._said[row.id] = sentences.still_on(job)
+        elif row.id in self._reason_is_off_gpus:
+            self._reason_is_off_gpus.discard(row.id)
+            self._reasons[row.id] = sentences.still_on(job)
             return
         else:
             return
-        self._explained_off.add(row.id)
-        self._said[row.id] = words
+        self._reason_is_off_gpus.add(row.id)
+        self._reasons[row.id] = words
 
 
 def _mapping(raw: object) -> Mapping[str, Any]:

@@ -29,10 +29,10 @@ class Queue:
         self._lines: dict[Shape, list[Key]] = {}
         self._rows: dict[JobId, Row] = {}
         self._patient_until: dict[JobId, float] = {}
-        self._explained: dict[Shape, str] = {}
-        """What jobs of a kind were told last."""
-        self._unexplained: set[JobId] = set()
-        """Jobs that came since."""
+        self._last_reason: dict[Shape, str] = {}
+        """By kind."""
+        self._without_reason: set[JobId] = set()
+        """Jobs that came since the reason of their kind was given."""
 
     def add(self, row: Row, *, patient_until: float | None, promised: bool) -> None:
         """`patient_until`: until then it does not share with jobs of other sizes. None: it does. `promised`:
@@ -41,7 +41,7 @@ class Queue:
         if patient_until is not None:
             self._patient_until[row.id] = patient_until
         self._rows[row.id] = row
-        self._unexplained.add(row.id)
+        self._without_reason.add(row.id)
         insort(self._lines.setdefault(row.shape, []), _key(row.job))
         self._bindings.room = True
 
@@ -55,7 +55,7 @@ class Queue:
             del self._lines[row.shape]
         del self._rows[row.id]
         self._patient_until.pop(row.id, None)
-        self._unexplained.discard(row.id)
+        self._without_reason.discard(row.id)
         row.in_line = False
 
     def place(self, draft: Draft) -> None:
@@ -75,7 +75,7 @@ class Queue:
             heappop(heads)
             if not fits:
                 # Room only shrinks while this plan is made: no job of its kind finds any.
-                self._tell(row, line[index:], draft)
+                self._explain(row, line[index:], draft)
 
     def _worth_a_look(self) -> list[list[Key]]:
         """Lines of jobs that may find a place; of those promised one only who may find free GPUs."""
@@ -115,14 +115,14 @@ class Queue:
         draft.say(row.id, STAGE_WORDS[choice.stage])
         return True
 
-    def _tell(self, row: Row, line: list[Key], draft: Draft) -> None:
+    def _explain(self, row: Row, line: list[Key], draft: Draft) -> None:
         """Why the jobs of a kind wait; `row` is one of them."""
         never, words = self._why(row)
         job_ids = [key[-1] for key in line]
-        if self._explained.get(row.shape) == words:
-            job_ids = [job_id for job_id in job_ids if job_id in self._unexplained]
-        self._explained[row.shape] = words
-        self._unexplained.difference_update(job_ids)
+        if self._last_reason.get(row.shape) == words:
+            job_ids = [job_id for job_id in job_ids if job_id in self._without_reason]
+        self._last_reason[row.shape] = words
+        self._without_reason.difference_update(job_ids)
         for job_id in job_ids:
             draft.say(job_id, words if never else words + self._what_next(job_id))
 

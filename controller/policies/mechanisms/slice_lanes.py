@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from controller.model import NOWHERE, Changes, Job, JobId, Placement, Snapshot
 from controller.policies.mechanisms.bindings import Bindings
+from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.queue import Queue
 from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import WAITING, Row
@@ -26,7 +27,7 @@ from controller.policies.placement.draft import Draft
 N = TypeVar("N", int, float)
 
 
-class SliceLanes:
+class SliceLanes(Lanes):
     """Who is bound where, who waits for a place, and whose turn it is."""
 
     notes_on_arrival = False
@@ -37,14 +38,12 @@ class SliceLanes:
         self._patience_seconds = slice_seconds * max_jobs_per_gpu
         """A job waits in the queue as long as those that share wait for their turns, at most. Then it shares
         servers with jobs of other sizes."""
-        self.reset(Snapshot(time=0.0, nodes={}, jobs={}), {})
 
     # -- what is known --------------------------------------------------------------------------------
 
-    def reset(self, snapshot: Snapshot, common: Mapping[str, Any]) -> None:
-        """Begin anew. `common`: affinity and begin of the slice by server."""
-        self._rows: dict[JobId, Row] = {}
-        self._bindings = Bindings(snapshot.nodes, _numbers(common.get("affinity"), int))
+    def reset(self, snapshot: Snapshot, common: Mapping[str, Any], rows: Mapping[JobId, Row]) -> None:
+        """`common`: affinity and begin of the slice by server."""
+        self._bindings = Bindings(snapshot.nodes, _numbers(common.get("affinity"), int), rows)
         # The wall clock may have been set back.
         starts = {
             name: min(start, snapshot.time)
@@ -52,39 +51,24 @@ class SliceLanes:
             if name in snapshot.nodes
         }
         self._queue = Queue(self._bindings, self._max_jobs_per_gpu)
-        self._turns = Turns(self._bindings, self._rows, self._slice_seconds, starts)
+        self._turns = Turns(self._bindings, rows, self._slice_seconds, starts)
 
     def nodes_changed(self, snapshot: Snapshot, changed: Changes) -> bool:
-        """False: they offer other GPUs than before, so begin anew."""
         self._bindings.room = self._bindings.room or bool(changed.nodes)
         same_offer = self._bindings.fleet.same_offer
         return all(same_offer(name, snapshot.nodes.get(name)) for name in changed.nodes)
 
     def common(self) -> Mapping[str, Any]:
-        """What `reset` takes."""
         return {"affinity": dict(self._bindings.fleet.affinity), "slices": dict(self._turns.starts)}
 
-    def know(self, row: Row) -> None:
-        """A job came, or is not as it was."""
-        self._rows[row.id] = row
-        self._bindings.know(row.job)
-
-    def forget(self, row: Row) -> None:
-        """The job has left the cluster."""
-        del self._rows[row.id]
-        self._bindings.forget(row.id)
-
     def change(self, job_id: JobId, before: Placement, after: Placement) -> Mapping[str, int | None]:
-        """A job is bound, unbound, or on other GPUs of its allocation."""
         return self._bindings.change(job_id, before, after)
 
     def restore(self, job_id: JobId, before: Placement, after: Placement, undo: Any) -> None:
-        """Take a change back."""
         self._bindings.restore(job_id, before, after, undo)
 
     def held(self, job: Job) -> Placement:
-        """What a job has as far as others are concerned: its allocation, also while suspended. A promise does
-        not count where nothing starts."""
+        """Its allocation, also while suspended. A promise does not count where nothing starts."""
         if job.placement.allocation:
             return Placement(frozenset(), job.placement.allocation) if job.leaving else job.placement
         servers = self._bindings.fleet.servers
@@ -92,15 +76,11 @@ class SliceLanes:
         kept = all(name in servers and servers[name].node.available for name in names)
         return Placement(frozenset(), job.promised) if kept else NOWHERE
 
-    def kept_until(self, job: Job) -> float:
-        """Slices bound how often jobs change places."""
-        return -math.inf
-
     # -- who competes ---------------------------------------------------------------------------------
 
     def enter(self, row: Row, now: float) -> float:
-        """Put the job where it stands; returns when that changes by itself."""
         job, until, held = row.job, math.inf, self.held(row.job)
+        self._bindings.recount(job)
         if row.standing is WAITING and not job.placement.allocation:
             if not held.allocation:
                 waits_since = max(job.submit_time, row.usage.idle_since or 0.0)
@@ -112,23 +92,13 @@ class SliceLanes:
         return until
 
     def leave(self, row: Row) -> None:
-        """Take it out again."""
         self._queue.remove(row)
         self._bindings.touch(self.held(row.job))
 
-    def waits(self, row: Row, words: str) -> str:
-        """Queue and turns say more when they decide."""
-        return words
-
     def wake(self, ranks: Ranks) -> float:
-        """When the next slice ends."""
         return self._turns.wake()
 
-    def rekey(self, ranks: Ranks) -> None:
-        """Keys are asked for whenever turns are given."""
-
     def decide(self, draft: Draft, now: float, ranks: Ranks) -> bool:
-        """Who is bound where, and who runs. True: there is more to decide; plan again at once."""
         self._bindings.settle_affinity()
         self._queue.place(draft)
         return self._turns.give(draft, now, ranks)
