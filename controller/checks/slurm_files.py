@@ -41,9 +41,6 @@ def _text(path: Path) -> str | None:
         return None
 
 
-# -- the SPANK plugin -----------------------------------------------------------------------------------
-
-
 def _plugstack(options: SlurmOptions, host: str) -> Finding:
     subject = Subject(host, "plugstack")
     path = Path(options.get("PlugStackConfig") or options.file.parent / "plugstack.conf")
@@ -116,9 +113,6 @@ def _plugin(options: SlurmOptions, host: str) -> Finding:
     return judge_plugin(host, built, options.release)
 
 
-# -- job_submit.lua -------------------------------------------------------------------------------------
-
-
 def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding]:
     subject = Subject(host, "job_submit")
     folder = options.file.parent
@@ -184,9 +178,6 @@ def _uid(user: str) -> str:
         return ""
 
 
-# -- prolog and epilog ----------------------------------------------------------------------------------
-
-
 def _script(options: SlurmOptions, key: str, host: str) -> Finding:
     subject = Subject(host, key)
     name = "50-gandiva.sh"
@@ -213,14 +204,10 @@ def _script(options: SlurmOptions, key: str, host: str) -> Finding:
     return subject.ok(str(scripts[0]))
 
 
-# -- against the cluster's description -------------------------------------------------------------------
-
-
 def judge_description(description: Path, options: SlurmOptions, host: str) -> Iterator[Finding]:
     """Whether Slurm's folder has what `gandiva config slurm` makes of the description."""
     subject = Subject(host, "description")
-    from controller.slurm_config.description import load
-    from controller.slurm_config.errors import SlurmConfigError
+    from controller.slurm_config.description import SlurmConfigError, load
     from controller.slurm_config.fragments import render
 
     try:

@@ -9,8 +9,7 @@ from dataclasses import asdict
 
 from controller.cli.common import Subparsers, add_options
 from controller.cli.outputs import refuse_inputs
-from controller.slurm_config.description import load
-from controller.slurm_config.errors import SlurmConfigError
+from controller.slurm_config.description import SlurmConfigError, load
 from controller.slurm_config.files import write
 from controller.slurm_config.fragments import PARTS, Options, render, render_part
 

@@ -97,7 +97,8 @@ def _number(data: bytes, name: bytes) -> int | None:
 def mounts(table: Path = MOUNTS) -> Iterator[tuple[int, str, str]]:
     """Number, mount point and type of each file system that is mounted; of two on one point the later one is
     on top. From the kernel's list: opens nothing else. Raises OSError."""
-    for line in table.read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+    # Not splitlines(): a user's mount point may contain other characters that end a line.
+    for line in table.read_text(encoding="utf-8", errors="surrogateescape").rstrip("\n").split("\n"):
         before, _, after = line.partition(" - ")
         number, _, _, _, point, *_ = before.split(" ")
         if "\\" in point:

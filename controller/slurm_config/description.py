@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -20,10 +20,9 @@ from pydantic import (
     model_validator,
 )
 
+from controller.errors import GandivaError
 from controller.model.weights import MAX_WEIGHT
 from controller.slurm import hostlist
-from controller.slurm_config.errors import DescriptionError
-from controller.slurm_config.texts import Model, matching
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -34,14 +33,42 @@ MAX_FILE_BYTES = 1 << 20
 _USER_NAME = re.compile(r"[a-z_][a-z0-9_-]{0,31}")
 
 
+class SlurmConfigError(GandivaError):
+    """Slurm's configuration cannot be made."""
+
+
+class DescriptionError(SlurmConfigError):
+    """The cluster description cannot be used. `problems`: one line for each wrong key: where, what value,
+    what is allowed."""
+
+    def __init__(self, source: str, problems: Sequence[str]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(f"{source}: {problem}" for problem in self.problems))
+
+
+def matching(pattern: str, longest: int, words: str) -> AfterValidator:
+    """A text that the whole pattern matches; errors describe it with `words`."""
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if len(value) > longest or compiled.fullmatch(value) is None:
+            raise ValueError(f"must be {words}, at most {longest} characters")
+        return value
+
+    return AfterValidator(check)
+
+
 def _host_list(value: str) -> str:
     hostlist.expand(value)
     return value
 
 
 HostList = Annotated[str, AfterValidator(_host_list)]
-
-
+Model = Annotated[
+    str,
+    matching(r"[a-z][a-z0-9]*", 32, "lower-case letters and digits, a letter first, such as a100 or rtx6000"),
+]
+"""GRES types are made of it: a100_0, a100_1, …"""
 HostName = Annotated[str, matching(r"[A-Za-z0-9][A-Za-z0-9.-]*", 253, "a host name")]
 Feature = Annotated[str, matching(r"[A-Za-z0-9_.-]+", 64, "letters, digits and _.-")]
 Name = Annotated[str, matching(r"[A-Za-z0-9_-]+", 64, "letters, digits and _-")]

@@ -5,10 +5,21 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from controller.slurm_config.errors import FileConflictError
+from controller.slurm_config.description import SlurmConfigError
+
+
+class FileConflictError(SlurmConfigError):
+    """Files to be written are there already with other content; nothing at all was written."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        names = ", ".join(str(path) for path in paths)
+        super().__init__(
+            f"not overwriting {names}: there already, with other content; "
+            "compare them and use --force, or choose another --output-dir"
+        )
 
 
 def write(files: Mapping[str, str], folder: Path, *, force: bool = False) -> tuple[Path, ...]:

@@ -20,7 +20,7 @@ from controller.simulation.snapshot_file import SnapshotFileError, read_decision
 from controller.simulation.traces.base import TraceError
 from controller.simulation.traces.formats import FORMATS, read_trace
 from controller.slurm_config import description
-from controller.slurm_config.errors import DescriptionError
+from controller.slurm_config.description import DescriptionError
 from tests.fuzz import mutations
 from tests.fuzz.target import Target, unchanged
 from tests.unit.api import scene

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.slurm_config.description import load, parse
-from controller.slurm_config.errors import DescriptionError
+from controller.slurm_config.description import DescriptionError, load, parse
 
 GOOD = """
 [cluster]

@@ -9,8 +9,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.slurm_config.description import ClusterDescription, load, parse
-from controller.slurm_config.errors import FileConflictError
-from controller.slurm_config.files import write
+from controller.slurm_config.files import FileConflictError, write
 from controller.slurm_config.fragments import PARTS, Options, render, render_part
 from controller.slurm_config.lua import literal
 
