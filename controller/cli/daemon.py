@@ -27,7 +27,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     """Returns when the daemon has ended or, without -D, is in the background."""
     from controller.cli.outputs import refuse_inputs
-    from controller.daemon.background import run as run_daemon
+    from controller.daemon.daemon import run as run_daemon
     from controller.settings.loading import load_settings, settings_path
 
     path = settings_path(args.config)

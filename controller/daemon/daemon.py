@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
+import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,19 +22,26 @@ from controller.api.answers import Answers
 from controller.api.live import LiveState
 from controller.api.metrics import Metrics
 from controller.api.server import ApiServer
-from controller.daemon import logs, notify
-from controller.daemon.decision_file import DecisionFile
-from controller.daemon.fence import Fence, NotLeading, fenced
-from controller.daemon.leadership import introduction, pause, poll_seconds, renew, rival, wait_to_lead
+from controller.daemon import logs
+from controller.daemon.leadership import (
+    Fence,
+    NotLeading,
+    fenced,
+    introduction,
+    pause,
+    poll_seconds,
+    renew,
+    rival,
+    wait_to_lead,
+)
 from controller.daemon.measuring import MeasuringRecorder
-from controller.daemon.publishing import Publisher
+from controller.daemon.publishing import DecisionFile, Publisher, tell_systemd
 from controller.daemon.stopping import stop_in_order
-from controller.errors import GandivaError
+from controller.errors import GandivaError, SettingsError
 from controller.journal import Journal, JournalReader
 from controller.journal.lock import JournalLock
 from controller.loop.clock import SystemClock
 from controller.loop.loop import Controller, Turn
-from controller.nodes.protocol import HelloArgs
 from controller.nodes.remote import RemoteNodes
 from controller.nodes.ssh import SshSettings, ssh_nodes
 from controller.policies.assemble import make_policy
@@ -42,6 +52,42 @@ from controller.slurm.port import ClusterPort
 from controller.solver import WorkerSolver
 
 log = logging.getLogger(__name__)
+
+
+def run(settings_path: Path, *, foreground: bool) -> int:
+    """Run the daemon; returns its exit status. Without `foreground` it goes into the background first."""
+    settings = load_settings(settings_path)
+    try:
+        # While there is a terminal that can show what is wrong with the log.
+        logs.configure(settings.log)
+    except OSError as error:
+        raise SettingsError(f"log.file: cannot write {settings.log.file}: {error.strerror}") from error
+    # A policy that cannot be made is an error now, not when this controller has to take over.
+    make_policy(settings.policy)
+    if not foreground:
+        _to_background(settings)
+    try:
+        asyncio.run(Daemon(settings_path, settings).run())
+    except GandivaError as error:
+        log.critical("%s", error)
+        return 1
+    return 0
+
+
+def _to_background(settings: Settings) -> None:
+    if settings.log.file is None:
+        raise SettingsError(
+            "without -D the daemon needs log.file in the settings: it has no terminal to write to"
+        )
+    if os.fork():
+        os._exit(0)
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    sys.stdout.flush()
+    null = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(null, descriptor)
 
 
 class Daemon:
@@ -80,9 +126,7 @@ class Daemon:
             self._waits_for = why
             log.info("%s", why)
             self._live.stand_by(why)
-            notify.ready(why)
-
-    # -- leading and standby ----------------------------------------------------------------------------
+            tell_systemd("READY=1", why)
 
     async def _serve(self, journal: Journal, lock: JournalLock) -> None:
         """With the journal's lock: the API, and leading as long as no node obeys another controller."""
@@ -95,11 +139,19 @@ class Daemon:
         )
         cluster = fenced(slurm, fence)
         nodes = ssh_nodes(_ssh_settings(settings), measures=self._metrics, introduction=me, guard=fence)
-        api = ApiServer(settings.api.listen, self._answers(journal))
+        answers = Answers(
+            self._live,
+            JournalReader(journal.path),
+            metrics=self._metrics,
+            stale_seconds=max(60.0, 3 * settings.loop.interval_seconds),
+            access=Access(_token(settings)),
+        )
+        api = ApiServer(settings.api.listen, answers)
         api.start()
         try:
             while not self._stop.is_set():
-                why = await self._rival(cluster, nodes, me) or await self._lead(journal, cluster, nodes)
+                why = await rival(cluster, nodes, self._settings.nodes, me)
+                why = why or await self._lead(journal, cluster, nodes)
                 if why:
                     if not self._settings.daemon.standby:
                         raise NotLeading(why)
@@ -113,27 +165,6 @@ class Daemon:
             with suppress(GandivaError):
                 await nodes.close()
                 await cluster.close()
-
-    def _answers(self, journal: Journal) -> Answers:
-        return Answers(
-            self._live,
-            JournalReader(journal.path),
-            metrics=self._metrics,
-            stale_seconds=max(60.0, 3 * self._settings.loop.interval_seconds),
-            access=Access(_token(self._settings)),
-        )
-
-    async def _rival(self, cluster: ClusterPort, nodes: RemoteNodes, me: HelloArgs) -> str:
-        """Which other controller the nodes obey; empty: none."""
-        settings = self._settings.nodes
-        return await rival(
-            cluster,
-            nodes,
-            settings.addresses,
-            me,
-            soon_seconds=settings.observe_deadline_seconds,
-            deadline_seconds=settings.observe_deadline_seconds + settings.connect_deadline_seconds,
-        )
 
     async def _lead(self, journal: Journal, cluster: ClusterPort, nodes: RemoteNodes) -> str:
         """One time of leading. Returns why it is over; empty: a signal has ended it."""
@@ -162,7 +193,7 @@ class Daemon:
         renewing = asyncio.create_task(renew(nodes), name="leases")
         try:
             await controller.run(self._stop)
-            notify.stopping()
+            tell_systemd("STOPPING=1")
             daemon = self._settings.daemon
             await stop_in_order(
                 controller,
@@ -187,8 +218,6 @@ class Daemon:
         self._decisions.turned(turn, self._settings.policy)
         self._publisher.turned(turn)
 
-    # -- signals ----------------------------------------------------------------------------------------
-
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._end, True)
@@ -205,7 +234,7 @@ class Daemon:
             # Another policy would suspend and place jobs again while the controller releases them.
             log.warning("settings %s are not reloaded: the controller is stopping", self._path)
             return
-        notify.reloading()
+        tell_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
             new = load_settings(self._path)
             policy = make_policy(new.policy)
@@ -216,19 +245,19 @@ class Daemon:
                 error,
                 extra={"file": self._path},
             )
-            notify.ready()
+            tell_systemd("READY=1")
             return
         for key in needs_restart(self._settings, new):
             log.warning("%s has changed, which takes effect at the next start only", key)
         self._settings = new
         if self._controller is None:
             log.info("settings reloaded; this controller does not lead")
-            notify.ready()
+            tell_systemd("READY=1")
             return
         self._controller.use_settings(self._settings, policy)
         self._publisher.policy = self._settings.policy.name
         log.info("settings reloaded: policy %s", self._settings.policy.name)
-        notify.ready(f"policy {self._settings.policy.name}")
+        tell_systemd("READY=1", f"policy {self._settings.policy.name}")
 
 
 def _token(settings: Settings) -> str | None:

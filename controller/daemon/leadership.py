@@ -4,7 +4,7 @@
 Controllers that share a journal, on one host, contend for a lock of the kernel on a file beside it. Those on
 different hosts, or with different journals, contend for the nodes: each agent obeys one controller at a time,
 by a lease of `LEASE_SECONDS` that its requests renew (`controller.agent.lease`). A controller without a lease
-changes nothing on nodes or in Slurm (`controller.daemon.fence`).
+changes nothing on nodes or in Slurm: the `Fence`.
 """
 
 from __future__ import annotations
@@ -15,18 +15,24 @@ import logging
 import random
 import re
 import socket
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any, cast
 
-from controller.daemon.fence import LEASE_SECONDS
-from controller.errors import ClusterError, JournalError, NodeError
+from controller.errors import ClusterError, GandivaError, JournalError, NodeError
 from controller.journal.lock import JournalLock
-from controller.nodes.protocol import MAX_CONTROLLER_CHARS, HelloArgs
+from controller.nodes.protocol import MAX_CONTROLLER_CHARS, ErrorKind, HelloArgs
 from controller.nodes.remote import RemoteNodes
+from controller.settings.schema import NodesSettings
 from controller.slurm.port import ClusterPort
 
 log = logging.getLogger(__name__)
 
+LEASE_SECONDS = 10.0
+
+_LOOKING = frozenset({"hello", "observe", "lead"})
+"""Requests to agents that change nothing for jobs."""
 POLL_SECONDS = 0.5
 """How often a standby controller tries to take the lock."""
 RENEW_SECONDS = 3.0
@@ -94,30 +100,21 @@ async def renew(nodes: RemoteNodes) -> None:
         task.add_done_callback(under_way.discard)
 
 
-async def rival(
-    cluster: ClusterPort,
-    nodes: RemoteNodes,
-    addresses: Mapping[str, str],
-    me: HelloArgs,
-    *,
-    soon_seconds: float,
-    deadline_seconds: float,
-) -> str:
+async def rival(cluster: ClusterPort, nodes: RemoteNodes, settings: NodesSettings, me: HelloArgs) -> str:
     """A sentence naming the other controller that nodes obey now; empty: none is known.
 
-    Asked before the first lease is taken, so that two controllers never share out the nodes. `addresses`: of
-    nodes whose address is not the one in Slurm. Waits for all nodes for `soon_seconds`, and for the first
-    answer until the deadline.
+    Asked before the first lease is taken, so that two controllers never share out the nodes. Waits for all
+    nodes for `observe_deadline_seconds`, and `connect_deadline_seconds` longer for the first answer.
     """
+    addresses, soon_seconds = settings.addresses, settings.observe_deadline_seconds
     try:
         view = await cluster.observe()
         await nodes.set_nodes({n.name: addresses.get(n.name, n.address or n.name) for n in view.nodes})
     except ClusterError as error:
         log.info("which nodes there are is not known yet: %s", error)
         return ""
-    leaders = await nodes.leaders(soon_seconds, deadline_seconds)
-    for node in sorted(leaders):
-        leader = leaders[node]
+    leaders = await nodes.leaders(soon_seconds, soon_seconds + settings.connect_deadline_seconds)
+    for node, leader in sorted(leaders.items()):
         if leader is not None and leader.controller != me.controller:
             return f"standby: controller {leader.controller} leads on node {node}"
     return ""
@@ -126,3 +123,80 @@ async def rival(
 def poll_seconds() -> float:
     """How long to wait before `rival` is asked again."""
     return NODE_POLL_SECONDS * random.uniform(1.0, 2.0)
+
+
+class NotLeading(GandivaError):
+    """This controller must not act now; the message says who leads, or why it cannot tell."""
+
+
+class Fence:
+    """Whether this controller may act, as far as it can know. Implements `controller.nodes.remote.Guard`.
+
+    It is on the safe side: a lease counts from before it was asked for, by a clock that goes on while the
+    process is stopped or the machine sleeps. A controller that was stopped for a long time finds it closed.
+    """
+
+    def __init__(self, lock: JournalLock, clock: Callable[[], float] | None = None) -> None:
+        self._lock = lock
+        self._clock = clock or (lambda: time.clock_gettime(time.CLOCK_BOOTTIME))
+        self._confirmed_at: float | None = None
+        self._lost = ""
+
+    def reopen(self) -> None:
+        """No other controller leads any more."""
+        self._lost = ""
+        self._confirmed_at = None
+
+    def require_leading(self) -> None:
+        """Raises NotLeading where another controller may lead."""
+        if not self._lock.is_ours():
+            raise NotLeading(f"the lock file {self._lock.path} was removed: another controller may lead")
+        if self._lost:
+            raise NotLeading(self._lost)
+
+    def check(self) -> None:
+        """Raises NotLeading. Called before every change."""
+        self.require_leading()
+        if self._confirmed_at is not None and self._clock() - self._confirmed_at > LEASE_SECONDS:
+            seconds = self._clock() - self._confirmed_at
+            raise NotLeading(f"no node has confirmed for {seconds:.0f} s that this controller leads")
+
+    def before(self, verb: str) -> float:
+        """A request is about to be sent. Returns the time, for `answered`. Raises NotLeading."""
+        if verb not in _LOOKING:
+            self.check()
+        return self._clock()
+
+    def answered(self, asked_at: float, error: NodeError | None) -> None:
+        """An agent has answered a request that renews its lease."""
+        if error is not None and error.kind == ErrorKind.NOT_LEADER.value:
+            self._lost = self._lost or str(error)
+        elif error is None and (self._confirmed_at is None or asked_at > self._confirmed_at):
+            self._confirmed_at = asked_at
+
+
+_FREE = frozenset({"job", "close"})
+"""Calls of the cluster port that change nothing. For `observe` the lease may be out of date."""
+
+
+def fenced(cluster: ClusterPort, fence: Fence) -> ClusterPort:
+    """The cluster behind a fence: looking is free, changing is for the leader. `observe` raises NotLeading
+    too: a turn of the loop ends before it has planned anything."""
+    return cast(ClusterPort, _Fenced(cluster, fence))
+
+
+class _Fenced:
+    def __init__(self, cluster: ClusterPort, fence: Fence) -> None:
+        self._cluster, self._fence = cluster, fence
+
+    def __getattr__(self, name: str) -> Any:
+        call = getattr(self._cluster, name)
+        if name in _FREE:
+            return call
+        check = self._fence.require_leading if name == "observe" else self._fence.check
+
+        async def checked(*arguments: Any) -> Any:
+            check()
+            return await call(*arguments)
+
+        return checked

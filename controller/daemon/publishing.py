@@ -1,17 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What the outside world sees of a turn of the loop: the API, Prometheus, systemd."""
+"""What the outside world sees of a turn of the loop: the API, Prometheus, systemd, a decision on file."""
 
 from __future__ import annotations
 
+import logging
+import os
+import socket
 import time
 from dataclasses import replace
+from pathlib import Path
 
 from controller.api.live import Health, LiveState
-from controller.daemon import notify
 from controller.daemon.measuring import TurnMeter
 from controller.journal import Journal
-from controller.loop.loop import Turn
+from controller.loop.loop import Controller, Turn
 from controller.model.measures import Measures
+from controller.settings.policies import PolicySettings
+from controller.simulation.snapshot_file import RecordedDecision, dump_decision
+
+log = logging.getLogger(__name__)
 
 JOURNAL_MESSAGE_SECONDS = 3600.0
 """How long `gandiva status` says that the journal had to be replaced."""
@@ -35,7 +42,7 @@ class Publisher:
     def begin(self, policy: str, journal: Journal) -> None:
         """This controller begins to lead."""
         self.policy, self._journal, self._problems = policy, journal, ()
-        notify.ready(f"policy {policy}")
+        tell_systemd("READY=1", f"policy {policy}")
 
     def end(self) -> None:
         """It does not lead any more."""
@@ -49,7 +56,7 @@ class Publisher:
         self._completed = time.monotonic()
         self._meter.turned(turn)
         self._show()
-        notify.alive(f"{len(turn.snapshot.jobs)} jobs, {len(turn.snapshot.nodes)} nodes")
+        tell_systemd("WATCHDOG=1", f"{len(turn.snapshot.jobs)} jobs, {len(turn.snapshot.nodes)} nodes")
 
     def report(self, problems: tuple[str, ...]) -> None:
         """These sentences are all that is wrong now."""
@@ -77,3 +84,61 @@ class Publisher:
             for text in messages
             if now - self._journal_said.setdefault(text, now) < JOURNAL_MESSAGE_SECONDS
         ]
+
+
+def tell_systemd(state: str, status: str = "") -> bool:
+    """Tell systemd of the daemon's state (`Type=notify`, sd_notify(3)), such as `READY=1`, and what it does.
+    False: systemd does not listen."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address.startswith(("/", "@")):
+        return False
+    if address.startswith("@"):
+        address = "\0" + address[1:]
+    message = state
+    if status:
+        message += "\nSTATUS=" + status.replace("\n", " ")
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            # The loop must not wait for systemd: a full socket buffer loses this message only.
+            sock.setblocking(False)
+            sock.sendto(message.encode(), address)
+    except OSError:
+        return False
+    return True
+
+
+class DecisionFile:
+    """SIGUSR1: the next decision goes into a file beside the journal, for `gandiva replay`."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._wanted = False
+
+    def ask(self, controller: Controller | None) -> None:
+        """Write the next decision. The controller makes it at once, and anew for all jobs: such a decision
+        depends on nothing but what the file holds."""
+        self._wanted = True
+        if controller is not None:
+            controller.observer.resync()
+            controller.pace.poke()
+
+    def turned(self, turn: Turn, policy: PolicySettings) -> None:
+        """A turn was completed under this policy."""
+        if not (self._wanted and turn.snapshot.changed.everything):
+            return
+        self._wanted = False
+        path = self._folder / f"decision-{turn.snapshot.time:.0f}.json"
+        decision = RecordedDecision(policy, turn.snapshot, turn.memory, turn.plan)
+        try:
+            # Users' job names are in it: for the controller and root only.
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+            with os.fdopen(os.open(path, flags, 0o600), "wb") as file:
+                file.write(dump_decision(decision))
+        except OSError as error:
+            log.error(
+                "the decision cannot be written to file %s: %s; make room, or permit it to this user",
+                path,
+                error.strerror,
+            )
+            return
+        log.info("decision recorded; replay it with: gandiva replay %s", path)

@@ -15,7 +15,7 @@ import time
 from controller.errors import ClusterError, ClusterUnavailable, GandivaError
 from controller.loop.loop import Controller
 from controller.model import GpuId, GpuSet, Job, JobId, Memory, Phase, Placement, Plan, Snapshot, Target
-from controller.slurm.port import ClusterPort, JobState, SlurmJob
+from controller.slurm.port import ClusterPort, JobState
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +98,19 @@ async def stop_in_order(
 async def _release(controller: Controller, cluster: ClusterPort) -> None:
     # Suspended jobs first: the loop, which resumes them, would take a released job for a stale release.
     resumed, left = await _resume(controller)
-    view = await cluster.observe()
-    given, kept = await _give_back(cluster, [job for job in view.jobs if _held_by_us(job)])
+    given: list[JobId] = []
+    kept: list[JobId] = []
+    for job in sorted((await cluster.observe()).jobs, key=lambda job: (job.submit_time, job.id)):
+        if job.state is not JobState.PENDING or not job.held or job.user_hold:
+            continue
+        # What its user would have submitted without Gandiva: whole GPUs, no hold.
+        try:
+            await cluster.unbind(job.id)
+            await cluster.release(job.id)
+            given.append(job.id)
+        except ClusterError as error:
+            log.warning("job %s (user %s): stays held: %s", job.id, job.user, error)
+            kept.append(job.id)
     log.info("released: %d jobs back on their GPUs, %d waiting jobs given to Slurm", len(resumed), len(given))
     if kept:
         log.warning(
@@ -110,25 +121,6 @@ async def _release(controller: Controller, cluster: ClusterPort) -> None:
             "still suspended, until a controller starts, because other jobs are on their GPUs: jobs %s",
             _names(left),
         )
-
-
-def _held_by_us(job: SlurmJob) -> bool:
-    return job.state is JobState.PENDING and job.held and not job.user_hold
-
-
-async def _give_back(cluster: ClusterPort, jobs: list[SlurmJob]) -> tuple[list[JobId], list[JobId]]:
-    """Make them what their users would have submitted without Gandiva: whole GPUs, no hold."""
-    given: list[JobId] = []
-    kept: list[JobId] = []
-    for job in sorted(jobs, key=lambda job: (job.submit_time, job.id)):
-        try:
-            await cluster.unbind(job.id)
-            await cluster.release(job.id)
-            given.append(job.id)
-        except ClusterError as error:
-            log.warning("job %s (user %s): stays held: %s", job.id, job.user, error)
-            kept.append(job.id)
-    return given, kept
 
 
 async def _resume(controller: Controller) -> tuple[list[JobId], list[JobId]]:

@@ -122,7 +122,7 @@ SUBJECT = re.compile(
 )
 OTHERWISE = {
     # The error's own text names what it is about, and what to do.
-    ("background.py", "%s"), ("store.py", "%s"), ("file.py", "%s; going on"), ("memory.py", "%s; policy"),
+    ("daemon.py", "%s"), ("store.py", "%s"), ("file.py", "%s; going on"), ("memory.py", "%s; policy"),
     ("main.py", "%s %s: a bug"),
     ("looking.py", "%s; try nvidia-smi"), ("looking.py", "%s; its GPUs"),
     ("lanes.py", "work for %s"), ("lease.py", "%s: %s"),

@@ -298,8 +298,8 @@ def test_daemon_is_given_the_settings_file(monkeypatch: pytest.MonkeyPatch, tmp_
             calls.append((path, foreground))
             return 3
 
-    monkeypatch.setitem(sys.modules, "controller.daemon.background", Daemon)
-    monkeypatch.setattr("controller.daemon.background", Daemon, raising=False)
+    monkeypatch.setitem(sys.modules, "controller.daemon.daemon", Daemon)
+    monkeypatch.setattr("controller.daemon.daemon", Daemon, raising=False)
     for name in ("y.toml", "z.toml"):
         (tmp_path / name).write_text("")
     assert main(["daemon", "-D", "--config", str(tmp_path / "y.toml")]) == 3

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import build_parser
-from controller.daemon import notify
+from controller.daemon.publishing import tell_systemd
 from controller.settings.schema import Settings
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs"
@@ -72,13 +72,13 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         listener.bind(str(path))
         listener.settimeout(10)
         monkeypatch.setenv("NOTIFY_SOCKET", str(path))
-        assert notify.ready("two\nlines")
+        assert tell_systemd("READY=1", "two\nlines")
         assert listener.recv(1000) == b"READY=1\nSTATUS=two lines"
-        assert notify.reloading()
-        assert listener.recv(1000).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+        assert tell_systemd("STOPPING=1")
+        assert listener.recv(1000) == b"STOPPING=1"
 
 
 @pytest.mark.parametrize("address", ["", "relative", "/nowhere/socket"])
 def test_without_systemd_nothing_happens(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", address)
-    assert not notify.ready()
+    assert not tell_systemd("READY=1")

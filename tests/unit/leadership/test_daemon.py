@@ -11,7 +11,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from controller.daemon import background, daemon
+from controller.daemon import daemon
 from controller.errors import SettingsError
 from controller.settings.loading import load_settings
 
@@ -34,7 +34,7 @@ def test_a_log_that_cannot_be_written_is_said_while_there_is_a_terminal(
     settings.write_text(f'[log]\nfile = "{tmp_path}/none/gandiva.log"\n')
     monkeypatch.setattr(os, "fork", lambda: pytest.fail("in the background already"))
     with pytest.raises(SettingsError, match=r"log\.file: cannot write .*none/gandiva\.log"):
-        background.run(settings, foreground=False)
+        daemon.run(settings, foreground=False)
 
 
 @pytest.mark.usefixtures("log_as_before")
@@ -49,4 +49,4 @@ async def test_settings_are_not_reloaded_while_the_jobs_are_released(tmp_path: P
     if stopping:
         made._stop.set()
     made._reload()
-    assert controller.use.called is not stopping
+    assert controller.use_settings.called is not stopping

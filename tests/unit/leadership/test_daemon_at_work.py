@@ -16,7 +16,7 @@ from controller.api.answers import Answers
 from controller.api.client import ApiClient, ApiRefused
 from controller.api.server import ApiServer
 from controller.daemon import daemon, leadership
-from controller.daemon.fence import NotLeading
+from controller.daemon.leadership import NotLeading
 from controller.errors import ClusterUnavailable, NodeError
 from controller.journal import JobFilter
 from controller.loop.clock import LoopClock

@@ -13,14 +13,22 @@ from typing import Any
 
 import pytest
 
-from controller.daemon.fence import LEASE_SECONDS, Fence, NotLeading, fenced
-from controller.daemon.leadership import introduction, renew, rival
+from controller.daemon.leadership import (
+    LEASE_SECONDS,
+    Fence,
+    NotLeading,
+    fenced,
+    introduction,
+    renew,
+    rival,
+)
 from controller.errors import NodeError
 from controller.journal.lock import JournalLock
 from controller.model import JobId
 from controller.nodes.connection import Patience
 from controller.nodes.protocol import HelloArgs
 from controller.nodes.remote import RemoteNodes
+from controller.settings.schema import NodesSettings
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import ClusterView
 from tests.unit.loop.world import World
@@ -239,7 +247,7 @@ def test_who_else_leads_is_asked_before_anything_is_taken(lock: JournalLock) -> 
         nodes = Known(transport, QUICK, introduction=ME, guard=Fence(lock))
         try:
             slurm: Any = Slurm(nodes)
-            return await rival(slurm, nodes, {}, ME, soon_seconds=2, deadline_seconds=2)
+            return await rival(slurm, nodes, NodesSettings(observe_deadline_seconds=2.0), ME)
         finally:
             await nodes.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main
-from controller.daemon.decision_file import DecisionFile
+from controller.daemon.publishing import DecisionFile
 from controller.loop.loop import Turn
 from controller.model import ALL_CHANGED
 from controller.settings.loading import parse_settings
