@@ -50,38 +50,35 @@ def judge_agent(
     if hello.keys_from_anywhere:
         yield _key_line(node.name, settings)
     if hello.plugin_built_for:
-        yield judge_plugin(node.name, hello.plugin_built_for, node.release)
+        yield judge_plugin(node.name, hello.plugin_built_for, node.record.release)
 
 
 def _remedy(name: str, answer: AgentAnswer, settings: NodesSettings) -> str:
     """By the message of SSH."""
-    text = answer.error.lower()
-    host = answer.address
+    text, host = answer.error.lower(), answer.address
     scan = f"ssh-keyscan -t ed25519 {host} >> {settings.known_hosts}"
-    if "not found in known_hosts" in text:
-        return f"{scan}, after comparing the key with the node's"
-    if "host key differs" in text:
-        return (
-            f"if {name} was installed anew: ssh-keygen -R {host} -f {settings.known_hosts}, then {scan}; "
-            "if not, another host answers in its place"
-        )
-    if "is not let in" in text:
-        return (
-            f"in ~{settings.ssh_user}/.ssh/authorized_keys on {name}: "
-            f'from="ADDRESS of this host",restrict,command="/usr/bin/gandiva-agent" and the line of '
-            f"{settings.ssh_key}.pub"
-        )
-    if "cannot use the key" in text or "known_hosts" in text or str(settings.known_hosts) in text:
-        return f"see the findings about {settings.ssh_key} and {settings.known_hosts}"
-    if "refused" in text or "unable to connect" in text:
-        return f"systemctl start sshd on {name}, or name its port: [nodes] ssh_port, addresses"
-    if "name or service not known" in text or "name resolution" in text:
-        return f'make {host} resolvable here, or: [nodes.addresses] {name} = "ADDRESS"'
-    if "exit status 127" in text or "agent has ended" in text or "agent refuses" in text:
-        attempt = f"ssh -i {settings.ssh_key} {host} gandiva-agent {name}"
-        return f"install gandiva {__version__} on {name}; try: {attempt}"
-    reach = f"may this host reach port {settings.ssh_port} of {host}"
-    return f"is {name} up, and {reach}? sshd's log on {name} says more"
+    remedies = {
+        ("not found in known_hosts",): f"{scan}, after comparing the key with the node's",
+        ("host key differs",): f"if {name} was installed anew: ssh-keygen -R {host} -f "
+        f"{settings.known_hosts}, then {scan}; if not, another host answers in its place",
+        ("is not let in",): f"in ~{settings.ssh_user}/.ssh/authorized_keys on {name}: "
+        f'from="ADDRESS of this host",restrict,command="/usr/bin/gandiva-agent" and the line of '
+        f"{settings.ssh_key}.pub",
+        ("cannot use the key", "known_hosts", str(settings.known_hosts)): "see the findings about "
+        f"{settings.ssh_key} and {settings.known_hosts}",
+        ("refused", "unable to connect"): f"systemctl start sshd on {name}, or name its port: "
+        "[nodes] ssh_port, addresses",
+        ("name or service not known", "name resolution"): f"make {host} resolvable here, or: "
+        f'[nodes.addresses] {name} = "ADDRESS"',
+        ("exit status 127", "agent has ended", "agent refuses"): f"install gandiva {__version__} on {name}; "
+        f"try: ssh -i {settings.ssh_key} {host} gandiva-agent {name}",
+    }
+    otherwise = (
+        f"is {name} up, and may this host reach port {settings.ssh_port} of {host}? sshd's log on {name} "
+        "says more"
+    )
+    found = (remedy for words, remedy in remedies.items() if any(word in text for word in words))
+    return next(found, otherwise)
 
 
 def _key_line(name: str, settings: NodesSettings) -> Finding:

@@ -100,7 +100,7 @@ def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> I
     yield subject.ok(f"{user}, uid {account.uid}")
     yield _settings_file(path, account)
     yield _key(settings.nodes.ssh_key, account)
-    yield _readable(settings.nodes.known_hosts, account, "known_hosts", "ssh-keyscan NODE… > {path}")
+    yield _known_hosts(settings.nodes.known_hosts, account)
     if settings.api.token_file is not None:
         yield _token(settings.api.token_file, account)
     yield from _journal_folder(settings.journal.path, account)
@@ -108,8 +108,11 @@ def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> I
         yield _folder(settings.log.file.parent, account, "log folder")
 
 
-def _status(path: Path, account: Account, check: str, make: str) -> os.stat_result | Finding:
-    """The status of a path that the user must be able to reach."""
+def _usable(
+    path: Path, account: Account, check: str, make: str, right: str, needs: int = 4
+) -> os.stat_result | Finding:
+    """The status of a path, where the user can reach it and has the access that it `needs` (`Account.may`).
+    `make`, `right`: the commands that make it, and that give the user the access."""
     subject = Subject(str(path), check)
     for folder in [*reversed(path.parents)]:
         try:
@@ -122,11 +125,15 @@ def _status(path: Path, account: Account, check: str, make: str) -> os.stat_resu
             change = f"chmod o+x {folder}, or give it to {account.name}"
             return subject.error(f"{account.name} may not enter {folder} ({_mode(status)})", change)
     try:
-        return path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return subject.error("is not there", make)
     except OSError as failure:
         return _unseen(path, check, failure)
+    if not account.may(status, needs):
+        do = "write" if needs & 2 else "read"
+        return subject.error(f"{account.name} may not {do} it ({_mode(status)})", right)
+    return status
 
 
 def _unseen(path: Path, check: str, failure: OSError) -> Finding:
@@ -136,14 +143,8 @@ def _unseen(path: Path, check: str, failure: OSError) -> Finding:
 
 
 def _settings_file(path: Path, account: Account) -> Finding:
-    found = _status(path, account, "settings", f"gandiva config sample > {path}")
-    if isinstance(found, Finding):
-        return found
-    if not account.may(found, 4):
-        return Subject(str(path), "settings").error(
-            f"{account.name} may not read it ({_mode(found)})", f"chmod 644 {path}"
-        )
-    return _open(path, found)
+    found = _usable(path, account, "settings", f"gandiva config sample > {path}", f"chmod 644 {path}")
+    return found if isinstance(found, Finding) else _open(path, found)
 
 
 def _open(path: Path, status: os.stat_result) -> Finding:
@@ -160,49 +161,42 @@ def _open(path: Path, status: os.stat_result) -> Finding:
 
 def _key(path: Path, account: Account) -> Finding:
     subject = Subject(str(path), "SSH key")
-    found = _status(path, account, "SSH key", f"as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}")
+    right = f"chown {account.name} {path}; chmod 600 {path}"
+    found = _usable(
+        path, account, "SSH key", f"as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}", right
+    )
     if isinstance(found, Finding):
         return found
-    right = f"chown {account.name} {path}; chmod 600 {path}"
     if found.st_mode & 0o077:
         return subject.error(
             f"others may use it ({_mode(found)}); it opens the agents on all nodes",
             f"{right}; if other users could read it: a new one, and new authorized_keys on the nodes",
         )
-    if not account.may(found, 4):
-        return subject.error(f"{account.name} may not read it ({_mode(found)})", right)
     return subject.ok(f"for {account.name} only")
 
 
 def _token(path: Path, account: Account) -> Finding:
     subject = Subject(str(path), "API token")
     make = f"(umask 027; openssl rand -hex 32 > {path}); chown {account.name} {path}"
-    found = _status(path, account, "API token", make)
+    right = f"chown {account.name} {path}; chmod 640 {path}"
+    found = _usable(path, account, "API token", make, right)
     if isinstance(found, Finding):
         return found
-    right = f"chown {account.name} {path}; chmod 640 {path}"
     if found.st_mode & 0o027 or found.st_uid not in (0, account.uid):
         text = f"others may read or change it ({_mode(found)}); it shows all users' jobs"
         return subject.error(text, f"{right}; if other users could read it: a new one")
-    if not account.may(found, 4):
-        return subject.error(f"{account.name} may not read it ({_mode(found)})", right)
     return subject.ok(f"not for others ({_mode(found)})")
 
 
-def _readable(path: Path, account: Account, check: str, make: str) -> Finding:
-    subject = Subject(str(path), check)
-    found = _status(path, account, check, make.format(path=path))
+def _known_hosts(path: Path, account: Account) -> Finding:
+    subject = Subject(str(path), "known_hosts")
+    make, right = f"ssh-keyscan NODE… > {path}", f"chmod 644 {path}"
+    found = _usable(path, account, "known_hosts", make, right)
     if isinstance(found, Finding):
         return found
-    if not account.may(found, 4):
-        return subject.error(f"{account.name} may not read it ({_mode(found)})", f"chmod 644 {path}")
     if found.st_mode & stat.S_IWOTH:
-        return subject.error(
-            f"every user may write it ({_mode(found)}) and name false nodes", f"chmod 644 {path}"
-        )
-    if not found.st_size:
-        return subject.error("is empty", make.format(path=path))
-    return subject.ok("readable")
+        return subject.error(f"every user may write it ({_mode(found)}) and name false nodes", right)
+    return subject.ok("readable") if found.st_size else subject.error("is empty", make)
 
 
 def _journal_folder(journal: Path, account: Account) -> Iterator[Finding]:
@@ -237,13 +231,11 @@ def _journal_folder(journal: Path, account: Account) -> Iterator[Finding]:
 def _folder(path: Path, account: Account, check: str) -> Finding:
     subject = Subject(str(path), check)
     right = f"install -d -o {account.name} -m 750 {path}"
-    found = _status(path, account, check, right)
+    found = _usable(path, account, check, right, right, needs=7)
     if isinstance(found, Finding):
         return found
     if not stat.S_ISDIR(found.st_mode):
         return subject.error("is no folder", right)
-    if not account.may(found, 7):
-        return subject.error(f"{account.name} may not write it ({_mode(found)})", right)
     if found.st_mode & stat.S_IWOTH:
         return subject.error(f"every user may write it ({_mode(found)})", f"chmod o-w {path}")
     return subject.ok(f"{account.name} may write it")

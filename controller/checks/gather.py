@@ -10,9 +10,10 @@ import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,20 +50,26 @@ class Request:
 async def examine(request: Request) -> list[Finding]:
     """All findings: of this host, of Slurm, of the nodes. Expected errors become findings."""
     host = socket.gethostname().split(".")[0]
-    path = request.settings_path
+    path, deadline_seconds = request.settings_path, request.deadline_seconds
     findings: list[Finding] = []
     settings: Settings | None = None
+    leads = False
     try:
-        settings = await _in_thread(lambda: load_settings(path), request.deadline_seconds)
+        settings = await _in_thread(partial(load_settings, path), deadline_seconds)
         findings.append(Subject(host, "settings").ok(f"{path} is valid"))
     except (GandivaError, TimeoutError) as failure:
         findings.append(_no_settings(host, path, str(failure) or "cannot be read in time"))
         # Invalid settings are most often the controller's, just edited. A host without any is none of its
         # hosts.
         settings = Settings() if path.exists() else None
-    parts = [_slurm(request, settings, host)]
+    parts = []
     if settings is not None:
-        parts = [_this_host(request, settings, host), *parts]
+        try:
+            leads = await _in_thread(partial(files.is_controllers, settings, host), deadline_seconds)
+        except (TimeoutError, OSError):
+            leads = True  # The findings then say what hangs, or may not be read.
+        parts = _this_host(request, settings, host, leads)
+    parts.append(_slurm(request, settings, host, leads))
     return [*findings, *(finding for part in await asyncio.gather(*parts) for finding in part)]
 
 
@@ -81,7 +88,9 @@ def _no_settings(host: str, path: Path, why: str) -> Finding:
     )
 
 
-async def _this_host(request: Request, settings: Settings, host: str) -> list[Finding]:
+def _this_host(
+    request: Request, settings: Settings, host: str, leads: bool
+) -> list[Coroutine[None, None, list[Finding]]]:
     """Files, journal and API; the controller's own files on its host only."""
 
     def api() -> Iterable[Finding]:
@@ -91,27 +100,16 @@ async def _this_host(request: Request, settings: Settings, host: str) -> list[Fi
             return [Subject(settings.api_url, "API").error(str(failure), "see the message")]
         return controller.judge_api(settings.api_url, request.deadline_seconds * 0.8, token)
 
-    def own_files() -> Iterable[Finding]:
-        if leads:
-            return files.judge_permissions(settings, request.settings_path, request.user, host)
-        return files.judge_client(settings, request.settings_path, host)
-
-    leads = await _is_controllers(request, settings, host)
-    parts = [_part(host, "files", request, own_files), _part(host, "API", request, api)]
-    if leads:
-        journal = _part(host, "journal", request, lambda: controller.judge_journal(settings.journal.path))
-        parts.insert(1, journal)
-    return [finding for part in await asyncio.gather(*parts) for finding in part]
+    path = request.settings_path
+    asked = _part(host, "API", request, api)
+    if not leads:
+        return [_part(host, "files", request, partial(files.judge_client, settings, path, host)), asked]
+    permissions = partial(files.judge_permissions, settings, path, request.user, host)
+    journal = partial(controller.judge_journal, settings.journal.path)
+    return [_part(host, "files", request, permissions), _part(host, "journal", request, journal), asked]
 
 
-async def _is_controllers(request: Request, settings: Settings, host: str) -> bool:
-    try:
-        return await _in_thread(lambda: files.is_controllers(settings, host), request.deadline_seconds)
-    except (TimeoutError, OSError):
-        return True  # Its findings then say what hangs, or may not be read.
-
-
-async def _slurm(request: Request, settings: Settings | None, host: str) -> list[Finding]:
+async def _slurm(request: Request, settings: Settings | None, host: str, leads: bool) -> list[Finding]:
     """Options and files of Slurm, then the nodes it names."""
     try:
         text = await _command(request, "scontrol", "show", "config", what="reading Slurm's configuration")
@@ -124,7 +122,7 @@ async def _slurm(request: Request, settings: Settings | None, host: str) -> list
     on_disk, level, nodes = await asyncio.gather(
         _part(host, "Slurm's files", request, lambda: _files(options, host, request)),
         _admin_level(request),
-        _nodes(request, settings, options, host),
+        _nodes(request, settings if leads else None, options),
     )
     judged = [*slurm_options.judge_options(options), level]
     if settings is not None:
@@ -147,9 +145,8 @@ async def _admin_level(request: Request) -> Finding:
     return slurm_options.judge_admin_level(reply, request.user)
 
 
-async def _nodes(
-    request: Request, settings: Settings | None, options: SlurmOptions, host: str
-) -> list[Finding]:
+async def _nodes(request: Request, settings: Settings | None, options: SlurmOptions) -> list[Finding]:
+    """The nodes as Slurm has them and, with settings, their agents."""
     subject = Subject("slurm", "nodes")
     try:
         reply = await _command(request, "scontrol", "show", "nodes", "--json", what="reading the nodes")
@@ -169,7 +166,7 @@ async def _nodes(
         findings += [gpus.not_shared(node) for node in known if gpus.left_out(node)]
         known = tuple(node for node in known if not gpus.left_out(node))
     answers: dict[str, agents.AgentAnswer] = {}
-    if settings is not None and await _is_controllers(request, settings, host):
+    if settings is not None:
         answers, refusal = await _agents(request, settings.nodes, known)
         findings += refusal
     for node in known:
@@ -184,7 +181,7 @@ async def _agents(
 ) -> tuple[dict[str, agents.AgentAnswer], list[Finding]]:
     """Their answers, or why they were not asked."""
     try:
-        unreadable = await _in_thread(lambda: _unreadable(settings), request.deadline_seconds)
+        unreadable = await _in_thread(partial(_unreadable, settings), request.deadline_seconds)
     except TimeoutError:
         unreadable = f"{settings.ssh_key} or {settings.known_hosts} cannot be opened: no answer"
     change = f"run this check as root or as {request.user} on the controller's host"

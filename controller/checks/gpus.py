@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from controller.checks.finding import Finding, Subject
 from controller.checks.slurm_files import release_of
@@ -19,14 +17,11 @@ from controller.slurm.raw import NodeRecord
 from controller.slurm.states import node_up
 
 
-@dataclass(frozen=True)
-class KnownNode:
+class KnownNode(NamedTuple):
     """A node with GPUs, as Slurm has it."""
 
     record: NodeRecord
     gpus: tuple[SlurmGpu, ...]
-    release: str
-    """Of its slurmd."""
 
     @property
     def name(self) -> str:
@@ -35,17 +30,15 @@ class KnownNode:
 
 def gpu_nodes(reply: str) -> tuple[KnownNode, ...]:
     """The nodes with GPUs in a reply of `scontrol show nodes --json`. Raises ClusterUnavailable."""
-    records = replies.nodes(reply, "reading the nodes")
-    releases = {str(node.get("name")): str(node.get("version") or "") for node in _raw(reply)}
     found = []
-    for record in records:
+    for record in replies.nodes(reply, "reading the nodes"):
         try:
             names = {item.name for item in parse_gres(record.gres)}
             gpus = node_gpus(record.gres)
         except ValueError:
             names, gpus = {"gpu"}, ()
         if "gpu" in names or any(feature.startswith("gandiva_") for feature in record.features):
-            found.append(KnownNode(record, gpus, releases.get(record.name, "")))
+            found.append(KnownNode(record, gpus))
     return tuple(found)
 
 
@@ -64,17 +57,12 @@ def not_shared(node: KnownNode) -> Finding:
     )
 
 
-def _raw(reply: str) -> list[dict[str, Any]]:
-    nodes = json.loads(reply).get("nodes", [])
-    return [node for node in nodes if isinstance(node, dict)]
-
-
 def judge_node(node: KnownNode, slurm_conf: Path, slurm_release: str) -> Iterator[Finding]:
     """State, release and GRES of one node."""
     yield from _state(node, slurm_conf)
-    if node.release and release_of(node.release) != release_of(slurm_release):
+    if node.record.release and release_of(node.record.release) != release_of(slurm_release):
         yield Subject(node.name, "slurmd").warning(
-            f"slurmd is {node.release}, slurmctld {slurm_release}",
+            f"slurmd is {node.record.release}, slurmctld {slurm_release}",
             "finish the upgrade; the SPANK plugin must be the one for the node's Slurm",
         )
     yield from _gres(node, slurm_conf)

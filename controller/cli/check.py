@@ -64,9 +64,8 @@ def run(args: argparse.Namespace) -> int:
     import asyncio
     import logging
 
-    from controller.checks.finding import Level, exit_status
+    from controller.checks.finding import Level, as_json, exit_status, table
     from controller.checks.gather import Request, examine
-    from controller.checks.output import as_json, table
     from controller.settings.loading import settings_path
 
     # Messages of the SSH library about broken connections are in the findings.

@@ -48,8 +48,7 @@ def _user(uid: int) -> str:
     """A user's name; the number where there is none."""
     if uid in _users:
         return _users[uid]
-    asked_at = _nameless.get(uid)
-    if asked_at is not None and time.monotonic() < asked_at + _NAMELESS_SECONDS:
+    if time.monotonic() < _nameless.get(uid, -_NAMELESS_SECONDS) + _NAMELESS_SECONDS:
         return str(uid)
     try:
         _users[uid] = pwd.getpwuid(uid).pw_name

@@ -76,3 +76,5 @@ class NodeRecord(NamedTuple):
     """What jobs can get, in all."""
     memory_allocated_mib: int
     features: tuple[str, ...]
+    release: str = ""
+    """Of its slurmd; empty where the adapter does not know."""

@@ -123,6 +123,7 @@ class _Node(BaseModel):
     """MemSpecLimit: no job gets it."""
     alloc_memory: int = 0
     active_features: _Words = ()
+    version: str = ""
 
     def record(self) -> NodeRecord:
         return NodeRecord(
@@ -136,6 +137,7 @@ class _Node(BaseModel):
             memory_mib=max(self.real_memory - self.specialized_memory, 0),
             memory_allocated_mib=self.alloc_memory,
             features=self.active_features,
+            release=self.version,
         )
 
 

@@ -20,7 +20,7 @@ from controller.model import GpuSet, JobId, by_node, value
 from controller.slurm.port import ClusterView, JobState, SlurmGpu, SlurmJob, SlurmNode
 from controller.slurm.simulated_job import SimulatedJob, request_text
 
-__all__ = ["SimulatedCluster", "SimulatedJob", "SlurmCosts", "make_nodes", "request_text"]
+__all__ = ["SimulatedCluster", "SimulatedJob", "SlurmCosts", "idle_node", "make_nodes", "request_text"]
 
 
 @value
@@ -41,24 +41,34 @@ def halved(_job: SimulatedJob, beside: Sequence[SimulatedJob]) -> float:
     return 1 / (1 + len(beside))
 
 
-def make_nodes(names: Iterable[str], gpus: int, model: str = "a100", shards: int = 16) -> list[SlurmNode]:
+def idle_node(
+    name: str,
+    model: str = "a100",
+    gpus: int = 1,
+    switch: str = "",
+    cpus: int = 64,
+    memory_bytes: int = 2**40,
+    shards: int = 16,
+) -> SlurmNode:
+    """A node that is up, without jobs."""
+    return SlurmNode(
+        name=name,
+        gpus=tuple(SlurmGpu(i, model, shards) for i in range(gpus)),
+        up=True,
+        state="IDLE",
+        reason="",
+        cpus=cpus,
+        memory_bytes=memory_bytes,
+        memory_allocated_bytes=0,
+        ordinary_gpus={},
+        address=name,
+        switch=switch,
+    )
+
+
+def make_nodes(names: Iterable[str], gpus: int) -> list[SlurmNode]:
     """Identical nodes."""
-    cards = tuple(SlurmGpu(i, model, shards) for i in range(gpus))
-    return [
-        SlurmNode(
-            name=name,
-            gpus=cards,
-            up=True,
-            state="IDLE",
-            reason="",
-            cpus=64,
-            memory_bytes=2**40,
-            memory_allocated_bytes=0,
-            ordinary_gpus={},
-            address=name,
-        )
-        for name in names
-    ]
+    return [idle_node(name, gpus=gpus) for name in names]
 
 
 @dataclass
@@ -98,8 +108,6 @@ class SimulatedCluster:
         """So many calls take effect and then fail to say so."""
         self._next_id = 1
 
-    # -- what users and administrators do -------------------------------------------------------------
-
     def submit(self, request: str, work_seconds: float, user: str = "alice", **changes: Any) -> JobId:
         """`sbatch --gandiva`: held, with its request."""
         job_id = JobId(self._next_id)
@@ -137,8 +145,6 @@ class SimulatedCluster:
     def reconnect(self) -> None:
         """Another controller is connected: the next answer is complete."""
         self._answered = False
-
-    # -- the port -------------------------------------------------------------------------------------
 
     async def observe(self) -> ClusterView:
         await self._rpc()
@@ -228,8 +234,6 @@ class SimulatedCluster:
 
     async def close(self) -> None:
         """Nothing to let go of."""
-
-    # -- what goes on inside ----------------------------------------------------------------------------
 
     def work_changed(self, job: SimulatedJob) -> None:
         """Its state or its nodes' leave changed: account for the work done, by it and by the jobs on the same

@@ -22,8 +22,7 @@ from controller.api.messages import FailedSuspendsMessage, GpusMessage, LiveJobM
 from controller.checks import gather
 from controller.checks.controller import judge_api, judge_journal
 from controller.checks.files import Account, is_controllers, judge_client, judge_permissions
-from controller.checks.finding import Finding, Level, Subject
-from controller.checks.output import as_json, table
+from controller.checks.finding import Finding, Level, Subject, as_json, table
 from controller.cli.main import main
 from controller.errors import ClusterUnavailable
 from controller.journal import Journal
