@@ -19,7 +19,6 @@ from controller.api.access import ENVIRONMENT, OPEN, Access, WrongToken
 from controller.api.live import (
     LiveState,
     Published,
-    failed_suspends,
     jobs_on_gpus,
     live_job,
     step_seconds,
@@ -182,13 +181,10 @@ class Answers:
                 f"{len(problems)} of them, for callers with the controller's token: they may name jobs"
             ]
         return _json(
-            StatusMessage(
+            StatusMessage.of(
+                health,
                 time=clock.time(),
                 version=__version__,
-                policy=health.policy,
-                started=health.started,
-                ticks=health.ticks,
-                tick_seconds=health.tick_seconds,
                 age_seconds=round(published.age_seconds, 3),
                 healthy=not problems,
                 problems=problems,
@@ -226,7 +222,7 @@ class Answers:
         start, end = _time(query, "start"), _time(query, "end")
         limit = _limit(query, MAX_SLICES)
         slices = self._journal.timeline(start or 0.0, now if end is None else end, limit)
-        return _json(TimelineMessage.of(slices, now, limit))
+        return _json(TimelineMessage.of_slices(slices, now, limit))
 
     def _explain(self, word: str) -> Answer:
         job_id = JobId(_job_id(word))
@@ -263,20 +259,18 @@ def _rivals(job_id: JobId, published: Published) -> list[LiveJobMessage]:
 
 def _job(row: JobRow, published: Published | None) -> JobMessage:
     """What the journal has, and from the last turn what is newer there."""
-    message = JobMessage.of(row)
     live = published.snapshot.jobs.get(row.record.id) if published and row.record.end_time is None else None
     if published is None or live is None:
-        return message
-    profile = published.snapshot.profiles.get(live.id, UNPROFILED)
-    return message.model_copy(
-        update={
-            "phase": live.phase.value,
-            "reason": published.turn.reasons.get(live.id, row.reason),
-            "shares_with": sorted(live.placement.shares_with),
-            "step_seconds": step_seconds(live, published) or message.step_seconds,
-            "peak_memory_bytes": profile.peak_memory_bytes or message.peak_memory_bytes,
-            "failed_suspends": failed_suspends(live),
-        }
+        return JobMessage.of_row(row)
+    record, profile = row.record, published.snapshot.profiles.get(live.id, UNPROFILED)
+    return JobMessage.of_row(
+        row,
+        phase=live.phase.value,
+        reason=published.turn.reasons.get(live.id, row.reason),
+        shares_with=sorted(live.placement.shares_with),
+        step_seconds=step_seconds(live, published) or record.step_seconds,
+        peak_memory_bytes=profile.peak_memory_bytes or record.peak_memory_bytes,
+        failed_suspends=live.failed_suspends,
     )
 
 

@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from controller.api.messages import (
-    FailedSuspendsMessage,
     GpuMessage,
     GpusMessage,
     LiveJobMessage,
@@ -112,27 +111,20 @@ def live_job(job: Job, published: Published) -> LiveJobMessage:
     """One job as the API shows it."""
     snapshot, ranks = published.snapshot, published.ranks(job)
     usage, placement = snapshot.usage_of(job.id), job.placement
-    return LiveJobMessage(
+    return LiveJobMessage.of(
+        job,
         job_id=job.id,
-        user=job.user,
-        name=job.name,
-        account=job.account,
-        partition=job.partition,
         phase=job.phase.value,
         gpus=job.gpus,
         weight=job.request.weight,
-        priority_class=job.priority_class,
         binding=[str(gpu) for gpu in sorted(placement.allocation)],
         running_on=[str(gpu) for gpu in sorted(placement.gpus)],
         shares_with=sorted(placement.shares_with),
-        submit_time=job.submit_time,
-        start_time=job.start_time,
         run_seconds=usage.ran(snapshot.time),
         gpu_seconds=usage.served(snapshot.time),
         left_on=_left_on(job, snapshot),
         movable=job.may_move,
         suspendable=job.may_stop or job.phase is not Phase.RUNNING or job.switching,
-        failed_suspends=failed_suspends(job),
         steps_done=max((rank.steps_done for rank in ranks), default=0),
         step_seconds=step_seconds(job, published),
         busy=job.switching,
@@ -143,12 +135,6 @@ def live_job(job: Job, published: Published) -> LiveJobMessage:
 def step_seconds(job: Job, published: Published) -> float | None:
     """Median time of a mini-batch on its slowest rank. None: not known yet."""
     return max((rank.step_seconds for rank in published.ranks(job)), default=0.0) or None
-
-
-def failed_suspends(job: Job) -> FailedSuspendsMessage | None:
-    """Why a job cannot be suspended, as the API shows it."""
-    failed = job.failed_suspends
-    return None if failed is None else FailedSuspendsMessage.model_validate(failed)
 
 
 def _left_on(job: Job, snapshot: Snapshot) -> dict[str, int]:
@@ -199,18 +185,14 @@ def _gpus(published: Published) -> GpusMessage:
             available=node.available,
             reason=node.reason,
             gpus=[
-                GpuMessage(
+                GpuMessage.of(
+                    gpu,
                     ordinal=gpu.id.ordinal,
-                    model=gpu.model,
-                    memory_bytes=gpu.memory_bytes,
                     memory_used_bytes=None if seen is None else seen.memory_used_bytes,
                     utilization_fraction=None if seen is None else seen.utilization_fraction,
-                    healthy=gpu.healthy,
-                    ordinary_job=gpu.ordinary_job,
-                    shards=gpu.shards,
                     running=sorted(running.get(gpu.id, [])),
                     waiting=sorted(waiting.get(gpu.id, [])),
-                    left_by={int(job_id): size for job_id, size in gpu.left_by},
+                    left_by=dict(gpu.left_by),
                 )
                 for gpu, seen in published.gpus(node)
             ],

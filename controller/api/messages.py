@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
@@ -25,10 +25,19 @@ def _names(gpus: object) -> object:
 GpuNames = Annotated[list[str], BeforeValidator(_names)]
 
 
+_M = TypeVar("_M", bound="Message")
+
+
 class Message(BaseModel):
     """Base of all answers and their parts; also made from records whose fields have the same names."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, from_attributes=True)
+
+    @classmethod
+    def of(cls: type[_M], *records: Any, **more: Any) -> _M:
+        """What dataclasses have in fields of the same names, and `more`."""
+        known = {field.name: getattr(of, field.name) for of in records for field in fields(of)}
+        return cls.model_validate(known | more)
 
 
 class GpuMessage(Message):
@@ -143,10 +152,9 @@ class JobMessage(_Job):
     request: dict[str, Any] = {}
 
     @classmethod
-    def of(cls, row: JobRow) -> JobMessage:
-        """A row of the journal, without what only the running controller knows."""
-        known = {field.name: getattr(of, field.name) for of in (row, row.record) for field in fields(of)}
-        return cls.model_validate({**known, "job_id": row.record.id})
+    def of_row(cls, row: JobRow, **more: Any) -> JobMessage:
+        """A row of the journal; `more`: what the running controller knows better."""
+        return cls.of(row, row.record, job_id=row.record.id, **more)
 
 
 class JobsMessage(Message):
@@ -191,7 +199,7 @@ class TimelineMessage(Message):
     """There are more; these are the newest."""
 
     @classmethod
-    def of(cls, slices: Sequence[Slice], time: float, limit: int) -> TimelineMessage:
+    def of_slices(cls, slices: Sequence[Slice], time: float, limit: int) -> TimelineMessage:
         """Slices of the journal, of which at most `limit` were asked for."""
         messages = [TimelineSliceMessage.model_validate(piece) for piece in slices]
         return cls(time=time, slices=messages, truncated=len(messages) == limit)

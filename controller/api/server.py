@@ -24,7 +24,6 @@ from urllib.parse import parse_qs, urlsplit
 from controller import __version__
 from controller.api.answers import Answer, Answers
 from controller.errors import GandivaError
-from controller.settings.base import split_address
 
 _log = logging.getLogger(__name__)
 
@@ -49,11 +48,7 @@ class ApiServer:
         """Binds the port. Raises ApiError where that fails."""
         host, _, port = listen.rpartition(":")
         try:
-            if int(port):
-                host, _ = split_address(listen, 0)
-            else:
-                host = host.strip("[]")
-            self._server = _Server((host, int(port)), answers)
+            self._server = _Server((host.strip("[]"), int(port)), answers)
         except (OSError, ValueError) as error:
             why = getattr(error, "strerror", None) or str(error)
             raise ApiError(f"cannot listen on {listen}: {why} (api.listen in the settings)") from error

@@ -147,8 +147,7 @@ def _write_page(
     truncated: bool,
 ) -> int:
     from controller.journal.reader import MAX_SLICES
-    from controller.reports.html.data import Contents
-    from controller.reports.html.page import render
+    from controller.reports.html.page import Contents, render
     from controller.reports.when import InvalidTime
 
     end = now if which.end is None else min(now, which.end)
@@ -191,7 +190,7 @@ def _accounting(job_ids: list[int]) -> dict[int, Accounting]:
 
 def _filter(args: argparse.Namespace, now: float) -> JobFilter:
     from controller.journal import JobFilter
-    from controller.reports.states import parse_state
+    from controller.reports.sacct import parse_state
     from controller.reports.when import InvalidTime, parse_time
 
     users = args.user or ()

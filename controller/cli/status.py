@@ -4,8 +4,13 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from controller.cli.common import Subparsers, add_client, add_options, client, new_parser
+
+if TYPE_CHECKING:
+    from controller.api.messages import StatusMessage
 
 _DESCRIPTION = """\
 The state of the controller: its last turn, nodes, GPUs and jobs by state,
@@ -25,8 +30,6 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print it."""
-    from controller.reports.status import status_lines
-
     api = client(args)
     status = api.status()
     if args.json:
@@ -35,3 +38,32 @@ def run(args: argparse.Namespace) -> int:
         for line in status_lines(status, api.url):
             print(line)
     return 0 if status.healthy else 1
+
+
+def status_lines(status: StatusMessage, url: str) -> Iterator[str]:
+    """Lines for a terminal."""
+    from controller.reports import units
+    from controller.reports.text import clean
+
+    health = "works" if status.healthy else "has problems"
+    yield f"The controller at {url} {health}."
+    yield f"  version     {status.version}, policy {status.policy}"
+    yield f"  up for      {units.duration(status.time - status.started)}, {status.ticks} turns of the loop"
+    yield f"  last turn   {status.age_seconds:.1f} s ago, took {status.tick_seconds * 1000:.0f} ms"
+    yield f"  nodes       {status.nodes_available} of {status.nodes} available"
+    yield f"  GPUs        {status.gpus}: {_counts(status.gpus_by_use)}"
+    yield f"  jobs        {sum(status.jobs_by_phase.values())}: {_counts(status.jobs_by_phase)}"
+    for problem in status.problems:
+        yield f"  problem     {clean(problem)}"
+    if status.events:
+        yield "Last events"
+        for event in status.events[-5:]:
+            job = f"job {event.job_id}: " if event.job_id is not None else ""
+            where = f"{event.node}: " if event.node else ""
+            yield f"  {units.moment(event.time)}  {clean(f'{event.kind}: {where}{job}{event.message}')}"
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    return (
+        ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda i: -i[1])) or "none"
+    )

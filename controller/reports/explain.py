@@ -10,8 +10,8 @@ from controller.api.messages import ExplainMessage, JobMessage, LiveJobMessage
 from controller.reports import units
 from controller.reports.advice import cannot_be_suspended, next_step, not_started_by_slurm, why_not_eligible
 from controller.reports.row import Row
+from controller.reports.sacct import is_final
 from controller.reports.slurm_job import SlurmJob
-from controller.reports.states import is_final
 from controller.reports.text import clean, fit, gpu_list, width
 
 _PHASES = {

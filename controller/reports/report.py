@@ -13,8 +13,7 @@ from controller.api.messages import JobMessage, JobsMessage, TimelineMessage
 from controller.journal import JobFilter, JournalReader
 from controller.reports.advice import cannot_be_suspended
 from controller.reports.row import Row
-from controller.reports.sacct import Accounting
-from controller.reports.states import is_final
+from controller.reports.sacct import Accounting, is_final
 from controller.reports.text import clean, gpu_list
 
 MAX_WARNINGS = 20
@@ -31,11 +30,11 @@ class JournalSource:
     def jobs(self, which: JobFilter) -> JobsMessage:
         rows = self._reader.jobs(which, now=self._now)
         return JobsMessage(
-            time=self._now, jobs=[JobMessage.of(row) for row in rows], truncated=len(rows) == which.limit
+            time=self._now, jobs=[JobMessage.of_row(row) for row in rows], truncated=len(rows) == which.limit
         )
 
     def timeline(self, start: float, end: float, limit: int) -> TimelineMessage:
-        return TimelineMessage.of(self._reader.timeline(start, end, limit), self._now, limit)
+        return TimelineMessage.of_slices(self._reader.timeline(start, end, limit), self._now, limit)
 
     def gpus(self) -> None:
         """None: the journal has only GPUs that jobs have used."""

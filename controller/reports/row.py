@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from controller.api.messages import JobMessage
-from controller.reports.sacct import Accounting
-from controller.reports.states import is_final
+from controller.reports.sacct import Accounting, is_final
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Final states, exit codes and array indices of jobs from slurmdbd, through sacct.
+"""States of jobs in Slurm's words; final ones, exit codes and array indices from slurmdbd, through sacct.
 
 Reports go without them where sacct is missing or does not answer in time.
 """
@@ -14,10 +14,31 @@ from datetime import datetime
 from pathlib import Path
 
 from controller.errors import GandivaError
+from controller.slurm.port import JobState
+from controller.slurm.states import job_state
 
 MAX_JOBS_PER_CALL = 500
 MAX_OUTPUT_BYTES = 8 << 20
 _FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "End")
+CODES = {
+    "BF": "BOOT_FAIL",
+    "CA": "CANCELLED",
+    "CD": "COMPLETED",
+    "CG": "COMPLETING",
+    "DL": "DEADLINE",
+    "F": "FAILED",
+    "NF": "NODE_FAIL",
+    "OOM": "OUT_OF_MEMORY",
+    "PD": "PENDING",
+    "PR": "PREEMPTED",
+    "R": "RUNNING",
+    "RQ": "REQUEUED",
+    "RS": "RESIZING",
+    "RV": "REVOKED",
+    "S": "SUSPENDED",
+    "TO": "TIMEOUT",
+}
+"""Slurm's job states by the codes that sacct -s takes."""
 
 
 class CommandFailed(GandivaError):
@@ -94,3 +115,24 @@ def _time(text: str) -> float | None:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         return None  # Unknown, None
+
+
+class InvalidState(GandivaError):
+    """Not a state of Slurm's."""
+
+
+def parse_state(word: str) -> str:
+    """`CD`, `completed` -> `COMPLETED`. Raises InvalidState."""
+    upper = word.strip().upper()
+    if upper in CODES:
+        return CODES[upper]
+    if upper in CODES.values():
+        return upper
+    known = ", ".join(f"{code} ({name})" for code, name in CODES.items())
+    raise InvalidState(f"{word[:40]!r} is not a job state; the states are {known}")
+
+
+def is_final(state: str) -> bool:
+    """Whether a job in this state (as sacct words it, `CANCELLED by 1000`) is over."""
+    word = state.partition(" ")[0]
+    return bool(word) and job_state((word,)) in (None, JobState.ENDED)

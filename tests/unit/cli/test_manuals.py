@@ -13,7 +13,7 @@ import pytest
 
 from controller.cli.main import build_parser
 from controller.reports.columns import COLUMNS
-from controller.reports.states import CODES
+from controller.reports.sacct import CODES
 from controller.reports.when import FORMS
 from controller.settings.describe import tables
 

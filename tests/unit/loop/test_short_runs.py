@@ -57,7 +57,7 @@ def test_what_slurm_states_is_charged_and_reported(tmp_path: Path, cleans_up: bo
         (piece,) = JournalReader(world.journal_path).slices(job)
         assert (piece.start, piece.end, piece.reason) == (told.start_time, told.end_time, "job ended")
         said = "\n".join(
-            explain(ExplainMessage(time=START + 10, job=JobMessage.of(row)), rows=8, columns=100)
+            explain(ExplainMessage(time=START + 10, job=JobMessage.of_row(row)), rows=8, columns=100)
         )
         assert "from submission to start" in said and "in 1 slice" in said
         assert "without having started" not in said

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from controller.api.messages import GpuMessage, GpusMessage, JobMessage, NodeMessage, TimelineSliceMessage
-from controller.reports.html.data import Contents
+from controller.reports.html.page import Contents
 from controller.reports.row import Row
 
 NOW = 1_760_000_000.0

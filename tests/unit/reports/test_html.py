@@ -13,8 +13,16 @@ from typing import Any
 import pytest
 
 from controller.api.messages import GpuMessage, GpusMessage, NodeMessage
-from controller.reports.html.data import BINS, OTHERS, WAIT_EDGES, MeanOverTime, classes, page_data, quantile
-from controller.reports.html.page import render
+from controller.reports.html.page import (
+    BINS,
+    OTHERS,
+    WAIT_EDGES,
+    MeanOverTime,
+    classes,
+    page_data,
+    quantile,
+    render,
+)
 
 from .pages import HOSTILE, NOW, big, contents, hostile, job, piece
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.reports import units
-from controller.reports.states import InvalidState, is_final, parse_state
+from controller.reports.sacct import InvalidState, is_final, parse_state
 from controller.reports.text import clean, fit, gpu_list, ranges, width
 from controller.reports.when import InvalidTime, parse_time
 

@@ -21,8 +21,8 @@ from controller.api.messages import (
     SliceMessage,
     StatusMessage,
 )
+from controller.cli.status import status_lines
 from controller.reports.explain import explain
-from controller.reports.status import status_lines
 from controller.reports.text import width
 from controller.reports.top.frame import Frame, View
 from controller.reports.top.screen import _keys_in
