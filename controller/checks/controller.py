@@ -102,12 +102,11 @@ def _status(client: ApiClient, deadline_seconds: float) -> StatusMessage:
 def judge_journal(path: Path) -> Iterator[Finding]:
     """Whether it can be read and is consistent. Its absence is no error: the first start creates it."""
     subject = Subject(str(path), "journal")
-    there = False
+    size_bytes = None
     try:
         # Not `exists`: whether that raises PermissionError depends on the version of Python.
         with contextlib.suppress(FileNotFoundError):
-            path.stat()
-            there = True
+            size_bytes = path.stat().st_size
         damaged = sorted(path.parent.glob(f"{path.name}.damaged-*"))
     except OSError as failure:
         yield subject.warning(f"cannot be examined: {failure.strerror}", "run this check as root")
@@ -117,11 +116,10 @@ def judge_journal(path: Path) -> Iterator[Finding]:
             f"{len(damaged)} damaged ones were set aside, the last as {damaged[-1].name}",
             "check the disk (dmesg, smartctl), then remove them; reports lack their content",
         )
-    if not there:
+    if size_bytes is None:
         yield subject.ok("is not there yet; the first start of the controller makes it")
         return
     try:
-        size_bytes = path.stat().st_size
         if size_bytes <= VERIFIED_BYTES:
             from controller.journal.verify import verify
 

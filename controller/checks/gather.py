@@ -22,7 +22,6 @@ from controller.checks import agents, controller, files, gpus, slurm_files, slur
 from controller.checks.finding import Finding, Subject
 from controller.checks.slurm_options import SlurmOptions
 from controller.errors import ClusterError, GandivaError, NodeError, SettingsError
-from controller.nodes.remote import RemoteNodes
 from controller.settings.loading import load_settings
 from controller.settings.schema import NodesSettings, Settings
 from controller.slurm.commands import run
@@ -226,28 +225,24 @@ async def ask_agents(
     await remote.set_nodes(addresses)
     turn = asyncio.Semaphore(PARALLEL_AGENTS)
 
-    async def one(name: str) -> agents.AgentAnswer:
-        async with turn:
-            return await _ask(remote, name, addresses[name], deadline_seconds)
+    async def ask(name: str) -> agents.AgentAnswer:
+        try:
+            async with turn:
+                # The first request connects; the round-trip time of the second one bounds the error of the
+                # clocks.
+                await remote.hello(name, deadline_seconds)
+                began_wall, began = time.time(), time.monotonic()
+                hello = await remote.hello(name, min(deadline_seconds, 5.0))
+                took = time.monotonic() - began
+        except NodeError as failure:
+            return agents.AgentAnswer(addresses[name], error=failure.message)
+        ahead = 0.0 if hello.time is None else hello.time - (began_wall + took / 2)
+        return agents.AgentAnswer(addresses[name], hello, "", ahead, took / 2)
 
     try:
-        found = await asyncio.gather(*(one(node.name) for node in known))
+        return dict(zip(addresses, await asyncio.gather(*map(ask, addresses)), strict=True))
     finally:
         await remote.close()
-    return {node.name: answer for node, answer in zip(known, found, strict=True)}
-
-
-async def _ask(remote: RemoteNodes, name: str, address: str, deadline_seconds: float) -> agents.AgentAnswer:
-    try:
-        # The first request connects; the round-trip time of the second one bounds the error of the clocks.
-        await remote.hello(name, deadline_seconds)
-        began_wall, began = time.time(), time.monotonic()
-        hello = await remote.hello(name, min(deadline_seconds, 5.0))
-        took = time.monotonic() - began
-    except NodeError as failure:
-        return agents.AgentAnswer(address, error=failure.message)
-    ahead = 0.0 if hello.time is None else hello.time - (began_wall + took / 2)
-    return agents.AgentAnswer(address, hello, "", ahead, took / 2)
 
 
 async def _command(request: Request, *argv: str, what: str) -> str:

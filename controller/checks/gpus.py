@@ -11,7 +11,7 @@ from controller.checks.finding import Finding, Subject
 from controller.checks.slurm_files import release_of
 from controller.checks.slurm_options import RESTART
 from controller.slurm import replies
-from controller.slurm.gres import node_gpus, parse_gres
+from controller.slurm.gres import Gres, node_gpus, parse_gres
 from controller.slurm.port import SlurmGpu
 from controller.slurm.raw import NodeRecord
 from controller.slurm.states import node_up
@@ -22,6 +22,8 @@ class KnownNode(NamedTuple):
 
     record: NodeRecord
     gpus: tuple[SlurmGpu, ...]
+    gres: tuple[Gres, ...] | None
+    """None: what is configured makes no sense."""
 
     @property
     def name(self) -> str:
@@ -32,22 +34,20 @@ def gpu_nodes(reply: str) -> tuple[KnownNode, ...]:
     """The nodes with GPUs in a reply of `scontrol show nodes --json`. Raises ClusterUnavailable."""
     found = []
     for record in replies.nodes(reply, "reading the nodes"):
+        gres: tuple[Gres, ...] | None
         try:
-            names = {item.name for item in parse_gres(record.gres)}
-            gpus = node_gpus(record.gres)
+            gres, gpus = parse_gres(record.gres), node_gpus(record.gres)
         except ValueError:
-            names, gpus = {"gpu"}, ()
-        if "gpu" in names or any(feature.startswith("gandiva_") for feature in record.features):
-            found.append(KnownNode(record, gpus))
+            gres, gpus = None, ()
+        has_gpus = gres is None or any(item.name == "gpu" for item in gres)
+        if has_gpus or any(feature.startswith("gandiva_") for feature in record.features):
+            found.append(KnownNode(record, gpus, gres))
     return tuple(found)
 
 
 def left_out(node: KnownNode) -> bool:
     """Whether its GPUs are as they were before Gandiva: without types of their own, without shards."""
-    try:
-        return not node.gpus and all(item.name != "shard" for item in parse_gres(node.record.gres))
-    except ValueError:
-        return False
+    return node.gres is not None and not node.gpus and all(item.name != "shard" for item in node.gres)
 
 
 def not_shared(node: KnownNode) -> Finding:
@@ -102,10 +102,7 @@ def _gres(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
         else next((f.removeprefix("gandiva_") for f in record.features if f.startswith("gandiva_")), "MODEL")
     )
     depth = max((gpu.shards for gpu in gpus), default=0) or 16
-    try:
-        configured = sum(item.count for item in parse_gres(record.gres) if item.name == "gpu")
-    except ValueError:
-        configured = 0
+    configured = sum(item.count for item in node.gres or () if item.name == "gpu")
     count = max([configured, *(gpu.index + 1 for gpu in gpus)])
     here = f"NodeName={node.name} in {slurm_conf}"
     remedy = f"{here}: Gres={gres_line(model, count, depth)}, gres.conf likewise, {RESTART}"

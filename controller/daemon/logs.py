@@ -24,15 +24,15 @@ FIELDS = ("job", "node", "file")
 _NAMES = {"job": "job", "node": "node", "journal": "file", "file": "file"}
 _PLACE = re.compile(r"(?:\b(job|node|journal|file) )?%[-0-9.]*[sdrgf]")
 
-DEBUG_FLAGS: Mapping[str, tuple[str, ...]] = {
-    "cluster": ("controller.slurm",),
-    "nodes": ("controller.nodes",),
-    "executor": ("controller.act",),
-    "policy": ("controller.policies",),
-    "journal": ("controller.journal",),
-    "api": ("controller.api",),
+DEBUG_FLAGS: Mapping[str, str] = {
+    "cluster": "controller.slurm",
+    "nodes": "controller.nodes",
+    "executor": "controller.act",
+    "policy": "controller.policies",
+    "journal": "controller.journal",
+    "api": "controller.api",
 }
-"""Values of `log.debug`, with the loggers that they set to level debug."""
+"""Values of `log.debug`, with the logger that each sets to level debug."""
 
 
 class _JsonLines(logging.Formatter):
@@ -53,10 +53,9 @@ class _JsonLines(logging.Formatter):
 
 def _subsystem(logger: str) -> str:
     """The name of the flag of `log.debug` for a logger, where it has one."""
-    for flag, names in DEBUG_FLAGS.items():
-        for name in names:
-            if f"{logger}.".startswith(f"{name}."):
-                return flag + logger.removeprefix(name)
+    for flag, name in DEBUG_FLAGS.items():
+        if f"{logger}.".startswith(f"{name}."):
+            return flag + logger.removeprefix(name)
     return logger.removeprefix("controller.")
 
 
@@ -88,8 +87,7 @@ class _TextLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         record.level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "
         # Text from users must not imitate a line of the log or control a terminal, and may have lone
-        # surrogates,
-        # which no file can take.
+        # surrogates, which no file can take.
         return "\n    ".join(clean(line) for line in super().format(record).split("\n"))
 
 
@@ -107,9 +105,8 @@ def configure(settings: LogSettings) -> None:
         old.close()
     root.addHandler(handler)
     root.setLevel(settings.level.upper())
-    for flag, names in DEBUG_FLAGS.items():
-        for name in names:
-            logging.getLogger(name).setLevel(logging.DEBUG if flag in settings.debug else logging.NOTSET)
+    for flag, name in DEBUG_FLAGS.items():
+        logging.getLogger(name).setLevel(logging.DEBUG if flag in settings.debug else logging.NOTSET)
     # Libraries that log every connection.
     for name in ("paramiko", "asyncio"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -131,46 +131,35 @@ class ClusterPort(Protocol):
 
     async def observe(self) -> ClusterView:
         """All Gandiva jobs and all GPU nodes, or those of them that changed since the answer before."""
-        ...
 
     async def job(self, job_id: JobId) -> SlurmJob:
         """One job, freshly. Raises UnknownJob."""
-        ...
 
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:
         """Make a pending, held job ask for exactly these GPUs (as shards) on exactly these nodes, and let
         it start at once when it is released. The same indices on each node, or ValueError."""
-        ...
 
     async def unbind(self, job_id: JobId) -> None:
         """Undo `bind`: the job asks for what its user asked for, anywhere."""
-        ...
 
     async def release(self, job_id: JobId) -> None:
         """Let Slurm start it. Harmless when it is released already."""
-        ...
 
     async def hold(self, job_id: JobId) -> None:
         """Keep a pending job from starting. Raises ClusterRefused when it is not pending any more."""
-        ...
 
     async def suspend(self, job_id: JobId) -> None:
         """Stop its processes and free its cores. Harmless when it is suspended already."""
-        ...
 
     async def resume(self, job_id: JobId) -> None:
         """Undo `suspend`. Harmless when it runs already."""
-        ...
 
     async def requeue(self, job_id: JobId) -> None:
         """Stop the job and put it back into the queue, held."""
-        ...
 
     async def end(self, job_id: JobId, reason: str) -> None:
         """Cancel the job, whatever its state. Its user reads the reason in Slurm, behind the job's comment.
         Harmless when it is over already."""
-        ...
 
     async def close(self) -> None:
         """Let go of connections and threads."""
-        ...

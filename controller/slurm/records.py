@@ -130,16 +130,13 @@ def _holds_whole_gpus(record: JobRecord) -> bool:
 
 def _required_nodes(record: JobRecord, original: Original | None) -> frozenset[str]:
     """The nodes its user asked for. Once it is bound, Slurm's own list is the binding's."""
-    if original is not None and (original.nodelist or _is_bound(record)):
+    try:
+        bound = bool(indices_of("shard", record.gres))
+    except ValueError:
+        bound = False
+    if original is not None and (original.nodelist or bound):
         return frozenset(host_names(original.nodelist or ""))
     return frozenset(host_names(record.required_nodes))
-
-
-def _is_bound(record: JobRecord) -> bool:
-    try:
-        return bool(indices_of("shard", record.gres))
-    except ValueError:
-        return False
 
 
 def array_tasks(record: JobRecord, limit: int | None = None) -> tuple[int, ...]:

@@ -38,29 +38,27 @@ def as_before() -> Iterator[None]:
     for handler in handlers:
         root.addHandler(handler)
     root.setLevel(level)
-    for names in logs.DEBUG_FLAGS.values():
-        for name in names:
-            logging.getLogger(name).setLevel(logging.NOTSET)
+    for name in logs.DEBUG_FLAGS.values():
+        logging.getLogger(name).setLevel(logging.NOTSET)
 
 
 def configure(path: Path, **values: object) -> None:
     logs.configure(LogSettings.model_validate({"file": str(path), **values}))
 
 
-def test_every_flag_has_loggers_and_every_setting_a_flag() -> None:
+def test_every_flag_has_a_logger_and_every_setting_a_flag() -> None:
     annotation = LogSettings.model_fields["debug"].annotation
     (words,) = get_args(annotation)
     assert set(get_args(words)) == set(logs.DEBUG_FLAGS)
-    for names in logs.DEBUG_FLAGS.values():
-        for name in names:
-            __import__(name)
+    for name in logs.DEBUG_FLAGS.values():
+        __import__(name)
 
 
 @pytest.mark.parametrize("flag", logs.DEBUG_FLAGS)
 def test_a_flag_makes_one_part_say_everything_and_a_reload_ends_it(tmp_path: Path, flag: str) -> None:
     def speak() -> list[str]:
-        for other, names in logs.DEBUG_FLAGS.items():
-            logging.getLogger(f"{names[0]}.part").debug("detail of %s", other)
+        for other, name in logs.DEBUG_FLAGS.items():
+            logging.getLogger(f"{name}.part").debug("detail of %s", other)
         text = (tmp_path / "log").read_text()
         (tmp_path / "log").write_text("")
         return [line.split("detail of ")[1] for line in text.splitlines()]
