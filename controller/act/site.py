@@ -15,7 +15,7 @@ from controller.errors import ClusterError, ClusterUnavailable, GandivaError, Un
 from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, by_node, gpu_type
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
-from controller.observe.memory import Memory
+from controller.observe.memory import JobMemories
 from controller.settings.schema import Settings
 from controller.slurm.port import ClusterPort, JobState, SlurmJob
 
@@ -39,7 +39,7 @@ class Site:
     cluster: ClusterPort
     nodes: NodePort
     clock: Clock
-    memory: Memory
+    memory: JobMemories
     recorder: Recorder
     settings: Settings
     ledger: Ledger = field(default_factory=Ledger)

@@ -9,9 +9,9 @@ from controller.act.recorder import Recorder, Step
 from controller.journal.port import JournalPort
 from controller.model import GpuSet, Job, JobId, Phase, Usage, gpu_type
 from controller.model.clock import Clock
-from controller.observe.memory import Memory
+from controller.observe.measured import Utilization
+from controller.observe.memory import JobMemories
 from controller.observe.observer import Observer
-from controller.observe.utilization import Utilization
 from controller.slurm.port import JobState, SlurmJob
 
 log = logging.getLogger(__name__)
@@ -27,9 +27,9 @@ _OFF_GPU = frozenset({Phase.SUSPENDED, Phase.YIELDED, Phase.QUEUED, Phase.INELIG
 
 
 class Accounting:
-    """Keeps `Memory` and the journal's slices in step with what is observed."""
+    """Keeps `JobMemories` and the journal's slices in step with what is observed."""
 
-    def __init__(self, memory: Memory, recorder: Recorder, clock: Clock) -> None:
+    def __init__(self, memory: JobMemories, recorder: Recorder, clock: Clock) -> None:
         self._memory, self._recorder, self._clock = memory, recorder, clock
         self._was_running: dict[JobId, tuple[float, GpuSet]] = {}
         """Jobs that an earlier controller left on GPUs: until when it saw them, and where."""

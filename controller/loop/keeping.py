@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What is kept in the journal beyond jobs and what policies remember: promised GPUs, jobs that may share
-GPUs, and what was measured of models."""
+"""What is kept in the journal beyond jobs: what policies remember, promised GPUs, jobs that may share GPUs,
+and what was measured of models."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.journal.port import JournalPort
-from controller.model import GpuId, GpuSet, Job, JobId, Note, Placement, Profile, Target
+from controller.model import GpuId, GpuSet, Job, JobId, Memory, Note, Placement, Profile, Target
 from controller.observe.measured import Measured
-from controller.observe.memory import Memory
+from controller.observe.memory import JobMemories
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ _MODELS = "models"
 class Keeping:
     """Saves it when it changes."""
 
-    def __init__(self, journal: JournalPort, memory: Memory, measured: Measured) -> None:
+    def __init__(self, journal: JournalPort, memory: JobMemories, measured: Measured) -> None:
         self._journal, self._memory, self._measured = journal, memory, measured
         self._saved_version = measured.version
         self._policy_name = ""
@@ -121,3 +121,50 @@ def _note(gpus: GpuSet) -> Note:
 def _gpus(note: Note) -> GpuSet:
     names = [str(name).rpartition(":") for name in note or ()]
     return frozenset(GpuId(node, int(ordinal)) for node, _, ordinal in names if ordinal.isdigit())
+
+
+class PolicyMemory:
+    """The memory of one policy, by its name."""
+
+    def __init__(self, journal: JournalPort, policy_name: str) -> None:
+        """Begins with nothing: see `recall`."""
+        self._journal, self._name = journal, policy_name
+        self._common: dict[str, Any] = {}
+        self._notes: dict[JobId, Note] = {}
+
+    @property
+    def _key(self) -> str:
+        return f"policy:{self._name}"
+
+    @property
+    def memory(self) -> Memory:
+        """All of it, as it is until `take`."""
+        return Memory(self._common, self._notes)
+
+    def recall(self) -> None:
+        """What the journal has. Raises JournalError."""
+        common = self._journal.load_state(self._key)
+        notes = self._journal.notes(self._name)
+        self._common, self._notes = common if isinstance(common, dict) else {}, notes
+
+    def save(self, changes: Memory) -> None:
+        """Write a plan's changes."""
+        if changes.common:
+            self._journal.save_state(self._key, {**self._common, **changes.common})
+        for job_id, note in changes.jobs.items():
+            self._journal.save_note(self._name, job_id, note)
+
+    def take(self, changes: Memory) -> None:
+        """Remember a plan's changes."""
+        self._common.update(changes.common)
+        for job_id, note in changes.jobs.items():
+            if note is None:
+                self._notes.pop(job_id, None)
+            else:
+                self._notes[job_id] = note
+
+    def write_anew(self) -> None:
+        """All of it, into a new journal."""
+        self._journal.save_state(self._key, self._common)
+        for job_id, note in self._notes.items():
+            self._journal.save_note(self._name, job_id, note)

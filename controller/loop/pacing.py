@@ -6,7 +6,6 @@ from __future__ import annotations
 import asyncio
 import math
 
-from controller.loop.signal import Signal
 from controller.model import value
 from controller.model.clock import Clock
 
@@ -27,28 +26,42 @@ class PaceSettings:
 
 
 class Pace:
-    """Waits between turns."""
+    """Waits between turns, without helper tasks for each wait."""
 
     def __init__(self, clock: Clock, settings: PaceSettings) -> None:
         self._clock, self.settings = clock, settings
-        self._changed = Signal()
+        self._poked = False
+        self._waiter: asyncio.Future[None] | None = None
 
     def poke(self) -> None:
         """Something happened: take a turn now rather than at the end of the interval."""
-        self._changed.set()
+        self._poked = True
+        self.wake()
 
     def wake(self) -> None:
         """End the wait; no turn is asked for."""
-        self._changed.wake()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     async def rest(self, began: float, wake_at: float, stop: asyncio.Event) -> None:
         """From the end of a turn that `began` then to the begin of the next."""
         settings, ended = self.settings, self._clock.now()
-        wait_seconds = min(settings.interval_seconds, max(0.0, wake_at - ended))
-        if not stop.is_set():
-            await self._changed.wait(None if wait_seconds == math.inf else wait_seconds)
-        if self._changed.is_set() and not stop.is_set():
+        if not stop.is_set() and not self._poked:
+            await self._wait(min(settings.interval_seconds, max(0.0, wake_at - ended)))
+        if self._poked and not stop.is_set():
             rest_seconds = settings.rest_factor * (ended - began) - (self._clock.now() - ended)
             longest = max(settings.coalesce_seconds, min(rest_seconds, settings.interval_seconds))
             await asyncio.sleep(longest)
-        self._changed.clear()
+        self._poked = False
+
+    async def _wait(self, longest_seconds: float) -> None:
+        """Until `poke` or `wake`, or until the time is over."""
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if longest_seconds == math.inf else loop.call_later(longest_seconds, self.wake)
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+            if timer is not None:
+                timer.cancel()

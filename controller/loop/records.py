@@ -12,16 +12,16 @@ from controller.errors import JournalError
 from controller.journal.port import JournalPort
 from controller.journal.records import JobRecord
 from controller.model import JobId, Request
-from controller.observe.memory import Memory
+from controller.observe.memory import JobMemories
 from controller.observe.observer import Observer
-from controller.observe.reading import RequestReader
+from controller.observe.requests import RequestReader
 from controller.slurm.port import JobState, SlurmJob
 
 
 class JobRecords:
     """Writes a job's record when it differs from the last one."""
 
-    def __init__(self, journal: JournalPort, memory: Memory, requests: RequestReader) -> None:
+    def __init__(self, journal: JournalPort, memory: JobMemories, requests: RequestReader) -> None:
         self._journal, self._memory, self._requests = journal, memory, requests
         self._written: dict[JobId, JobRecord] = {}
         self._others: set[JobId] = set()

@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What Slurm and the nodes disagree about, and what is done or left undone because of it.
 
-Each case has a module of its own in `observe/`: jobs that have vanished (`vanished`), processes that survive
-(`surviving`), and holds that look like an administrator's (`holds`).
+Jobs that have vanished (`observe/vanished.py`), holds that look like an administrator's (`observe/holds.py`),
+and jobs that Slurm has as pending while their processes are on a node.
+
+A slurmctld that is killed forgets the starts of its last moments. Releasing such a job once more would start
+a second copy, which slurmd refuses ("Duplicate jobid"), and Slurm would drain the node. So it waits until
+Slurm has found the first copy and ended it, which it does when the node registers anew.
 """
 
 from __future__ import annotations
@@ -13,9 +17,10 @@ from collections.abc import Iterable
 from controller.act.actions import Action, Place, Requeue, Withdraw
 from controller.act.site import PLACE_RETRY_SECONDS, Site
 from controller.model import JobId
+from controller.nodes.port import NodeSample
 from controller.observe.holds import HoldRestorer
+from controller.observe.node_cache import NodeCache
 from controller.observe.observer import Observer
-from controller.observe.surviving import surviving_processes
 from controller.observe.vanished import VanishedJobs
 
 log = logging.getLogger(__name__)
@@ -40,9 +45,20 @@ class Repairs:
         for job_id in self._holds.look(observer, now):
             actions.append(Withdraw(job_id, "restores the hold after requeue of a suspended job"))
         placed = {action.job_id for action in actions if isinstance(action, Place)}
-        surviving = surviving_processes(placed, observer.nodes)
+        surviving = _surviving_processes(placed, observer.nodes)
         for job_id, node in surviving.items():
             message = f"pending in Slurm, but its processes live on {node}; placed once Slurm has ended them"
             log.warning("job %s: %s", job_id, message)
             self._site.hold(job_id, PLACE_RETRY_SECONDS, "place-failed", message)
         return [action for action in actions if action.job_id not in surviving]
+
+
+def _surviving_processes(job_ids: Iterable[JobId], nodes: NodeCache) -> dict[JobId, str]:
+    """Of these jobs those that have processes on a node, and on which."""
+    found: dict[JobId, str] = {}
+    for job_id in job_ids:
+        for name in sorted(nodes.showing(job_id)):
+            sample = nodes.samples[name]
+            if isinstance(sample, NodeSample) and sample.living({job_id}):
+                found.setdefault(job_id, name)
+    return found

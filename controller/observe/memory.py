@@ -40,7 +40,7 @@ class JobMemory:
     moves: int = 0
 
 
-class Memory:
+class JobMemories:
     """All jobs. Changes go through `change`, so that observation knows which jobs to look at."""
 
     def __init__(self) -> None:

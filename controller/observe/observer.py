@@ -24,14 +24,13 @@ from controller.model import (
 )
 from controller.model.value import empty
 from controller.nodes.port import NodeSample
-from controller.observe.identity import Identities
 from controller.observe.jobs import InFlight, changes_at, make_job
 from controller.observe.measured import Measured, Scene
-from controller.observe.memory import Memory
+from controller.observe.memory import JobMemories
 from controller.observe.node_cache import Differences, NodeCache, Sample
 from controller.observe.nodes import make_node, offer, trespassers
-from controller.observe.reading import RequestReader
-from controller.observe.slurm_cache import SlurmCache
+from controller.observe.requests import RequestReader
+from controller.observe.slurm_cache import Identities, SlurmCache
 from controller.observe.versions import Versions
 from controller.slurm.port import ClusterView, JobState
 
@@ -41,7 +40,7 @@ class Observer:
 
     def __init__(
         self,
-        memory: Memory,
+        memory: JobMemories,
         requests: RequestReader,
         identities: Identities,
         priority_class: Callable[[str], int],

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.loop.collecting import CollectedLater
+from controller.loop.loop import collected_later
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def collections() -> Iterator[list[int]]:
 
 
 def test_what_a_decision_makes_is_looked_at_after_it(collections: list[int]) -> None:
-    with CollectedLater():
+    with collected_later():
         collections.clear()
         kept = [[number] for number in range(100)]
         assert not collections
@@ -40,11 +40,11 @@ def test_what_a_decision_makes_is_looked_at_after_it(collections: list[int]) -> 
 def test_who_looks_for_no_garbage_at_all_goes_on_so_even_after_an_error() -> None:
     gc.disable()
     try:
-        with pytest.raises(ZeroDivisionError), CollectedLater():
+        with pytest.raises(ZeroDivisionError), collected_later():
             raise ZeroDivisionError
         assert not gc.isenabled()
     finally:
         gc.enable()
-    with pytest.raises(ZeroDivisionError), CollectedLater():
+    with pytest.raises(ZeroDivisionError), collected_later():
         raise ZeroDivisionError
     assert gc.isenabled()

@@ -17,7 +17,7 @@ from controller.act.site import Site
 from controller.errors import JournalError
 from controller.loop.clock import SystemClock
 from controller.model import NOWHERE, GpuId, Job, JobId, Node, Phase, Placement, Request, Size, Snapshot
-from controller.observe.memory import Memory
+from controller.observe.memory import JobMemories
 from controller.settings.schema import Settings
 
 ONE, TWO = JobId(1), JobId(2)
@@ -25,7 +25,7 @@ A0 = frozenset({GpuId("n1", 0)})
 
 
 def make_executor(cluster: Any, nodes: Any, recorder: Any) -> Executor:
-    return Executor(Site(cluster, nodes, SystemClock(), Memory(), recorder, Settings()))
+    return Executor(Site(cluster, nodes, SystemClock(), JobMemories(), recorder, Settings()))
 
 
 def one_job(phase: Phase, placement: Placement = NOWHERE) -> Snapshot:

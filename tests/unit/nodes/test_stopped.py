@@ -21,7 +21,7 @@ from controller.model import GpuId, Job, JobId, Node, Phase, Placement, Request,
 from controller.nodes.protocol import NodePhase
 from controller.nodes.remote import RemoteNodes
 from controller.observe.jobs import make_job
-from controller.observe.memory import JobMemory, Memory
+from controller.observe.memory import JobMemories, JobMemory
 from controller.observe.nodes import make_node
 from controller.settings.schema import Settings, SuspendSettings
 from controller.slurm.port import JobState, SlurmGpu, SlurmNode
@@ -65,7 +65,7 @@ class Scene:
         self.rig, self.nodes = rig, nodes
         self.recorder: Any = MagicMock()
         settings = Settings(suspend=SuspendSettings(mode="node"))
-        site = Site(AsyncMock(), nodes, SystemClock(), Memory(), self.recorder, settings)
+        site = Site(AsyncMock(), nodes, SystemClock(), JobMemories(), self.recorder, settings)
         self.executor = Executor(site)
 
     async def start(self) -> int:
