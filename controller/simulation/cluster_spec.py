@@ -24,16 +24,15 @@ from pydantic import Field, StringConstraints, ValidationError
 from controller.errors import GandivaError
 from controller.settings.base import ByteSize, Section
 from controller.simulation.traces.base import MAX_GPUS
-from controller.slurm.port import SlurmGpu, SlurmNode
-from controller.slurm_config.errors import DescriptionError
-from controller.slurm_config.texts import Model
+from controller.slurm.port import SlurmNode
+from controller.slurm.simulated import idle_node
+from controller.slurm_config.description import DescriptionError, Model, parse
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib  # type: ignore[import-not-found,unused-ignore]
 
-_SHARDS = 16
 _ENTRY = re.compile(r"([a-z][a-z0-9]{0,31}):([0-9]{1,7})")
 
 _WORDS = {"missing": "missing, and there is no default", "extra_forbidden": "no such key"}
@@ -90,7 +89,7 @@ class ClusterSpec:
             nodes = [(f"{self.models[0]}-{number}", self.models[0], 1) for number in range(1, self.gpus + 1)]
         else:
             nodes = [(model, model, self.of_types((model,))) for model in self.models]
-        return ClusterSpec(tuple(_node(*node, "", 1 << 20, 1 << 60) for node in nodes))
+        return ClusterSpec(tuple(idle_node(*node, "", 1 << 20, 1 << 60) for node in nodes))
 
 
 def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:
@@ -126,7 +125,7 @@ def _group(first: int, model: str, count: int, gpus_per_node: int) -> list[Slurm
     sizes = [gpus_per_node] * (count // gpus_per_node)
     if count % gpus_per_node:
         sizes.append(count % gpus_per_node)
-    return [_node(f"n{first + i + 1}", model, size, "", 128, 2**40) for i, size in enumerate(sizes)]
+    return [idle_node(f"n{first + i + 1}", model, size, "", 128, 2**40) for i, size in enumerate(sizes)]
 
 
 def _read(path: Path) -> ClusterSpec:
@@ -158,14 +157,13 @@ def _read(path: Path) -> ClusterSpec:
     for group in described.nodes:
         for _ in range(group.count):
             name = f"n{len(nodes) + 1}"
-            nodes.append(_node(name, group.gpu_model, group.gpus, group.switch, group.cpus, group.memory))
+            nodes.append(idle_node(name, group.gpu_model, group.gpus, group.switch, group.cpus, group.memory))
     return ClusterSpec(tuple(nodes))
 
 
 def _of_site(text: str, path: Path) -> ClusterSpec:
     """The nodes with GPUs of a description that Slurm's configuration is made from."""
     from controller.slurm import hostlist
-    from controller.slurm_config.description import parse
 
     described = parse(text, str(path))
     nodes: list[SlurmNode] = []
@@ -174,23 +172,7 @@ def _of_site(text: str, path: Path) -> ClusterSpec:
         if group.gpu_model is not None:
             for name in hostlist.expand(group.names):
                 memory_bytes = group.memory_mib << 20
-                nodes.append(_node(name, group.gpu_model, group.gpus, "", group.cpus, memory_bytes, shards))
+                nodes.append(
+                    idle_node(name, group.gpu_model, group.gpus, "", group.cpus, memory_bytes, shards)
+                )
     return ClusterSpec(tuple(nodes))
-
-
-def _node(
-    name: str, model: str, gpus: int, switch: str, cpus: int, memory_bytes: int, shards: int = _SHARDS
-) -> SlurmNode:
-    return SlurmNode(
-        name=name,
-        gpus=tuple(SlurmGpu(i, model, shards) for i in range(gpus)),
-        up=True,
-        state="IDLE",
-        reason="",
-        cpus=cpus,
-        memory_bytes=memory_bytes,
-        memory_allocated_bytes=0,
-        ordinary_gpus={},
-        address=name,
-        switch=switch,
-    )
