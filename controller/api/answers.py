@@ -61,8 +61,6 @@ _JOB_ID = re.compile(r"[0-9]{1,10}")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back to the client."""
-
     status: int
     body: bytes
     content_type: str = "application/json"

@@ -58,15 +58,12 @@ class ApiClient:
             self._headers["Authorization"] = authorization(token)
 
     def status(self) -> StatusMessage:
-        """How the controller is doing."""
         return self._get("/v1/status", {}, StatusMessage)
 
     def gpus(self) -> GpusMessage:
-        """Every GPU, and the jobs that have not ended."""
         return self._get("/v1/gpus", {}, GpusMessage)
 
     def jobs(self, which: JobFilter) -> JobsMessage:
-        """Jobs of the journal."""
         lists = {
             "jobs": which.job_ids,
             "user": which.users,
@@ -88,7 +85,6 @@ class ApiClient:
         return self._get("/v1/timeline", query, TimelineMessage)
 
     def explain(self, job_id: int) -> ExplainMessage:
-        """Why a job is where it is."""
         return self._get(f"/v1/explain/{job_id}", {}, ExplainMessage)
 
     def _get(self, path: str, query: Mapping[str, str], kind: type[_M]) -> _M:

@@ -40,8 +40,6 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was published last."""
-
     turn: Turn
     health: Health
     completed: float
@@ -49,7 +47,6 @@ class Published:
 
     @property
     def snapshot(self) -> Snapshot:
-        """What the turn saw."""
         return self.turn.snapshot
 
     @property
@@ -108,7 +105,6 @@ class LiveState:
 
 
 def live_job(job: Job, published: Published) -> LiveJobMessage:
-    """One job as the API shows it."""
     snapshot, ranks = published.snapshot, published.ranks(job)
     usage, placement = snapshot.usage_of(job.id), job.placement
     return LiveJobMessage.of(

@@ -56,7 +56,6 @@ class ApiServer:
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
         return int(self._server.server_address[1])
 
     def start(self) -> None:
@@ -78,8 +77,6 @@ class ApiServer:
 
 @dataclass(slots=True)
 class _Client:
-    """A connection."""
-
     address: str
     cut_at: float
     answering: bool = False

@@ -60,7 +60,6 @@ def _nodes(text: str) -> tuple[str, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Examine and print."""
     import asyncio
     import logging
 

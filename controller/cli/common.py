@@ -59,7 +59,6 @@ def add_options(parser: argparse._ActionsContainer, lines: str, /, **more: dict[
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
-    """The option --config."""
     add_options(
         parser, "--config FILE  settings file (default: $GANDIVA_CONFIG, else /etc/gandiva/gandiva.toml)"
     )
@@ -78,7 +77,6 @@ def add_client(parser: argparse.ArgumentParser) -> None:
 
 
 def positive_seconds(text: str) -> float:
-    """A time on the command line."""
     try:
         value = float(text)
     except ValueError:
@@ -89,7 +87,6 @@ def positive_seconds(text: str) -> float:
 
 
 def count(text: str, most: int = 100_000) -> int:
-    """A count on the command line."""
     if not (text.isascii() and text.isdigit() and 1 <= int(text) <= most):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to {most}")
     return int(text)
@@ -136,3 +133,14 @@ def terminal_columns() -> int:
     import shutil
 
     return max(40, shutil.get_terminal_size((80, 24)).columns)
+
+
+def own_name() -> str:
+    """The name of the user who runs the command; the number where there is none."""
+    import os
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return str(os.geteuid())

@@ -53,7 +53,6 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser], *, with_slurm: b
 
 
 def run_show(args: argparse.Namespace) -> int:
-    """`gandiva config show`."""
     from controller.settings.generate import show
     from controller.settings.loading import client_settings, settings_path
 
@@ -69,7 +68,6 @@ def run_show(args: argparse.Namespace) -> int:
 
 
 def run_check(args: argparse.Namespace) -> int:
-    """`gandiva config check`."""
     from controller.policies.assemble import make_policy
     from controller.settings.loading import load_settings, settings_path
 
@@ -93,7 +91,6 @@ def run_check(args: argparse.Namespace) -> int:
 
 
 def run_sample(_args: argparse.Namespace) -> int:
-    """`gandiva config sample`."""
     from controller.settings.generate import sample
 
     sys.stdout.write(sample())

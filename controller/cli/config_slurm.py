@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from dataclasses import asdict
 
@@ -39,7 +40,6 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write the files."""
     options = Options(
         sysconfdir=args.sysconfdir, jobside=args.jobside, run_dir=args.run_dir, spank_plugin=args.spank_plugin
     )
@@ -66,14 +66,10 @@ def run(args: argparse.Namespace) -> int:
 
 def _wrong_path(options: Options) -> str | None:
     """What is wrong with a path: they go into lines that Slurm splits at blanks, and into scripts."""
-    paths = {
-        "--sysconfdir": options.sysconfdir,
-        "--jobside": options.jobside,
-        "--run-dir": options.run_dir,
-    }
+    paths = {"--sysconfdir": options.sysconfdir, "--jobside": options.jobside, "--run-dir": options.run_dir}
     for flag, path in paths.items():
-        if not path.startswith("/") or not all(c.isascii() and (c.isalnum() or c in "/._-%+") for c in path):
+        if re.fullmatch(r"/[\w/.%+-]*", path, re.ASCII) is None:
             return f"{flag} {path!r}: expected an absolute path of letters, digits and /._-+%"
-    if not all(c.isascii() and (c.isalnum() or c in "/._-+") for c in options.spank_plugin):
+    if re.fullmatch(r"[\w/.+-]*", options.spank_plugin, re.ASCII) is None:
         return f"--spank-plugin {options.spank_plugin!r}: expected a path of letters, digits and /._-+"
     return None

@@ -58,7 +58,6 @@ def _job(text: str) -> str:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the explanations."""
     from controller.reports.slurm_job import ask_slurm
 
     api = client(args)

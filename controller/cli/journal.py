@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 from controller.cli.common import Subparsers, add_config, add_options, new_parser
@@ -44,22 +45,11 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 
 def run_verify(args: argparse.Namespace) -> int:
-    """Print what was found."""
     from controller.journal.verify import verify
 
     found = verify(_path(args))
     if args.json:
-        print(
-            json.dumps(
-                {
-                    "path": str(found.path),
-                    "size_bytes": found.size_bytes,
-                    "schema": found.schema,
-                    "rows": dict(found.rows),
-                    "problems": list(found.problems),
-                }
-            )
-        )
+        print(json.dumps({**asdict(found), "path": str(found.path), "rows": dict(found.rows)}))
     else:
         rows = ", ".join(f"{count} {table}" for table, count in found.rows) or "nothing that can be read"
         print(f"{found.path}: schema {found.schema}, {found.size_bytes / 2**20:.1f} MiB, {rows}")
@@ -70,7 +60,6 @@ def run_verify(args: argparse.Namespace) -> int:
 
 
 def run_vacuum(args: argparse.Namespace) -> int:
-    """Do it, and print how much space it freed."""
     from controller.journal.vacuum import vacuum
     from controller.settings.loading import load_settings, settings_path
 

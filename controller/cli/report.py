@@ -10,7 +10,15 @@ import time as clock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from controller.cli.common import Subparsers, add_client, add_options, client, job_number, new_parser
+from controller.cli.common import (
+    Subparsers,
+    add_client,
+    add_options,
+    client,
+    job_number,
+    new_parser,
+    own_name,
+)
 from controller.cli.outputs import check_outputs, writing
 
 if TYPE_CHECKING:
@@ -100,7 +108,6 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report."""
     from controller.reports.report import JournalSource, as_json, join, unsuspendable
     from controller.reports.table import help_format, render
 
@@ -195,7 +202,7 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
 
     users = args.user or ()
     if not users and not args.allusers and not args.jobs and os.geteuid() != 0:
-        users = (_own_name(),)
+        users = (own_name(),)
     # As in sacct.
     start = None if args.jobs else parse_time("midnight", now)
     if args.starttime is not None:
@@ -213,15 +220,6 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
         end=end,
         limit=min(args.limit, 10_000),
     )
-
-
-def _own_name() -> str:
-    import pwd
-
-    try:
-        return pwd.getpwuid(os.geteuid()).pw_name
-    except KeyError:
-        return str(os.geteuid())
 
 
 def _layout(args: argparse.Namespace) -> Layout:

@@ -89,7 +89,6 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Simulate, print, write."""
     from controller.simulation.collecting import seldom_collected
 
     with seldom_collected():

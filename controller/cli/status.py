@@ -29,7 +29,6 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print it."""
     api = client(args)
     status = api.status()
     if args.json:
@@ -41,7 +40,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def status_lines(status: StatusMessage, url: str) -> Iterator[str]:
-    """Lines for a terminal."""
     from controller.reports import units
     from controller.reports.text import clean
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
 from controller.cli.common import (
     Subparsers,
@@ -12,6 +13,7 @@ from controller.cli.common import (
     client,
     count,
     new_parser,
+    own_name,
 )
 from controller.reports.top import KEYS
 
@@ -46,14 +48,25 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show it until q is pressed."""
-    from controller.reports.top.screen import run_top
+    from rich.console import Console
 
-    return run_top(
-        client(args),
-        interval_seconds=args.interval,
-        once=args.once,
-        user=args.user,
+    from controller.reports.top.frame import Frame, View
+    from controller.reports.top.screen import Screen, print_picture
+    from controller.reports.top.view import ASCII, UNICODE
+
+    console = Console(
         width=args.width,
-        color=args.color,
+        force_terminal=True if args.color == "always" else None,
+        no_color=True if args.color == "never" else None,
+        color_system="truecolor" if args.color == "always" else "auto",
+        highlight=False,
+        markup=False,
+        emoji=False,
     )
+    glyphs = UNICODE if "utf" in console.encoding.lower() else ASCII
+    view = View(user=args.user, glyphs=glyphs, interval_seconds=args.interval)
+    api = client(args)
+    if args.once or not sys.stdout.isatty():
+        print_picture(console, Frame(api.gpus(), view))
+        return 0
+    return Screen(api, console, view, args.user or own_name()).run()

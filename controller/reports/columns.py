@@ -13,8 +13,6 @@ from controller.reports.text import gpu_list
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column."""
-
     name: str
     width: int
     value: Callable[[Row], str | int | None]

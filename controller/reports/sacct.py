@@ -51,8 +51,6 @@ class NoCommand(CommandFailed):
 
 @dataclass(frozen=True, slots=True)
 class Accounting:
-    """One job as slurmdbd has it."""
-
     job_id: str
     """As sacct writes it: `12_3` for an array task."""
     state: str

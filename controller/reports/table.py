@@ -23,8 +23,6 @@ class InvalidFormat(GandivaError):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How to print the table."""
-
     columns: tuple[Column, ...]
     header: bool = True
     delimiter: str | None = None
@@ -76,7 +74,6 @@ def help_format() -> str:
 
 
 def render(rows: Iterable[Row], layout: Layout) -> Iterator[str]:
-    """The lines of the table."""
     if layout.header:
         yield _line([column.name for column in layout.columns], layout)
         if layout.delimiter is None:

@@ -6,6 +6,8 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable
 
+from rich.cells import cell_len, set_cell_size
+
 from controller.model import GpuId
 
 
@@ -18,34 +20,17 @@ def clean(text: str) -> str:
 
 def width(text: str) -> int:
     """Columns the text takes in a terminal."""
-    if text.isascii():
-        return len(text)
-    return sum(_character_width(c) for c in text)
-
-
-def _character_width(character: str) -> int:
-    if unicodedata.combining(character) or unicodedata.category(character) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in ("W", "F") else 1
+    return cell_len(text)
 
 
 def fit(text: str, columns: int, *, left: bool = False) -> str:
     """Exactly `columns` wide: padded, or cut with a `+` at its end as sacct does."""
-    size = width(text)
-    if size > columns:
-        text = _cut(text, columns - 1) + "+" if columns > 0 else ""
-        size = width(text)
-    padding = " " * (columns - size)
+    if cell_len(text) > columns:
+        cut = set_cell_size(text, columns - 1)
+        # A wide character that does not fit becomes a blank.
+        text = (cut if text.startswith(cut) else cut[:-1]) + "+" if columns > 0 else ""
+    padding = " " * (columns - cell_len(text))
     return text + padding if left else padding + text
-
-
-def _cut(text: str, columns: int) -> str:
-    taken = 0
-    for index, character in enumerate(text):
-        taken += _character_width(character)
-        if taken > columns:
-            return text[:index]
-    return text
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -30,8 +30,6 @@ from controller.settings.schema import Settings, takes_restart
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of the settings file."""
-
     table: str
     """`suspend` or `policy.gandiva`."""
     name: str

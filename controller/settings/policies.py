@@ -87,7 +87,6 @@ class PolicySettings(Section):
 
 
 def policy_names() -> tuple[str, ...]:
-    """All presets."""
     return tuple(
         name.replace("_", "-") for name in PolicySettings.model_fields if name not in ("name", "moves")
     )

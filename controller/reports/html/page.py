@@ -50,7 +50,6 @@ class Contents:
 
 
 def render(contents: Contents) -> str:
-    """The page as text."""
     parts = {name: _part(name) for name in ("page.html", "page.css", "page.js")}
     data = json.dumps(page_data(contents), separators=(",", ":"), ensure_ascii=True)
     # Text from users comes last, so that nothing in it is taken for a placeholder.

@@ -25,8 +25,6 @@ _ROWS = 6
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """One job at one instant."""
-
     job_id: int
     answer: ExplainMessage | None = None
     problem: str = ""
@@ -48,7 +46,6 @@ def ask(client: ApiClient, job_id: int) -> Detail:
 
 
 def lines(detail: Detail, columns: int) -> Iterator[str]:
-    """As text."""
     if detail.answer is None:
         yield detail.problem or f"Asking about job {detail.job_id}"
         return

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import contextlib
-import getpass
 import os
 import select
 import signal
@@ -27,7 +26,6 @@ from controller.reports.top.control import press
 from controller.reports.top.detail import Detail, ask
 from controller.reports.top.frame import Frame, Page, View
 from controller.reports.top.gpus import HISTORY
-from controller.reports.top.view import ASCII, UNICODE
 
 _RESIZE_SECONDS = 0.5
 """How soon a changed size of the window takes effect."""
@@ -39,28 +37,8 @@ _ARROWS = {
 }  # fmt: skip
 
 
-def run_top(
-    client: ApiClient, *, interval_seconds: float, once: bool, user: str | None, width: int | None, color: str
-) -> int:
-    """Show the live view until it is quit. With `once` raises GandivaError where there is no answer."""
-    console = Console(
-        width=width,
-        force_terminal=True if color == "always" else None,
-        no_color=True if color == "never" else None,
-        color_system="truecolor" if color == "always" else "auto",
-        highlight=False,
-        markup=False,
-        emoji=False,
-    )
-    glyphs = UNICODE if "utf" in console.encoding.lower() else ASCII
-    view = View(user=user, glyphs=glyphs, interval_seconds=interval_seconds)
-    if once or not sys.stdout.isatty():
-        _print(console, Frame(client.gpus(), view))
-        return 0
-    return _Screen(client, console, view).run()
-
-
-def _print(console: Console, frame: Frame) -> None:
+def print_picture(console: Console, frame: Frame) -> None:
+    """Once, for a terminal or a file."""
     if console.is_terminal:
         console.print(frame, end="")
         return
@@ -120,19 +98,22 @@ class _Poller:
             self._hurry.wait(max(0.05, self._interval_seconds - (clock.monotonic() - begin)))
 
 
-class _Screen:
-    def __init__(self, client: ApiClient, console: Console, view: View) -> None:
+class Screen:
+    """The live view."""
+
+    def __init__(self, client: ApiClient, console: Console, view: View, own_user: str) -> None:
         self._client = client
         self._console = console
         self._keys = sys.stdin.isatty()
         self._view = replace(view, keys=self._keys)
-        self._own = view.user or _own_name()
+        self._own = own_user
         self._answer: GpusMessage | None = None
         self._problem = ""
         self._history: dict[str, deque[float | None]] = {}
         self._frame = Frame(None, view)
 
     def run(self) -> int:
+        """Show it until it is quit."""
         # So that the terminal is put back; and the picture cannot be left standing there by Ctrl-Z.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
         signal.signal(signal.SIGTSTP, signal.SIG_IGN)
@@ -215,10 +196,3 @@ def _single_keys(terminal: int) -> Iterator[None]:
         yield
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-def _own_name() -> str:
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return str(os.geteuid())
