@@ -23,7 +23,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from controller.agent import rank_room
-from controller.agent.deadline import Deadline, Poll
+from controller.agent.deadline import Deadline, polls
 from controller.agent.files import opened, try_lock, write_atomically
 from controller.agent.processes import Processes, ProcessId
 from controller.nodes.protocol import (
@@ -224,8 +224,6 @@ class ControlBlock:
             _remove_tree(trash)
             return
 
-    # -- command -------------------------------------------------------------------------------------------
-
     def write_command(self, verb: layout.Verb, target_step: int) -> int:
         """Give all sessions a command; the same one again changes nothing. Returns its sequence number."""
         current = self.read_command()
@@ -263,8 +261,6 @@ class ControlBlock:
         ordered = sorted(binding)
         write_atomically(path, ",".join(str(ordered.index(gpu)) for gpu in sorted(gpus)) + "\n", 0o644)
 
-    # -- agent.json ----------------------------------------------------------------------------------------
-
     def load_state(self) -> JobState | None:
         """What an agent wrote last; None when no agent ever did, or what it wrote is unreadable."""
         try:
@@ -298,7 +294,6 @@ class ControlBlock:
 
         Raises AgentError: unknown_job without a block, deadline when the other one does not finish.
         """
-        poll = Poll(deadline)
         path = self.path / "agent.lock"
         with contextlib.ExitStack() as stack:
             try:
@@ -306,11 +301,13 @@ class ControlBlock:
                 file = stack.enter_context(opened(path, os.O_RDWR | os.O_CREAT))
             except FileNotFoundError:
                 raise AgentError(ErrorKind.UNKNOWN_JOB, self.missing()) from None
-            while not try_lock(file):
-                if not _end_hung_agent(file, self.job_id) and not poll.wait():
-                    raise AgentError(
-                        ErrorKind.DEADLINE, f"another agent is still at work on job {self.job_id}; try again"
-                    )
+            for _ in polls(deadline):
+                if try_lock(file) or (_end_hung_agent(file, self.job_id) and try_lock(file)):
+                    break
+            else:
+                raise AgentError(
+                    ErrorKind.DEADLINE, f"another agent is still at work on job {self.job_id}; try again"
+                )
             me, until = os.getpid(), time.monotonic() + deadline.left_seconds
             os.pwrite(file, f"{me} {_PROCESSES.start_time_ticks(me)} {until:015.3f}\n".encode(), 0)
             try:

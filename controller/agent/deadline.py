@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 
 
 class Deadline:
@@ -32,18 +33,13 @@ class Deadline:
         return Deadline(max(seconds, self.left_seconds))
 
 
-class Poll:
-    """Sleeps that grow from 1 ms: short waits end at once, long ones cost nothing."""
-
-    def __init__(self, deadline: Deadline, longest_seconds: float = 0.02) -> None:
-        self._deadline = deadline
-        self._longest_seconds = longest_seconds
-        self._seconds = 0.001
-
-    def wait(self) -> bool:
-        """Sleep a little; False, without sleeping, when the deadline has passed."""
-        if self._deadline.passed:
-            return False
-        time.sleep(min(self._seconds, self._deadline.left_seconds))
-        self._seconds = min(self._seconds * 1.5, self._longest_seconds)
-        return True
+def polls(deadline: Deadline, longest_seconds: float = 0.02) -> Iterator[None]:
+    """Once, and again until the deadline, with sleeps between that grow from 1 ms: short waits end at once,
+    long ones cost nothing."""
+    seconds = 0.001
+    while True:
+        yield
+        if deadline.passed:
+            return
+        time.sleep(min(seconds, deadline.left_seconds))
+        seconds = min(seconds * 1.5, longest_seconds)

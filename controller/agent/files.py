@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from controller.agent.deadline import Deadline, Poll
+from controller.agent.deadline import Deadline, polls
 
 
 @contextlib.contextmanager
@@ -41,10 +41,8 @@ def locked(path: Path, deadline: Deadline) -> Iterator[int]:
     """
     # Not blocking: a pipe in its place must not hang.
     with opened(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK) as file:
-        poll = Poll(deadline)
-        while not try_lock(file):
-            if not poll.wait():
-                raise TimeoutError(errno.ETIMEDOUT, "another agent keeps it locked", str(path))
+        if not any(try_lock(file) for _ in polls(deadline)):
+            raise TimeoutError(errno.ETIMEDOUT, "another agent keeps it locked", str(path))
         yield file
 
 

@@ -16,9 +16,8 @@ from checkpointing.cuda_driver import Capabilities
 from controller import __version__
 from controller.agent.control_block import JobState
 from controller.agent.deadline import Deadline
-from controller.agent.gpus import NvmlUnavailable, Reading
+from controller.agent.gpus import NvmlUnavailable, Occupancy, Reading
 from controller.agent.node import NVML_SECONDS, Node
-from controller.agent.occupancy import Occupancy
 from controller.agent.rank_files import Ranks
 from controller.nodes import protocol
 from controller.nodes.installed import filesystem_of, keys_from_anywhere, plugin_built_for

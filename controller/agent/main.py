@@ -151,17 +151,12 @@ class Server:
             if request.verb not in protocol.VERBS:
                 raise ValueError(f"verb: {request.verb!r} is none of {', '.join(protocol.VERBS)}")
             args = protocol.VERBS[request.verb].model_validate(request.args)
+            deadline = Deadline(request.deadline_seconds)  # waiting in the lane counts
+            lane = getattr(args, "job_id", request.verb)
+            self._lanes.submit(lane, lambda: self._carry_out(request, args, deadline))
         except ValidationError as error:
             self._refuse(number, describe_errors(error))
-            return
-        except ValueError as error:
-            self._refuse(number, str(error))
-            return
-        deadline = Deadline(request.deadline_seconds)  # waiting in the lane counts
-        lane = getattr(args, "job_id", request.verb)
-        try:
-            self._lanes.submit(lane, lambda: self._carry_out(request, args, deadline))
-        except TooBusy as error:
+        except (ValueError, TooBusy) as error:
             self._refuse(number, str(error))
 
     def _carry_out(self, request: protocol.Request, args: BaseModel, deadline: Deadline) -> None:

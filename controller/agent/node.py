@@ -14,13 +14,12 @@ from checkpointing.cuda_driver import Capabilities
 from checkpointing.driver_process import DriverProcesses
 from controller.agent import rank_files, rank_room
 from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
-from controller.agent.deadline import Deadline, Poll
+from controller.agent.deadline import Deadline, polls
 from controller.agent.files import locked
-from controller.agent.gpus import GpuReader, NvmlUnavailable, describe
+from controller.agent.gpus import GpuReader, NvmlUnavailable, Occupancy, describe, survey
 from controller.agent.gpustat import OwnerFiles
 from controller.agent.host_memory import HostMemory
 from controller.agent.lease import Leases
-from controller.agent.occupancy import Occupancy, survey
 from controller.agent.processes import Processes
 from controller.agent.rank_files import GLANCE_SECONDS, Ranks
 from controller.nodes import protocol
@@ -165,16 +164,16 @@ class Node:
 
         Returns what is left of them after SETTLE_SECONDS and the last look, None when NVML gave none.
         """
-        poll = Poll(deadline.at_most(SETTLE_SECONDS), longest_seconds=0.05)
-        while True:
+        for _ in polls(deadline.at_most(SETTLE_SECONDS), longest_seconds=0.05):
             seen: Occupancy | None = None
             try:
                 seen = self.look(deadline.at_least(0.5).at_most(NVML_SECONDS))
                 left, may_pass = complaints(seen)
             except NvmlUnavailable as error:
                 left, may_pass = [str(error)], True
-            if not left or not may_pass or not poll.wait():
-                return left, seen
+            if not left or not may_pass:
+                break
+        return left, seen
 
     def _owners(self, gpus: Sequence[int], allowed: Collection[int]) -> list[str]:
         """Other living jobs that have not left these GPUs, or are being put back onto them: NVML may not see

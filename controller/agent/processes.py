@@ -195,8 +195,6 @@ class Processes:
         finally:
             os.close(descriptor)
 
-    # -- inside --------------------------------------------------------------------------------------------
-
     def _pids(self) -> list[int]:
         with os.scandir(self._proc) as entries:
             return [int(entry.name) for entry in entries if entry.name.isdecimal()]

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from checkpointing.cuda_driver import CudaError, ProcessState
 from controller.agent import transparent
 from controller.agent.control_block import CheckpointedProcess, ControlBlock, JobState
-from controller.agent.deadline import Deadline, Poll
+from controller.agent.deadline import Deadline, polls
 from controller.agent.gpus import describe
 from controller.agent.node import Node
 from controller.agent.processes import ProcessId
@@ -118,15 +118,12 @@ def _wait_thawed(
     node: Node, block: ControlBlock, state: JobState, off: Sequence[CheckpointedProcess], deadline: Deadline
 ) -> None:
     """Raises AgentError `halted`, before anything is touched, when Slurm has not let the job run."""
-    poll = Poll(deadline.at_most(HALTED_SECONDS), longest_seconds=0.05)
     known = [p.pid for p in off] + [rank.process.pid for rank in node.ranks(block, state).live]
     processes = node.processes
-    while True:
+    for _ in polls(deadline.at_most(HALTED_SECONDS), longest_seconds=0.05):
         pids = known or [process.pid for process in processes.of_job(state.job_id)]
         if not any(processes.halted(pid) for pid in pids):
             return
-        if not poll.wait():
-            break
     every = [(p.pid, processes.halted(p.pid)) for p in processes.of_job(state.job_id)]
     if every and all(how for _, how in every):
         pid, how = every[0]
@@ -201,8 +198,7 @@ def _gpu_maps(
 def _wait_running(
     node: Node, block: ControlBlock, state: JobState, sequence: int, deadline: Deadline
 ) -> None:
-    poll = Poll(deadline.at_least(1.0), longest_seconds=0.01)
-    while True:
+    for _ in polls(deadline.at_least(1.0), longest_seconds=0.01):
         ranks = node.ranks(block, state)
         waiting = []
         for rank in ranks.live:
@@ -215,13 +211,12 @@ def _wait_running(
                 waiting.append(rank)
         if not waiting:
             return
-        if not poll.wait():
-            halted = node.processes.halted(waiting[0].process.pid)
-            why = f"its process is {halted}" if halted else "it has not answered"
-            raise AgentError(
-                ErrorKind.DEADLINE,
-                f"rank {waiting[0].rank} of job {state.job_id} is still {waiting[0].state.value}: {why}",
-            )
+    halted = node.processes.halted(waiting[0].process.pid)
+    why = f"its process is {halted}" if halted else "it has not answered"
+    raise AgentError(
+        ErrorKind.DEADLINE,
+        f"rank {waiting[0].rank} of job {state.job_id} is still {waiting[0].state.value}: {why}",
+    )
 
 
 def undo(node: Node, block: ControlBlock, state: JobState) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from checkpointing.cuda_driver import NOT_READY, CudaError, ProcessState
 from checkpointing.driver_process import DriverDeadline, DriverProcesses
 from controller.agent.control_block import CheckpointedProcess
-from controller.agent.deadline import Deadline, Poll
+from controller.agent.deadline import Deadline, polls
 from controller.agent.processes import Processes, ProcessId
 from controller.nodes.protocol import AgentError, ErrorKind
 
@@ -34,29 +34,25 @@ def wait_until_runnable(
 
     Raises AgentError `deadline`, naming process and state, when it stays so.
     """
-    poll = Poll(deadline)
-    while True:
+    for _ in polls(deadline):
         halted = [(pid, state) for pid in pids if (state := processes.halted(pid)) is not None]
         if not halted:
             return
-        if not poll.wait():
-            pid, state = halted[0]
-            raise AgentError(
-                ErrorKind.DEADLINE,
-                f"process {pid} is {state}: the driver cannot {what} it; resume job {job_id} in Slurm first",
-            )
+    pid, state = halted[0]
+    raise AgentError(
+        ErrorKind.DEADLINE,
+        f"process {pid} is {state}: the driver cannot {what} it; resume job {job_id} in Slurm first",
+    )
 
 
 def settled_state(driver: DriverProcesses, pid: int, deadline: Deadline) -> ProcessState:
     """The process's state once no call of another agent's is under way on it. Raises CudaError, also when
     that call has no end by the deadline."""
-    poll = Poll(deadline)
-    while True:
+    for _ in polls(deadline):
         state = driver.state(pid, STATE_SECONDS)
         if state not in UNDER_WAY:
             return state
-        if not poll.wait():
-            raise CudaError("cuCheckpointProcessGetState", 0, f"CU_PROCESS_STATE_{state.name}")
+    raise CudaError("cuCheckpointProcessGetState", 0, f"CU_PROCESS_STATE_{state.name}")
 
 
 def suspend(driver: DriverProcesses, process: ProcessId, lock_seconds: float, deadline: Deadline) -> None:
@@ -84,14 +80,8 @@ def suspend(driver: DriverProcesses, process: ProcessId, lock_seconds: float, de
 def _undo(driver: DriverProcesses, pid: int) -> str:
     """Make the process run on after a failed suspend; says in words what it is now."""
     try:
-        state = settled_state(driver, pid, Deadline(UNLOCK_SECONDS))
-        if state is ProcessState.CHECKPOINTED:
-            driver.restore(pid, None, UNLOCK_SECONDS)
-            state = ProcessState.LOCKED
-        if state is ProcessState.LOCKED:
-            driver.unlock(pid, UNLOCK_SECONDS)
-            state = ProcessState.RUNNING
-        return state.name
+        _run_on(driver, pid, (), Deadline(UNLOCK_SECONDS))
+        return ProcessState.RUNNING.name
     except CudaError as error:
         log.error("process %d cannot be brought back: %s; its job keeps its GPUs", pid, error)
         return f"in an unknown state ({error})"
@@ -113,24 +103,28 @@ def bring_back(
     """
     pid = process.pid
     try:
-        state = settled_state(driver, pid, deadline.at_least(UNLOCK_SECONDS))
-        if state is ProcessState.CHECKPOINTED:
-            try:
-                _restore(driver, pid, gpu_maps, deadline)
-            except CudaError as error:
-                # A call that was abandoned (its code is negative) may be carried out later.
-                if gpu_maps and error.code > 0 and _is_checkpointed(driver, pid):
-                    text = f"the driver does not restore process {pid} there: {error}"
-                    raise AgentError(ErrorKind.UNSUPPORTED, text) from error
-                raise
-            state = ProcessState.LOCKED
-        if state is ProcessState.LOCKED:
-            driver.unlock(pid, deadline.at_least(UNLOCK_SECONDS).left_seconds)
-            state = ProcessState.RUNNING
-        if state is not ProcessState.RUNNING:
-            raise CudaError("cuCheckpointProcessGetState", 0, "CU_PROCESS_STATE_FAILED")
+        _run_on(driver, pid, gpu_maps, deadline)
     except CudaError as error:
+        # A call that was abandoned (its code is negative) may be carried out later.
+        if gpu_maps and error.code > 0 and _is_checkpointed(driver, pid):
+            text = f"the driver does not restore process {pid} there: {error}"
+            raise AgentError(ErrorKind.UNSUPPORTED, text) from error
         raise AgentError(ErrorKind.DRIVER, f"process {pid} of job {job_id}: {error}") from error
+
+
+def _run_on(
+    driver: DriverProcesses, pid: int, gpu_maps: Sequence[Mapping[str, str]], deadline: Deadline
+) -> None:
+    """Whatever state -> RUNNING. Raises CudaError."""
+    state = settled_state(driver, pid, deadline.at_least(UNLOCK_SECONDS))
+    if state is ProcessState.CHECKPOINTED:
+        _restore(driver, pid, gpu_maps, deadline)
+        state = ProcessState.LOCKED
+    if state is ProcessState.LOCKED:
+        driver.unlock(pid, deadline.at_least(UNLOCK_SECONDS).left_seconds)
+        state = ProcessState.RUNNING
+    if state is not ProcessState.RUNNING:
+        raise CudaError("cuCheckpointProcessGetState", 0, "CU_PROCESS_STATE_FAILED")
 
 
 def _restore(

@@ -17,9 +17,9 @@ from pydantic import BaseModel
 
 from checkpointing.cuda_driver import CudaError
 from checkpointing.driver_process import DriverProcesses
-from controller.agent import cooperation, driver_verbs, looking, returning
+from controller.agent import leaving, looking, returning
 from controller.agent.control_block import ControlBlock, JobState
-from controller.agent.deadline import Deadline, Poll
+from controller.agent.deadline import Deadline, polls
 from controller.agent.gpus import GpuReader
 from controller.agent.node import AgentSettings, Node
 from controller.agent.processes import ProcessId
@@ -121,9 +121,8 @@ def _stop_all(node: Node, block: ControlBlock, state: JobState, deadline: Deadli
     """Raises AgentError `deadline`."""
     job_id, processes = state.job_id, node.processes
     calm_seconds = _CALM_SECONDS_OF_EMPTY if state.empty else _CALM_SECONDS
-    poll = Poll(deadline, longest_seconds=0.05)
     was_calm = False
-    while True:
+    for _ in polls(deadline, longest_seconds=0.05):
         running = [p for p in processes.of_job(job_id) if processes.halted(p.pid) is None]
         launching = processes.launching(job_id) if not running else []
         if running and not state.stopped:
@@ -135,13 +134,13 @@ def _stop_all(node: Node, block: ControlBlock, state: JobState, deadline: Deadli
         if calm and was_calm:
             return state
         was_calm = calm
-        if calm and deadline.left_seconds > calm_seconds:
+        if calm and deadline.left_seconds <= calm_seconds:
+            break
+        if calm:
             time.sleep(calm_seconds)
-        elif calm or not poll.wait():
-            raise AgentError(
-                ErrorKind.DEADLINE,
-                f"job {job_id}: {_still(running, launching)} after {deadline.seconds:.1f} s",
-            )
+    raise AgentError(
+        ErrorKind.DEADLINE, f"job {job_id}: {_still(running, launching)} after {deadline.seconds:.1f} s"
+    )
 
 
 def _still(running: Sequence[ProcessId], launching: Sequence[str]) -> str:
@@ -157,9 +156,9 @@ VERBS: Mapping[str, Callable[..., object]] = {
     "lead": lead,
     "observe": looking.observe,
     "prepare": prepare,
-    "pause": cooperation.pause,
-    "offload": cooperation.offload,
-    "checkpoint": driver_verbs.checkpoint,
+    "pause": leaving.pause,
+    "offload": leaving.offload,
+    "checkpoint": leaving.checkpoint,
     "stop": stop,
     "resume": returning.resume,
     "forget": forget,

@@ -112,8 +112,6 @@ class Connection:
         self._closed = True
         self._drop("the connection was closed")
 
-    # -- connecting ----------------------------------------------------------------------------------------
-
     async def _connected(self) -> None:
         if self._closed:
             raise NodeUnreachable(self.node, "the connection was closed")
@@ -175,8 +173,6 @@ class Connection:
                 future.set_exception(NodeUnreachable(self.node, reason))
                 future.exception()  # the request may have given up
 
-    # -- asking --------------------------------------------------------------------------------------------
-
     async def _ask(self, verb: str, args: Mapping[str, Any], deadline_seconds: float) -> Answer:
         link = self._link
         if link is None:
@@ -201,8 +197,6 @@ class Connection:
             raise NodeUnreachable(self.node, reason) from None
         finally:
             self._pending.pop(number, None)
-
-    # -- called by the link, in the event loop -------------------------------------------------------------
 
     def on_line(self, link: _Link, line: bytes) -> None:
         """An answer came."""

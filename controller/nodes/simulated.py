@@ -101,8 +101,6 @@ class SimulatedNodes:
         """Another controller is connected: the next answer is of all nodes."""
         self._touched = dict.fromkeys(self.cluster.nodes)
 
-    # -- the port -------------------------------------------------------------------------------------
-
     async def set_nodes(self, addresses: Mapping[str, str]) -> None:
         """The nodes are those of the cluster."""
 
@@ -242,8 +240,6 @@ class SimulatedNodes:
 
     async def close(self) -> None:
         """Nothing to close."""
-
-    # -- what goes on inside ----------------------------------------------------------------------------
 
     def _sample(self, node: str, now: float) -> NodeSample | NodeError:
         """What is on a node."""

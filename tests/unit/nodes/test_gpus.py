@@ -15,14 +15,16 @@ from controller.agent.deadline import Deadline
 from controller.agent.gpus import (
     GpuReader,
     GpuReading,
+    Holder,
     NvmlSource,
     NvmlUnavailable,
+    Occupancy,
     ProcessReading,
     Reading,
     describe,
     model_slug,
+    survey,
 )
-from controller.agent.occupancy import Holder, Occupancy, survey
 from controller.agent.processes import Processes
 from controller.model import JobId
 
@@ -183,7 +185,7 @@ def test_what_cannot_be_read_is_named() -> None:
 
 
 def test_a_size_the_driver_does_not_tell_is_not_nothing() -> None:
-    from controller.agent.occupancy import _holder
+    from controller.agent.gpus import _holder
 
     processes = Processes("n1", lambda _: None)
     reading = replace(GPU, memory_used_bytes=700, listed=(ProcessReading(1, None),))

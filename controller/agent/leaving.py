@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`pause` and `offload`: a job leaves its GPUs with the help of its sessions."""
+"""`pause`, `offload` and `checkpoint`: a job leaves its GPUs, with the help of its sessions or without."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from controller.agent import driver_verbs, returning
-from controller.agent.control_block import ControlBlock, JobState
-from controller.agent.deadline import Deadline, Poll
-from controller.agent.gpus import NvmlUnavailable
+from controller.agent import returning, transparent
+from controller.agent.control_block import CheckpointedProcess, ControlBlock, JobState
+from controller.agent.deadline import Deadline, polls
+from controller.agent.gpus import Holder, NvmlUnavailable, Occupancy, describe
 from controller.agent.node import NVML_SECONDS, Node
+from controller.agent.processes import ProcessId
 from controller.agent.rank_files import PATIENCE_SECONDS, Ranks
 from controller.nodes import protocol
 from controller.nodes.protocol import AgentError, ErrorKind, NodePhase, RankState
@@ -39,10 +40,9 @@ def _pause(
     ranks = _cooperating(node, block, state, args.sole)
     going_on = state.phase is NodePhase.PAUSING
     target = max(args.floor_step, _agreed(ranks), state.target_step if going_on else 0)
-    poll = Poll(deadline, longest_seconds=0.01)
     state = block.change(state, phase=NodePhase.PAUSING, target_step=target, stopped_step=None, error="")
     sequence = block.write_command(Verb.PAUSE, target)
-    while True:
+    for _ in polls(deadline, longest_seconds=0.01):
         ranks = node.ranks(block, state, PATIENCE_SECONDS)
         if _all_blocked(ranks, target, sequence):
             return protocol.Pause(target_step=target, all_blocked=True, ranks=ranks.live)
@@ -53,8 +53,6 @@ def _pause(
             target = agreed
             state = block.change(state, target_step=target)
             sequence = block.write_command(Verb.PAUSE, target)
-        if not poll.wait():
-            break
         _check_sessions(ranks, args.sole, args.job_id)
     if args.sole:
         raise AgentError(
@@ -179,13 +177,12 @@ def _wait(
 ) -> Ranks:
     """The job's sessions once they are done with `what`. Raises AgentError: `deadline`, with what is then
     still missing, and not_cooperative where sessions have ended."""
-    poll = Poll(deadline, longest_seconds=0.01)
-    while not done(ranks := node.ranks(block, state, PATIENCE_SECONDS)):
+    for _ in polls(deadline, longest_seconds=0.01):
+        if done(ranks := node.ranks(block, state, PATIENCE_SECONDS)):
+            return ranks
         _check_sessions(ranks, False, state.job_id)
-        if not poll.wait():
-            late = _laggards(node, ranks, state.target_step, what)
-            raise AgentError(ErrorKind.DEADLINE, f"job {state.job_id}: {late}")
-    return ranks
+    late = _laggards(node, ranks, state.target_step, what)
+    raise AgentError(ErrorKind.DEADLINE, f"job {state.job_id}: {late}")
 
 
 def _release_context(
@@ -207,7 +204,7 @@ def _release_context(
         return state
     process = ranks.live[0].process
     try:
-        return driver_verbs.driver_suspend(node, block, state, process, occupancy, 5.0, deadline)
+        return _driver_suspend(node, block, state, process, occupancy, 5.0, deadline)
     except AgentError as error:
         log.warning("job %d keeps its CUDA context: %s", state.job_id, error)
         return node.state(block)
@@ -272,3 +269,102 @@ def _all_blocked(ranks: Ranks, target: int, sequence: int) -> bool:
         rank.state is RankState.BLOCKED and rank.steps_done == target and rank.answered_sequence == sequence
         for rank in ranks.working
     )
+
+
+def checkpoint(node: Node, args: protocol.CheckpointArgs, deadline: Deadline) -> protocol.Offload:
+    """Suspend one process on one GPU by the CUDA driver; a job that is on no GPU yields as `empty`."""
+    with node.job(args.job_id, deadline) as (block, state):
+        if state.is_off:
+            return node.already_off(state)
+        begin = time.monotonic()
+        # A pause under way is off: it must not block the process once it runs again.
+        block.write_command(Verb.RUN, 0)
+        state = block.change(state, phase=NodePhase.RUNNING, target_step=0)
+        occupancy = node.look(deadline.at_most(NVML_SECONDS))
+        unreadable = occupancy.unreadable(state.gpus)
+        if unreadable:
+            raise AgentError(ErrorKind.INTERNAL, "; ".join(unreadable))
+        holders = occupancy.of_job(args.job_id)
+        if not holders:
+            node.verify_gone(state, 0)
+            state = state.but(empty=True, movable=False, stopped_step=None, held_bytes={})
+            return node.memory_is_off(block, state, {}, 0, time.monotonic() - begin)
+        ranks = node.ranks(block, state, PATIENCE_SECONDS)
+        process = _only_process(node, holders, ranks, args.job_id)
+        transparent.wait_until_runnable(
+            [process.pid],
+            node.processes,
+            args.job_id,
+            deadline.at_most(args.lock_deadline_seconds),
+            "checkpoint",
+        )
+        state = _driver_suspend(node, block, state, process, occupancy, args.lock_deadline_seconds, deadline)
+        try:
+            left_on = node.verify_gone(state, args.residual_limit_bytes)
+        except AgentError:
+            returning.undo(node, block, state)
+            raise
+        return node.memory_is_off(
+            block,
+            state.but(movable=node.can_move(state) and not any(left_on.values()), stopped_step=None),
+            left_on,
+            args.residual_limit_bytes,
+            time.monotonic() - begin,
+        )
+
+
+def _only_process(node: Node, holders: Sequence[Holder], ranks: Ranks, job_id: int) -> ProcessId:
+    can = node.can
+    pids = sorted({holder.pid for holder in holders})
+    gpus = sorted({holder.gpu for holder in holders})
+    if not can.checkpoint:
+        why = f"driver {node.driver_version()} has no checkpoint calls; need 570 or later"
+    elif any(rank.world_size > 1 for rank in ranks.live):
+        why = f"it has {ranks.live[0].world_size} ranks; only a single process can be checkpointed"
+    elif len(pids) > 1:
+        why = f"{len(pids)} processes ({pids[:8]}) use GPUs; only one can be checkpointed"
+    elif len(gpus) > 1:
+        why = f"process {pids[0]} uses {describe(gpus)}; only one GPU is supported"
+    else:
+        start = node.processes.start_time_ticks(pids[0])
+        if start is not None:
+            return ProcessId(pids[0], start)
+        raise AgentError(
+            ErrorKind.NOT_COOPERATIVE, f"job {job_id}: process {pids[0]} has just ended; try again"
+        )
+    raise AgentError(ErrorKind.UNSUPPORTED, f"job {job_id}: {why}; it can be requeued")
+
+
+def _driver_suspend(
+    node: Node,
+    block: ControlBlock,
+    state: JobState,
+    process: ProcessId,
+    occupancy: Occupancy,
+    lock_seconds: float,
+    deadline: Deadline,
+) -> JobState:
+    """Lock and checkpoint. The intent is written down first: the next agent asks the driver."""
+    held = {
+        holder.gpu: holder.memory_bytes
+        for holder in occupancy.of_job(state.job_id)
+        if holder.pid == process.pid
+    }
+    record = CheckpointedProcess(
+        pid=process.pid,
+        start_time_ticks=process.start_time_ticks,
+        memory_bytes=held,
+        gpus=state.gpus or tuple(sorted(held)),
+    )
+    node.require_host_memory({process.pid: sum(held.values())}, state.job_id, deadline)
+    before = state
+    state = block.change(state, phase=NodePhase.PAUSING, checkpointed=(record,), gpus=record.gpus, error="")
+    try:
+        transparent.suspend(node.driver, process, lock_seconds, deadline)
+    except AgentError as error:
+        if "it is RUNNING now" in error.message:
+            block.change(before, error=error.message)
+        else:
+            block.change(state, phase=NodePhase.FAILED, error=error.message)
+        raise
+    return state
