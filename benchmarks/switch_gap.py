@@ -32,7 +32,7 @@ TRAIN = "python3 /opt/gandiva/src/examples/train_mock.py"
 # Runs inside ctl, as the controller's user: two jobs take turns without Gandiva, by calls to Slurm alone.
 RPC_PROBE = """
 import asyncio, json, sys, time
-from controller.slurm.factory import open_cluster
+from controller.slurm.adapter import open_cluster
 async def main():
     cluster = open_cluster("pyslurm", deadline_seconds=10.0)
     runs, rests = map(int, sys.argv[1:])

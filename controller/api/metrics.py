@@ -26,10 +26,10 @@ from prometheus_client.registry import Collector
 
 from controller import __version__
 from controller.act.recorder import Outcome, Step
-from controller.api.live import LiveState, Published, uses
+from controller.api.live import LiveState, Published
 from controller.model import GpuId, Phase
-from controller.slurm.factory import CALLS
-from controller.slurm.factory import OUTCOMES as CALL_OUTCOMES
+from controller.slurm.adapter import CALLS
+from controller.slurm.adapter import OUTCOMES as CALL_OUTCOMES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 USES = ("running", "ordinary", "idle", "unavailable")
@@ -190,7 +190,7 @@ def _counts(published: Published) -> Iterator[Metric]:
     queued = [job.submit_time for job in snapshot.jobs.values() if job.phase is Phase.QUEUED]
     oldest = max(0.0, snapshot.time - min(queued)) if queued else 0.0
     yield _gauge("oldest_queued_job_age_seconds", "Age of the job that waits longest; 0: none waits.", oldest)
-    in_use = uses(snapshot)
+    in_use = published.message.uses()
     yield _by("gpus", "GPUs by use.", "use", ((use, in_use[use]) for use in USES))
     switching = sum(job.switching for job in snapshot.jobs.values())
     yield _gauge("jobs_in_transition", "Jobs in the middle of an operation.", float(switching))

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,42 +90,34 @@ def judge_options(options: SlurmOptions) -> Iterator[Finding]:
     yield _needed(options, "JobSubmitPlugins", ("lua",), ordinary, "then restart slurmctld")
     yield _plugstack(options)
     stops = "only its control group stops all processes of a suspended job"
-    yield _exactly(options, "ProctrackType", "proctrack/cgroup", stops, RESTART)
+    yield _needed(options, "ProctrackType", ("proctrack/cgroup",), stops, RESTART, keep=False)
     strangers = "jobs can open GPUs that are not theirs"
     yield _needed(options, "TaskPlugin", ("task/cgroup",), strangers, RESTART)
-    place = options.file.parent / "cgroup.conf"
-    yield _exactly(options, "ConstrainDevices", "yes", strangers, "then restart every slurmd", place)
+    slurmds = "then restart every slurmd"
+    yield _needed(options, "ConstrainDevices", ("yes",), strangers, slurmds, keep=False)
     yield _grace(options)
     yield _preemption(options)
     yield _requeue(options)
     yield from _accounting(options)
 
 
-def _needed(options: SlurmOptions, key: str, words: tuple[str, ...], why: str, then: str) -> Finding:
-    """A list that must have these words."""
+def _needed(
+    options: SlurmOptions, key: str, words: Sequence[str], why: str, then: str, *, keep: bool = True
+) -> Finding:
+    """An option that must have these words, beside others where it is to `keep` them."""
     subject = Subject("slurm", key)
     missing = [word for word in words if not options.has(key, word)]
     found = f"{key}={options.get(key) or '(not set)'}"
     if not missing:
         return subject.ok(found)
-    line = f"{key}={','.join([*options.words(key), *missing])}"
-    return subject.error(f"{found}: {why}", f"in {options.file}: {line}, {then}")
-
-
-def _exactly(
-    options: SlurmOptions, key: str, value: str, why: str, then: str, file: Path | None = None
-) -> Finding:
-    """An option that must have this value. `file`: where, if not in slurm.conf."""
-    subject = Subject("slurm", key)
-    found = f"{key}={options.get(key) or '(not set)'}"
-    if options.get(key).lower() == value.lower():
-        return subject.ok(found)
-    return subject.error(f"{found}: {why}", f"in {file or options.file}: {key}={value}, {then}")
+    line = f"{key}={','.join([*options.words(key), *missing] if keep else missing)}"
+    file = options.file.parent / "cgroup.conf" if key == "ConstrainDevices" else options.file
+    return subject.error(f"{found}: {why}", f"in {file}: {line}, {then}")
 
 
 def _select(options: SlurmOptions) -> Iterator[Finding]:
     why = "only select/cons_tres schedules GPUs"
-    yield _exactly(options, "SelectType", "select/cons_tres", why, RESTART)
+    yield _needed(options, "SelectType", ("select/cons_tres",), why, RESTART, keep=False)
     key = "SelectTypeParameters"
     why = "a job could not hold shards of several GPUs"
     yield _needed(options, key, ("MULTIPLE_SHARING_GRES_PJ",), why, RESTART)

@@ -47,7 +47,7 @@ from controller.nodes.ssh import SshSettings, ssh_nodes
 from controller.policies.assemble import make_policy
 from controller.settings.loading import load_settings
 from controller.settings.schema import Settings, needs_restart
-from controller.slurm.factory import open_cluster
+from controller.slurm.adapter import open_cluster
 from controller.slurm.port import ClusterPort
 from controller.solver import WorkerSolver
 

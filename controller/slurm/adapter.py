@@ -11,15 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import types
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
-from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable
+from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuSet, JobId
+from controller.model.measures import Measures
 from controller.slurm.command import CommandTransport, Load
 from controller.slurm.gres import bound_request
 from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
+from controller.slurm.pyslurm import PyslurmTransport, require_pyslurm
 from controller.slurm.raw import JobRecord
 from controller.slurm.records import (
     array_rooms,
@@ -54,6 +57,18 @@ takes the new credential for the one that it has just revoked (`Job credential r
 times are whole seconds). So it is bound no sooner than this after its requeue, which is its submit time."""
 
 _POLL_SECONDS = 0.05
+
+CALLS: Final = (
+    "load", "job", "bind", "unbind", "release", "hold", "split", "suspend", "resume", "requeue_hold", "end",
+)  # fmt: skip
+OUTCOMES: Final = ("ok", "unknown_job", "refused", "unavailable", "cut_off", "error")
+"""`cut_off`: ended at the deadline (or when the controller stopped), without an answer."""
+_OUTCOME_OF: Final = {
+    UnknownJob: "unknown_job",
+    ClusterRefused: "refused",
+    ClusterUnavailable: "unavailable",
+    asyncio.CancelledError: "cut_off",
+}
 
 Call = TypeVar("Call", bound=Callable[..., Awaitable[Any]])
 
@@ -281,3 +296,42 @@ def _may_split(record: JobRecord, now: float) -> bool:
         return False
     job = slurm_job(record._replace(array_tasks=""), now=now)
     return job.eligible and not job.user_hold
+
+
+def open_cluster(
+    adapter: Literal["pyslurm", "command"], *, deadline_seconds: float, measures: Measures | None = None
+) -> SlurmCluster:
+    """The cluster port of the Slurm that this host belongs to. Makes no connection before its first call.
+    `measures` is told how long each call took. Raises SettingsError: pyslurm is not installed."""
+    if adapter == "pyslurm":
+        require_pyslurm()
+    transport = PyslurmTransport() if adapter == "pyslurm" else CommandTransport()
+    if measures is not None:
+        transport = measured(transport, measures)
+    return SlurmCluster(transport, deadline_seconds=deadline_seconds)
+
+
+def measured(transport: CommandTransport, measures: Measures) -> CommandTransport:
+    """The transport, which tells of its CALLS."""
+
+    def timed(name: str) -> Callable[..., Awaitable[Any]]:
+        call: Callable[..., Awaitable[Any]] = getattr(transport, name)
+
+        async def measured_call(*arguments: Any) -> Any:
+            began = time.perf_counter()
+            outcome = "ok"
+            try:
+                return await call(*arguments)
+            except BaseException as error:
+                outcome = _OUTCOME_OF.get(type(error), "error")
+                raise
+            finally:
+                seconds = time.perf_counter() - began
+                measures.slurm_call(name, outcome, seconds)
+                job_id = arguments[0] if arguments else None
+                log.debug("%s: %s after %.1f ms", name, outcome, seconds * 1000, extra={"job": job_id})
+
+        return measured_call
+
+    calls = {name: timed(name) for name in CALLS}
+    return cast(CommandTransport, types.SimpleNamespace(close=transport.close, **calls))

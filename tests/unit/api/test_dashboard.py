@@ -15,7 +15,7 @@ import pytest
 from controller.act.recorder import Outcome, Step
 from controller.api.metrics import OPERATIONS, USES, Metrics
 from controller.model import Phase
-from controller.slurm.factory import CALLS
+from controller.slurm.adapter import CALLS
 
 from . import scene
 

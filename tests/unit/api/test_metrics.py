@@ -22,8 +22,8 @@ from controller.journal import MemoryJournal
 from controller.model import GpuId, JobId, Phase, Snapshot
 from controller.nodes import protocol
 from controller.nodes.remote import RemoteNodes
+from controller.slurm.adapter import CALLS, OUTCOMES, measured
 from controller.slurm.command import CommandTransport
-from controller.slurm.factory import CALLS, OUTCOMES, measured
 
 from . import scene
 

@@ -14,9 +14,9 @@ import pytest
 
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import JobId
+from controller.slurm.adapter import open_cluster
 from controller.slurm.command import CommandTransport
 from controller.slurm.commands import clean_environment, run
-from controller.slurm.factory import open_cluster
 from controller.slurm.gres import BoundRequest
 from controller.slurm.records import Original
 from tests.unit.slurm import recordings

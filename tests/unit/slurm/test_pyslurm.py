@@ -17,8 +17,7 @@ import pytest
 from controller.errors import ClusterRefused, ClusterUnavailable, SettingsError, UnknownJob
 from controller.model import GpuId, JobId
 from controller.slurm import pyslurm_worker
-from controller.slurm.adapter import SlurmCluster
-from controller.slurm.factory import open_cluster
+from controller.slurm.adapter import SlurmCluster, open_cluster
 from controller.slurm.gres import BoundRequest
 from controller.slurm.pyslurm import PyslurmTransport, _Worker
 from tests.unit.slurm.factories import REQUEST
