@@ -16,14 +16,7 @@ from pydantic_core import PydanticSerializationError
 
 from controller import __version__
 from controller.api.access import ENVIRONMENT, OPEN, Access, WrongToken
-from controller.api.live import (
-    LiveState,
-    Published,
-    jobs_on_gpus,
-    live_job,
-    step_seconds,
-    uses,
-)
+from controller.api.live import LiveState, Published
 from controller.api.messages import (
     DecisionMessage,
     EventMessage,
@@ -40,7 +33,7 @@ from controller.api.metrics import CONTENT_TYPE, Metrics
 from controller.errors import JournalError
 from controller.journal import Event, JobFilter, JobRow, JournalReader
 from controller.journal.reader import MAX_JOBS, MAX_SLICES
-from controller.model import ON_GPU, UNPROFILED, JobId
+from controller.model import UNPROFILED, JobId
 
 MAX_NAMES = 1000
 """Longest list in a query."""
@@ -157,11 +150,11 @@ class Answers:
         return _plain(200, "ok")
 
     def _gpus(self) -> Answer:
-        published, gpus = self._live.latest, self._live.gpus()
-        if published is None or gpus is None:
+        published = self._live.latest
+        if published is None:
             return _starting()
         now = {"age_seconds": round(published.age_seconds, 3), "problems": self._problems(published)}
-        return _json(gpus.model_copy(update=now))
+        return _json(published.message.model_copy(update=now))
 
     def _status(self, sees_jobs: bool) -> Answer:
         published = self._live.latest
@@ -189,7 +182,7 @@ class Answers:
                 nodes=len(snapshot.nodes),
                 nodes_available=sum(node.available for node in snapshot.nodes.values()),
                 gpus=sum(len(node.gpus) for node in snapshot.nodes.values()),
-                gpus_by_use=dict(uses(snapshot)),
+                gpus_by_use=published.message.uses(),
                 jobs_by_phase=dict(Counter(job.phase.value for job in snapshot.jobs.values())),
                 events=[EventMessage.model_validate(event) for event in events],
             )
@@ -227,7 +220,7 @@ class Answers:
         now = clock.time()
         published = self._live.latest
         rows = self._journal.jobs(JobFilter(job_ids=(job_id,)), now=now)
-        live = published.snapshot.jobs.get(job_id) if published else None
+        live = published.jobs.get(job_id) if published else None
         if not rows and live is None:
             return _error(
                 404, f"the controller knows no job {job_id}: is it a Gandiva job (sbatch --gandiva)?"
@@ -236,8 +229,8 @@ class Answers:
             ExplainMessage(
                 time=now,
                 job=_job(rows[0], published) if rows else None,
-                live=live_job(live, published) if live and published else None,
-                rivals=_rivals(job_id, published) if published else [],
+                live=live,
+                rivals=_rivals(live, published) if live and published else [],
                 decisions=[DecisionMessage.model_validate(d) for d in self._journal.decisions(job_id)],
                 slices=[SliceMessage.model_validate(s) for s in self._journal.slices(job_id)],
                 events=[EventMessage.model_validate(e) for e in self._journal.events(job_id)],
@@ -245,28 +238,28 @@ class Answers:
         )
 
 
-def _rivals(job_id: JobId, published: Published) -> list[LiveJobMessage]:
-    snapshot = published.snapshot
-    job = snapshot.jobs.get(job_id)
-    if job is None or job.phase in ON_GPU:
+def _rivals(job: LiveJobMessage, published: Published) -> list[LiveJobMessage]:
+    """Jobs that are on the GPUs of a job that waits for them."""
+    if job.running_on:
         return []
-    running, _ = jobs_on_gpus(snapshot)
-    others = {other for gpu in job.placement.allocation for other in running.get(gpu, [])}
-    return [live_job(snapshot.jobs[JobId(other)], published) for other in sorted(others)]
+    gpus = [(f"{node.name}:{gpu.ordinal}", gpu) for node in published.message.nodes for gpu in node.gpus]
+    others = {other for name, gpu in gpus if name in job.binding for other in gpu.running}
+    return [published.jobs[other] for other in sorted(others)]
 
 
 def _job(row: JobRow, published: Published | None) -> JobMessage:
     """What the journal has, and from the last turn what is newer there."""
-    live = published.snapshot.jobs.get(row.record.id) if published and row.record.end_time is None else None
+    record = row.record
+    live = published.jobs.get(record.id) if published and record.end_time is None else None
     if published is None or live is None:
         return JobMessage.of_row(row)
-    record, profile = row.record, published.snapshot.profiles.get(live.id, UNPROFILED)
+    profile = published.snapshot.profiles.get(record.id, UNPROFILED)
     return JobMessage.of_row(
         row,
-        phase=live.phase.value,
-        reason=published.turn.reasons.get(live.id, row.reason),
-        shares_with=sorted(live.placement.shares_with),
-        step_seconds=step_seconds(live, published) or record.step_seconds,
+        phase=live.phase,
+        reason=live.reason or row.reason,
+        shares_with=live.shares_with,
+        step_seconds=live.step_seconds or record.step_seconds,
         peak_memory_bytes=profile.peak_memory_bytes or record.peak_memory_bytes,
         failed_suspends=live.failed_suspends,
     )

@@ -7,6 +7,7 @@ ever added; clients ignore those they do not know.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -129,6 +130,16 @@ class GpusMessage(Message):
     """What is wrong now, one sentence each."""
     nodes: list[NodeMessage] = []
     jobs: list[LiveJobMessage] = []
+
+    def uses(self) -> Counter[str]:
+        """How many GPUs are `running`, `ordinary` (an ordinary job is on them), `idle` or `unavailable`."""
+        found: Counter[str] = Counter()
+        for node in self.nodes:
+            for gpu in node.gpus:
+                unused = "idle" if node.available and gpu.healthy else "unavailable"
+                used = "running" if gpu.running else "ordinary"
+                found[used if gpu.running or gpu.ordinary_job is not None else unused] += 1
+        return found
 
 
 class JobMessage(_Job):

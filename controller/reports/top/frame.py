@@ -22,7 +22,7 @@ from controller.reports.text import clean
 from controller.reports.top import KEYS
 from controller.reports.top.detail import Detail
 from controller.reports.top.detail import lines as detail_lines
-from controller.reports.top.gpus import Context, gpus_grid, nodes_grid, use_of
+from controller.reports.top.gpus import Context, gpus_grid, nodes_grid
 from controller.reports.top.grid import Grid, Line, draw, one_line
 from controller.reports.top.jobs import jobs_grid
 from controller.reports.top.view import DIM, UNICODE, WARNING, Glyphs, Order, job_colors, matches, ordered
@@ -221,9 +221,7 @@ def _texts(lines: Iterable[str], style: str = "") -> Grid[Text]:
 
 
 def _summary(answer: GpusMessage) -> Text:
-    uses: Counter[str] = Counter()
-    for node in answer.nodes:
-        uses.update(use_of(gpu, node) for gpu in node.gpus)
+    uses = answer.uses()
     phases = Counter(job.phase for job in answer.jobs)
     on = phases["running"] + phases["starting"]
     waiting = phases["suspended"] + phases["yielded"]

@@ -46,15 +46,6 @@ class _Row:
         return clean(f"{self.node.name}:{ranges(gpu.ordinal for gpu in self.node.gpus)}")
 
 
-def use_of(gpu: GpuMessage, node: NodeMessage) -> str:
-    """`running`, `ordinary`, `idle` or `unavailable`."""
-    if gpu.running:
-        return "running"
-    if gpu.ordinary_job is not None:
-        return "ordinary"
-    return "idle" if node.available and gpu.healthy else "unavailable"
-
-
 def gpus_grid(nodes: Sequence[NodeMessage], context: Context, columns: int = 80) -> Grid[_Row]:
     """A line per GPU; a node that is not available and has nothing on it is one line."""
     history = HISTORY if context.history and columns >= HISTORY_COLUMNS else 0
