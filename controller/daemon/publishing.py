@@ -51,8 +51,9 @@ class Publisher:
     def turned(self, turn: Turn) -> None:
         """A turn was completed."""
         self._turns += 1
-        # The loop goes on changing these two.
-        self._turn = replace(turn, reasons=dict(turn.reasons), samples=dict(turn.samples))
+        # The loop goes on changing these.
+        reasons, samples = dict(turn.reasons), dict(turn.samples)
+        self._turn = replace(turn, snapshot=turn.snapshot.kept(), reasons=reasons, samples=samples)
         self._completed = time.monotonic()
         self._meter.turned(turn)
         self._show()

@@ -75,7 +75,7 @@ class JobRecords:
 
     def _record(self, job: SlurmJob, request: Request, observer: Observer, now: float) -> JobRecord:
         memory, measured = self._memory.of(job.id), observer.measured
-        profile, utilization = measured.profiles.now.get(job.id), measured.utilization.of(job.id)
+        profile, utilization = measured.profiles.get(job.id), measured.utilization.of(job.id)
         ended = job.state is JobState.ENDED
         return JobRecord(
             id=job.id,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from typing import Any
 
 from controller.model.cluster import Gpu, GpuId, JobId, Node
@@ -46,7 +46,10 @@ class Share:
 
 @value(kw_only=True)
 class Snapshot:
-    """All that is known at one instant: a policy's deterministic input, which can be saved and replayed."""
+    """All that is known at one instant: a policy's deterministic input, which can be saved and replayed.
+
+    The mappings of the loop's own snapshots are views of what is known now: they hold until the next turn.
+    """
 
     time: float
     nodes: Mapping[str, Node]
@@ -62,6 +65,17 @@ class Snapshot:
     solutions: Mapping[str, Solution] = field(default_factory=empty)
     """The last one of every problem that plans stated since the controller started, by name."""
     changed: Changes = ALL_CHANGED
+
+    def kept(self) -> Snapshot:
+        """One that stays as it is, whatever the loop learns later."""
+        return replace(
+            self,
+            nodes=dict(self.nodes),
+            jobs=dict(self.jobs),
+            usage=dict(self.usage),
+            profiles=dict(self.profiles),
+            solutions=dict(self.solutions),
+        )
 
     def usage_of(self, job_id: JobId) -> Usage:
         """What the job has had."""

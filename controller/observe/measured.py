@@ -23,7 +23,6 @@ from controller.nodes.port import NodeSample
 from controller.nodes.protocol import RankSample
 from controller.observe.node_cache import Sample
 from controller.observe.rates import Rates
-from controller.observe.versions import Versions
 
 EVERY_SECONDS = 5
 """So often a node is looked at where only figures grow."""
@@ -109,7 +108,7 @@ class Measured:
 
     def __init__(self) -> None:
         self.utilization, self.rates = Utilization(), Rates()
-        self.profiles: Versions[JobId, Profile] = Versions()
+        self.profiles: dict[JobId, Profile] = {}
         self.models: Mapping[str, Profile] = {}
         """What was measured of the jobs of each model."""
         self.version = 0
@@ -126,7 +125,7 @@ class Measured:
 
     def forget(self, job_id: JobId) -> None:
         """The job is over."""
-        self.profiles.pop(job_id)
+        self.profiles.pop(job_id, None)
         self._paces.pop(job_id, None)
         self._watched_at.pop(job_id, None)
         self.utilization.forget(job_id)
@@ -163,7 +162,7 @@ class Measured:
             if self._pace(job, usage, ranks, scene):
                 steps.add(job_id)
         for job_id in profiles:
-            self._learn(scene.jobs[job_id].request.model, self.profiles.now[job_id])
+            self._learn(scene.jobs[job_id].request.model, self.profiles[job_id])
         return profiles, steps
 
     def _due(self, answered: Set[str], now: float) -> list[str]:
@@ -180,10 +179,10 @@ class Measured:
         return due
 
     def _peak(self, job_id: JobId, peak_bytes: int) -> bool:
-        known = self.profiles.now.get(job_id, UNPROFILED)
+        known = self.profiles.get(job_id, UNPROFILED)
         if peak_bytes <= known.peak_memory_bytes:
             return False
-        self.profiles.put(job_id, replace(known, peak_memory_bytes=peak_bytes))
+        self.profiles[job_id] = replace(known, peak_memory_bytes=peak_bytes)
         return True
 
     def _watch(self, job: Job, usage: Usage, scene: Scene) -> float | None:
@@ -194,10 +193,10 @@ class Measured:
             fractions = _fractions(job, scene)
             if before is not None and usage.since is not None and usage.since <= before and fractions:
                 return self.utilization.see(job.id, fractions, scene.now - before)
-        return self.profiles.now.get(job.id, UNPROFILED).utilization_fraction
+        return self.profiles.get(job.id, UNPROFILED).utilization_fraction
 
     def _profile(self, job_id: JobId, ranks: list[RankSample], utilization_fraction: float | None) -> bool:
-        known = self.profiles.now.get(job_id, UNPROFILED)
+        known = self.profiles.get(job_id, UNPROFILED)
         state_bytes = max((rank.state_bytes for rank in ranks), default=known.state_bytes)
         largest_bytes = max((rank.largest_tensor_bytes for rank in ranks), default=known.largest_tensor_bytes)
         figures = (state_bytes, largest_bytes, utilization_fraction)
@@ -209,7 +208,7 @@ class Measured:
             largest_tensor_bytes=largest_bytes,
             utilization_fraction=utilization_fraction,
         )
-        self.profiles.put(job_id, profile)
+        self.profiles[job_id] = profile
         return True
 
     def _pace(self, job: Job, usage: Usage, ranks: list[RankSample], scene: Scene) -> bool:

@@ -7,10 +7,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from heapq import heappop, heappush
+from types import MappingProxyType
 
 from controller.model import (
     ALL_CHANGED,
-    UNUSED,
     Changes,
     GpuId,
     GpuSet,
@@ -31,7 +31,6 @@ from controller.observe.node_cache import Differences, NodeCache, Sample
 from controller.observe.nodes import make_node, offer, trespassers
 from controller.observe.requests import RequestReader
 from controller.observe.slurm_cache import Identities, SlurmCache
-from controller.observe.versions import Versions
 from controller.slurm.port import ClusterView, JobState
 
 
@@ -53,11 +52,15 @@ class Observer:
         self.trespassers: dict[str, Mapping[int, JobId]] = {}
         """Jobs that have memory where they should have none, by node and index of the GPU."""
         self._memory, self._requests = memory, requests
-        self._made_nodes: Versions[str, Node] = Versions()
-        self._jobs: Versions[JobId, Job] = Versions()
-        self._usage: Versions[JobId, Usage] = Versions()
-        self._solutions: Versions[str, Solution] = Versions()
-        self._gone: dict[JobId, Usage] = {}
+        self._made_nodes: dict[str, Node] = {}
+        self._jobs: dict[JobId, Job] = {}
+        self._usage: dict[JobId, Usage] = {}
+        self._solutions: dict[str, Solution] = {}
+        self.jobs: Mapping[JobId, Job] = MappingProxyType(self._jobs)
+        """As they are now: between `take` and `snapshot` without whom they share GPUs with."""
+        self.made_nodes: Mapping[str, Node] = MappingProxyType(self._made_nodes)
+        """As they are now."""
+        self._gone: set[JobId] = set()
         self._flights: Mapping[JobId, InFlight] = {}
         self._timers: list[tuple[float, JobId]] = []
         """When jobs change by themselves; an entry that `_changes_at` does not confirm is void."""
@@ -70,16 +73,6 @@ class Observer:
         self._differing = Differences(set(), set(), set(), set())
         self._changed: set[JobId] = set()
         self._changed_nodes: set[str] = set()
-
-    @property
-    def jobs(self) -> Mapping[JobId, Job]:
-        """As they are now: between `take` and `snapshot` without whom they share GPUs with."""
-        return self._jobs.now
-
-    @property
-    def made_nodes(self) -> Mapping[str, Node]:
-        """As they are now."""
-        return self._made_nodes.now
 
     def expect(self, job_ids: Set[JobId]) -> None:
         """A plan names these: they count as changed in the next snapshot, whatever became of it."""
@@ -120,25 +113,27 @@ class Observer:
             nodes |= self.slurm.nodes.keys()
         self._now, self._flights = now, in_flight
         self._answered, self._differing = samples.keys(), differing
-        self.looked_at, self._changed, self._gone = set(), set(), {}
+        for job_id in self._gone - self._jobs.keys():
+            del self._usage[job_id]
+        self.looked_at, self._changed, self._gone = set(), set(), set()
         self._look(jobs | self._memory.take_changed())
         self._changed |= self._named & self.jobs.keys()
         self._named = frozenset()
         self._changed_nodes = {name for name in nodes if self._look_at_node(name)}
 
     def snapshot(self, solved: Mapping[str, Solution] = empty()) -> Snapshot:
-        """The snapshot at the time of the last `take`, with what memory has learned since.
+        """The snapshot at the time of the last `take`, with what memory has learned since. It holds until the
+        next one: see `Snapshot.kept`.
 
         Args:
             solved: solutions since the snapshot before, by the names of their problems.
         """
-        for name, solution in solved.items():
-            self._solutions.put(name, solution)
+        self._solutions.update(solved)
         self._look(self._memory.take_changed())
         for job_id, others in self._sharing.follow(self._changed, self.jobs).items():
-            self._jobs.put(job_id, _sharing(self.jobs[job_id], others))
+            self._jobs[job_id] = _sharing(self.jobs[job_id], others)
             self._changed.add(job_id)
-        scene = Scene(self.jobs, self._usage.now, self.made_nodes, self.nodes.samples, self._now)
+        scene = Scene(self.jobs, self._usage, self.made_nodes, self.nodes.samples, self._now)
         looked_at = self._changed | self._differing.jobs
         nodes = self._differing.gpus | self._differing.grown
         profiles, steps = self.measured.follow(looked_at, nodes, self._answered, scene)
@@ -149,13 +144,13 @@ class Observer:
             changes, self._everything = ALL_CHANGED, False
         return Snapshot(
             time=self._now,
-            nodes=self._made_nodes.show(),
-            jobs=self._jobs.show(),
-            usage={**self._usage.show(), **self._gone} if self._gone else self._usage.show(),
-            profiles=self.measured.profiles.show(),
+            nodes=self.made_nodes,
+            jobs=self.jobs,
+            usage=MappingProxyType(self._usage),
+            profiles=MappingProxyType(self.measured.profiles),
             rates=self.measured.rates.table,
             models=self.measured.models,
-            solutions=self._solutions.show(),
+            solutions=MappingProxyType(self._solutions),
             changed=changes,
         )
 
@@ -170,8 +165,8 @@ class Observer:
                 self._changes_at.pop(job_id, None)
                 if before is not None:
                     self._changed.add(job_id)
-                    self._gone[job_id] = self._usage.pop(job_id) or UNUSED
-                    self._jobs.pop(job_id)
+                    self._gone.add(job_id)
+                    del self._jobs[job_id]
                 if job_id not in self.slurm.jobs:
                     self.measured.forget(job_id)
                     self._requests.forget(job_id)
@@ -182,10 +177,10 @@ class Observer:
                 # With whom it shares them is noted apart.
                 job = _sharing(job, before.placement.shares_with)
             if before != job:
-                self._jobs.put(job_id, job)
+                self._jobs[job_id] = job
                 self._changed.add(job_id)
-            if self._usage.now.get(job_id) != memory.usage:
-                self._usage.put(job_id, memory.usage)
+            if self._usage.get(job_id) != memory.usage:
+                self._usage[job_id] = memory.usage
                 self._changed.add(job_id)
 
     def _make(self, job_id: JobId) -> Job | None:
@@ -237,7 +232,7 @@ class Observer:
         """Make it anew; whether it offers other GPUs than before."""
         seen, before = self.slurm.nodes.get(name), self.made_nodes.get(name)
         if seen is None:
-            self._made_nodes.pop(name)
+            self._made_nodes.pop(name, None)
             self.trespassers.pop(name, None)
             return before is not None
         sample = self.nodes.samples.get(name)
@@ -247,7 +242,7 @@ class Observer:
             if any(not gpu.healthy for gpu in node.gpus) and (found := trespassers(sample, self.slurm.jobs)):
                 self.trespassers[name] = found
         if node != before:
-            self._made_nodes.put(name, node)
+            self._made_nodes[name] = node
         return offer(node) != offer(before)
 
 

@@ -8,6 +8,7 @@ import json
 import random
 import shutil
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 from controller.errors import GandivaError, JournalError, SettingsError
@@ -120,7 +121,11 @@ def _decisions() -> tuple[str, ...]:
     for name in ("gandiva", "tiresias-las", "tiresias-gittins", "fifo", "srtf"):
         settings = parse_settings(f'[policy]\nname = "{name}"\n')
         turns: list[Turn] = []
-        Simulation(Path("t"), trace(12), parse_cluster("v100:8", 4), settings, on_turn=turns.append).run()
+
+        def keep(turn: Turn, turns: list[Turn] = turns) -> None:
+            turns.append(replace(turn, snapshot=turn.snapshot.kept()))
+
+        Simulation(Path("t"), trace(12), parse_cluster("v100:8", 4), settings, on_turn=keep).run()
         turn = turns[len(turns) // 2]
         decision = RecordedDecision(settings.policy, turn.snapshot, turn.memory, turn.plan)
         made.append(dump_decision(decision).decode())

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from controller.api.live import LiveState
+from controller.api.metrics import Metrics
+from controller.daemon.publishing import Publisher
 from controller.journal import JournalReader
 from controller.loop.loop import Turn
 from controller.loop.pacing import PaceSettings
@@ -108,3 +112,25 @@ def test_full_answers_deltas_and_plans_made_anew_lead_to_the_same_events(tmp_pat
     run(lambda: scenario("deltas-anew", True, 0.0))
     assert len(events[0]) == 10 and any(slices for _, slices, _ in events[0].values())
     assert events[0] == events[1] == events[2] == events[3]
+
+
+def test_what_is_published_stays_as_it_was(tmp_path: Path) -> None:
+    """The loop's snapshots follow what it learns; clients read theirs in threads of their own."""
+    live = LiveState()
+    publisher = Publisher(live, Metrics(live))
+
+    async def scenario() -> None:
+        world = World(tmp_path)
+        first = world.submit()
+        controller = world.start()
+        await asyncio.sleep(SLICE_SECONDS)
+        publisher.turned(replace(world.turns[-1], snapshot=controller.observer.snapshot()))
+        published = live.latest
+        assert published is not None
+        world.submit()
+        await asyncio.sleep(SLICE_SECONDS)
+        assert len(controller.observer.jobs) == 2
+        assert set(published.snapshot.jobs) == set(published.snapshot.usage) == {first}
+        await world.stop()
+
+    run(scenario)

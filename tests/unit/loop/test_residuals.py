@@ -132,7 +132,7 @@ def test_a_job_keeps_its_gpu_where_what_it_leaves_would_keep_another_out(
         await asyncio.sleep(SLICE_SECONDS / 2)
         assert world.running() == {int(large)}
         profiles = controller.observer.measured.profiles
-        profiles.put(large, replace(profiles.now[large], peak_memory_bytes=80 * GIB - GIB // 2))
+        profiles[large] = replace(profiles[large], peak_memory_bytes=80 * GIB - GIB // 2)
         await asyncio.sleep(2.5 * SLICE_SECONDS)
         assert world.running() == {int(small)}
         assert f"job {small} (user alice): could not be taken off n1:0" in caplog.text

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from pathlib import Path
 
 from controller.journal import Journal
@@ -115,7 +116,7 @@ class World:
             solver=self.solver,
             policy=self.policy,
             pace=self.pace,
-            publish=self.turns.append,
+            publish=lambda turn: self.turns.append(replace(turn, snapshot=turn.snapshot.kept())),
         )
         self._stop = asyncio.Event()
         self._task = asyncio.create_task(self.controller.run(self._stop))

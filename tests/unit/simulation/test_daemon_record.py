@@ -23,7 +23,11 @@ def test_a_decision_is_recorded_once_when_asked(tmp_path: Path, capsys: pytest.C
     settings = parse_settings('[policy]\nname = "tiresias-las"\n')
     recording = DecisionFile(tmp_path)
     turns: list[Turn] = []
-    Simulation(Path("t"), trace(20), parse_cluster("v100:16", 4), settings, on_turn=turns.append).run()
+
+    def keep(turn: Turn) -> None:
+        turns.append(replace(turn, snapshot=turn.snapshot.kept()))
+
+    Simulation(Path("t"), trace(20), parse_cluster("v100:16", 4), settings, on_turn=keep).run()
 
     for number, turn in enumerate(turns):
         if number == len(turns) // 2:
