@@ -9,11 +9,14 @@ method is idempotent: after `NodeUnreachable` it may be repeated.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypedDict
 
 from controller.errors import NodeError
 from controller.model import JobId, value
 from controller.nodes.protocol import GpuSample, Living, NodeJob, Offload, Pause
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @value
@@ -45,6 +48,21 @@ class NodeSample:
         return found
 
 
+class _Shared(TypedDict, total=False):
+    beside: frozenset[JobId]
+    """Jobs that may have memory on the same GPUs at the same time; left out: none."""
+
+
+class Place(_Shared):
+    """Where a job is put on a node, and in what time."""
+
+    gpus: Sequence[int]
+    """Physical indices of the GPUs that it may use now: a part of the binding."""
+    binding: Sequence[int]
+    """Those that Slurm has allocated to it."""
+    deadline_seconds: float
+
+
 class NodePort(Protocol):
     """What the controller needs of the node agents."""
 
@@ -55,20 +73,9 @@ class NodePort(Protocol):
         """Nodes, in parallel; a node that fails does not delay the others beyond the deadline. An adapter
         that knows which nodes are as they were in its answer before may leave those out."""
 
-    async def prepare(
-        self,
-        node: str,
-        job_id: JobId,
-        *,
-        uid: int,
-        gpus: Sequence[int],
-        binding: Sequence[int],
-        beside: frozenset[JobId] = frozenset(),
-        deadline_seconds: float,
-    ) -> None:
-        """Make the control block before the job is released; `gpus` of its `binding` (physical indices)
-        are the ones it may use now, at the same time as the jobs in `beside`. Error `gpu_busy`: a job that
-        is not in `beside` has memory on one of them, or the job lives there already."""
+    async def prepare(self, node: str, job_id: JobId, *, uid: int, **place: Unpack[Place]) -> None:
+        """Make the control block before the job is released. Error `gpu_busy`: a job that is not in `beside`
+        has memory on one of `gpus`, or the job lives there already."""
 
     async def pause(
         self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
@@ -98,19 +105,9 @@ class NodePort(Protocol):
         """Stop all processes of a job whose memory is off its GPUs (those that Slurm has not frozen yet),
         and check once more. Only then it counts as off its GPUs."""
 
-    async def resume(
-        self,
-        node: str,
-        job_id: JobId,
-        *,
-        gpus: Sequence[int],
-        binding: Sequence[int],
-        beside: frozenset[JobId] = frozenset(),
-        deadline_seconds: float,
-    ) -> None:
-        """Put the state back onto `gpus`, at the same time as the jobs in `beside`, and let the job go on.
-        Also undoes a pause. Error `gpu_busy`: a job that is not in `beside` has memory there, or less is free
-        than the job held before it left."""
+    async def resume(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
+        """Put the state back onto `gpus` and let the job go on. Also undoes a pause. Error `gpu_busy`: a job
+        that is not in `beside` has memory there, or less is free than the job held before it left."""
 
     async def forget(self, node: str, job_id: JobId) -> None:
         """The job is over: remove its control block."""

@@ -8,7 +8,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
 
@@ -17,8 +17,11 @@ from controller.model import JobId
 from controller.model.measures import Measures
 from controller.nodes import protocol
 from controller.nodes.connection import Connection, Patience, Transport
-from controller.nodes.port import NodeSample
+from controller.nodes.port import NodeSample, Place
 from controller.nodes.protocol import Living, Offload, Pause, Result
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 log = logging.getLogger(__name__)
 
@@ -84,19 +87,9 @@ class RemoteNodes:
         nodes = list(self._connections)
         return dict(zip(nodes, await asyncio.gather(*(one(node) for node in nodes)), strict=True))
 
-    async def prepare(
-        self,
-        node: str,
-        job_id: JobId,
-        *,
-        uid: int,
-        gpus: Sequence[int],
-        binding: Sequence[int],
-        beside: frozenset[JobId] = frozenset(),
-        deadline_seconds: float,
-    ) -> None:
-        place = {"gpus": list(gpus), "binding": list(binding), "beside": sorted(beside)}
-        await self._ask(node, "prepare", deadline_seconds, dict, job_id=job_id, uid=uid, **place)
+    async def prepare(self, node: str, job_id: JobId, *, uid: int, **place: Unpack[Place]) -> None:
+        where = _where(place)
+        await self._ask(node, "prepare", place["deadline_seconds"], dict, job_id=job_id, uid=uid, **where)
 
     async def pause(
         self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
@@ -134,19 +127,10 @@ class RemoteNodes:
     async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
         await self._ask(node, "stop", deadline_seconds, dict, job_id=job_id, wait_seconds=deadline_seconds)
 
-    async def resume(
-        self,
-        node: str,
-        job_id: JobId,
-        *,
-        gpus: Sequence[int],
-        binding: Sequence[int],
-        beside: frozenset[JobId] = frozenset(),
-        deadline_seconds: float,
-    ) -> None:
-        place = {"gpus": list(gpus), "binding": list(binding), "beside": sorted(beside)}
-        args = {"job_id": job_id, "deadline_seconds": deadline_seconds, **place}
-        await self._ask(node, "resume", deadline_seconds, dict, **args)
+    async def resume(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
+        seconds = place["deadline_seconds"]
+        args = {"job_id": job_id, "deadline_seconds": seconds, **_where(place)}
+        await self._ask(node, "resume", seconds, dict, **args)
 
     async def forget(self, node: str, job_id: JobId) -> None:
         await self._ask(node, "forget", FORGET_SECONDS, dict, job_id=job_id)
@@ -236,3 +220,8 @@ class RemoteNodes:
                 what = f"{verb} of job {job_id}" if job_id is not None else verb
                 text = "node %s: %s: %s after %.1f ms"
                 log.debug(text, node, what, outcome, seconds * 1000, extra={"job": job_id, "node": node})
+
+
+def _where(place: Place) -> dict[str, Sequence[int]]:
+    beside = sorted(place.get("beside", ()))
+    return {"gpus": list(place["gpus"]), "binding": list(place["binding"]), "beside": beside}

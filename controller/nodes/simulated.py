@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 from controller.errors import NodeError, NodeUnreachable
 from controller.model import GpuId, JobId, by_node, value
-from controller.nodes.port import NodeSample
+from controller.nodes.port import NodeSample, Place
 from controller.nodes.protocol import (
     GpuProcess,
     GpuSample,
@@ -29,6 +30,9 @@ from controller.nodes.protocol import (
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster
 from controller.slurm.simulated_job import SimulatedJob
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 _MEMORY_BYTES = 80 * 2**30
 _JOB_MEMORY_BYTES = 2**30
@@ -110,17 +114,8 @@ class SimulatedNodes:
         self._touched, self._silent = {}, silent
         return {name: self._sample(name, now) for name in (names if self.deltas else self.cluster.nodes)}
 
-    async def prepare(
-        self,
-        node: str,
-        job_id: JobId,
-        *,
-        uid: int,
-        gpus: Sequence[int],
-        binding: Sequence[int],
-        deadline_seconds: float,
-        beside: frozenset[JobId] = frozenset(),
-    ) -> None:
+    async def prepare(self, node: str, job_id: JobId, *, uid: int, **place: Unpack[Place]) -> None:
+        gpus, beside = place["gpus"], place.get("beside", frozenset())
         self._reach(node)
         self._refuse_busy(node, job_id, gpus, beside)
         self._blocks[node][job_id] = Block(tuple(gpus), beside=beside)
@@ -195,16 +190,8 @@ class SimulatedNodes:
         self._touch(node)
         self._answer(node)
 
-    async def resume(
-        self,
-        node: str,
-        job_id: JobId,
-        *,
-        gpus: Sequence[int],
-        binding: Sequence[int],
-        deadline_seconds: float,
-        beside: frozenset[JobId] = frozenset(),
-    ) -> None:
+    async def resume(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
+        gpus, beside = place["gpus"], place.get("beside", frozenset())
         block = self._block(node, job_id)
         job = self.cluster.jobs.get(job_id)
         if job is not None and job.state is JobState.SUSPENDED:
