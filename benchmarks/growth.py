@@ -28,12 +28,11 @@ from rich.console import Console
 from rich.table import Table
 
 from controller.journal import Journal
-from controller.loop.clock import LoopClock
 from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
 from controller.settings.loading import parse_settings
-from controller.simulation.virtual_time import run_virtual
+from controller.simulation.virtual_time import VirtualClock, run_virtual
 from controller.slurm.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, make_nodes, request_text
 from controller.solver import ImmediateSolver
 
@@ -126,7 +125,7 @@ class Run:
                 cluster,
                 nodes,
                 journal,
-                LoopClock(),
+                VirtualClock(),
                 solver=ImmediateSolver(),
                 # Ends of operations that come within a second are looked at together: the live loop rests
                 # between its turns, which take no time here.

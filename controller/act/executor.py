@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from controller.act.actions import Action, Cancel, Place, Requeue, Resume, Suspend, Withdraw
@@ -43,16 +42,6 @@ _OPERATIONS: Mapping[type[Any], Callable[[Operation, Any], Coroutine[Any, Any, N
 }
 
 
-@dataclass(slots=True)
-class _Task:
-    """An operation under way."""
-
-    action: Action
-    operation: Operation
-    flight: InFlight
-    task: asyncio.Task[None] | None = None
-
-
 class Executor:
     """Runs operations concurrently, at most one per job."""
 
@@ -60,7 +49,7 @@ class Executor:
         """`on_change`: called when an operation has ended that has done anything."""
         self.site = site
         self._on_change = on_change
-        self._tasks: dict[JobId, _Task] = {}
+        self._operations: dict[JobId, Operation] = {}
         self._ended: dict[JobId, InFlight] = {}
         """Those whose transition ended since the last observation began."""
 
@@ -71,7 +60,7 @@ class Executor:
     def in_flight(self) -> Mapping[JobId, InFlight]:
         """Jobs in transition, and those whose transition ended since `mark`: what was seen of them may be out
         of date."""
-        return {**self._ended, **{job_id: task.flight for job_id, task in self._tasks.items()}}
+        return {**self._ended, **{job_id: operation.flight for job_id, operation in self._operations.items()}}
 
     def sync(self, snapshot: Snapshot) -> None:
         """Take over who holds which GPU."""
@@ -85,7 +74,7 @@ class Executor:
         """Start the actions; returns at once."""
         for action in actions:
             job_id = action.job_id
-            if job_id in self._tasks:
+            if job_id in self._operations:
                 continue
             job = snapshot.jobs[job_id]
             flight = _flight(action, job)
@@ -93,12 +82,12 @@ class Executor:
             number = self.site.recorder.operation_begins(action, gpus, self.site.clock.now())
             if flight.leaves:
                 self.site.ledger.leaving(job_id)
-            task = self._tasks[job_id] = _Task(action, Operation(self.site, job, number), flight)
-            task.task = asyncio.create_task(self._run(task), name=f"job-{job_id}")
+            operation = self._operations[job_id] = Operation(self.site, job, number, flight)
+            operation.task = asyncio.create_task(self._run(operation, action), name=f"job-{job_id}")
 
     async def drain(self, deadline_seconds: float) -> bool:
         """Wait for what is under way. False: something was still going on at the deadline."""
-        tasks = [task.task for task in self._tasks.values() if task.task is not None]
+        tasks = [each.task for each in self._operations.values() if each.task is not None]
         if not tasks:
             return True
         _, pending = await asyncio.wait(tasks, timeout=deadline_seconds)
@@ -106,44 +95,44 @@ class Executor:
 
     def abandon(self, job_id: JobId) -> None:
         """The job is gone, and its id is another job's now: do nothing more under this id."""
-        task = self._tasks.get(job_id)
-        if task is not None and task.task is not None:
-            task.operation.abandoned = True
-            task.task.cancel()
+        operation = self._operations.get(job_id)
+        if operation is not None and operation.task is not None:
+            operation.abandoned = True
+            operation.task.cancel()
 
     def cancel(self) -> None:
         """Drop what is under way, as a crash would; the next controller picks it up."""
-        for task in self._tasks.values():
-            if task.task is not None:
-                task.task.cancel()
+        for operation in self._operations.values():
+            if operation.task is not None:
+                operation.task.cancel()
 
-    async def _run(self, task: _Task) -> None:
+    async def _run(self, operation: Operation, action: Action) -> None:
         outcome, error, site, in_vain = Outcome.DONE, "", self.site, False
-        job_id = task.operation.job.id
+        job_id = operation.job.id
         try:
-            await _OPERATIONS[type(task.action)](task.operation, task.action)
+            await _OPERATIONS[type(action)](operation, action)
         except (UnknownJob, JobEnded):
             outcome = Outcome.JOB_ENDED
         except GandivaError as failure:
             outcome, error, in_vain = Outcome.FAILED, str(failure), isinstance(failure, ClaimFailed)
             if not in_vain:
-                kind = type(task.action).__name__.lower()
+                kind = type(action).__name__.lower()
                 log.warning("job %s: %s failed: %s; see gandiva explain %s", job_id, kind, failure, job_id)
         except asyncio.CancelledError:
-            if not task.operation.abandoned:
+            if not operation.abandoned:
                 raise
             outcome = Outcome.JOB_ENDED
             site.ledger.release(job_id)
         except Exception:
             # A bug must cost one operation, not the controller.
-            log.exception("job %s: internal error in %s; please report it", job_id, task.action)
+            log.exception("job %s: internal error in %s; please report it", job_id, action)
             outcome, error = Outcome.FAILED, "internal error, see the log"
             site.hold(job_id, PLACE_RETRY_SECONDS, "internal-error", error)
         finally:
             site.ledger.stays(job_id)
-            self._tasks.pop(job_id, None)
-            self._ended[job_id] = task.flight
-        site.recorder.operation_ends(task.operation.number, outcome, error, site.clock.now())
+            self._operations.pop(job_id, None)
+            self._ended[job_id] = operation.flight
+        site.recorder.operation_ends(operation.number, outcome, error, site.clock.now())
         if not in_vain:
             self._on_change()
 

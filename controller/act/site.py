@@ -15,6 +15,7 @@ from controller.errors import ClusterError, ClusterUnavailable, GandivaError, Un
 from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, by_node, gpu_type
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
+from controller.observe.jobs import InFlight
 from controller.observe.memory import JobMemories
 from controller.settings.schema import Settings
 from controller.slurm.port import ClusterPort, JobState, SlurmJob
@@ -140,6 +141,8 @@ class Operation:
     site: Site
     job: Job
     number: int
+    flight: InFlight
+    task: asyncio.Task[None] | None = None
     abandoned: bool = False
 
     def step(self, step: Step) -> None:

@@ -66,7 +66,9 @@ class Store:
         self.path = path
         self.lock = threading.RLock()
         self.messages: list[str] = []
+        """What became of the file and is worth telling; it is also logged."""
         self.generation = 0
+        """Grows when a new file takes the place of one that was damaged or removed."""
         self.queue = RowQueue()
         self._writable = False
         self.file = JournalFile(path, self._tell)
@@ -105,7 +107,7 @@ class Store:
                 return self.file.connection.execute(statement, parameters).fetchall()
 
     def commit(self) -> None:
-        """Write what is queued. After a JournalError the rows stay queued."""
+        """Write what is queued. After a JournalError the rows stay queued: call again at the next turn."""
         with self.lock:
             self._writable = False
             try:

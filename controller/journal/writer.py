@@ -41,7 +41,7 @@ PRUNE_INTERVAL_SECONDS = 60.0
 _DAY_SECONDS = 86400.0
 
 
-class Journal:
+class Journal(Store):
     """Implements `JournalPort`: the one writer of a journal's file. Safe to call from several threads.
 
     Every method that touches the disk raises JournalError.
@@ -60,19 +60,18 @@ class Journal:
         `lock`: taken already; given back by `close`. Raises JournalError: another process writes this
         journal, or the file cannot be opened.
         """
-        self.path = path
-        self.retention_days = retention_days
-        self.detail_days = detail_days
         self._leading = lock or _taken(path)
         try:
-            self._store = Store(path)
+            super().__init__(path)
         except BaseException:
             self._leading.release()
             raise
+        self.retention_days = retention_days
+        self.detail_days = detail_days
         self._next_prune = 0.0
         self._last_operation: int | None = None
         self._last_decision: dict[JobId, tuple[str, str, str]] = {}
-        self._decided_in = self._store.generation
+        self._decided_in = self.generation
 
     def __enter__(self) -> Journal:
         return self
@@ -82,49 +81,34 @@ class Journal:
     ) -> None:
         self.close()
 
-    @property
-    def generation(self) -> int:
-        """Grows when a new file takes the place of one that was damaged or removed."""
-        return self._store.generation
-
-    @property
-    def messages(self) -> list[str]:
-        """What became of the file and is worth telling; it is also logged."""
-        return self._store.messages
-
-    def commit(self) -> None:
-        """Write what is queued. After a JournalError the rows stay queued: call again at the next turn."""
-        self._store.commit()
-
     def close(self) -> None:
-        """Write what is queued and let go of the file. What cannot be written is lost; the log says so."""
         try:
-            self._store.close()
+            super().close()
         finally:
             self._leading.release()
 
     # -- state
 
     def load_state(self, key: str) -> Any:
-        rows = self._store.read("SELECT value FROM state WHERE key = ?", key)
-        return parsed(rows[0][0], self._store.path, f"state {key}") if rows else None
+        rows = self.read("SELECT value FROM state WHERE key = ?", key)
+        return parsed(rows[0][0], self.path, f"state {key}") if rows else None
 
     def save_state(self, key: str, value: Any) -> None:
-        self._store.add(sql.STATE, key, json.dumps(value))
+        self.add(sql.STATE, key, json.dumps(value))
 
     def notes(self, policy: str) -> dict[JobId, Note]:
-        rows = self._store.read(
+        rows = self.read(
             "SELECT job_id, note FROM notes LEFT JOIN jobs USING (job_id) WHERE policy = ? AND end IS NULL",
             policy,
         )
-        found = ((JobId(i), parsed(text, self._store.path, f"note on job {i}")) for i, text in rows)
+        found = ((JobId(i), parsed(text, self.path, f"note on job {i}")) for i, text in rows)
         return {job_id: tuple(note) for job_id, note in found if isinstance(note, list)}
 
     def save_note(self, policy: str, job_id: JobId, note: Note) -> None:
         if note is None:
-            self._store.add(sql.NO_NOTE, policy, job_id)
+            self.add(sql.NO_NOTE, policy, job_id)
         else:
-            self._store.add(sql.NOTE, policy, job_id, json.dumps(note))
+            self.add(sql.NOTE, policy, job_id, json.dumps(note))
 
     def last_heartbeat(self) -> float | None:
         value = self.load_state("heartbeat")
@@ -132,23 +116,23 @@ class Journal:
 
     def heartbeat(self, time: float) -> None:
         """Deletes what is old as well, a little at a time."""
-        with self._store.lock:
+        with self.lock:
             self.save_state("heartbeat", time)
             if time >= self._next_prune:
                 self._next_prune = time + PRUNE_INTERVAL_SECONDS
                 for statement in sql.PRUNE_DETAIL:
-                    self._store.add(statement, time - self.detail_days * _DAY_SECONDS, PRUNE_ROWS)
+                    self.add(statement, time - self.detail_days * _DAY_SECONDS, PRUNE_ROWS)
                 for statement in sql.PRUNE_JOBS:
-                    self._store.add(statement, time - self.retention_days * _DAY_SECONDS, PRUNE_ROWS)
+                    self.add(statement, time - self.retention_days * _DAY_SECONDS, PRUNE_ROWS)
 
     # -- operations
 
     def new_operation_id(self) -> int:
-        with self._store.lock:
+        with self.lock:
             if self._last_operation is None:
-                ((last,),) = self._store.read("SELECT coalesce(max(op_id), 0) FROM operations")
+                ((last,),) = self.read("SELECT coalesce(max(op_id), 0) FROM operations")
                 # What cannot be read now may have any number up to some millions.
-                unread = self._store.file.makeshift is Makeshift.MEMORY
+                unread = self.file.makeshift is Makeshift.MEMORY
                 self._last_operation = int(clock.time() * 1000 if unread else last)
             self._last_operation += 1
             return self._last_operation
@@ -157,16 +141,16 @@ class Journal:
         self, op_id: int, job_id: JobId, kind: str, time: float, gpus: GpuSet, reason: str
     ) -> None:
         detail = {"gpus": [str(gpu) for gpu in sorted(gpus)], "reason": stored_text(reason)}
-        self._store.write_through(sql.BEGIN, op_id, job_id, kind, time, json.dumps(detail))
+        self.write_through(sql.BEGIN, op_id, job_id, kind, time, json.dumps(detail))
 
     def step_operation(self, op_id: int, step: str, time: float) -> None:
-        self._store.write_through(sql.STEP, step, time, op_id)
+        self.write_through(sql.STEP, step, time, op_id)
 
     def end_operation(self, op_id: int, outcome: str, time: float, error: str = "") -> None:
-        self._store.add(sql.END, time, outcome, stored_text(error), op_id)
+        self.add(sql.END, time, outcome, stored_text(error), op_id)
 
     def open_operations(self) -> list[OpenOperation]:
-        rows = self._store.read(
+        rows = self.read(
             "SELECT op_id, job_id, kind, begin, step, step_time FROM operations WHERE end IS NULL "
             "ORDER BY begin, op_id"
         )
@@ -176,43 +160,43 @@ class Journal:
 
     def open_slice(self, job_id: JobId, gpus: GpuSet, time: float) -> None:
         names = gpu_names(gpus)
-        with self._store.lock:
+        with self.lock:
             self.close_slice(job_id, time, "went on elsewhere")
-            self._store.add(sql.ENSURE_USAGE, job_id)
-            self._store.add(sql.OPEN_SLICE, job_id, names, len(gpus), time)
-            self._store.add(sql.PLACE, names, time, job_id)
+            self.add(sql.ENSURE_USAGE, job_id)
+            self.add(sql.OPEN_SLICE, job_id, names, len(gpus), time)
+            self.add(sql.PLACE, names, time, job_id)
 
     def close_slice(self, job_id: JobId, time: float, reason: str) -> None:
-        with self._store.lock:
-            self._store.add(sql.COUNT_SLICE, time, time, time, job_id)
-            self._store.add(sql.CLOSE_SLICE, time, stored_text(reason), job_id)
+        with self.lock:
+            self.add(sql.COUNT_SLICE, time, time, time, job_id)
+            self.add(sql.CLOSE_SLICE, time, stored_text(reason), job_id)
 
     def open_places(self) -> dict[JobId, GpuSet]:
         places: dict[JobId, GpuSet] = {}
-        for job_id, gpus in self._store.read("SELECT job_id, gpus FROM slices WHERE end IS NULL"):
+        for job_id, gpus in self.read("SELECT job_id, gpus FROM slices WHERE end IS NULL"):
             try:
                 places[JobId(job_id)] = gpu_set(gpus)
             except (ValueError, AttributeError):
-                log.error("journal %s: job %s: no GPUs: %.80r; left out", self._store.path, job_id, gpus)
+                log.error("journal %s: job %s: no GPUs: %.80r; left out", self.path, job_id, gpus)
         return places
 
     def close_open_slices(self, time: float) -> list[JobId]:
-        with self._store.lock:
-            rows = self._store.read("SELECT job_id FROM slices WHERE end IS NULL ORDER BY job_id")
+        with self.lock:
+            rows = self.read("SELECT job_id FROM slices WHERE end IS NULL ORDER BY job_id")
             jobs = [JobId(job_id) for (job_id,) in rows]
             for job_id in jobs:
                 self.close_slice(job_id, time, "the controller stopped")
-            self._store.flush()
+            self.flush()
             return jobs
 
     def carry_over(self, job_id: JobId, usage: Usage, time: float) -> None:
         ran = usage.since is not None or usage.idle_since is not None
         used = (usage.ran(time), usage.served(time), int(ran))
-        self._store.add(sql.CARRY_OVER, job_id, *used, usage.waited(time), time if ran else None)
+        self.add(sql.CARRY_OVER, job_id, *used, usage.waited(time), time if ran else None)
 
     def totals(self) -> dict[JobId, JobTotals]:
         seen = self.last_heartbeat()
-        rows = self._store.read(
+        rows = self.read(
             "SELECT job_id, run_seconds, gpu_seconds, "
             "waited_seconds + max(0.0, coalesce(? - idle_since, 0.0)), slices, coalesce(moves, 0), "
             "coalesce(suspends, 0), utilization_fraction "
@@ -224,52 +208,52 @@ class Journal:
     # -- jobs, decisions and events
 
     def upsert_job(self, job: JobRecord) -> None:
-        with self._store.lock:
+        with self.lock:
             if job.end_time is not None:
                 self._last_decision.pop(job.id, None)
-            self._store.add(sql.ENSURE_USAGE, job.id)
-            self._store.add(sql.JOB, *(_stored(getattr(job, name)) for name in RECORD_FIELDS))
+            self.add(sql.ENSURE_USAGE, job.id)
+            self.add(sql.JOB, *(_stored(getattr(job, name)) for name in RECORD_FIELDS))
 
     def suspended(self) -> list[JobId]:
-        rows = self._store.read("SELECT job_id FROM jobs WHERE state = 'SUSPENDED' ORDER BY job_id")
+        rows = self.read("SELECT job_id FROM jobs WHERE state = 'SUSPENDED' ORDER BY job_id")
         return [JobId(job_id) for (job_id,) in rows]
 
     def submissions(self, job_ids: Iterable[JobId]) -> dict[JobId, tuple[str, float]]:
         # One JSON parameter, because SQLite bounds the number of parameters.
-        rows = self._store.read(
+        rows = self.read(
             "SELECT job_id, user, submit FROM jobs WHERE job_id IN (SELECT value FROM json_each(?))",
             json.dumps(list(job_ids)),
         )
         return {JobId(job_id): (user, submit) for job_id, user, submit in rows}
 
     def begin_again(self, job_id: JobId) -> None:
-        with self._store.lock:
+        with self.lock:
             self._last_decision.pop(job_id, None)
             for statement in sql.BEGIN_AGAIN:
-                self._store.add(statement, job_id)
+                self.add(statement, job_id)
 
     def end_gone(self, present: Container[JobId], time: float) -> list[JobId]:
-        with self._store.lock:
-            rows = self._store.read("SELECT job_id FROM jobs WHERE end IS NULL ORDER BY job_id")
+        with self.lock:
+            rows = self.read("SELECT job_id FROM jobs WHERE end IS NULL ORDER BY job_id")
             gone = [JobId(job_id) for (job_id,) in rows if job_id not in present]
             for job_id in gone:
-                self._store.add(sql.GONE, time, job_id)
+                self.add(sql.GONE, time, job_id)
             return gone
 
     def record_decision(self, time: float, job_id: JobId, action: str, reason: str, gpus: GpuSet) -> None:
         decision = (action, stored_text(reason), gpu_names(gpus))
-        with self._store.lock:
-            if self._decided_in != self._store.generation:
+        with self.lock:
+            if self._decided_in != self.generation:
                 # A new file has none of them.
-                self._decided_in, self._last_decision = self._store.generation, {}
+                self._decided_in, self._last_decision = self.generation, {}
             if self._last_decision.get(job_id) != decision:
                 self._last_decision[job_id] = decision
-                self._store.add(sql.DECISION, time, job_id, *decision)
+                self.add(sql.DECISION, time, job_id, *decision)
 
     def record_event(
         self, time: float, job_id: JobId | None, node: str | None, kind: str, message: str
     ) -> None:
-        self._store.add(sql.EVENT, time, job_id, node, stored_text(kind), stored_text(message))
+        self.add(sql.EVENT, time, job_id, node, stored_text(kind), stored_text(message))
 
 
 def _stored(value: object) -> object:

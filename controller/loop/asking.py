@@ -34,7 +34,7 @@ class Asking:
         Raises:
             ClusterError: Slurm cannot be observed. Then no request to nodes is left under way.
         """
-        asking = asyncio.create_task(self._observe_nodes(deadline_seconds), name="observe-nodes")
+        asking = asyncio.create_task(self._nodes.observe(deadline_seconds), name="observe-nodes")
         try:
             view = await self._cluster.observe()
             await asking
@@ -63,6 +63,3 @@ class Asking:
             await self._nodes.set_nodes(reach)
             self._reach = reach
         self._addresses = addresses
-
-    async def _observe_nodes(self, deadline_seconds: float) -> Mapping[str, Sample]:
-        return await self._nodes.observe(deadline_seconds)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The clocks: the machine's, and that of an event loop on virtual time."""
+"""The clock of the machine."""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from pathlib import Path
 
@@ -25,13 +24,3 @@ class SystemClock:
         except OSError:
             boot_id = ""
         return boot_id, time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class LoopClock:
-    """The time of the running asyncio event loop: virtual under `VirtualTimeLoop`."""
-
-    def now(self) -> float:
-        return asyncio.get_running_loop().time()
-
-    def uptime(self) -> tuple[str, float]:
-        return "", self.now()

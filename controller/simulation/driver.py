@@ -121,7 +121,7 @@ class Simulation:
 
     async def _main(self) -> None:
         costs, done = self.settings.simulation, asyncio.Event()
-        clock = VirtualClock(asyncio.get_running_loop())
+        clock = VirtualClock()
         cluster = SimulatedCluster(
             {node.name: node for node in self.cluster.nodes},
             SlurmCosts(costs.rpc_seconds, costs.start_seconds, costs.requeue_seconds),

@@ -151,10 +151,10 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
 
 
 class VirtualClock:
-    """Reads a loop's time."""
+    """Reads the time of the running loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.now = loop.time
+    def __init__(self) -> None:
+        self.now = asyncio.get_running_loop().time
 
     def uptime(self) -> tuple[str, float]:
         """Of no machine."""

@@ -354,7 +354,7 @@ async def _full_disk(at_write: int, seconds: float, folder: Path) -> int:
     stage.start()
     journal = stage._journal
     assert journal is not None
-    transaction, count, full_until = journal._store.file.transaction, 0, 0.0
+    transaction, count, full_until = journal.file.transaction, 0, 0.0
 
     @contextmanager
     def full_or_not() -> Iterator[sqlite3.Connection]:
@@ -368,7 +368,7 @@ async def _full_disk(at_write: int, seconds: float, folder: Path) -> int:
         with transaction() as connection:
             yield connection
 
-    journal._store.file.transaction = full_or_not  # type: ignore[method-assign]
+    journal.file.transaction = full_or_not  # type: ignore[method-assign]
     await stage.all_end(BOUND_SECONDS)
     await stage.finish()
     stage.check_all(slack_seconds=2.0)

@@ -211,9 +211,9 @@ def test_an_empty_file_is_a_new_journal(path: Path) -> None:
 def test_damage_that_shows_while_it_is_used_costs_no_row_that_waits(path: Path) -> None:
     with Journal(path) as journal:
         fill(journal)
-        journal._store.file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        journal.file.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         zeros(path)
-        journal._store.file.connection.execute("PRAGMA cache_size = 0")
+        journal.file.connection.execute("PRAGMA cache_size = 0")
         journal.upsert_job(JobRecord(id=ONE, user="carol", gpus=1, submit_time=100.0))
         journal.commit()
         (message,) = journal.messages

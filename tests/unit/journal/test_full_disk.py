@@ -168,13 +168,13 @@ def test_what_a_controller_before_left_open_ends_when_its_journal_can_be_read_ag
 def test_an_operation_is_begun_on_a_full_disk_and_recorded_later(tmp_path: Path) -> None:
     path = tmp_path / "journal.sqlite"
     with Journal(path) as journal:
-        pages = journal._store.file.connection.execute("PRAGMA page_count").fetchone()[0]
-        journal._store.file.connection.execute(f"PRAGMA max_page_count = {pages}")
+        pages = journal.file.connection.execute("PRAGMA page_count").fetchone()[0]
+        journal.file.connection.execute(f"PRAGMA max_page_count = {pages}")
         journal.begin_operation(1, ONE, "suspend", 1, MANY, "its slice is over")
         journal.step_operation(1, "pause", 2)
         with pytest.raises(JournalError, match="free space"):
             journal.commit()
-        journal._store.file.connection.execute("PRAGMA max_page_count = 100000")
+        journal.file.connection.execute("PRAGMA max_page_count = 100000")
         journal.commit()
         (operation,) = journal.open_operations()
         assert (operation.op_id, operation.step) == (1, "pause")
@@ -192,10 +192,10 @@ def test_memory_is_bounded_even_when_only_accounting_waits(
     with Journal(tmp_path / "journal.sqlite") as journal:
         for number in range(2000):
             journal.open_slice(JobId(number), A0, 1.0)
-            assert len(journal._store.queue) <= 300
+            assert len(journal.queue) <= 300
             with pytest.raises(JournalError):
                 journal.commit()
-        assert journal._store.queue.rows[-1][1][-1] == 1999, "the newest is kept"
+        assert journal.queue.rows[-1][1][-1] == 1999, "the newest is kept"
 
 
 def test_a_journal_removed_from_a_full_disk_is_begun_when_there_is_room(
@@ -226,6 +226,6 @@ def test_of_values_that_wait_only_the_newest_is_kept(tmp_path: Path, monkeypatch
             journal.save_note("gandiva", ONE, (turn,))
             journal.save_note("gandiva", TWO, None if turn % 2 else (turn,))
             journal.save_state("policy:gandiva", turn)
-        assert len(journal._store.queue) <= 60
+        assert len(journal.queue) <= 60
         assert journal.notes("gandiva") == {ONE: (199,)}
         assert journal.load_state("policy:gandiva") == 199

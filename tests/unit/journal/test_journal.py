@@ -314,8 +314,8 @@ def test_damage_inside_the_file_is_found(path: Path) -> None:
 
 def fill_up(journal: Journal) -> None:
     """SQLite's own page limit stands in for a full file system: the same error, SQLITE_FULL."""
-    pages = journal._store.file.connection.execute("PRAGMA page_count").fetchone()[0]
-    journal._store.file.connection.execute(f"PRAGMA max_page_count = {pages}")
+    pages = journal.file.connection.execute("PRAGMA page_count").fetchone()[0]
+    journal.file.connection.execute(f"PRAGMA max_page_count = {pages}")
 
 
 def test_a_full_disk_is_named_and_nothing_is_lost_once_there_is_room(path: Path) -> None:
@@ -326,7 +326,7 @@ def test_a_full_disk_is_named_and_nothing_is_lost_once_there_is_room(path: Path)
             journal.record_event(number, ONE, None, "kind", "x" * 500)
         with pytest.raises(JournalError, match="free space"):
             journal.commit()
-        journal._store.file.connection.execute("PRAGMA max_page_count = 100000")
+        journal.file.connection.execute("PRAGMA max_page_count = 100000")
         journal.commit()
     assert len(JournalReader(path).events(ONE, 1000)) == 500
     assert only(path).record.id == ONE
@@ -364,7 +364,7 @@ def test_memory_stays_bounded_while_the_disk_refuses(path: Path, monkeypatch: py
         for turn in range(1000):
             journal.record_event(turn, None, None, "kind", "message")
             journal.heartbeat(float(turn))
-        assert len(journal._store.queue) <= 300
+        assert len(journal.queue) <= 300
         journal.close_slice(ONE, 11, "ended")
         assert journal.totals()[ONE].run_seconds == 10, "accounting is never shed"
         assert journal.last_heartbeat() == 999
@@ -415,7 +415,7 @@ def test_old_details_go_before_old_jobs_and_living_jobs_stay(path: Path) -> None
         journal.commit()
         (row,) = reader.jobs(now=40.0)
         assert (row.record.id, row.run_seconds, row.slices) == (TWO, 20, 2), "totals outlive their details"
-        noted = journal._store.read("SELECT job_id FROM notes")
+        noted = journal.read("SELECT job_id FROM notes")
         assert noted == [(TWO,)], "notes go with their job"
 
 

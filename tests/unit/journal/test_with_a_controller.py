@@ -22,7 +22,7 @@ def test_jobs_take_turns_and_end_on_a_full_disk(tmp_path: Path) -> None:
         controller = world.start()
         await asyncio.sleep(5)
         assert world._journal is not None
-        connection = world._journal._store.file.connection
+        connection = world._journal.file.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
         for number in range(100):
@@ -52,7 +52,7 @@ def test_a_controller_killed_on_a_full_disk_leaves_no_job_suspended(tmp_path: Pa
         world.start()
         await asyncio.sleep(5)
         assert world._journal is not None
-        connection = world._journal._store.file.connection
+        connection = world._journal.file.connection
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages}")
         await asyncio.sleep(30)

@@ -19,11 +19,11 @@ from controller.daemon import daemon, leadership
 from controller.daemon.leadership import NotLeading
 from controller.errors import ClusterUnavailable, NodeError
 from controller.journal import JobFilter
-from controller.loop.clock import LoopClock
 from controller.nodes.protocol import LeaderInfo
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
 from controller.settings.loading import load_settings
 from controller.simulation.snapshot_file import read_decision
+from controller.simulation.virtual_time import VirtualClock
 from controller.slurm.port import ClusterView, JobState
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
 
@@ -74,7 +74,7 @@ class Site:
         monkeypatch.setattr(daemon, "open_cluster", lambda *_arguments, **_options: self.cluster)
         monkeypatch.setattr(daemon, "ssh_nodes", lambda *_arguments, **_options: self.nodes)
         monkeypatch.setattr(daemon, "ApiServer", api_server)
-        monkeypatch.setattr(daemon, "SystemClock", LoopClock)  # the clock of the simulated ports
+        monkeypatch.setattr(daemon, "SystemClock", VirtualClock)  # the clock of the simulated ports
         self.daemon = daemon.Daemon(self.path, load_settings(self.path))
         self.running: asyncio.Task[None] | None = None
 

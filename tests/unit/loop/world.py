@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from controller.journal import Journal
-from controller.loop.clock import LoopClock
 from controller.loop.loop import Controller, Turn
 from controller.loop.pacing import PaceSettings
 from controller.model import JobId
@@ -21,7 +20,7 @@ from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
 from controller.policies.settings import FifoSettings, GandivaSettings
 from controller.settings.schema import Settings, SuspendSettings
-from controller.simulation.virtual_time import run_virtual
+from controller.simulation.virtual_time import VirtualClock, run_virtual
 from controller.slurm.port import ClusterPort, JobState
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
 from controller.solver import ImmediateSolver, SolverPort
@@ -59,7 +58,7 @@ class World:
         policy: Policy | None = None,
         slurm_costs: SlurmCosts | None = None,
         node_costs: NodeCosts | None = None,
-        clock: Callable[[], Clock] = LoopClock,
+        clock: Callable[[], Clock] = VirtualClock,
         deltas: bool = False,
         **suspend: object,
     ) -> None:
@@ -129,7 +128,7 @@ class World:
         self.controller.executor.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
         await asyncio.sleep(0)
-        self._journal._store.queue.rows.clear()
+        self._journal.queue.rows.clear()
         self._journal.close()
 
     async def stop(self) -> None:

@@ -23,7 +23,6 @@ from controller.act.recorder import Recorder
 from controller.journal import Journal
 from controller.journal.memory import MemoryJournal
 from controller.journal.port import JournalPort
-from controller.loop.clock import LoopClock
 from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
 from controller.model import JobId, Memory
@@ -31,7 +30,7 @@ from controller.nodes.simulated import NodeCosts, SimulatedNodes
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
 from controller.settings.loading import parse_settings
-from controller.simulation.virtual_time import run_virtual
+from controller.simulation.virtual_time import VirtualClock, run_virtual
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
 from controller.solver import ImmediateSolver
@@ -140,7 +139,7 @@ class History:
             self.cluster,
             self.nodes,
             self._journal,
-            LoopClock(),
+            VirtualClock(),
             solver=ImmediateSolver(),
             policy=policy,
             pace=PaceSettings(interval_seconds=1.0, resync_seconds=self._way.resync_seconds),
