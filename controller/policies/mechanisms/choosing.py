@@ -16,7 +16,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from controller.model import GpuId, GpuSet, JobId
+from controller.model import GpuId, GpuSet, JobId, on_nodes
+from controller.policies.placement.servers import pick_ordinals
 
 
 @dataclass(slots=True)
@@ -119,11 +120,6 @@ def _bound_to_a_part(member: Contender, usable: Mapping[str, GpuSet]) -> bool:
     return bool(member.allocation) and not member.allocation.issuperset(usable.get(member.server, ()))
 
 
-def _allowed(member: Contender, free: GpuSet) -> GpuSet:
-    """Of these GPUs those that a floating job may use. (One that no binding is known for: all.)"""
-    return free & member.allocation if member.allocation else free
-
-
 def _give(member: Contender, free: GpuSet, owners: dict[GpuId, Contender]) -> bool:
     """Give a floating job as many of the free GPUs as it needs beside the `owners`, who may have to take
     others for that. Whether there were enough."""
@@ -131,9 +127,9 @@ def _give(member: Contender, free: GpuSet, owners: dict[GpuId, Contender]) -> bo
 
 
 def _give_one(member: Contender, free: GpuSet, owners: dict[GpuId, Contender], tried: set[GpuId]) -> bool:
-    # An augmenting path: no job loses a GPU without getting another one.
-    allowed = sorted(_allowed(member, free))
-    for gpu in sorted(allowed, key=lambda gpu: (gpu in owners, gpu not in member.last)):
+    # An augmenting path: no job loses a GPU without getting another one. A job without a binding may use all.
+    allowed = free & member.allocation if member.allocation else free
+    for gpu in sorted(allowed, key=lambda gpu: (gpu in owners, gpu not in member.last, gpu)):
         if gpu in tried:
             continue
         tried.add(gpu)
@@ -171,8 +167,8 @@ def locate(chosen: Sequence[Contender], usable: Mapping[str, GpuSet]) -> dict[Jo
         _locate_in_parts([m for m in floating if m.server == server], usable[server], located)
     for member in floating:
         if member.job_id not in located:
-            free = sorted(gpu for gpu in usable.get(member.server, frozenset()) if gpu not in taken)
-            located[member.job_id] = gpus = frozenset(_block(free, member.gpus))
+            free = sorted(gpu.ordinal for gpu in usable.get(member.server, ()) if gpu not in taken)
+            located[member.job_id] = gpus = on_nodes((member.server,), pick_ordinals(free, member.gpus))
             taken |= gpus
     return located
 
@@ -189,13 +185,3 @@ def _locate_in_parts(floating: Sequence[Contender], usable: GpuSet, located: dic
             _give(member, free, owners)
     for member in floating:
         located[member.job_id] = frozenset(gpu for gpu, owner in owners.items() if owner is member)
-
-
-def _block(free: Sequence[GpuId], count: int) -> Sequence[GpuId]:
-    """An aligned run of ordinals where there is one, else the lowest free ones."""
-    available = {gpu.ordinal: gpu for gpu in free}
-    for start in sorted(available):
-        block = range(start, start + count)
-        if start % count == 0 and all(o in available for o in block):
-            return [available[o] for o in block]
-    return free[:count]

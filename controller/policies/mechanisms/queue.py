@@ -12,7 +12,7 @@ from controller.model import Job, JobId, Placement
 from controller.policies.mechanisms.bindings import Bindings
 from controller.policies.mechanisms.row import Key, Row, Shape
 from controller.policies.mechanisms.sentences import clock
-from controller.policies.placement.affinity import STAGE_WORDS, get_nodes
+from controller.policies.placement.affinity import get_nodes
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.refusal import nowhere, refusal
 
@@ -112,7 +112,7 @@ class Queue:
             self._bindings.room = room
             return bool(promised)
         draft.put(row.id, Placement(frozenset() if choice.stage.shares else choice.binding, choice.binding))
-        draft.say(row.id, STAGE_WORDS[choice.stage])
+        draft.say(row.id, choice.stage.value)
         return True
 
     def _explain(self, row: Row, line: list[Key], draft: Draft) -> None:

@@ -8,23 +8,22 @@ there is one, and shares where there is none, rather than queueing.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from controller.model import GpuSet, Job, JobId, natural_key, on_nodes
 from controller.policies.placement.fleet import Fleet
-from controller.policies.placement.groups import common_ordinals, node_counts
-from controller.policies.placement.servers import Server, candidates, pick_ordinals, takes
+from controller.policies.placement.servers import Server, common_ordinals, node_counts, pick_ordinals, takes
 
 
-class Stage(enum.IntEnum):
-    """The line of Algorithm 1 that found the servers."""
+class Stage(enum.Enum):
+    """The line of Algorithm 1 that found the servers, in words."""
 
-    SAME_AFFINITY = 1
-    UNASSIGNED = 2
-    ANY_FREE = 3
-    OVERSUBSCRIBE = 4
-    ANY_SIZE = 5
+    SAME_AFFINITY = "free GPUs beside jobs of its size"
+    UNASSIGNED = "a server without jobs"
+    ANY_FREE = "free GPUs beside jobs of other sizes"
+    OVERSUBSCRIBE = "no GPU is free: shares the least loaded server of its size"
+    ANY_SIZE = "no GPU is free, and it has waited long: shares the least loaded server of any size"
     """Not in the paper: where no job of its size is there to share with, a job that has waited long shares
     servers of other sizes."""
 
@@ -34,21 +33,11 @@ class Stage(enum.IntEnum):
         return self in (Stage.OVERSUBSCRIBE, Stage.ANY_SIZE)
 
 
-STAGE_WORDS: Mapping[Stage, str] = {
-    Stage.SAME_AFFINITY: "free GPUs beside jobs of its size",
-    Stage.UNASSIGNED: "a server without jobs",
-    Stage.ANY_FREE: "free GPUs beside jobs of other sizes",
-    Stage.OVERSUBSCRIBE: "no GPU is free: shares the least loaded server of its size",
-    Stage.ANY_SIZE: "no GPU is free, and it has waited long: shares the least loaded server of any size",
-}
-
-
 @dataclass(frozen=True, slots=True)
 class Choice:
     """Where a job goes and by which stage."""
 
     stage: Stage
-    nodes: tuple[str, ...]
     binding: GpuSet
     """What Slurm will be asked for: exact GPUs, or all GPUs of the server where several jobs share it, so
     that slices can be fair (G6)."""
@@ -82,9 +71,8 @@ def _one_server(job: Job, fleet: Fleet, max_jobs_per_gpu: int, share_any: bool) 
         for stage, pool in stages:
             for server in pool:
                 if server.free >= share and takes(job, server, share):
-                    name = server.node.name
                     ordinals = pick_ordinals(server.free_ordinals(), share)
-                    return Choice(stage, (name,), on_nodes((name,), ordinals))
+                    return Choice(stage, on_nodes((server.node.name,), ordinals))
     shared = fleet.shared_by(share, below=max_jobs_per_gpu)
     return _share_server(job, shared, max_jobs_per_gpu, Stage.OVERSUBSCRIBE)
 
@@ -95,7 +83,7 @@ def _share_server(job: Job, servers: Iterable[Server], max_jobs_per_gpu: int, st
             continue
         bound, usable = server.bound_jobs, set(server.usable)
         if all(bound[g.id.ordinal] < g.shards for g in server.node.gpus if g.id.ordinal in usable):
-            return Choice(stage, (server.node.name,), server.usable_gpus)
+            return Choice(stage, server.usable_gpus)
     return None
 
 
@@ -103,7 +91,7 @@ def _several_servers(
     job: Job, fleet: Fleet, count: int, max_jobs_per_gpu: int, share_any: bool
 ) -> Choice | None:
     share = job.gpus // count
-    possible = candidates(job, fleet.servers, share)
+    possible = [server for server in fleet.servers.values() if takes(job, server, share)]
     if share_any:
         least_loaded = sorted(possible, key=lambda s: (s.load, s.number))
         return _share_servers(least_loaded, count, share, max_jobs_per_gpu)
@@ -121,8 +109,7 @@ def _several_servers(
         found = common_ordinals([s for s in pool if s.free >= share], count, share)
         if found is not None:
             group, ordinals = found
-            names = tuple(s.node.name for s in group)
-            return Choice(stage, names, on_nodes(names, ordinals))
+            return Choice(stage, on_nodes([s.node.name for s in group], ordinals))
     return _share_group(job, same, fleet, count, max_jobs_per_gpu)
 
 
@@ -144,12 +131,10 @@ def _share_group(
                     groups[names] = max(servers[n].load for n in names)
     for names in sorted(groups, key=lambda g: (groups[g], [natural_key(n) for n in sorted(g)])):
         members = [servers[n] for n in sorted(names, key=natural_key)]
-        if not all(takes(job, s, share) for s in members):
-            continue
-        ordinals = _shared_ordinals(members, share, max_jobs_per_gpu)
-        if ordinals is not None:
-            ordered = tuple(s.node.name for s in members)
-            return Choice(Stage.OVERSUBSCRIBE, ordered, on_nodes(ordered, ordinals))
+        if all(takes(job, s, share) for s in members):
+            ordinals = _shared_ordinals(members, share, max_jobs_per_gpu)
+            if ordinals is not None:
+                return Choice(Stage.OVERSUBSCRIBE, on_nodes(names, ordinals))
     return None
 
 
@@ -162,8 +147,7 @@ def _share_servers(
     ordinals = _shared_ordinals(members, share, max_jobs_per_gpu) if len(members) == count else None
     if ordinals is None:
         return None
-    names = tuple(sorted((s.node.name for s in members), key=natural_key))
-    return Choice(Stage.ANY_SIZE, names, on_nodes(names, ordinals))
+    return Choice(Stage.ANY_SIZE, on_nodes([s.node.name for s in members], ordinals))
 
 
 def _shared_ordinals(members: Sequence[Server], share: int, max_jobs_per_gpu: int) -> list[int] | None:

@@ -30,11 +30,6 @@ class Place:
     on: GpuSet = frozenset()
     """GPUs a floating job is on just now."""
 
-    def takes_the_same(self, other: Place) -> bool:
-        """Whether it leaves as much room as the other."""
-        mine = (self.nodes, self.share, self.exact, self.memory_bytes)
-        return mine == (other.nodes, other.share, other.exact, other.memory_bytes)
-
 
 class Fleet:
     """The servers, who is on them, and drawers of them in the orders of Algorithm 1's stages."""
@@ -57,27 +52,25 @@ class Fleet:
     def count_in(self, job_id: JobId, place: Place) -> None:
         """A job takes its place. Nodes that are gone are ignored."""
         self.places[job_id] = place
-        for name in place.nodes:
-            server = self.servers.get(name)
-            if server is not None:
-                server.assign(job_id, place.share, place.exact.get(name, ()), place.memory_bytes)
-                if place.on:
-                    server.occupied.update(g.ordinal for g in place.on if g.node == name)
-                self._stale.add(name)
+        for server in self._count(place, 1):
+            server.members[job_id] = place.share
 
-    def count_out(self, job_id: JobId) -> Place | None:
-        """It leaves its place, which is returned."""
+    def count_out(self, job_id: JobId) -> None:
+        """It leaves its place, if it has one."""
         place = self.places.pop(job_id, None)
-        if place is None:
-            return None
-        for name in place.nodes:
-            server = self.servers.get(name)
-            if server is not None:
-                server.release(job_id, place.exact.get(name, ()), place.memory_bytes)
-                if place.on:
-                    server.occupied.subtract(g.ordinal for g in place.on if g.node == name)
-                self._stale.add(name)
-        return place
+        for server in self._count(place, -1) if place is not None else ():
+            del server.members[job_id]
+
+    def _count(self, place: Place, jobs: int) -> list[Server]:
+        servers = [self.servers[name] for name in place.nodes if name in self.servers]
+        for server in servers:
+            name = server.node.name
+            server.count(jobs, place.share, place.exact.get(name, ()), place.memory_bytes)
+            for gpu in place.on:
+                if gpu.node == name:
+                    server.occupied[gpu.ordinal] += jobs
+            self._stale.add(name)
+        return servers
 
     def move(self, job_id: JobId, on: GpuSet) -> None:
         """A floating job is on other GPUs of its server now."""

@@ -8,7 +8,7 @@ together, load is M/N, and a GPU is free while M < N.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from controller.model import GpuSet, Job, JobId, Node, natural_key
@@ -51,26 +51,16 @@ class Server:
         """Ordinals a new job can be bound to exactly, those that nothing runs on first."""
         return sorted((o for o in self.usable if not self.fixed[o]), key=lambda o: (self.occupied[o] > 0, o))
 
-    def assign(self, job_id: JobId, share: int, exact: Iterable[int], memory_bytes: int) -> None:
-        """Count a job in: `exact` ordinals when it is bound to exactly them, none when it floats."""
-        self.allocated += share
-        self.members[job_id] = share
-        ordinals = tuple(exact)
-        for ordinal in ordinals:
-            self.fixed[ordinal] += 1
-        for ordinal in ordinals or self.usable:
-            self.bound_jobs[ordinal] += 1
+    def count(self, jobs: int, share: int, exact: Sequence[int], memory_bytes: int) -> None:
+        """`jobs`: 1 counts a job in, -1 out again. `exact`: the ordinals that it is bound to; none where it
+        floats."""
+        self.allocated += jobs * share
+        for ordinal in exact:
+            self.fixed[ordinal] += jobs
+        for ordinal in exact or self.usable:
+            self.bound_jobs[ordinal] += jobs
         if self.memory_free_bytes is not None:
-            self.memory_free_bytes -= memory_bytes
-
-    def release(self, job_id: JobId, exact: Iterable[int], memory_bytes: int) -> None:
-        """Take it out again; the same arguments."""
-        self.allocated -= self.members.pop(job_id)
-        ordinals = tuple(exact)
-        self.fixed.subtract(ordinals)
-        self.bound_jobs.subtract(ordinals or self.usable)
-        if self.memory_free_bytes is not None:
-            self.memory_free_bytes += memory_bytes
+            self.memory_free_bytes -= jobs * memory_bytes
 
 
 def empty_servers(nodes: Mapping[str, Node]) -> dict[str, Server]:
@@ -89,13 +79,8 @@ def empty_servers(nodes: Mapping[str, Node]) -> dict[str, Server]:
     return servers
 
 
-def candidates(job: Job, servers: Mapping[str, Server], share: int) -> list[Server]:
-    """Servers that could take `share` GPUs of this job some time, whoever is there now."""
-    return [server for server in servers.values() if takes(job, server, share)]
-
-
 def takes(job: Job, server: Server, share: int) -> bool:
-    """Whether it could."""
+    """Whether it could take `share` GPUs of this job some time, whoever is there now."""
     return refusal(job, server.node, len(server.usable), share, server.memory_free_bytes) is None
 
 
@@ -111,3 +96,37 @@ def pick_ordinals(free: Sequence[int], count: int) -> list[int]:
         if start % count == 0 and available.issuperset(block):
             return list(block)
     return sorted(free[:count])
+
+
+def node_counts(job: Job, servers: int, largest: int) -> list[int]:
+    """Over how many of so many nodes (the largest with so many GPUs) the gang may be spread evenly, fewest
+    first. Empty: it can never run here."""
+    if job.request.nodes is not None:
+        return [job.request.nodes] if job.gpus % job.request.nodes == 0 else []
+    return [k for k in range(1, min(servers, job.gpus) + 1) if job.gpus % k == 0 and job.gpus // k <= largest]
+
+
+def common_ordinals(
+    fitting: Sequence[Server], count: int, share: int
+) -> tuple[list[Server], list[int]] | None:
+    """The first `count` of these servers that have `share` free ordinals in common, and these ordinals.
+
+    Greedy: each server joins the group when enough common ordinals remain. For whole servers, the usual
+    case, this is exact.
+    """
+    for first in range(len(fitting)):
+        group = [fitting[first]]
+        common = fitting[first].free_ordinals()
+        if len(common) < share:
+            continue
+        for server in fitting[first + 1 :]:
+            if len(group) == count:
+                break
+            theirs = set(server.free_ordinals())
+            both = [o for o in common if o in theirs]
+            if len(both) >= share:
+                group.append(server)
+                common = both
+        if len(group) == count:
+            return group, pick_ordinals(common, share)
+    return None
