@@ -265,13 +265,10 @@ class ControlBlock:
         """What an agent wrote last; None when no agent ever did, or what it wrote is unreadable."""
         try:
             text = (self.path / "agent.json").read_bytes()
-        except OSError:
-            return None
-        if len(text) > MAX_STATE_BYTES:
-            return None
-        try:
+            if len(text) > MAX_STATE_BYTES:
+                return None
             state = JobState.model_validate_json(text)
-        except ValidationError:
+        except (OSError, ValidationError):
             return None
         return state if state.job_id == self.job_id else None
 

@@ -16,6 +16,7 @@ from checkpointing.cuda_driver import Capabilities
 from controller import __version__
 from controller.agent.control_block import JobState
 from controller.agent.deadline import Deadline
+from controller.agent.files import text_of
 from controller.agent.gpus import NvmlUnavailable, Occupancy, Reading
 from controller.agent.node import NVML_SECONDS, Node
 from controller.agent.rank_files import Ranks
@@ -38,7 +39,7 @@ def hello(node: Node, _args: protocol.HelloArgs, deadline: Deadline) -> protocol
         protocol="gandiva-agent",
         version=protocol.VERSION,
         node=node.settings.node,
-        boot_id=_boot_id(),
+        boot_id=text_of(Path("/proc/sys/kernel/random/boot_id")).strip()[:64],
         driver_version=reading.driver_version[:80],
         checkpoint_supported=can.checkpoint,
         device_map_supported=can.device_map,
@@ -144,13 +145,6 @@ def _keys_from_anywhere() -> int | None:
         return keys_from_anywhere(home / ".ssh" / "authorized_keys")
     except (OSError, KeyError):
         return None
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()[:64]
-    except OSError:
-        return ""
 
 
 def _booted_at(proc: Path = Path("/proc")) -> float:

@@ -39,10 +39,6 @@ class BadRankFile(Exception):
     """A rank file that says nothing usable, and why."""
 
 
-class FinishedAndGone(Exception):
-    """A rank that said it had finished, and whose process has ended since: nothing is wrong with that."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rank(RankSample):
     """One session whose every value has been checked."""
@@ -92,9 +88,9 @@ def read_ranks(
             live, problems = [], []
             for name in _names(folder):
                 try:
-                    live.append(_read_one(folder, name, uid, job_id, processes, until))
-                except FinishedAndGone:
-                    continue
+                    rank = _read_one(folder, name, uid, until)
+                    if _is_alive(rank, uid, job_id, processes):
+                        live.append(rank)
                 except BadRankFile as error:
                     problems.append(f"rank {name}: {error}")
             return Ranks(tuple(sorted(live, key=lambda rank: rank.rank)), tuple(problems[:MAX_RANKS]))
@@ -116,15 +112,12 @@ def _names(folder: int) -> list[str]:
     return sorted(found, key=int)[:MAX_RANKS]
 
 
-def _read_one(folder: int, name: str, uid: int, job_id: int, processes: Processes, until: float) -> Rank:
+def _read_one(folder: int, name: str, uid: int, until: float) -> Rank:
     try:
         with rank_room.open_file(folder, name) as file:
-            record = _read_record(file, uid, until)
+            return check_record(int(name), _read_record(file, uid, until))
     except OSError as error:
         raise BadRankFile(f"cannot be read: {error.strerror}") from None
-    rank = check_record(int(name), record)
-    _check_process(rank, uid, job_id, processes)
-    return rank
 
 
 def _read_record(file: int, uid: int, until: float) -> layout.RankRecord:
@@ -203,13 +196,15 @@ def _printable(raw: bytes) -> str:
     return "".join(character if character.isprintable() else "?" for character in text)
 
 
-def _check_process(rank: Rank, uid: int, job_id: int, processes: Processes) -> None:
+def _is_alive(rank: Rank, uid: int, job_id: int, processes: Processes) -> bool:
+    """False: it said that it had finished, and has ended since. Raises BadRankFile."""
     pid = rank.process.pid
     if pid == 0 or not processes.alive(rank.process):
         if rank.state is RankState.FINISHED:
-            raise FinishedAndGone
+            return False
         raise BadRankFile(f"its process {pid} has ended")
     if processes.uid(pid) != uid:
         raise BadRankFile(f"process {pid} is not the job's user's")
     if processes.job_of(pid) != job_id:
         raise BadRankFile(f"process {pid} is not in job {job_id}")
+    return True

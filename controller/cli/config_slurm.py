@@ -12,7 +12,7 @@ from controller.cli.common import Subparsers, add_options
 from controller.cli.outputs import refuse_inputs
 from controller.slurm_config.description import SlurmConfigError, load
 from controller.slurm_config.files import write
-from controller.slurm_config.fragments import PARTS, Options, render, render_part
+from controller.slurm_config.fragments import PARTS, Options, render
 
 _OPTIONS = f"""
 --cluster FILE         its description, TOML
@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     if problem := _wrong_path(options):
         raise SlurmConfigError(problem)
     description = load(args.cluster)
-    files = render_part(args.part, description, options) if args.part else render(description, options)
+    files = render(description, options, [args.part] if args.part else None)
     if args.output_dir is None:
         sys.stdout.write("\n".join(f"### {name}\n{text}" for name, text in files.items()))
         return 0

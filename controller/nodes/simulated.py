@@ -119,7 +119,7 @@ class SimulatedNodes:
         self._reach(node)
         self._refuse_busy(node, job_id, gpus, beside)
         self._blocks[node][job_id] = Block(tuple(gpus), beside=beside)
-        self._touch(node)
+        self._touched[node] = None
         self._answer(node)
 
     async def pause(
@@ -129,12 +129,12 @@ class SimulatedNodes:
         if block.off:
             return Pause(floor_step, True)
         block.phase = NodePhase.PAUSING
-        self._touch(node)
+        self._touched[node] = None
         if job_id in self.stubborn:
             await asyncio.sleep(wait_seconds)
             if sole:
                 block.phase = NodePhase.RUNNING
-                self._touch(node)
+                self._touched[node] = None
                 raise NodeError(node, "deadline", f"job {job_id} reached no step boundary")
             return Pause(floor_step, False)
         if self.costs.step_seconds:
@@ -163,7 +163,7 @@ class SimulatedNodes:
                 await asyncio.sleep(self.costs.offload_seconds)
             block = self._block(node, job_id)
             block.phase, block.stopped, block.off = NodePhase.PAUSING, True, True
-            self._touch(node)
+            self._touched[node] = None
             self.switches += 1
             self._work_changed(job_id)
         self._answer(node)
@@ -187,7 +187,7 @@ class SimulatedNodes:
         if not block.off:
             raise NodeError(node, "bad_request", f"job {job_id} still has its memory on its GPUs")
         block.phase = NodePhase.YIELDED
-        self._touch(node)
+        self._touched[node] = None
         self._answer(node)
 
     async def resume(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
@@ -200,17 +200,17 @@ class SimulatedNodes:
             self._refuse_busy(node, job_id, gpus, beside)
             if job_id in self.rooted and tuple(gpus) != block.gpus:
                 block.map_refused = True
-                self._touch(node)
+                self._touched[node] = None
                 raise NodeError(node, "unsupported", f"job {job_id} cannot move to GPUs {list(gpus)}")
             block.gpus, block.beside = tuple(gpus), beside
             if self.costs.restore_seconds:
                 # From here on the GPUs are its own, for whoever looks meanwhile.
                 block.phase, block.stopped, block.off = NodePhase.PAUSING, True, False
-                self._touch(node)
+                self._touched[node] = None
                 await asyncio.sleep(self.costs.restore_seconds)
             block = self._block(node, job_id)
         block.phase, block.stopped, block.off = NodePhase.RUNNING, False, False
-        self._touch(node)
+        self._touched[node] = None
         self._check(node, job_id)
         self._work_changed(job_id)
         self._answer(node)
@@ -218,7 +218,7 @@ class SimulatedNodes:
     async def forget(self, node: str, job_id: JobId) -> None:
         self._reach(node)
         self._blocks[node].pop(job_id, None)
-        self._touch(node)
+        self._touched[node] = None
 
     async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
         self._reach(node)
@@ -313,9 +313,6 @@ class SimulatedNodes:
                     # Slurm started it by itself, after a requeue: the prolog makes the block.
                     self._blocks[node][job.id] = Block(by_node(job.binding)[node])
                 self._check(node, job.id)
-
-    def _touch(self, node: str) -> None:
-        self._touched[node] = None
 
     def _work_changed(self, job_id: JobId) -> None:
         job = self.cluster.jobs.get(job_id)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from controller.settings import places
@@ -29,8 +29,10 @@ class Options:
     """Folder with Lua modules, prolog and epilog; None: they are in `sysconfdir`."""
 
 
-def render(description: ClusterDescription, options: Options | None = None) -> Mapping[str, str]:
-    """All files, by their names relative to Slurm's configuration folder.
+def render(
+    description: ClusterDescription, options: Options | None = None, parts: Iterable[str] | None = None
+) -> Mapping[str, str]:
+    """The files of these of PARTS, or of all, by their names relative to Slurm's configuration folder.
 
     Pure: the same description gives the same texts, byte for byte.
     """
@@ -38,8 +40,8 @@ def render(description: ClusterDescription, options: Options | None = None) -> M
     header = _HEADER.format(name=description.cluster.name)
     return {
         name: _with_header(name, text, header)
-        for part in PARTS.values()
-        for name, text in part(description, options).items()
+        for part in (PARTS if parts is None else parts)
+        for name, text in PARTS[part](description, options).items()
     }
 
 
@@ -50,16 +52,7 @@ def _with_header(name: str, text: str, header: str) -> str:
     return (header.replace("#", "--", 1) if ".lua" in name else header) + text
 
 
-def render_part(
-    part: str, description: ClusterDescription, options: Options | None = None
-) -> Mapping[str, str]:
-    """The files of one part only. Raises KeyError: it is none of PARTS."""
-    names = PARTS[part](description, options or Options())
-    return {name: text for name, text in render(description, options).items() if name in names}
-
-
-def _gres(description: ClusterDescription, options: Options) -> Mapping[str, str]:
-    del options
+def _gres(description: ClusterDescription, _options: Options) -> Mapping[str, str]:
     lines = [
         "# One type per physical GPU, so that a job can be bound to exactly the GPUs that Gandiva chose;",
         "# `shard` is the same GPU again, for the jobs that take turns on it. Slurm keeps the two apart.",
@@ -199,8 +192,7 @@ def _hooks(options: Options) -> Mapping[str, str]:
     }
 
 
-def _cgroup(description: ClusterDescription, options: Options) -> Mapping[str, str]:
-    del options
+def _cgroup(description: ClusterDescription, _options: Options) -> Mapping[str, str]:
     settings = description.cgroup
     lines = ["# ConstrainDevices: a job cannot open a GPU that is not its own, whatever its environment."]
     if settings.mountpoint is not None:

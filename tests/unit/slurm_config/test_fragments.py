@@ -10,7 +10,7 @@ import pytest
 from controller.cli.main import main
 from controller.slurm_config.description import ClusterDescription, load, parse
 from controller.slurm_config.files import FileConflictError, write
-from controller.slurm_config.fragments import PARTS, Options, render, render_part
+from controller.slurm_config.fragments import PARTS, Options, render
 from controller.slurm_config.lua import literal
 
 CONFIGS = Path(__file__).parents[3] / "configs/slurm"
@@ -95,7 +95,7 @@ def test_plugstack_carries_the_options(mini: ClusterDescription) -> None:
 def test_parts_make_up_the_whole(mini: ClusterDescription) -> None:
     together: dict[str, str] = {}
     for part in PARTS:
-        together.update(render_part(part, mini))
+        together.update(render(mini, parts=[part]))
     assert together == dict(render(mini))
 
 
