@@ -16,7 +16,8 @@ ENVIRONMENT = "GANDIVA_API_TOKEN_FILE"
 """Names a file with the token for the commands, instead of `api.token_file`."""
 MAX_TOKEN_CHARS = 256
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{16,256}")
-_SCHEME = "Bearer "
+SCHEME = "Bearer "
+"""Of the header Authorization, before the token."""
 
 
 class WrongToken(Exception):
@@ -35,7 +36,7 @@ class Access:
             return True
         if not authorization:
             return False
-        given = authorization.removeprefix(_SCHEME).strip()
+        given = authorization.removeprefix(SCHEME).strip()
         if hmac.compare_digest(given.encode("utf-8", "replace"), self.token.encode()):
             return True
         raise WrongToken
@@ -43,11 +44,6 @@ class Access:
 
 OPEN = Access()
 """All callers see jobs."""
-
-
-def authorization(token: str) -> str:
-    """The header that a client sends."""
-    return _SCHEME + token
 
 
 def read_token(path: Path) -> str:

@@ -160,7 +160,7 @@ class Answers:
         published = self._live.latest
         if published is None:
             return _starting()
-        snapshot, health = published.snapshot, published.health
+        message = published.message
         problems = self._problems(published)
         events: list[Event] = []
         try:
@@ -173,17 +173,17 @@ class Answers:
             ]
         return _json(
             StatusMessage.of(
-                health,
+                published.health,
                 time=clock.time(),
                 version=__version__,
                 age_seconds=round(published.age_seconds, 3),
                 healthy=not problems,
                 problems=problems,
-                nodes=len(snapshot.nodes),
-                nodes_available=sum(node.available for node in snapshot.nodes.values()),
-                gpus=sum(len(node.gpus) for node in snapshot.nodes.values()),
-                gpus_by_use=published.message.uses(),
-                jobs_by_phase=dict(Counter(job.phase.value for job in snapshot.jobs.values())),
+                nodes=len(message.nodes),
+                nodes_available=sum(node.available for node in message.nodes),
+                gpus=sum(len(node.gpus) for node in message.nodes),
+                gpus_by_use=message.uses(),
+                jobs_by_phase=Counter(job.phase for job in message.jobs),
                 events=[EventMessage.model_validate(event) for event in events],
             )
         )

@@ -13,7 +13,7 @@ from urllib.parse import urlencode, urlsplit
 
 from pydantic import ValidationError
 
-from controller.api.access import authorization
+from controller.api.access import SCHEME
 from controller.api.messages import (
     ExplainMessage,
     GpusMessage,
@@ -55,7 +55,7 @@ class ApiClient:
         self._deadline_seconds = deadline_seconds
         self._headers = {"Accept": "application/json"}
         if token is not None:
-            self._headers["Authorization"] = authorization(token)
+            self._headers["Authorization"] = SCHEME + token
 
     def status(self) -> StatusMessage:
         return self._get("/v1/status", {}, StatusMessage)

@@ -17,9 +17,8 @@ from controller.api.messages import (
     NodeMessage,
 )
 from controller.loop.loop import Turn
-from controller.model import ALLOCATED, ON_GPU, Gpu, GpuId, Job, Node, Phase, Snapshot
+from controller.model import ALLOCATED, ON_GPU, GpuId, Job, Phase, Snapshot
 from controller.nodes.port import NodeSample
-from controller.nodes.protocol import GpuSample
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +50,6 @@ class Published:
     def age_seconds(self) -> float:
         """Time since the last complete turn of the loop."""
         return clock.monotonic() - self.completed
-
-    def gpus(self, node: Node) -> list[tuple[Gpu, GpuSample | None]]:
-        """The GPUs of a node, each with what its agent saw last."""
-        sample = self.turn.samples.get(node.name)
-        seen = {gpu.index: gpu for gpu in sample.gpus} if isinstance(sample, NodeSample) else {}
-        return [(gpu, seen.get(gpu.id.ordinal)) for gpu in node.gpus]
 
     @cached_property
     def message(self) -> GpusMessage:
@@ -144,25 +137,22 @@ def _jobs_on_gpus(snapshot: Snapshot) -> tuple[dict[GpuId, list[int]], dict[GpuI
 def _gpus(published: Published) -> GpusMessage:
     snapshot = published.snapshot
     running, waiting = _jobs_on_gpus(snapshot)
-    nodes = [
-        NodeMessage(
-            name=node.name,
-            available=node.available,
-            reason=node.reason,
-            gpus=[
-                GpuMessage.of(
-                    gpu,
-                    ordinal=gpu.id.ordinal,
-                    memory_used_bytes=None if seen is None else seen.memory_used_bytes,
-                    utilization_fraction=None if seen is None else seen.utilization_fraction,
-                    running=sorted(running.get(gpu.id, [])),
-                    waiting=sorted(waiting.get(gpu.id, [])),
-                    left_by=dict(gpu.left_by),
-                )
-                for gpu, seen in published.gpus(node)
-            ],
-        )
-        for node in snapshot.nodes.values()
-    ]
+    nodes: list[NodeMessage] = []
+    for node in snapshot.nodes.values():
+        sample = published.turn.samples.get(node.name)
+        seen = {gpu.index: gpu for gpu in sample.gpus} if isinstance(sample, NodeSample) else {}
+        gpus = [
+            GpuMessage.of(
+                gpu,
+                ordinal=gpu.id.ordinal,
+                memory_used_bytes=getattr(seen.get(gpu.id.ordinal), "memory_used_bytes", None),
+                utilization_fraction=getattr(seen.get(gpu.id.ordinal), "utilization_fraction", None),
+                running=sorted(running.get(gpu.id, [])),
+                waiting=sorted(waiting.get(gpu.id, [])),
+                left_by=dict(gpu.left_by),
+            )
+            for gpu in node.gpus
+        ]
+        nodes.append(NodeMessage.of(node, gpus=gpus))
     jobs = [_job(job, published) for job in sorted(snapshot.jobs.values(), key=lambda job: job.id)]
     return GpusMessage(time=snapshot.time, nodes=nodes, jobs=jobs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter as Tally
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -27,7 +27,8 @@ from prometheus_client.registry import Collector
 from controller import __version__
 from controller.act.recorder import Outcome, Step
 from controller.api.live import LiveState, Published
-from controller.model import GpuId, Phase
+from controller.api.messages import GpuMessage, GpusMessage
+from controller.model import Phase
 from controller.slurm.adapter import CALLS
 from controller.slurm.adapter import OUTCOMES as CALL_OUTCOMES
 
@@ -147,8 +148,8 @@ class _Now(Collector):
         yield from self._journal_metrics()
         if published is not None:
             yield from _loop(published)
-            yield from _counts(published)
-            yield from _nodes(published)
+            yield from _counts(published.message)
+            yield from _nodes(published.message)
 
     def _journal_metrics(self) -> Iterator[Metric]:
         if self._journal is None:
@@ -178,62 +179,62 @@ def _loop(published: Published) -> Iterator[Metric]:
     yield InfoMetricFamily("gandiva_policy", "The policy in force.", {"policy": health.policy})
 
 
-def _counts(published: Published) -> Iterator[Metric]:
-    snapshot = published.snapshot
-    jobs: Tally[Phase] = Tally()
-    asked: Tally[Phase] = Tally()
-    for job in snapshot.jobs.values():
+def _counts(message: GpusMessage) -> Iterator[Metric]:
+    jobs: Tally[str] = Tally()
+    asked: Tally[str] = Tally()
+    for job in message.jobs:
         jobs[job.phase] += 1
         asked[job.phase] += job.gpus
-    yield _by("jobs", "Gandiva jobs by phase.", "phase", ((p.value, jobs[p]) for p in Phase))
-    yield _by("job_gpus", "GPUs that these jobs ask for.", "phase", ((p.value, asked[p]) for p in Phase))
-    queued = [job.submit_time for job in snapshot.jobs.values() if job.phase is Phase.QUEUED]
-    oldest = max(0.0, snapshot.time - min(queued)) if queued else 0.0
+    phases = [phase.value for phase in Phase]
+    yield _by("jobs", "Gandiva jobs by phase.", "phase", phases, jobs)
+    yield _by("job_gpus", "GPUs that these jobs ask for.", "phase", phases, asked)
+    queued = [job.submit_time for job in message.jobs if job.phase == Phase.QUEUED.value]
+    oldest = max(0.0, message.time - min(queued)) if queued else 0.0
     yield _gauge("oldest_queued_job_age_seconds", "Age of the job that waits longest; 0: none waits.", oldest)
-    in_use = published.message.uses()
-    yield _by("gpus", "GPUs by use.", "use", ((use, in_use[use]) for use in USES))
-    switching = sum(job.switching for job in snapshot.jobs.values())
+    yield _by("gpus", "GPUs by use.", "use", USES, message.uses())
+    switching = sum(job.busy for job in message.jobs)
     yield _gauge("jobs_in_transition", "Jobs in the middle of an operation.", float(switching))
 
 
-def _nodes(published: Published) -> Iterator[Metric]:
-    snapshot = published.snapshot
+def _nodes(message: GpusMessage) -> Iterator[Metric]:
     up = GaugeMetricFamily("gandiva_node_up", "Whether jobs can start on a node.", labels=["node"])
-
-    def per_gpu(name: str, text: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(f"gandiva_gpu_{name}", text, labels=["node", "gpu", "model"])
-
-    utilization = per_gpu("utilization_ratio", "Utilisation of a GPU as NVML says it.")
-    used = per_gpu("memory_used_bytes", "Memory in use on a GPU.")
-    size = per_gpu("memory_bytes", "Memory of a GPU.")
-    left = per_gpu("memory_left_bytes", "Memory that jobs keep on a GPU while they are off it.")
-    healthy = per_gpu("healthy", "Whether a GPU can be read.")
-    bound = per_gpu("jobs", "Gandiva jobs that have a GPU in their allocation, on it or off it.")
-    jobs: Tally[GpuId] = Tally()
-    for job in snapshot.jobs.values():
-        jobs.update(job.placement.allocation or job.placement.gpus)
-    for node in snapshot.nodes.values():
+    for node in message.nodes:
         up.add_metric([node.name], float(node.available))
-        for gpu, seen in published.gpus(node):
-            where = [node.name, str(gpu.id.ordinal), gpu.model]
-            if seen is not None:
-                utilization.add_metric(where, seen.utilization_fraction)
-                used.add_metric(where, float(seen.memory_used_bytes))
-            size.add_metric(where, float(gpu.memory_bytes))
-            left.add_metric(where, float(gpu.left_bytes()))
-            healthy.add_metric(where, float(gpu.healthy))
-            bound.add_metric(where, float(jobs[gpu.id]))
-    yield from (up, utilization, used, size, left, healthy, bound)
+    yield up
+    bound = Tally(gpu for job in message.jobs for gpu in job.binding or job.running_on)
+    gpus = [(node.name, gpu) for node in message.nodes for gpu in node.gpus]
+    for name, text, value in _OF_A_GPU:
+        family = GaugeMetricFamily(f"gandiva_gpu_{name}", text, labels=["node", "gpu", "model"])
+        for node_name, gpu in gpus:
+            number = bound[f"{node_name}:{gpu.ordinal}"] if value is None else value(gpu)
+            if number is not None:
+                family.add_metric([node_name, str(gpu.ordinal), gpu.model], float(number))
+        yield family
+
+
+_OF_A_GPU: tuple[tuple[str, str, Callable[[GpuMessage], float | None] | None], ...] = (
+    ("utilization_ratio", "Utilisation of a GPU as NVML says it.", lambda gpu: gpu.utilization_fraction),
+    ("memory_used_bytes", "Memory in use on a GPU.", lambda gpu: gpu.memory_used_bytes),
+    ("memory_bytes", "Memory of a GPU.", lambda gpu: gpu.memory_bytes),
+    (
+        "memory_left_bytes",
+        "Memory that jobs keep on a GPU while they are off it.",
+        lambda gpu: sum(gpu.left_by.values()),
+    ),
+    ("healthy", "Whether a GPU can be read.", lambda gpu: gpu.healthy),
+    ("jobs", "Gandiva jobs that have a GPU in their allocation, on it or off it.", None),
+)
+"""Name, text and value of each; without a value: how many jobs are bound to it."""
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"gandiva_{name}", text, value=value)
 
 
-def _by(name: str, text: str, label: str, values: Iterable[tuple[str, int]]) -> Metric:
+def _by(name: str, text: str, label: str, words: Iterable[str], counts: Mapping[str, int]) -> Metric:
     family = GaugeMetricFamily(f"gandiva_{name}", text, labels=[label])
-    for word, value in values:
-        family.add_metric([word], float(value))
+    for word in words:
+        family.add_metric([word], float(counts.get(word, 0)))
     return family
 
 

@@ -23,6 +23,7 @@ from controller.cli.outputs import check_outputs, writing
 
 if TYPE_CHECKING:
     from controller.api.client import ApiClient
+    from controller.api.messages import JobsMessage
     from controller.journal import JobFilter
     from controller.reports.report import JournalSource
     from controller.reports.row import Row
@@ -122,7 +123,7 @@ def run(args: argparse.Namespace) -> int:
     jobs = source.jobs(which)
     rows = join(jobs, {} if args.no_sacct else _accounting([job.job_id for job in jobs.jobs]))
     if args.html is not None:
-        return _write_page(args.html, source, which, rows, now, truncated=jobs.truncated)
+        return _write_page(args.html, source, which, rows, jobs)
     lines = as_json(rows, truncated=jobs.truncated) if args.json else render(rows, layout)
     for line in lines:
         print(line)
@@ -145,18 +146,13 @@ def _inputs(args: argparse.Namespace) -> dict[str, Path | None]:
 
 
 def _write_page(
-    path: Path,
-    source: ApiClient | JournalSource,
-    which: JobFilter,
-    rows: list[Row],
-    now: float,
-    *,
-    truncated: bool,
+    path: Path, source: ApiClient | JournalSource, which: JobFilter, rows: list[Row], jobs: JobsMessage
 ) -> int:
     from controller.journal.reader import MAX_SLICES
     from controller.reports.html.page import Contents, render
     from controller.reports.when import InvalidTime
 
+    now = jobs.time
     end = now if which.end is None else min(now, which.end)
     # With -j there is no start: the page begins with the first submission.
     start = (
@@ -166,7 +162,7 @@ def _write_page(
         raise InvalidTime("--starttime is not before now: there is nothing to draw yet")
     timeline = source.timeline(start, end, MAX_SLICES)
     notices = []
-    if truncated:
+    if jobs.truncated:
         notices.append(f"There were more jobs: these are the newest {len(rows)} (--limit).")
     if timeline.truncated:
         notices.append(

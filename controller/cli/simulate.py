@@ -8,6 +8,7 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         parser,
         _INPUT,
         **{key: {"required": True} for key in ("trace", "trace_format", "cluster")},
-        gpus_per_node={"type": _gpus, "default": 8},
+        gpus_per_node={"type": partial(count, most=1024), "default": 8},
     )
     add_options(parser.add_mutually_exclusive_group(), _POLICIES)
     add_options(
@@ -223,10 +224,6 @@ def _snapshots(
     for file in folder.glob("*.json"):
         refuse_inputs("--snapshot-dir", file, inputs)
     return SnapshotWriter(folder, settings.policy, args.snapshot_every).see
-
-
-def _gpus(text: str) -> int:
-    return count(text, 1024)
 
 
 def _seconds(text: str) -> float:

@@ -11,7 +11,7 @@ INTERVALS = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 """Seconds between two pictures, for the keys + and -."""
 MAX_FILTER = 64
 _QUIT = ("q", "Q", "\x03")
-_BACK = ("escape", "left", "h", *_QUIT[:2])
+_BACK = ("escape", "left", "h", "q", "Q", "?", "\r", "\n")
 _STEPS = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -1, "page down": 1}
 
 
@@ -22,7 +22,9 @@ def press(view: View, key: str, drawn: Frame, own_user: str) -> View | None:
     if view.typing:
         return _type(view, key)
     if view.page is not Page.JOBS:
-        return _page(view, key, drawn)
+        if key in _BACK:
+            return replace(view, page=Page.JOBS, scroll=view.scroll_before)
+        return _scrolled(view, key, drawn)
     return _jobs(view, key, drawn, own_user)
 
 
@@ -38,13 +40,6 @@ def _type(view: View, key: str) -> View:
     if len(key) == 1 and key.isprintable():
         return replace(view, filter=(view.filter + key)[:MAX_FILTER])
     return view
-
-
-def _page(view: View, key: str, drawn: Frame) -> View | None:
-    """Help, or one job."""
-    if key in _BACK or key in ("?", "\r", "\n"):
-        return replace(view, page=Page.JOBS, scroll=view.scroll_before)
-    return _scrolled(view, key, drawn)
 
 
 def _jobs(view: View, key: str, drawn: Frame, own_user: str) -> View | None:
@@ -76,11 +71,9 @@ def _jobs(view: View, key: str, drawn: Frame, own_user: str) -> View | None:
 
 
 def _interval(view: View, by: int) -> float:
-    longer = [one for one in INTERVALS if one > view.interval_seconds]
-    shorter = [one for one in INTERVALS if one < view.interval_seconds]
-    if by > 0:
-        return longer[0] if longer else view.interval_seconds
-    return shorter[-1] if shorter else view.interval_seconds
+    steps = sorted({*INTERVALS, view.interval_seconds})
+    place = steps.index(view.interval_seconds) + by
+    return steps[max(0, min(place, len(steps) - 1))]
 
 
 def _move(view: View, key: str, drawn: Frame) -> View:

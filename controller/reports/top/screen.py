@@ -57,7 +57,8 @@ class _Poller:
         self._about: int | None = None
         self._hurry = threading.Event()
         self._over = False
-        self._latest: tuple[GpusMessage | None, str] = (None, "")
+        self.latest: tuple[GpusMessage | None, str] = (None, "")
+        """The last answer there was, and why there is no newer one."""
         self.detail: Detail | None = None
         """The last answer about the job that was asked for."""
         self.wake, self._wake_end = os.pipe()
@@ -72,10 +73,6 @@ class _Poller:
         self._over = True
         self._hurry.set()
 
-    def latest(self) -> tuple[GpusMessage | None, str]:
-        """The last answer there was, and why there is no newer one."""
-        return self._latest
-
     def want(self, about: int | None, interval_seconds: float) -> None:
         """Ask about this job too from now on, and this often."""
         if about != self._about or interval_seconds < self._interval_seconds:
@@ -87,9 +84,9 @@ class _Poller:
             self._hurry.clear()
             begin = clock.monotonic()
             try:
-                self._latest = (self._client.gpus(), "")
+                self.latest = (self._client.gpus(), "")
             except GandivaError as error:
-                self._latest = (self._latest[0], f"{error}; trying again")
+                self.latest = (self.latest[0], f"{error}; trying again")
             about = self._about
             if about is not None:
                 self.detail = ask(self._client, about)
@@ -144,7 +141,7 @@ class Screen:
 
     def _take(self, poller: _Poller) -> None:
         """What the poller has found, and the history of each GPU with it."""
-        answer, self._problem = poller.latest()
+        answer, self._problem = poller.latest
         if answer is not None and (self._answer is None or answer.time != self._answer.time):
             for node in answer.nodes:
                 for gpu in node.gpus:
