@@ -12,7 +12,6 @@ import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from controller.checks.finding import Finding, Subject
 from controller.nodes.installed import filesystem_of
@@ -63,16 +62,11 @@ def is_controllers(settings: Settings, host: str) -> bool:
         found = socket.getaddrinfo(leader, None, type=socket.SOCK_DGRAM)
     except OSError:
         return False
-    return any(_is_ours(family, address) for family, _, _, _, address in found)
-
-
-def _is_ours(family: int, address: Any) -> bool:
-    try:
-        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+    for family, _, _, _, address in found:
+        with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.bind((address[0], 0))
-    except OSError:
-        return False
-    return True
+            return True
+    return False
 
 
 def judge_client(settings: Settings, path: Path, host: str) -> Iterator[Finding]:
@@ -243,12 +237,9 @@ def _folder(path: Path, account: Account, check: str) -> Finding:
 
 def _mode(status: os.stat_result) -> str:
     """`-rw-r----- root:slurm`."""
-    try:
+    owner, group = str(status.st_uid), str(status.st_gid)
+    with contextlib.suppress(KeyError):
         owner = pwd.getpwuid(status.st_uid).pw_name
-    except KeyError:
-        owner = str(status.st_uid)
-    try:
+    with contextlib.suppress(KeyError):
         group = grp.getgrgid(status.st_gid).gr_name
-    except KeyError:
-        group = str(status.st_gid)
     return f"{stat.filemode(status.st_mode)} {owner}:{group}"

@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -49,12 +48,12 @@ class Request:
 async def examine(request: Request) -> list[Finding]:
     """All findings: of this host, of Slurm, of the nodes. Expected errors become findings."""
     host = socket.gethostname().split(".")[0]
-    path, deadline_seconds = request.settings_path, request.deadline_seconds
+    path = request.settings_path
     findings: list[Finding] = []
     settings: Settings | None = None
     leads = False
     try:
-        settings = await _in_thread(partial(load_settings, path), deadline_seconds)
+        settings = await _in_thread(lambda: load_settings(path), request.deadline_seconds)
         findings.append(Subject(host, "settings").ok(f"{path} is valid"))
     except (GandivaError, TimeoutError) as failure:
         findings.append(_no_settings(host, path, str(failure) or "cannot be read in time"))
@@ -63,10 +62,7 @@ async def examine(request: Request) -> list[Finding]:
         settings = Settings() if path.exists() else None
     parts = []
     if settings is not None:
-        try:
-            leads = await _in_thread(partial(files.is_controllers, settings, host), deadline_seconds)
-        except (TimeoutError, OSError):
-            leads = True  # The findings then say what hangs, or may not be read.
+        leads = await _is_controllers(request, settings, host)
         parts = _this_host(request, settings, host, leads)
     parts.append(_slurm(request, settings, host, leads))
     return [*findings, *(finding for part in await asyncio.gather(*parts) for finding in part)]
@@ -87,6 +83,13 @@ def _no_settings(host: str, path: Path, why: str) -> Finding:
     )
 
 
+async def _is_controllers(request: Request, settings: Settings, host: str) -> bool:
+    try:
+        return await _in_thread(lambda: files.is_controllers(settings, host), request.deadline_seconds)
+    except (TimeoutError, OSError):
+        return True  # The findings then say what hangs, or may not be read.
+
+
 def _this_host(
     request: Request, settings: Settings, host: str, leads: bool
 ) -> list[Coroutine[None, None, list[Finding]]]:
@@ -99,13 +102,16 @@ def _this_host(
             return [Subject(settings.api_url, "API").error(str(failure), "see the message")]
         return controller.judge_api(settings.api_url, request.deadline_seconds * 0.8, token)
 
-    path = request.settings_path
-    asked = _part(host, "API", request, api)
-    if not leads:
-        return [_part(host, "files", request, partial(files.judge_client, settings, path, host)), asked]
-    permissions = partial(files.judge_permissions, settings, path, request.user, host)
-    journal = partial(controller.judge_journal, settings.journal.path)
-    return [_part(host, "files", request, permissions), _part(host, "journal", request, journal), asked]
+    def own_files() -> Iterable[Finding]:
+        if leads:
+            return files.judge_permissions(settings, request.settings_path, request.user, host)
+        return files.judge_client(settings, request.settings_path, host)
+
+    parts = [_part(host, "files", request, own_files), _part(host, "API", request, api)]
+    if leads:
+        journal = _part(host, "journal", request, lambda: controller.judge_journal(settings.journal.path))
+        parts.insert(1, journal)
+    return parts
 
 
 async def _slurm(request: Request, settings: Settings | None, host: str, leads: bool) -> list[Finding]:
@@ -180,7 +186,7 @@ async def _agents(
 ) -> tuple[dict[str, agents.AgentAnswer], list[Finding]]:
     """Their answers, or why they were not asked."""
     try:
-        unreadable = await _in_thread(partial(_unreadable, settings), request.deadline_seconds)
+        unreadable = await _in_thread(lambda: _unreadable(settings), request.deadline_seconds)
     except TimeoutError:
         unreadable = f"{settings.ssh_key} or {settings.known_hosts} cannot be opened: no answer"
     change = f"run this check as root or as {request.user} on the controller's host"

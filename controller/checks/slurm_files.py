@@ -7,6 +7,7 @@ login node too.
 
 from __future__ import annotations
 
+import contextlib
 import glob
 import os
 import pwd
@@ -164,18 +165,14 @@ def _trusted(host: str, path: Path, text: str | None, user: str) -> Iterator[Fin
     match = re.search(r"trusted_users\s*=\s*\{([^}]*)\}", text or "")
     words = re.findall(r'"([^"]+)"|(\d+)', match[1]) if match else []
     names = {name or number for name, number in words}
-    if user not in names and _uid(user) not in names:
+    uid = ""
+    with contextlib.suppress(KeyError):
+        uid = str(pwd.getpwnam(user).pw_uid)
+    if names.isdisjoint((user, uid)):
         yield Subject(host, "Lua module").error(
             f"{path} does not trust {user}: it may not bind or release jobs",
             f'in the cluster description: [gandiva] controller_users = ["{user}"], then gandiva config slurm',
         )
-
-
-def _uid(user: str) -> str:
-    try:
-        return str(pwd.getpwnam(user).pw_uid)
-    except KeyError:
-        return ""
 
 
 def _script(options: SlurmOptions, key: str, host: str) -> Finding:

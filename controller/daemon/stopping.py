@@ -39,7 +39,10 @@ class Release:
         self.seen = snapshot
         free = _free(snapshot)
         targets: dict[JobId, Target] = {}
-        for job in sorted(snapshot.jobs.values(), key=_first_started):
+        first = sorted(
+            snapshot.jobs.values(), key=lambda j: (-j.priority_class, j.start_time or j.submit_time, j.id)
+        )
+        for job in first:
             if job.phase not in _OFF_GPU or not job.may_start:
                 continue
             if gpus := _place(job, free):
@@ -55,10 +58,6 @@ def _free(snapshot: Snapshot) -> set[GpuId]:
             held |= job.last or job.placement.allocation
     gpus = (gpu for node in snapshot.nodes.values() for gpu in node.gpus)
     return {gpu.id for gpu in gpus if gpu.usable and gpu.id not in held}
-
-
-def _first_started(job: Job) -> tuple[int, float, int]:
-    return (-job.priority_class, job.start_time or job.submit_time, job.id)
 
 
 def _place(job: Job, free: set[GpuId]) -> GpuSet:

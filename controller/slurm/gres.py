@@ -137,11 +137,6 @@ def binding_of(requested: str, nodes: tuple[str, ...]) -> GpuSet:
     return on_nodes(nodes, indices_of("shard", requested))
 
 
-def asks_whole_gpus(requested: str) -> bool:
-    """Whether a request is for GRES `gpu`, not for shards. Raises ValueError."""
-    return any(item.name == "gpu" and item.count > 0 for item in parse_gres(requested))
-
-
 @dataclass(frozen=True, slots=True)
 class BoundRequest:
     """A binding as a job request: one of each GRES per node, on exactly these nodes."""

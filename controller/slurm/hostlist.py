@@ -9,6 +9,8 @@ from collections import Counter
 MAX_NAMES = 65_536
 """As many nodes as Slurm itself takes (its default MAX_SLURM_NODES)."""
 
+BETWEEN_NAMES = re.compile(r",(?![^\[\]]*\])")
+"""Commas that stand outside brackets."""
 _PIECE = re.compile(r"[A-Za-z0-9._-]+|\[[0-9,-]+\]")
 
 
@@ -29,8 +31,7 @@ def expand(expression: str) -> tuple[str, ...]:
 
 
 def _split(expression: str) -> list[str]:
-    """Cut at the commas that stand outside brackets."""
-    items = re.split(r",(?![^\[\]]*\])", expression)
+    items = BETWEEN_NAMES.split(expression)
     if not all(items):
         raise ValueError(f"{expression!r} has an empty name")
     return items

@@ -9,14 +9,13 @@ import heapq
 import itertools
 import logging
 import math
-import re
 from collections.abc import Iterable, Mapping
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from controller.model import GpuId, GpuSet, JobId
-from controller.slurm.gres import asks_whole_gpus, binding_of, index_ranges, indices_of, node_gpus
-from controller.slurm.hostlist import expand
+from controller.slurm.gres import binding_of, index_ranges, indices_of, node_gpus, parse_gres
+from controller.slurm.hostlist import BETWEEN_NAMES, expand
 from controller.slurm.port import ALLOCATED, JobState, SlurmJob, SlurmNode
 from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
 from controller.slurm.states import begin_reached, held_by_other, job_state, node_up, state_name
@@ -24,7 +23,6 @@ from controller.slurm.states import begin_reached, held_by_other, job_state, nod
 log = logging.getLogger(__name__)
 
 _MIB = 2**20
-_OUTSIDE_BRACKETS = re.compile(r",(?![^\[\]]*\])")
 _CUT_SHORT = "..."
 """Ends a list of array tasks of more than 64 bytes (SLURM_BITSTR_LEN); the number before it may be cut."""
 _OVER = frozenset({JobState.COMPLETING, JobState.ENDED})
@@ -56,7 +54,7 @@ def host_names(expression: str) -> tuple[str, ...]:
     """The names in a host list, in order, each once. What does not parse (users write these lists) counts as
     a name that no node has."""
     names: dict[str, None] = {}
-    for item in _OUTSIDE_BRACKETS.split(expression) if expression else ():
+    for item in BETWEEN_NAMES.split(expression) if expression else ():
         try:
             names.update(dict.fromkeys(expand(item)))
         except ValueError:
@@ -123,9 +121,10 @@ def _binding(record: JobRecord, nodes: tuple[str, ...]) -> GpuSet:
 def _holds_whole_gpus(record: JobRecord) -> bool:
     """Whether it runs on GRES `gpu`. A request that is not per node (`--gpus`) was never bound."""
     try:
-        return not record.gres or asks_whole_gpus(record.gres)
+        asked = parse_gres(record.gres)
     except ValueError:
         return True
+    return not record.gres or any(item.name == "gpu" and item.count > 0 for item in asked)
 
 
 def _required_nodes(record: JobRecord, original: Original | None) -> frozenset[str]:

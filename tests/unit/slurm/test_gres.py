@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from controller.model import GpuId, GpuSet
 from controller.slurm.gres import (
     Gres,
-    asks_whole_gpus,
     binding_of,
     bound_request,
     indices_of,
@@ -103,8 +102,6 @@ def test_memory_in_trackable_resources() -> None:
 
 def test_binding_of_a_request_without_shards_is_empty() -> None:
     assert binding_of("gres/gpu:2", ("n1",)) == frozenset()
-    assert asks_whole_gpus("gres/gpu:2")
-    assert not asks_whole_gpus("gres/shard:a100_2:1")
 
 
 slugs = st.from_regex(r"[a-z][a-z0-9]{0,8}", fullmatch=True)
