@@ -113,8 +113,9 @@ class Observer:
             nodes |= self.slurm.nodes.keys()
         self._now, self._flights = now, in_flight
         self._answered, self._differing = samples.keys(), differing
-        for job_id in self._gone - self._jobs.keys():
-            del self._usage[job_id]
+        for job_id in self._gone:
+            if job_id not in self._jobs:
+                del self._usage[job_id]
         self.looked_at, self._changed, self._gone = set(), set(), set()
         self._look(jobs | self._memory.take_changed())
         self._changed |= self._named & self.jobs.keys()
