@@ -9,12 +9,9 @@ from controller.journal.memory import MemoryJournal
 from controller.journal.port import JournalPort
 from controller.journal.reader import JobFilter, JournalReader
 from controller.journal.records import (
-    Decision,
     Event,
     JobRecord,
     JobRow,
-    JobTotals,
-    OpenOperation,
     Slice,
     gpu_names,
     parse_gpus,
@@ -22,17 +19,14 @@ from controller.journal.records import (
 from controller.journal.writer import Journal
 
 __all__ = [
-    "Decision",
     "Event",
     "JobFilter",
     "JobRecord",
     "JobRow",
-    "JobTotals",
     "Journal",
     "JournalPort",
     "JournalReader",
     "MemoryJournal",
-    "OpenOperation",
     "Slice",
     "gpu_names",
     "parse_gpus",

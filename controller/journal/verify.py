@@ -44,14 +44,13 @@ def verify(path: Path) -> Verdict:
     Raises JournalError where it cannot be opened or was written by a newer controller. Reads the whole file.
     """
     size_bytes = require_journal(path)
-    with closing(_open(path)) as connection:
-        try:
-            with garbled():
-                return _verdict(connection, path, size_bytes)
-        except sqlite3.Error as error:
-            if not is_damage(error):
-                raise JournalError(f"cannot read the journal {path}: {error}") from error
-            return Verdict(path, size_bytes, 0, (), (f"the file: {error}",))
+    try:
+        with closing(open_read_only(path, busy_seconds=5.0)) as connection, garbled():
+            return _verdict(connection, path, size_bytes)
+    except sqlite3.Error as error:
+        if not is_damage(error):
+            raise JournalError(f"cannot read the journal {path}: {error}") from error
+        return Verdict(path, size_bytes, 0, (), (f"the file: {error}",))
 
 
 def _verdict(connection: sqlite3.Connection, path: Path, size_bytes: int) -> Verdict:
@@ -71,13 +70,6 @@ def _verdict(connection: sqlite3.Connection, path: Path, size_bytes: int) -> Ver
             for rule in _RULES:
                 problems += islice(rule(connection), MAX_PROBLEMS)
     return Verdict(path, size_bytes, schema, _counts(connection), tuple(problems))
-
-
-def _open(path: Path) -> sqlite3.Connection:
-    try:
-        return open_read_only(path, busy_seconds=5.0)
-    except sqlite3.Error as error:
-        raise JournalError(f"cannot open the journal {path}: {error}") from error
 
 
 def _counts(connection: sqlite3.Connection) -> tuple[tuple[str, int], ...]:

@@ -29,10 +29,6 @@ class Conditions:
         """All of them."""
         return tuple(self._known.values())
 
-    def about(self, kind: str) -> list[str]:
-        """Names of what is known to be wrong of this kind."""
-        return [where.partition(" ")[2] for where in self._known if where.partition(" ")[0] == kind]
-
     def begin(self, where: str, message: str, job_id: JobId | None = None) -> None:
         """Something is wrong; nothing happens when that is known."""
         if self._known.get(where) == message:
@@ -53,9 +49,10 @@ class Conditions:
 
     def only(self, kind: str, found: Container[str], why: str) -> None:
         """Of this kind only these are still wrong."""
-        for name in self.about(kind):
-            if name not in found:
-                self.end(f"{kind} {name}", why)
+        for where in list(self._known):
+            begins, _, name = where.partition(" ")
+            if begins == kind and name not in found:
+                self.end(where, why)
 
 
 def report_nodes(conditions: Conditions, observer: Observer, answers: Mapping[str, Sample]) -> None:

@@ -15,6 +15,7 @@ from controller.model.cluster import (
 )
 from controller.model.job import (
     ALLOCATED,
+    MAX_WEIGHT,
     NOWHERE,
     ON_GPU,
     UNPROFILED,
@@ -38,6 +39,7 @@ from controller.model.value import value
 __all__ = [
     "ALLOCATED",
     "ALL_CHANGED",
+    "MAX_WEIGHT",
     "NOWHERE",
     "ON_GPU",
     "UNPROFILED",

@@ -11,6 +11,9 @@ from types import MappingProxyType
 from controller.model.cluster import GpuSet, JobId
 from controller.model.value import empty, value
 
+MAX_WEIGHT = 100.0
+"""Largest weight that the flag takes."""
+
 
 class SuspendMethod(str, enum.Enum):
     """How a job's GPU state is taken off the GPU (`--gandiva-suspend`)."""

@@ -16,8 +16,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from controller.errors import GandivaError
-from controller.model import JobId, Request, Size, SuspendMethod
-from controller.model.weights import MAX_WEIGHT
+from controller.model import MAX_WEIGHT, JobId, Request, Size, SuspendMethod
 from controller.settings.schema import RequestsSettings
 from controller.slurm.hostlist import expand
 from controller.slurm.port import SlurmJob
@@ -123,12 +122,12 @@ class RequestReader:
 
     def __init__(self, refused: Callable[[JobId, str], None], settings: RequestsSettings) -> None:
         """`refused`: called with each job whose request cannot be read, and why in words."""
-        self._refused, self._settings, self._limits = refused, settings, settings.weight_limits
+        self._refused, self._settings = refused, settings
         self._read: dict[JobId, tuple[_Asked, Request | None]] = {}
 
     def use(self, settings: RequestsSettings) -> None:
         """Other settings. What cannot be read stays so, and was reported."""
-        self._settings, self._limits = settings, settings.weight_limits
+        self._settings = settings
         self._read = {job_id: read for job_id, read in self._read.items() if read[1] is None}
 
     def of(self, job: SlurmJob) -> Request | None:
@@ -154,4 +153,7 @@ class RequestReader:
             return None
         if job.duration_seconds is not None:
             request = replace(request, duration_seconds=job.duration_seconds)
-        return self._limits.apply(request, job.account, job.qos)
+        limit, whose = given.weight_limit(job.account, job.qos)
+        if request.weight <= limit:
+            return request
+        return replace(request, weight=limit, weight_asked=request.weight, weight_limit=whose)

@@ -6,11 +6,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, model_validator
+from pydantic import BaseModel, Field, StringConstraints, model_validator
 from pydantic.fields import FieldInfo
 
-from controller.model import SuspendMethod, Unsuspendable
-from controller.model.weights import MAX_WEIGHT, WeightLimits
+from controller.model import MAX_WEIGHT, SuspendMethod, Unsuspendable
 from controller.settings import places
 from controller.settings.base import (
     AbsolutePath,
@@ -32,6 +31,8 @@ from controller.settings.policies import PolicySettings
 from controller.settings.simulation import SimulationSettings
 
 Weight = Annotated[float, Field(ge=0.1, le=MAX_WEIGHT)]
+LowerName = Annotated[str, StringConstraints(to_lower=True)]
+"""As Slurm keeps the names of accounts and QOS."""
 
 API_PORT = 6822
 SSH_PORT = 22
@@ -213,11 +214,11 @@ class RequestsSettings(Section):
         ge=0.1,
         le=MAX_WEIGHT,
     )
-    max_weight_by_account: dict[str, Weight] = setting(
+    max_weight_by_account: dict[LowerName, Weight] = setting(
         {},
         "Account -> largest weight of its jobs, above or below max_weight. A child account does not inherit.",
     )
-    max_weight_by_qos: dict[str, Weight] = setting(
+    max_weight_by_qos: dict[LowerName, Weight] = setting(
         {},
         "QOS -> largest weight of its jobs. It comes before the account's, as Slurm's own limits do: a QOS "
         "can allow more than the account does, and less.",
@@ -238,15 +239,14 @@ class RequestsSettings(Section):
         "from its own checkpoint.",
     )
 
-    @property
-    def weight_limits(self) -> WeightLimits:
-        """Which weights count."""
-        accounts, qos = self.max_weight_by_account, self.max_weight_by_qos
-        return WeightLimits(
-            self.max_weight,
-            {name.lower(): weight for name, weight in accounts.items()},
-            {name.lower(): weight for name, weight in qos.items()},
-        )
+    def weight_limit(self, account: str, qos: str) -> tuple[float, str]:
+        """The largest weight that counts for a job, and whose limit that is: that of its QOS, else its
+        account's, else the site's, as with Slurm's own limits."""
+        if (limit := self.max_weight_by_qos.get(qos.lower())) is not None:
+            return limit, f"qos {qos}"
+        if (limit := self.max_weight_by_account.get(account.lower())) is not None:
+            return limit, f"account {account}"
+        return self.max_weight, "site"
 
 
 class JournalSettings(Section):

@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from controller.errors import GandivaError
-from controller.model.weights import MAX_WEIGHT
+from controller.model import MAX_WEIGHT
 from controller.slurm import hostlist
 
 if sys.version_info >= (3, 11):

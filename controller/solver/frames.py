@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import marshal
 import math
-from typing import Any
 
 from controller.model.solving import Problem, Solution, SolutionStatus
 
@@ -33,7 +32,7 @@ def body_bytes(header: bytes) -> int:
 
 
 def encode(problem: Problem) -> bytes:
-    """A problem as the worker reads it: kind, data, and the deadline in seconds."""
+    """A problem as the worker loads it: kind, data, and the deadline in seconds."""
     return marshal.dumps((problem.kind.value, dict(problem.data), problem.deadline_seconds))
 
 
@@ -68,9 +67,3 @@ def failed(problem: Problem, error: str, seconds: float = 0.0) -> Solution:
         seconds=seconds,
         error=error,
     )
-
-
-def load(body: bytes) -> tuple[str, dict[str, Any], float]:
-    """A problem that `encode` made."""
-    kind, data, deadline_seconds = marshal.loads(body)
-    return kind, data, deadline_seconds

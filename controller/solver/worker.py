@@ -4,10 +4,11 @@ output, one after the other. It ends with its standard input."""
 
 from __future__ import annotations
 
+import marshal
 import os
 import signal
 
-from controller.solver.frames import HEADER_BYTES, framed, load
+from controller.solver.frames import HEADER_BYTES, framed
 
 LATE_SECONDS = 60
 """So long after the deadline of a problem the process ends by itself: its controller is not there."""
@@ -24,7 +25,7 @@ def main() -> None:
 
     while len(header := requests.read(HEADER_BYTES)) == HEADER_BYTES:
         request = requests.read(int.from_bytes(header, "little"))
-        signal.alarm(int(load(request)[2]) + LATE_SECONDS)
+        signal.alarm(int(marshal.loads(request)[2]) + LATE_SECONDS)
         answers.write(framed(answer(request)))
         answers.flush()
         signal.alarm(0)

@@ -10,16 +10,19 @@ from typing import Any
 import pytest
 
 from controller.journal import JobFilter, JournalReader
-from controller.model import Request, Size
-from controller.model.weights import WeightLimits
 from controller.settings.schema import Settings
 from tests.unit.loop.world import SLICE_SECONDS, World, run
-
-LIMITS = WeightLimits(4.0, {"ml": 2.0, "vip": 20.0}, {"urgent": 10.0, "scavenger": 1.0})
 
 
 def settings(**requests: Any) -> Settings:
     return Settings.model_validate({"requests": requests})
+
+
+LIMITS = settings(
+    max_weight=4.0,
+    max_weight_by_account={"ML": 2.0, "vip": 20.0},
+    max_weight_by_qos={"urgent": 10.0, "scavenger": 1.0},
+)
 
 
 @pytest.mark.parametrize(
@@ -37,20 +40,13 @@ def settings(**requests: Any) -> Settings:
 def test_the_limit_of_the_qos_counts_before_the_accounts_and_the_sites(
     account: str, qos: str, weight: float, whose: str
 ) -> None:
-    limited = LIMITS.apply(Request(size=Size.exactly(1), weight=100.0), account, qos)
-    assert (limited.weight, limited.weight_asked, limited.weight_limit) == (weight, 100.0, whose)
-    within = Request(size=Size.exactly(1), weight=weight)
-    assert LIMITS.apply(within, account, qos) is within
+    assert LIMITS.requests.weight_limit(account, qos) == (weight, whose)
 
 
 def test_a_limited_weight_shares_as_the_limit_says_and_follows_the_account(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = World(tmp_path, gpus=1)
-        world.settings = settings(
-            max_weight=4.0,
-            max_weight_by_account={"ml": 2.0, "vip": 20.0},
-            max_weight_by_qos={"urgent": 10.0, "scavenger": 1.0},
-        )
+        world.settings = LIMITS
         heavy = world.submit(weight=100.0, account="ml")
         light = world.submit(account="physics")
         controller = world.start()
