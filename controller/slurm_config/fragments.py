@@ -206,10 +206,11 @@ def _cgroup(description: ClusterDescription, _options: Options) -> Mapping[str, 
 
 
 def _lua(description: ClusterDescription, options: Options) -> Mapping[str, str]:
-    slurm_files = options.slurm_files or options.sysconfdir
     return {
         "gandiva/gandiva_settings.lua": lua.settings(description),
-        "gandiva/job_submit.lua.example": lua.example(options.sysconfdir, slurm_files),
+        "gandiva/job_submit.lua.example": lua.EXAMPLE.format(
+            sysconfdir=options.sysconfdir, slurm_files=options.slurm_files or options.sysconfdir
+        ),
     }
 
 

@@ -16,7 +16,7 @@ _KEYWORD = re.compile(
 
 LuaValue = str | int | float | bool | Sequence["LuaValue"] | Mapping[str, "LuaValue"]
 
-_EXAMPLE = """\
+EXAMPLE = """\
 -- These lines belong in your own {sysconfdir}/job_submit.lua (the whole file serves where there is none).
 local gandiva = dofile("{slurm_files}/gandiva/gandiva.lua")
 
@@ -36,6 +36,7 @@ end
 
 return slurm.SUCCESS
 """
+"""A job_submit.lua for a site that has none; the modules are in `gandiva/` below `slurm_files`."""
 
 
 def settings(description: ClusterDescription) -> str:
@@ -61,11 +62,6 @@ def settings(description: ClusterDescription) -> str:
         },
     }
     return f"return {literal(table)}\n"
-
-
-def example(sysconfdir: str, slurm_files: str) -> str:
-    """A job_submit.lua for a site that has none; the modules are in `gandiva/` below `slurm_files`."""
-    return _EXAMPLE.format(sysconfdir=sysconfdir, slurm_files=slurm_files)
 
 
 def literal(value: LuaValue, indent: str = "") -> str:

@@ -123,7 +123,7 @@ OTHERWISE = {
     ("daemon.py", "%s"), ("store.py", "%s"), ("file.py", "%s; going on"), ("memory.py", "%s; policy"),
     ("main.py", "%s %s: a bug"),
     ("looking.py", "%s; try nvidia-smi"), ("looking.py", "%s; its GPUs"),
-    ("lanes.py", "work for %s"), ("lease.py", "%s: %s"),
+    ("main.py", "work for %s"), ("lease.py", "%s: %s"),
     # All operations, or all files, at once.
     ("daemon.py", "this controller does not lead any more"), ("accounting.py", "the wall clock was stepped"),
     ("keeping.py", "what was measured of models cannot be read"),

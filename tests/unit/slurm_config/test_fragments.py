@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import main
-from controller.slurm_config.description import ClusterDescription, load, parse
-from controller.slurm_config.files import FileConflictError, write
+from controller.slurm_config.description import ClusterDescription, SlurmConfigError, load, parse
+from controller.slurm_config.files import write
 from controller.slurm_config.fragments import PARTS, Options, render
 from controller.slurm_config.lua import literal
 
@@ -124,7 +124,7 @@ def test_write_leaves_right_files_alone_and_refuses_to_overwrite(
     mine = tmp_path / "gres.conf"
     mine.write_text("mine\n")
     (tmp_path / "cgroup.conf").unlink()
-    with pytest.raises(FileConflictError, match=r"gres\.conf: there already, with other content"):
+    with pytest.raises(SlurmConfigError, match=r"gres\.conf: there already, with other content"):
         write(files, tmp_path)
     assert mine.read_text() == "mine\n"
     assert not (tmp_path / "cgroup.conf").exists(), "all or none"
