@@ -18,14 +18,11 @@ from controller import __version__
 from controller.api.access import ENVIRONMENT, OPEN, Access, WrongToken
 from controller.api.live import LiveState, Published
 from controller.api.messages import (
-    DecisionMessage,
-    EventMessage,
     ExplainMessage,
     JobMessage,
     JobsMessage,
     LiveJobMessage,
     Message,
-    SliceMessage,
     StatusMessage,
     TimelineMessage,
 )
@@ -184,7 +181,7 @@ class Answers:
                 gpus=sum(len(node.gpus) for node in message.nodes),
                 gpus_by_use=message.uses(),
                 jobs_by_phase=Counter(job.phase for job in message.jobs),
-                events=[EventMessage.model_validate(event) for event in events],
+                events=events,
             )
         )
 
@@ -226,14 +223,14 @@ class Answers:
                 404, f"the controller knows no job {job_id}: is it a Gandiva job (sbatch --gandiva)?"
             )
         return _json(
-            ExplainMessage(
+            ExplainMessage.of(
                 time=now,
                 job=_job(rows[0], published) if rows else None,
                 live=live,
                 rivals=_rivals(live, published) if live and published else [],
-                decisions=[DecisionMessage.model_validate(d) for d in self._journal.decisions(job_id)],
-                slices=[SliceMessage.model_validate(s) for s in self._journal.slices(job_id)],
-                events=[EventMessage.model_validate(e) for e in self._journal.events(job_id)],
+                decisions=self._journal.decisions(job_id),
+                slices=self._journal.slices(job_id),
+                events=self._journal.events(job_id),
             )
         )
 

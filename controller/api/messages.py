@@ -212,8 +212,7 @@ class TimelineMessage(Message):
     @classmethod
     def of_slices(cls, slices: Sequence[Slice], time: float, limit: int) -> TimelineMessage:
         """Slices of the journal, of which at most `limit` were asked for."""
-        messages = [TimelineSliceMessage.model_validate(piece) for piece in slices]
-        return cls(time=time, slices=messages, truncated=len(messages) == limit)
+        return cls.of(time=time, slices=slices, truncated=len(slices) == limit)
 
 
 class EventMessage(Message):

@@ -91,8 +91,6 @@ class Metrics:
         for call, call_outcome in product(CALLS, CALL_OUTCOMES):
             self._slurm_calls.labels(call, call_outcome)
 
-    # -- Measures -------------------------------------------------------------------------------------
-
     def slurm_call(self, call: str, outcome: str, duration_seconds: float) -> None:
         self._slurm_calls.labels(call, outcome).inc()
         self._slurm_seconds.labels(call).observe(duration_seconds)
@@ -121,8 +119,6 @@ class Metrics:
     def turn(self, observe_seconds: float, plan_seconds: float) -> None:
         self._observe.observe(observe_seconds)
         self._plan.observe(plan_seconds)
-
-    # -- reading --------------------------------------------------------------------------------------
 
     def exposition(self) -> bytes:
         """Everything, in Prometheus' text format."""
@@ -197,10 +193,8 @@ def _counts(message: GpusMessage) -> Iterator[Metric]:
 
 
 def _nodes(message: GpusMessage) -> Iterator[Metric]:
-    up = GaugeMetricFamily("gandiva_node_up", "Whether jobs can start on a node.", labels=["node"])
-    for node in message.nodes:
-        up.add_metric([node.name], float(node.available))
-    yield up
+    up = {node.name: int(node.available) for node in message.nodes}
+    yield _by("node_up", "Whether jobs can start on a node.", "node", up, up)
     bound = Tally(gpu for job in message.jobs for gpu in job.binding or job.running_on)
     gpus = [(node.name, gpu) for node in message.nodes for gpu in node.gpus]
     for name, text, value in _OF_A_GPU:

@@ -181,7 +181,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._send(self._answer())
 
     def do_HEAD(self) -> None:
-        self._send(self._answer(), body=False)
+        self.do_GET()
 
     def _answer(self) -> Answer:
         self.server.mark(self.connection, answering=True)
@@ -203,7 +203,7 @@ class _Handler(BaseHTTPRequestHandler):
             _log.exception("API: cannot answer %.200r", self.path)
             return Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b'{"error":"internal error, see the log"}\n')
 
-    def _send(self, answer: Answer, *, body: bool = True) -> None:
+    def _send(self, answer: Answer) -> None:
         self.send_response(answer.status)
         self.send_header("Content-Type", answer.content_type)
         self.send_header("Content-Length", str(len(answer.body)))
@@ -212,7 +212,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("WWW-Authenticate", "Bearer")
         self.send_header("X-Content-Type-Options", "nosniff")
         self.end_headers()
-        if body:
+        if self.command != "HEAD":
             self.wfile.write(answer.body)
 
     def log_message(self, format: str, *args: Any) -> None:

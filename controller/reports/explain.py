@@ -6,7 +6,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
-from controller.api.messages import ExplainMessage, JobMessage, LiveJobMessage
+from controller.api.messages import ExplainMessage, JobMessage, LiveJobMessage, SliceMessage
 from controller.reports import units
 from controller.reports.advice import cannot_be_suspended, next_step, not_started_by_slurm, why_not_eligible
 from controller.reports.row import Row
@@ -39,25 +39,23 @@ def explain(
         yield ""
         yield "On its GPUs now"
         yield from _rivals(answer.rivals)
-    if answer.decisions:
-        yield ""
-        yield "Decisions"
-        for taken in answer.decisions[-rows:]:
-            yield from _entry(taken.time, taken.action, gpu_list(taken.gpus), taken.reason, columns)
-    if answer.slices:
-        yield ""
-        yield "Times on GPUs"
-        for piece in answer.slices[-rows:]:
-            end = answer.time if piece.end is None else piece.end
-            why = "still there" if piece.end is None else piece.reason
-            yield from _entry(
-                piece.start, units.duration(end - piece.start), gpu_list(piece.gpus), why, columns
-            )
-    if answer.events:
-        yield ""
-        yield "Events"
-        for event in answer.events[-rows:]:
-            yield from _entry(event.time, event.kind, event.node or "", event.message, columns)
+    sections = {
+        "Decisions": [(d.time, d.action, gpu_list(d.gpus), d.reason) for d in answer.decisions[-rows:]],
+        "Times on GPUs": [_slice(piece, answer.time) for piece in answer.slices[-rows:]],
+        "Events": [(e.time, e.kind, e.node or "", e.message) for e in answer.events[-rows:]],
+    }
+    for title, entries in sections.items():
+        if entries:
+            yield ""
+            yield title
+        for time, what, where, why in entries:
+            words = f"{clean(what):<9} " + (f"{where}  " if where else "")
+            yield from _wrapped(f"  {units.moment(time)}  {words}", clean(why), columns)
+
+
+def _slice(piece: SliceMessage, now: float) -> tuple[float, str, str, str]:
+    end, why = (now, "still there") if piece.end is None else (piece.end, piece.reason)
+    return piece.start, units.duration(end - piece.start), gpu_list(piece.gpus), why
 
 
 def ordinary(slurm: SlurmJob, columns: int) -> Iterator[str]:
@@ -180,11 +178,6 @@ def _rivals(rivals: Sequence[LiveJobMessage]) -> Iterator[str]:
         ).rstrip()
     if len(rivals) > 20:
         yield f"  and {len(rivals) - 20} more"
-
-
-def _entry(time: float, what: str, where: str, why: str, columns: int) -> Iterator[str]:
-    words = f"{clean(what):<9} " + (f"{where}  " if where else "")
-    yield from _wrapped(f"  {units.moment(time)}  {words}", clean(why), columns)
 
 
 def _wrapped(head: str, text: str, columns: int) -> Iterator[str]:

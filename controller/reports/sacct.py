@@ -20,24 +20,11 @@ from controller.slurm.states import job_state
 MAX_JOBS_PER_CALL = 500
 MAX_OUTPUT_BYTES = 8 << 20
 _FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "End")
-CODES = {
-    "BF": "BOOT_FAIL",
-    "CA": "CANCELLED",
-    "CD": "COMPLETED",
-    "CG": "COMPLETING",
-    "DL": "DEADLINE",
-    "F": "FAILED",
-    "NF": "NODE_FAIL",
-    "OOM": "OUT_OF_MEMORY",
-    "PD": "PENDING",
-    "PR": "PREEMPTED",
-    "R": "RUNNING",
-    "RQ": "REQUEUED",
-    "RS": "RESIZING",
-    "RV": "REVOKED",
-    "S": "SUSPENDED",
-    "TO": "TIMEOUT",
-}
+_WORDS = (
+    "BF=BOOT_FAIL CA=CANCELLED CD=COMPLETED CG=COMPLETING DL=DEADLINE F=FAILED NF=NODE_FAIL OOM=OUT_OF_MEMORY "
+    "PD=PENDING PR=PREEMPTED R=RUNNING RQ=REQUEUED RS=RESIZING RV=REVOKED S=SUSPENDED TO=TIMEOUT"
+)
+CODES = dict(word.split("=") for word in _WORDS.split())
 """Slurm's job states by the codes that sacct -s takes."""
 
 
