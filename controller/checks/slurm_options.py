@@ -40,11 +40,10 @@ class SlurmOptions:
         return "" if value in _NOTHING else value
 
     def words(self, key: str) -> list[str]:
-        """A comma-separated value."""
         return [word for word in self.get(key).split(",") if word]
 
     def has(self, key: str, word: str) -> bool:
-        """Whether the comma-separated value has this word, in any case."""
+        """In any case."""
         return word.lower() in (known.lower() for known in self.words(key))
 
     @property
@@ -59,7 +58,6 @@ class SlurmOptions:
 
     @property
     def controller(self) -> str:
-        """slurmctld's host."""
         return (self.get("SlurmctldHost") or "slurmctld").split(",")[0].split("(")[0]
 
 

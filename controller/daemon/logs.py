@@ -12,7 +12,6 @@ import logging
 import logging.handlers
 import re
 import sys
-import time
 from collections.abc import Mapping
 
 from controller.reports.text import clean
@@ -78,11 +77,7 @@ class _TextLines(logging.Formatter):
     """As slurmctld writes: `[2026-11-21T10:00:00.123] error: message`."""
 
     def __init__(self) -> None:
-        super().__init__("[%(asctime)s] %(level)s%(message)s")
-
-    def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:  # noqa: N802
-        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.localtime(record.created))
-        return f"{stamp}.{int(record.msecs):03d}"
+        super().__init__("[%(asctime)s.%(msecs)03d] %(level)s%(message)s", "%Y-%m-%dT%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
         record.level = "" if record.levelno == logging.INFO else f"{record.levelname.lower()}: "

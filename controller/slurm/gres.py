@@ -68,16 +68,12 @@ def _parse_item(item: str, text: str) -> Gres:
 def _indices(detail: str) -> tuple[int, ...]:
     """The GPUs of `IDX:0,2-3`, or those with a share in `0/16,1/16`. Sockets (`S:0-1`) name none."""
     if detail.startswith("IDX:"):
-        return parse_indices(detail.removeprefix("IDX:"))
+        text = detail.removeprefix("IDX:")
+        return () if text in _EMPTY else tuple(chain.from_iterable(index_ranges(text)))
     shares = detail.split(",")
     if len(shares) > 1 and all("/" in share for share in shares):
         return tuple(i for i, share in enumerate(shares) if not share.startswith("0/"))
     return ()
-
-
-def parse_indices(text: str) -> tuple[int, ...]:
-    """Parse `0,2-3` into (0, 2, 3). Raises ValueError."""
-    return () if text in _EMPTY else tuple(chain.from_iterable(index_ranges(text)))
 
 
 def index_ranges(text: str) -> list[range]:

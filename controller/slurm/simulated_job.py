@@ -16,8 +16,6 @@ from controller.slurm.raw import PREFIX
 
 @dataclass(slots=True)
 class SimulatedJob:
-    """A job of the simulated cluster."""
-
     id: JobId
     user: str
     request: str

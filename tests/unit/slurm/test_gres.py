@@ -15,7 +15,6 @@ from controller.slurm.gres import (
     indices_of,
     node_gpus,
     parse_gres,
-    parse_indices,
     split_type,
     tres_memory_mib,
 )
@@ -84,8 +83,9 @@ def test_nonsense_is_refused(text: str) -> None:
 
 
 def test_indices() -> None:
-    assert parse_indices("0,2-4,7") == (0, 2, 3, 4, 7)
-    assert parse_indices("N/A") == ()
+    several, none = parse_gres("gpu:5(IDX:0,2-4,7),gpu:0(IDX:N/A)")
+    assert several.indices == (0, 2, 3, 4, 7)
+    assert none.indices == ()
 
 
 @pytest.mark.parametrize("type_", ["a100", "a100_", "_1", "A100_1", "a-b_1", "a100_x"])
