@@ -67,7 +67,8 @@ def tables(root: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Table
         section = hints[name]
         if isinstance(section, type) and issubclass(section, BaseModel):
             path = f"{prefix}{toml_name(prefix, name)}"
-            yield Table(path, _first_line(section), tuple(_keys(section, path)))
+            description = (section.__doc__ or "").strip().split("\n", 1)[0]
+            yield Table(path, description, tuple(_keys(section, path)))
             yield from tables(section, f"{path}.")
         else:
             assert prefix, f"{name}: a key outside of every table"
@@ -76,10 +77,6 @@ def tables(root: type[BaseModel] = Settings, prefix: str = "") -> Iterator[Table
 def toml_name(prefix: str, name: str) -> str:
     """A table as the file has it: policies' names have dashes."""
     return name.replace("_", "-") if prefix == "policy." else name
-
-
-def _first_line(section: type[BaseModel]) -> str:
-    return (section.__doc__ or "").strip().split("\n", 1)[0]
 
 
 def _keys(section: type[BaseModel], table: str) -> Iterator[Key]:

@@ -50,19 +50,13 @@ class Contents:
 
 
 def render(contents: Contents) -> str:
-    parts = {name: _part(name) for name in ("page.html", "page.css", "page.js")}
-    data = json.dumps(page_data(contents), separators=(",", ":"), ensure_ascii=True)
+    folder = files(__package__)
+    page, style, script = ((folder / f"page.{kind}").read_text("utf-8") for kind in ("html", "css", "js"))
+    policy = f"script-src {_digest(script)}; style-src {_digest(style)}"
+    page = page.replace("@POLICY@", policy).replace("@STYLE@", style).replace("@SCRIPT@", script)
     # Text from users comes last, so that nothing in it is taken for a placeholder.
-    page = parts["page.html"]
-    page = page.replace(
-        "@POLICY@", f"script-src {_digest(parts['page.js'])}; style-src {_digest(parts['page.css'])}"
-    )
-    page = page.replace("@STYLE@", parts["page.css"]).replace("@SCRIPT@", parts["page.js"])
+    data = json.dumps(page_data(contents), separators=(",", ":"), ensure_ascii=True)
     return page.replace("@DATA@", data.replace("<", "\\u003c"))
-
-
-def _part(name: str) -> str:
-    return (files(__package__) / name).read_text("utf-8")
 
 
 def _digest(text: str) -> str:
