@@ -43,7 +43,7 @@ class _Used:
 
 
 class MemoryJournal:
-    """Implements `JournalPort`; what was recorded can be read at any time. Nothing is ever pruned or cut.
+    """Has the calls of `Journal`. What was recorded can be read at any time; nothing is ever pruned or cut.
 
     State and notes are kept as JSON, so that what `Journal` would refuse raises TypeError here as well.
     """

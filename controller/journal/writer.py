@@ -42,9 +42,11 @@ _DAY_SECONDS = 86400.0
 
 
 class Journal(Store):
-    """Implements `JournalPort`: the one writer of a journal's file. Safe to call from several threads.
+    """The one writer of a journal's file. Safe to call from several threads.
 
-    Every method that touches the disk raises JournalError.
+    Calls that record only queue what they are given, until `commit`. Reading sees what is queued. Reading and
+    `commit` raise JournalError where the journal cannot be read or written; what is queued stays queued then.
+    Times are seconds since the epoch; in a simulation, virtual seconds.
     """
 
     def __init__(
@@ -90,13 +92,16 @@ class Journal(Store):
     # -- state
 
     def load_state(self, key: str) -> Any:
+        """The value saved under this name, or None."""
         rows = self.read("SELECT value FROM state WHERE key = ?", key)
         return parsed(rows[0][0], self.path, f"state {key}") if rows else None
 
     def save_state(self, key: str, value: Any) -> None:
+        """Keep a JSON value under a name, instead of the one before. Raises TypeError: not JSON."""
         self.add(sql.STATE, key, json.dumps(value))
 
     def notes(self, policy: str) -> dict[JobId, Note]:
+        """What was saved of jobs that have not ended. `policy`: its name, or that of a part of the loop."""
         rows = self.read(
             "SELECT job_id, note FROM notes LEFT JOIN jobs USING (job_id) WHERE policy = ? AND end IS NULL",
             policy,
@@ -105,17 +110,19 @@ class Journal(Store):
         return {job_id: tuple(note) for job_id, note in found if isinstance(note, list)}
 
     def save_note(self, policy: str, job_id: JobId, note: Note) -> None:
+        """What it remembers of a job from now on; None: nothing. Raises TypeError: not JSON."""
         if note is None:
             self.add(sql.NO_NOTE, policy, job_id)
         else:
             self.add(sql.NOTE, policy, job_id, json.dumps(note))
 
     def last_heartbeat(self) -> float | None:
+        """When a controller was last known to be alive. None in a new journal."""
         value = self.load_state("heartbeat")
         return float(value) if isinstance(value, int | float) else None
 
     def heartbeat(self, time: float) -> None:
-        """Deletes what is old as well, a little at a time."""
+        """The controller is alive. Once per turn. Also deletes what is old, a little at a time."""
         with self.lock:
             self.save_state("heartbeat", time)
             if time >= self._next_prune:
@@ -128,6 +135,7 @@ class Journal(Store):
     # -- operations
 
     def new_operation_id(self) -> int:
+        """A number that no operation in this journal has."""
         with self.lock:
             if self._last_operation is None:
                 ((last,),) = self.read("SELECT coalesce(max(op_id), 0) FROM operations")
@@ -140,16 +148,20 @@ class Journal(Store):
     def begin_operation(
         self, op_id: int, job_id: JobId, kind: str, time: float, gpus: GpuSet, reason: str
     ) -> None:
+        """The controller is about to do this. On disk when it returns, unless the disk takes nothing."""
         detail = {"gpus": [str(gpu) for gpu in sorted(gpus)], "reason": stored_text(reason)}
         self.write_through(sql.BEGIN, op_id, job_id, kind, time, json.dumps(detail))
 
     def step_operation(self, op_id: int, step: str, time: float) -> None:
+        """This step is about to be taken. On disk when it returns, unless the disk takes nothing."""
         self.write_through(sql.STEP, step, time, op_id)
 
     def end_operation(self, op_id: int, outcome: str, time: float, error: str = "") -> None:
+        """The operation is over. Nothing happens where it was over before."""
         self.add(sql.END, time, outcome, stored_text(error), op_id)
 
     def open_operations(self) -> list[OpenOperation]:
+        """Operations that were begun and never ended, oldest first."""
         rows = self.read(
             "SELECT op_id, job_id, kind, begin, step, step_time FROM operations WHERE end IS NULL "
             "ORDER BY begin, op_id"
@@ -159,6 +171,7 @@ class Journal(Store):
     # -- slices
 
     def open_slice(self, job_id: JobId, gpus: GpuSet, time: float) -> None:
+        """The job is on these GPUs from now on. A slice that is still open ends here."""
         names = gpu_names(gpus)
         with self.lock:
             self.close_slice(job_id, time, "went on elsewhere")
@@ -167,11 +180,13 @@ class Journal(Store):
             self.add(sql.PLACE, names, time, job_id)
 
     def close_slice(self, job_id: JobId, time: float, reason: str) -> None:
+        """The job is off its GPUs; its totals grow by the slice. Nothing happens where none is open."""
         with self.lock:
             self.add(sql.COUNT_SLICE, time, time, time, job_id)
             self.add(sql.CLOSE_SLICE, time, stored_text(reason), job_id)
 
     def open_places(self) -> dict[JobId, GpuSet]:
+        """The GPUs of all jobs with an open slice."""
         places: dict[JobId, GpuSet] = {}
         for job_id, gpus in self.read("SELECT job_id, gpus FROM slices WHERE end IS NULL"):
             try:
@@ -181,6 +196,8 @@ class Journal(Store):
         return places
 
     def close_open_slices(self, time: float) -> list[JobId]:
+        """At start: end the slices that a killed controller left open, at its last heartbeat, so that no time
+        counts that was not observed. Returns the jobs, by id."""
         with self.lock:
             rows = self.read("SELECT job_id FROM slices WHERE end IS NULL ORDER BY job_id")
             jobs = [JobId(job_id) for (job_id,) in rows]
@@ -190,11 +207,14 @@ class Journal(Store):
             return jobs
 
     def carry_over(self, job_id: JobId, usage: Usage, time: float) -> None:
+        """Into a new file: what a living job has used up to now. Counts as one slice without details. Nothing
+        happens where the file has totals of the job."""
         ran = usage.since is not None or usage.idle_since is not None
         used = (usage.ran(time), usage.served(time), int(ran))
         self.add(sql.CARRY_OVER, job_id, *used, usage.waited(time), time if ran else None)
 
     def totals(self) -> dict[JobId, JobTotals]:
+        """What all jobs that have not ended have used so far, closed slices only."""
         seen = self.last_heartbeat()
         rows = self.read(
             "SELECT job_id, run_seconds, gpu_seconds, "
@@ -208,6 +228,7 @@ class Journal(Store):
     # -- jobs, decisions and events
 
     def upsert_job(self, job: JobRecord) -> None:
+        """A job is new or has changed. `records.merged` says what stays of an earlier record."""
         with self.lock:
             if job.end_time is not None:
                 self._last_decision.pop(job.id, None)
@@ -215,10 +236,12 @@ class Journal(Store):
             self.add(sql.JOB, *(_stored(getattr(job, name)) for name in RECORD_FIELDS))
 
     def suspended(self) -> list[JobId]:
+        """Jobs that were suspended in Slurm when they were last seen, by id."""
         rows = self.read("SELECT job_id FROM jobs WHERE state = 'SUSPENDED' ORDER BY job_id")
         return [JobId(job_id) for (job_id,) in rows]
 
     def submissions(self, job_ids: Iterable[JobId]) -> dict[JobId, tuple[str, float]]:
+        """User and submit time of those of these jobs that are recorded."""
         # One JSON parameter, because SQLite bounds the number of parameters.
         rows = self.read(
             "SELECT job_id, user, submit FROM jobs WHERE job_id IN (SELECT value FROM json_each(?))",
@@ -227,12 +250,17 @@ class Journal(Store):
         return {JobId(job_id): (user, submit) for job_id, user, submit in rows}
 
     def begin_again(self, job_id: JobId) -> None:
+        """The next record of this id is of another job: Slurm gave the id out again. What is recorded of the
+        earlier job is dropped, as `sacct` shows the newest job of an id alone. Notes stay: only those who
+        save them know whether they still hold."""
         with self.lock:
             self._last_decision.pop(job_id, None)
             for statement in sql.BEGIN_AGAIN:
                 self.add(statement, job_id)
 
     def end_gone(self, present: Container[JobId], time: float) -> list[JobId]:
+        """At start: jobs whose end was never recorded and that Slurm does not know any more end now, in state
+        UNKNOWN. Returns them, by id."""
         with self.lock:
             rows = self.read("SELECT job_id FROM jobs WHERE end IS NULL ORDER BY job_id")
             gone = [JobId(job_id) for (job_id,) in rows if job_id not in present]
@@ -241,6 +269,7 @@ class Journal(Store):
             return gone
 
     def record_decision(self, time: float, job_id: JobId, action: str, reason: str, gpus: GpuSet) -> None:
+        """A decision and why. The same decision twice in a row is recorded once."""
         decision = (action, stored_text(reason), gpu_names(gpus))
         with self.lock:
             if self._decided_in != self.generation:
@@ -253,6 +282,7 @@ class Journal(Store):
     def record_event(
         self, time: float, job_id: JobId | None, node: str | None, kind: str, message: str
     ) -> None:
+        """Something that happened to the controller, a node or a job, and is not a decision."""
         self.add(sql.EVENT, time, job_id, node, stored_text(kind), stored_text(message))
 
 

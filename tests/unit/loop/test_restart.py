@@ -122,7 +122,7 @@ def test_a_job_with_the_id_of_another_one_is_a_new_job_from_the_next_look_on(
         served = world.turns[-1].snapshot.usage[job].ran(asyncio.get_running_loop().time())
         assert served > 3
         world.nodes._blocks["n1"].pop(job)
-        world.nodes._touch("n1")
+        world.nodes._touched["n1"] = None
         old = world.cluster.jobs.pop(job)
         assert old.end_timer is not None
         old.end_timer.cancel()
