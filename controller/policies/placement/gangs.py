@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controller.model import GpuSet, Job, Node
-from controller.policies.placement.masks import pick
-from controller.policies.placement.pool import GpuPool, Slot
+from controller.policies.placement.pool import GpuPool, Slot, pick
 from controller.policies.placement.refusal import refusal
 from controller.policies.placement.servers import node_counts
 
