@@ -20,7 +20,7 @@ from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable, 
 from controller.model import GpuSet, JobId
 from controller.model.measures import Measures
 from controller.slurm.command import CommandTransport, Load
-from controller.slurm.gres import bound_request
+from controller.slurm.gres import bound_gres
 from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
 from controller.slurm.pyslurm import PyslurmTransport, require_pyslurm
 from controller.slurm.raw import JobRecord
@@ -144,15 +144,15 @@ class SlurmCluster:
             self._nodes(await self._transport.load())
         if gone := sorted({gpu.node for gpu in binding} - self._models.keys()):
             raise ClusterRefused(f"job {job_id}: {', '.join(gone)} is no node with GPUs of ours (any more)")
-        request = bound_request(binding, self._models)
+        gres, nodes = bound_gres(binding, self._models), sorted({gpu.node for gpu in binding})
         record = await self._settled(job_id)
         if record.priority != 0:
             raise ClusterRefused(f"job {job_id} is not held: binding it would race with Slurm's scheduler")
         if shares_record(record):
             raise ClusterRefused(f"job {job_id} stands for the array tasks {record.array_tasks}")
         # With room between its limits Slurm would add nodes to the required ones; above them it drops some.
-        resize = not record.gres or not record.min_nodes == record.max_nodes == len(request.nodes)
-        await self._transport.bind(job_id, request, resize)
+        resize = not record.gres or not record.min_nodes == record.max_nodes == len(nodes)
+        await self._transport.bind(job_id, gres, nodes, resize)
 
     @_within_deadline("unbinding job {}")
     async def unbind(self, job_id: JobId) -> None:

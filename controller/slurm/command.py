@@ -16,7 +16,6 @@ from controller.errors import ClusterRefused, UnknownJob
 from controller.model import GpuId, JobId
 from controller.slurm import replies
 from controller.slurm.commands import run
-from controller.slurm.gres import BoundRequest
 from controller.slurm.raw import JobRecord, NodeRecord
 from controller.slurm.records import Original, array_tasks, shares_record
 
@@ -81,12 +80,13 @@ class CommandTransport:
         _, whole = replies.gandiva_jobs(text, what)
         return whole
 
-    async def bind(self, job_id: JobId, request: BoundRequest, resize: bool) -> None:
-        """Make a pending job ask for a binding, and start as soon as it is released. `resize`: its number of
-        nodes must change to that of the binding, and a request of GPUs per job must go."""
-        fields = [f"Gres={request}", f"ReqNodeList={','.join(request.nodes)}", "StartTime=now"]
+    async def bind(self, job_id: JobId, gres: Sequence[str], nodes: Sequence[str], resize: bool) -> None:
+        """Make a pending job ask for one of each GRES on each of exactly these nodes, and start as soon as it
+        is released. `resize`: its number of nodes must change, and a request of GPUs per job must go."""
+        wanted = ",".join(f"{each}:1" for each in gres)
+        fields = [f"Gres={wanted}", f"ReqNodeList={','.join(nodes)}", "StartTime=now"]
         if resize:
-            fields += [f"NumNodes={len(request.nodes)}", "TresPerJob="]
+            fields += [f"NumNodes={len(nodes)}", "TresPerJob="]
         await self._update(job_id, f"binding job {job_id}", fields)
 
     async def unbind(self, job_id: JobId, original: Original) -> None:

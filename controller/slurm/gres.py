@@ -133,20 +133,9 @@ def binding_of(requested: str, nodes: tuple[str, ...]) -> GpuSet:
     return on_nodes(nodes, indices_of("shard", requested))
 
 
-@dataclass(frozen=True, slots=True)
-class BoundRequest:
-    """A binding as a job request: one of each GRES per node, on exactly these nodes."""
-
-    gres: tuple[str, ...]
-    """Such as `shard:a100_0`, by index."""
-    nodes: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return ",".join(f"{gres}:1" for gres in self.gres)
-
-
-def bound_request(binding: GpuSet, models: Mapping[str, str]) -> BoundRequest:
-    """The request that makes Slurm allocate exactly `binding`. `models`: the GPU model of each node.
+def bound_gres(binding: GpuSet, models: Mapping[str, str]) -> tuple[str, ...]:
+    """The GRES, such as `shard:a100_0`, that make Slurm allocate exactly `binding` when a job asks for one of
+    each on each of its nodes. `models`: the GPU model of each node.
 
     Raises ValueError: the binding is empty, names a node that has no GPUs here, or differs in indices or
     model between nodes: Slurm's GRES requests are per node.
@@ -163,4 +152,4 @@ def bound_request(binding: GpuSet, models: Mapping[str, str]) -> BoundRequest:
     if len(kinds) > 1:
         raise ValueError(f"a binding is of one GPU model, not of {', '.join(kinds)}")
     (on_each,) = set(indices.values())
-    return BoundRequest(tuple(f"shard:{kinds[0]}_{index}" for index in on_each), tuple(indices))
+    return tuple(f"shard:{kinds[0]}_{index}" for index in on_each)

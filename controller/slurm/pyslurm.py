@@ -24,7 +24,6 @@ from controller.errors import ClusterUnavailable, SettingsError, UnknownJob
 from controller.model import GpuId, JobId
 from controller.slurm.command import CommandTransport, Load
 from controller.slurm.commands import error_of_number
-from controller.slurm.gres import BoundRequest
 from controller.slurm.raw import JobRecord, NodeRecord
 
 log = logging.getLogger(__name__)
@@ -84,13 +83,12 @@ class PyslurmTransport(CommandTransport):
         self.remember([record])
         return record
 
-    async def bind(self, job_id: JobId, request: BoundRequest, resize: bool) -> None:
+    async def bind(self, job_id: JobId, gres: Sequence[str], nodes: Sequence[str], resize: bool) -> None:
         if resize:
-            await super().bind(job_id, request, resize)
+            await super().bind(job_id, gres, nodes, resize)
             return
-        gres = dict.fromkeys(request.gres, 1)
-        what = f"binding job {job_id}"
-        await self._call("bind", job_id, gres, list(request.nodes), what=what, job_id=job_id)
+        wanted = dict.fromkeys(gres, 1)
+        await self._call("bind", job_id, wanted, list(nodes), what=f"binding job {job_id}", job_id=job_id)
 
     async def release(self, job_id: JobId) -> None:
         await self._call("release", job_id, what=f"releasing job {job_id}", job_id=job_id)

@@ -17,7 +17,6 @@ from controller.model import JobId
 from controller.slurm.adapter import open_cluster
 from controller.slurm.command import CommandTransport
 from controller.slurm.commands import clean_environment, run
-from controller.slurm.gres import BoundRequest
 from controller.slurm.records import Original
 from tests.unit.slurm import recordings
 from tests.unit.slurm.factories import job_record
@@ -124,9 +123,9 @@ async def test_when_one_command_fails_the_other_is_ended_before_that_is_told(fak
 async def test_binding_and_unbinding(fake: Fake) -> None:
     fake("scontrol", "")
     transport = known(7)
-    request = BoundRequest(("shard:a100_2", "shard:a100_3"), ("n1", "n2"))
-    await transport.bind(JobId(7), request, resize=False)
-    await transport.bind(JobId(7), request, resize=True)
+    gres, nodes = ("shard:a100_2", "shard:a100_3"), ("n1", "n2")
+    await transport.bind(JobId(7), gres, nodes, resize=False)
+    await transport.bind(JobId(7), gres, nodes, resize=True)
     await transport.unbind(JobId(7), Original(gpus_per_node=2, nodes=1))
     await transport.unbind(JobId(7), Original(gpus=4, nodelist="n[1-2]"))
     bound = "scontrol update JobId=7 Gres=shard:a100_2:1,shard:a100_3:1 ReqNodeList=n1,n2 StartTime=now"

@@ -11,7 +11,7 @@ from controller.model import GpuId, GpuSet
 from controller.slurm.gres import (
     Gres,
     binding_of,
-    bound_request,
+    bound_gres,
     indices_of,
     node_gpus,
     parse_gres,
@@ -121,11 +121,10 @@ def test_a_binding_survives_being_asked_for_and_read_back(
     model: str, nodes: set[str], indices: set[int]
 ) -> None:
     binding = frozenset(GpuId(node, index) for node in nodes for index in indices)
-    request = bound_request(binding, dict.fromkeys(nodes, model))
-    assert set(request.nodes) == nodes
+    gres = bound_gres(binding, dict.fromkeys(nodes, model))
     # slurmctld shows what was asked for with this prefix.
-    shown = ",".join(f"gres/{item}" for item in str(request).split(","))
-    assert binding_of(shown, request.nodes) == binding
+    shown = ",".join(f"gres/{each}:1" for each in gres)
+    assert binding_of(shown, tuple(nodes)) == binding
     assert indices_of("shard", shown) == indices
 
 
@@ -140,4 +139,4 @@ def test_a_binding_survives_being_asked_for_and_read_back(
 )
 def test_bindings_slurm_cannot_express(binding: GpuSet, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
-        bound_request(binding, {"n1": "a100", "n2": "a100", "n3": "h100"})
+        bound_gres(binding, {"n1": "a100", "n2": "a100", "n3": "h100"})

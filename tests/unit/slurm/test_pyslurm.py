@@ -18,7 +18,6 @@ from controller.errors import ClusterRefused, ClusterUnavailable, SettingsError,
 from controller.model import GpuId, JobId
 from controller.slurm import pyslurm_worker
 from controller.slurm.adapter import SlurmCluster, open_cluster
-from controller.slurm.gres import BoundRequest
 from controller.slurm.pyslurm import PyslurmTransport, _Worker
 from tests.unit.slurm.factories import REQUEST
 
@@ -174,8 +173,8 @@ async def test_exit_codes(plan: Plan, transport: PyslurmTransport, code: int, sh
 
 
 async def test_binding(transport: PyslurmTransport) -> None:
-    request = BoundRequest(("shard:a100_2", "shard:a100_3"), ("n1", "n2"))
-    await transport.bind(JOB, request, resize=False)
+    gres, nodes = ("shard:a100_2", "shard:a100_3"), ("n1", "n2")
+    await transport.bind(JOB, gres, nodes, resize=False)
     (call,) = calls()
     assert call.startswith("modify(7, ")
     assert json.loads(call.removeprefix("modify(7, ").removesuffix(")")) == {

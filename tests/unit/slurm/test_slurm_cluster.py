@@ -15,7 +15,6 @@ from controller.model import GpuId, JobId
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.adapter import MAX_WAITING_TASKS, REVOKED_SECONDS, SlurmCluster
 from controller.slurm.command import CommandTransport, Load
-from controller.slurm.gres import BoundRequest
 from controller.slurm.port import ClusterPort, JobState
 from controller.slurm.raw import JobRecord
 from controller.slurm.records import Original
@@ -53,8 +52,8 @@ class FakeTransport(CommandTransport):
             self.records[job_id] = self.later.pop(0)
         return record
 
-    async def bind(self, job_id: JobId, request: BoundRequest, resize: bool) -> None:
-        await self._did("bind", job_id, str(request), request.nodes, resize)
+    async def bind(self, job_id: JobId, gres: Sequence[str], nodes: Sequence[str], resize: bool) -> None:
+        await self._did("bind", job_id, gres, nodes, resize)
 
     async def unbind(self, job_id: JobId, original: Original) -> None:
         await self._did("unbind", job_id, original)
@@ -102,7 +101,7 @@ def port(transport: FakeTransport, deadline_seconds: float = 5.0) -> ClusterPort
 async def test_binding_within_one_node() -> None:
     transport = FakeTransport(job_record())
     await port(transport).bind(JOB, N1)
-    assert transport.calls == [("bind", JOB, "shard:a100_0:1,shard:a100_1:1", ("n1",), False)]
+    assert transport.calls == [("bind", JOB, ("shard:a100_0", "shard:a100_1"), ["n1"], False)]
 
 
 @pytest.mark.parametrize(
@@ -117,7 +116,7 @@ async def test_binding_within_one_node() -> None:
 async def test_binding_fixes_the_number_of_nodes_where_it_must(changes: dict[str, Any]) -> None:
     transport = FakeTransport(job_record(**changes))
     await port(transport).bind(JOB, BOTH)
-    assert transport.calls == [("bind", JOB, "shard:a100_0:1", ("n1", "n2"), True)]
+    assert transport.calls == [("bind", JOB, ("shard:a100_0",), ["n1", "n2"], True)]
 
 
 @pytest.fixture
