@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +73,7 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
         parser,
         _INPUT,
         **{key: {"required": True} for key in ("trace", "trace_format", "cluster")},
-        gpus_per_node={"type": partial(count, most=1024), "default": 8},
+        gpus_per_node={"type": lambda text: count(text, 1024), "default": 8},
     )
     add_options(parser.add_mutually_exclusive_group(), _POLICIES)
     add_options(
