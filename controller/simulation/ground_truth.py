@@ -7,13 +7,14 @@ What a policy knows of it is what it measures, as on a real cluster.
 from __future__ import annotations
 
 import ast
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from controller.errors import GandivaError
 
@@ -40,6 +41,11 @@ def tensor_bytes(model: str) -> tuple[int, int]:
     """Largest tensor and whole model of a known model; (0, 0) of others."""
     largest, whole, _ = MODELS.get(model.lower(), (0.0, 0.0, 1.0))
     return int(largest * MIB), int(whole * MIB)
+
+
+_Rate = Annotated[float, Field(ge=0, lt=1e12)]
+"""In steps per second."""
+_TABLE = TypeAdapter(dict[str, dict[str, dict[str, _Rate | tuple[_Rate, _Rate]]]])
 
 
 class ThroughputsError(GandivaError):
@@ -71,48 +77,38 @@ class Throughputs:
 def read_throughputs(path: Path) -> Throughputs:
     """Raises ThroughputsError."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        table = _TABLE.validate_json(path.read_bytes(), strict=True)
     except OSError as error:
         raise ThroughputsError(f"cannot read the throughputs {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ThroughputsError(f"{path}: not JSON: {error}") from error
-    if not isinstance(raw, dict):
-        raise ThroughputsError(f"{path}: an object of GPU types is wanted")
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = "".join(f"{part}: " for part in first["loc"])
+        raise ThroughputsError(f"{path}: {where}{first['msg']}") from None
     alone: dict[tuple[str, str, int], float] = {}
     shared: dict[tuple[str, str, int, str, int], float] = {}
-    for gpu_type, jobs in raw.items():
-        if not isinstance(jobs, dict):
-            raise ThroughputsError(f"{path}: {gpu_type}: an object of jobs is wanted")
+    for gpu_type, jobs in table.items():
         for name, rates in jobs.items():
             model, gang = _job(path, name)
-            if not isinstance(rates, dict):
-                raise ThroughputsError(f"{path}: {gpu_type}: {name}: an object of rates is wanted")
             for other, value in rates.items():
-                if other == "null":
-                    alone[gpu_type, model, gang] = _rate(path, gpu_type, name, value)
-                    continue
-                other_model, other_gang = _job(path, other)
-                if not isinstance(value, Sequence) or isinstance(value, str) or len(value) != 2:
-                    raise ThroughputsError(f"{path}: {gpu_type}: {name}: {other}: two rates are wanted")
-                own = _rate(path, gpu_type, name, value[0])
-                shared[gpu_type, model, gang, other_model, other_gang] = own
+                if other == "null" and isinstance(value, float):
+                    alone[gpu_type, model, gang] = value
+                elif other != "null" and isinstance(value, tuple):
+                    other_model, other_gang = _job(path, other)
+                    shared[gpu_type, model, gang, other_model, other_gang] = value[0]
+                else:
+                    wanted = "one rate is" if other == "null" else "two rates are"
+                    raise ThroughputsError(f"{path}: {gpu_type}: {name}: {other}: {wanted} wanted")
     return Throughputs(alone, shared)
 
 
 def _job(path: Path, name: str) -> tuple[str, int]:
     try:
         model, gang = ast.literal_eval(name)
-    except (ValueError, SyntaxError, TypeError):
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         model, gang = None, None
     if not isinstance(model, str) or not isinstance(gang, int) or gang < 1:
         raise ThroughputsError(f"{path}: {name[:60]!r} is not of the form \"('model', 2)\"")
     return model, gang
-
-
-def _rate(path: Path, gpu_type: str, name: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e12:
-        raise ThroughputsError(f"{path}: {gpu_type}: {name}: {value!r} is not a rate in steps per second")
-    return float(value)
 
 
 @dataclass(frozen=True)

@@ -46,6 +46,12 @@ def jct_line(outcome: Outcome, points: int) -> list[tuple[float, float]]:
     return [(math.log10(max(1.0, percentile(ordered, share))), share) for share in shares]
 
 
+def _lines(outcomes: Sequence[Outcome], points: int) -> tuple[list[Line], list[Line]]:
+    """Both, of each simulation."""
+    jct = [(outcome.label, jct_line(outcome, points)) for outcome in outcomes]
+    return jct, [(outcome.label, usage_line(outcome, points)) for outcome in outcomes]
+
+
 # -- text -------------------------------------------------------------------------------------------------
 
 
@@ -79,9 +85,7 @@ def text_plot(
 def text_plots(outcomes: Sequence[Outcome], columns: int) -> list[str]:
     """One plot of each kind."""
     names = "  ".join(f"{_MARKS[i % len(_MARKS)]} {o.label}" for i, o in enumerate(outcomes))
-    points = max(20, columns - 9)
-    jct: list[Line] = [(o.label, jct_line(o, points)) for o in outcomes]
-    usage: list[Line] = [(o.label, usage_line(o, points)) for o in outcomes]
+    jct, usage = _lines(outcomes, points=max(20, columns - 9))
     return [
         "",
         f"Share of jobs that took at most so long (logarithmic)   {names}",
@@ -159,8 +163,7 @@ def page(outcomes: Sequence[Outcome], title: str) -> str:
         f"<tr><td>{key}</td>" + "".join(f"<td>{_number(v[key])}</td>" for v in values) + "</tr>"
         for key in keys
     )
-    jct: list[Line] = [(o.label, jct_line(o, 400)) for o in outcomes]
-    usage: list[Line] = [(o.label, usage_line(o, 400)) for o in outcomes]
+    jct, usage = _lines(outcomes, points=400)
     share = svg(
         "Share of jobs that took at most so long", jct, lambda x: shown_seconds(10**x), lambda y: f"{y:.0%}"
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -133,7 +134,7 @@ def sacct(path: Path, hint: str) -> list[TraceJob]:
     check_unique(path, [job for _, job in found], "JobID")
     found.sort(key=lambda item: item[0])
     zero = found[0][0]
-    return [_at(job, (moment - zero).total_seconds()) for moment, job in found]
+    return [replace(job, submit_seconds=(moment - zero).total_seconds()) for moment, job in found]
 
 
 def _tres_gpus(row: Row, counts: list[str]) -> int:
@@ -195,12 +196,6 @@ def _moment(row: Row, column: str) -> datetime.datetime:
         raise TraceError(row.path, row.line, column, problem) from None
     # Times of one trace are of one zone; which one does not matter for their differences.
     return moment if moment.tzinfo is None else moment.astimezone(datetime.timezone.utc).replace(tzinfo=None)
-
-
-def _at(job: TraceJob, submit_seconds: float) -> TraceJob:
-    from dataclasses import replace
-
-    return replace(job, submit_seconds=submit_seconds)
 
 
 FORMATS: Mapping[str, Callable[[Path, str], list[TraceJob]]] = {
