@@ -4,17 +4,20 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from dataclasses import replace
 from typing import Any
 from unittest.mock import MagicMock
 
 from controller.model import (
+    Configuration,
     FailedSuspends,
     GpuId,
     Job,
     JobId,
     Phase,
     Placement,
+    Rate,
     Request,
     Size,
     Unsuspendable,
@@ -24,6 +27,7 @@ from controller.nodes.protocol import GpuProcess, GpuSample, NodeJob, NodePhase
 from controller.observe.jobs import changes_at, make_job
 from controller.observe.memory import JobMemory
 from controller.observe.nodes import make_node
+from controller.observe.rates import Rates
 from controller.slurm.port import JobState, SlurmGpu, SlurmJob, SlurmNode
 from controller.slurm.simulated import SimulatedCluster, SimulatedJob
 from tests.unit.loop.world import run
@@ -211,3 +215,12 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
         }
 
     run(scenario)
+
+
+def test_rates_that_an_earlier_release_saved_are_read() -> None:
+    """Its rows end with where the rate came from."""
+    saved, again = Rates(), Rates()
+    saved.load([["resnet50", "a100", 2, 1, ["bert"], 120.0, 60.0, 1000.0, "measured"]])
+    again.load(json.loads(json.dumps(saved.dump())))
+    (found,) = again.table["resnet50"].items()
+    assert found == (Configuration("a100", 2, 1, ("bert",)), Rate(120.0, 60.0, 1000.0))
