@@ -8,7 +8,6 @@ import logging
 import signal
 from collections.abc import Sequence
 
-from checkpointing.cuda_driver import CudaError, ProcessState
 from controller.agent import transparent
 from controller.agent.control_block import CheckpointedProcess, ControlBlock, JobState
 from controller.agent.deadline import Deadline, polls
@@ -33,7 +32,7 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
         moved = bool(state.gpus) and set(args.gpus) != set(state.gpus)
         if moved:
             _check_movable(node, state, args)
-        off = [process for process in state.checkpointed if _alive(node, process)]
+        off = _off(node, state)
         with node.claiming(args.gpus, deadline):
             # A job that has not finished leaving still has its GPUs: to undo that nothing need be free.
             # Notes without a GPU were lost: they do not tell whether their job had finished leaving.
@@ -223,7 +222,7 @@ def undo(node: Node, block: ControlBlock, state: JobState) -> None:
     """Let the job go on where it is. It still has its GPUs, so this needs no deadline, and no check but
     for the memory that a job beside it may have taken."""
     phase, error = NodePhase.RUNNING, ""
-    off = [process for process in state.checkpointed if _alive(node, process)]
+    off = _off(node, state)
     try:
         if off and node.beside(state):
             needed = _memory_needed(node, state, off, state.gpus)
@@ -248,16 +247,10 @@ def undo(node: Node, block: ControlBlock, state: JobState) -> None:
         )
 
 
-def _is_off(node: Node, process: CheckpointedProcess) -> bool:
-    """Whether its memory is in host memory now: one restored before we were killed is on its GPU."""
-    with contextlib.suppress(CudaError):
-        state = node.driver.state(process.pid, transparent.STATE_SECONDS)
-        return state is ProcessState.CHECKPOINTED
-    return False
-
-
-def _alive(node: Node, process: CheckpointedProcess) -> bool:
-    return node.processes.alive(ProcessId(process.pid, process.start_time_ticks))
+def _off(node: Node, state: JobState) -> list[CheckpointedProcess]:
+    """Processes that the driver took off the GPUs and that still live."""
+    alive = node.processes.alive
+    return [p for p in state.checkpointed if alive(ProcessId(p.pid, p.start_time_ticks))]
 
 
 def _memory_needed(
@@ -266,7 +259,9 @@ def _memory_needed(
     """Bytes that the job must find on each of these GPUs, with what it has left there: short of memory
     the driver's restore kills it, and so does what a session may not get back."""
     needed: dict[int, int] = {}
-    for process in (process for process in checkpointed if _is_off(node, process)):
+    for process in checkpointed:
+        if not transparent.is_checkpointed(node.driver, process.pid):
+            continue  # restored before an agent was killed: it is on its GPU
         for old, new in zip(sorted(process.gpus), sorted(gpus), strict=False):
             needed[new] = needed.get(new, 0) + process.memory_bytes.get(old, 0)
     if state.phase is NodePhase.YIELDED:

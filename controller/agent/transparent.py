@@ -106,7 +106,7 @@ def bring_back(
         _run_on(driver, pid, gpu_maps, deadline)
     except CudaError as error:
         # A call that was abandoned (its code is negative) may be carried out later.
-        if gpu_maps and error.code > 0 and _is_checkpointed(driver, pid):
+        if gpu_maps and error.code > 0 and is_checkpointed(driver, pid):
             text = f"the driver does not restore process {pid} there: {error}"
             raise AgentError(ErrorKind.UNSUPPORTED, text) from error
         raise AgentError(ErrorKind.DRIVER, f"process {pid} of job {job_id}: {error}") from error
@@ -140,11 +140,12 @@ def _restore(
         except CudaError as error:
             last = number == len(candidates) - 1
             # Refused before anything happened: only then may another map be tried.
-            if last or error.code != INVALID_VALUE or not _is_checkpointed(driver, pid):
+            if last or error.code != INVALID_VALUE or not is_checkpointed(driver, pid):
                 raise
 
 
-def _is_checkpointed(driver: DriverProcesses, pid: int) -> bool:
+def is_checkpointed(driver: DriverProcesses, pid: int) -> bool:
+    """Whether the driver holds its memory in host memory now; False also where it does not say."""
     try:
         return driver.state(pid, STATE_SECONDS) is ProcessState.CHECKPOINTED
     except CudaError:
