@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""States of jobs in Slurm's words; final ones, exit codes and array indices from slurmdbd, through sacct.
-
-Reports go without them where sacct is missing or does not answer in time.
-"""
+"""States of jobs in Slurm's words; final ones, exit codes and array indices from slurmdbd, through sacct."""
 
 from __future__ import annotations
 
@@ -109,11 +106,9 @@ class InvalidState(GandivaError):
 
 def parse_state(word: str) -> str:
     """`CD`, `completed` -> `COMPLETED`. Raises InvalidState."""
-    upper = word.strip().upper()
-    if upper in CODES:
-        return CODES[upper]
-    if upper in CODES.values():
-        return upper
+    state = CODES.get(word.strip().upper(), word.strip().upper())
+    if state in CODES.values():
+        return state
     known = ", ".join(f"{code} ({name})" for code, name in CODES.items())
     raise InvalidState(f"{word[:40]!r} is not a job state; the states are {known}")
 

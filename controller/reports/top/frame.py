@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import time as clock
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -17,7 +17,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.segment import Segment
 from rich.text import Text
 
-from controller.api.messages import GpusMessage
+from controller.api.messages import GpusMessage, LiveJobMessage
 from controller.reports.text import clean
 from controller.reports.top import KEYS
 from controller.reports.top.detail import Detail
@@ -25,7 +25,16 @@ from controller.reports.top.detail import lines as detail_lines
 from controller.reports.top.gpus import Context, gpus_grid, nodes_grid
 from controller.reports.top.grid import Grid, Line, draw, one_line
 from controller.reports.top.jobs import jobs_grid
-from controller.reports.top.view import DIM, UNICODE, WARNING, Glyphs, Order, job_colors, matches, ordered
+from controller.reports.top.view import (
+    DIM,
+    RANK,
+    UNICODE,
+    WARNING,
+    Glyphs,
+    Order,
+    job_colors,
+    job_share,
+)
 
 STALE_SECONDS = 15.0
 MAX_PROBLEMS = 3
@@ -238,3 +247,30 @@ def _summary(answer: GpusMessage) -> Text:
     noun = "job " if len(answer.jobs) == 1 else "jobs"
     text.append(f"\n{len(answer.jobs):24} {noun}  ", style="bold").append(", ".join(jobs))
     return text
+
+
+def matches(job: LiveJobMessage, text: str) -> bool:
+    """Whether a job has the text that was typed after `/`."""
+    word = text.strip().lower()
+    fields = (str(job.job_id), job.user, job.name, job.phase, job.partition, job.account)
+    return any(word in field.lower() for field in fields)
+
+
+def ordered(
+    jobs: Iterable[LiveJobMessage], order: Order, now: float, *, reverse: bool = False, by_user: bool = False
+) -> list[LiveJobMessage]:
+    """The list of jobs in the order asked for; by number among equals. `by_user`: user after user."""
+    keys: dict[Order, Callable[[LiveJobMessage], float | str]] = {
+        Order.STATE: lambda job: RANK.get(job.phase, len(RANK)),
+        Order.SHARE: lambda job: -(job_share(job, now) or 0.0),
+        Order.USER: lambda job: job.user,
+        Order.NUMBER: lambda job: job.job_id,
+        Order.NAME: lambda job: job.name,
+        Order.GPUS: lambda job: -job.gpus,
+        Order.WEIGHT: lambda job: -job.weight,
+    }
+    found = sorted(jobs, key=lambda job: job.job_id)
+    found.sort(key=keys[order], reverse=reverse)
+    if by_user:
+        found.sort(key=lambda job: job.user)
+    return found

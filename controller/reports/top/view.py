@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Order, filter, symbols and colours of the live view. No I/O."""
+"""Orders, symbols and colours of the live view. No I/O."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from controller.api.messages import LiveJobMessage
@@ -78,7 +78,7 @@ _SYMBOLS = {
     "ineligible": ("queued", "not yet"),
 }
 """Of each phase: its symbol and its word, in the order of the list."""
-_RANK = {phase: place for place, phase in enumerate(_SYMBOLS)}
+RANK = {phase: place for place, phase in enumerate(_SYMBOLS)}
 
 
 def phase_words(phase: str, glyphs: Glyphs) -> str:
@@ -106,30 +106,3 @@ def spark(fractions: Iterable[float | None], glyphs: Glyphs) -> str:
     return "".join(
         "?" if f is None else glyphs.levels[max(f > 0, round(max(0.0, min(1.0, f)) * top))] for f in fractions
     )
-
-
-def matches(job: LiveJobMessage, text: str) -> bool:
-    """Whether a job has the text that was typed after `/`."""
-    word = text.strip().lower()
-    fields = (str(job.job_id), job.user, job.name, job.phase, job.partition, job.account)
-    return any(word in field.lower() for field in fields)
-
-
-def ordered(
-    jobs: Iterable[LiveJobMessage], order: Order, now: float, *, reverse: bool = False, by_user: bool = False
-) -> list[LiveJobMessage]:
-    """The list of jobs in the order asked for; by number among equals. `by_user`: user after user."""
-    keys: dict[Order, Callable[[LiveJobMessage], float | str]] = {
-        Order.STATE: lambda job: _RANK.get(job.phase, len(_RANK)),
-        Order.SHARE: lambda job: -(job_share(job, now) or 0.0),
-        Order.USER: lambda job: job.user,
-        Order.NUMBER: lambda job: job.job_id,
-        Order.NAME: lambda job: job.name,
-        Order.GPUS: lambda job: -job.gpus,
-        Order.WEIGHT: lambda job: -job.weight,
-    }
-    found = sorted(jobs, key=lambda job: job.job_id)
-    found.sort(key=keys[order], reverse=reverse)
-    if by_user:
-        found.sort(key=lambda job: job.user)
-    return found

@@ -24,9 +24,9 @@ from controller.api.messages import (
 from controller.cli.status import status_lines
 from controller.reports.explain import explain
 from controller.reports.text import width
-from controller.reports.top.frame import Frame, View
+from controller.reports.top.frame import Frame, View, ordered
 from controller.reports.top.screen import _keys_in
-from controller.reports.top.view import ASCII, UNICODE, Order, bar, job_share, ordered
+from controller.reports.top.view import ASCII, UNICODE, Order, bar, job_share
 
 NOW = 10_000.0
 EVIL = "\x1b[2J[bold]evil[/bold]\n"
