@@ -21,13 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from controller.agent.deadline import Deadline
 from controller.agent.files import locked, rewrite
-from controller.nodes.protocol import (
-    MAX_CONTROLLER_CHARS,
-    MAX_LEASE_SECONDS,
-    AgentError,
-    ErrorKind,
-    LeaderInfo,
-)
+from controller.nodes import protocol
+from controller.nodes.protocol import AgentError, ErrorKind, LeaderInfo
 
 FILE = "leader.json"
 _MAX_BYTES = 4096
@@ -39,7 +34,7 @@ log = logging.getLogger(__name__)
 class _Lease(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
-    controller: str = Field(min_length=1, max_length=MAX_CONTROLLER_CHARS)
+    controller: str = Field(min_length=1, max_length=protocol.MAX_CONTROLLER_CHARS)
     until: float = Field(ge=0, allow_inf_nan=False)
     """By the clock that counts from boot, so that setting the time changes nothing."""
 
@@ -67,11 +62,11 @@ class Leases:
                 raise _not_leader(lease)
             if lease is None:
                 log.info("controller %s leads", controller)
-            mine = _Lease(controller=controller, until=_now() + seconds)
+            mine = _Lease(controller=controller, until=_now() + seconds).model_dump_json().encode()
             try:
-                # All that is ever read, in one call: no end of an earlier lease is behind it, also if this
-                # process ends right here. The lock is this file's: no other can take its place.
-                rewrite(descriptor, mine.model_dump_json().encode().ljust(_MAX_BYTES))
+                # All that is ever read, in one call: no end of an earlier lease is behind it, even if this
+                # process ends right here.
+                rewrite(descriptor, mine.ljust(_MAX_BYTES))
             except OSError as error:
                 log.warning("%s: %s", self._path, error)
 
@@ -112,7 +107,7 @@ def _read(descriptor: int) -> _Lease | None:
         lease = _Lease.model_validate_json(os.pread(descriptor, _MAX_BYTES, 0))
     except (OSError, ValidationError):
         return None
-    return lease if 0 < lease.until - _now() <= MAX_LEASE_SECONDS else None
+    return lease if 0 < lease.until - _now() <= protocol.MAX_LEASE_SECONDS else None
 
 
 def _not_leader(lease: _Lease) -> AgentError:
