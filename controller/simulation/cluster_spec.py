@@ -65,7 +65,6 @@ class ClusterSpec:
 
     @property
     def gpus(self) -> int:
-        """All GPUs."""
         return sum(len(node.gpus) for node in self.nodes)
 
     def of_types(self, types: tuple[str, ...]) -> int:

@@ -36,7 +36,6 @@ class Entry:
 
     @property
     def label(self) -> str | None:
-        """As it was named."""
         return f"{self.policy}:{','.join(self.changes)}" if self.changes else self.policy
 
 

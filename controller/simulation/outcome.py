@@ -31,12 +31,10 @@ class JobOutcome:
 
     @property
     def jct_seconds(self) -> float:
-        """From submission to end."""
         return self.end_seconds - self.submit_seconds
 
     @property
     def queueing_seconds(self) -> float:
-        """From submission to the first start."""
         return self.start_seconds - self.submit_seconds
 
 
@@ -95,7 +93,6 @@ def usage_curve(slices: Iterable[Slice]) -> tuple[tuple[float, int], ...]:
 
 
 def gpu_seconds(slices: Iterable[Slice]) -> float:
-    """Of all of them together."""
     return sum(_seconds(piece) * len(piece.gpus) for piece in slices)
 
 

@@ -83,7 +83,6 @@ def text_plot(
 
 
 def text_plots(outcomes: Sequence[Outcome], columns: int) -> list[str]:
-    """One plot of each kind."""
     names = "  ".join(f"{_MARKS[i % len(_MARKS)]} {o.label}" for i, o in enumerate(outcomes))
     jct, usage = _lines(outcomes, points=max(20, columns - 9))
     return [
@@ -102,7 +101,6 @@ def text_plots(outcomes: Sequence[Outcome], columns: int) -> list[str]:
 def svg(
     title: str, lines: Sequence[Line], x_label: Callable[[float], str], y_label: Callable[[float], str]
 ) -> str:
-    """One plot."""
     width, height, left, bottom = 720, 320, 70, 40
     xs = [x for _, line in lines for x, _ in line]
     ys = [y for _, line in lines for _, y in line]
@@ -152,7 +150,6 @@ svg text { font-size: 12px; fill: currentColor } .r { text-anchor: end; dominant
 
 
 def page(outcomes: Sequence[Outcome], title: str) -> str:
-    """The whole report."""
     keys = [key for key in summary(outcomes[0]) if key != "label"] if outcomes else []
     head = "".join(
         f'<th><span style="color:{_COLOURS[i % len(_COLOURS)]}">■</span> {html.escape(o.label)}</th>'

@@ -39,7 +39,6 @@ class InRounds:
         """Of jobs that went meanwhile."""
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
-        """The policy's, or none."""
         now = snapshot.time
         if not self._goes_on:
             number = (now + SAME_INSTANT_SECONDS) // self._round_seconds
@@ -77,7 +76,6 @@ class InRounds:
 
 
 def _joined(parts: list[Changes]) -> Changes:
-    """All that changed."""
     return Changes(
         frozenset().union(*(part.jobs for part in parts)),
         frozenset().union(*(part.nodes for part in parts)),

@@ -52,7 +52,6 @@ class RecordedDecision:
 
 
 def dump_decision(decision: RecordedDecision) -> bytes:
-    """As JSON."""
     name = decision.policy.name
     table = decision.policy.model_dump(mode="json", include={"name", "moves", name.replace("-", "_")})
     # JSON has no keys but strings.

@@ -157,7 +157,6 @@ class VirtualClock:
         self.now = asyncio.get_running_loop().time
 
     def uptime(self) -> tuple[str, float]:
-        """Of no machine."""
         return "", self.now()
 
 

@@ -58,7 +58,6 @@ class Bindings:
     def restore(
         self, job_id: JobId, before: Placement, after: Placement, was: Mapping[str, int | None]
     ) -> None:
-        """Take a change back."""
         if before.allocation == after.allocation:
             self.change(job_id, after, before)
             return

@@ -85,7 +85,6 @@ class Slots:
         return all(_give(member, free, owners) for member in floating)
 
     def add(self, member: Contender) -> None:
-        """Give it its GPUs."""
         left = self._left
         if not member.fixed:
             left[member.server] = left.get(member.server, 0) - member.gpus

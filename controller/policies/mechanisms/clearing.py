@@ -37,7 +37,6 @@ class Clearing:
         """GPUs that they have, by node."""
 
     def stop(self, job_id: JobId) -> None:
-        """This job leaves its GPUs."""
         self.stopped[job_id] = self._draft.of(job_id)
         self._draft.put(job_id, NOWHERE)
 

@@ -33,7 +33,6 @@ class Lane:
 
     @property
     def contested(self) -> bool:
-        """A job waits here."""
         return bool(self._waiting)
 
     def add_running(self, key: Key, size: int) -> None:

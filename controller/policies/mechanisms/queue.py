@@ -46,7 +46,6 @@ class Queue:
         self._bindings.room = True
 
     def remove(self, row: Row) -> None:
-        """It is bound, or gone."""
         if not row.in_line:
             return
         line = self._lines[row.shape]
@@ -59,7 +58,6 @@ class Queue:
         row.in_line = False
 
     def place(self, draft: Draft) -> None:
-        """Algorithm 1 for each."""
         if not self._bindings.room:
             return
         self._bindings.room = False

@@ -40,7 +40,6 @@ class Timers:
         return found
 
     def first(self) -> float:
-        """When the next job is due."""
         while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf

@@ -63,7 +63,6 @@ class Turns:
         bindings.changed |= starts.keys()
 
     def wake(self) -> float:
-        """When the next slice ends."""
         return min(self._ends.values(), default=math.inf)
 
     def give(self, draft: Draft, now: float, ranks: Ranks) -> bool:
@@ -119,7 +118,6 @@ class Turns:
         self._assign(draft, lane, lane.going_on, ranks, "its GPUs are for jobs before it")
 
     def _rotate(self, draft: Draft, lane: _Lane, now: float, ranks: Ranks) -> None:
-        """A new slice begins."""
         lane.start = now
         self._assign(draft, lane, choose(lane.contenders, lane.usable, rotate=True), ranks, "slice over")
 

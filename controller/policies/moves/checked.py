@@ -17,7 +17,6 @@ class Checked:
         self._move, self._name = move, name
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
-        """What the move proposes."""
         ran, mark = {i for i, placement in draft.placements.items() if placement.gpus}, draft.mark()
         self._move.propose(snapshot, draft)
         changed = draft.put_since(mark)

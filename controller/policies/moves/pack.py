@@ -71,7 +71,6 @@ class _Hosts:
         return len(self._left)
 
     def remove(self, job_id: JobId) -> None:
-        """It has a guest."""
         entry = (-self._left.pop(job_id), job_id)
         for key in self._keys.pop(job_id):
             line = self._lists[key]

@@ -22,9 +22,6 @@ class Distribution:
         self.sizes = sorted(sizes)
         self._sums = [0.0, *accumulate(self.sizes)]
 
-    def __len__(self) -> int:
-        return len(self.sizes)
-
     def index(self, attained: float, quantum: float) -> float:
         """The index for one quantum. 0 when no sample is larger than `attained`; an infinite quantum gives
         1 / E[S - a | S > a]."""

@@ -37,7 +37,6 @@ class Draft:
 
     @property
     def placements(self) -> Mapping[JobId, Placement]:
-        """All of them."""
         return self._placements
 
     def put(self, job_id: JobId, placement: Placement) -> None:

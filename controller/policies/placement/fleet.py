@@ -141,7 +141,6 @@ class Fleet:
         return self._free[-1][0] if self._free else 0
 
     def _settle(self) -> None:
-        """File those that changed."""
         if len(self._stale) > _REFILE_ALL:
             self._shared, self._unassigned, self._free, self._filed = {}, [], [], {}
             for server in self._numbered:

@@ -37,7 +37,6 @@ class Slot:
         self.free_count = self.filed = self.usable.bit_count()
 
     def gpus(self, mask: int) -> GpuSet:
-        """Those of these bits."""
         return frozenset(self.ids[bit.bit_length() - 1] for bit in bits(mask))
 
 
@@ -82,7 +81,6 @@ class GpuPool:
         return True
 
     def node(self, name: str) -> Node | None:
-        """The node of this name."""
         slot = self._by_name.get(name)
         return slot.node if slot is not None else None
 
@@ -171,7 +169,6 @@ class GpuPool:
 
 
 def bits(mask: int) -> Iterator[int]:
-    """Each alone, the lowest first."""
     while mask:
         lowest = mask & -mask
         yield lowest

@@ -44,7 +44,6 @@ class Server:
 
     @property
     def load(self) -> float:
-        """M/N."""
         return self.allocated / len(self.usable) if self.usable else float("inf")
 
     def free_ordinals(self) -> list[int]:
