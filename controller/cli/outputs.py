@@ -74,16 +74,18 @@ def writing(path: Path) -> Iterator[TextIO]:
     if path == STANDARD_OUTPUT:
         yield sys.stdout
         return
-    # A pipe cannot be replaced.
-    special = path.exists() and not path.is_file()
-    draft = path if special else path.with_name(f".{path.name}.{os.getpid()}")
+    target = path.resolve()
+    # Neither a pipe nor a file in a folder that is not writable can be replaced.
+    in_place = path.exists() and not (path.is_file() and os.access(target.parent, os.W_OK))
+    draft = path if in_place else target.with_name(f".{target.name}.{os.getpid()}")
     try:
-        with draft.open("w" if special else "x", newline="", encoding="utf-8", errors="replace") as file:
+        with draft.open("w" if in_place else "x", newline="", encoding="utf-8", errors="replace") as file:
             yield file
-        draft.replace(path)
+        if not in_place:
+            draft.replace(target)
     except OSError as error:
         raise GandivaError(f"cannot write {path}: {error.strerror}") from error
     finally:
-        if not special:
+        if not in_place:
             with suppress(OSError):
                 draft.unlink()
