@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from controller.errors import SettingsError
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.slice_lanes import SliceLanes
@@ -16,6 +14,7 @@ from controller.policies.orders.fair_share import FairShare
 from controller.policies.orders.gittins import Gittins
 from controller.policies.orders.order import Order
 from controller.policies.orders.queues import Queues
+from controller.policies.orders.samples import read_sizes
 from controller.policies.orders.simple import Continuous, Fifo, Remaining, Smallest
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Move, Policy
@@ -93,34 +92,6 @@ def _tiresias_las(settings: TiresiasLasSettings, moves: Moves) -> Policy:
 def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy:
     samples = read_sizes(Path(settings.distribution)) if settings.distribution else []
     return _tiresias(Gittins(settings, samples), settings, moves)
-
-
-def read_sizes(path: Path) -> list[float]:
-    """GPU-seconds of finished jobs from a CSV file. Raises SettingsError naming line and column."""
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if "duration" not in (reader.fieldnames or ()):
-                raise SettingsError(f"{path}: line 1: there is no column `duration`")
-            sizes = []
-            for row in reader:
-                try:
-                    size = float(row["duration"])
-                except (TypeError, ValueError):
-                    size = -1.0
-                if not 0 < size < 1e15:
-                    raise SettingsError(
-                        f"{path}: line {reader.line_num}, column `duration`: {row['duration']!r} is not a "
-                        "positive number of GPU-seconds"
-                    )
-                sizes.append(size)
-    except OSError as error:
-        raise SettingsError(f"cannot read the distribution {path}: {error.strerror}") from error
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path}: not a CSV file: {error}") from error
-    if not sizes:
-        raise SettingsError(f"{path}: no samples")
-    return sizes
 
 
 PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {

@@ -17,7 +17,6 @@ class Bindings:
     def __init__(
         self, nodes: Mapping[str, Node], affinity: Mapping[str, int], rows: Mapping[JobId, Row]
     ) -> None:
-        """`rows`: all jobs."""
         self._rows = rows
         self.fleet = Fleet(nodes, affinity)
         self.changed = set(self.fleet.affinity)
@@ -36,8 +35,6 @@ class Bindings:
             self.fleet.count_out(job.id)
             self.fleet.count_in(job.id, replace(place, memory_bytes=_memory_bytes(job)))
             self.room = True
-
-    # -- who is bound where ---------------------------------------------------------------------------
 
     def change(self, job_id: JobId, before: Placement, after: Placement) -> dict[str, int | None]:
         """A job is bound, unbound, or on other GPUs of its allocation. Returns affinities as they were."""
@@ -91,15 +88,12 @@ class Bindings:
 
     def _place(self, job_id: JobId, placement: Placement) -> Place:
         job, exact = self._rows[job_id].job, by_node(placement.allocation)
-        share = job.gpus // len(exact)
+        names, share = tuple(exact), job.gpus // len(exact)
         if self._floats(job_id, placement):
-            return Place(tuple(exact), share, {}, _memory_bytes(job), placement.gpus)
-        return Place(tuple(exact), share, exact, _memory_bytes(job))
-
-    # -- what follows from it -------------------------------------------------------------------------
+            return Place(names, share, {}, _memory_bytes(job), placement.gpus)
+        return Place(names, share, exact, _memory_bytes(job))
 
     def settle_affinity(self) -> None:
-        """Of servers that jobs came to, or left."""
         for name in self.changed & self.fleet.servers.keys():
             members = self.fleet.servers[name].members
             gangs = [(self._rows[job_id].job.gpus, share) for job_id, share in members.items()]
@@ -110,11 +104,10 @@ class Bindings:
         """The servers that this one makes a lane with, itself included, in order: gangs span them."""
         names, left = {name}, [name]
         while left:
-            for job_id in self._spanning.get(left.pop(), ()):
-                for other in self.fleet.places[job_id].nodes:
-                    if other not in names:
-                        names.add(other)
-                        left.append(other)
+            spanning = self._spanning.get(left.pop(), ())
+            found = {other for job_id in spanning for other in self.fleet.places[job_id].nodes} - names
+            names |= found
+            left += found
         return tuple(sorted(names))
 
     def jobs_on(self, names: Iterable[str]) -> list[JobId]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from controller.model import GpuSet, Job, JobId, natural_key, on_nodes
 from controller.policies.placement.fleet import Fleet
-from controller.policies.placement.servers import Server, common_ordinals, node_counts, pick_ordinals, takes
+from controller.policies.placement.groups import common_ordinals, node_counts
+from controller.policies.placement.servers import Server, pick_ordinals, takes
 
 
 class Stage(enum.Enum):

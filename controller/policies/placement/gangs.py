@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controller.model import GpuSet, Job, Node
+from controller.policies.placement.groups import node_counts
 from controller.policies.placement.pool import GpuPool, Slot, pick
 from controller.policies.placement.refusal import refusal
-from controller.policies.placement.servers import node_counts
 
 _TRIES = 8
 """First nodes that are tried for a gang over several nodes."""

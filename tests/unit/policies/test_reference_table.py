@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controller.policies.orders.gittins_index import Distribution, SimulatorTable
-from controller.policies.presets import read_sizes
+from controller.policies.orders.samples import read_sizes
 
 REFS = Path(os.environ.get("GANDIVA_REFS", Path(__file__).resolve().parents[4] / "shared" / "refs"))
 SAMPLES = REFS / "inputs/tiresias/shipped/yarn-gput1000.csv"
