@@ -114,7 +114,6 @@ def _write(path: Path, jobs: list[tuple[int, int]], before: list[tuple[int, int]
             write_atomically(path, "".join(f"{job_id} {uid}\n" for job_id, uid in jobs), 0o644)
         elif path.read_text()[:64].split(" ")[0] in {str(job_id) for job_id, _ in before}:
             path.unlink()
-    except FileNotFoundError:
-        return
     except OSError as error:
-        log.warning("cannot write %s: %s; dashboards show a wrong job for this GPU", path, error)
+        if not isinstance(error, FileNotFoundError):
+            log.warning("cannot write %s: %s; dashboards show a wrong job for this GPU", path, error)

@@ -47,8 +47,7 @@ class Leases:
 
     def holder(self) -> LeaderInfo | None:
         """Who has it now."""
-        lease = self._current()
-        if lease is None:
+        if (lease := self._current()) is None:
             return None
         return LeaderInfo(controller=lease.controller, seconds=lease.until - _now())
 
@@ -91,8 +90,7 @@ class Leases:
                 self._path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
                 file = stack.enter_context(locked(self._path, Deadline(_LOCK_SECONDS)))
             except TimeoutError:
-                message = "another agent of this node keeps the lease locked"
-                raise AgentError(ErrorKind.INTERNAL, message) from None
+                raise AgentError(ErrorKind.INTERNAL, "another agent here keeps the lease locked") from None
             except OSError as error:
                 log.warning("%s: %s", self._path, error)
             yield file

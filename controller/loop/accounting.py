@@ -9,9 +9,9 @@ from controller.act.recorder import Recorder, Step
 from controller.journal.port import JournalPort
 from controller.model import GpuSet, Job, JobId, Phase, Usage, gpu_type
 from controller.model.clock import Clock
-from controller.observe.measured import Utilization
 from controller.observe.memory import JobMemories
 from controller.observe.observer import Observer
+from controller.observe.utilization import Utilization
 from controller.slurm.port import JobState, SlurmJob
 
 log = logging.getLogger(__name__)

@@ -33,11 +33,11 @@ from controller.loop.repairs import Repairs
 from controller.model import JobId, Memory, Plan, Snapshot, Solution, value
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
+from controller.observe.identities import Identities
 from controller.observe.memory import JobMemories
 from controller.observe.node_cache import Sample
 from controller.observe.observer import Observer
 from controller.observe.requests import RequestReader
-from controller.observe.slurm_cache import Identities
 from controller.policies.assemble import make_policy, priority_class
 from controller.policies.protocol import Policy, PolicyError
 from controller.settings.schema import Settings

@@ -71,8 +71,7 @@ def plugin_built_for(folders: tuple[Path, ...] = ()) -> str:
         return str(error)
 
 
-def _number(data: bytes, name: bytes) -> int | None:
-    """The value of an exported 32-bit constant in a 64-bit little-endian ELF file."""
+def _number(data: bytes, name: bytes) -> int | None:  # of an exported 32-bit constant
     if data[:6] != b"\x7fELF\x02\x01":
         raise ValueError("no 64-bit little-endian ELF file")
     (sections_at,) = struct.unpack_from("<Q", data, 40)

@@ -24,13 +24,14 @@ from controller.model import (
 )
 from controller.model.value import empty
 from controller.nodes.port import NodeSample
+from controller.observe.identities import Identities
 from controller.observe.jobs import InFlight, changes_at, make_job
 from controller.observe.measured import Measured, Scene
 from controller.observe.memory import JobMemories
 from controller.observe.node_cache import Differences, NodeCache, Sample
 from controller.observe.nodes import make_node, offer, trespassers
 from controller.observe.requests import RequestReader
-from controller.observe.slurm_cache import Identities, SlurmCache
+from controller.observe.slurm_cache import SlurmCache
 from controller.slurm.port import ClusterView, JobState
 
 

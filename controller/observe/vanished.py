@@ -27,8 +27,7 @@ from controller.slurm.port import JobState, SlurmJob
 log = logging.getLogger(__name__)
 
 MISSING_SECONDS = 15.0
-"""So long nothing was seen of a job before its node is asked what lives. Slurm itself needs a moment after
-the end of a job, or after a node has come back."""
+"""So long nothing was seen of a job before its node is asked: Slurm needs a moment after a job's end."""
 ALIVE_SECONDS = 300.0
 """How often a node is asked again about a job of which only the control block is missing."""
 ASK_SECONDS = 10.0
@@ -40,8 +39,6 @@ _Run = tuple[str, JobId, float | None]
 
 @dataclass(slots=True)
 class _Absence:
-    """What is known of a job that a node shows nothing of."""
-
     ask_at: float
     asked: asyncio.Task[None] | None = None
     vanished: bool = False

@@ -22,7 +22,6 @@ START_SECONDS = 30.0
 RETRY_SECONDS = 5.0
 """After a process that died, hung or sent nonsense the next one is not started before this."""
 REAP_SECONDS = 1.0
-
 _ROOT = str(Path(__file__).resolve().parents[2])
 _PROGRAM = f"import sys; sys.path.insert(0, {_ROOT!r}); from controller.solver import worker; worker.main()"
 COMMAND = (sys.executable, "-I", "-c", _PROGRAM)

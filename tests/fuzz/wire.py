@@ -28,10 +28,10 @@ from controller.nodes import protocol
 from controller.nodes.connection import Patience, TransportError
 from controller.nodes.port import NodeSample
 from controller.nodes.remote import RemoteNodes
+from controller.observe.identities import Identities
 from controller.observe.memory import JobMemories
 from controller.observe.observer import Observer
 from controller.observe.requests import InvalidRequest, RequestReader, parse_request
-from controller.observe.slurm_cache import Identities
 from controller.policies.assemble import make_policy
 from controller.settings.loading import parse_settings
 from controller.settings.schema import RequestsSettings

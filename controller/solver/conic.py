@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Problems with cones, by Clarabel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from controller.model.solving import Cone, SolutionStatus
+from controller.solver.problem_data import Found, matrix_of
+
+
+def solve_conic(data: Mapping[str, Any]) -> Found:
+    """The solution, also where Clarabel calls it inaccurate."""
+    import clarabel
+
+    matrix = matrix_of(data)
+    columns = matrix.shape[1]
+    cones = {
+        Cone.ZERO: clarabel.ZeroConeT,
+        Cone.NONNEGATIVE: clarabel.NonnegativeConeT,
+        Cone.SECOND_ORDER: clarabel.SecondOrderConeT,
+        Cone.EXPONENTIAL: lambda _rows: clarabel.ExponentialConeT(),
+    }
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    solver = clarabel.DefaultSolver(
+        sparse.csc_array((columns, columns)),
+        np.asarray(data["cost"], float),
+        matrix,
+        np.asarray(data["limits"], float),
+        [cones[Cone(cone)](count) for cone, count in data["cones"]],
+        settings,
+    )
+    found = solver.solve()
+    statuses = {
+        clarabel.SolverStatus.Solved: SolutionStatus.OPTIMAL,
+        clarabel.SolverStatus.AlmostSolved: SolutionStatus.INACCURATE,
+        clarabel.SolverStatus.PrimalInfeasible: SolutionStatus.INFEASIBLE,
+        clarabel.SolverStatus.AlmostPrimalInfeasible: SolutionStatus.INFEASIBLE,
+        clarabel.SolverStatus.DualInfeasible: SolutionStatus.UNBOUNDED,
+        clarabel.SolverStatus.AlmostDualInfeasible: SolutionStatus.UNBOUNDED,
+    }
+    status = next(
+        (ours for theirs, ours in statuses.items() if theirs == found.status), SolutionStatus.FAILED
+    )
+    if status in (SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE):
+        return status, list(map(float, found.x)), ""
+    return status, [], f"Clarabel: {found.status}" if status is SolutionStatus.FAILED else ""

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Linear problems, by HiGHS."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from controller.model.solving import Cone, SolutionStatus
+from controller.solver.problem_data import Found, matrix_of
+
+
+def solve_linear(data: Mapping[str, Any]) -> Found:
+    """Interior point without crossover, so that the optimum is none of the corners."""
+    import highspy
+
+    matrix = matrix_of(data)
+    rows, columns = matrix.shape
+    upper = np.asarray(data["limits"], float)
+    lower = np.full(rows, -np.inf)
+    first = 0
+    for cone, count in data["cones"]:
+        if Cone(cone) is Cone.ZERO:
+            lower[first : first + count] = upper[first : first + count]
+        elif Cone(cone) is not Cone.NONNEGATIVE:
+            raise ValueError(f"a linear problem has no cone {cone!r}")
+        first += count
+    model = highspy.HighsLp()
+    model.num_col_, model.num_row_ = columns, rows
+    model.col_cost_ = np.asarray(data["cost"], float)
+    model.col_lower_, model.col_upper_ = np.full(columns, -np.inf), np.full(columns, np.inf)
+    model.row_lower_, model.row_upper_ = lower, upper
+    model.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+    model.a_matrix_.start_, model.a_matrix_.index_ = matrix.indptr, matrix.indices
+    model.a_matrix_.value_ = matrix.data
+    highs = highspy.Highs()
+    for option, choice in (("output_flag", False), ("solver", "ipm"), ("run_crossover", "off")):
+        highs.setOptionValue(option, choice)
+    highs.passModel(model)
+    highs.run()
+    found = highs.getModelStatus()
+    statuses = {
+        highspy.HighsModelStatus.kOptimal: SolutionStatus.OPTIMAL,
+        highspy.HighsModelStatus.kInfeasible: SolutionStatus.INFEASIBLE,
+        highspy.HighsModelStatus.kUnbounded: SolutionStatus.UNBOUNDED,
+    }
+    status = statuses.get(found, SolutionStatus.FAILED)
+    if status is SolutionStatus.OPTIMAL:
+        return status, list(map(float, highs.getSolution().col_value)), ""
+    return status, [], f"HiGHS: {highs.modelStatusToString(found)}" if status is SolutionStatus.FAILED else ""

@@ -1,0 +1,23 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A problem as the process that solves it gets it, and what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from controller.model.solving import SolutionStatus
+
+Found = tuple[SolutionStatus, list[float], str]
+"""Status, values, and what failed."""
+
+
+def matrix_of(data: Mapping[str, Any]) -> sparse.csc_array:
+    shape = (len(data["limits"]), len(data["cost"]))
+    entries = np.asarray(data["values"], float)
+    matrix = sparse.csc_array((entries, (data["rows"], data["columns"])), shape=shape)
+    matrix.eliminate_zeros()
+    return matrix
