@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, cast
 
 from controller.errors import SettingsError
 from controller.policies.moves.checked import Checked
+from controller.policies.moves.move import Move
 from controller.policies.moves.pack import Pack
 from controller.policies.orders.order import Order
 from controller.policies.presets import PRESETS, gangs
-from controller.policies.protocol import Move, Policy
+from controller.policies.protocol import Policy
 from controller.policies.site import Guarded, Part, load_part
 
 if TYPE_CHECKING:

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.slice_lanes import SliceLanes
+from controller.policies.moves.move import Move
 from controller.policies.orders.fair_share import FairShare
 from controller.policies.orders.gittins import Gittins
 from controller.policies.orders.order import Order
@@ -17,7 +18,7 @@ from controller.policies.orders.queues import Queues
 from controller.policies.orders.samples import read_sizes
 from controller.policies.orders.simple import Continuous, Fifo, Remaining, Smallest
 from controller.policies.placement.consolidation import Consolidation
-from controller.policies.protocol import Move, Policy
+from controller.policies.protocol import Policy
 from controller.policies.settings import (
     FifoSettings,
     FifoSkipSettings,

@@ -21,10 +21,10 @@ from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.ranks import Ranks
 from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Row, Standing, is_guest
 from controller.policies.mechanisms.timers import TINY, Timers
+from controller.policies.moves.move import Move
 from controller.policies.moves.part import part
 from controller.policies.orders.order import Order
 from controller.policies.placement.draft import Draft
-from controller.policies.protocol import Move
 
 
 class InOrder:

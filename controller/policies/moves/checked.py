@@ -5,9 +5,9 @@ and none is put beside another one that it may not be beside."""
 from __future__ import annotations
 
 from controller.model import GpuId, JobId, Snapshot
+from controller.policies.moves.move import Move
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.sharing import refusal_to_share
-from controller.policies.protocol import Move
 
 
 class Checked:

@@ -10,7 +10,8 @@ from collections.abc import Iterable
 
 from controller.model import GpuSet, Job, Node
 from controller.policies.placement.groups import node_counts
-from controller.policies.placement.pool import GpuPool, Slot, pick
+from controller.policies.placement.masks import pick
+from controller.policies.placement.pool import GpuPool, Slot
 from controller.policies.placement.refusal import refusal
 
 _TRIES = 8

@@ -15,8 +15,9 @@ from controller.model import JobId
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
+from controller.policies.moves.move import Move
 from controller.policies.presets import PRESETS
-from controller.policies.protocol import Move, Policy
+from controller.policies.protocol import Policy
 from controller.policies.settings import FifoSettings, GandivaSettings
 from controller.settings.schema import Settings, SuspendSettings
 from controller.simulation.virtual_time import VirtualClock, run_virtual
