@@ -162,6 +162,13 @@ class TiresiasGittinsSettings(QueueSettings):
         "queue.",
     )
     quantum_gpu_seconds: float = setting(3250.0, "The fixed quantum.", gt=0, le=1e12)
+    preemption_seconds: float = setting(
+        5.0,
+        "GPU time that a preemption costs. A job that has started keeps its place before the others of its "
+        "queue for 20 times as long, so that at most a twentieth of the GPU time goes into it. 0: no limit.",
+        ge=0,
+        le=86400,
+    )
     distribution: str = setting(
         "",
         "CSV file with a column `duration`: GPU-seconds of finished jobs to begin with. Empty: learn from "

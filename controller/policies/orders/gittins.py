@@ -15,6 +15,8 @@ from controller.policies.settings import TiresiasGittinsSettings
 
 _REFIT_SHARE = 20
 """The distribution is made anew when one in so many samples is new: with it all ranks change."""
+_PREEMPTION_SHARE = 0.05
+"""So much of the GPU time of a job may go into preempting it."""
 
 
 class Gittins(Queues):
@@ -29,6 +31,7 @@ class Gittins(Queues):
     ) -> None:
         """`samples`: GPU-seconds of finished jobs to begin with; `fitted`: of those learned since."""
         super().__init__(settings)
+        self._kept_seconds = settings.preemption_seconds / _PREEMPTION_SHARE
         self._index, self._samples, self._fitted = settings, tuple(samples), tuple(fitted)
         sizes = [*self._samples, *self._fitted]
         if settings.learn:
@@ -57,6 +60,8 @@ class Gittins(Queues):
             return super().rank(job, usage, note, now)
         known = as_note(note)
         at = now if usage.since is None else max(usage.since, self.epoch(now))
+        if usage.since is not None and at - usage.since < self._kept_seconds:
+            return (known.queue, -math.inf, job.submit_time)
         served = max(0.0, round(self.served(usage, known, at), 6))
         return (known.queue, -self.index(served, known.queue), job.submit_time)
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ def gittins(tmp_path: Path, sizes: Sequence[float], **settings: Any) -> Callable
         samples_needed=1,
         queue_limits=[],
         interval_seconds=1.0,
-        **settings,
+        **{"preemption_seconds": 0.0, **settings},
     )
 
 
@@ -88,6 +89,16 @@ def test_t7_its_indices() -> None:
 def test_t8_simulators_denominator_gives_the_published_timeline(tmp_path: Path) -> None:
     timeline = run(gittins(tmp_path, [4, 8, 12], mode="tiresias-sim", quantum="sup"), FIGURE_7)
     assert units(timeline) == [1, 1, 2, 2, 2, 2, 3, 3, 2, 2, 2, 2, 3, 3, 3, 3]
+
+
+def test_what_a_preemption_costs_bounds_how_often_jobs_change_places(tmp_path: Path) -> None:
+    """Figure 7 again, where job 3 ran for 2 units between two stretches of job 2."""
+    sizes = [4.0] * 8 + [8.0, 12.0]
+    timeline = run(gittins(tmp_path, sizes, quantum="sup", preemption_seconds=0.2), FIGURE_7)
+    stretches = [(job, len(list(group))) for job, group in groupby(units(timeline))]
+    lasts = {job: number for number, (job, _) in enumerate(stretches)}
+    assert all(length >= 4 for number, (job, length) in enumerate(stretches) if lasts[job] != number)
+    assert sum(length for _, length in stretches) == 16
 
 
 def test_t9_its_indices() -> None:
