@@ -132,7 +132,8 @@ def _strike(stage: Stage, part: Part, point: Point, moment: Moment, attempt: int
     hit = during(met, call, part) if call is not None else ""
     if part is DISK and stage.log_since().count(NOT_WRITTEN) == not_written:
         raise FaultFailed("the journal could be written all the time: the disk was not full")
-    return Evidence(f"job {target.job_id}{hit}, right again {seconds:.1f} s after the repair{reminded}", seconds)
+    words = f"job {target.job_id}{hit}, right again {seconds:.1f} s after the repair{reminded}"
+    return Evidence(words, seconds)
 
 
 def during(met: Mapping[str, Any], call: Mapping[str, Any], part: Part) -> str:
