@@ -124,8 +124,8 @@ def _service(host: str | None, name: str, number: int = 9) -> tuple[Act, Act]:
 
 
 def _register_nodes(stage: Stage, _: Target) -> None:
-    """slurmctld, killed before it had saved that a batch job ended or was requeued, takes it for running until
-    its node registers: every 20 pings, or when its slurmd reads its configuration again."""
+    """slurmctld, killed before it had saved that a batch job ended or was requeued, takes it for running
+    until its node registers: every 20 pings, or when its slurmd reads its configuration again."""
     for node in stage.site.nodes:
         stage.service(node, "kill", "slurmd", "HUP")
 

@@ -19,7 +19,7 @@ GPU = gpu_set("n1:0")
 
 
 def packable(
-    number: int, duration: float | None = None, gpus: int = 1, *, submit: float = 0.0, may: bool | None = True
+    number: int, duration: float | None = None, gpus: int = 1, *, submit: float = 0.0, may: bool = True
 ) -> Job:
     job = make_job(number, gpus, duration, submit=submit)
     return replace(job, request=replace(job.request, may_pack=may))
@@ -33,7 +33,7 @@ def ideal(make: Callable[[], Policy], jobs: list[Job], nodes: int = 1, gpus: int
 
 
 def test_two_that_allow_it_run_at_once() -> None:
-    c = ideal(FIFO, [packable(1, 10), packable(2, 10), packable(3, 10, may=None)], j1=30, j2=30, j3=1)
+    c = ideal(FIFO, [packable(1, 10), packable(2, 10), packable(3, 10, may=False)], j1=30, j2=30, j3=1)
     c.step()
     assert c.running() == {1, 2}
     both = "both allow it, and their memory fits together"
@@ -114,7 +114,7 @@ def test_a_host_whose_guest_ended_has_the_gpu_alone_until_the_next_one_joins() -
 
 
 def test_a_guest_leaves_with_its_host() -> None:
-    jobs = [packable(1, 50), packable(2, 60), packable(3, 10, submit=5, may=None)]
+    jobs = [packable(1, 50), packable(2, 60), packable(3, 10, submit=5, may=False)]
     c = ideal(SRTF, jobs, j1=30, j2=30)
     c.run(until=5)
     c.events()
