@@ -3,6 +3,7 @@
 
     python benchmarks/simulator.py [decisions]          one decision for 10,000 GPUs and 20,000 jobs
     python benchmarks/simulator.py scale                100,000 jobs on 10,000 GPUs
+    python benchmarks/simulator.py philly               the public Philly trace, 82,247 jobs on 512 GPUs
     python benchmarks/simulator.py growth --svg FILE    jobs and GPUs from small to large, with a plot
 
 `benchmarks/peers` compares it with other people's simulators.
@@ -36,7 +37,7 @@ from controller.simulation.configure import configure  # noqa: E402
 from controller.simulation.driver import Simulation  # noqa: E402
 from controller.simulation.metrics import percentile  # noqa: E402
 from controller.simulation.outcome import Outcome  # noqa: E402
-from controller.simulation.traces import TraceJob  # noqa: E402
+from controller.simulation.traces import TraceJob, read_trace  # noqa: E402
 
 FIDELITY = HERE / "fidelity"
 IDEAL = (
@@ -167,6 +168,19 @@ def scale(args: argparse.Namespace) -> None:
         print(report(outcome, policy, time.process_time() - begin), flush=True)
 
 
+def philly(args: argparse.Namespace) -> None:
+    """The public trace, with the settings of the comparison with the authors' simulator."""
+    trace = args.refs / "inputs/philly/philly.csv.gz"
+    if not trace.is_file():
+        print(f"not run: there is no {trace} (--refs or GANDIVA_REFS names the folder)")
+        return
+    jobs = read_trace(trace, "philly")
+    for policy in args.policies.split(","):
+        begin = time.process_time()
+        outcome = run(jobs, args.gpus, policy, HERE / "fidelity" / "tiresias.toml")
+        print(report(outcome, policy, time.process_time() - begin), flush=True)
+
+
 def growth(args: argparse.Namespace) -> None:
     """CPU time against the number of jobs, the cluster growing with it; and the exponent of its growth."""
     points: list[tuple[int, float]] = []
@@ -226,6 +240,13 @@ def main() -> int:
     two.add_argument("--gpus", type=int, default=10_000)
     two.add_argument("--jobs", type=int, default=100_000)
     two.set_defaults(run=scale)
+    four = kinds.add_parser("philly")
+    four.add_argument(
+        "--refs", type=Path, default=Path(os.environ.get("GANDIVA_REFS", ROOT.parent / "shared/refs"))
+    )
+    four.add_argument("--gpus", type=int, default=512)
+    four.add_argument("--policies", default="tiresias-las")
+    four.set_defaults(run=philly)
     three = kinds.add_parser("growth")
     three.add_argument("--counts", type=int, nargs="+", default=[1000, 3000, 10_000, 30_000, 100_000])
     three.add_argument("--svg", type=Path)
