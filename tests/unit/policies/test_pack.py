@@ -42,9 +42,9 @@ def test_two_that_allow_it_run_at_once() -> None:
     assert c.run().ends == {1: 10, 2: 10, 3: 20}
 
 
-@pytest.mark.parametrize("first", [True, False, None])
-@pytest.mark.parametrize("second", [True, False, None])
-def test_both_have_to_ask_for_it(first: bool | None, second: bool | None) -> None:
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("second", [True, False])
+def test_both_have_to_ask_for_it(first: bool, second: bool) -> None:
     c = ideal(FIFO, [packable(1, 10, may=first), packable(2, 10, may=second)], j1=1, j2=1)
     assert c.run().ends == ({1: 10, 2: 10} if first and second else {1: 10, 2: 20})
 
