@@ -27,12 +27,13 @@ from controller.model.job import (
     Profile,
     Request,
     Size,
+    StateAt,
     SuspendMethod,
     Unsuspendable,
     Usage,
 )
-from controller.model.rates import Configuration, Rate
-from controller.model.snapshot import ALL_CHANGED, Changes, Memory, Note, Plan, Snapshot, Target
+from controller.model.rates import Configuration, Provenance, Rate
+from controller.model.snapshot import ALL_CHANGED, Changes, Memory, Note, Plan, Share, Snapshot, Target
 from controller.model.solving import Cone, Problem, ProblemKind, Program, Solution, SolutionStatus
 from controller.model.value import value
 
@@ -63,12 +64,15 @@ __all__ = [
     "ProblemKind",
     "Profile",
     "Program",
+    "Provenance",
     "Rate",
     "Request",
+    "Share",
     "Size",
     "Snapshot",
     "Solution",
     "SolutionStatus",
+    "StateAt",
     "SuspendMethod",
     "Target",
     "Unsuspendable",

@@ -57,6 +57,16 @@ class Phase(str, enum.Enum):
     """A node of this job does not answer. Its GPUs count as held; nothing is done to it."""
 
 
+class StateAt(str, enum.Enum):
+    """Where a job's GPU state is, or goes when it leaves its GPUs."""
+
+    GPU = "gpu"
+    HOST = "host"
+    """Host memory of its nodes: it can go on there only."""
+    STORE = "store"
+    """A checkpoint: it can start anywhere."""
+
+
 ON_GPU = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STUCK, Phase.COMPLETING, Phase.UNKNOWN})
 """Phases in which a job's GPUs are not free."""
 

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import enum
+
 from controller.model.value import value
 
 
@@ -17,6 +19,14 @@ class Configuration:
     """Models of the jobs on the same GPUs, sorted."""
 
 
+class Provenance(str, enum.Enum):
+    """Where a rate comes from."""
+
+    MEASURED = "measured"
+    DECLARED = "declared"
+    ESTIMATED = "estimated"
+
+
 @value
 class Rate:
     """Samples per second in one configuration."""
@@ -25,3 +35,4 @@ class Rate:
     window_seconds: float = 0.0
     """How long it was measured."""
     measured_at: float = 0.0
+    provenance: Provenance = Provenance.MEASURED

@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from typing import Any
 
 from controller.model.cluster import Gpu, GpuId, JobId, Node
-from controller.model.job import UNPROFILED, UNUSED, Job, Placement, Profile, Usage
+from controller.model.job import UNPROFILED, UNUSED, Job, Placement, Profile, StateAt, Usage
 from controller.model.rates import Configuration, Rate
 from controller.model.solving import Problem, Solution
 from controller.model.value import empty, value
@@ -35,6 +35,15 @@ class Changes:
 ALL_CHANGED = Changes(frozenset(), frozenset(), everything=True)
 
 
+@value
+class Share:
+    """One account or user in the tree of associations."""
+
+    name: str
+    parent: str | None
+    weight: float
+
+
 @value(kw_only=True)
 class Snapshot:
     """All that is known at one instant: a policy's deterministic input, which can be saved and replayed.
@@ -52,6 +61,7 @@ class Snapshot:
     """By model."""
     models: Mapping[str, Profile] = field(default_factory=empty)
     """What was measured of the jobs of each model (`--gandiva-model`)."""
+    shares: Mapping[str, Share] = field(default_factory=empty)
     solutions: Mapping[str, Solution] = field(default_factory=empty)
     """The last one of every problem that plans stated since the controller started, by name."""
     changed: Changes = ALL_CHANGED
@@ -90,6 +100,8 @@ class Target:
 
     placement: Placement
     """`gpus` empty: off its GPUs. `allocation` of a job that waits: promised to it."""
+    keep: StateAt = StateAt.HOST
+    """Where its state goes when it leaves its GPUs."""
 
 
 @value

@@ -4,11 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import astuple
 from types import MappingProxyType
 from typing import Any
 
-from controller.model import Configuration, Rate
+from controller.model import Configuration, Provenance, Rate
 from controller.nodes.protocol import RankSample
 
 STEP_FRACTION = 0.05
@@ -47,17 +46,26 @@ class Rates:
     def dump(self) -> list[Any]:
         """As JSON."""
         return [
-            [model, *astuple(where), *astuple(rate)]
+            [
+                model,
+                where.gpu_type,
+                where.gpus,
+                where.nodes,
+                list(where.models_beside),
+                rate.samples_per_second,
+                rate.window_seconds,
+                rate.measured_at,
+                rate.provenance.value,
+            ]
             for model, table in self._rates.items()
             for where, rate in table.items()
         ]
 
     def load(self, rows: Iterable[Any]) -> None:
         """Undo `dump`. Raises ValueError, TypeError."""
-        # Rows of earlier releases have one value more.
-        for model, gpu_type, gpus, nodes, beside, speed, window_seconds, measured_at, *_ in rows:
+        for model, gpu_type, gpus, nodes, beside, speed, window_seconds, measured_at, provenance in rows:
             configuration = Configuration(str(gpu_type), int(gpus), int(nodes), tuple(map(str, beside)))
-            rate = Rate(float(speed), float(window_seconds), float(measured_at))
+            rate = Rate(float(speed), float(window_seconds), float(measured_at), Provenance(provenance))
             self._put(str(model), configuration, rate)
 
 
