@@ -268,9 +268,10 @@ def test_files_and_input_of_any_content(cluster: MiniCluster) -> None:
 def test_a_job_survives_the_death_of_every_daemon(cluster: MiniCluster) -> None:
     job = submit(cluster, "bob", "sleep 60", "--gres=gpu:1", "-w", "n1")
     wait_state(cluster, job, "RUNNING")
-    # Killed before it has saved its state, which it does at most every 5 s, slurmctld forgets the job.
+    # Killed before it has saved its state, slurmctld forgets the job. It saves only what has changed, at most
+    # every 5 s.
     newer = f"[ $(stat -c %Y /var/spool/slurmctld/job_state) -gt {int(time.time()) + 1} ]"
-    saved = f"until {newer}; do sleep 0.2; done"
+    saved = f"until {newer}; do scontrol update jobid={job} comment=$SECONDS; sleep 1; done"
     cluster.exec("ctl", ["timeout", "60", "bash", "-c", saved])
     for host, name in DAEMONS_OF_A_JOB:
         service = cluster.service(host, name)

@@ -152,7 +152,8 @@ def test_jobs_that_are_often_between_two_steps_never_share_a_gpu(site: Site) -> 
     the end that no two jobs ever had memory on one GPU."""
     leave_one_gpu(site)
     step = f"srun {TRAIN} --steps 2 --minibatch-ms 50 --memory-mb 512"
-    command = f"for i in 1 2 3 4 5 6 7 8; do {step} || exit 1; done; echo all"
+    # Longer than a slice also where a step takes 0.3 s.
+    command = f"for i in $(seq 24); do {step} || exit 1; done; echo all"
     jobs = [site.submit(user, command, "--gandiva", "--gres=gpu:1") for user in ("alice", "bob")]
     assert set(site.wait_ended(jobs, 240).values()) == {"COMPLETED"}
     for user, job in zip(("alice", "bob"), jobs, strict=True):

@@ -44,7 +44,8 @@ def test_shares_follow_weights_and_gpus_are_shared_fairly(site: Site) -> None:
     # What is lost between turns grows with what else this machine does; that it is shared alike must not.
     assert 0.75 < each / (end - begin) / (4 / 6) < 1.02
     for seconds in shares:
-        assert seconds == pytest.approx(each, abs=1.5 * SLICE_SECONDS), "the first and the last are cut off"
+        # The first and the last slice are cut off, and one job has one slice more than another.
+        assert seconds == pytest.approx(each, abs=2.0 * SLICE_SECONDS)
 
     rows = {row["job_id"]: row for row in site.report()}
     for job in (heavy, light, *six):
