@@ -82,7 +82,7 @@ def progress(done: int, total: int, _time: float) -> None:
 
 def decisions(args: argparse.Namespace) -> None:
     """Decisions while 20,000 jobs are there, from a backlog on a full cluster. All jobs start at once, so
-    that thousands change their queue or their GPUs at once later: the dearest decisions."""
+    that thousands change their queue or their GPUs at once later: the worst case."""
     waiting = made_trace(args.jobs, args.gpus, load=1.0)
     jobs = [TraceJob(j.id, 0.0, j.gpus, 1e6 + (j.duration_seconds or 0), j.line) for j in waiting]
     late = [

@@ -126,8 +126,8 @@ def _trespasses(state: JobState, states: Mapping[int, JobState], occupancy: Occu
         if state.phase is NodePhase.YIELDED:
             return state.residual_bytes
         others = (states.get(holder.job_id or 0) for holder in occupancy.on(gpu))
-        strangers = (other for other in others if other is not None and _intrudes(other, state, gpu))
-        return MAX_BYTES if next(strangers, None) is None else 0
+        intruded = any(other is not None and _intrudes(other, state, gpu) for other in others)
+        return 0 if intruded else MAX_BYTES
 
     return tuple(sorted(gpu for gpu, size in held.items() if size > allowed_bytes(gpu)))
 

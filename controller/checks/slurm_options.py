@@ -89,10 +89,10 @@ def judge_options(options: SlurmOptions) -> Iterator[Finding]:
     yield _plugstack(options)
     stops = "only its control group stops all processes of a suspended job"
     yield _needed(options, "ProctrackType", ("proctrack/cgroup",), stops, RESTART, keep=False)
-    strangers = "jobs can open GPUs that are not theirs"
-    yield _needed(options, "TaskPlugin", ("task/cgroup",), strangers, RESTART)
+    risk = "jobs can open GPUs that are not theirs"
+    yield _needed(options, "TaskPlugin", ("task/cgroup",), risk, RESTART)
     slurmds = "then restart every slurmd"
-    yield _needed(options, "ConstrainDevices", ("yes",), strangers, slurmds, keep=False)
+    yield _needed(options, "ConstrainDevices", ("yes",), risk, slurmds, keep=False)
     yield _grace(options)
     yield _preemption(options)
     yield _requeue(options)

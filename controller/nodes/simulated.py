@@ -204,7 +204,7 @@ class SimulatedNodes:
                 raise NodeError(node, "unsupported", f"job {job_id} cannot move to GPUs {list(gpus)}")
             block.gpus, block.beside = tuple(gpus), beside
             if self.costs.restore_seconds:
-                # From here on the GPUs are its own, for whoever looks meanwhile.
+                # From here on the GPUs are its own, for all who look meanwhile.
                 block.phase, block.stopped, block.off = NodePhase.PAUSING, True, False
                 self._touched[node] = None
                 await asyncio.sleep(self.costs.restore_seconds)

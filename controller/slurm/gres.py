@@ -143,8 +143,8 @@ def bound_gres(binding: GpuSet, models: Mapping[str, str]) -> tuple[str, ...]:
     indices = by_node(binding)
     if not indices:
         raise ValueError("a binding needs at least one GPU")
-    if strangers := sorted(indices.keys() - models):
-        raise ValueError(f"binding names nodes without GPUs of ours: {', '.join(strangers)}")
+    if unknown := sorted(indices.keys() - models):
+        raise ValueError(f"binding names nodes without GPUs of ours: {', '.join(unknown)}")
     if len(set(indices.values())) > 1:
         said = "; ".join(f"{node}: {list(on_node)}" for node, on_node in indices.items())
         raise ValueError(f"Slurm's GRES is per node, so a binding has the same indices on each: {said}")

@@ -142,7 +142,7 @@ def _share_group(
 def _share_servers(
     possible: Sequence[Server], count: int, share: int, max_jobs_per_gpu: int
 ) -> Choice | None:
-    """The least loaded servers that have room, whoever is there."""
+    """The least loaded servers that have room, whatever runs there."""
     with_room = [s for s in possible if _shared_ordinals([s], share, max_jobs_per_gpu) is not None]
     members = with_room[:count]
     ordinals = _shared_ordinals(members, share, max_jobs_per_gpu) if len(members) == count else None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Why a node cannot take a job, whoever is there now."""
+"""Why a node cannot take a job, whatever runs there now."""
 
 from __future__ import annotations
 

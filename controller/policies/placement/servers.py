@@ -79,7 +79,7 @@ def empty_servers(nodes: Mapping[str, Node]) -> dict[str, Server]:
 
 
 def takes(job: Job, server: Server, share: int) -> bool:
-    """Whether it could take `share` GPUs of this job some time, whoever is there now."""
+    """Whether it could take `share` GPUs of this job some time, whatever runs there now."""
     return refusal(job, server.node, len(server.usable), share, server.memory_free_bytes) is None
 
 
