@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Problems with cones, by Clarabel."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -2,8 +2,6 @@
 """What goes between the controller and the process that solves: a length of four bytes, little-endian, then
 as many bytes of `marshal`. JSON takes ten times as long, and the event loop has to wait for it."""
 
-from __future__ import annotations
-
 import marshal
 import math
 

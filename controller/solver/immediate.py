@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Solves at once, for virtual time: no second of the simulation passes meanwhile."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 from controller.model.solving import Problem, Solution, SolutionStatus

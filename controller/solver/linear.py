@@ -14,6 +14,15 @@ from controller.solver.problem_data import Found, matrix_of
 
 def solve_linear(data: Mapping[str, Any]) -> Found:
     """Interior point without crossover, so that the optimum is none of the corners."""
+    return _solve(data, ("solver", "ipm"), ("run_crossover", "off"))
+
+
+def solve_vertex(data: Mapping[str, Any]) -> Found:
+    """Simplex, so that the optimum is a corner."""
+    return _solve(data, ("solver", "simplex"))
+
+
+def _solve(data: Mapping[str, Any], *options: tuple[str, str]) -> Found:
     import highspy
 
     matrix = matrix_of(data)
@@ -36,7 +45,7 @@ def solve_linear(data: Mapping[str, Any]) -> Found:
     model.a_matrix_.start_, model.a_matrix_.index_ = matrix.indptr, matrix.indices
     model.a_matrix_.value_ = matrix.data
     highs = highspy.Highs()
-    for option, choice in (("output_flag", False), ("solver", "ipm"), ("run_crossover", "off")):
+    for option, choice in (("output_flag", False), *options):
         highs.setOptionValue(option, choice)
     highs.passModel(model)
     highs.run()

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A problem as the process that solves it gets it, and what it finds."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

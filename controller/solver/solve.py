@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Solves problems with HiGHS and Clarabel. Runs in the worker process, or at once on virtual time."""
+"""Solves problems with HiGHS, Clarabel and ECOS. Runs in the worker process, or at once on virtual time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 
 from controller.model.solving import ProblemKind, SolutionStatus
 from controller.solver.conic import solve_conic
-from controller.solver.linear import solve_linear
+from controller.solver.ecos import solve_ecos
+from controller.solver.linear import solve_linear, solve_vertex
 from controller.solver.problem_data import Found
 
 
@@ -30,5 +31,7 @@ def answer(request: bytes) -> bytes:
 
 _SOLVERS: Mapping[ProblemKind, Callable[[Mapping[str, Any]], Found]] = {
     ProblemKind.LINEAR: solve_linear,
+    ProblemKind.VERTEX: solve_vertex,
     ProblemKind.CONIC: solve_conic,
+    ProblemKind.ECOS: solve_ecos,
 }

@@ -2,8 +2,6 @@
 """The process that solves, on behalf of `WorkerSolver`: problems on standard input, answers on standard
 output, one after the other. It ends with its standard input."""
 
-from __future__ import annotations
-
 import marshal
 import os
 import signal

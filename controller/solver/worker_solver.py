@@ -2,8 +2,6 @@
 """Solves in a worker process, so that the event loop goes on meanwhile and a solver that hangs or crashes
 costs one problem."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import sys

@@ -1,0 +1,142 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""AlloX: the least sum of completion times."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from controller.model.solving import Cone, Problem, ProblemKind, Program, Solution
+from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Given
+from controller.policies.allocations.check import check
+from controller.policies.allocations.checked import solved
+from controller.policies.allocations.greedy import Free
+from controller.policies.allocations.layout import Layout
+from controller.policies.allocations.settings import AlloxSettings
+from controller.policies.allocations.shares import as_fractions
+from controller.policies.allocations.solving import none_can_run, seconds_left, seen
+
+Slot = tuple[int, str, int]
+"""A job, a type, and its place in the queue of one of its GPUs, counted from the last."""
+
+
+class Allox:
+    """Assigns jobs of one GPU to places in the queues of the GPUs. The job in the k-th place from the end
+    delays itself and k-1 others, so it counts k times its time left. The first of each queue runs.
+
+    Jobs that run keep their GPU to their end. The other GPUs share the waiting jobs; the optimum of the
+    linear problem is a corner, where each job has one place.
+    """
+
+    def __init__(self, settings: AlloxSettings) -> None:
+        self._settings = settings
+
+    def begin(self, given: Given) -> Asked | Allocated:
+        layout = self._layout(given)
+        if not layout.jobs:
+            return none_can_run(given)
+        running, slots = self._stated(layout)
+        if not slots:
+            return self._allocated(given, running, 0.0)
+        seconds = self._seconds(layout)
+        unit = max(k * seconds(job, name) for job, name, k in slots) or 1.0
+        program = Program()
+        by_job: dict[int, list[int]] = {}
+        by_place: dict[tuple[str, int], list[int]] = {}
+        for number, (job, name, k) in enumerate(slots):
+            program.variables(1, k * seconds(job, name) / unit)
+            by_job.setdefault(job, []).append(number)
+            by_place.setdefault((layout.given.draws_on.get(name, name), k), []).append(number)
+        program.cone(Cone.NONNEGATIVE, (([(number, -1.0)], 0.0) for number in range(len(slots))))
+        free = self._free(layout, running)
+        for (name, _), numbers in by_place.items():
+            program.at_most([(number, 1.0) for number in numbers], float(free[name]))
+        for numbers in by_job.values():
+            program.equal([(number, 1.0) for number in numbers], 1.0)
+        return Asked(Problem(ProblemKind.VERTEX, program.data(), self._settings.deadline_seconds))
+
+    def go_on(self, given: Given, memory: Any, solution: Solution) -> Asked | Allocated:
+        layout = self._layout(given)
+        running, slots = self._stated(layout)
+        values = solved(solution, len(slots))
+        taken = [slot for slot, value in zip(slots, values, strict=True) if value > 0.5]
+        if sorted(job for job, _, _ in taken) != sorted({job for job, _, _ in slots}):
+            raise AllocationError("the solver did not assign each job to one place")
+        seconds = self._seconds(layout)
+        objective = sum(k * seconds(job, name) for job, name, k in taken)
+        free = self._free(layout, running)
+        rows = dict(running)
+        # A queue of k jobs begins with one in the k-th place: with all of them where no queue is longer.
+        for base in layout.physical:
+            mine = [slot for slot in taken if layout.given.draws_on.get(slot[1], slot[1]) == base]
+            begun = 0
+            for place in range(max((k for _, _, k in mine), default=0), 0, -1):
+                at = sorted((self._age(layout, job), job, name) for job, name, k in mine if k == place)
+                if len(at) > free[base]:
+                    raise AllocationError(f"the solver gave more GPUs of type {base} than there are")
+                for _, job, name in at[: max(0, len(at) - begun)]:
+                    rows[job] = name
+                begun = max(begun, len(at))
+        return self._allocated(given, rows, objective)
+
+    def _layout(self, given: Given) -> Layout:
+        check(given)
+        for job in given.jobs:
+            if job.gpus != 1:
+                raise AllocationError(f"job {job.id}: gpus: allox takes jobs of one GPU, not of {job.gpus}")
+        return Layout(seen(given, self._settings, ones=False, agnostic_type=self._settings.agnostic_type))
+
+    def _stated(self, layout: Layout) -> tuple[dict[int, str], list[Slot]]:
+        """Jobs that run and where, and the places for those that wait."""
+        running, free = {}, Free(layout)
+        for job, key in enumerate(layout.keys):
+            for name, fraction in layout.given.previous.get(key, {}).items():
+                if fraction > 0.5 and name in free.types(job):
+                    free.take(job, name)
+                    running[job] = name
+        waiting = sorted(
+            (job for job in range(len(layout.jobs)) if job not in running),
+            key=lambda job: self._age(layout, job),
+        )
+        left = self._free(layout, running)
+        waiting = [job for job in waiting if any(left[self._base(layout, n)] for n in free.types(job))]
+        count = max(math.ceil(self._settings.considered_fraction * len(waiting)), sum(left.values()))
+        waiting = waiting[:count]
+        slots = [
+            (job, name, k)
+            for job in waiting
+            for name in free.types(job)
+            for k in range(1, 1 + self._longest(layout, len(waiting), left[self._base(layout, name)]))
+        ]
+        return running, slots
+
+    def _longest(self, layout: Layout, waiting: int, free: int) -> int:
+        """How long a queue of this type can be: where all its GPUs have equal queues. A corner never has
+        longer ones, since the last place of another GPU is better."""
+        return math.ceil(waiting / free)
+
+    def _free(self, layout: Layout, running: dict[int, str]) -> dict[str, int]:
+        free = {name: layout.workers(name) for name in layout.physical}
+        for name in running.values():
+            free[self._base(layout, name)] -= 1
+        return free
+
+    def _base(self, layout: Layout, name: str) -> str:
+        return layout.given.draws_on.get(name, name)
+
+    def _seconds(self, layout: Layout) -> Any:
+        left = seconds_left(layout, self._settings.assumed_seconds)
+
+        def seconds(job: int, name: str) -> float:
+            return left[job] * layout.fastest(job) / layout.jobs[job].throughput[name]
+
+        return seconds
+
+    def _age(self, layout: Layout, job: int) -> tuple[float, int]:
+        return layout.jobs[job].arrival, job
+
+    def _allocated(self, given: Given, rows: dict[int, str], objective: float) -> Allocated:
+        """The objective is the sum of the completion times of the waiting jobs, in seconds from now."""
+        layout = self._layout(given)
+        whole = {layout.keys[job]: {name: 1.0} for job, name in rows.items()}
+        return Allocated(fractions=as_fractions(given, whole), objective=objective, status="optimal")

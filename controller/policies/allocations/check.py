@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Whether the input of an allocation makes sense."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from controller.policies.allocations.allocation import AllocationError, Given
+
+T = TypeVar("T")
+
+
+def check(given: Given) -> None:
+    """Raises AllocationError: where the input is wrong, and what is allowed there."""
+    for wrong in _mistakes(given):
+        raise AllocationError(wrong)
+
+
+def _mistakes(given: Given) -> Iterator[str]:
+    known = set(given.types)
+    if not known:
+        yield "types: there is none; at least one GPU type is needed"
+    if len(known) < len(given.types):
+        yield f"types: {_twice(given.types)!r} is there twice"
+    for place, names in (("workers", given.workers), ("prices", given.prices), ("draws_on", given.draws_on)):
+        yield from _unknown(place, names, known)
+    for name, base in given.draws_on.items():
+        if base not in known or base in given.draws_on:
+            yield f"draws_on: {name} must draw on a type that has GPUs of its own, not on {base!r}"
+    for name, workers in given.workers.items():
+        if workers < 0:
+            yield f"workers.{name}: {workers} is less than 0"
+    if not any(given.workers.get(name, 0) for name in known - set(given.draws_on)):
+        yield "workers: no type has any; at least one GPU is needed"
+    for name, price in given.prices.items():
+        yield from _number(f"prices.{name}", price)
+    ids = [job.id for job in given.jobs]
+    if len(set(ids)) < len(ids):
+        yield f"jobs: {_twice(ids)} is there twice; ids must differ"
+    entities = [entity.name for entity in given.entities]
+    if len(set(entities)) < len(entities):
+        yield f"entities: {_twice(entities)!r} is there twice"
+    for entity in given.entities:
+        yield from _number(f"entity {entity.name}: weight", entity.weight, above_zero=True)
+    for job in given.jobs:
+        place = f"job {job.id}"
+        if job.gpus < 1:
+            yield f"{place}: gpus: {job.gpus} is less than 1"
+        yield from _number(f"{place}: weight", job.weight, above_zero=True)
+        yield from _unknown(f"{place}: throughput", job.throughput, known)
+        for name, rate in job.throughput.items():
+            yield from _number(f"{place}: throughput.{name}", rate)
+        for what in ("steps_left", "seconds_so_far", "isolated_seconds"):
+            if (number := getattr(job, what)) is not None:
+                yield from _number(f"{place}: {what}", number)
+        for what in ("slo_seconds_left", "arrival"):
+            if (number := getattr(job, what)) is not None and not math.isfinite(number):
+                yield f"{place}: {what}: {number} is not a finite number"
+        if given.entities and job.entity not in entities:
+            yield f"{place}: entity: {job.entity!r} is none of {', '.join(entities)}"
+    pairs = [frozenset(pair.jobs) for pair in given.pairs]
+    if len(set(pairs)) < len(pairs):
+        yield f"pairs: {sorted(_twice(pairs))} is there twice"
+    for pair in given.pairs:
+        place = f"pair {pair.jobs[0]}, {pair.jobs[1]}"
+        if pair.jobs[0] == pair.jobs[1] or not set(pair.jobs) <= set(ids):
+            yield f"{place}: jobs: must be the ids of two of the jobs"
+        yield from _unknown(f"{place}: throughput", pair.throughput, known)
+        for name, rates in pair.throughput.items():
+            for rate in rates:
+                yield from _number(f"{place}: throughput.{name}", rate)
+
+
+def _number(place: str, number: float, above_zero: bool = False) -> Iterator[str]:
+    if not math.isfinite(number):
+        yield f"{place}: {number} is not a finite number"
+    elif number < 0 or (above_zero and number == 0):
+        yield f"{place}: {number} must be {'above 0' if above_zero else '0 or more'}"
+
+
+def _unknown(place: str, names: Iterable[str], known: set[str]) -> Iterator[str]:
+    for name in names:
+        if name not in known:
+            yield f"{place}: {name!r} is none of the types {', '.join(sorted(known))}"
+
+
+def _twice(values: Sequence[T]) -> T:
+    """The first that is there twice."""
+    return next(each for number, each in enumerate(values) if each in values[:number])

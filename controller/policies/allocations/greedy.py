@@ -1,0 +1,137 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Allocations of whole GPUs to one job after the other, without a solver."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from controller.model.solving import Solution
+from controller.policies.allocations.allocation import Allocated, Given, Jobs
+from controller.policies.allocations.checked import effective
+from controller.policies.allocations.layout import Layout
+from controller.policies.allocations.settings import GavelFifoSettings, GavelSjfSettings
+from controller.policies.allocations.shares import as_fractions
+from controller.policies.allocations.solving import none_can_run, seconds_left, seen
+from controller.policies.allocations.sums import by_arrival
+
+
+class Free:
+    """GPUs not given away yet, by type."""
+
+    def __init__(self, layout: Layout) -> None:
+        self._layout = layout
+        self._gpus = {name: layout.workers(name) for name in layout.physical}
+
+    def types(self, job: int) -> list[str]:
+        """Where the job can begin now, the fastest first."""
+        mine = self._layout.jobs[job]
+        can = [
+            name
+            for name in self._layout.types
+            if mine.throughput.get(name, 0.0) > 0 and mine.gpus <= self._gpus[self._base(name)]
+        ]
+        return sorted(can, key=lambda name: -mine.throughput[name])
+
+    def take(self, job: int, name: str) -> None:
+        self._gpus[self._base(name)] -= self._layout.jobs[job].gpus
+
+    def _base(self, name: str) -> str:
+        return self._layout.given.draws_on.get(name, name)
+
+
+class ShortestFirst:
+    """The job with the least time left on its fastest type takes its fastest free type, then the next. One
+    that does not fit is passed. The objective is the time until the first of them ends."""
+
+    def __init__(self, settings: GavelSjfSettings) -> None:
+        self._settings = settings
+
+    def begin(self, given: Given) -> Allocated:
+        named = self._settings.agnostic_type
+        layout = Layout(seen(given, self._settings, ones=False, agnostic_type=named))
+        if not layout.jobs:
+            return none_can_run(given)
+        left = seconds_left(layout, self._settings.assumed_seconds)
+        free, rows, first = Free(layout), {}, float("inf")
+        for job in sorted(range(len(left)), key=lambda job: (left[job], layout.jobs[job].id)):
+            for name in free.types(job)[:1]:
+                free.take(job, name)
+                rows[layout.keys[job]] = {name: 1.0}
+                speed = layout.jobs[job].throughput[name] / layout.fastest(job)
+                first = min(first, left[job] / speed)
+        return Allocated(fractions=as_fractions(given, rows), objective=first, status="optimal")
+
+    def go_on(self, given: Given, memory: Any, solution: Solution) -> Allocated:
+        return self.begin(given)
+
+
+class FirstComeReference:
+    """First come, first served as in Gavel's code: the head of the queue takes the fastest free type, until
+    one fits nowhere. Agnostic: those that run stay, the others draw a type. With space sharing the rest of
+    the queue joins jobs that run alone, each the one with which both lose least, until one cannot."""
+
+    def __init__(self, settings: GavelFifoSettings) -> None:
+        self._settings = settings
+
+    def begin(self, given: Given) -> Allocated:
+        layout = Layout(given, exact=False)
+        if not layout.jobs:
+            return none_can_run(given)
+        rows = self._alone(layout, Free(layout))
+        if self._settings.space_sharing:
+            self._pack(layout, rows)
+        fractions = as_fractions(given, {jobs: {name: 1.0} for jobs, name in rows.items()})
+        rates = effective(given, fractions)
+        order = by_arrival(layout)
+        objective = sum(
+            rates[layout.jobs[job].id] / layout.fastest(job) * (len(order) - rank)
+            for rank, job in enumerate(order)
+        )
+        return Allocated(fractions=fractions, objective=objective, status="greedy")
+
+    def go_on(self, given: Given, memory: Any, solution: Solution) -> Allocated:
+        return self.begin(given)
+
+    def _alone(self, layout: Layout, free: Free) -> dict[Jobs, str]:
+        rows: dict[Jobs, str] = {}
+        if self._settings.throughputs == "agnostic":
+            for job, key in enumerate(layout.keys):
+                for name, fraction in layout.given.previous.get(key, {}).items():
+                    if fraction > 0 and name in free.types(job):
+                        free.take(job, name)
+                        rows[key] = name
+        names = ",".join(str(job.id) for job in layout.jobs)
+        draw = random.Random(f"{self._settings.seed}:{names}")
+        for job, key in enumerate(layout.keys):
+            if key in rows:
+                continue
+            types = free.types(job)
+            if not types:
+                break
+            name = types[0]
+            if self._settings.throughputs == "agnostic":
+                name = draw.choice(sorted(types))
+            free.take(job, name)
+            rows[key] = name
+        return rows
+
+    def _pack(self, layout: Layout, rows: dict[Jobs, str]) -> None:
+        pairs = {frozenset(pair.jobs): pair for pair in layout.given.pairs}
+        for job in layout.jobs:
+            if (job.id,) in rows or any(job.id in jobs for jobs in rows):
+                continue
+            best, gain = None, self._settings.pack_gain_ratio
+            for jobs, name in rows.items():
+                pair = pairs.get(frozenset((*jobs, job.id))) if len(jobs) == 1 else None
+                other = layout.jobs[layout.index[jobs[0]]]
+                if pair is None or other.gpus != job.gpus or not job.throughput.get(name):
+                    continue
+                sides = dict(zip(pair.jobs, pair.throughput.get(name, (0.0, 0.0)), strict=True))
+                together = sides[job.id] / job.throughput[name]
+                together += sides[other.id] / other.throughput[name]
+                if together > gain:
+                    best, gain = (jobs, pair.jobs), together
+            if best is None:
+                break
+            rows[best[1]] = rows.pop(best[0])

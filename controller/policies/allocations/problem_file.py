@@ -1,0 +1,136 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A problem in a JSON file, as `gandiva allocate` reads it. docs/allocations.md explains the keys."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal, NoReturn
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import ErrorDetails
+
+from controller.errors import GandivaError
+from controller.model import JobId
+from controller.policies.allocations.allocation import AllocationError, AllocationJob, Entity, Given, Pair
+from controller.policies.allocations.check import check
+from controller.settings.base import Section
+
+MOST_BYTES = 1 << 28
+
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:/@ -]+$")]
+Id = Annotated[int, Field(ge=0, le=2**53)]
+Rate = Annotated[float, Field(ge=0, le=1e15)]
+Weight = Annotated[float, Field(gt=0, le=1e9)]
+Seconds = Annotated[float, Field(ge=0, le=1e15)]
+
+
+class ProblemError(GandivaError):
+    """The file is no problem, or one that makes no sense."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+
+class _Job(_Part):
+    id: Id
+    gpus: Annotated[int, Field(ge=1, le=100_000)] = 1
+    weight: Weight = 1.0
+    throughput: dict[str, Rate]
+    steps_left: Rate | None = None
+    seconds_so_far: Seconds = 0.0
+    isolated_seconds: Seconds | None = None
+    slo_seconds_left: Annotated[float, Field(ge=-1e15, le=1e15)] | None = None
+    arrival: Annotated[float, Field(ge=-1e15, le=1e15)] | None = None
+    entity: str = ""
+
+
+class _Pair(_Part):
+    jobs: Annotated[list[Id], Field(min_length=2, max_length=2)]
+    throughput: dict[str, Annotated[list[Rate], Field(min_length=2, max_length=2)]]
+
+
+class _Entity(_Part):
+    name: Name
+    weight: Weight = 1.0
+    policy: Literal["fairness", "fifo"] = "fairness"
+
+
+class _File(_Part):
+    types: Annotated[list[Name], Field(min_length=1, max_length=1000)]
+    workers: dict[str, Annotated[int, Field(ge=0, le=10_000_000)]]
+    prices: dict[str, Annotated[float, Field(ge=0, le=1e9)]] = {}
+    draws_on: dict[str, str] = {}
+    jobs: Annotated[list[_Job], Field(max_length=1_000_000)]
+    pairs: Annotated[list[_Pair], Field(max_length=10_000_000)] = []
+    entities: Annotated[list[_Entity], Field(max_length=100_000)] = []
+    options: dict[str, Any] = {}
+
+
+def read_problem(text: str, source: str, settings: type[Section]) -> tuple[Given, Section]:
+    """The problem, and the settings from its options.
+
+    Args:
+        text: JSON.
+        source: how messages name it.
+        settings: of the allocation that solves it.
+
+    Raises:
+        ProblemError: what is wrong, where, and what is allowed there.
+    """
+    try:
+        content = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise ProblemError(f"{source}: not valid JSON: {error}") from None
+    try:
+        file = _File.model_validate(content)
+        given = _given(file)
+        check(given)
+        return given, settings.model_validate(file.options)
+    except ValidationError as error:
+        prefix = "" if error.title == _File.__name__ else "options"
+        raise ProblemError(f"{source}: {_problem(error.errors()[0], prefix)}") from None
+    except AllocationError as error:
+        raise ProblemError(f"{source}: {error}") from None
+
+
+def _given(file: _File) -> Given:
+    return Given(
+        types=tuple(file.types),
+        workers=file.workers,
+        prices=file.prices,
+        draws_on=file.draws_on,
+        jobs=tuple(
+            AllocationJob(
+                **{
+                    **dict(job),
+                    "id": JobId(job.id),
+                    # Jobs that do not tell come in the order of the file.
+                    "arrival": float(number) if job.arrival is None else job.arrival,
+                }
+            )
+            for number, job in enumerate(file.jobs)
+        ),
+        pairs=tuple(
+            Pair(
+                (JobId(pair.jobs[0]), JobId(pair.jobs[1])),
+                {name: (both[0], both[1]) for name, both in pair.throughput.items()},
+            )
+            for pair in file.pairs
+        ),
+        entities=tuple(Entity(one.name, one.weight, one.policy) for one in file.entities),
+    )
+
+
+def _no_number(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not a finite number")
+
+
+def _problem(details: ErrorDetails, prefix: str) -> str:
+    place = prefix
+    for part in details["loc"]:
+        place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
+    words = {"missing": "is missing", "extra_forbidden": "there is no such key"}
+    text = words.get(details["type"], details["msg"].removeprefix("Value error, "))
+    text = text.replace("Input should be", "must be")
+    return f"{place}: {text}" if place else text

@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Gandiva's packing as Gavel's evaluation has it: random pairs with equal shares."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from controller.model.solving import Solution
+from controller.policies.allocations.allocation import Allocated, Given, Jobs, Pair
+from controller.policies.allocations.layout import Layout
+from controller.policies.allocations.settings import GavelGandivaSettings
+from controller.policies.allocations.shares import as_fractions
+from controller.policies.allocations.solving import none_can_run
+
+
+class RandomPairs:
+    """Equal shares of the cluster for all jobs. Where they want more GPUs than there are, jobs of the same
+    size are paired at random, and pairs and the jobs left over have equal shares. A pair stays while both are
+    there and do well together; the others are drawn anew each time."""
+
+    def __init__(self, settings: GavelGandivaSettings) -> None:
+        self._settings = settings
+
+    def begin(self, given: Given) -> Allocated:
+        layout = Layout(given, exact=self._settings.formulation == "exact")
+        if not layout.jobs:
+            return none_can_run(given)
+        keys: list[Jobs] = [(job.id,) for job in layout.jobs]
+        if sum(job.gpus for job in layout.jobs) > sum(layout.workers(name) for name in layout.physical):
+            keys = self._paired(layout)
+        rows = {}
+        for jobs in keys:
+            gpus = layout.jobs[layout.index[jobs[0]]].gpus
+            row = {name: layout.workers(name) / len(keys) / gpus for name in layout.physical}
+            most = max(1.0, sum(row.values()))
+            rows[jobs] = {
+                name: fraction / most for name, fraction in row.items() if self._can(layout, jobs, name)
+            }
+        return Allocated(
+            fractions=as_fractions(given, rows), objective=float(len(keys)), status="random pairs"
+        )
+
+    def go_on(self, given: Given, memory: Any, solution: Solution) -> Allocated:
+        return self.begin(given)
+
+    def _paired(self, layout: Layout) -> list[Jobs]:
+        pairs = {frozenset(pair.jobs): pair for pair in layout.given.pairs}
+        keys: list[Jobs] = []
+        for jobs, by_type in layout.given.previous.items():
+            pair = pairs.get(frozenset(jobs)) if len(jobs) == 2 else None
+            if pair and any(by_type.values()) and self._good(layout, pair):
+                keys.append(pair.jobs)
+        paired = {job for jobs in keys for job in jobs}
+        waiting = [job.id for job in layout.jobs if job.id not in paired]
+        draw = random.Random(f"{self._settings.seed}:{','.join(map(str, waiting))}")
+        draw.shuffle(waiting)
+        while waiting:
+            job = waiting.pop()
+            gpus = layout.jobs[layout.index[job]].gpus
+            others = [
+                other
+                for other in waiting
+                if layout.jobs[layout.index[other]].gpus == gpus and frozenset((job, other)) in pairs
+            ]
+            if others:
+                other = draw.choice(others)
+                waiting.remove(other)
+                keys.append(pairs[frozenset((job, other))].jobs)
+            else:
+                keys.append((job,))
+        return keys
+
+    def _good(self, layout: Layout, pair: Pair) -> bool:
+        """Whether both do well enough together, each relative to its throughput alone."""
+        if not all(job in layout.index for job in pair.jobs):
+            return False
+        alone = [layout.jobs[layout.index[job]].throughput for job in pair.jobs]
+        sums = [
+            sum(rate / rates[name] for rate, rates in zip(both, alone, strict=True))
+            for name, both in pair.throughput.items()
+            if all(rates.get(name, 0.0) > 0 for rates in alone)
+        ]
+        return (max(sums, default=0.0) if layout.exact else sum(sums)) >= 1.0
+
+    def _can(self, layout: Layout, jobs: Jobs, name: str) -> bool:
+        """An exact allocation has no time where the jobs make no progress."""
+        if not layout.exact:
+            return True
+        if len(jobs) == 1:
+            return name in layout.usable[layout.index[jobs[0]]]
+        pair = next(pair for pair in layout.given.pairs if pair.jobs == jobs)
+        return all(rate > 0 for rate in pair.throughput.get(name, (0.0, 0.0)))

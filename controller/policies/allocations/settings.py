@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Settings of the allocations: one table of the settings file each."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import model_validator
+
+from controller.settings.base import Section, setting
+
+Throughputs = Literal["aware", "agnostic"]
+
+
+class AllocationSettings(Section):
+    """What all allocations have."""
+
+    throughputs: Throughputs = setting(
+        "aware",
+        "aware: by how fast each job is on each GPU type. agnostic: as if all types were equally fast.",
+    )
+
+
+class SolvedSettings(AllocationSettings):
+    """What all allocations have that state an optimisation problem."""
+
+    formulation: Literal["exact", "reference"] = setting(
+        "exact",
+        "exact: the problem as the paper states it. reference: as Gavel's code states it, with its "
+        "approximations, for comparisons.",
+    )
+    solver: Literal["clarabel", "highs", "ecos"] = setting(
+        "clarabel",
+        "clarabel: the optimum that is central among equal ones. highs: for linear problems. ecos: for "
+        "comparisons with Gavel's code; an extra of its own.",
+    )
+    deadline_seconds: float = setting(
+        30.0, "What solving one problem may take; then it counts as failed.", gt=0, le=3600
+    )
+
+
+class SharingSettings(SolvedSettings):
+    """What all allocations have that may put two jobs on one GPU."""
+
+    space_sharing: bool = setting(False, "Two jobs may run on the same GPUs where that is faster for both.")
+
+    @model_validator(mode="after")
+    def _aware_of_pairs(self) -> Any:
+        if self.space_sharing and self.throughputs == "agnostic":
+            raise ValueError(
+                'space_sharing needs throughputs = "aware": pairs are known by their throughputs'
+            )
+        return self
+
+
+class KnownSettings(AllocationSettings):
+    """What all allocations have that read how long jobs still take."""
+
+    agnostic_type: str = setting(
+        "",
+        "With agnostic throughputs all types count as fast as this one. Empty, or where a job cannot run on "
+        "it: as fast as the job's fastest.",
+    )
+    assumed_seconds: float = setting(
+        86400.0,
+        "How long a job that does not tell its remaining steps is taken to need on its fastest type.",
+        gt=0,
+        le=1e9,
+    )
+
+
+class GavelLasSettings(SharingSettings):
+    """Gavel's max-min fairness (OSDI'20): the least share of all jobs is as large as it can be. A job's
+    share is its throughput relative to an equal split of all types, times its GPUs, divided by its weight."""
+
+
+class GavelFifoSettings(SharingSettings):
+    """First come, first served: early jobs get their fastest types."""
+
+    pack_gain_ratio: float = setting(
+        1.5,
+        "formulation = reference with space sharing: two jobs are packed where their throughputs, each "
+        "relative to that alone, sum to more than this.",
+        ge=1,
+        le=2,
+    )
+    seed: int = setting(0, "formulation = reference, agnostic: which types are drawn.", ge=0, le=2**31)
+
+
+class GavelSjfSettings(KnownSettings):
+    """Shortest job first: the job with the least time left takes its fastest free type, then the next."""
+
+
+class GavelMakespanSettings(SharingSettings, KnownSettings):
+    """The last of the jobs ends as early as possible."""
+
+
+class GavelFtfSettings(SharingSettings, KnownSettings):
+    """Finish-time fairness (Themis): the largest ratio of a job's finish time to that on its own part of the
+    cluster is as small as it can be."""
+
+    solver: Literal["clarabel", "ecos"] = setting("clarabel", "A solver for second-order cones.")
+
+
+class GavelMaxThroughputSettings(SharingSettings):
+    """The sum of all throughputs is as large as it can be."""
+
+    normalised: bool = setting(
+        False, "Count each job's throughput relative to its fastest type instead of in steps."
+    )
+
+
+class GavelCostSettings(GavelMaxThroughputSettings):
+    """The most throughput per price of the GPUs in use."""
+
+
+class GavelCostSloSettings(GavelCostSettings):
+    """The same, while jobs with a deadline end in time."""
+
+
+class GavelHierarchicalSettings(SharingSettings):
+    """Water filling: max-min fairness between entities by their weights, and inside each between its jobs, or
+    one after the other. What one cannot use goes to the others."""
+
+
+class GavelStrategyProofSettings(AllocationSettings):
+    """Max-min fairness (the Nash product) in which no job gains by lying about its throughputs: each gets
+    less by what it costs the others."""
+
+    deadline_seconds: float = setting(
+        30.0, "What solving one problem may take; then it counts as failed.", gt=0, le=3600
+    )
+
+
+class AlloxSettings(KnownSettings):
+    """AlloX: the sum of completion times is the least. For jobs of one GPU. A job that has begun stays."""
+
+    considered_fraction: float = setting(
+        1.0,
+        "Only this part of the waiting jobs, the oldest, is considered; at least as many as free GPUs.",
+        gt=0,
+        le=1,
+    )
+    deadline_seconds: float = setting(
+        30.0, "What solving one problem may take; then it counts as failed.", gt=0, le=3600
+    )
+
+
+class ShareSettings(Section):
+    """What the fixed shares have."""
+
+    formulation: Literal["exact", "reference"] = setting(
+        "exact", "exact: by weight, and never more GPUs than there are. reference: as Gavel's code."
+    )
+
+
+class IsolatedSettings(ShareSettings):
+    """Each job has a part of the cluster to itself."""
+
+
+class ProportionalSettings(ShareSettings):
+    """Each job has the same part of every type's time."""
+
+
+class GavelGandivaSettings(Section):
+    """Gandiva as Gavel's evaluation has it: equal shares, and random pairs when there are too few GPUs."""
+
+    formulation: Literal["exact", "reference"] = setting(
+        "exact",
+        "exact: a pair is kept while its normalised throughputs sum to 1 or more on some type. reference: "
+        "while they do summed over all types, as in Gavel's code.",
+    )
+    seed: int = setting(0, "Which jobs are paired.", ge=0, le=2**31)

@@ -1,0 +1,198 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Input that makes no sense, problems without a solution, and solvers that fail, hang or lie."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.model import JobId
+from controller.model.solving import Problem, Solution, SolutionStatus
+from controller.policies.allocations.allocation import AllocationError, AllocationJob, Entity, Given, Pair
+from controller.policies.allocations.at_once import allocate
+from controller.policies.allocations.presets import ALLOCATIONS, SETTINGS
+from controller.policies.allocations.shares import fallback
+from controller.solver import ImmediateSolver
+from tests.unit.allocations.problems import answer, drawn, each, given
+from tests.unit.allocations.test_properties import check_valid
+
+TWO = given([[4, 1], [2, 1]], [1, 1], prices={"t0": 3.0, "t1": 1.0})
+TWO = each(TWO, steps_left=100.0)
+
+
+def job(number: int, **fields: Any) -> AllocationJob:
+    return replace(TWO.jobs[0], id=JobId(number), **fields)
+
+
+WRONG: Mapping[str, tuple[Given, str]] = {
+    "no types": (replace(TWO, types=()), "types: there is none"),
+    "a type twice": (replace(TWO, types=("t0", "t0", "t1")), "types: 't0' is there twice"),
+    "no workers": (replace(TWO, workers={"t0": 0, "t1": 0}), "workers: no type has any"),
+    "fewer than none": (replace(TWO, workers={"t0": -1, "t1": 1}), r"workers\.t0: -1 is less than 0"),
+    "unknown workers": (replace(TWO, workers={"t9": 1}), "workers: 't9' is none of the types t0, t1"),
+    "unknown prices": (replace(TWO, prices={"t9": 1}), "prices: 't9' is none of the types"),
+    "unknown base": (replace(TWO, draws_on={"t1": "t9"}), "draws_on: t1 must draw on a type"),
+    "an id twice": (replace(TWO, jobs=(job(3), job(3))), "jobs: 3 is there twice"),
+    "no gpus": (replace(TWO, jobs=(job(3, gpus=0),)), "job 3: gpus: 0 is less than 1"),
+    "no weight": (replace(TWO, jobs=(job(3, weight=0.0),)), "job 3: weight: 0.0 must be above 0"),
+    "nan": (
+        replace(TWO, jobs=(job(3, throughput={"t0": math.nan}),)),
+        r"job 3: throughput\.t0: nan is not a finite number",
+    ),
+    "negative": (
+        replace(TWO, jobs=(job(3, throughput={"t0": -1.0}),)),
+        r"job 3: throughput\.t0: -1.0 must be 0 or more",
+    ),
+    "unknown type": (replace(TWO, jobs=(job(3, throughput={"t9": 1.0}),)), "job 3: throughput: 't9' is none"),
+    "steps": (replace(TWO, jobs=(job(3, steps_left=-1.0),)), "job 3: steps_left: -1.0 must be 0 or more"),
+    "deadline": (replace(TWO, jobs=(job(3, slo_seconds_left=math.inf),)), "job 3: slo_seconds_left: inf"),
+    "entity": (replace(TWO, entities=(Entity("a"),)), "job 0: entity: '' is none of a"),
+    "entity twice": (replace(TWO, entities=(Entity("a"), Entity("a"))), "entities: 'a' is there twice"),
+    "pair of one": (
+        replace(TWO, pairs=(Pair((JobId(0), JobId(0)), {}),)),
+        "pair 0, 0: jobs: must be the ids of two of the jobs",
+    ),
+    "pair of an unknown": (replace(TWO, pairs=(Pair((JobId(0), JobId(7)), {}),)), "pair 0, 7: jobs"),
+    "pair on an unknown type": (
+        replace(TWO, pairs=(Pair((JobId(0), JobId(1)), {"t9": (1.0, 1.0)}),)),
+        "pair 0, 1: throughput: 't9' is none",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_input_is_named(what: str) -> None:
+    wrong, message = WRONG[what]
+    for name in ALLOCATIONS:
+        with pytest.raises(AllocationError, match=message):
+            answer(name, wrong)
+
+
+@pytest.mark.parametrize("name", ALLOCATIONS)
+def test_jobs_that_can_run_nowhere_get_nothing(name: str) -> None:
+    nowhere = job(7, throughput={"t0": 0.0})
+    with_it = answer(name, replace(TWO, jobs=(*TWO.jobs, nowhere)))
+    assert set(with_it.fractions[JobId(7),].values()) == {0.0}
+    assert any(with_it.fractions[JobId(0),].values())
+    alone = answer(name, replace(TWO, jobs=(nowhere,)))
+    assert alone.objective == 0 and not any(alone.fractions[JobId(7),].values())
+    assert answer(name, replace(TWO, jobs=())).fractions == {}
+
+
+@pytest.mark.parametrize("name", [name for name in ALLOCATIONS if name != "allox"])
+def test_a_gang_too_large_for_a_type_is_not_there(name: str) -> None:
+    allocated = answer(name, replace(TWO, workers={"t0": 1, "t1": 4}, jobs=(job(0, gpus=2), job(1))))
+    assert allocated.fractions[JobId(0),]["t0"] == 0
+
+
+@pytest.mark.parametrize("name", ALLOCATIONS)
+def test_jobs_without_steps_or_time_left(name: str) -> None:
+    for left in (0.0, None):
+        check_valid(TWO, answer(name, each(TWO, steps_left=left)))
+
+
+def test_allox_takes_no_gangs() -> None:
+    with pytest.raises(AllocationError, match=r"job 0: gpus: allox takes jobs of one GPU, not of 2"):
+        answer("allox", replace(TWO, workers={"t0": 2, "t1": 2}, jobs=(job(0, gpus=2),)))
+
+
+def test_cost_needs_prices() -> None:
+    with pytest.raises(AllocationError, match=r"prices\.t1: a price above 0 is needed"):
+        answer("gavel-cost", replace(TWO, prices={"t0": 1.0, "t1": 0.0}))
+
+
+def test_deadlines_that_cannot_be_kept() -> None:
+    late = each(TWO, slo_seconds_left=1.0)
+    assert answer("gavel-cost-slo", late).status == "2 jobs cannot keep their deadline"
+    dropped = answer("gavel-cost-slo", late, formulation="reference")
+    assert dropped.status == "without deadlines"
+    # One that is past is none.
+    assert answer("gavel-cost-slo", each(TWO, slo_seconds_left=-5.0)).status == "optimal"
+
+
+def test_makespan_of_the_reference_beyond_its_range() -> None:
+    long = each(TWO, steps_left=3e7)
+    exact = answer("gavel-makespan", long)
+    reference = answer("gavel-makespan", long, formulation="reference")
+    assert reference.objective == pytest.approx(exact.objective, rel=0.06)
+
+
+def test_space_sharing_is_aware() -> None:
+    with pytest.raises(ValueError, match='space_sharing needs throughputs = "aware"'):
+        answer("gavel-las", TWO, space_sharing=True, throughputs="agnostic")
+
+
+class Spoiled(ImmediateSolver):
+    """Changes the solutions of a solver that works."""
+
+    def __init__(self, spoil: Callable[[Solution], Solution]) -> None:
+        super().__init__()
+        self._spoil = spoil
+
+    def take(self) -> Mapping[str, Solution]:
+        return {name: self._spoil(solution) for name, solution in super().take().items()}
+
+
+def _status(status: SolutionStatus) -> Callable[[Solution], Solution]:
+    return lambda solution: replace(solution, status=status, values=(), error="died")
+
+
+SPOILED: Mapping[str, tuple[Callable[[Solution], Solution], str]] = {
+    "failed": (_status(SolutionStatus.FAILED), "the solver failed: died"),
+    "infeasible": (_status(SolutionStatus.INFEASIBLE), "no solution"),
+    "unbounded": (_status(SolutionStatus.UNBOUNDED), "no optimum"),
+    "no values": (lambda s: replace(s, values=()), "0 values for"),
+    "nan": (lambda s: replace(s, values=(math.nan,) * len(s.values)), "not finite"),
+    "too much": (lambda s: replace(s, values=(5.0,) * len(s.values)), "solver (gave|did)"),
+    "below 0": (lambda s: replace(s, values=(-5.0,) * len(s.values)), "solver (answered|did)"),
+}
+SOLVED = [n for n in ALLOCATIONS if n not in ("isolated", "proportional", "gavel-gandiva", "gavel-sjf")]
+
+
+@pytest.mark.parametrize("how", SPOILED)
+@pytest.mark.parametrize("name", SOLVED)
+def test_a_solver_that_fails_or_lies(name: str, how: str) -> None:
+    spoil, message = SPOILED[how]
+    allocation = ALLOCATIONS[name](SETTINGS[name]())
+    with pytest.raises(AllocationError, match=message):
+        allocate(allocation, TWO, Spoiled(spoil))
+
+
+def test_the_fallback_is_valid() -> None:
+    for seed in range(20):
+        problem = drawn(seed)
+        found = fallback(problem)
+        check_valid(problem, found)
+        assert found.status == "fallback"
+
+
+def test_an_allocation_that_asks_again_for_the_same() -> None:
+    class Stuck:
+        def begin(self, given: Given) -> Any:
+            return ALLOCATIONS["gavel-las"](SETTINGS["gavel-las"]()).begin(given)
+
+        def go_on(self, given: Given, memory: Any, solution: Solution) -> Any:
+            return self.begin(given)
+
+    with pytest.raises(AllocationError, match="same problem again"):
+        allocate(Stuck(), TWO, ImmediateSolver())
+
+
+def test_no_two_problems_in_a_row_are_the_same() -> None:
+    class Recording(ImmediateSolver):
+        def __init__(self) -> None:
+            super().__init__()
+            self.seen: list[str] = []
+
+        def submit(self, name: str, problem: Problem, on_solved: Callable[[], None]) -> None:
+            self.seen.append(problem.identity)
+            super().submit(name, problem, on_solved)
+
+    for name in ALLOCATIONS:
+        solver = Recording()
+        allocate(ALLOCATIONS[name](SETTINGS[name]()), TWO, solver)
+        assert all(one != next_one for one, next_one in zip(solver.seen, solver.seen[1:], strict=False))
