@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""State of a PyTorch job as files of a checkpoint store, and back.
+
+    state = TorchState(model=model, optimizer=optimizer, loader=sampler)
+    store = Store(folder, run=run_word())
+    step = state.restore(store)                 # None: begin at the beginning
+    ...
+    saving = state.save(store, step)            # copies to host memory, writes while training goes on
+
+Anything with state_dict() and load_state_dict() can be part of it. State dicts may have tensors and plain
+data: numbers, texts, lists, tuples, dicts; nothing is pickled. Random number generators of Python, NumPy and
+PyTorch are always part of it, each rank's own.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import sys
+import uuid
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from typing import Any
+
+from .errors import InvalidGeneration
+from .store import Store
+from .tensor_file import Packer, tensors_of, unpack
+
+VALUES = "state.json"
+TENSORS = "tensors.safetensors"
+_RANDOM = "$random"
+
+
+def run_word() -> str:
+    """A word that all ranks have in common and no other start has. Called by all ranks together."""
+    import torch.distributed as distributed
+
+    words = [uuid.uuid4().hex]
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.broadcast_object_list(words, src=0)
+    return words[0]
+
+
+class TorchState:
+    """Named parts of a job's state.
+
+    `replicated`: names of parts that are the same in all ranks, as a model and its optimizer are under
+    DistributedDataParallel. Only rank 0 writes them, and all ranks read them from there, also when there are
+    more ranks than before. All other parts are each rank's own, and need the same number of ranks. Random
+    number generators of ranks that were not there stay as they are. Tensors of DTensor, as
+    fully_shard() makes them, are refused.
+    """
+
+    def __init__(self, replicated: Iterable[str] = (), **parts: Any) -> None:
+        for name, part in parts.items():
+            if not (callable(getattr(part, "state_dict", None)) and hasattr(part, "load_state_dict")):
+                raise TypeError(f"{name} ({type(part).__name__}) has no state_dict() and load_state_dict()")
+        self._parts = parts
+        self._replicated = frozenset(replicated)
+        unknown = sorted(self._replicated - set(parts))
+        if unknown:
+            raise ValueError(f"replicated: {unknown} are not among the parts {sorted(parts)}")
+
+    def save(self, store: Store, step: int) -> Future[int]:
+        """Copy the state to host memory now, and write it while training goes on. See Store.save_async()."""
+        return store.save_async(step, self.capture(store), copy=False)
+
+    def capture(self, store: Store) -> dict[str, bytes | memoryview]:
+        """The files of this rank. The tensors are copied, into the store's staging where it has room.
+
+        Raises TypeError for a value that cannot be written, naming its place.
+        """
+        import torch
+
+        packer = Packer(torch)
+        packed = {
+            name: packer.pack(part.state_dict(), name)
+            for name, part in self._parts.items()
+            if store.rank == 0 or name not in self._replicated
+        }
+        packed[_RANDOM] = packer.pack(_random_state(torch), "random")
+        return {VALUES: json.dumps(packed).encode(), TENSORS: packer.file(store.buffer)}
+
+    def restore(self, store: Store) -> int | None:
+        """Load the newest generation that all ranks can read. Returns its step; None where there is none.
+
+        Called by all ranks together where torch.distributed is initialised.
+
+        Raises InvalidGeneration where it is whole, but does not fit the parts or the number of ranks: nothing
+        was loaded then.
+        """
+        import torch
+
+        found = store.restore(ranks=lambda size: {0, store.rank} & set(range(size)), agree=_agreement(torch))
+        if found is None:
+            return None
+        states = {rank: _unpacked(torch, rank, files) for rank, files in found.files.items()}
+        own = states.get(store.rank, {})
+        chosen: dict[str, Any] = {}
+        for name in self._parts:
+            state = states[0] if name in self._replicated else own
+            if name not in state or (name not in self._replicated and found.world_size != store.world_size):
+                raise InvalidGeneration(
+                    f"{store.folder}: generation {found.number} of {found.world_size} ranks has no part "
+                    f"{name} for rank {store.rank} of {store.world_size}; parts that all ranks have in "
+                    "common are to be named in `replicated`"
+                )
+            chosen[name] = state[name]
+        for name, part in self._parts.items():
+            part.load_state_dict(chosen[name])
+        if _RANDOM in own:
+            _set_random_state(torch, own[_RANDOM])
+        return found.step
+
+
+def _unpacked(torch: Any, rank: int, files: Mapping[str, memoryview]) -> dict[str, Any]:
+    try:
+        values = json.loads(bytes(files[VALUES]))
+        found = unpack(torch, values, tensors_of(torch, files[TENSORS]))
+        if not isinstance(found, dict):
+            raise ValueError("not an object")  # noqa: TRY004
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        raise InvalidGeneration(f"files of rank {rank} are not a state of PyTorch's: {error}") from error
+    return found
+
+
+def _agreement(torch: Any) -> Any:
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return None
+
+    def agree(value: int) -> int:
+        device = "cuda" if re.search("nccl", distributed.get_backend()) else "cpu"
+        least = torch.tensor([value], dtype=torch.int64, device=device)
+        distributed.all_reduce(least, op=distributed.ReduceOp.MIN)
+        return int(least.item())
+
+    return agree
+
+
+def _random_state(torch: Any) -> dict[str, Any]:
+    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    numpy = sys.modules.get("numpy")
+    if numpy is not None:
+        kind, keys, *rest = numpy.random.get_state()
+        state["numpy"] = (kind, keys.tolist(), *rest)
+    return state
+
+
+def _set_random_state(torch: Any, state: dict[str, Any]) -> None:
+    random.setstate(state["python"])
+    torch.set_rng_state(state["torch"])
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+    if "numpy" in state and "numpy" in sys.modules:
+        sys.modules["numpy"].random.set_state(state["numpy"])
