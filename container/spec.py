@@ -54,6 +54,7 @@ _MODELS: Final[Mapping[str, MockGpu]] = {
     "h100": MockGpu("NVIDIA H100 80GB HBM3", 80 * 1024, 2.0),
     "v100": MockGpu("Tesla V100-SXM2-32GB", 32 * 1024, 0.4),
     "p100": MockGpu("Tesla P100-PCIE-16GB", 16 * 1024, 0.2),
+    "k80": MockGpu("Tesla K80", 11441, 0.1),
 }
 
 
