@@ -6,8 +6,6 @@ user (see `rank_files`), and is a file system of its own (see `rank_room`). `com
 never replaced: sessions have it mapped.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import mmap
@@ -18,6 +16,7 @@ import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from subprocess import DEVNULL
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -26,18 +25,8 @@ from controller.agent import rank_room
 from controller.agent.deadline import Deadline, polls
 from controller.agent.files import opened, try_lock, write_atomically
 from controller.agent.processes import Processes, ProcessId
-from controller.nodes.protocol import (
-    MAX_JOB_ID,
-    AgentError,
-    ByteCount,
-    ErrorKind,
-    GpuIndices,
-    JobIdField,
-    JobIds,
-    NodePhase,
-    Step,
-    UidField,
-)
+from controller.nodes import protocol
+from controller.nodes.protocol import AgentError, ErrorKind, NodePhase
 from gandiva import layout
 
 MAX_STATE_BYTES = 65_536
@@ -58,9 +47,9 @@ class CheckpointedProcess(BaseModel):
 
     pid: Annotated[int, Field(gt=0)]
     start_time_ticks: Annotated[int, Field(ge=0)]
-    gpus: GpuIndices
+    gpus: protocol.GpuIndices
     """The job's GPUs at that time."""
-    memory_bytes: dict[int, ByteCount]
+    memory_bytes: dict[int, protocol.ByteCount]
     """What it held, by GPU index: that much must be free before it is restored."""
 
 
@@ -70,22 +59,22 @@ class JobState(BaseModel):
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     version: int = 1
-    job_id: JobIdField
-    uid: UidField
+    job_id: protocol.JobIdField
+    uid: protocol.UidField
     phase: NodePhase = NodePhase.RUNNING
-    gpus: GpuIndices = ()
-    binding: GpuIndices = ()
-    beside: JobIds = ()
+    gpus: protocol.GpuIndices = ()
+    binding: protocol.GpuIndices = ()
+    beside: protocol.JobIds = ()
     """Jobs that may have memory on its GPUs while it has."""
-    target_step: Step = 0
+    target_step: protocol.Step = 0
     """Of the pause under way; it never falls within one pause."""
-    stopped_step: Step | None = None
-    left_bytes: ByteCount = 0
-    left_on: dict[int, ByteCount] = Field(default_factory=dict)
+    stopped_step: protocol.Step | None = None
+    left_bytes: protocol.ByteCount = 0
+    left_on: dict[int, protocol.ByteCount] = Field(default_factory=dict)
     """The same by GPU."""
-    residual_bytes: ByteCount = 0
+    residual_bytes: protocol.ByteCount = 0
     """What the job may keep on each GPU while it is off them."""
-    held_bytes: dict[int, ByteCount] = Field(default_factory=dict)
+    held_bytes: dict[int, protocol.ByteCount] = Field(default_factory=dict)
     """The most it held on each GPU when its sessions left: so much must be there for it to come back."""
     offload_seconds: float = 0.0
     empty: bool = False
@@ -109,11 +98,11 @@ class JobState(BaseModel):
         """Whether its memory is off its GPUs."""
         return self.off or self.phase is NodePhase.YIELDED
 
-    def shares_with(self, other: JobState) -> bool:
+    def shares_with(self, other: "JobState") -> bool:
         """Whether the two may have memory on the same GPUs at the same time: one of them was told so."""
         return other.job_id in self.beside or self.job_id in other.beside
 
-    def but(self, **changes: object) -> JobState:
+    def but(self, **changes: object) -> "JobState":
         """A copy with changes, validated."""
         return JobState.model_validate({**self.model_dump(), **changes})
 
@@ -124,7 +113,7 @@ class ControlBlocks:
     def __init__(self, run_dir: Path) -> None:
         self.run_dir = run_dir
 
-    def block(self, job_id: int) -> ControlBlock:
+    def block(self, job_id: int) -> "ControlBlock":
         """The block of a job, whether it exists or not."""
         return ControlBlock(self.run_dir, job_id)
 
@@ -134,9 +123,8 @@ class ControlBlocks:
             names = [entry.name for entry in self.run_dir.iterdir()]
         except FileNotFoundError:
             return []
-        return sorted(
-            int(name) for name in names if re.fullmatch(r"[1-9]\d{0,9}", name) and int(name) <= MAX_JOB_ID
-        )
+        numbers = (int(name) for name in names if re.fullmatch(r"[1-9]\d{0,9}", name))
+        return sorted(number for number in numbers if number <= protocol.MAX_JOB_ID)
 
     def uid_of_job(self, job_id: int) -> int | None:
         """Whose job it is, as root wrote it down; None without a block."""
@@ -342,11 +330,5 @@ def _remove_tree(path: Path) -> None:
             rank_room.drop(path / "ranks")
     # rm, because it copes with folders nested thousands deep and with a user who changes links meanwhile.
     with contextlib.suppress(subprocess.TimeoutExpired):
-        subprocess.run(
-            ["rm", "-rf", "--one-file-system", "--", str(path)],
-            timeout=REMOVE_SECONDS,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            check=False,
-        )
+        command = ["rm", "-rf", "--one-file-system", "--", str(path)]
+        subprocess.run(command, timeout=REMOVE_SECONDS, stdin=DEVNULL, stdout=DEVNULL, stderr=DEVNULL)

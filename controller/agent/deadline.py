@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A point in time by which something must be over, and polls that wait for it."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 
@@ -24,11 +22,11 @@ class Deadline:
         """Whether it is over."""
         return time.monotonic() >= self._until
 
-    def at_most(self, seconds: float) -> Deadline:
+    def at_most(self, seconds: float) -> "Deadline":
         """The earlier one of this and `seconds` from now."""
         return Deadline(min(seconds, self.left_seconds))
 
-    def at_least(self, seconds: float) -> Deadline:
+    def at_least(self, seconds: float) -> "Deadline":
         """The later one of this and `seconds` from now: time that a last check is given in any case."""
         return Deadline(max(seconds, self.left_seconds))
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Files that root opens where others may put something in their place, and locks between a node's agents."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

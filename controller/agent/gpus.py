@@ -7,8 +7,6 @@ and no process is on it: a reading that failed, a process of unknown origin, a s
 all of these are busy.
 """
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -130,11 +128,8 @@ class NvmlSource:
         computing = self._listed(pynvml, handle, "Compute", "MPSCompute")
         rendering = self._listed(pynvml, handle, "Graphics")
         processes = [ProcessReading(pid, size) for pid, size in computing.items()]
-        processes += [
-            ProcessReading(pid, size, graphics=True)
-            for pid, size in rendering.items()
-            if pid not in computing
-        ]
+        rendering_only = rendering.keys() - computing.keys()
+        processes += [ProcessReading(pid, rendering[pid], graphics=True) for pid in rendering_only]
         return GpuReading(
             index=index,
             uuid=uuid,
@@ -175,11 +170,8 @@ class NvmlSource:
     @staticmethod
     def _has_uncorrected_errors(pynvml: Any, handle: Any) -> bool:
         try:
-            return bool(
-                pynvml.nvmlDeviceGetTotalEccErrors(
-                    handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
-                )
-            )
+            kind, since = pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_VOLATILE_ECC
+            return bool(pynvml.nvmlDeviceGetTotalEccErrors(handle, kind, since))
         except (pynvml.NVMLError_NotSupported, pynvml.NVMLError_FunctionNotFound):
             return False
 
@@ -239,10 +231,8 @@ class GpuReader:
 
 def describe(indices: Sequence[int]) -> str:
     """GPU 2, or GPUs 0, 1 and 3."""
-    names = [str(index) for index in indices]
-    if len(names) == 1:
-        return f"GPU {names[0]}"
-    return f"GPUs {', '.join(names[:-1])} and {names[-1]}"
+    *others, last = map(str, indices)
+    return f"GPUs {', '.join(others)} and {last}" if others else f"GPU {last}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,6 @@ the first line). Which of these files are ours is kept beside them in `.gandiva`
 after one was killed takes away what that one left, and files that others write for ordinary jobs stay.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

@@ -6,8 +6,6 @@ that the process is in (Slurm's `--mem`, where the site constrains memory). Past
 job would be lost, so a suspend that does not fit is refused beforehand.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from pathlib import Path

@@ -7,8 +7,6 @@ until it is over, others are told `not_leader`. The file is root's, in root's fo
 empties; whatever in it makes no sense counts as no lease.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`pause`, `offload` and `checkpoint`: a job leaves its GPUs, with the help of its sessions or without."""
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +17,8 @@ from controller.nodes.protocol import AgentError, ErrorKind, NodePhase, RankStat
 from gandiva.layout import Verb
 
 log = logging.getLogger(__name__)
+
+Done = Callable[[Ranks], bool]
 
 
 def pause(node: Node, args: protocol.PauseArgs, deadline: Deadline) -> protocol.Pause:
@@ -104,26 +104,22 @@ def offload(node: Node, args: protocol.OffloadArgs, deadline: Deadline) -> proto
                 ErrorKind.BAD_REQUEST, f"job {args.job_id} is {state.phase.value}: pause it first"
             )
         begin = time.monotonic()
-        held = _held(node, state, deadline)
+        held, limit_bytes = _held(node, state, deadline), args.residual_limit_bytes
         try:
             ranks = _offload(node, block, state, deadline)
             if args.release_context:
                 state = _release_context(node, block, state, ranks, deadline)
-            left_on = _verify_gone(node, state, ranks, args.residual_limit_bytes)
+            left_on = _verify_gone(node, state, ranks, limit_bytes)
         except AgentError:
             returning.undo(node, block, node.state(block))
             raise
-        movable = not any(left_on.values()) and (
-            all(rank.releases_context for rank in ranks.live)
-            or (bool(state.checkpointed) and node.can_move(state))
+        alone = all(rank.releases_context for rank in ranks.live)
+        by_driver = bool(state.checkpointed) and node.can_move(state)
+        movable = not any(left_on.values()) and (alone or by_driver)
+        state = state.but(
+            stopped_step=state.target_step, movable=movable, held_bytes=held, residual_bytes=limit_bytes
         )
-        return node.memory_is_off(
-            block,
-            state.but(stopped_step=state.target_step, movable=movable, held_bytes=held),
-            left_on,
-            args.residual_limit_bytes,
-            time.monotonic() - begin,
-        )
+        return node.memory_is_off(block, state, left_on, begin)
 
 
 def _held(node: Node, state: JobState, deadline: Deadline) -> dict[int, int]:
@@ -168,12 +164,7 @@ def _offload(node: Node, block: ControlBlock, state: JobState, deadline: Deadlin
 
 
 def _wait(
-    node: Node,
-    block: ControlBlock,
-    state: JobState,
-    deadline: Deadline,
-    what: str,
-    done: Callable[[Ranks], bool],
+    node: Node, block: ControlBlock, state: JobState, deadline: Deadline, what: str, done: Done
 ) -> Ranks:
     """The job's sessions once they are done with `what`. Raises AgentError: `deadline`, with what is then
     still missing, and not_cooperative where sessions have ended."""
@@ -287,30 +278,21 @@ def checkpoint(node: Node, args: protocol.CheckpointArgs, deadline: Deadline) ->
         holders = occupancy.of_job(args.job_id)
         if not holders:
             node.verify_gone(state, 0)
-            state = state.but(empty=True, movable=False, stopped_step=None, held_bytes={})
-            return node.memory_is_off(block, state, {}, 0, time.monotonic() - begin)
+            state = state.but(empty=True, movable=False, stopped_step=None, held_bytes={}, residual_bytes=0)
+            return node.memory_is_off(block, state, {}, begin)
         ranks = node.ranks(block, state, PATIENCE_SECONDS)
         process = _only_process(node, holders, ranks, args.job_id)
-        transparent.wait_until_runnable(
-            [process.pid],
-            node.processes,
-            args.job_id,
-            deadline.at_most(args.lock_deadline_seconds),
-            "checkpoint",
-        )
+        lock = deadline.at_most(args.lock_deadline_seconds)
+        transparent.wait_until_runnable([process.pid], node.processes, args.job_id, lock, "checkpoint")
         state = _driver_suspend(node, block, state, process, occupancy, args.lock_deadline_seconds, deadline)
         try:
             left_on = node.verify_gone(state, args.residual_limit_bytes)
         except AgentError:
             returning.undo(node, block, state)
             raise
-        return node.memory_is_off(
-            block,
-            state.but(movable=node.can_move(state) and not any(left_on.values()), stopped_step=None),
-            left_on,
-            args.residual_limit_bytes,
-            time.monotonic() - begin,
-        )
+        movable = node.can_move(state) and not any(left_on.values())
+        state = state.but(movable=movable, stopped_step=None, residual_bytes=args.residual_limit_bytes)
+        return node.memory_is_off(block, state, left_on, begin)
 
 
 def _only_process(node: Node, holders: Sequence[Holder], ranks: Ranks, job_id: int) -> ProcessId:
@@ -345,20 +327,14 @@ def _driver_suspend(
     deadline: Deadline,
 ) -> JobState:
     """Lock and checkpoint. The intent is written down first: the next agent asks the driver."""
-    held = {
-        holder.gpu: holder.memory_bytes
-        for holder in occupancy.of_job(state.job_id)
-        if holder.pid == process.pid
-    }
+    held = {h.gpu: h.memory_bytes for h in occupancy.of_job(state.job_id) if h.pid == process.pid}
+    gpus = state.gpus or tuple(sorted(held))
     record = CheckpointedProcess(
-        pid=process.pid,
-        start_time_ticks=process.start_time_ticks,
-        memory_bytes=held,
-        gpus=state.gpus or tuple(sorted(held)),
+        pid=process.pid, start_time_ticks=process.start_time_ticks, memory_bytes=held, gpus=gpus
     )
     node.require_host_memory({process.pid: sum(held.values())}, state.job_id, deadline)
     before = state
-    state = block.change(state, phase=NodePhase.PAUSING, checkpointed=(record,), gpus=record.gpus, error="")
+    state = block.change(state, phase=NodePhase.PAUSING, checkpointed=(record,), gpus=gpus, error="")
     try:
         transparent.suspend(node.driver, process, lock_seconds, deadline)
     except AgentError as error:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`hello` and `observe`: what a node is and what goes on there."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import os
@@ -71,11 +69,8 @@ def observe(node: Node, _args: protocol.NoArgs, deadline: Deadline) -> protocol.
         # A job that ends meanwhile takes its block with it.
         with contextlib.suppress(AgentError):
             states[job_id] = node.state(node.blocks.block(job_id))
-    return protocol.ObserveResult(
-        time=time.time(),
-        gpus=gpus,
-        jobs=tuple(_job_info(node, state, states, occupancy) for state in states.values()),
-    )
+    jobs = tuple(_job_info(node, state, states, occupancy) for state in states.values())
+    return protocol.ObserveResult(time=time.time(), gpus=gpus, jobs=jobs)
 
 
 def living(node: Node, args: protocol.JobArgs, _deadline: Deadline) -> protocol.Living:
@@ -89,16 +84,13 @@ def _job_info(
     ranks = node.ranks(node.blocks.block(state.job_id), state)
     held = {} if occupancy is None else occupancy.bytes_by_gpu(state.job_id)
     yielded = state.phase is NodePhase.YIELDED
-    if yielded and occupancy is not None:
-        left_bytes = sum(held.values())
-    else:
-        left_bytes = state.left_bytes if yielded else 0
+    left_bytes = state.left_bytes if occupancy is None else sum(held.values())
     return protocol.NodeJob(
         job_id=protocol.JobId(state.job_id),
         phase=state.phase,
         gpus=state.gpus or tuple(sorted(held)),
         ranks=ranks.live,
-        left_bytes=left_bytes,
+        left_bytes=left_bytes if yielded else 0,
         trespasses=() if occupancy is None else _trespasses(state, states, occupancy),
         movable=state.movable if yielded else _looks_movable(node, state, ranks, occupancy),
         error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],

@@ -10,8 +10,6 @@ answers go to standard output, messages to syslog. When its input ends the agent
 and exits; jobs go on, and the next agent finds everything in their control blocks.
 """
 
-from __future__ import annotations
-
 import argparse
 import logging
 import logging.handlers
@@ -91,12 +89,8 @@ def parse_command(arguments: Sequence[str], environ: Mapping[str, str]) -> Agent
         node = match.group(1)
     if node is None or not protocol.NODE_NAME.fullmatch(node):
         raise UsageError("name the Slurm node this agent is for: gandiva-agent NODENAME")
-    gpustat = options.gpustat_dir.replace("%n", node)
-    return AgentSettings(
-        node=node,
-        run_dir=Path(options.run_dir.replace("%n", node)),
-        gpustat_dir=Path(gpustat) if gpustat else None,
-    )
+    run_dir, gpustat = (text.replace("%n", node) for text in (options.run_dir, options.gpustat_dir))
+    return AgentSettings(node, Path(run_dir), Path(gpustat) if gpustat else None)
 
 
 def read_lines(descriptor: int) -> Iterator[bytes | None]:

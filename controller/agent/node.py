@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What all verbs share: the node's parts, a job under its lock, and the two checks on GPU memory."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -185,12 +184,9 @@ class Node:
         found = []
         for other in self.blocks.job_ids():
             state = self.blocks.block(other).load_state() if other not in allowed else None
-            if (
-                state is not None
-                and state.phase is not NodePhase.YIELDED
-                and not set(state.gpus).isdisjoint(gpus)
-                and self.processes.of_job(other)
-            ):
+            if state is None or state.phase is NodePhase.YIELDED or set(state.gpus).isdisjoint(gpus):
+                continue
+            if self.processes.of_job(other):
                 found.append(f"job {other} is {state.phase.value} on {describe(state.gpus)}")
         return found
 
@@ -266,22 +262,17 @@ class Node:
         return seen.bytes_by_gpu(state.job_id)
 
     def memory_is_off(
-        self,
-        block: ControlBlock,
-        state: JobState,
-        left_on: Mapping[int, int],
-        residual_bytes: int,
-        seconds: float,
+        self, block: ControlBlock, state: JobState, left_on: Mapping[int, int], begin: float
     ) -> protocol.Offload:
-        """Write down that the job's memory is off its GPUs, only after `verify_gone`."""
+        """Write down that the job's memory is off its GPUs, only after `verify_gone`. `begin`: when the verb
+        began, by the monotonic clock."""
         state = block.change(
             state,
             phase=NodePhase.PAUSING,
             off=True,
             left_bytes=sum(left_on.values()),
             left_on=dict(left_on),
-            residual_bytes=residual_bytes,
-            offload_seconds=seconds,
+            offload_seconds=time.monotonic() - begin,
             error="",
         )
         return self.already_off(state)
@@ -290,11 +281,7 @@ class Node:
     def already_off(state: JobState) -> protocol.Offload:
         """The answer to `offload` and `checkpoint`, the first time and every time they are asked again."""
         return protocol.Offload(
-            left_bytes=state.left_bytes,
-            left_on=state.left_on,
-            seconds=state.offload_seconds,
-            stopped_step=state.stopped_step,
-            empty=state.empty,
+            state.left_bytes, state.offload_seconds, state.stopped_step, state.empty, state.left_on
         )
 
 

@@ -13,8 +13,6 @@ groups is left with SLURM_JOB_ID in the process's environment, which its owner c
 a job of the same user.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -8,8 +8,6 @@ that shrinks is SIGBUS), every value is checked, and a rank counts only when the
 is the user's and is in the job.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import os

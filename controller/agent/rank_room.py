@@ -11,8 +11,6 @@ have another one. Where nothing may be mounted, `ranks/` is a folder like any ot
 does `gandiva check`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import logging
@@ -20,6 +18,7 @@ import os
 import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from subprocess import DEVNULL, PIPE
 
 from controller.agent.files import opened
 from controller.nodes.installed import mounts
@@ -168,14 +167,7 @@ def _real(path: Path) -> str:
 def _run(command: Sequence[str]) -> str:
     """Returns what went wrong."""
     try:
-        done = subprocess.run(
-            command,
-            timeout=COMMAND_SECONDS,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
+        done = subprocess.run(command, timeout=COMMAND_SECONDS, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     said = " ".join(done.stderr.decode("utf-8", "replace").split())

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`resume`, and the undo of whatever went wrong on the way off the GPUs."""
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import signal
@@ -19,6 +17,9 @@ from controller.nodes.protocol import AgentError, ErrorKind, NodePhase, RankStat
 from gandiva.layout import Verb
 
 log = logging.getLogger(__name__)
+
+Off = Sequence[CheckpointedProcess]
+"""Processes of a job that the driver has taken off the GPUs."""
 
 HALTED_SECONDS = 2.0
 """Slurm's resume reaches the processes within 22 ms. What is still frozen after so long stays frozen."""
@@ -40,6 +41,7 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
             beside = set(args.beside)
             if not has_none and not moved:
                 beside |= node.beside(state)
+            place: dict[str, object] = {"gpus": args.gpus, "binding": binding, "beside": sorted(beside)}
             if has_none or off or moved:
                 needed = _memory_needed(node, state, off, args.gpus)
                 node.require_free(args.gpus, args.job_id, deadline, beside, needed)
@@ -47,15 +49,7 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
             _wait_thawed(node, block, state, off, deadline)
             # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
             if has_none:
-                state = block.change(
-                    state,
-                    phase=NodePhase.PAUSING,
-                    off=False,
-                    gpus=args.gpus,
-                    binding=binding,
-                    beside=tuple(sorted(beside)),
-                    error="",
-                )
+                state = block.change(state, phase=NodePhase.PAUSING, off=False, error="", **place)
         try:
             _restore(node, off, args.gpus, binding, args.job_id, deadline)
         except AgentError as error:
@@ -70,9 +64,6 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
         state = block.change(
             state,
             phase=NodePhase.RUNNING,
-            gpus=args.gpus,
-            binding=binding,
-            beside=tuple(sorted(beside)),
             checkpointed=(),
             mapped=state.mapped or any(set(process.gpus) != set(args.gpus) for process in off),
             empty=False,
@@ -81,6 +72,7 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
             left_bytes=0,
             target_step=0,
             error="",
+            **place,
         )
         node.owners.claim(node.uuids(args.gpus), args.job_id, state.uid)
         _wait_running(node, block, state, sequence, deadline)
@@ -96,11 +88,7 @@ def _is_gone(node: Node, state: JobState) -> bool:
 
 
 def _stays_off(
-    block: ControlBlock,
-    state: JobState,
-    off: Sequence[CheckpointedProcess],
-    args: protocol.ResumeArgs,
-    error: AgentError,
+    block: ControlBlock, state: JobState, off: Off, args: protocol.ResumeArgs, error: AgentError
 ) -> AgentError:
     """The driver refused to move the job, which is off its GPUs as before: its old ones are its place."""
     old = off[0].gpus
@@ -113,9 +101,7 @@ def _stays_off(
     return AgentError(ErrorKind.UNSUPPORTED, message)
 
 
-def _wait_thawed(
-    node: Node, block: ControlBlock, state: JobState, off: Sequence[CheckpointedProcess], deadline: Deadline
-) -> None:
+def _wait_thawed(node: Node, block: ControlBlock, state: JobState, off: Off, deadline: Deadline) -> None:
     """Raises AgentError `halted`, before anything is touched, when Slurm has not let the job run."""
     known = [p.pid for p in off] + [rank.process.pid for rank in node.ranks(block, state).live]
     processes = node.processes
@@ -160,12 +146,7 @@ def _check_movable(node: Node, state: JobState, args: protocol.ResumeArgs) -> No
 
 
 def _restore(
-    node: Node,
-    off: Sequence[CheckpointedProcess],
-    gpus: Sequence[int],
-    binding: Sequence[int],
-    job_id: int,
-    deadline: Deadline,
+    node: Node, off: Off, gpus: Sequence[int], binding: Sequence[int], job_id: int, deadline: Deadline
 ) -> None:
     if not off:
         return
@@ -230,21 +211,11 @@ def undo(node: Node, block: ControlBlock, state: JobState) -> None:
         _restore(node, off, state.gpus, state.binding, state.job_id, Deadline(transparent.UNLOCK_SECONDS))
     except AgentError as failure:
         phase, error = NodePhase.FAILED, failure.message
-        log.error(
-            "job %d: cannot be put back to work: %s; the controller tries again",
-            state.job_id,
-            failure.message,
-        )
+        log.error("job %d: cannot be put back to work: %s; the controller tries again", state.job_id, error)
     block.write_command(Verb.RUN, 0)
     with contextlib.suppress(AgentError):
-        block.change(
-            state,
-            phase=phase,
-            error=error,
-            target_step=0,
-            off=False,
-            checkpointed=() if phase is NodePhase.RUNNING else state.checkpointed,
-        )
+        kept = () if phase is NodePhase.RUNNING else state.checkpointed
+        block.change(state, phase=phase, error=error, target_step=0, off=False, checkpointed=kept)
 
 
 def _off(node: Node, state: JobState) -> list[CheckpointedProcess]:
@@ -253,13 +224,11 @@ def _off(node: Node, state: JobState) -> list[CheckpointedProcess]:
     return [p for p in state.checkpointed if alive(ProcessId(p.pid, p.start_time_ticks))]
 
 
-def _memory_needed(
-    node: Node, state: JobState, checkpointed: Sequence[CheckpointedProcess], gpus: Sequence[int]
-) -> dict[int, int]:
+def _memory_needed(node: Node, state: JobState, off: Off, gpus: Sequence[int]) -> dict[int, int]:
     """Bytes that the job must find on each of these GPUs, with what it has left there: short of memory
     the driver's restore kills it, and so does what a session may not get back."""
     needed: dict[int, int] = {}
-    for process in checkpointed:
+    for process in off:
         if not transparent.is_checkpointed(node.driver, process.pid):
             continue  # restored before an agent was killed: it is on its GPU
         for old, new in zip(sorted(process.gpus), sorted(gpus), strict=False):

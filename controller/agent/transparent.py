@@ -5,8 +5,6 @@ What counts is the state the driver reports, never what an earlier call was mean
 been killed in between. After an error here the process is RUNNING again, or the error says that it is not.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Mapping, Sequence
 
@@ -22,6 +20,8 @@ UNLOCK_SECONDS = 30.0
 LAST_CHANCE_SECONDS = 5.0
 """How long an undo may take after the deadline has passed: the alternative is a job that hangs for ever."""
 INVALID_VALUE = 1
+Maps = Sequence[Mapping[str, str]]
+"""UUIDs of a process's GPUs -> those that it is to have, in the order of trying."""
 UNDER_WAY = (ProcessState.CHECKPOINTING, ProcessState.RESTORING)
 
 log = logging.getLogger(__name__)
@@ -88,11 +88,7 @@ def _undo(driver: DriverProcesses, pid: int) -> str:
 
 
 def bring_back(
-    driver: DriverProcesses,
-    process: CheckpointedProcess,
-    job_id: int,
-    gpu_maps: Sequence[Mapping[str, str]],
-    deadline: Deadline,
+    driver: DriverProcesses, process: CheckpointedProcess, job_id: int, gpu_maps: Maps, deadline: Deadline
 ) -> None:
     """Whatever state -> RUNNING, on its old GPUs when `gpu_maps` is empty, else by the first map that the
     driver accepts (it wants every GPU the process could open, and which those are only the driver knows).
@@ -112,9 +108,7 @@ def bring_back(
         raise AgentError(ErrorKind.DRIVER, f"process {pid} of job {job_id}: {error}") from error
 
 
-def _run_on(
-    driver: DriverProcesses, pid: int, gpu_maps: Sequence[Mapping[str, str]], deadline: Deadline
-) -> None:
+def _run_on(driver: DriverProcesses, pid: int, gpu_maps: Maps, deadline: Deadline) -> None:
     """Whatever state -> RUNNING. Raises CudaError."""
     state = settled_state(driver, pid, deadline.at_least(UNLOCK_SECONDS))
     if state is ProcessState.CHECKPOINTED:
@@ -127,9 +121,7 @@ def _run_on(
         raise CudaError("cuCheckpointProcessGetState", 0, "CU_PROCESS_STATE_FAILED")
 
 
-def _restore(
-    driver: DriverProcesses, pid: int, gpu_maps: Sequence[Mapping[str, str]], deadline: Deadline
-) -> None:
+def _restore(driver: DriverProcesses, pid: int, gpu_maps: Maps, deadline: Deadline) -> None:
     candidates: list[Mapping[str, str] | None] = list(gpu_maps) or [None]
     for number, candidate in enumerate(candidates):
         try:

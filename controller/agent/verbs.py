@@ -5,8 +5,6 @@ Every verb is idempotent, works under the job's lock, writes down what it is abo
 and leaves the job running when it fails, or says that it could not.
 """
 
-from __future__ import annotations
-
 import logging
 import signal
 import threading
@@ -47,9 +45,8 @@ def prepare(node: Node, args: protocol.PrepareArgs, deadline: Deadline) -> None:
         try:
             block.create(args.uid)
         except OSError as error:
-            raise AgentError(
-                ErrorKind.INTERNAL, f"cannot make the control block {block.path}: {error}"
-            ) from error
+            message = f"cannot make the control block {block.path}: {error}"
+            raise AgentError(ErrorKind.INTERNAL, message) from error
     with block.locked(deadline), node.claiming(args.gpus, deadline):
         # Once more: an agent of another controller may have put a job back since.
         node.require_free(args.gpus, args.job_id, deadline, args.beside)
@@ -62,15 +59,7 @@ def prepare(node: Node, args: protocol.PrepareArgs, deadline: Deadline) -> None:
         block.clear_ranks(args.uid)
         block.write_command(Verb.RUN, 0)
         block.write_visible(args.gpus, args.binding)
-        block.save_state(
-            JobState(
-                job_id=args.job_id,
-                uid=args.uid,
-                gpus=args.gpus,
-                binding=args.binding or args.gpus,
-                beside=args.beside,
-            )
-        )
+        block.save_state(JobState(**args.model_dump() | {"binding": args.binding or args.gpus}))
     node.owners.claim(node.uuids(args.gpus), args.job_id, args.uid)
 
 

@@ -5,8 +5,6 @@ A transport brings bytes to an agent and back. Everything in it blocks and is ca
 connection's own, so that a node that hangs stops no other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import logging
@@ -70,19 +68,15 @@ class Connection:
     """The agent of one node. All methods belong to the event loop; threads only bring and take bytes."""
 
     def __init__(
-        self,
-        transport: Transport,
-        node: str,
-        address: str,
-        patience: Patience,
-        introduction: Mapping[str, Any] | None = None,
+        self, transport: Transport, node: str, address: str, patience: Patience, hello: Mapping[str, Any]
     ) -> None:
+        """`hello`: the arguments of that verb."""
         self.node = node
         self.address = address
         self.hello: HelloResult | None = None
         self._transport = transport
         self._patience = patience
-        self._introduction = dict(introduction or {})
+        self._introduction = hello
         self._numbers = itertools.count(1)
         self._pending: dict[int, asyncio.Future[Answer]] = {}
         self._link: _Link | None = None
@@ -180,12 +174,8 @@ class Connection:
         number = next(self._numbers)
         future: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._pending[number] = future
-        request = Request(
-            id=number,
-            verb=verb,
-            args=dict(args),
-            deadline_seconds=min(deadline_seconds, protocol.MAX_DEADLINE_SECONDS),
-        )
+        seconds = min(deadline_seconds, protocol.MAX_DEADLINE_SECONDS)
+        request = Request(id=number, verb=verb, args=dict(args), deadline_seconds=seconds)
         asked_at = time.monotonic()
         link.send(protocol.encode(request))
         try:
@@ -198,7 +188,7 @@ class Connection:
         finally:
             self._pending.pop(number, None)
 
-    def on_line(self, link: _Link, line: bytes) -> None:
+    def on_line(self, link: "_Link", line: bytes) -> None:
         """An answer came."""
         if link is not self._link:
             return
@@ -216,7 +206,7 @@ class Connection:
         if future is not None and not future.done():
             future.set_result(answer)
 
-    def on_end(self, link: _Link, reason: str) -> None:
+    def on_end(self, link: "_Link", reason: str) -> None:
         """The channel has gone."""
         if link is self._link:
             log.warning("node %s: %s; connecting again", self.node, reason)

@@ -2,8 +2,6 @@
 """What is installed on this host: for which Slurm the SPANK plugin was built, and on what kind of file system
 a folder is. Standard library only; answers with nothing where nothing can be found."""
 
-from __future__ import annotations
-
 import re
 import struct
 from collections.abc import Iterator

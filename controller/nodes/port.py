@@ -6,17 +6,14 @@ Adapters: `ssh` (the agent protocol of docs/interfaces.md) and `simulated`. Ever
 method is idempotent: after `NodeUnreachable` it may be repeated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence, Set
-from typing import TYPE_CHECKING, Protocol, TypedDict
+from typing import Protocol, TypedDict
+
+from typing_extensions import Unpack
 
 from controller.errors import NodeError
 from controller.model import JobId, value
 from controller.nodes.protocol import GpuSample, Living, NodeJob, Offload, Pause
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 
 @value
@@ -63,6 +60,14 @@ class Place(_Shared):
     deadline_seconds: float
 
 
+class Leave(TypedDict):
+    """What a job may leave on its GPUs on a node when it leaves them, and in what time."""
+
+    residual_limit_bytes: int
+    release_context: bool
+    deadline_seconds: float
+
+
 class NodePort(Protocol):
     """What the controller needs of the node agents."""
 
@@ -83,15 +88,7 @@ class NodePort(Protocol):
         """Ask all ranks of the job on this node to stop at one step boundary >= floor_step. With `sole`
         (all ranks are on this node) wait for it; on error `deadline` the request is undone."""
 
-    async def offload(
-        self,
-        node: str,
-        job_id: JobId,
-        *,
-        residual_limit_bytes: int,
-        release_context: bool,
-        deadline_seconds: float,
-    ) -> Offload:
+    async def offload(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> Offload:
         """Move the GPU state of all blocked ranks to host memory and check with NVML that it is gone. The
         job has left only after `stop`."""
 

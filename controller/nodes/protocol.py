@@ -6,8 +6,6 @@ sizes are bounded and unknown fields are refused in requests, and ignored in ans
 more). The node port answers with the same types.
 """
 
-from __future__ import annotations
-
 import enum
 import re
 from collections.abc import Mapping
@@ -151,7 +149,7 @@ class _Placement(JobArgs):
     """Jobs that may have memory on the same GPUs at the same time (packing)."""
 
     @model_validator(mode="after")
-    def _check(self) -> _Placement:
+    def _check(self) -> "_Placement":
         if self.job_id in self.beside:
             raise ValueError(f"job {self.job_id} beside itself")
         if self.binding and not set(self.gpus) <= set(self.binding):
@@ -160,43 +158,31 @@ class _Placement(JobArgs):
 
 
 class PrepareArgs(_Placement):
-    """`prepare`."""
-
     uid: UidField
 
 
 class ResumeArgs(_Placement):
-    """`resume`."""
-
     deadline_seconds: Seconds
 
 
 class PauseArgs(JobArgs):
-    """`pause`."""
-
     floor_step: Step = 0
     wait_seconds: Seconds = 0.0
     sole: bool = False
 
 
 class OffloadArgs(JobArgs):
-    """`offload`."""
-
     deadline_seconds: Seconds
     residual_limit_bytes: ByteCount
     release_context: bool = False
 
 
 class CheckpointArgs(JobArgs):
-    """`checkpoint`."""
-
     lock_deadline_seconds: Seconds
     residual_limit_bytes: ByteCount
 
 
 class StopArgs(JobArgs):
-    """`stop`."""
-
     wait_seconds: Seconds
 
 
@@ -233,8 +219,6 @@ class LeaderInfo(_Open):
 
 
 class HelloResult(_Open):
-    """`hello`."""
-
     protocol: Literal["gandiva-agent"]
     version: int
     node: str = Field(max_length=64)
@@ -323,8 +307,6 @@ class ObserveResult:
 
 @dataclass(frozen=True, slots=True)
 class Living:
-    """`living`."""
-
     processes: Annotated[int, Field(ge=0, le=2**22)]
     """Processes of the job on the node, Slurm's own for it included."""
     booted_at: float
@@ -333,8 +315,6 @@ class Living:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """`pause`."""
-
     target_step: Step
     all_blocked: bool
     ranks: Ranks = ()
@@ -385,7 +365,7 @@ class Answer(_Open):
     error: ErrorBody | None = None
 
     @model_validator(mode="after")
-    def _check_one_of(self) -> Answer:
+    def _check_one_of(self) -> "Answer":
         if (self.result is None) == self.ok or (self.error is None) != self.ok:
             raise ValueError("an answer has a result when ok, an error when not")
         return self

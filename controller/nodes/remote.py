@@ -1,27 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The node port over any transport: what `ssh` and the tests' local agents have in common."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from pydantic import ValidationError
+from typing_extensions import Unpack
 
 from controller.errors import NodeError, NodeUnreachable
 from controller.model import JobId
 from controller.model.measures import Measures
 from controller.nodes import protocol
 from controller.nodes.connection import Connection, Patience, Transport
-from controller.nodes.port import NodeSample, Place
+from controller.nodes.port import Leave, NodeSample, Place
 from controller.nodes.protocol import Living, Offload, Pause, Result
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 log = logging.getLogger(__name__)
 
@@ -97,22 +93,8 @@ class RemoteNodes:
         args = {"job_id": job_id, "floor_step": floor_step, "wait_seconds": wait_seconds, "sole": sole}
         return await self._ask(node, "pause", wait_seconds + PAUSE_SECONDS, Pause, **args)
 
-    async def offload(
-        self,
-        node: str,
-        job_id: JobId,
-        *,
-        residual_limit_bytes: int,
-        release_context: bool,
-        deadline_seconds: float,
-    ) -> Offload:
-        args = {
-            "job_id": job_id,
-            "deadline_seconds": deadline_seconds,
-            "residual_limit_bytes": residual_limit_bytes,
-            "release_context": release_context,
-        }
-        return await self._ask(node, "offload", deadline_seconds, Offload, **args)
+    async def offload(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> Offload:
+        return await self._ask(node, "offload", leave["deadline_seconds"], Offload, job_id=job_id, **leave)
 
     async def checkpoint(
         self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
@@ -204,9 +186,8 @@ class RemoteNodes:
             return answer
         except ValidationError as error:
             outcome = "internal"
-            raise NodeError(
-                node, outcome, f"the agent's answer to {verb} is no {kind.__name__}: {error}"
-            ) from None
+            message = f"the agent's answer to {verb} is no {kind.__name__}: {error}"
+            raise NodeError(node, outcome, message) from None
         except NodeError as error:
             outcome = error.kind
             self._tell_guard(verb, asked_at, error)

@@ -5,34 +5,22 @@ They keep what real agents keep (which jobs are on which GPUs, which have yielde
 that no two jobs have memory on one GPU but those that may.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import TYPE_CHECKING
+
+from typing_extensions import Unpack
 
 from controller.errors import NodeError, NodeUnreachable
 from controller.model import GpuId, JobId, by_node, value
-from controller.nodes.port import NodeSample, Place
-from controller.nodes.protocol import (
-    GpuProcess,
-    GpuSample,
-    Living,
-    NodeJob,
-    NodePhase,
-    Offload,
-    Pause,
-    RankSample,
-    RankState,
-)
+from controller.nodes import protocol
+from controller.nodes.port import Leave, NodeSample, Place
+from controller.nodes.progress import Progress
+from controller.nodes.protocol import NodePhase
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster
 from controller.slurm.simulated_job import SimulatedJob
-
-if TYPE_CHECKING:
-    from typing_extensions import Unpack
 
 _MEMORY_BYTES = 80 * 2**30
 _JOB_MEMORY_BYTES = 2**30
@@ -79,11 +67,17 @@ class SimulatedNodes:
     movable: bool = True
     deltas: bool = False
     """Answer with nodes on which something changed since the answer before, where there was one."""
+    progress: bool = True
+    """And with those of jobs that have done enough at their present speed to make a rate."""
 
     def __post_init__(self) -> None:
         self._blocks: dict[str, dict[JobId, Block]] = {name: {} for name in self.cluster.nodes}
         self._touched: dict[str, None] = dict.fromkeys(self.cluster.nodes)
         """Nodes that are not as they were told last."""
+        self._progress = Progress()
+        self._answers: dict[str, NodeSample | NodeError] = {}
+        """The last answer of every node. An answer in full repeats it where nothing changed, so that both
+        kinds of answers show progress at the same times."""
         self._silent: set[str] = set()
         """Nodes that were told as unreachable."""
         self.violations: list[str] = []
@@ -110,9 +104,13 @@ class SimulatedNodes:
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
         now, silent = self.cluster.clock(), set(self.unreachable)
+        for job_id in self._progress.due(now):
+            self._touched.update(dict.fromkeys(self.cluster.jobs[job_id].nodes))
         names = {**self._touched, **dict.fromkeys(sorted(silent ^ self._silent))}
         self._touched, self._silent = {}, silent
-        return {name: self._sample(name, now) for name in (names if self.deltas else self.cluster.nodes)}
+        answer = {name: self._sample(name, now) for name in names}
+        self._answers.update(answer)
+        return answer if self.deltas else dict(self._answers)
 
     async def prepare(self, node: str, job_id: JobId, *, uid: int, **place: Unpack[Place]) -> None:
         gpus, beside = place["gpus"], place.get("beside", frozenset())
@@ -124,10 +122,10 @@ class SimulatedNodes:
 
     async def pause(
         self, node: str, job_id: JobId, *, floor_step: int, wait_seconds: float, sole: bool
-    ) -> Pause:
+    ) -> protocol.Pause:
         block = self._block(node, job_id)
         if block.off:
-            return Pause(floor_step, True)
+            return protocol.Pause(floor_step, True)
         block.phase = NodePhase.PAUSING
         self._touched[node] = None
         if job_id in self.stubborn:
@@ -136,26 +134,18 @@ class SimulatedNodes:
                 block.phase = NodePhase.RUNNING
                 self._touched[node] = None
                 raise NodeError(node, "deadline", f"job {job_id} reached no step boundary")
-            return Pause(floor_step, False)
+            return protocol.Pause(floor_step, False)
         if self.costs.step_seconds:
             await asyncio.sleep(self.costs.step_seconds)
         self._answer(node)
-        return Pause(floor_step, True)
+        return protocol.Pause(floor_step, True)
 
-    async def offload(
-        self,
-        node: str,
-        job_id: JobId,
-        *,
-        residual_limit_bytes: int,
-        release_context: bool,
-        deadline_seconds: float,
-    ) -> Offload:
+    async def offload(self, node: str, job_id: JobId, **leave: Unpack[Leave]) -> protocol.Offload:
         block = self._block(node, job_id)
         if job_id in self.idle and not block.off:
             block.phase, block.off = NodePhase.PAUSING, True
         if job_id in self.idle:
-            return Offload(0, 0.0, empty=True)
+            return protocol.Offload(0, 0.0, empty=True)
         if not block.off:
             block.stopped = True
             if self.costs.offload_seconds:
@@ -167,20 +157,17 @@ class SimulatedNodes:
             self.switches += 1
             self._work_changed(job_id)
         self._answer(node)
-        return Offload(0, self.costs.offload_seconds)
+        return protocol.Offload(0, self.costs.offload_seconds)
 
     async def checkpoint(
         self, node: str, job_id: JobId, *, residual_limit_bytes: int, deadline_seconds: float
-    ) -> Offload:
+    ) -> protocol.Offload:
         if job_id in self.stubborn:
             raise NodeError(node, "unsupported", f"job {job_id} cannot be checkpointed by the driver")
-        return await self.offload(
-            node,
-            job_id,
-            residual_limit_bytes=residual_limit_bytes,
-            release_context=True,
-            deadline_seconds=deadline_seconds,
+        leave = Leave(
+            residual_limit_bytes=residual_limit_bytes, release_context=True, deadline_seconds=deadline_seconds
         )
+        return await self.offload(node, job_id, **leave)
 
     async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
         block = self._block(node, job_id)
@@ -220,10 +207,10 @@ class SimulatedNodes:
         self._blocks[node].pop(job_id, None)
         self._touched[node] = None
 
-    async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
+    async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> protocol.Living:
         self._reach(node)
         self._answer(node)
-        return Living(int(self._lives_on(node, job_id)), 0.0)
+        return protocol.Living(int(self._lives_on(node, job_id)), 0.0)
 
     async def close(self) -> None:
         """Nothing to close."""
@@ -242,10 +229,16 @@ class SimulatedNodes:
         gpus = [_gpu(node, card.index, card.model, tuple(on_gpu.get(card.index, ()))) for card in cards]
         return NodeSample(node, now, gpus, jobs)
 
-    def _say(self, node: str, job_id: JobId, block: Block) -> NodeJob:
-        lives = self._lives_on(node, job_id)
-        ranks = (_rank(self.cluster.jobs[job_id], self.cluster.clock()),) if lives else ()
-        return NodeJob(job_id, block.phase, block.gpus, ranks, movable=self.movable and not block.map_refused)
+    def _say(self, node: str, job_id: JobId, block: Block) -> protocol.NodeJob:
+        ranks: tuple[protocol.RankSample, ...] = ()
+        if self._lives_on(node, job_id):
+            job, now = self.cluster.jobs[job_id], self.cluster.clock()
+            ranks = (_rank(job, node, now),)
+            if self.progress:
+                self._progress.follow(job, now)
+        return protocol.NodeJob(
+            job_id, block.phase, block.gpus, ranks, movable=self.movable and not block.map_refused
+        )
 
     def _lives_on(self, node: str, job_id: JobId) -> bool:
         """Whether it has processes here (it may have been prepared here once, and run elsewhere)."""
@@ -308,6 +301,7 @@ class SimulatedNodes:
             self._touched[node] = None
             if job.state in (JobState.ENDED, JobState.COMPLETING):
                 self._blocks[node].pop(job.id, None)
+                self._progress.forget(job.id)
             elif job.state is JobState.RUNNING:
                 if job.id not in self._blocks[node]:
                     # Slurm started it by itself, after a requeue: the prolog makes the block.
@@ -337,24 +331,25 @@ class SimulatedNodes:
             raise NodeUnreachable(node, "the connection broke before the answer came")
 
 
-def _rank(job: SimulatedJob, now: float) -> RankSample:
-    """One step is a second of work at rate 1."""
-    steps = int(job.done_at(now))
-    return RankSample(
-        rank=0,
-        state=RankState.RUNNING,
+def _rank(job: SimulatedJob, node: str, now: float) -> protocol.RankSample:
+    """That of the job on this node: one on each. A mini-batch counts as one sample."""
+    steps = int(job.done_at(now) * job.steps_per_second)
+    speed = job.rate * job.steps_per_second
+    return protocol.RankSample(
+        rank=job.nodes.index(node),
+        state=protocol.RankState.RUNNING,
         steps_done=steps,
-        samples_done=float(steps),
-        step_seconds=1 / job.rate if job.rate > 0 else 0.0,
-        world_size=1,
+        samples_done=steps / len(job.nodes),
+        step_seconds=1 / speed if speed > 0 else 0.0,
+        world_size=len(job.nodes),
         state_bytes=job.state_bytes,
         largest_tensor_bytes=job.largest_tensor_bytes,
     )
 
 
 @lru_cache(maxsize=1 << 16)
-def _gpu(node: str, ordinal: int, model: str, holders: tuple[JobId, ...]) -> GpuSample:
-    return GpuSample(
+def _gpu(node: str, ordinal: int, model: str, holders: tuple[JobId, ...]) -> protocol.GpuSample:
+    return protocol.GpuSample(
         index=ordinal,
         uuid=f"GPU-{node}-{ordinal}",
         model=model,
@@ -362,5 +357,7 @@ def _gpu(node: str, ordinal: int, model: str, holders: tuple[JobId, ...]) -> Gpu
         memory_used_bytes=_JOB_MEMORY_BYTES * len(holders),
         utilization_fraction=1.0 if holders else 0.0,
         healthy=True,
-        processes=tuple(GpuProcess(1000 + job_id, job_id, 2001, _JOB_MEMORY_BYTES) for job_id in holders),
+        processes=tuple(
+            protocol.GpuProcess(1000 + job_id, job_id, 2001, _JOB_MEMORY_BYTES) for job_id in holders
+        ),
     )

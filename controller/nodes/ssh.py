@@ -5,14 +5,11 @@ Keys only, host keys strictly checked against a file, no agent, no configuration
 the key is bound to the forced command `gandiva-agent` (see `agent`).
 """
 
-from __future__ import annotations
-
 import contextlib
-import re
 import socket
 import threading
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import paramiko
 from paramiko.pkey import UnknownKeyType
@@ -21,20 +18,22 @@ from controller.model.measures import Measures
 from controller.nodes.connection import Channel, Patience, TransportError
 from controller.nodes.protocol import HelloArgs
 from controller.nodes.remote import Guard, RemoteNodes
+from controller.settings.base import split_address
 
 MAX_STDERR_BYTES = 4096
 
 
-@dataclass(frozen=True)
-class SshSettings:
-    """How agents are reached."""
+KEEPALIVE_SECONDS = 15
 
-    key_file: Path
-    known_hosts_file: Path
-    user: str = "root"
-    port: int = 22
-    connect_seconds: float = 10.0
-    keepalive_seconds: int = 15
+
+class SshSettings(Protocol):
+    """How agents are reached: the table [nodes] of the settings."""
+
+    ssh_key: Path
+    known_hosts: Path
+    ssh_user: str
+    ssh_port: int
+    connect_deadline_seconds: float
 
 
 class SshTransport:
@@ -45,7 +44,10 @@ class SshTransport:
 
     def connect(self, node: str, address: str) -> Channel:
         """`address` is HOST, HOST:PORT or [IPV6]:PORT. Raises TransportError, saying what to look at."""
-        host, port = split_address(address, self._settings.port)
+        try:
+            host, port = split_address(address, self._settings.ssh_port)
+        except ValueError:
+            raise TransportError(f"{address!r} is no address: need HOST, HOST:PORT or [IPV6]:PORT") from None
         client = paramiko.SSHClient()
         try:
             return self._connect(client, node, address, host, port)
@@ -55,37 +57,35 @@ class SshTransport:
                 raise
             said = str(error) or type(error).__name__
             if isinstance(error, paramiko.BadHostKeyException):
-                said = f"host key differs from {self._settings.known_hosts_file}: {error}"
+                said = f"host key differs from {self._settings.known_hosts}: {error}"
             elif isinstance(error, paramiko.AuthenticationException):
-                said = f"{self._settings.user} is not let in with {self._settings.key_file}: {error}"
+                said = f"{self._settings.ssh_user} is not let in with {self._settings.ssh_key}: {error}"
             raise TransportError(f"{address}: {said}") from error
 
     def _connect(self, client: paramiko.SSHClient, node: str, address: str, host: str, port: int) -> Channel:
-        settings = self._settings
-        client.load_host_keys(str(settings.known_hosts_file))
+        settings, seconds = self._settings, self._settings.connect_deadline_seconds
+        client.load_host_keys(str(settings.known_hosts))
         client.set_missing_host_key_policy(paramiko.RejectPolicy())
         client.connect(
             host,
             port=port,
-            username=settings.user,
-            pkey=_load_key(settings.key_file),
+            username=settings.ssh_user,
+            pkey=_load_key(settings.ssh_key),
             allow_agent=False,
             look_for_keys=False,
-            timeout=settings.connect_seconds,
-            banner_timeout=settings.connect_seconds,
-            auth_timeout=settings.connect_seconds,
-            channel_timeout=settings.connect_seconds,
+            timeout=seconds,
+            banner_timeout=seconds,
+            auth_timeout=seconds,
+            channel_timeout=seconds,
         )
         transport = client.get_transport()
         if transport is None:
             raise paramiko.SSHException("the connection broke at once")
-        transport.set_keepalive(settings.keepalive_seconds)
+        transport.set_keepalive(KEEPALIVE_SECONDS)
         # A host that vanishes without a word: give up when nothing is acknowledged, not after 15 minutes.
         if isinstance(transport.sock, socket.socket):
-            transport.sock.setsockopt(
-                socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, settings.keepalive_seconds * 2000
-            )
-        channel = transport.open_session(timeout=settings.connect_seconds)
+            transport.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, KEEPALIVE_SECONDS * 2000)
+        channel = transport.open_session(timeout=seconds)
         # paramiko waits for the answer to this one for ever, unless the connection is closed under it.
         too_late = threading.Event()
 
@@ -93,7 +93,7 @@ class SshTransport:
             too_late.set()
             client.close()
 
-        timer = threading.Timer(settings.connect_seconds, give_up)
+        timer = threading.Timer(seconds, give_up)
         timer.daemon = True
         timer.start()
         try:
@@ -101,7 +101,6 @@ class SshTransport:
         except paramiko.SSHException as error:
             if not too_late.is_set():
                 raise
-            seconds = settings.connect_seconds
             raise TransportError(f"{address}: sshd has not started the agent within {seconds:g} s") from error
         finally:
             timer.cancel()
@@ -153,17 +152,6 @@ def _load_key(path: Path) -> paramiko.PKey:
         raise TransportError(f"cannot use the key {path}: {error or type(error).__name__}") from error
 
 
-def split_address(address: str, default_port: int) -> tuple[str, int]:
-    """HOST, HOST:PORT, [IPV6] or [IPV6]:PORT. Raises TransportError for anything else."""
-    match = re.fullmatch(r"(?:\[([0-9A-Fa-f:.%\w]+)\]|([^:\[\]\s]+))(?::(\d{1,5}))?", address)
-    if match is None:
-        raise TransportError(f"{address!r} is no address: need HOST, HOST:PORT or [IPV6]:PORT")
-    port = int(match.group(3) or default_port)
-    if not 0 < port < 65536:
-        raise TransportError(f"{address!r}: no port {port}")
-    return match.group(1) or match.group(2), port
-
-
 def ssh_nodes(
     settings: SshSettings,
     patience: Patience | None = None,
@@ -173,5 +161,5 @@ def ssh_nodes(
 ) -> RemoteNodes:
     """The node port over SSH."""
     if patience is None:
-        patience = Patience(connect_seconds=settings.connect_seconds + 5.0)
+        patience = Patience(connect_seconds=settings.connect_deadline_seconds + 5.0)
     return RemoteNodes(SshTransport(settings), patience, measures, introduction, guard)

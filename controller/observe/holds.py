@@ -7,8 +7,6 @@ suspended when last seen, and waits as held by an administrator a moment later, 
 again (docs/slurm-facts.md).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

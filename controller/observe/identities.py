@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Reused job ids: a slurmctld that lost its last moments gives ids out again."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress

@@ -52,12 +52,15 @@ def make_job(
     flight: InFlight | None,
     priority_class: int,
     now: float,
+    *,
+    keeps_checkpoints: bool = False,
 ) -> Job:
     """A job, with the abilities that a policy reads.
 
     Args:
         prepared: the GPUs that control blocks of the job name, on whatever node.
         flight: what an operation is making of it, if one is under way.
+        keeps_checkpoints: stopped, it starts again anywhere from its own checkpoint, and its user lets it.
     """
     on_nodes = {name: _on_node(slurm_job.id, name, samples.get(name)) for name in slurm_job.nodes}
     phase, allocation = _phase(slurm_job, on_nodes.values()), slurm_job.binding
@@ -73,7 +76,8 @@ def make_job(
         holds = frozenset(gpu for gpu in gpus if not _is_off(on_nodes.get(gpu.node)))
     failed = memory.failed_suspends
     held_until = _later(memory.held_until, now)
-    free = flight is None and held_until is None
+    free, leaves = flight is None and held_until is None, flight is not None and flight.leaves
+    may_stop = phase is Phase.RUNNING and free and _later(memory.unsuspendable_until, now) is None
     blocks = [job for job in on_nodes.values() if isinstance(job, NodeJob)]
     return Job(
         id=slurm_job.id,
@@ -89,15 +93,16 @@ def make_job(
         phase=phase,
         placement=Placement(holds, allocation if phase in ALLOCATED else frozenset()),
         last=gpus,
-        promised=memory.promised if phase is Phase.QUEUED else frozenset(),
+        promised=memory.promised if phase is Phase.QUEUED or leaves else frozenset(),
         may_start=phase in _MAY_START and free,
-        may_stop=phase is Phase.RUNNING and free and _later(memory.unsuspendable_until, now) is None,
-        leaving=phase in ON_GPU and flight is not None and flight.leaves,
+        may_stop=may_stop,
+        leaving=phase in ON_GPU and leaves,
         switching=flight is not None,
         # No move is worth a requeue.
         may_move=bool(blocks)
         and all(block.movable for block in blocks)
         and (failed is None or failed.way_out is Unsuspendable.KEEP),
+        may_migrate=keeps_checkpoints and may_stop,
         held_until=held_until,
         keeps_until=_later(memory.keeps_until, now) if phase in ON_GPU else None,
         failed_suspends=failed,

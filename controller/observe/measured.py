@@ -17,11 +17,15 @@ from controller.model import (
     Profile,
     Usage,
     gpu_type,
+    key_of_job,
+    rate_key,
     value,
 )
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import RankSample
+from controller.observe.costs import MeasuredCosts
 from controller.observe.node_cache import Sample
+from controller.observe.paces import Paces
 from controller.observe.rates import Rates
 from controller.observe.utilization import Utilization
 
@@ -32,7 +36,7 @@ STEP_FRACTION = 0.05
 
 
 @value
-class Scene:
+class Observation:
     """What samples are read against."""
 
     jobs: Mapping[JobId, Job]
@@ -58,10 +62,11 @@ class _Pace:
 
 
 class Measured:
-    """Profiles by job and by model, and rates by model."""
+    """Profiles by job and by model, rates by job and by model."""
 
     def __init__(self) -> None:
-        self.utilization, self.rates = Utilization(), Rates()
+        self.utilization, self.rates, self.paces = Utilization(), Rates(), Paces()
+        self.costs = MeasuredCosts()
         self.profiles: dict[JobId, Profile] = {}
         self.models: Mapping[str, Profile] = {}
         """What was measured of the jobs of each model."""
@@ -83,9 +88,10 @@ class Measured:
         self._paces.pop(job_id, None)
         self._watched_at.pop(job_id, None)
         self.utilization.forget(job_id)
+        self.paces.leave(job_id)
 
     def follow(
-        self, changed: Set[JobId], nodes: Set[str], answered: Set[str], scene: Scene
+        self, changed: Set[JobId], nodes: Set[str], answered: Set[str], observation: Observation
     ) -> tuple[set[JobId], set[JobId]]:
         """Take over what nodes have just shown.
 
@@ -97,26 +103,35 @@ class Measured:
         Returns:
             Jobs whose profile is another one, and those whose step time is.
         """
-        due = self._due(answered, scene.now)
+        due = self._due(answered, observation.now)
         jobs, profiles, steps = set(changed), set[JobId](), set[JobId]()
+        jobs.update(self.paces.due(answered, observation.now))
         for name in nodes:
-            if isinstance(sample := scene.samples.get(name), NodeSample):
+            if isinstance(sample := observation.samples.get(name), NodeSample):
                 peaks = sample.held_bytes().items()
-                profiles |= {i for i, peak in peaks if i in scene.jobs and self._peak(i, peak)}
+                profiles |= {i for i, peak in peaks if i in observation.jobs and self._peak(i, peak)}
         for name in due:
-            if isinstance(sample := scene.samples.get(name), NodeSample):
+            if isinstance(sample := observation.samples.get(name), NodeSample):
                 jobs.update(sample.jobs)
         for job_id in jobs:
-            job, usage = scene.jobs.get(job_id), scene.usage.get(job_id)
+            job, usage = observation.jobs.get(job_id), observation.usage.get(job_id)
             if job is None or usage is None or not job.placement.allocation:
+                self.paces.leave(job_id)
+                if job is None:
+                    self.rates.drop(key_of_job(job_id))
                 continue
-            ranks = _ranks(job, scene)
-            if self._profile(job_id, ranks, self._watch(job, usage, scene)):
+            ranks = _ranks(job, observation)
+            if self._profile(job_id, ranks, self._watch(job, usage, observation)):
                 profiles.add(job_id)
-            if self._pace(job, usage, ranks, scene):
+            if self._pace(job, usage, ranks, observation):
                 steps.add(job_id)
+            if _runs(job, usage):
+                self.paces.see(job, usage, ranks, _sampled_at(job, observation))
+            else:
+                self.paces.leave(job_id)
+        self._take_rates(observation)
         for job_id in profiles:
-            self._learn(scene.jobs[job_id].request.model, self.profiles[job_id])
+            self._learn(observation.jobs[job_id].request.model, self.profiles[job_id])
         return profiles, steps
 
     def _due(self, answered: Set[str], now: float) -> list[str]:
@@ -139,14 +154,14 @@ class Measured:
         self.profiles[job_id] = replace(known, peak_memory_bytes=peak_bytes)
         return True
 
-    def _watch(self, job: Job, usage: Usage, scene: Scene) -> float | None:
+    def _watch(self, job: Job, usage: Usage, observation: Observation) -> float | None:
         """The utilisation to be stated."""
         before = self._watched_at.get(job.id)
-        self._watched_at[job.id] = scene.now
+        self._watched_at[job.id] = observation.now
         if _runs(job, usage) and not job.placement.shares_with:
-            fractions = _fractions(job, scene)
+            fractions = _fractions(job, observation)
             if before is not None and usage.since is not None and usage.since <= before and fractions:
-                return self.utilization.see(job.id, fractions, scene.now - before)
+                return self.utilization.see(job.id, fractions, observation.now - before)
         return self.profiles.get(job.id, UNPROFILED).utilization_fraction
 
     def _profile(self, job_id: JobId, ranks: list[RankSample], utilization_fraction: float | None) -> bool:
@@ -165,8 +180,8 @@ class Measured:
         self.profiles[job_id] = profile
         return True
 
-    def _pace(self, job: Job, usage: Usage, ranks: list[RankSample], scene: Scene) -> bool:
-        """Note the step time, and the rate of the model in the configuration that the job runs in."""
+    def _pace(self, job: Job, usage: Usage, ranks: list[RankSample], observation: Observation) -> bool:
+        """Note the step time."""
         step_seconds = max((rank.step_seconds for rank in ranks), default=0.0)
         if not step_seconds or usage.since is None or not _runs(job, usage):
             return False
@@ -174,11 +189,14 @@ class Measured:
         if known is not None and known.goes_on_as(pace):
             return False
         self._paces[job.id] = pace
-        if job.request.model:
-            found = _configuration(job, scene)
-            if self.rates.see(job.request.model, found, ranks, usage.since, scene.now):
-                self.version += 1
         return True
+
+    def _take_rates(self, observation: Observation) -> None:
+        """What jobs have just shown of the configurations that they run in."""
+        for job_id, rate in self.paces.news():
+            job = observation.jobs[job_id]
+            new = self.rates.see(rate_key(job), _configuration(job, observation), rate)
+            self.version += bool(new and job.request.model)
 
     def _learn(self, model: str | None, profile: Profile) -> None:
         """What one job shows of all with its model: its sizes, and the most memory that any had."""
@@ -199,30 +217,37 @@ def _runs(job: Job, usage: Usage) -> bool:
     return job.phase is Phase.RUNNING and not job.switching and usage.since is not None
 
 
-def _ranks(job: Job, scene: Scene) -> list[RankSample]:
+def _ranks(job: Job, observation: Observation) -> list[RankSample]:
     """On all nodes of the job."""
     found: list[RankSample] = []
     for name in {gpu.node for gpu in job.placement.allocation}:
-        sample = scene.samples.get(name)
+        sample = observation.samples.get(name)
         if isinstance(sample, NodeSample) and job.id in sample.jobs:
             found += sample.jobs[job.id].ranks
     return found
 
 
-def _fractions(job: Job, scene: Scene) -> list[float]:
+def _sampled_at(job: Job, observation: Observation) -> float:
+    """When the oldest of the samples of the job's nodes was taken."""
+    samples = (observation.samples.get(name) for name in {gpu.node for gpu in job.placement.allocation})
+    times = (sample.time for sample in samples if isinstance(sample, NodeSample))
+    return min(times, default=observation.now)
+
+
+def _fractions(job: Job, observation: Observation) -> list[float]:
     """Of all its GPUs; empty where one is not known."""
     found: list[float] = []
     for gpu_id in job.placement.gpus:
-        sample = scene.samples.get(gpu_id.node)
+        sample = observation.samples.get(gpu_id.node)
         for gpu in sample.gpus if isinstance(sample, NodeSample) else ():
             if gpu.index == gpu_id.ordinal:
                 found.append(gpu.utilization_fraction)
     return found if len(found) == len(job.placement.gpus) else []
 
 
-def _configuration(job: Job, scene: Scene) -> Configuration:
-    gpus, others = job.placement.gpus, [scene.jobs.get(i) for i in job.placement.shares_with]
-    models = sorted(other.request.model or "" for other in others if other is not None)
+def _configuration(job: Job, observation: Observation) -> Configuration:
+    gpus, others = job.placement.gpus, [observation.jobs.get(i) for i in job.placement.shares_with]
+    models = sorted(rate_key(other) for other in others if other is not None)
     return Configuration(
-        gpu_type(gpus, scene.nodes), len(gpus), len({gpu.node for gpu in gpus}), tuple(models)
+        gpu_type(gpus, observation.nodes), len(gpus), len({gpu.node for gpu in gpus}), tuple(models)
     )

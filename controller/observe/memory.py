@@ -5,8 +5,6 @@ Time on GPUs is measured here: from the moment a job may use its GPUs to the mom
 that it left them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass
 

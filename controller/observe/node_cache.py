@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The nodes as their agents saw them last, and which jobs and nodes differ from the answer before."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping, Set
 from typing import TypeAlias
 

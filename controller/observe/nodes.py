@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Nodes from what Slurm and their agents say of them. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Mapping
 
 from controller.model import Gpu, GpuId, JobId, Node

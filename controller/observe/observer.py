@@ -18,6 +18,7 @@ from controller.model import (
     JobId,
     Node,
     Phase,
+    Share,
     Snapshot,
     Solution,
     Usage,
@@ -26,7 +27,7 @@ from controller.model.value import empty
 from controller.nodes.port import NodeSample
 from controller.observe.identities import Identities
 from controller.observe.jobs import InFlight, changes_at, make_job
-from controller.observe.measured import Measured, Scene
+from controller.observe.measured import Measured, Observation
 from controller.observe.memory import JobMemories
 from controller.observe.node_cache import Differences, NodeCache, Sample
 from controller.observe.nodes import make_node, offer, trespassers
@@ -48,6 +49,7 @@ class Observer:
         """`priority_class`: that of a QOS."""
         self.slurm, self.nodes, self.measured = SlurmCache(identities), NodeCache(), Measured()
         self.priority_class = priority_class
+        self.shares: Mapping[str, Share] = empty()
         self.looked_at: set[JobId] = set()
         """Jobs of which anything is new since the snapshot before, also what snapshots do not show."""
         self.trespassers: dict[str, Mapping[int, JobId]] = {}
@@ -71,7 +73,7 @@ class Observer:
         self._everything = True
         self._now = 0.0
         self._answered: Set[str] = frozenset()
-        self._differing = Differences(set(), set(), set(), set())
+        self._node_changes = Differences(set(), set(), set(), set())
         self._changed: set[JobId] = set()
         self._changed_nodes: set[str] = set()
 
@@ -98,22 +100,22 @@ class Observer:
     ) -> None:
         """Take over what the adapters answered. Cost: what changed, and the comparison of the answers."""
         slurm_jobs, slurm_nodes = self.slurm.take(view)
-        differing = self.nodes.take(samples)
+        node_changes = self.nodes.take(samples)
         removed = {name for name in slurm_nodes if name not in self.slurm.nodes}
         if removed:
             self.nodes.keep(self.slurm.nodes)
-        jobs = slurm_jobs | differing.jobs | self._named | self._due(now)
+        jobs = slurm_jobs | node_changes.jobs | self._named | self._due(now)
         jobs |= self._flights.keys() | in_flight.keys()
-        for name in differing.turned | removed:
+        for name in node_changes.turned | removed:
             jobs |= self.slurm.on(name)
-        nodes = slurm_nodes | differing.gpus
+        nodes = slurm_nodes | node_changes.gpus
         for job_id in slurm_jobs:
             nodes |= self.nodes.showing(job_id)
         if self._everything:
             jobs |= {*self.slurm.jobs, *self.jobs, *self._memory.known()}
             nodes |= self.slurm.nodes.keys()
         self._now, self._flights = now, in_flight
-        self._answered, self._differing = samples.keys(), differing
+        self._answered, self._node_changes = samples.keys(), node_changes
         for job_id in self._gone:
             if job_id not in self._jobs:
                 del self._usage[job_id]
@@ -135,10 +137,10 @@ class Observer:
         for job_id, others in self._sharing.follow(self._changed, self.jobs).items():
             self._jobs[job_id] = _sharing(self.jobs[job_id], others)
             self._changed.add(job_id)
-        scene = Scene(self.jobs, self._usage, self.made_nodes, self.nodes.samples, self._now)
-        looked_at = self._changed | self._differing.jobs
-        nodes = self._differing.gpus | self._differing.grown
-        profiles, steps = self.measured.follow(looked_at, nodes, self._answered, scene)
+        observation = Observation(self.jobs, self._usage, self.made_nodes, self.nodes.samples, self._now)
+        looked_at = self._changed | self._node_changes.jobs
+        nodes = self._node_changes.gpus | self._node_changes.grown
+        profiles, steps = self.measured.follow(looked_at, nodes, self._answered, observation)
         self._changed |= profiles
         self.looked_at |= profiles | steps
         changes = Changes(frozenset(self._changed), frozenset(self._changed_nodes), frozenset(solved))
@@ -151,7 +153,10 @@ class Observer:
             usage=MappingProxyType(self._usage),
             profiles=MappingProxyType(self.measured.profiles),
             rates=self.measured.rates.table,
+            job_rates=self.measured.paces.rates,
+            costs=self.measured.costs.table,
             models=self.measured.models,
+            shares=self.shares,
             solutions=MappingProxyType(self._solutions),
             changed=changes,
         )
@@ -201,6 +206,7 @@ class Observer:
             self._flights.get(job_id),
             self.priority_class(seen.qos),
             self._now,
+            keeps_checkpoints=self._requests.keeps_checkpoints(request),
         )
 
     def _prepared(self, job_id: JobId) -> GpuSet:
@@ -243,8 +249,9 @@ class Observer:
             self.trespassers.pop(name, None)
             if any(not gpu.healthy for gpu in node.gpus) and (found := trespassers(sample, self.slurm.jobs)):
                 self.trespassers[name] = found
-        if node != before:
-            self._made_nodes[name] = node
+        if node == before:
+            return False
+        self._made_nodes[name] = node
         return offer(node) != offer(before)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How fast the jobs of each model go, by configuration, as their ranks report it."""
+"""How fast the jobs of each model go, by configuration: what was measured, before what was declared."""
 
 from __future__ import annotations
 
@@ -7,76 +7,109 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from controller.model import Configuration, Provenance, Rate
-from controller.nodes.protocol import RankSample
+from controller.model import Configuration, Provenance, Rate, of_one_job
+from controller.observe.paces import STEP_FRACTION
 
-STEP_FRACTION = 0.05
-"""A rate that differs by less from the known one is not taken over."""
+Table = Mapping[str, Mapping[Configuration, Rate]]
+
+RENEW_SECONDS = 3600.0
+"""A rate that is older is taken over all the same."""
+MAX_MODELS = 1000
+"""Users choose the names of models: of more than so many those measured longest ago are dropped."""
+MAX_CONFIGURATIONS = 64
+"""The same of the configurations of one model."""
 
 
 class Rates:
     """The table. `Rate` and `Configuration` say what its parts are."""
 
     def __init__(self) -> None:
-        self._rates: dict[str, Mapping[Configuration, Rate]] = {}
+        self._measured: dict[str, dict[Configuration, Rate]] = {}
+        """The model measured longest ago first."""
+        self._declared: Table = {}
+        self._table: dict[str, Mapping[Configuration, Rate]] = {}
+        self.table: Table = MappingProxyType(self._table)
+        """By model, as it is now."""
 
-    @property
-    def table(self) -> Mapping[str, Mapping[Configuration, Rate]]:
-        """By model, as it is now: later changes make another one."""
-        return MappingProxyType(self._rates)
-
-    def see(
-        self, model: str, configuration: Configuration, ranks: Iterable[RankSample], since: float, now: float
-    ) -> bool:
-        """A job of this model has run in this configuration since then. Whether that changed the table."""
-        speed = samples_per_second(ranks)
-        if not speed:
-            return False
-        known = self._rates.get(model, {})
-        before = known.get(configuration)
-        if before is not None and abs(speed / before.samples_per_second - 1) < STEP_FRACTION:
-            return False
-        self._put(model, configuration, Rate(speed, now - since, now))
+    def see(self, model: str, configuration: Configuration, rate: Rate) -> bool:
+        """A job of this model goes as fast as this. Whether the table says something else than before."""
+        known = self._measured.get(model, {}).get(configuration)
+        if known is not None and known.mini_batches >= rate.mini_batches:
+            factor = rate.samples_per_second / known.samples_per_second
+            if abs(factor - 1) < STEP_FRACTION and rate.measured_at - known.measured_at < RENEW_SECONDS:
+                return False
+        self._put(model, configuration, rate)
         return True
 
+    def declare(self, table: Table) -> None:
+        """What is assumed of configurations that were not measured, in place of what was declared before."""
+        before, self._declared = self._declared, table
+        for model in {*before, *table}:
+            self._show(model)
+
+    def drop(self, model: str) -> None:
+        """No job will have this key again."""
+        if self._measured.pop(model, None) is not None:
+            self._show(model)
+
     def _put(self, model: str, configuration: Configuration, rate: Rate) -> None:
-        table = MappingProxyType({**self._rates.get(model, {}), configuration: rate})
-        self._rates = {**self._rates, model: table}
+        known = self._measured.pop(model, {})
+        known.pop(configuration, None)
+        if len(known) >= MAX_CONFIGURATIONS:
+            del known[next(iter(known))]
+        known[configuration] = rate
+        is_new = model not in self._table
+        self._measured[model] = known
+        if is_new and not of_one_job(model) and len(self._measured) > MAX_MODELS:
+            named = [name for name in self._measured if not of_one_job(name)]
+            for oldest in named[: max(0, len(named) - MAX_MODELS)]:
+                self.drop(oldest)
+        self._show(model)
+
+    def _show(self, model: str) -> None:
+        rates = {**self._declared.get(model, {}), **self._measured.get(model, {})}
+        if rates:
+            self._table[model] = MappingProxyType(rates)
+        else:
+            self._table.pop(model, None)
 
     def dump(self) -> list[Any]:
-        """As JSON."""
+        """What was measured of models, as JSON."""
         return [
-            [
-                model,
-                where.gpu_type,
-                where.gpus,
-                where.nodes,
-                list(where.models_beside),
-                rate.samples_per_second,
-                rate.window_seconds,
-                rate.measured_at,
-                rate.provenance.value,
-            ]
-            for model, table in self._rates.items()
+            as_row(model, where, rate)
+            for model, table in self._measured.items()
+            if not of_one_job(model)
             for where, rate in table.items()
         ]
 
     def load(self, rows: Iterable[Any]) -> None:
         """Undo `dump`. Raises ValueError, TypeError."""
-        for model, gpu_type, gpus, nodes, beside, speed, window_seconds, measured_at, provenance in rows:
-            configuration = Configuration(str(gpu_type), int(gpus), int(nodes), tuple(map(str, beside)))
-            rate = Rate(float(speed), float(window_seconds), float(measured_at), Provenance(provenance))
-            self._put(str(model), configuration, rate)
+        for model, configuration, rate in map(from_row, rows):
+            self._put(model, configuration, rate)
 
 
-def samples_per_second(ranks: Iterable[RankSample]) -> float | None:
-    """Of the whole job: the slowest rank sets the pace. A job that does not say how many samples a step has
-    counts steps."""
-    samples, steps, step_seconds = 0.0, 0, 0.0
-    for rank in ranks:
-        samples += rank.samples_done
-        steps = max(steps, rank.steps_done)
-        step_seconds = max(step_seconds, rank.step_seconds)
-    if not step_seconds:
-        return None
-    return (samples / steps if samples and steps else 1.0) / step_seconds
+def as_row(model: str, where: Configuration, rate: Rate) -> list[Any]:
+    """One rate as JSON."""
+    return [
+        model,
+        where.gpu_type,
+        where.gpus,
+        where.nodes,
+        list(where.models_beside),
+        rate.samples_per_second,
+        rate.window_seconds,
+        rate.measured_at,
+        rate.provenance.value,
+        rate.mini_batches,
+    ]
+
+
+def from_row(row: Any) -> tuple[str, Configuration, Rate]:
+    """Undo `as_row`. Earlier releases wrote no number of mini-batches. Raises ValueError, TypeError."""
+    model, gpu_type, gpus, nodes, beside, speed, window_seconds, measured_at, provenance, *more = row
+    configuration = Configuration(str(gpu_type), int(gpus), int(nodes), tuple(map(str, beside)))
+    mini_batches = int(more[0]) if more else 0
+    rate = Rate(float(speed), float(window_seconds), float(measured_at), Provenance(provenance), mini_batches)
+    if not 0 < rate.samples_per_second < float("inf"):
+        raise ValueError(f"{model}: a rate of {speed} samples per second")
+    return str(model), configuration, rate

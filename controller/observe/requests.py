@@ -138,6 +138,11 @@ class RequestReader:
             known = self._read[job.id] = (key, self._parse(job))
         return known[1]
 
+    def keeps_checkpoints(self, request: Request) -> bool:
+        """Whether a job starts again from its own checkpoint wherever it is put, and may be put elsewhere."""
+        method = request.suspend or self._settings.suspend
+        return request.may_migrate and method is SuspendMethod.REQUEUE
+
     def forget(self, job_id: JobId) -> None:
         """Slurm does not know the job any more."""
         self._read.pop(job_id, None)

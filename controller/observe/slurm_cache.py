@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Slurm as it was seen last, and which jobs and nodes differ from the view before."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Set
 
 from controller.model import JobId
@@ -25,6 +23,8 @@ class SlurmCache:
         self._nodes: dict[str, SlurmNode] = {}
         self._on: dict[str, set[JobId]] = {}
         self._withheld: dict[JobId, SlurmJob] = {}
+        self._seen: tuple[SlurmJob, ...] | None = None
+        """All jobs, where the last view was complete: the same object in the next view if none changed."""
 
     @property
     def jobs(self) -> Mapping[JobId, SlurmJob]:
@@ -42,16 +42,19 @@ class SlurmCache:
 
     def take(self, view: ClusterView) -> tuple[set[JobId], set[str]]:
         """Take over a view; returns the jobs and nodes that came, went or differ."""
-        changed = {job.id: job for job in view.jobs if self._jobs.get(job.id) != job}
+        as_before = view.jobs is self._seen and not self._withheld
+        jobs = () if as_before else view.jobs
+        changed = {job.id: job for job in jobs if self._jobs.get(job.id) != job}
         nodes = {node.name for node in view.nodes if self._nodes.get(node.name) != node}
         gone: set[JobId] = {*view.gone}
         if view.complete:
-            gone = self._jobs.keys() - {job.id for job in view.jobs}
+            gone = set() if as_before else self._jobs.keys() - {job.id for job in view.jobs}
             for name in self._nodes.keys() - {node.name for node in view.nodes}:
                 del self._nodes[name]
                 nodes.add(name)
         else:
             changed = {**{i: job for i, job in self._withheld.items() if i not in gone}, **changed}
+        self._seen = view.jobs if view.complete else None
         reused = self._identities.check(list(changed.values()))
         self._identities.forget(gone)
         self._withheld = {job_id: changed.pop(job_id) for job_id in reused}

@@ -11,8 +11,6 @@ Without the boot nothing of this shows that a job was cut short: a slurmctld tha
 an old state takes one that has just completed for running, which must not run again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import math

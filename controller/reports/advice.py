@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What a user can do about a job, for each state that it can be in."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva explain`: why a job waits, runs or moved, as text."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -66,16 +64,13 @@ def ordinary(slurm: SlurmJob, columns: int) -> Iterator[str]:
     facts = [("state", slurm.state + (f" ({slurm.reason})" if slurm.reason else ""))]
     if not slurm.gandiva:
         why = "submitted without --gandiva: it has its GPUs to itself, and nothing suspends or moves it"
-        facts += [
-            ("why", why),
-            ("next", f"scontrol show job {slurm.job_id}, squeue --start -j {slurm.job_id}"),
-        ]
+        following = f"scontrol show job {slurm.job_id}, squeue --start -j {slurm.job_id}"
     elif is_final(slurm.state):
-        facts += [("why", "it ended before the controller saw it")]
+        why, following = "it ended before the controller saw it", ""
     else:
         following = "ask again in some seconds; then your administrators: the controller's log names it"
         why = "it was submitted a moment ago, or the controller refuses its request"
-        facts += [("why", why), ("next", following)]
+    facts += [("why", why), *([("next", following)] if following else [])]
     yield from _listed(((name, clean(value)) for name, value in facts), columns)
 
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva report`: jobs from the API or the journal, joined with accounting, and as JSON."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +36,6 @@ class JournalSource:
 
     def gpus(self) -> None:
         """None: the journal has only GPUs that jobs have used."""
-        return
 
 
 def join(jobs: JobsMessage, accounting: Mapping[int, Accounting]) -> list[Row]:

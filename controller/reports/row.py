@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """One job of a report: its journal entry, joined with its accounting."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from controller.api.messages import JobMessage

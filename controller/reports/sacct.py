@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """States of jobs in Slurm's words; final ones, exit codes and array indices from slurmdbd, through sacct."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
@@ -66,12 +64,7 @@ def run_command(
     name = Path(command[0]).name
     try:
         done = subprocess.run(
-            command,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=deadline_seconds,
-            check=False,
+            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, timeout=deadline_seconds
         )
     except subprocess.TimeoutExpired:
         raise CommandFailed(f"{name} did not answer within {deadline_seconds:g} s") from None

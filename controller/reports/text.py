@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Text in columns of a terminal. Text from users may have wide characters and control characters."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Iterable
 
@@ -10,17 +8,15 @@ from rich.cells import cell_len, set_cell_size
 
 from controller.model import GpuId
 
+width = cell_len
+"""Columns that a text takes in a terminal."""
+
 
 def clean(text: str) -> str:
     """Without what would move the cursor, colour the screen or break a line."""
     if text.isascii() and text.isprintable():
         return text
     return "".join("?" if unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") else c for c in text)
-
-
-def width(text: str) -> int:
-    """Columns the text takes in a terminal."""
-    return cell_len(text)
 
 
 def fit(text: str, columns: int, *, left: bool = False) -> str:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Times, durations and sizes written as sacct writes them."""
 
-from __future__ import annotations
-
 import math
 import os
 import time as clock

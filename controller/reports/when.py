@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Times on the command line, in the forms sacct takes for -S and -E. Local time, as there."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime, timedelta
 

@@ -5,8 +5,6 @@ Text from users, such as job names, reaches the page as JSON in which `<` cannot
 text only, and the page's content security policy allows the one script whose digest it names. The JSON, which
 `page.js` alone reads, is compact: indices instead of names, tenths of seconds since the page's start."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What keys do: from one view to the next. No I/O."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from controller.reports.top.frame import Frame, Page, View
@@ -55,18 +53,16 @@ def _jobs(view: View, key: str, drawn: Frame, own_user: str) -> View | None:
         "/": {"typing": True},
         "escape": {"filter": "", "selected": None},
         "p": {"paused": not view.paused},
-        " ": {"paused": not view.paused},
         "s": {"order": view.order.following()},
-        ".": {"order": view.order.following()},
         ",": {"order": view.order.following(-1)},
         "r": {"reverse": not view.reverse},
-        "I": {"reverse": not view.reverse},
         "t": {"by_user": not view.by_user},
         "c": {"compact": not drawn.compact},
         "u": {"user": None if view.user else own_user},
         "+": {"interval_seconds": _interval(view, 1)},
         "-": {"interval_seconds": _interval(view, -1)},
     }
+    key = {" ": "p", ".": "s", "I": "r"}.get(key, key)
     return replace(view, **simple[key]) if key in simple else view  # type: ignore[arg-type]
 
 

@@ -4,8 +4,6 @@
 The controller, slurmctld and home folders on a network can be slow: only the poller's thread asks them.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterator

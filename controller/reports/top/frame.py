@@ -4,8 +4,6 @@
 Text from users is cleaned before it reaches the terminal, and rich's markup is not used.
 """
 
-from __future__ import annotations
-
 import enum
 import time as clock
 from collections import Counter
@@ -25,16 +23,7 @@ from controller.reports.top.detail import lines as detail_lines
 from controller.reports.top.gpus import Context, gpus_grid, nodes_grid
 from controller.reports.top.grid import Grid, Line, draw, one_line
 from controller.reports.top.jobs import jobs_grid
-from controller.reports.top.view import (
-    DIM,
-    RANK,
-    UNICODE,
-    WARNING,
-    Glyphs,
-    Order,
-    job_colors,
-    job_share,
-)
+from controller.reports.top.view import DIM, RANK, UNICODE, WARNING, Glyphs, Order, job_colors, job_share
 
 STALE_SECONDS = 15.0
 MAX_PROBLEMS = 3

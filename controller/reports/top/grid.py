@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tables of which only the visible lines are drawn: a thousand jobs cost no more than twenty."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, TypeVar
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The lower part of the live view: the jobs, their share of time on GPUs, and why they wait."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,10 +15,7 @@ from controller.reports.top.view import BAR, DIM, WARNING, Glyphs, Order, bar, j
 
 WIDE = 120
 """From this width on reasons have room in the table; below it they get a line of their own."""
-_COLUMN = {
-    Order.NUMBER: 0, Order.NAME: 1, Order.USER: 2, Order.GPUS: 3,
-    Order.WEIGHT: 4, Order.STATE: 5, Order.SHARE: 6,
-}  # fmt: skip
+_COLUMNS = (Order.NUMBER, Order.NAME, Order.USER, Order.GPUS, Order.WEIGHT, Order.STATE, Order.SHARE)
 
 
 def jobs_grid(
@@ -70,7 +65,7 @@ def jobs_grid(
     ]
     if order is not None:
         # Text, not an arrow: the narrow columns have no room for one.
-        headers[_COLUMN[order]][1]["header_style"] = "bold underline"
+        headers[_COLUMNS.index(order)][1]["header_style"] = "bold underline"
     return Grid(entries, headers, cells, next((job for job in jobs if job.job_id == selected), None))
 
 

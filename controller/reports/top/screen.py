@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Running the live view: a thread asks the controller, this one draws and reads keys."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import select
@@ -64,7 +62,7 @@ class _Poller:
         self.wake, self._wake_end = os.pipe()
         self._thread = threading.Thread(target=self._poll, name="poller", daemon=True)
 
-    def __enter__(self) -> _Poller:
+    def __enter__(self) -> "_Poller":
         self._thread.start()
         return self
 
@@ -162,10 +160,8 @@ class Screen:
 def _read_keys(terminal: int) -> bytes:
     """What was typed, with the rest of an escape sequence that came in two parts."""
     pressed = os.read(terminal, 64)
-    if (
-        pressed.endswith((b"\x1b", b"\x1b[", b"\x1bO"))
-        and select.select([terminal], [], [], _SEQUENCE_SECONDS)[0]
-    ):
+    unfinished = pressed.endswith((b"\x1b", b"\x1b[", b"\x1bO"))
+    if unfinished and select.select([terminal], [], [], _SEQUENCE_SECONDS)[0]:
         pressed += os.read(terminal, 64)
     return pressed
 

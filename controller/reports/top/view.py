@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Orders, symbols and colours of the live view. No I/O."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,7 +16,7 @@ WARNING = "#D55E00"
 DIM = "bright_black"
 
 
-def bar(fraction: float | None, columns: int, glyphs: Glyphs) -> str:
+def bar(fraction: float | None, columns: int, glyphs: "Glyphs") -> str:
     """`███░░`; blanks where it is not known."""
     if fraction is None:
         return " " * columns
@@ -37,7 +35,7 @@ class Order(enum.Enum):
     GPUS = "GPUs"
     WEIGHT = "weight"
 
-    def following(self, by: int = 1) -> Order:
+    def following(self, by: int = 1) -> "Order":
         """The next one, for the keys `s` and `.`; with `by=-1` the one before."""
         members = list(Order)
         return members[(members.index(self) + by) % len(members)]

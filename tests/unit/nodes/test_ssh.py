@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import paramiko
@@ -19,7 +18,9 @@ from controller.errors import NodeUnreachable
 from controller.nodes.connection import Patience, TransportError
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import Answer, Request, encode
-from controller.nodes.ssh import SshSettings, SshTransport, split_address, ssh_nodes
+from controller.nodes.ssh import SshTransport, ssh_nodes
+from controller.settings.base import split_address
+from controller.settings.schema import NodesSettings
 
 from .test_connection import OBSERVED, hello
 
@@ -109,15 +110,15 @@ class Keys:
         self.host = paramiko.ECDSAKey.generate()
         self.user.write_private_key_file(str(folder / "key"))
 
-    def settings(self, server: Server, known: paramiko.PKey | None) -> SshSettings:
+    def settings(self, server: Server, known: paramiko.PKey | None) -> NodesSettings:
         hosts = paramiko.HostKeys()
         if known is not None:
             hosts.add(f"[127.0.0.1]:{server.port}", known.get_name(), known)
         hosts.save(str(self.folder / "known_hosts"))
-        return SshSettings(
-            key_file=self.folder / "key",
-            known_hosts_file=self.folder / "known_hosts",
-            connect_seconds=WAIT_SECONDS,
+        return NodesSettings(
+            ssh_key=self.folder / "key",
+            known_hosts=self.folder / "known_hosts",
+            connect_deadline_seconds=WAIT_SECONDS,
         )
 
 
@@ -158,7 +159,7 @@ def test_an_agent_is_started_and_spoken_to(keys: Keys, server: Server) -> None:
 def test_a_server_that_starts_nothing_is_given_up(keys: Keys, server: Server) -> None:
     """Else every try to reach such a node would leave a thread and a connection behind, for ever."""
     server.guard.goes_on.clear()
-    settings = replace(keys.settings(server, keys.host), connect_seconds=3.0)
+    settings = keys.settings(server, keys.host).model_copy(update={"connect_deadline_seconds": 3.0})
     said: list[str] = []
 
     def connect() -> None:
@@ -186,7 +187,7 @@ def test_a_host_that_cannot_prove_itself_is_not_spoken_to(keys: Keys, server: Se
 def test_a_key_that_is_not_let_in_is_named(keys: Keys, server: Server, tmp_path: Path) -> None:
     settings = keys.settings(server, keys.host)
     paramiko.ECDSAKey.generate().write_private_key_file(str(tmp_path / "wrong"))
-    wrong = SshSettings(tmp_path / "wrong", settings.known_hosts_file, connect_seconds=WAIT_SECONDS)
+    wrong = settings.model_copy(update={"ssh_key": tmp_path / "wrong"})
     with pytest.raises(TransportError, match="root is not let in with"):
         SshTransport(wrong).connect("n1", f"127.0.0.1:{server.port}")
 
@@ -200,7 +201,7 @@ def test_a_key_file_that_is_none_is_named(
         path.write_text(content)
     settings = keys.settings(server, keys.host)
     with pytest.raises(TransportError, match="cannot use the key"):
-        SshTransport(SshSettings(path, settings.known_hosts_file)).connect("n1", f"127.0.0.1:{server.port}")
+        SshTransport(settings.model_copy(update={"ssh_key": path})).connect("n1", f"127.0.0.1:{server.port}")
 
 
 def test_nobody_there(keys: Keys, server: Server) -> None:
@@ -233,5 +234,5 @@ def test_addresses(address: str, expected: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize("address", ["", "a b", "n1:", "n1:99999", "::1", "[::1", "n1:x"])
 def test_what_is_no_address(address: str) -> None:
-    with pytest.raises(TransportError):
-        split_address(address, 22)
+    with pytest.raises(TransportError, match="is no address"):
+        SshTransport(NodesSettings()).connect("n1", address)

@@ -58,7 +58,7 @@ SLURM_NODE = SlurmNode(
 )
 
 
-class Scene:
+class Assembly:
     """Jobs 2 and 3 on GPU 0, and an executor in suspend mode `node`."""
 
     def __init__(self, rig: Rig, nodes: RemoteNodes) -> None:
@@ -104,7 +104,7 @@ def state(pid: int) -> str:
 
 def test_no_process_of_a_suspended_job_can_come_back_to_its_gpu(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
-        site = Scene(rig, nodes)
+        site = Assembly(rig, nodes)
         other = await site.start()
         await site.suspend()
         assert site.outcome() == ("done", "")
@@ -123,7 +123,7 @@ def test_memory_taken_between_the_offload_and_the_stop_is_seen(rig: Rig) -> None
     """The job keeps its GPU then, and runs on."""
 
     async def scenario(nodes: RemoteNodes) -> None:
-        site = Scene(rig, nodes)
+        site = Assembly(rig, nodes)
         await site.start()
         offload = nodes.offload
 
@@ -149,7 +149,7 @@ def test_memory_taken_between_the_offload_and_the_stop_is_seen(rig: Rig) -> None
 @pytest.mark.parametrize("next_job_runs", [False, True])
 def test_memory_that_comes_back_later_holds_the_gpu_and_names_the_job(rig: Rig, next_job_runs: bool) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
-        site = Scene(rig, nodes)
+        site = Assembly(rig, nodes)
         other = await site.start()
         await site.suspend()
         if next_job_runs:

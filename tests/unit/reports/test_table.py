@@ -7,11 +7,20 @@ from typing import Any
 import pytest
 
 from controller.api.messages import JobMessage, JobsMessage
-from controller.reports.columns import BRIEF_FORMAT, COLUMNS, DEFAULT_FORMAT, LONG_FORMAT
 from controller.reports.report import as_json, join, unsuspendable
 from controller.reports.row import Row
 from controller.reports.sacct import Accounting
-from controller.reports.table import InvalidFormat, Layout, help_format, parse_format, render
+from controller.reports.table import (
+    BRIEF_FORMAT,
+    COLUMNS,
+    DEFAULT_FORMAT,
+    LONG_FORMAT,
+    InvalidFormat,
+    Layout,
+    help_format,
+    parse_format,
+    render,
+)
 from controller.reports.text import width
 
 NOW = 10_000.0

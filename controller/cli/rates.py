@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva rates`: how fast models go in every configuration."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from controller.cli.common import Subparsers, add_config, add_options, count, new_parser
+
+if TYPE_CHECKING:
+    from controller.observe.rates import Rates, Table
+
+_DESCRIPTION = """\
+How fast models go, by configuration: GPU type, GPUs, nodes, models beside. As
+root or as the user of the controller. All actions may be used while it runs."""
+
+_LIST = """\
+The rates that were measured, and those that are declared. Where both are shown
+for a configuration, what was measured counts."""
+
+_IMPORT = """\
+Declare rates: they count where nothing was measured. FILE is one that `gandiva
+rates export` wrote, or a table of throughputs in Gavel's format. They are
+added to those declared before. The controller takes them over within a turn."""
+
+_EXPORT = """\
+Write all rates that count as JSON, for another site or a simulation."""
+
+_EXAMPLES = """\
+  gandiva rates list resnet50
+  gandiva rates export rates.json
+  gandiva rates import simulation_throughputs.json --types v100=a100,k80=t4"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "rates", "how fast models go where", _DESCRIPTION, _EXAMPLES)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    shown = new_parser(actions, "list", "show rates", _LIST, run=run_list)
+    shown.add_argument("models", nargs="*", metavar="MODEL", help="of these alone (default: of all)")
+    add_options(
+        shown,
+        """
+-n --noheader     without the header
+-P --parsable2    with | between columns of any width
+--json            as JSON, one object per line""",
+    )
+    taken = new_parser(actions, "import", "declare rates", _IMPORT, run=run_import)
+    taken.add_argument("file", type=Path, metavar="FILE", help="JSON")
+    add_options(
+        taken,
+        """
+--types NAME=TYPE[,…]   the site's GPU types for those of the file (default: their names)
+--gpus-per-node N       Gavel's format: how many GPUs a gang has on one node (default: 8)
+--batch-sizes           Gavel's format: count samples, by the batch size in a model's name,
+                        for jobs that tell their samples. Else a mini-batch counts as one
+--replace               forget what was declared before""",
+        gpus_per_node={"default": 8, "type": lambda text: count(text, 64)},
+        types={"type": types, "default": {}},
+    )
+    written = new_parser(actions, "export", "write rates to a file", _EXPORT, run=run_export)
+    written.add_argument("file", type=Path, metavar="FILE", help="JSON; -: standard output")
+    for action in (shown, taken, written):
+        add_config(action)
+
+
+def types(text: str) -> dict[str, str]:
+    """`v100=a100,k80=t4`."""
+    if not re.fullmatch(r"[\w.-]+=[\w.-]+(,[\w.-]+=[\w.-]+)*", text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=TYPE[,NAME=TYPE]")
+    return dict(pair.split("=") for pair in text.split(","))
+
+
+def run_list(args: argparse.Namespace) -> int:
+    import json
+
+    from controller.reports.rates import rate_json, rate_lines, rates_in_order
+
+    declared, measured, now = _declared(args), _measured(args), time.time()
+    rows = rates_in_order(measured.table, declared, models=args.models)
+    if args.json:
+        for row in rows:
+            print(json.dumps(rate_json(row, now)))
+        return 0
+    for line in rate_lines(rows, now, header=not args.noheader, delimiter="|" if args.parsable2 else None):
+        print(line)
+    return 0
+
+
+def run_import(args: argparse.Namespace) -> int:
+    from controller.cli.outputs import writing
+    from controller.observe.declared import declared_path, rates_json
+    from controller.simulation.oracle import read_declared
+
+    found = read_declared(
+        args.file, types=args.types, gpus_per_node=args.gpus_per_node, batch_sizes=args.batch_sizes
+    )
+    before: Table = {} if args.replace else _declared(args)
+    models = {model: {**before.get(model, {}), **found.get(model, {})} for model in {**before, **found}}
+    path = declared_path(_journal(args))
+    text = rates_json(
+        (model, where, rate) for model, known in models.items() for where, rate in known.items()
+    )
+    with writing(path) as file:
+        file.write(text)
+    print(f"{sum(map(len, found.values()))} rates of {len(found)} models are declared in {path}")
+    return 0
+
+
+def run_export(args: argparse.Namespace) -> int:
+    from controller.cli.outputs import check_outputs, output_path, writing
+    from controller.model import of_one_job
+    from controller.observe.declared import rates_json
+    from controller.reports.rates import rates_in_order
+
+    path = output_path(str(args.file))
+    check_outputs({"FILE": path}, {})
+    rates = _measured(args)
+    rates.declare(_declared(args))
+    known = rates_in_order(rates.table, models=())
+    # Beside a job without a model nothing will run again.
+    rows = [row for row in known if not any(of_one_job(other) for other in row[1].models_beside)]
+    with writing(path) as file:
+        file.write(rates_json(rows))
+    print(f"{len(rows)} rates", file=sys.stderr)
+    return 0
+
+
+def _journal(args: argparse.Namespace) -> Path:
+    from controller.settings.loading import load_settings, settings_path
+
+    return load_settings(settings_path(args.config)).journal.path
+
+
+def _declared(args: argparse.Namespace) -> Table:
+    from controller.observe.declared import declared_path, read_rates
+
+    path = declared_path(_journal(args))
+    return read_rates(path) if path.exists() else {}
+
+
+def _measured(args: argparse.Namespace) -> Rates:
+    """What the controller saved last."""
+    from controller.errors import JournalError
+    from controller.journal.reader import JournalReader
+    from controller.loop.keeping import MODELS_KEY
+    from controller.observe.rates import Rates
+
+    path, rates = _journal(args), Rates()
+    if path.exists():
+        saved = JournalReader(path).state(MODELS_KEY)
+        try:
+            rates.load(saved["rates"] if saved else ())
+        except (ValueError, TypeError, KeyError) as error:
+            raise JournalError(f"the journal {path} holds rates that make no sense: {error}") from error
+    return rates

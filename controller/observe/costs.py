@@ -1,0 +1,60 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What operations on jobs take, by model, as they were measured."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from statistics import median
+from types import MappingProxyType
+from typing import Any, Literal
+
+from controller.model import Costs
+
+LAST = 9
+"""A cost is the median of so many at most, the last ones."""
+MAX_MODELS = 1000
+"""Users choose the names of models: of more than so many those measured longest ago are dropped."""
+ANY_MODEL = ""
+
+Kind = Literal["suspend", "restore", "start", "checkpoint"]
+_KINDS: tuple[Kind, ...] = ("suspend", "restore", "start", "checkpoint")
+
+
+class MeasuredCosts:
+    """The table. `Costs` says what its parts are."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, dict[Kind, list[float]]] = {}
+        self._table: dict[str, Costs] = {}
+        self.table: Mapping[str, Costs] = MappingProxyType(self._table)
+        """By model; that of jobs of all models under ANY_MODEL."""
+        self.version = 0
+
+    def see(self, model: str | None, kind: Kind, seconds: float) -> None:
+        """It took so long with a job of this model."""
+        for name in {model or ANY_MODEL, ANY_MODEL}:
+            known = self._seconds.pop(name, {})
+            known[kind] = [*known.get(kind, [])[1 - LAST :], seconds]
+            self._put(name, known)
+        self.version += 1
+
+    def _put(self, name: str, known: dict[Kind, list[float]]) -> None:
+        if len(self._seconds) > MAX_MODELS:
+            oldest = next(iter(self._seconds))
+            del self._seconds[oldest], self._table[oldest]
+        self._seconds[name] = known
+        medians = {f"{kind}_seconds": median(last) for kind, last in known.items()}
+        self._table[name] = replace(Costs(), **medians)
+
+    def dump(self) -> dict[str, Any]:
+        """As JSON."""
+        return {name: dict(known) for name, known in self._seconds.items()}
+
+    def load(self, saved: Mapping[str, Any]) -> None:
+        """Undo `dump`. Raises ValueError, TypeError, AttributeError."""
+        for name, known in saved.items():
+            lasts = {
+                kind: [float(each) for each in known[kind][-LAST:]] for kind in _KINDS if known.get(kind)
+            }
+            self._put(str(name), lasts)

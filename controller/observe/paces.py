@@ -1,0 +1,196 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How fast each job goes where it is now: the median of mini-batches done in its present configuration.
+
+A session tells the median of its last 20 mini-batches, and how many it has done. That median is of the
+present configuration alone once 25 were done there: the first five are warm-up. Beside other jobs it counts
+only what was done while these computed too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from statistics import median
+from types import MappingProxyType
+
+from controller.model import GpuSet, Job, JobId, Rate, Usage
+from controller.nodes.protocol import RankSample
+
+WARM_UP = 5
+"""Mini-batches that do not count, at the beginning in a configuration."""
+BLOCK = 20
+"""Mini-batches of which a session tells the median."""
+BLOCKS = 5
+"""The rate is the median of so many of these at most, the last ones."""
+LATE_SECONDS = 1.0
+"""A session tells its median so late at most; the number of mini-batches it tells at once."""
+STEP_FRACTION = 0.05
+"""A rate that differs by less from the one before is no news."""
+
+
+@dataclass(slots=True)
+class _Stay:
+    """A job in one configuration."""
+
+    since: float
+    gpus: GpuSet
+    beside: frozenset[JobId]
+    nodes: tuple[str, ...]
+    began_at: float
+    """When it was seen there first."""
+    begun_with: Mapping[int, tuple[int, float]]
+    """Mini-batches and samples of each rank by then."""
+    looked_at: float
+    steps: int = 0
+    """Mini-batches of the slowest rank since."""
+    step_seconds: float = 0.0
+    samples_per_step: float = 1.0
+    counted: float = 0.0
+    """Mini-batches up to the last block."""
+    due: float = 0.0
+    """When enough may have been done for the next block."""
+    stated: Rate | None = None
+    """The last one that was news."""
+    speeds: list[float] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def is_of(self, job: Job, usage: Usage) -> bool:
+        """Whether the job is where it was."""
+        place = job.placement
+        return self.since == usage.since and self.beside == place.shares_with and self.gpus == place.gpus
+
+    def goes_on(self, ranks: Sequence[RankSample]) -> bool:
+        """Whether these are the same processes."""
+        begun = self.begun_with
+        return len(ranks) == len(begun) and all(
+            rank.rank in begun and rank.steps_done >= begun[rank.rank][0] for rank in ranks
+        )
+
+    def note(self, ranks: Sequence[RankSample], now: float) -> None:
+        """What the ranks have done since the beginning."""
+        done = [(r.steps_done - self.begun_with[r.rank][0], r) for r in ranks]
+        self.steps = min(steps for steps, _ in done)
+        self.step_seconds = max(rank.step_seconds for rank in ranks)
+        samples = [(r.samples_done - self.begun_with[r.rank][1]) / steps for steps, r in done if steps]
+        # A job that does not say how many samples a mini-batch has counts mini-batches.
+        self.samples_per_step = sum(samples) if sum(samples) > 0 else 1.0
+        self.looked_at = now
+
+    def settled(self) -> float:
+        """Mini-batches that are certainly older than the session's median."""
+        elapsed = self.looked_at - self.began_at
+        return self.steps * (1 - LATE_SECONDS / elapsed) if elapsed > LATE_SECONDS else 0.0
+
+    def wanted(self) -> int:
+        """Mini-batches that make the next block."""
+        return BLOCK if self.speeds else WARM_UP + BLOCK
+
+    def differs(self, rate: Rate) -> bool:
+        """Whether this is another rate than the one stated last, or the first of as many blocks as there may
+        be."""
+        known = self.stated
+        if known is None or abs(rate.samples_per_second / known.samples_per_second - 1) >= STEP_FRACTION:
+            return True
+        return known.mini_batches < rate.mini_batches == BLOCKS * BLOCK
+
+
+class Paces:
+    """By job. First `see` what has changed, then take the `news`."""
+
+    def __init__(self) -> None:
+        self._stays: dict[JobId, _Stay] = {}
+        self._rates: dict[JobId, Rate] = {}
+        self._seen: set[JobId] = set()
+        self._waiting: dict[str, dict[JobId, None]] = {}
+        """Jobs without a rate, by a node where they are."""
+        self.rates: Mapping[JobId, Rate] = MappingProxyType(self._rates)
+        """Of jobs that have done enough in their present configuration."""
+
+    def due(self, answered: Set[str], now: float) -> Iterator[JobId]:
+        """Jobs on these nodes that may have done enough by now."""
+        for name in self._waiting.keys() & answered:
+            for job_id in self._waiting[name]:
+                if self._stays[job_id].due <= now:
+                    yield job_id
+
+    def leave(self, job_id: JobId) -> None:
+        """The job is not on its GPUs, or on its way off them."""
+        stay = self._stays.pop(job_id, None)
+        if stay is not None:
+            self._rates.pop(job_id, None)
+            self._no_longer_waits(job_id, stay)
+
+    def see(self, job: Job, usage: Usage, ranks: Sequence[RankSample], now: float) -> None:
+        """The job runs, and this is what its sessions tell."""
+        stay = self._stays.get(job.id)
+        stays = stay is not None and stay.is_of(job, usage)
+        if stay is not None and stays and now < stay.due:
+            return
+        if not ranks or usage.since is None or len(ranks) < max(rank.world_size for rank in ranks):
+            return
+        if stay is None or not stays or not stay.goes_on(ranks):
+            self.leave(job.id)
+            stay = self._begin(job, usage.since, ranks, now)
+        stay.note(ranks, now)
+        self._seen.add(job.id)
+
+    def news(self) -> list[tuple[JobId, Rate]]:
+        """Rates that say something new since this was asked last: others differ by less than 5 %."""
+        found: list[tuple[JobId, Rate]] = []
+        for job_id in self._seen:
+            stay = self._stays.get(job_id)
+            if stay is not None and (rate := self._rate(job_id, stay)) is not None:
+                found.append((job_id, rate))
+        self._seen = set()
+        return found
+
+    def _begin(self, job: Job, since: float, ranks: Sequence[RankSample], now: float) -> _Stay:
+        stay = _Stay(
+            since=since,
+            gpus=job.placement.gpus,
+            beside=job.placement.shares_with,
+            nodes=tuple({gpu.node for gpu in job.placement.gpus}),
+            began_at=now,
+            begun_with={rank.rank: (rank.steps_done, rank.samples_done) for rank in ranks},
+            looked_at=now,
+        )
+        self._stays[job.id] = stay
+        for name in stay.nodes[:1]:
+            self._waiting.setdefault(name, {})[job.id] = None
+        return stay
+
+    def _no_longer_waits(self, job_id: JobId, stay: _Stay) -> None:
+        for name in stay.nodes[:1]:
+            if (waiting := self._waiting.get(name)) is not None:
+                waiting.pop(job_id, None)
+                if not waiting:
+                    del self._waiting[name]
+
+    def _rate(self, job_id: JobId, stay: _Stay) -> Rate | None:
+        settled, wanted = stay.settled(), stay.wanted()
+        if settled - stay.counted < wanted or not stay.step_seconds or not self._had_company(stay):
+            left = wanted - (settled - stay.counted)
+            stay.due = stay.looked_at + max(LATE_SECONDS, left * stay.step_seconds)
+            return None
+        if not stay.speeds:
+            self._no_longer_waits(job_id, stay)
+        stay.counted = settled
+        stay.speeds = [*stay.speeds[1 - BLOCKS :], stay.samples_per_step / stay.step_seconds]
+        stay.seconds = [*stay.seconds[1 - BLOCKS :], BLOCK * stay.step_seconds]
+        # The more is known, the more seldom it is looked at.
+        stay.due = stay.looked_at + len(stay.speeds) * BLOCK * stay.step_seconds
+        rate = Rate(
+            median(stay.speeds), sum(stay.seconds), stay.looked_at, mini_batches=BLOCK * len(stay.speeds)
+        )
+        self._rates[job_id] = rate
+        if not stay.differs(rate):
+            return None
+        stay.stated = rate
+        return rate
+
+    def _had_company(self, stay: _Stay) -> bool:
+        """Whether all jobs beside it computed during its mini-batches: one that has just come may load its
+        data first. Of one without sessions that cannot be seen."""
+        seconds = stay.step_seconds * (BLOCK if stay.speeds else WARM_UP + BLOCK)
+        others = (self._stays.get(other) for other in stay.beside)
+        return all(other is None or other.steps * other.step_seconds >= seconds for other in others)

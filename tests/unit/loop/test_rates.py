@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""How fast jobs go where they are, and what their models have shown in every configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from controller.loop.pacing import PaceSettings
+from controller.model import (
+    Configuration,
+    GpuId,
+    Job,
+    JobId,
+    Memory,
+    Phase,
+    Placement,
+    Plan,
+    Rate,
+    Request,
+    Size,
+    Snapshot,
+    Target,
+    Usage,
+)
+from controller.nodes.protocol import RankSample, RankState
+from controller.observe.paces import Paces
+from controller.observe.rates import MAX_CONFIGURATIONS, MAX_MODELS, Rates
+from controller.policies.presets import PRESETS
+from controller.policies.settings import FifoSettings
+from tests.unit.loop.world import SLICE_SECONDS, World, run
+
+
+class Together:
+    """All jobs on one GPU."""
+
+    def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
+        gpu, all_jobs = frozenset({GpuId("n1", 0)}), frozenset(snapshot.jobs)
+        placements = {job_id: Placement(gpu, gpu, all_jobs - {job_id}) for job_id in all_jobs}
+        jobs = snapshot.jobs
+        return Plan(
+            {i: Target(placement) for i, placement in placements.items() if jobs[i].placement != placement}
+        )
+
+
+@pytest.mark.parametrize("deltas", [False, True])
+def test_a_pair_is_measured_while_both_compute_and_anew_when_one_is_alone(
+    tmp_path: Path, deltas: bool
+) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1, policy=Together(), deltas=deltas)
+        world.cluster.rate = lambda job, beside: (0.5 if job.id == 1 else 0.8) if beside else 1.0
+        first = world.submit(model="a")
+        world.start()
+        await asyncio.sleep(20)
+        assert first not in world.turns[-1].snapshot.job_rates, "too few mini-batches"
+        await asyncio.sleep(20)
+        alone = world.turns[-1].snapshot.job_rates[first]
+        assert alone.samples_per_second == pytest.approx(1.0) and alone.mini_batches == 20
+        second = world.submit(work_seconds=100)
+        await asyncio.sleep(20)
+        snapshot = world.turns[-1].snapshot
+        assert snapshot.jobs[first].placement.shares_with == {second}
+        assert not snapshot.job_rates, "it is another configuration"
+        await asyncio.sleep(60)
+        snapshot = world.turns[-1].snapshot
+        assert {i: r.samples_per_second for i, r in snapshot.job_rates.items()} == {1: 0.5, 2: 0.8}
+        unnamed = f"job:{second}"
+        speeds = {
+            (model, where.models_beside): rate.samples_per_second
+            for model, table in snapshot.rates.items()
+            for where, rate in table.items()
+        }
+        assert speeds == {("a", ()): 1.0, ("a", (unnamed,)): 0.5, (unnamed, ("a",)): 0.8}
+        await world.until_ended([second], 200)
+        await asyncio.sleep(40)
+        snapshot = world.turns[-1].snapshot
+        assert snapshot.job_rates[first].samples_per_second == pytest.approx(1.0)
+        assert unnamed not in snapshot.rates, "no job will have that name again"
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_turns_that_come_seldom_see_rates_all_the_same(tmp_path: Path) -> None:
+    """As in a simulation, where nothing is looked at until something happens."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, nodes=2, gpus=2, policy=PRESETS["fifo"](FifoSettings(), ()), deltas=True)
+        world.pace = PaceSettings(interval_seconds=1e6, resync_seconds=1e9)
+        jobs = [world.submit(4, nodes=2, model="wide"), world.submit()]
+        controller = world.start()
+        await asyncio.sleep(100)
+        assert not world.turns[-1].snapshot.job_rates
+        controller.pace.poke()
+        await asyncio.sleep(1)
+        snapshot = world.turns[-1].snapshot
+        assert snapshot.job_rates[jobs[0]].samples_per_second == pytest.approx(1.0)
+        assert set(snapshot.rates["wide"]) == {Configuration("a100", 4, 2)}
+        await world.stop()
+
+    run(scenario)
+
+
+def test_the_table_is_bounded() -> None:
+    rates = Rates()
+    for number in range(MAX_CONFIGURATIONS + 10):
+        rates.see("m", Configuration("a100", 1, 1, (f"x{number}",)), Rate(1.0, measured_at=number))
+    assert len(rates.table["m"]) == MAX_CONFIGURATIONS
+    assert Configuration("a100", 1, 1, ("x9",)) not in rates.table["m"], "measured longest ago"
+    where = Configuration("a100", 1)
+    rates.see(f"job:{JobId(7)}", where, Rate(1.0))
+    for number in range(MAX_MODELS + 10):
+        rates.see(f"m{number}", where, Rate(1.0))
+        rates.see("used", where, Rate(1.0 + number))
+    assert sum(not name.startswith("job:") for name in rates.table) <= MAX_MODELS
+    assert {"used", "job:7", f"m{MAX_MODELS + 9}"} <= rates.table.keys()
+    assert "m0" not in rates.table
+
+
+def test_what_is_measured_stands_before_what_is_declared() -> None:
+    rates, one, two = Rates(), Configuration("a100", 1), Configuration("v100", 1)
+    rates.declare({"m": {one: Rate(5.0), two: Rate(3.0)}})
+    rates.see("m", one, Rate(4.0))
+    assert {where: rate.samples_per_second for where, rate in rates.table["m"].items()} == {
+        one: 4.0,
+        two: 3.0,
+    }
+    rates.declare({})
+    assert set(rates.table["m"]) == {one}
+
+
+def test_what_operations_take_is_known_by_model_and_after_a_restart(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        named, unnamed = world.submit(model="m"), world.submit()
+        world.start()
+        await asyncio.sleep(6 * SLICE_SECONDS)
+        await world.kill()
+        world.turns.clear()
+        world.start()
+        await asyncio.sleep(1)
+        snapshot = world.turns[0].snapshot
+        assert set(snapshot.costs) == {"", "m"}
+        for job_id in (named, unnamed):
+            costs = snapshot.costs_of(snapshot.jobs[job_id])
+            # The costs of the simulated nodes: 0.1 s to a step boundary, 0.05 s off and back; 0.3 s to start.
+            assert costs.suspend_seconds == pytest.approx(0.15, abs=0.05)
+            assert costs.restore_seconds == pytest.approx(0.05, abs=0.05)
+            assert costs.start_seconds == pytest.approx(0.3, abs=0.3)
+            assert costs.checkpoint_seconds is None
+        await world.stop()
+
+    run(scenario)
+
+
+GPU = frozenset({GpuId("n1", 0)})
+
+
+def running(job_id: int, *beside: int) -> Job:
+    place = Placement(GPU, GPU, frozenset(map(JobId, beside)))
+    request = Request(size=Size.exactly(1))
+    return Job(
+        id=JobId(job_id), user="u", request=request, submit_time=0, phase=Phase.RUNNING, placement=place
+    )
+
+
+def rank(number: int, steps: int, step_seconds: float, samples: float = 0.0, ranks: int = 1) -> RankSample:
+    return RankSample(number, RankState.RUNNING, steps, samples, step_seconds, ranks, 0, 0)
+
+
+def test_a_job_is_not_measured_beside_one_that_still_loads_its_data() -> None:
+    paces, usage = Paces(), Usage(since=0.0)
+    for now in range(100):
+        loads = now < 50
+        paces.see(running(1, 2), usage, [rank(0, 10 * now, 0.1)], now)
+        paces.see(running(2, 1), usage, [rank(0, 0 if loads else 5 * (now - 50), 0.0 if loads else 0.2)], now)
+        found = paces.news()
+        assert not (loads and found)
+    assert {i: r.samples_per_second for i, r in paces.rates.items()} == pytest.approx({1: 10.0, 2: 5.0})
+
+
+def test_samples_of_all_ranks_count_at_the_speed_of_the_slowest() -> None:
+    paces, usage = Paces(), Usage(since=0.0)
+    for now in (0.0, 100.0):
+        steps = int(100 + now)
+        ranks = [rank(0, steps, 0.9, 32.0 * steps + 7, 2), rank(1, steps, 1.0, 16.0 * steps, 2)]
+        paces.see(running(1), usage, ranks[:1], now)
+        assert not paces.news(), "a rank is missing"
+        paces.see(running(1), usage, ranks, now)
+        paces.news()
+    assert paces.rates[JobId(1)].samples_per_second == pytest.approx(48.0)
+    paces.see(running(1), usage, [rank(0, 3, 0.1), rank(1, 3, 0.1)], 300.0)
+    assert not paces.rates, "it began anew"
+
+
+def test_warm_up_does_not_count() -> None:
+    paces, usage = Paces(), Usage(since=0.0)
+    for steps in range(28):
+        paces.see(running(1), usage, [rank(0, steps, 1.0)], float(steps))
+        assert bool(paces.news()) == (steps == 26), steps
