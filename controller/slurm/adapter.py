@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 import types
 from collections import Counter
@@ -17,7 +18,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, Literal, TypeVar, cast
 
 from controller.errors import ClusterError, ClusterRefused, ClusterUnavailable, UnknownJob
-from controller.model import GpuSet, JobId
+from controller.model import GpuSet, JobId, Share
 from controller.model.measures import Measures
 from controller.slurm.command import CommandTransport, Load
 from controller.slurm.gres import bound_gres
@@ -60,6 +61,7 @@ _POLL_SECONDS = 0.05
 
 CALLS: Final = (
     "load", "job", "bind", "unbind", "release", "hold", "split", "suspend", "resume", "requeue_hold", "end",
+    "shares",
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "unknown_job", "refused", "unavailable", "cut_off", "error")
 """`cut_off`: ended at the deadline (or when the controller stopped), without an answer."""
@@ -102,24 +104,32 @@ class SlurmCluster:
         self._models: dict[str, str] = {}
         self._shared: frozenset[int] = frozenset()
         self._known: dict[int, tuple[JobRecord, SlurmJob]] = {}
+        self._records: Sequence[JobRecord] = ()
+        self._jobs: tuple[SlurmJob, ...] = ()
+        """What the records amount to."""
+        self._jobs_change_at = math.inf
+        """A job's begin time comes."""
         self._passed_on_at: dict[JobId, float] = {}
 
     @_within_deadline("observing the cluster")
     async def observe(self) -> ClusterView:
         load = await self._transport.load()
-        if await self._split_arrays(load.jobs):
-            load = await self._transport.load()
-        now = time.time()
-        rooms = array_rooms(load.jobs)
-        self._shared = frozenset(record.id for record in load.jobs if shares_record(record))
-        nodes = self._nodes(load)
-        jobs = tuple(self._job(record, now, rooms) for record in load.jobs)
+        if load.jobs is not self._records or time.time() >= self._jobs_change_at:
+            if await self._split_arrays(load.jobs):
+                load = await self._transport.load()
+            self._take(load.jobs, time.time())
+        return ClusterView(time=time.time(), jobs=self._jobs, nodes=self._nodes(load))
+
+    def _take(self, records: Sequence[JobRecord], now: float) -> None:
+        rooms = array_rooms(records)
+        self._records, self._shared = records, frozenset(r.id for r in records if shares_record(r))
+        self._jobs = tuple(self._job(record, now, rooms) for record in records)
+        self._jobs_change_at = min((r.begin_time for r in records if r.begin_time > now), default=math.inf)
         self._known = {
             record.id: (record, job)
-            for record, job in zip(load.jobs, jobs, strict=True)
+            for record, job in zip(records, self._jobs, strict=True)
             if record.begin_time <= now and record.id not in rooms
         }
-        return ClusterView(time=now, jobs=jobs, nodes=nodes)
 
     def _job(self, record: JobRecord, now: float, rooms: Mapping[int, bool]) -> SlurmJob:
         """The port's view of a job. Most jobs are as they were, and what is known of them depends on nothing
@@ -133,6 +143,10 @@ class SlurmCluster:
         nodes = tuple(slurm_node(record, load.whole_gpu_jobs) for record in load.nodes)
         self._models = {node.name: node.gpus[0].model for node in nodes if node.gpus}
         return nodes
+
+    @_within_deadline("reading the shares")
+    async def shares(self) -> tuple[Share, ...]:
+        return await self._transport.shares()
 
     @_within_deadline("reading job {}")
     async def job(self, job_id: JobId) -> SlurmJob:

@@ -13,11 +13,12 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from controller.errors import ClusterRefused, UnknownJob
-from controller.model import GpuId, JobId
+from controller.model import GpuId, JobId, Share
 from controller.slurm import replies
 from controller.slurm.commands import run
 from controller.slurm.raw import JobRecord, NodeRecord
 from controller.slurm.records import Original, array_tasks, shares_record
+from controller.slurm.shares import SSHARE, parse_shares
 
 log = logging.getLogger(__name__)
 
@@ -57,6 +58,11 @@ class CommandTransport:
         jobs, whole = await asyncio.to_thread(replies.gandiva_jobs, jobs_text, "reading the jobs")
         self.remember(jobs, all_jobs=True)
         return Load(jobs, replies.nodes(nodes_text, "reading the nodes"), whole)
+
+    async def shares(self) -> tuple[Share, ...]:
+        """The tree of associations. pyslurm does not know what users have used."""
+        what = "reading the shares"
+        return parse_shares(await run(*SSHARE, what=what), what)
 
     async def job(self, job_id: JobId) -> JobRecord:
         """One job, freshly. Raises UnknownJob."""

@@ -2,8 +2,6 @@
 """Running Slurm's commands: clean environment, no shell, killed when its caller is cancelled. And what
 Slurm's errors mean: numbers and messages, sorted by what the caller can do about them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -12,8 +12,6 @@ Slurm writes GRES in five ways:
 A GPU's type is `<model>_<index>` (docs/interfaces.md, section 1), so a type names one GPU of a node.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Slurm's bracket notation for lists of names: `n[1-3,07],login`."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 

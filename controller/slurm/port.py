@@ -14,7 +14,7 @@ import enum
 from collections.abc import Mapping
 from typing import Protocol
 
-from controller.model import GpuSet, JobId, value
+from controller.model import GpuSet, JobId, Share, value
 
 LIMIT_REASONS = ("Assoc", "QOS")
 """How pending reasons begin where a limit is reached, such as AssocGrpGRES and QOSMaxJobsPerUserLimit."""
@@ -131,6 +131,9 @@ class ClusterPort(Protocol):
 
     async def observe(self) -> ClusterView:
         """All Gandiva jobs and all GPU nodes, or those of them that changed since the answer before."""
+
+    async def shares(self) -> tuple[Share, ...]:
+        """Slurm's associations, accounts before what is in them; none where Slurm has no accounting."""
 
     async def job(self, job_id: JobId) -> SlurmJob:
         """One job, freshly. Raises UnknownJob."""

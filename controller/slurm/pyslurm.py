@@ -7,8 +7,6 @@ holds) goes through Slurm's commands; all of that is rare. So does a hold: pyslu
 a null pointer, its plain hold looks like an administrator's.
 """
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import importlib.util
@@ -16,6 +14,7 @@ import logging
 import marshal
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,9 @@ log = logging.getLogger(__name__)
 
 WORKERS = 2
 """One can load all jobs while the other suspends one."""
+
+READ_ALL_SECONDS = 300.0
+"""So often all jobs are read, whatever slurmctld says of changes."""
 
 _HEADER_BYTES = 4
 _REAP_SECONDS = 1.0
@@ -54,13 +56,32 @@ class PyslurmTransport(CommandTransport):
         self._all = tuple(self._idle)
         self._turn = asyncio.Semaphore(WORKERS)
         self._whole_gpus: dict[tuple[int, int], frozenset[GpuId]] = {}
+        self._loading = asyncio.Lock()
+        """Answers build on each other."""
+        self._answer: tuple[int, int] | None = None
+        """The last answer of a worker about all jobs, by its name."""
+        self._read_all_at = 0.0
+        self._records: dict[int, JobRecord] = {}
+        self._jobs: tuple[JobRecord, ...] = ()
+        """The same object until a job changes."""
 
     async def load(self) -> Load:
-        jobs, nodes, whole = await self._call("load", what="reading jobs and nodes")
-        records = tuple(JobRecord._make(job) for job in jobs)
-        self.remember(records, all_jobs=True)
+        async with self._loading:
+            now = time.monotonic()
+            known = self._answer if now < self._read_all_at + READ_ALL_SECONDS else None
+            self._answer, base, changed, gone, whole, nodes = await self._call(
+                "load", known, what="reading jobs and nodes"
+            )
+            if base is None:
+                self._records, self._read_all_at = {}, now
+            if base is None or changed or gone:
+                self._records.update((job[0], JobRecord._make(job)) for job in changed)
+                for job_id in gone:
+                    del self._records[job_id]
+                self._jobs = tuple(self._records.values())
+                self.remember(self._jobs, all_jobs=True)
         return Load(
-            jobs=records,
+            jobs=self._jobs,
             nodes=tuple(NodeRecord._make(node) for node in nodes),
             whole_gpu_jobs=await self._which_whole_gpus(whole),
         )
@@ -104,11 +125,12 @@ class PyslurmTransport(CommandTransport):
 
     async def _call(self, verb: str, *arguments: Any, what: str, job_id: JobId | None = None) -> Any:
         async with self._turn:
-            worker = self._idle.pop()
+            # The first one knows what it said of the jobs before.
+            worker = self._idle.pop(0 if verb == "load" else -1)
             try:
                 kind, *rest = await worker.ask((verb, *arguments), what)
             finally:
-                self._idle.append(worker)
+                self._idle.insert(0 if worker is self._all[0] else len(self._idle), worker)
         if kind == "ok":
             return rest[0]
         if kind == "error":

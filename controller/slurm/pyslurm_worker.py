@@ -11,8 +11,7 @@ endian), then that many bytes of `marshal`. A request is `(verb, *arguments)`; a
 can be used. The process ends with its standard input.
 """
 
-from __future__ import annotations
-
+import ctypes
 import marshal
 import os
 import pwd
@@ -30,6 +29,8 @@ _ALLOCATED = frozenset(
     {"RUNNING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "SIGNALING", "STOPPED"}
 )
 _HEADER_BYTES = 4
+_SHOW_ALL_DETAIL = 3
+_NO_CHANGE_IN_DATA = 1900
 _NAMELESS_SECONDS = 60.0
 """For so long a user without a name is not asked for again: of jobs of a user that is gone, or while the name
 service is slow, each look would wait for it."""
@@ -165,24 +166,89 @@ def _holds_whole_gpus(job: Any, key: tuple[int, int]) -> bool:
     return _whole_gpu[key]
 
 
-def _load(pyslurm: Any) -> tuple[Any, ...]:
-    """Gandiva jobs, nodes, and (id, start time) of each job that holds whole GPUs."""
-    jobs = []
+class _Asked:
+    """Asks slurmctld whether any job has changed since it was asked last. It says no in less than a
+    millisecond, however many jobs there are; pyslurm always asks for all of them."""
+
+    def __init__(self, pyslurm: Any) -> None:
+        """Raises OSError, AttributeError where the libslurm of pyslurm cannot be called."""
+        # The symbols of a library that an extension module needs are found through that module.
+        libslurm = ctypes.CDLL(pyslurm.api.__file__, use_errno=True)
+        self._load, self._free = libslurm.slurm_load_jobs, libslurm.slurm_free_job_info_msg
+        self._load.argtypes = [ctypes.c_long, ctypes.POINTER(ctypes.c_void_p), ctypes.c_uint16]
+        self._free.argtypes = [ctypes.c_void_p]
+        self._since = 0
+
+    def unchanged(self) -> bool:
+        """Whether no job has changed. False also where slurmctld does not answer."""
+        answer = ctypes.c_void_p()
+        if self._load(self._since, ctypes.byref(answer), _SHOW_ALL_DETAIL) != 0:
+            return ctypes.get_errno() == _NO_CHANGE_IN_DATA
+        # job_info_msg_t begins with last_backfill and last_update, slurmctld's time of the answer.
+        self._since = ctypes.cast(answer, ctypes.POINTER(ctypes.c_long))[1]
+        self._free(answer)
+        return False
+
+
+class _Jobs:
+    """The jobs of the last answer: the next one says what is different."""
+
+    def __init__(self) -> None:
+        self._number, self._records, self._whole = 0, dict[int, JobRecord](), list[tuple[int, int]]()
+        self._quiet = False
+        """The last look found nothing new: it is worth asking before the next one."""
+        self._asked: _Asked | None = None
+
+    def load(self, pyslurm: Any, known: tuple[int, int] | None) -> tuple[Any, ...]:
+        """Names of this answer and of the one that it adds to (None: to none), jobs that are new or differ,
+        ids of those that are gone, and (id, start time) of each job that holds whole GPUs.
+
+        Args:
+            known: the answer that the caller has. If it is not the last one from here, all jobs are sent.
+        """
+        if known != (os.getpid(), self._number):
+            known, self._records, self._quiet = None, {}, False
+        before = self._records
+        if not (self._quiet and self._unchanged(pyslurm)):
+            self._records, self._whole = _all_jobs(pyslurm)
+        changed = [tuple(job) for id_, job in self._records.items() if before.get(id_) != job]
+        gone = [id_ for id_ in before if id_ not in self._records]
+        self._quiet = known is not None and not changed and not gone
+        self._number += 1
+        return (os.getpid(), self._number), known, changed, gone, self._whole
+
+    def _unchanged(self, pyslurm: Any) -> bool:
+        try:
+            self._asked = self._asked or _Asked(pyslurm)
+        except (OSError, AttributeError):
+            return False
+        return self._asked.unchanged()
+
+
+_jobs = _Jobs()
+
+
+def _load(pyslurm: Any, known: tuple[int, int] | None) -> tuple[Any, ...]:
+    """What `_Jobs` says, and the nodes."""
+    nodes = [_node(node) for cluster in pyslurm.Nodes.load().data.values() for node in cluster.values()]
+    return (*_jobs.load(pyslurm, known), [tuple(node) for node in nodes])
+
+
+def _all_jobs(pyslurm: Any) -> tuple[dict[int, JobRecord], list[tuple[int, int]]]:
+    """Gandiva jobs, and (id, start time) of each job that holds whole GPUs."""
+    jobs = {}
     whole = []
     for cluster in pyslurm.Jobs.load().data.values():
         for job in cluster.values():
             if _text(job, "admin_comment").startswith(PREFIX):
-                jobs.append(tuple(_job(job)))
+                jobs[job.id] = _job(job)
             if job.state in _ALLOCATED:
                 key = (job.id, _number(job.start_time))
                 if _holds_whole_gpus(job, key):
                     whole.append(key)
     if len(_whole_gpu) > 100_000:
         _whole_gpu.clear()
-    nodes = [
-        tuple(_node(node)) for cluster in pyslurm.Nodes.load().data.values() for node in cluster.values()
-    ]
-    return tuple(jobs), tuple(nodes), tuple(whole)
+    return jobs, whole
 
 
 def _one_job(pyslurm: Any, job_id: int) -> tuple[Any, ...] | None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Jobs and nodes as any adapter reads them from Slurm. Standard library only: the pyslurm workers load it."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 PREFIX = "gandiva:"

@@ -2,8 +2,6 @@
 """What the controller makes of the records that any adapter fills in: the port's types. So all adapters mean
 the same by `held`, `eligible` or `up`."""
 
-from __future__ import annotations
-
 import functools
 import heapq
 import itertools

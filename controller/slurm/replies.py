@@ -5,8 +5,6 @@ Numbers are `{"set": …, "infinite": …, "number": …}`, or plain in older da
 declared; the rest is ignored.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 from collections.abc import Iterable, Iterator

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
-from controller.model import GpuSet, JobId, by_node, value
+from controller.model import GpuSet, JobId, Share, by_node, value
 from controller.slurm.port import ClusterView, JobState, SlurmGpu, SlurmJob, SlurmNode
 from controller.slurm.simulated_job import SimulatedJob, request_text
 
@@ -93,6 +93,8 @@ class SimulatedCluster:
     deltas: bool = False
     """Answer with what changed since the answer before, where there was one."""
     tells_durations: bool = False
+    tree: tuple[Share, ...] = ()
+    """The associations: as a test gives them, or none."""
     clock: Callable[[], float] = _loop_time
 
     def __post_init__(self) -> None:
@@ -158,6 +160,10 @@ class SimulatedCluster:
         self._touched, self._touched_nodes, self._answered = {}, {}, True
         jobs = tuple(job.view(tells_duration=self.tells_durations) for job in shown)
         return ClusterView(self.clock(), jobs, tuple(nodes), complete, frozenset() if complete else gone)
+
+    async def shares(self) -> tuple[Share, ...]:
+        await self._rpc()
+        return self.tree
 
     async def job(self, job_id: JobId) -> SlurmJob:
         await self._rpc()

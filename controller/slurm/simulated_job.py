@@ -52,6 +52,8 @@ class SimulatedJob:
     """On its GPUs after a requeue, before it makes progress again."""
     overhead_seconds: float = 0.0
     """What is left of such time."""
+    steps_per_second: float = 1.0
+    """Mini-batches in a second of work at rate 1."""
     rate: float = 1.0
     """Progress per second on the GPUs it has now."""
     done_seconds: float = 0.0

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What Slurm's words about a job or a node mean to the controller. Pure functions."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from controller.slurm.port import JobState

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The cluster description: what `gandiva config slurm` reads (docs/interfaces.md, section 6)."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections import Counter
@@ -10,15 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    PlainValidator,
-    ValidationError,
-    model_validator,
-)
+import pydantic
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from controller.errors import GandivaError
 from controller.model import MAX_WEIGHT
@@ -86,7 +77,7 @@ def _user(value: object) -> int | str:
 
 
 Weight = Annotated[float, Field(ge=0.1, le=MAX_WEIGHT, strict=False)]
-User = Annotated[int | str, PlainValidator(_user)]
+User = Annotated[int | str, pydantic.PlainValidator(_user)]
 """A user, by name or number."""
 
 
@@ -140,7 +131,7 @@ class Nodes(_Table):
     ) = None
 
     @model_validator(mode="after")
-    def _agree(self) -> Nodes:
+    def _agree(self) -> "Nodes":
         if self.gpus and self.gpu_model is None:
             raise ValueError(f'gpus is {self.gpus} but gpu_model is missing: name it, such as "a100"')
         if self.gpu_model is not None and not self.gpus:
@@ -213,7 +204,7 @@ class ClusterDescription(_Table):
     cgroup: Cgroup = Cgroup()
 
     @model_validator(mode="after")
-    def _agree(self) -> ClusterDescription:
+    def _agree(self) -> "ClusterDescription":
         names = Counter(name for group in self.nodes for name in hostlist.expand(group.names))
         twice = [name for name, count in names.items() if count > 1]
         if twice:
@@ -225,14 +216,12 @@ class ClusterDescription(_Table):
         for partition in self.partitions:
             unknown = [name for name in hostlist.expand(partition.nodes) if name not in names]
             if unknown:
-                raise ValueError(
-                    f"partitions: {partition.name} has the node {unknown[0]}, in no [[nodes]] table"
-                )
+                what = f"{partition.name} has the node {unknown[0]}, in no [[nodes]] table"
+                raise ValueError(f"partitions: {what}")
         defaults = [partition.name for partition in self.partitions if partition.default]
         if len(defaults) > 1:
-            raise ValueError(
-                f"partitions: {' and '.join(defaults)} have default = true: expected one at most"
-            )
+            several = " and ".join(defaults)
+            raise ValueError(f"partitions: {several} have default = true: expected one at most")
         unknown = [name for name in self.gandiva.partitions if name not in partitions]
         if unknown:
             raise ValueError(
@@ -259,7 +248,7 @@ def parse(text: str, source: str = "cluster description") -> ClusterDescription:
     # TOML has arrays, the frozen model has tuples; strict mode would not take one for the other.
     try:
         return ClusterDescription.model_validate(_tuples(data))
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         raise DescriptionError(source, [_problem(item) for item in error.errors()]) from error
 
 
@@ -310,13 +299,8 @@ def _problem(error: Mapping[str, Any]) -> str:
 
 def _allowed_keys(location: tuple[str | int, ...]) -> str:
     model: type[BaseModel] = ClusterDescription
-    tables: dict[str, type[BaseModel]] = {
-        "cluster": Cluster,
-        "nodes": Nodes,
-        "partitions": Partition,
-        "gandiva": Gandiva,
-        "cgroup": Cgroup,
-    }
+    tables: tuple[type[BaseModel], ...] = (Cluster, Nodes, Partition, Gandiva, Cgroup)
     if len(location) > 1:
-        model = tables.get(str(location[0]), ClusterDescription)
+        named = dict(zip(ClusterDescription.model_fields, tables, strict=True))
+        model = named.get(str(location[0]), ClusterDescription)
     return "allowed are " + ", ".join(model.model_fields)

@@ -1,14 +1,16 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""From a cluster description to the texts of Slurm's configuration files (docs/interfaces.md, section 1)."""
+"""From a cluster description to Slurm's configuration files (docs/interfaces.md, section 1): their texts, and
+putting them into a folder."""
 
-from __future__ import annotations
-
+import os
+import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from controller.settings import places
 from controller.slurm_config import lua
-from controller.slurm_config.description import ClusterDescription, Nodes, Partition
+from controller.slurm_config.description import ClusterDescription, Nodes, Partition, SlurmConfigError
 
 _HEADER = "# Made by `gandiva config slurm` from the description of cluster {name}: edit that, not this.\n"
 
@@ -66,7 +68,7 @@ def _gres(description: ClusterDescription, _options: Options) -> Mapping[str, st
             lines.append(f"{where} Name=gpu Type={kind} File={device}")
             count = description.cluster.oversubscription_depth
             lines.append(f"{where} Name=shard Type={kind} Count={count} File={device}")
-    return {"gres.conf": _text(lines)}
+    return {"gres.conf": _text(*lines)}
 
 
 def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, str]:
@@ -110,7 +112,7 @@ def _slurm(description: ClusterDescription, options: Options) -> Mapping[str, st
         *(_node_line(group, cluster.oversubscription_depth) for group in description.nodes),
         *(_partition_line(partition) for partition in description.partitions),
     ]
-    return {"gandiva/slurm.conf": _text(lines)}
+    return {"gandiva/slurm.conf": _text(*lines)}
 
 
 def _node_line(group: Nodes, depth: int) -> str:
@@ -148,27 +150,19 @@ def _partition_line(partition: Partition) -> str:
 
 
 def _plugstack(description: ClusterDescription, options: Options) -> Mapping[str, str]:
-    arguments = [
-        f"jobside={options.jobside}",
-        f"run_dir={options.run_dir}",
-        f"default={description.gandiva.default}",
-    ]
+    arguments = f"jobside={options.jobside} run_dir={options.run_dir} default={description.gandiva.default}"
     return {
-        "plugstack.conf": _text([f"include {options.sysconfdir}/plugstack.conf.d/*.conf"]),
+        "plugstack.conf": _text(f"include {options.sysconfdir}/plugstack.conf.d/*.conf"),
         "plugstack.conf.d/gandiva.conf": _text(
-            [
-                "# required: without the plugin a time-sliced job would take GPUs out of its turn.",
-                "# A fault of the plugin fails the job, never the node (slurm_spank_init_failure_mode).",
-                " ".join(["required", options.spank_plugin, *arguments]),
-            ]
+            "# required: without the plugin a time-sliced job would take GPUs out of its turn.",
+            "# A fault of the plugin fails the job, never the node (slurm_spank_init_failure_mode).",
+            f"required {options.spank_plugin} {arguments}",
         ),
         "gandiva/gandiva.env": _text(
-            [
-                "# Read by 50-gandiva.sh in prolog.d and epilog.d.",
-                f"GANDIVA_RUN_DIR={options.run_dir}",
-                f"GANDIVA_DEFAULT={description.gandiva.default}",
-                "GANDIVA_PARTITIONS=" + ",".join(description.gandiva.partitions),
-            ]
+            "# Read by 50-gandiva.sh in prolog.d and epilog.d.",
+            f"GANDIVA_RUN_DIR={options.run_dir}",
+            f"GANDIVA_DEFAULT={description.gandiva.default}",
+            "GANDIVA_PARTITIONS=" + ",".join(description.gandiva.partitions),
         ),
         **_hooks(options),
     }
@@ -180,13 +174,11 @@ def _hooks(options: Options) -> Mapping[str, str]:
         return {}
     return {
         f"{hook}.d/50-gandiva.sh": _text(
-            [
-                "#!/bin/sh",
-                "# Slurm drains a node whose prolog or epilog fails: a missing package must not do that.",
-                f"script={options.slurm_files}/{hook}.d/50-gandiva.sh",
-                '[ -x "$script" ] || exit 0',
-                'exec "$script"',
-            ]
+            "#!/bin/sh",
+            "# Slurm drains a node whose prolog or epilog fails: a missing package must not do that.",
+            f"script={options.slurm_files}/{hook}.d/50-gandiva.sh",
+            '[ -x "$script" ] || exit 0',
+            'exec "$script"',
         )
         for hook in ("prolog", "epilog")
     }
@@ -202,7 +194,7 @@ def _cgroup(description: ClusterDescription, _options: Options) -> Mapping[str, 
         f"ConstrainCores={_yes(settings.constrain_cores)}",
         f"ConstrainRAMSpace={_yes(settings.constrain_memory)}",
     ]
-    return {"cgroup.conf": _text(lines)}
+    return {"cgroup.conf": _text(*lines)}
 
 
 def _lua(description: ClusterDescription, options: Options) -> Mapping[str, str]:
@@ -222,7 +214,7 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def _text(lines: list[str]) -> str:
+def _text(*lines: str) -> str:
     return "\n".join(lines) + "\n"
 
 
@@ -234,3 +226,40 @@ PARTS: Mapping[str, Callable[[ClusterDescription, Options], Mapping[str, str]]] 
     "lua": _lua,
 }
 """What `--part` names, in the order of printing."""
+
+
+def write(files: Mapping[str, str], folder: Path, *, force: bool = False) -> tuple[Path, ...]:
+    """Write the files (names relative to `folder`, and texts) that are missing or differ; all or none.
+
+    Returns the paths that were written. Raises OSError, and SlurmConfigError where a file is there with
+    other content and `force` is not given.
+    """
+    texts = {folder / name: text for name, text in files.items()}
+    there = [path for path in texts if path.exists()]
+    differing = [path for path in there if path.read_bytes() != texts[path].encode()]
+    if differing and not force:
+        raise SlurmConfigError(
+            f"not overwriting {', '.join(map(str, differing))}: there already, with other content; "
+            "compare them and use --force, or choose another --output-dir"
+        )
+    changed = {path: text for path, text in texts.items() if path not in there or path in differing}
+    for path, text in changed.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, text)
+    return tuple(changed)
+
+
+def _replace(path: Path, text: str) -> None:
+    """Slurm may read the file at any moment: it sees the old one or the new one, never half."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fchmod(file.fileno(), 0o755 if text.startswith("#!") else 0o644)
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

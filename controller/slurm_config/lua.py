@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The settings table of the job_submit module, and the example for the site's own script."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from controller.errors import NodeError
-from controller.model import JobId
+from controller.model import JobId, Share
 from controller.nodes.port import NodePort, NodeSample
 from controller.slurm.port import ClusterPort, ClusterView, SlurmJob, SlurmNode
 from tests.contract.passing_on import PassingOn
@@ -33,6 +33,9 @@ class AddedUp(PassingOn):
         self._nodes.update({node.name: node for node in view.nodes})
         jobs, nodes = tuple(self._jobs.values()), tuple(self._nodes.values())
         return replace(view, jobs=jobs, nodes=nodes, complete=True, gone=frozenset())
+
+    async def shares(self) -> tuple[Share, ...]:
+        return await self._port.shares()
 
     async def close(self) -> None:
         await self._port.close()

@@ -226,6 +226,20 @@ class ClusterPortContract:
             await world.port.resume(job_id)
         assert (await world.port.job(job_id)).held
 
+    async def test_shares_are_a_tree(self, world: World) -> None:
+        """Each with its parent before it, and a factor of users only."""
+        found = await world.port.shares()
+        assert {"root", "vision", "vision/alice"} <= {share.name for share in found}
+        assert len({share.name for share in found}) == len(found)
+        names = {share.name for share in found if share.parent is None}
+        for share in found:
+            assert share.parent is None or share.parent in names, share
+            names.add(share.name)
+            assert share.weight >= 0 and 0 <= share.usage_fraction <= 1
+            account, _, user = share.name.partition("/")
+            assert (share.fair_share is not None) == bool(user)
+            assert not user or (share.parent == account and 0 <= (share.fair_share or 0) <= 1)
+
     @pytest.mark.parametrize(
         "call", ["job", "unbind", "release", "hold", "suspend", "resume", "requeue"], ids=lambda name: name
     )
@@ -326,9 +340,11 @@ class ClusterPortContract:
 
         async def look() -> list[tuple[str, int, JobId | None]]:
             nodes = (await world.port.observe()).nodes
-            return [(n.name, index, owner) for n in nodes for index, owner in n.ordinary_gpus.items()]
+            held = [(n.name, index, owner) for n in nodes for index, owner in n.ordinary_gpus.items()]
+            # A view of nodes may be later than that of jobs in it.
+            return held if all(owner is not None for _, _, owner in held) else []
 
-        held = await until("GPUs of an ordinary job", look)
+        held = await until("GPUs of an ordinary job, and whose they are", look)
         assert len(held) == 2
         assert {owner for _, _, owner in held} == {job_id}
         assert len({node for node, _, _ in held}) == 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.model import GpuSet, JobId
+from controller.model import GpuSet, JobId, Share
 from controller.slurm.port import SlurmJob
 
 
@@ -13,6 +13,9 @@ class PassingOn:
     """Makes one method, `_call`, of those methods of `ClusterPort` that are about one job."""
 
     async def _call(self, method: str, job_id: JobId, *arguments: Any) -> Any:
+        raise NotImplementedError
+
+    async def shares(self) -> tuple[Share, ...]:
         raise NotImplementedError
 
     async def job(self, job_id: JobId) -> SlurmJob:

@@ -8,7 +8,7 @@ import contextlib
 import itertools
 from typing import Any
 
-from controller.model import JobId
+from controller.model import JobId, Share
 from controller.slurm.port import ClusterView
 from tests.contract.passing_on import PassingOn
 from tests.contract.port_server import decode, encode
@@ -37,6 +37,10 @@ class RemotePort(PassingOn):
     async def observe(self) -> ClusterView:
         view: ClusterView = await self._ask("observe")
         return view
+
+    async def shares(self) -> tuple[Share, ...]:
+        found: tuple[Share, ...] = await self._ask("shares")
+        return found
 
     async def close(self) -> None:
         assert self._process.stdin is not None

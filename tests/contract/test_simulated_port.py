@@ -8,13 +8,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from controller.model import GpuSet, JobId
+from controller.model import GpuSet, JobId, Share
 from controller.slurm.port import ClusterPort, JobState
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
 from tests.contract.adding_up import AddedUp
 from tests.contract.cluster_port_contract import ClusterPortContract
 
 ENDLESS_SECONDS = 1e9
+
+
+TREE = (
+    Share("root", None, 1.0, 1.0),
+    Share("vision", "root", 1.0, 0.5),
+    Share("vision/alice", "vision", 1.0, 0.5, 0.25),
+)
 
 
 class SimulatedWorld:
@@ -27,6 +34,7 @@ class SimulatedWorld:
             {node.name: node for node in make_nodes(("n1", "n2"), 4)},
             SlurmCosts(rpc_seconds=0.001, start_seconds=0.02, requeue_seconds=0.03),
             deltas=deltas,
+            tree=TREE,
         )
         self.port: ClusterPort = AddedUp(self.cluster) if deltas else self.cluster
         self.nodes: Sequence[str] = ("n1", "n2")

@@ -9,8 +9,7 @@ import pytest
 
 from controller.cli.main import main
 from controller.slurm_config.description import ClusterDescription, SlurmConfigError, load, parse
-from controller.slurm_config.files import write
-from controller.slurm_config.fragments import PARTS, Options, render
+from controller.slurm_config.fragments import PARTS, Options, render, write
 from controller.slurm_config.lua import literal
 
 CONFIGS = Path(__file__).parents[3] / "configs/slurm"
