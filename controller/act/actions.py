@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the controller can do to a job."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from controller.model import GpuSet, JobId, value

@@ -6,7 +6,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from controller.act.actions import FREES, Action, Cancel, Place, Requeue, Resume, Suspend, Withdraw
-from controller.model import Job, JobId, Phase, Snapshot, SuspendMethod, Target, Unsuspendable
+from controller.model import (
+    Job,
+    JobId,
+    Phase,
+    Snapshot,
+    StateAt,
+    SuspendMethod,
+    Target,
+    Unsuspendable,
+)
 
 
 def diff(
@@ -54,8 +63,20 @@ def _action(
         case Phase.YIELDED if suspend_in_slurm:
             return Suspend(job.id, reason or "completes an incomplete suspend")
         case Phase.RUNNING if wanted is not None and wanted.gpus != job.placement.gpus:
+            if target is not None and _elsewhere(target):
+                return _migrate(job, reason)
             return _leave(job, bool(wanted.gpus), reason, method)
     return None
+
+
+def _elsewhere(target: Target) -> bool:
+    """Whether the job is to go on with another allocation."""
+    return bool(target.placement.gpus) and target.keep is StateAt.STORE
+
+
+def _migrate(job: Job, reason: str) -> Action | None:
+    """Stop it; where it goes on is promised to it."""
+    return Requeue(job.id, f"migrates: {reason}") if job.may_migrate else None
 
 
 def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action | None:

@@ -11,8 +11,6 @@ Rules that hold at every step:
   Slurm and the nodes how far the job got (`Phase`) and goes on from there.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Who may have memory on which GPU. No job claims a GPU before its last holder is known to have left."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 

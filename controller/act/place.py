@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Place: bind a queued job to its GPUs and let Slurm start it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 
@@ -73,6 +71,7 @@ async def place(operation: Operation, action: Place) -> None:
     since = started.start_time
     believable = since is not None and released <= since <= site.clock.now()
     site.begin_slice(job.id, action.gpus, began, since if believable else None)
+    site.took(job, "start", began)
 
 
 def _charge(site: Site, job: SlurmJob, gpus: GpuSet, released: float) -> None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What operations write down, and in which words."""
 
-from __future__ import annotations
-
 import enum
 
 from controller.act.actions import Action

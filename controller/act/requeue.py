@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Requeue, cancel and withdraw: Slurm takes a job off its GPUs, or back into the queue."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import replace
 
@@ -33,6 +31,7 @@ async def requeue(operation: Operation, action: Requeue) -> None:
     if seen.state is JobState.ENDED:
         raise JobEnded(f"job {job.id} ended while it was being requeued")
     site.end_slice(job.id, action.reason, began)
+    site.took(job, "checkpoint", began)
     site.ledger.release(job.id)
 
 

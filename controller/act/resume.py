@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Resume: a suspended job goes on, on the same or other GPUs of its allocation."""
 
-from __future__ import annotations
-
 import logging
 
 from controller.act import residuals
@@ -56,6 +54,7 @@ async def resume(operation: Operation, action: Resume) -> None:
             site.ledger.release(job.id)
         raise
     site.begin_slice(job.id, action.gpus, began)
+    site.took(job, "restore", began)
 
 
 async def put_back(site: Site, job: Job, gpus: GpuSet, beside: frozenset[JobId]) -> None:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What every operation works with: the ports, the ledger, the recorder, and calls that several make."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
@@ -15,6 +13,7 @@ from controller.errors import ClusterError, ClusterUnavailable, GandivaError, Un
 from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, by_node, gpu_type
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
+from controller.observe.costs import Kind, MeasuredCosts
 from controller.observe.jobs import InFlight
 from controller.observe.memory import JobMemories
 from controller.settings.schema import Settings
@@ -44,6 +43,7 @@ class Site:
     recorder: Recorder
     settings: Settings
     ledger: Ledger = field(default_factory=Ledger)
+    costs: MeasuredCosts = field(default_factory=MeasuredCosts)
     seen: Snapshot = field(default_factory=lambda: Snapshot(time=0.0, nodes={}, jobs={}))
     """The last snapshot."""
     left: dict[JobId, Mapping[GpuId, int]] = field(default_factory=dict)
@@ -77,6 +77,10 @@ class Site:
         if self.memory.stopped(job_id, at):
             memory.suspends += 1
             self.recorder.slice_ends(job_id, reason, at)
+
+    def took(self, job: Job, kind: Kind, began: float) -> None:
+        """What has just been done with a job, from then to now."""
+        self.costs.see(job.request.model, kind, max(0.0, self.clock.now() - began))
 
     def beside(self, job_id: JobId) -> frozenset[JobId]:
         """Jobs that may have memory on the GPUs of this one: plans for each say so."""
@@ -156,9 +160,10 @@ class Operation:
 async def gather(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     """All of them to their end, then the first error if there was one: an undo must not overtake a call that
     is still going on at another node."""
-    results = await asyncio.gather(*calls, return_exceptions=True)
-    done: list[T] = []
-    for result in results:
+    waiting, done = list(calls), list[T]()
+    if len(waiting) == 1:
+        return [await waiting[0]]
+    for result in await asyncio.gather(*waiting, return_exceptions=True):
         if isinstance(result, BaseException):
             raise result
         done.append(result)

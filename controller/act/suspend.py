@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Suspend: the job's memory leaves its GPUs, Slurm suspends it, its processes are seen to have stopped."""
 
-from __future__ import annotations
-
 import logging
 
 from controller.act import residuals
@@ -58,6 +56,7 @@ async def suspend(operation: Operation, action: Suspend) -> None:
         await _failed(operation, failure)
         raise
     site.end_slice(job.id, action.reason, began, left_at)
+    site.took(job, "suspend", began)
     site.ledger.release(job.id)
 
 

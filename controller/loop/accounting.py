@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Slices that no operation began or ended: jobs found running at start, jobs that ended, restarts."""
 
-from __future__ import annotations
-
 import logging
 
 from controller.act.recorder import Recorder, Step

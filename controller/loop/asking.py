@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Asking Slurm and the nodes, at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping
 

@@ -5,8 +5,6 @@ Usually the epilog has removed them. A running job needs its block, so one look 
 have lost its memory, or answer with an old one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Container

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The clock of the machine."""
 
-from __future__ import annotations
-
 import time
 from pathlib import Path
 

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What is wrong just now: logged and reported once when it begins, and once when it is over."""
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Callable, Container, Mapping
 

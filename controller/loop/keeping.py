@@ -5,11 +5,12 @@ and what was measured of models."""
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from controller.journal.port import JournalPort
-from controller.model import GpuId, GpuSet, Job, JobId, Memory, Note, Placement, Profile, Target
+from controller.model import GpuId, GpuSet, Job, JobId, Memory, Note, Placement, Profile, StateAt, Target
 from controller.observe.measured import Measured
 from controller.observe.memory import JobMemories
 
@@ -19,7 +20,9 @@ _PROMISES, _SHARING = "promised-gpus", "shared-gpus"
 """In the place of a policy's name: notes of jobs are the GPUs promised to them, and the jobs beside them."""
 _PROMISED_BY = "promised-by"
 """Which policy made the promises: those of another one do not count."""
-_MODELS = "models"
+MODELS_KEY, COSTS_KEY = "models", "costs"
+SAVE_SECONDS = 10.0
+"""What is measured of models is saved so often at most."""
 
 
 class Keeping:
@@ -27,7 +30,8 @@ class Keeping:
 
     def __init__(self, journal: JournalPort, memory: JobMemories, measured: Measured) -> None:
         self._journal, self._memory, self._measured = journal, memory, measured
-        self._saved_version = measured.version
+        self._saved_version, self._saved_costs = measured.version, measured.costs.version
+        self._save_at = -math.inf
         self._policy_name = ""
 
     def recall(self, policy_name: str) -> None:
@@ -40,20 +44,24 @@ class Keeping:
         for job_id, note in self._journal.notes(_SHARING).items():
             others = frozenset(JobId(other) for other in note or () if isinstance(other, int))
             self._memory.change(job_id).beside = others
-        saved = self._journal.load_state(_MODELS)
+        saved, costs = self._journal.load_state(MODELS_KEY), self._journal.load_state(COSTS_KEY)
         try:
             if saved is not None:
                 self._load(saved)
+            if costs is not None:
+                self._measured.costs.load(costs)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             log.error("what was measured of models cannot be read, and is measured anew: %s", error)
 
     def take(self, targets: Mapping[JobId, Target], jobs: Mapping[JobId, Job]) -> None:
-        """Keep the allocations that a plan chose for jobs which are to wait, and who may share GPUs."""
+        """Keep the allocations that a plan chose for jobs which are to wait or migrate, and who may share
+        GPUs."""
         for job_id, target in targets.items():
             self._let_share(job_id, target.placement, jobs)
             promised: GpuSet = frozenset()
             job = jobs.get(job_id)
-            if job is not None and not job.placement.allocation and not target.placement.gpus:
+            waits = not target.placement.gpus and job is not None and not job.placement.allocation
+            if waits or (target.keep is StateAt.STORE and target.placement.gpus):
                 promised = target.placement.allocation
             if self._memory.of(job_id).promised != promised:
                 self._promise(job_id, promised)
@@ -62,8 +70,8 @@ class Keeping:
         """Two that shared GPUs may until one has left them, whatever the plan is for the other."""
         if not wanted.gpus:
             return
-        before = self._memory.of(job_id).beside
-        there = {i for i in before if i in jobs and not wanted.gpus.isdisjoint(jobs[i].placement.gpus)}
+        before, job = self._memory.of(job_id).beside, jobs.get(job_id)
+        there = before & job.placement.shares_with if job is not None else frozenset()
         if (others := wanted.shares_with | there) != before:
             self._memory.change(job_id).beside = others
             self._journal.save_note(_SHARING, job_id, tuple(sorted(others)) or None)
@@ -80,16 +88,22 @@ class Keeping:
         self._memory.change(job_id).promised = gpus
         self._journal.save_note(_PROMISES, job_id, _note(gpus))
 
-    def save(self) -> None:
-        """What was measured, if that is new."""
+    def save(self, now: float) -> None:
+        """What was measured, if that is new, and not just after it was saved: the table may be large."""
+        if now < self._save_at:
+            return
         if self._measured.version != self._saved_version:
-            self._saved_version = self._measured.version
-            self._journal.save_state(_MODELS, self._dump())
+            self._saved_version, self._save_at = self._measured.version, now + SAVE_SECONDS
+            self._journal.save_state(MODELS_KEY, self._dump())
+        if self._measured.costs.version != self._saved_costs:
+            self._saved_costs, self._save_at = self._measured.costs.version, now + SAVE_SECONDS
+            self._journal.save_state(COSTS_KEY, self._measured.costs.dump())
 
     def write_anew(self) -> None:
         """All of it, into a new journal."""
         self._journal.save_state(_PROMISED_BY, self._policy_name)
-        self._journal.save_state(_MODELS, self._dump())
+        self._journal.save_state(MODELS_KEY, self._dump())
+        self._journal.save_state(COSTS_KEY, self._measured.costs.dump())
         for job_id in self._memory.known():
             memory = self._memory.of(job_id)
             if memory.promised:

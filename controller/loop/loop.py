@@ -30,6 +30,7 @@ from controller.loop.keeping import Keeping, PolicyMemory
 from controller.loop.pacing import Pace, PaceSettings
 from controller.loop.records import JobRecords
 from controller.loop.repairs import Repairs
+from controller.loop.shares import ShareReader
 from controller.model import JobId, Memory, Plan, Snapshot, Solution, value
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
@@ -59,7 +60,7 @@ class Turn:
     plan: Plan
     actions: tuple[Action, ...]
     samples: Mapping[str, Sample]
-    """The last of every node."""
+    """The last of every node, as they are when they are read."""
     reasons: Mapping[JobId, str]
     """Those of all jobs, as they are when they are read."""
     memory: Memory
@@ -113,8 +114,10 @@ class Controller:
         self._requests = RequestReader(self._refused, settings.requests)
         identities = Identities(journal, self._reused)
         self.observer = Observer(site.memory, self._requests, identities, priority_class(settings.policy))
+        site.costs = self.observer.measured.costs
         self.conditions = Conditions(self._recorder, clock, report)
         self._asking = Asking(cluster, nodes)
+        self._shares = ShareReader(cluster, self.conditions, self.pace.poke)
         self._accounting = Accounting(site.memory, self._recorder, clock)
         self._keeping = Keeping(journal, site.memory, self.observer.measured)
         self._records = JobRecords(journal, site.memory, self._requests)
@@ -139,6 +142,7 @@ class Controller:
                 await self.pace.rest(began, wake_at, stop)
         finally:
             stopping.cancel()
+            self._shares.close()
 
     def use_settings(self, settings: Settings, policy: Policy) -> None:
         """Go on with other settings, and with a policy made from them, from the next turn on."""
@@ -193,7 +197,7 @@ class Controller:
                 snapshot,
                 plan,
                 tuple(actions),
-                dict(self.observer.nodes.samples),
+                self.observer.nodes.samples,
                 self.reasons,
                 self._policy_memory.memory,
                 observed - began,
@@ -216,6 +220,8 @@ class Controller:
             observer.resync()
         observer.take(view, answers, self.executor.in_flight(), now)
         self._accounting.follow(observer, now)
+        if self._settings.policy.reads_shares:
+            observer.shares = self._shares.known(now, self._settings.cluster.shares_interval_seconds)
         snapshot = observer.snapshot(self._solved())
         self.executor.sync(snapshot)
         return snapshot, answers
@@ -280,10 +286,12 @@ class Controller:
             self._keeping.write_anew()
             self._records.write_anew(snapshot.time)
         self._policy_memory.save(plan.memory)
-        self._keeping.save()
+        self._keeping.save(snapshot.time)
         self._records.follow(self.observer, snapshot.time)
         self._journal.heartbeat(snapshot.time)
-        self._journal.save_state(UPTIME_KEY, list(self._clock.uptime()))
+        boot_id, uptime_seconds = self._clock.uptime()
+        if boot_id:
+            self._journal.save_state(UPTIME_KEY, [boot_id, uptime_seconds])
 
     def _commit(self) -> None:
         try:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """When the loop takes its next turn."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 

@@ -9,8 +9,6 @@ a second copy, which slurmd refuses ("Duplicate jobid"), and Slurm would drain t
 Slurm has found the first copy and ended it, which it does when the node registers anew.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable
 

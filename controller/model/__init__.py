@@ -32,7 +32,16 @@ from controller.model.job import (
     Unsuspendable,
     Usage,
 )
-from controller.model.rates import Configuration, Provenance, Rate
+from controller.model.rates import (
+    UNMEASURED,
+    Configuration,
+    Costs,
+    Provenance,
+    Rate,
+    key_of_job,
+    of_one_job,
+    rate_key,
+)
 from controller.model.snapshot import ALL_CHANGED, Changes, Memory, Note, Plan, Share, Snapshot, Target
 from controller.model.solving import Cone, Problem, ProblemKind, Program, Solution, SolutionStatus
 from controller.model.value import value
@@ -43,11 +52,13 @@ __all__ = [
     "MAX_WEIGHT",
     "NOWHERE",
     "ON_GPU",
+    "UNMEASURED",
     "UNPROFILED",
     "UNUSED",
     "Changes",
     "Cone",
     "Configuration",
+    "Costs",
     "FailedSuspends",
     "Gpu",
     "GpuId",
@@ -79,7 +90,10 @@ __all__ = [
     "Usage",
     "by_node",
     "gpu_type",
+    "key_of_job",
     "natural_key",
+    "of_one_job",
     "on_nodes",
+    "rate_key",
     "value",
 ]

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Time, as every part reads it. Waiting is asyncio's business."""
 
-from __future__ import annotations
-
 from typing import Protocol
 
 

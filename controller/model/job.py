@@ -162,12 +162,16 @@ class Job:
     uid: int = -1
     priority_class: int = 0
     """A job of a higher class is never suspended for one of a lower class (SPEC 1.3)."""
+    share_rank: float = 0.0
+    """Between class and order, by the shares of users: the smaller the earlier. Negative: its user has no job
+    on a server yet, and no limit of jobs per GPU keeps it from one."""
     phase: Phase
     placement: Placement = NOWHERE
     last: GpuSet = frozenset()
     """GPUs it uses, or used last where it is off them."""
     promised: GpuSet = frozenset()
-    """The allocation that a plan chose for it and that Slurm has not made yet."""
+    """The allocation that a plan chose for it and that Slurm has not made yet; also while it leaves another
+    one for that."""
     may_start: bool = False
     """A plan may put it on GPUs now."""
     may_stop: bool = False
@@ -178,6 +182,9 @@ class Job:
     """An operation on it is under way."""
     may_move: bool = False
     """It may go on with other GPUs of its allocation than those it used last."""
+    may_migrate: bool = False
+    """A plan may put it on GPUs outside of its allocation: its state goes to a checkpoint, and it starts
+    there again."""
     held_until: float | None = None
     """An earlier operation failed: nothing is tried before this time."""
     keeps_until: float | None = None

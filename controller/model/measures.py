@@ -6,8 +6,6 @@ nothing of it: it listens where they write and where they ask (`measuring`, `clu
 `nodes.remote`), so that simulation pays nothing for it.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 

@@ -5,7 +5,27 @@ from __future__ import annotations
 
 import enum
 
+from controller.model.cluster import JobId
+from controller.model.job import Job
 from controller.model.value import value
+
+_ONE_JOB = "job:"
+"""Names of models have no colon."""
+
+
+def rate_key(job: Job) -> str:
+    """Under which name rates of this job are kept: its model, or the job itself where it names none."""
+    return job.request.model or key_of_job(job.id)
+
+
+def key_of_job(job_id: JobId) -> str:
+    """The name for a job without a model."""
+    return f"{_ONE_JOB}{job_id}"
+
+
+def of_one_job(key: str) -> bool:
+    """Whether that is the name of a job without a model."""
+    return key.startswith(_ONE_JOB)
 
 
 @value
@@ -16,7 +36,7 @@ class Configuration:
     gpus: int
     nodes: int = 1
     models_beside: tuple[str, ...] = ()
-    """Models of the jobs on the same GPUs, sorted."""
+    """What `rate_key` says of the jobs on the same GPUs, sorted."""
 
 
 class Provenance(str, enum.Enum):
@@ -36,3 +56,22 @@ class Rate:
     """How long it was measured."""
     measured_at: float = 0.0
     provenance: Provenance = Provenance.MEASURED
+    mini_batches: int = 0
+    """How many were seen in the window; 0 where it was not measured."""
+
+
+@value(kw_only=True)
+class Costs:
+    """What operations on jobs of one model take, each the median of the last ones. None: not measured yet."""
+
+    suspend_seconds: float | None = None
+    """Off the GPUs, to host memory, up to when they are free."""
+    restore_seconds: float | None = None
+    """Back onto GPUs from host memory."""
+    checkpoint_seconds: float | None = None
+    """A requeue: from its begin to when the job is in the queue again."""
+    start_seconds: float | None = None
+    """From when its GPUs are its own to when it runs on them."""
+
+
+UNMEASURED = Costs()

@@ -10,7 +10,7 @@ from typing import Any
 
 from controller.model.cluster import Gpu, GpuId, JobId, Node
 from controller.model.job import UNPROFILED, UNUSED, Job, Placement, Profile, StateAt, Usage
-from controller.model.rates import Configuration, Rate
+from controller.model.rates import UNMEASURED, Configuration, Costs, Rate
 from controller.model.solving import Problem, Solution
 from controller.model.value import empty, value
 
@@ -37,11 +37,18 @@ ALL_CHANGED = Changes(frozenset(), frozenset(), everything=True)
 
 @value
 class Share:
-    """One account or user in the tree of associations."""
+    """One account or user in Slurm's tree of associations."""
 
     name: str
+    """Of an account; of a user in an account `account/user`."""
     parent: str | None
+    """The account above; None: the root."""
     weight: float
+    """Shares against those with the same parent."""
+    usage_fraction: float = 0.0
+    """What it has used lately of all that was used, as Slurm weighs it."""
+    fair_share: float | None = None
+    """Slurm's factor of a user, 0 to 1: the larger the less of the share was used. None: of an account."""
 
 
 @value(kw_only=True)
@@ -58,23 +65,39 @@ class Snapshot:
     """Also of jobs that went since the snapshot before."""
     profiles: Mapping[JobId, Profile] = field(default_factory=empty)
     rates: Mapping[str, Mapping[Configuration, Rate]] = field(default_factory=empty)
-    """By model."""
+    """By model, or by job: see `rate_key`. What was measured, else what was declared or estimated."""
+    job_rates: Mapping[JobId, Rate] = field(default_factory=empty)
+    """Of each job in its present configuration, once enough mini-batches were seen there. A new rate alone
+    does not make a job one of `changed`."""
+    costs: Mapping[str, Costs] = field(default_factory=empty)
+    """What operations take, by model; the empty name stands for jobs of all models."""
     models: Mapping[str, Profile] = field(default_factory=empty)
     """What was measured of the jobs of each model (`--gandiva-model`)."""
     shares: Mapping[str, Share] = field(default_factory=empty)
+    """By name. Empty where the settings need none, and until they were read."""
     solutions: Mapping[str, Solution] = field(default_factory=empty)
     """The last one of every problem that plans stated since the controller started, by name."""
     changed: Changes = ALL_CHANGED
 
-    def kept(self) -> Snapshot:
-        """One that stays as it is, whatever the loop learns later."""
+    def kept(self, before: Snapshot | None = None) -> Snapshot:
+        """One that stays as it is, whatever the loop learns later. `before`: the snapshot before, kept: what
+        no job changed is not copied again."""
+        nodes, solutions = dict(self.nodes), dict(self.solutions)
+        rates, job_rates, costs = dict(self.rates), dict(self.job_rates), dict(self.costs)
+        if before is not None and not (self.changed.everything or self.changed.jobs):
+            jobs, usage, profiles = before.jobs, before.usage, before.profiles
+        else:
+            jobs, usage, profiles = dict(self.jobs), dict(self.usage), dict(self.profiles)
         return replace(
             self,
-            nodes=dict(self.nodes),
-            jobs=dict(self.jobs),
-            usage=dict(self.usage),
-            profiles=dict(self.profiles),
-            solutions=dict(self.solutions),
+            nodes=nodes,
+            jobs=jobs,
+            usage=usage,
+            profiles=profiles,
+            rates=rates,
+            job_rates=job_rates,
+            costs=costs,
+            solutions=solutions,
         )
 
     def usage_of(self, job_id: JobId) -> Usage:
@@ -88,10 +111,26 @@ class Snapshot:
             known = self.models.get(job.request.model)
         return UNPROFILED if known is None else known
 
+    def costs_of(self, job: Job) -> Costs:
+        """What was measured with jobs of its model, and where it was not with jobs of all models."""
+        every, own = (self.costs.get(name, UNMEASURED) for name in ("", job.request.model or ""))
+        return Costs(
+            suspend_seconds=every.suspend_seconds if own.suspend_seconds is None else own.suspend_seconds,
+            restore_seconds=every.restore_seconds if own.restore_seconds is None else own.restore_seconds,
+            checkpoint_seconds=(
+                every.checkpoint_seconds if own.checkpoint_seconds is None else own.checkpoint_seconds
+            ),
+            start_seconds=every.start_seconds if own.start_seconds is None else own.start_seconds,
+        )
+
     def gpu(self, gpu: GpuId) -> Gpu | None:
         """The GPU, or None when its node is gone."""
         node = self.nodes.get(gpu.node)
-        return None if node is None else next((g for g in node.gpus if g.id == gpu), None)
+        if node is None:
+            return None
+        # Nearly always they are in order.
+        at = node.gpus[gpu.ordinal : gpu.ordinal + 1]
+        return at[0] if at and at[0].id == gpu else next((g for g in node.gpus if g.id == gpu), None)
 
 
 @value

@@ -18,12 +18,16 @@ Terms: TypeAlias = Iterable[tuple[int, float]]
 
 
 class ProblemKind(str, enum.Enum):
-    """Which solver a problem is for. Both take the data that `Program` makes."""
+    """Which solver a problem is for. All take the data that `Program` makes."""
 
     LINEAR = "linear"
     """HiGHS. Cones: `zero` and `nonnegative`."""
+    VERTEX = "vertex"
+    """The simplex method of HiGHS: its optimum is a corner. Cones: as LINEAR."""
     CONIC = "conic"
     """Clarabel. Its optimum is central among equal ones. Cones: all of `Cone`."""
+    ECOS = "ecos"
+    """ECOS, for comparisons. Cones: all but `exponential`."""
 
 
 class Cone(str, enum.Enum):
@@ -118,10 +122,11 @@ class Program:
         first = len(self._limits)
         for terms, limit in rows:
             row = len(self._limits)
-            for variable, coefficient in terms:
-                self._rows.append(row)
-                self._columns.append(int(variable))
-                self._values.append(float(coefficient))
+            if terms := list(terms):
+                variables, coefficients = zip(*terms, strict=True)
+                self._rows.extend([row] * len(terms))
+                self._columns.extend(map(int, variables))
+                self._values.extend(map(float, coefficients))
             self._limits.append(float(limit))
         count = len(self._limits) - first
         if cone in (Cone.ZERO, Cone.NONNEGATIVE) and self._cones and self._cones[-1][0] == cone.value:

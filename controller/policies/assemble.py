@@ -7,28 +7,50 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
 from controller.errors import SettingsError
+from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.moves.checked import Checked
+from controller.policies.moves.defragment import Defragment
 from controller.policies.moves.move import Move
 from controller.policies.moves.pack import Pack
 from controller.policies.orders.order import Order
-from controller.policies.presets import PRESETS, gangs
+from controller.policies.presets import PRESETS, WEIGHED, WEIGHED_BY_SERVER, gangs
 from controller.policies.protocol import Policy
+from controller.policies.share_weights import DividedWeights
+from controller.policies.shares import ByShares, InFactorOrder, Rule
 from controller.policies.site import Guarded, Part, load_part
 
 if TYPE_CHECKING:
     from controller.settings.policies import PolicySettings
 
-MOVES: Mapping[str, Callable[[], Move]] = {"pack": Pack}
+MOVES: Mapping[str, Callable[[PolicySettings], Move]] = {
+    "pack": lambda settings: Pack(settings.pack),
+    "defragment": lambda settings: Defragment(settings.defragment),
+}
 """Moves that come with Gandiva, by name."""
 
 
 def make_policy(settings: PolicySettings) -> Policy:
     """The policy that the settings name, with what these name files for. Raises SettingsError."""
     parts: list[Part] = []
-    moves = [_move(name, parts) for name in settings.moves]
+    moves = [_move(name, settings, parts) for name in settings.moves]
     preset = PRESETS.get(settings.name)
     policy = preset(settings.chosen, moves) if preset else _own_policy(settings.name, moves, parts)
+    if settings.fair_share:
+        own_order = isinstance(policy, InOrder)
+        if preset and not own_order and settings.name not in WEIGHED:
+            raise SettingsError(
+                f"policy.fair_share: {settings.name} reads no weights; of Gavel's policies these do: "
+                + ", ".join(sorted(WEIGHED - WEIGHED_BY_SERVER))
+            )
+        policy = ByShares(policy, _rule(settings.name, own_order=own_order))
     return Guarded(policy, [part.file for part in parts]) if parts else policy
+
+
+def _rule(name: str, *, own_order: bool) -> Rule:
+    """How shares count for this policy. `own_order`: it runs jobs in an order."""
+    if name in WEIGHED or not own_order:
+        return DividedWeights(by_server=name in WEIGHED_BY_SERVER)
+    return InFactorOrder()
 
 
 def priority_class(settings: PolicySettings) -> Callable[[str], int]:
@@ -37,9 +59,9 @@ def priority_class(settings: PolicySettings) -> Callable[[str], int]:
     return lambda qos: classes.get(qos, 0)
 
 
-def _move(name: str, parts: list[Part]) -> Move:
+def _move(name: str, settings: PolicySettings, parts: list[Part]) -> Move:
     if name in MOVES:
-        return MOVES[name]()
+        return MOVES[name](settings)
     part = load_part(name)
     if not callable(getattr(part.made, "propose", None)):
         raise SettingsError(f"{name}: a move is a class with a method propose(snapshot, draft)")

@@ -7,8 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
+from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.move import Move
 from controller.policies.orders.fair_share import FairShare
@@ -95,6 +97,15 @@ def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy
     return _tiresias(Gittins(settings, samples), settings, moves)
 
 
+def _in_rounds(name: str) -> Callable[[Any, Moves], Policy]:
+    """The allocation of this name."""
+    return lambda settings, moves: Rounds(ALLOCATIONS[name](settings), settings, name=name, moves=moves)
+
+
+WEIGHED_BY_SERVER = frozenset({"gandiva"})
+"""Presets that read weights of jobs which compete on each server."""
+WEIGHED = WEIGHED_BY_SERVER | {"gavel-ftf", "gavel-hierarchical", "gavel-las"}
+"""Presets that read weights."""
 PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {
     "fifo": _fifo,
     "fifo-skip": _fifo_skip,
@@ -104,5 +115,6 @@ PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {
     "srtf": _srtf,
     "tiresias-gittins": _tiresias_gittins,
     "tiresias-las": _tiresias_las,
+    **{name: _in_rounds(name) for name in ALLOCATIONS},
 }
 """Composition by name, from its settings and the moves that follow it."""

@@ -10,8 +10,60 @@ from pydantic import AfterValidator, Field
 
 from controller.settings.base import Section, setting
 
-MOVE_NAMES = ("pack",)
+MOVE_NAMES = ("pack", "defragment")
 """Moves that come with Gandiva."""
+
+
+class PackSettings(Section):
+    """The move pack: two jobs share GPUs on trial, and go on so where together they do more than in turns."""
+
+    trial_seconds: float = setting(
+        60.0,
+        "How long two jobs share GPUs before their rates are compared with those alone; at least 20 "
+        "mini-batches of each, however long they take.",
+        gt=0,
+        le=86400,
+    )
+    gain_fraction: float = setting(
+        0.05,
+        "Two jobs go on sharing where the sum of their rates, each relative to that alone, exceeds 1 by more "
+        "than this. Jobs that take turns have just 1.",
+        ge=0,
+        le=1,
+    )
+    cooldown_seconds: float = setting(
+        3600.0,
+        "How long the result of a trial holds for all jobs of the same models on the same type and number "
+        "of GPUs. Jobs without a model (--gandiva-model) are tried one by one.",
+        ge=0,
+        le=1e7,
+    )
+
+
+class DefragmentSettings(Section):
+    """The move defragment: jobs migrate from a nearly free server, for one that waits and needs it."""
+
+    free_fraction: float = setting(
+        0.75, "A server is cleared only where at least so much of its GPUs is free.", ge=0, le=1
+    )
+    cost_seconds: float = setting(
+        60.0,
+        "What a migration takes, from the last mini-batch to the first one elsewhere.",
+        ge=0,
+        le=86400,
+    )
+    horizon_seconds: float = setting(
+        600.0, "How long the gain counts: the GPUs of the job that can start.", gt=0, le=1e7
+    )
+    gain_ratio: float = setting(
+        3.0,
+        "The gain in GPU-seconds must exceed the cost, that of all GPUs that migrate, so many times.",
+        ge=0,
+        le=1e6,
+    )
+    cooldown_seconds: float = setting(
+        600.0, "A job migrates once in so long, and once in so long others do for it.", ge=0, le=1e7
+    )
 
 
 class FifoSettings(Section):

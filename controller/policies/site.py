@@ -5,8 +5,6 @@
 What goes wrong in it is an error that names its file and line.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import sys

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Base class and types of the tables of the settings file."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

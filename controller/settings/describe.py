@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The schema as text: every key with its table, type, limits, default and description."""
 
-from __future__ import annotations
-
 import enum
 import json
 import types
@@ -15,15 +13,7 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from controller.settings.base import (
-    AbsolutePath,
-    Address,
-    ByteSize,
-    HostName,
-    ListenAddress,
-    Url,
-    UserName,
-)
+from controller.settings.base import AbsolutePath, Address, ByteSize, HostName, ListenAddress, Url, UserName
 from controller.settings.policies import PolicyName, policy_names
 from controller.settings.schema import Settings, takes_restart
 
@@ -84,14 +74,8 @@ def _keys(section: type[BaseModel], table: str) -> Iterator[Key]:
     for name, field in section.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
             continue
-        yield Key(
-            table,
-            name,
-            field.get_default(call_default_factory=True),
-            type_text(hints[name], field),
-            field.description or "",
-            takes_restart(field),
-        )
+        default, kind = field.get_default(call_default_factory=True), type_text(hints[name], field)
+        yield Key(table, name, default, kind, field.description or "", takes_restart(field))
 
 
 _NAMED = {

@@ -5,8 +5,6 @@
 page gandiva.toml(5); a unit test fails where they are out of date.
 """
 
-from __future__ import annotations
-
 import re
 import textwrap
 from pathlib import Path
@@ -29,17 +27,14 @@ def sample() -> str:
     for table in tables():
         lines += ["", *_comment(table.description), f"[{table.name}]"]
         for key in table.keys:
-            lines += ["", *_comment(f"{key.description} ({_notes(key)})")]
+            restart = "; takes effect at a restart" if key.restart else ""
+            lines += ["", *_comment(f"{key.description} ({key.type}{restart})")]
             lines.append(f"#{key.name} = {_example(key)}")
     return "\n".join(lines) + "\n"
 
 
 def _comment(text: str) -> list[str]:
     return textwrap.wrap(text, WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
-
-
-def _notes(key: Key) -> str:
-    return key.type + ("; takes effect at a restart" if key.restart else "")
 
 
 _UNSET_EXAMPLES = {"api.url": '"http://ctl:6822"', "log.file": '"/var/log/gandiva/gandiva.log"'}
@@ -127,9 +122,8 @@ def manual() -> str:
 
 def _sentences(key: Key) -> list[str]:
     default = "not set" if key.default is None else to_toml(key.default)
-    facts = f"{key.type[0].upper()}{key.type[1:]}; default: {default}." + (
-        " (restart)" if key.restart else ""
-    )
+    restart = " (restart)" if key.restart else ""
+    facts = f"{key.type[0].upper()}{key.type[1:]}; default: {default}.{restart}"
     # One sentence a line, as roff likes it.
     return [_roff(line) for line in [*re.split(r"(?<=[.:;]) (?=[A-Za-z])", key.description), facts]]
 

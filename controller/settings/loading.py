@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Reading gandiva.toml, with error messages an administrator can act on."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys
@@ -44,10 +42,7 @@ class InvalidSettings(SettingsError):
 
 def settings_path(named: Path | None = None) -> Path:
     """The settings file: the one named on the command line, else $GANDIVA_CONFIG, else the installed one."""
-    if named is not None:
-        return named
-    from_environment = os.environ.get(ENVIRONMENT)
-    return Path(from_environment) if from_environment else DEFAULT_PATH
+    return named or Path(os.environ.get(ENVIRONMENT) or DEFAULT_PATH)
 
 
 def load_settings(path: Path) -> Settings:
@@ -117,9 +112,8 @@ def _problem(details: ErrorDetails) -> str:
 def _as_written(location: list[str]) -> list[str]:
     from controller.settings.describe import toml_name  # slow to load, needed for messages only
 
-    return [
-        toml_name("policy." if location[:i] == ["policy"] else "", part) for i, part in enumerate(location)
-    ]
+    prefixes = ("policy." if location[:i] == ["policy"] else "" for i in range(len(location)))
+    return list(map(toml_name, prefixes, location))
 
 
 def _unknown(location: list[str]) -> str:

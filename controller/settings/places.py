@@ -5,8 +5,6 @@ A Debian package replaces this file by one with its own places (debian/stage); n
 installation from source and one from packages.
 """
 
-from __future__ import annotations
-
 from typing import Final, Literal
 
 JOBSIDE: Final[str] = "/opt/gandiva/jobside"

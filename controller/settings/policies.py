@@ -1,28 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The table [policy]: which policy plans, which moves follow it, and one sub-table per preset.
+"""The table [policy]: which policy plans, which moves follow it, and one sub-table per preset and move.
 
 To add a preset's settings add one line to `PolicySettings`: the field's name is the preset's name (with
 underscores for dashes), its type the preset's own model.
 """
-
-from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, model_validator
 
-from controller.policies.settings import (
-    MOVE_NAMES,
-    FifoSettings,
-    FifoSkipSettings,
-    GandivaSettings,
-    SjfSettings,
-    SrsfSettings,
-    SrtfSettings,
-    TiresiasGittinsSettings,
-    TiresiasLasSettings,
-)
+from controller.policies import settings as presets
+from controller.policies.mechanisms.rounds import settings as rounds
 from controller.policies.site import ALLOWED, is_site_part
 from controller.settings.base import Section, setting, table
 
@@ -37,7 +26,11 @@ def _known(names: Callable[[], Iterable[str]]) -> AfterValidator:
 
 
 PolicyName = Annotated[str, _known(lambda: policy_names())]
-MoveName = Annotated[str, _known(lambda: MOVE_NAMES)]
+MoveName = Annotated[str, _known(lambda: presets.MOVE_NAMES)]
+
+
+_OF_ALL = ("name", "moves", "fair_share")
+"""Keys that are no preset's table."""
 
 
 class PolicySettings(Section):
@@ -51,18 +44,41 @@ class PolicySettings(Section):
     moves: list[MoveName] = setting(
         [],
         "Moves that follow the policy's decision, in this order. pack: two jobs that both allow it "
-        "(--gandiva-pack=yes) share GPUs when their memory fits together. A site's own are named as the "
-        "policy is.",
+        "(--gandiva-pack=yes) share GPUs while others wait, where that is faster than taking turns "
+        "(docs/packing.md). defragment: jobs migrate so that one that waits finds its GPUs on one server "
+        "(docs/migration.md). A site's own are named as the policy is.",
         max_length=16,
     )
-    fifo: FifoSettings = table()
-    gandiva: GandivaSettings = table()
-    tiresias_las: TiresiasLasSettings = table()
-    tiresias_gittins: TiresiasGittinsSettings = table()
-    fifo_skip: FifoSkipSettings = table()
-    sjf: SjfSettings = table()
-    srtf: SrtfSettings = table()
-    srsf: SrsfSettings = table()
+    fair_share: bool = setting(
+        False,
+        "Users share GPUs by Slurm's shares, however many jobs they have. Where the policy has weights "
+        "(gandiva), a user's jobs divide the user's share by their weights. Other policies take users in the "
+        "order of Slurm's fair-share factor within a class.",
+    )
+    pack: presets.PackSettings = table()
+    defragment: presets.DefragmentSettings = table()
+    fifo: presets.FifoSettings = table()
+    gandiva: presets.GandivaSettings = table()
+    tiresias_las: presets.TiresiasLasSettings = table()
+    tiresias_gittins: presets.TiresiasGittinsSettings = table()
+    fifo_skip: presets.FifoSkipSettings = table()
+    sjf: presets.SjfSettings = table()
+    srtf: presets.SrtfSettings = table()
+    srsf: presets.SrsfSettings = table()
+    allox: rounds.AlloxSettings = table()
+    gavel_cost: rounds.GavelCostSettings = table()
+    gavel_cost_slo: rounds.GavelCostSloSettings = table()
+    gavel_fifo: rounds.GavelFifoSettings = table()
+    gavel_ftf: rounds.GavelFtfSettings = table()
+    gavel_gandiva: rounds.GavelGandivaSettings = table()
+    gavel_hierarchical: rounds.GavelHierarchicalSettings = table()
+    gavel_las: rounds.GavelLasSettings = table()
+    gavel_makespan: rounds.GavelMakespanSettings = table()
+    gavel_max_throughput: rounds.GavelMaxThroughputSettings = table()
+    gavel_sjf: rounds.GavelSjfSettings = table()
+    gavel_strategy_proof: rounds.GavelStrategyProofSettings = table()
+    isolated: rounds.IsolatedSettings = table()
+    proportional: rounds.ProportionalSettings = table()
 
     @model_validator(mode="before")
     @classmethod
@@ -77,6 +93,16 @@ class PolicySettings(Section):
         return named
 
     @property
+    def reads_shares(self) -> bool:
+        """Whether the policy looks at `Snapshot.shares`."""
+        return self.fair_share
+
+    @property
+    def reads_rates(self) -> bool:
+        """Whether the policy may decide by how fast jobs go where they are: orders alone do not."""
+        return bool(self.moves) or self.chosen is None or isinstance(self.chosen, rounds.RoundSettings)
+
+    @property
     def chosen(self) -> Section | None:
         """The settings of the preset in use. None: a site's own policy, which has none here."""
         if self.name not in policy_names():
@@ -87,6 +113,5 @@ class PolicySettings(Section):
 
 
 def policy_names() -> tuple[str, ...]:
-    return tuple(
-        name.replace("_", "-") for name in PolicySettings.model_fields if name not in ("name", "moves")
-    )
+    others = {*_OF_ALL, *presets.MOVE_NAMES}
+    return tuple(name.replace("_", "-") for name in PolicySettings.model_fields if name not in others)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The schema of gandiva.toml. Times are in seconds, sizes in bytes; the keys say so."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -10,23 +8,8 @@ from pydantic import BaseModel, Field, StringConstraints, model_validator
 from pydantic.fields import FieldInfo
 
 from controller.model import MAX_WEIGHT, SuspendMethod, Unsuspendable
-from controller.settings import places
-from controller.settings.base import (
-    AbsolutePath,
-    Address,
-    ByteSize,
-    HostName,
-    ListenAddress,
-    Method,
-    NodeName,
-    Section,
-    Url,
-    UserName,
-    Way,
-    setting,
-    split_address,
-    table,
-)
+from controller.settings import base, places
+from controller.settings.base import Section, setting, split_address, table
 from controller.settings.policies import PolicySettings
 from controller.settings.simulation import SimulationSettings
 
@@ -50,7 +33,13 @@ class ClusterSettings(Section):
     rpc_deadline_seconds: float = setting(
         15.0, "Longest wait for one answer of Slurm before it counts as unavailable.", ge=0.5, le=600
     )
-    controller_host: HostName = setting(
+    shares_interval_seconds: float = setting(
+        60.0,
+        "How often the shares of accounts and users are read (sshare), where the policy uses them.",
+        ge=1,
+        le=86400,
+    )
+    controller_host: base.HostName = setting(
         "localhost",
         "Host that runs the Gandiva controller, as login nodes reach it. Clients make the default of api.url "
         "from it.",
@@ -72,50 +61,43 @@ class DaemonSettings(Section):
         "without a controller; suspended jobs go on where their GPUs are free, and waiting jobs are given to "
         "Slurm as ordinary jobs on whole GPUs. SIGINT always leaves.",
     )
-    stop_deadline_seconds: float = setting(
-        45.0,
-        "Longest time for an orderly stop; must be less than TimeoutStopSec= of the systemd unit.",
-        ge=1,
-        le=3600,
+    stop_deadline_seconds: Annotated[float, Field(ge=1, le=3600)] = setting(
+        45.0, "Longest time for an orderly stop; must be less than TimeoutStopSec= of the systemd unit."
     )
 
 
 class LoopSettings(Section):
     """The loop: observe, decide, act, record."""
 
-    interval_seconds: float = setting(
+    interval_seconds: Annotated[float, Field(ge=0.05, le=60)] = setting(
         1.0,
         "Time between two observations of Slurm and of the nodes: how soon a new job or an end is noticed.",
-        ge=0.05,
-        le=60,
     )
 
 
 class NodesSettings(Section):
     """How the controller reaches the agents on the GPU nodes (SSH with a forced command)."""
 
-    ssh_user: UserName = setting(
+    ssh_user: base.UserName = setting(
         "root", "User that the forced command belongs to on the nodes. The agent needs root."
     )
     ssh_port: int = setting(SSH_PORT, "Port of sshd on the nodes.", ge=1, le=65535)
-    ssh_key: AbsolutePath = setting(
+    ssh_key: base.AbsolutePath = setting(
         Path("/etc/gandiva/agent_key"), "Private key of the controller; readable by it alone."
     )
-    known_hosts: AbsolutePath = setting(
+    known_hosts: base.AbsolutePath = setting(
         Path("/etc/gandiva/known_hosts"),
         "Host keys of the nodes, as ssh-keyscan prints them. A node with another key is refused.",
     )
     connect_deadline_seconds: float = setting(
         10.0, "Longest wait for a connection to a node.", ge=0.5, le=300
     )
-    observe_deadline_seconds: float = setting(
+    observe_deadline_seconds: Annotated[float, Field(ge=0.1, le=60)] = setting(
         3.0,
         "Longest wait for the samples of all nodes. A node that is late counts as not answering: nothing "
         "is done to its jobs.",
-        ge=0.1,
-        le=60,
     )
-    addresses: dict[NodeName, Address] = setting(
+    addresses: dict[base.NodeName, base.Address] = setting(
         {},
         'Where to reach a node whose address is not the one Slurm knows: node name = "host" or "host:port".',
     )
@@ -136,12 +118,10 @@ class SuspendSettings(Section):
         "Try the CUDA driver's checkpoint for a single-GPU job that does not stop by itself (never "
         "attached, or its session failed).",
     )
-    step_deadline_seconds: float = setting(
+    step_deadline_seconds: Annotated[float, Field(ge=0.5, le=3600)] = setting(
         60.0,
         "Longest wait for all ranks to reach one step boundary. A job whose steps take longer cannot be "
         "suspended.",
-        ge=0.5,
-        le=3600,
     )
     offload_deadline_seconds: float = setting(
         60.0, "Longest time for the copy of the GPU state to host memory.", ge=0.5, le=3600
@@ -152,7 +132,7 @@ class SuspendSettings(Section):
     start_deadline_seconds: float = setting(
         60.0, "Longest wait for a released job to be running in Slurm.", ge=1, le=3600
     )
-    residual_limit_bytes: ByteSize = setting(
+    residual_limit_bytes: base.ByteSize = setting(
         3 << 29,
         "Memory that a job with sessions may leave on each GPU while it is off it. The driver takes the CUDA "
         "context of a single process off (release_context); where a job has several processes on a node, "
@@ -160,25 +140,20 @@ class SuspendSettings(Section):
         "1.5 GiB, is one process per GPU with one communicator, and half as much again. 0 demands an empty "
         "GPU: then no such job is ever suspended.",
     )
-    residual_fraction: float = setting(
+    residual_fraction: Annotated[float, Field(ge=0, le=1)] = setting(
         0.1,
         "Part of a GPU's memory that all jobs which are off it may keep there together. A job that would "
         "go beyond it keeps the GPU; `gandiva explain` says why.",
-        ge=0,
-        le=1,
     )
     release_context: bool = setting(
         True,
         "After a cooperative offload also take the CUDA context off the GPU, where the driver can (570 or "
         "newer, one process).",
     )
-    retry_after_seconds: float = setting(
-        300.0,
-        "After a failed suspend the job keeps its GPUs for this long before it is asked again.",
-        ge=0,
-        le=86400,
+    retry_after_seconds: Annotated[float, Field(ge=0, le=86400)] = setting(
+        300.0, "After a failed suspend the job keeps its GPUs for this long before it is asked again."
     )
-    unsuspendable: Way = setting(
+    unsuspendable: base.Way = setting(
         Unsuspendable.KEEP,
         "What becomes of a job whose turn is over and that cannot be suspended (two GPU processes without a "
         "session, for example). keep: it keeps its GPUs; gandiva check and gandiva report warn of it. "
@@ -186,19 +161,14 @@ class SuspendSettings(Section):
         "or --gandiva-migrate=no keeps its GPUs. cancel: it is cancelled, with the reason in Slurm's "
         "comment of the job.",
     )
-    unsuspendable_tries: int = setting(
-        3,
-        "So many suspends of a job must fail in a row before suspend.unsuspendable counts for it.",
-        ge=1,
-        le=1000,
+    unsuspendable_tries: Annotated[int, Field(ge=1, le=1000)] = setting(
+        3, "So many suspends of a job must fail in a row before suspend.unsuspendable counts for it."
     )
-    preempt_exempt_ratio: float = setting(
+    preempt_exempt_ratio: Annotated[float, Field(ge=0, le=1000)] = setting(
         10.0,
         "A job keeps its GPUs until it has run on them this many times as long as its last switch took, off "
         "its GPUs and back: Slurm's PreemptExemptTime, but measured. Without it jobs of short queues switch "
         "more than they train. 0: no such time. The policy gandiva has slice_seconds for this.",
-        ge=0,
-        le=1000,
     )
 
 
@@ -206,13 +176,11 @@ class RequestsSettings(Section):
     """Defaults of the flags of sbatch, and limits of weights."""
 
     weight: float = setting(1.0, "Default of --gandiva-weight.", ge=0.1, le=MAX_WEIGHT)
-    max_weight: float = setting(
+    max_weight: Weight = setting(
         4.0,
         "Largest weight that counts for jobs whose account and QOS have no limit of their own below. A "
         "weight of W slows the other jobs of a server as much as W jobs of weight 1 do: with 4 no job of "
         "weight 1 takes more than four times as long as if all weights were equal.",
-        ge=0.1,
-        le=MAX_WEIGHT,
     )
     max_weight_by_account: dict[LowerName, Weight] = setting(
         {},
@@ -232,7 +200,7 @@ class RequestsSettings(Section):
         True,
         'Default of --gandiva-migrate. false: suspend.unsuspendable = "requeue" does not requeue the job.',
     )
-    suspend: Method = setting(
+    suspend: base.Method = setting(
         SuspendMethod.COOPERATIVE,
         "Default of --gandiva-suspend. cooperative: the training script stops at a step boundary and moves "
         "its state; transparent: the CUDA driver does it; requeue: the job is stopped and starts again "
@@ -252,7 +220,7 @@ class RequestsSettings(Section):
 class JournalSettings(Section):
     """The controller's memory: decisions, slices, jobs."""
 
-    path: AbsolutePath = setting(
+    path: base.AbsolutePath = setting(
         Path("/var/lib/gandiva/journal.sqlite"),
         "SQLite file, on a local disk (WAL mode does not work on network file systems).",
         restart=True,
@@ -260,19 +228,17 @@ class JournalSettings(Section):
     retention_days: float = setting(
         90.0, "How long ended jobs and their use of GPUs are kept for reports.", ge=0.01, le=36500
     )
-    detail_days: float = setting(
+    detail_days: Annotated[float, Field(ge=0.01, le=36500)] = setting(
         14.0,
         "How long details are kept: slices, decisions with their reasons, events. 2,000 jobs that take turns "
         "every minute make about 100 MB of them a day.",
-        ge=0.01,
-        le=36500,
     )
 
 
 class ApiSettings(Section):
     """The read-only HTTP API that `gandiva report`, `top`, `explain` and `status` use."""
 
-    listen: ListenAddress = setting(
+    listen: base.ListenAddress = setting(
         f"0.0.0.0:{API_PORT}",
         "Address and port the daemon listens on. All hosts that reach it can read job names and users, "
         "unless private_data is on.",
@@ -284,19 +250,19 @@ class ApiSettings(Section):
         "problems and events, /metrics and /healthz. For sites whose slurm.conf has PrivateData=jobs.",
         restart=True,
     )
-    token_file: AbsolutePath | None = setting(
+    token_file: base.AbsolutePath | None = setting(
         None,
         "File with the token that private_data asks for; hides nothing while that is false. One line of 16 "
         "to 256 characters, owned by root or the daemon's user, mode 0640 or 0600. Commands of users who may "
         "read it, or have a copy that GANDIVA_API_TOKEN_FILE names, send it along.",
         restart=True,
     )
-    url: Url | None = setting(
+    url: base.Url | None = setting(
         None, "Where clients find the API. Default: http://<cluster.controller_host>:<port of api.listen>."
     )
 
     @model_validator(mode="after")
-    def _private_data_and_token(self) -> ApiSettings:
+    def _private_data_and_token(self) -> "ApiSettings":
         if self.private_data and self.token_file is None:
             raise ValueError("private_data = true needs a token_file: without one no command could show jobs")
         return self
@@ -315,7 +281,7 @@ class LogSettings(Section):
         "journal, api (requests of clients). Takes effect at a reload.",
     )
     format: Literal["text", "json"] = setting("text", "One line per message for people, or one JSON object.")
-    file: AbsolutePath | None = setting(
+    file: base.AbsolutePath | None = setting(
         None, "Log file; reopened at SIGHUP. Default: standard error, which systemd puts into its journal."
     )
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The table [simulation]: durations of a simulated cluster, and how idealised it is."""
 
-from __future__ import annotations
+from typing import Annotated, Literal
 
-from typing import Literal
-
-from pydantic import model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from controller.settings.base import ByteSize, Section, setting
+
+ShareName = Annotated[str, StringConstraints(pattern=r"^[^/\s|]+(/[^/\s|]+)?$")]
 
 
 class SimulationSettings(Section):
@@ -18,18 +18,13 @@ class SimulationSettings(Section):
         "nodes: GPUs are in nodes, gangs need room there. count: GPUs of one type are one pool, without "
         "fragments or places (as idealised simulators have it).",
     )
-    round_seconds: float = setting(
-        0.0,
-        "Decisions are made only at multiples of this time, and jobs end there. 0: at every event.",
-        ge=0,
-        le=86400,
+    round_seconds: Annotated[float, Field(ge=0, le=86400)] = setting(
+        0.0, "Decisions are made only at multiples of this time, and jobs end there. 0: at every event."
     )
-    reset_floor_seconds: float = setting(
+    reset_floor_seconds: Annotated[float, Field(ge=0, le=86400)] = setting(
         0.0,
         "Least time between two moments at which who runs is decided; jobs that come and GPUs that become "
         "free in between wait for the next. Needs round_seconds.",
-        ge=0,
-        le=86400,
     )
     coalesce_seconds: float = setting(
         0.0, "Wait after an event for others that belong to it, before deciding.", ge=0, le=60
@@ -42,11 +37,9 @@ class SimulationSettings(Section):
     suspend_seconds: float = setting(0.5, "Copy of the GPU state to host memory.", ge=0, le=3600)
     resume_seconds: float = setting(0.5, "Copy back to the GPUs.", ge=0, le=3600)
     requeue_seconds: float = setting(1.5, "Slurm's part of a requeue.", ge=0, le=3600)
-    restart_seconds: float = setting(
+    restart_seconds: Annotated[float, Field(ge=0, le=86400)] = setting(
         20.0,
         "Time on its GPUs that a requeued job needs until it trains again (start of the framework, loading).",
-        ge=0,
-        le=86400,
     )
     checkpoint_bytes: ByteSize = setting(
         "2GiB", "Size of a job's checkpoint where the trace does not say; written before a requeue."
@@ -58,8 +51,14 @@ class SimulationSettings(Section):
         False, "Leave out jobs that the cluster can never run, instead of refusing the trace."
     )
 
+    shares: dict[ShareName, Annotated[float, Field(ge=0, le=1e9)]] = setting(
+        {},
+        "Slurm's shares of accounts and users, for policy.fair_share: `account` or `account/user` -> shares. "
+        "One that is not named has 1. Nothing is known of what users have used.",
+    )
+
     @model_validator(mode="after")
-    def _agree(self) -> SimulationSettings:
+    def _agree(self) -> "SimulationSettings":
         if self.reset_floor_seconds and not self.round_seconds:
             raise ValueError(
                 f"reset_floor_seconds is {self.reset_floor_seconds:g} but round_seconds is 0: "

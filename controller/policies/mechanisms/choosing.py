@@ -10,8 +10,6 @@ of the GPUs only, because the others were not usable when it started (an ordinar
 matching of floating jobs and GPUs is looked for.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

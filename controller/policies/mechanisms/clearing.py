@@ -2,8 +2,6 @@
 """Room for a gang where there are GPUs enough, but not where it can use them: which of the running jobs
 behind it have to stop, the last first."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from controller.model import NOWHERE, GpuId, GpuSet, JobId, Placement, by_node

@@ -52,6 +52,8 @@ class GangLanes(Lanes):
         """Jobs that have a GPU: one may be leaving it, or on it before it is known to be a guest."""
         self._leaving: dict[JobId, Row] = {}
         """Waiting jobs that are bound to GPUs of nodes where nothing starts any more."""
+        self._coming: dict[JobId, Row] = {}
+        """Jobs that migrate, and can start where they go to."""
         self._ready = True
         """Something changed since the last decision."""
         self._epoch: float | None = None
@@ -65,7 +67,9 @@ class GangLanes(Lanes):
     def change(self, job_id: JobId, before: Placement, after: Placement) -> None:
         """Guests are counted with their hosts."""
         given = self._counted.pop(job_id, frozenset())
-        taken = frozenset() if is_guest(job_id, after, self._rows) else after.gpus
+        row = self._rows.get(job_id)
+        promised = after.allocation & row.job.promised if row else frozenset()
+        taken = frozenset() if is_guest(job_id, after, self._rows) else after.gpus or promised
         if taken:
             self._counted[job_id] = taken
         if given == taken:
@@ -81,8 +85,11 @@ class GangLanes(Lanes):
         self.change(job_id, after, before)
 
     def held(self, job: Job) -> Placement:
-        """A suspended job has nothing as far as others are concerned."""
-        return job.placement if job.placement.gpus and not job.leaving else NOWHERE
+        """A suspended job has nothing as far as others are concerned. One that migrates has the GPUs that it
+        goes to."""
+        if job.placement.gpus and not job.leaving:
+            return job.placement
+        return Placement(frozenset(), job.promised) if self._pool.all_usable(job.promised) else NOWHERE
 
     def kept_until(self, job: Job) -> float:
         """Its switch has paid off then."""
@@ -94,7 +101,9 @@ class GangLanes(Lanes):
         job, until = row.job, math.inf
         self._ready = True
         demand = self._demand(job)
-        if row.standing is WAITING:
+        if row.standing is WAITING and self.held(job).allocation:
+            self._coming[job.id] = row
+        elif row.standing is WAITING:
             consolidated = self._consolidation.demands(job, row.usage, row.profile, now)
             if consolidated:
                 until = self._consolidation.until(job, row.usage)
@@ -114,6 +123,7 @@ class GangLanes(Lanes):
     def leave(self, row: Row) -> None:
         self._ready = True
         self._leaving.pop(row.id, None)
+        self._coming.pop(row.id, None)
         if row.in_line and row.standing is RUNNING:
             self._lane.remove_running(row.key)
         elif row.in_line:
@@ -132,6 +142,8 @@ class GangLanes(Lanes):
 
     def waits(self, row: Row, words: str) -> str:
         job = row.job
+        if row.id in self._coming:
+            return f"goes on on {','.join(sorted(by_node(job.promised)))}, where its GPUs are promised to it"
         if job.placement.allocation:
             names = sorted(by_node(own_gpus(job)))
             nodes = [self._pool.node(name) for name in names if name in self._pool.closed]
@@ -152,6 +164,8 @@ class GangLanes(Lanes):
         if not self._ready and ranks.epoch == self._epoch:
             return False
         self._ready = False
+        for job_id, row in sorted(self._coming.items()):
+            draft.put(job_id, Placement(row.job.promised, row.job.promised))
         self._admit()
         if self._lane.contested:
             if ranks.epoch != self._epoch:

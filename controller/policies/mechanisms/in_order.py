@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from controller.model import NOWHERE, Job, JobId, Memory, Placement, Plan, Snapshot, Target
+from controller.model import NOWHERE, Job, JobId, Memory, Placement, Plan, Snapshot, StateAt, Target
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.lanes import Lanes
 from controller.policies.mechanisms.ranks import Ranks
@@ -35,7 +35,7 @@ class InOrder:
     ) -> None:
         """`preempt`: running jobs may be stopped for others."""
         self._ranks, self._lanes, self._preempt = Ranks(order), lanes, preempt
-        self._moves = tuple(moves)
+        self._moves, self._moves_remember = tuple(moves), _mapping(None)
         self._reset(Snapshot(time=0.0, nodes={}, jobs={}), Memory())
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
@@ -53,13 +53,15 @@ class InOrder:
         touched = set(changed.jobs if known else {*snapshot.jobs, *self._recalled})
         self._take_over(snapshot, touched)
         advanced = self._advance()
-        draft = Draft(self._lanes, self._placements)
+        draft = Draft(self._lanes, self._placements, self._moves_remember)
         more = self._lanes.decide(draft, self._now, self._ranks)
         mark = draft.mark()
         if self._sharing:
             part(snapshot, draft, self._with_partners(snapshot, touched | draft.put_since()) & self._sharing)
         for move in self._moves:
             move.propose(snapshot, draft)
+        moves_learned = draft.remembered != self._moves_remember
+        self._moves_remember = draft.remembered
         targets = draft.changes()
         for job_id, placement in targets.items():
             self._settle(self._rows[job_id], placement, draft)
@@ -68,11 +70,13 @@ class InOrder:
                 self._ranks.settle(row)
                 self._refresh(row)
         return Plan(
-            {job_id: Target(placement) for job_id, placement in targets.items()},
+            {job_id: _target(self._rows[job_id].job, placement) for job_id, placement in targets.items()},
             {**self._reasons, **draft.said},
-            Memory(self._common_changes(), self._ranks.notes),
+            Memory(self._common_changes(moves_learned), self._ranks.notes),
             # What a move freed is for the mechanism.
-            self._now if more or draft.freed_since(mark) else self._wake(),
+            self._now
+            if more or draft.freed_since(mark)
+            else max(self._now, min(self._wake(), draft.wake_at)),
         )
 
     # -- memory ---------------------------------------------------------------------------------------
@@ -83,8 +87,8 @@ class InOrder:
         self._placements: dict[JobId, Placement] = {}
         """What jobs have as far as others are concerned."""
         self._timers = Timers()
-        self._polled: dict[JobId, Row] = {}
-        """Jobs whose time has to be asked for with each plan."""
+        self._polled = Timers()
+        """When jobs whose time has to be asked for have to be asked again at the soonest."""
         self._polled_wake = math.inf
         """The first of their times, as of this plan."""
         self._sharing: set[JobId] = set()
@@ -96,16 +100,19 @@ class InOrder:
         self._ranks.reset(_mapping(memory.common.get("order")))
         self._common_of_lanes = _mapping(memory.common.get("lanes"))
         self._lanes.reset(snapshot, self._common_of_lanes, self._rows)
+        self._moves_remember = _mapping(memory.common.get("moves"))
 
     def _common(self) -> dict[str, Any]:
-        return {"order": self._ranks.common, "lanes": self._common_of_lanes}
+        common: dict[str, Any] = {"order": self._ranks.common, "lanes": self._common_of_lanes}
+        return {**common, "moves": self._moves_remember} if self._moves else common
 
     def _remembered(self) -> Memory:
         return Memory(self._common(), {job_id: row.note for job_id, row in self._rows.items()})
 
-    def _common_changes(self) -> Mapping[str, Any]:
+    def _common_changes(self, moves_learned: bool) -> Mapping[str, Any]:
         before, self._common_of_lanes = self._common_of_lanes, self._lanes.common()
-        return self._common() if self._ranks.learned or self._common_of_lanes != before else {}
+        learned = self._ranks.learned or moves_learned or self._common_of_lanes != before
+        return self._common() if learned else {}
 
     def _wake(self) -> float:
         return max(self._now, min(self._timers.first(), self._lanes.wake(self._ranks), self._polled_wake))
@@ -196,7 +203,7 @@ class InOrder:
         else:
             own = self._ranks.until(row)
             if own < math.inf and self._ranks.polled(row):
-                self._polled[row.id] = row
+                self._polled.set(row.id, self._ranks.ask_at(row, own))
                 self._polled_wake = min(self._polled_wake, own)
             else:
                 until = min(until, own)
@@ -208,7 +215,7 @@ class InOrder:
     def _leave(self, row: Row) -> None:
         self._lanes.leave(row)
         self._timers.set(row.id, math.inf)
-        self._polled.pop(row.id, None)
+        self._polled.set(row.id, math.inf)
 
     def _refresh(self, row: Row) -> None:
         self._leave(row)
@@ -217,13 +224,17 @@ class InOrder:
     def _advance(self) -> list[Row]:
         """Jobs whose time has come: their notes or standings change. Returns those whose notes did."""
         due = {job_id: self._rows[job_id] for job_id in self._timers.due(self._now)}
-        self._polled_wake = math.inf
-        for row in self._polled.values():
+        self._polled_wake, asked = math.inf, list[tuple[Row, float]]()
+        while self._polled.first() < self._polled_wake:
+            row = self._rows[self._polled.pop()]
             until = self._ranks.until(row)
             if until <= self._now + TINY:
                 due[row.id] = row
             else:
                 self._polled_wake = min(self._polled_wake, until)
+                asked.append((row, until))
+        for row, until in asked:
+            self._polled.set(row.id, self._ranks.ask_at(row, until))
         advanced: list[Row] = []
         for row in sorted(due.values(), key=lambda r: (r.job.submit_time, r.id)):
             self._leave(row)
@@ -264,6 +275,13 @@ class InOrder:
             return
         self._reason_is_off_gpus.add(row.id)
         self._reasons[row.id] = words
+
+
+def _target(job: Job, placement: Placement) -> Target:
+    """Outside of its allocation a job goes on from the store."""
+    had = job.placement
+    migrates = bool(had.gpus and placement.gpus) and placement.allocation != had.allocation
+    return Target(placement, StateAt.STORE if migrates else StateAt.HOST)
 
 
 def _mapping(raw: object) -> Mapping[str, Any]:

@@ -5,8 +5,6 @@ The scan is Tiresias' and every simulator's: job by job in order, a gang runs if
 else it is passed over, or blocks all behind it where there is no backfill.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping
 from heapq import heapify, heappop, heapreplace

@@ -8,13 +8,16 @@ from bisect import bisect_left, insort
 from collections.abc import Hashable
 from heapq import heapify, heappop, heapreplace
 
-from controller.model import Job, JobId, Placement
+from controller.model import Job, JobId, Placement, by_node
 from controller.policies.mechanisms.bindings import Bindings
 from controller.policies.mechanisms.row import Key, Row, Shape
 from controller.policies.mechanisms.sentences import clock
 from controller.policies.placement.affinity import get_nodes
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.refusal import nowhere, refusal
+
+_UNLIMITED = 1 << 30
+"""Jobs per GPU: Slurm's shards are the limit."""
 
 
 class Queue:
@@ -101,9 +104,14 @@ class Queue:
         promised, mark = draft.of(row.id).allocation, draft.mark()
         if promised:
             draft.put(row.id, Placement())
-        choice = get_nodes(
-            row.job, self._bindings.fleet, self._max_jobs_per_gpu, any_size=not _is_patient(row.shape)
-        )
+            if len(promised) == row.job.gpus and self._bindings.fleet.all_free(promised):
+                draft.put(row.id, Placement(promised, promised))
+                draft.say(
+                    row.id, f"goes on on {','.join(sorted(by_node(promised)))}, where it was promised GPUs"
+                )
+                return True
+        most = _UNLIMITED if row.job.share_rank < 0 else self._max_jobs_per_gpu
+        choice = get_nodes(row.job, self._bindings.fleet, most, any_size=not _is_patient(row.shape))
         if choice is None or (promised and choice.stage.shares):
             room = self._bindings.room
             draft.rollback(mark)
@@ -147,14 +155,15 @@ class Queue:
 
 
 def _key(job: Job) -> Key:
-    """First come, first served."""
-    return (-job.priority_class, job.submit_time, job.id)
+    """First come, first served, but for a user's first job."""
+    return (-job.priority_class, job.share_rank, job.submit_time, job.id)
 
 
 def _kind(job: Job) -> tuple[Hashable, ...]:
     """Equal for jobs that fit in the same places."""
     return (
         job.gpus,
+        job.share_rank < 0,
         job.request.nodes,
         job.request.gpu_types,
         job.required_nodes,

@@ -85,9 +85,9 @@ class Ranks:
         return self._order.epoch_end(self._now)
 
     def key(self, row: Row) -> Key:
-        """Higher classes first, then by the order."""
+        """Higher classes first, then by users' shares, then by the order."""
         rank = self._order.rank(row.job, row.usage, row.note, self._now)
-        return (-row.job.priority_class, *rank, row.id)
+        return (-row.job.priority_class, row.job.share_rank, *rank, row.id)
 
     def words(self, row: Row, usage: Usage | None = None) -> str:
         """What the order says of the job's place. `usage`: as it is once the plan is carried out."""
@@ -102,6 +102,10 @@ class Ranks:
     def until(self, row: Row) -> float:
         """When note or key change by themselves."""
         return self._order.until(row.job, row.usage, row.note, self._now)
+
+    def ask_at(self, row: Row, until: float) -> float:
+        """Where polled: its time, `until` for now, is never before this."""
+        return self._order.ask_at(row.job, row.usage, row.note, self._now, until)
 
     def advance(self, row: Row) -> bool:
         """Change the note if its time has come; whether it had."""

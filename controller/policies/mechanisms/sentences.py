@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What `gandiva explain` says of jobs that no lane decides about, and of those it starts and stops."""
 
-from __future__ import annotations
-
 import time
 
 from controller.model import Job

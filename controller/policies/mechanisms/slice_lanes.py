@@ -68,8 +68,9 @@ class SliceLanes(Lanes):
         self._bindings.restore(job_id, before, after, undo)
 
     def held(self, job: Job) -> Placement:
-        """Its allocation, also while suspended. A promise does not count where nothing starts."""
-        if job.placement.allocation:
+        """Its allocation, also while suspended; what it goes to, while it leaves it for that. A promise does
+        not count where nothing starts."""
+        if job.placement.allocation and not (job.leaving and job.promised):
             return Placement(frozenset(), job.placement.allocation) if job.leaving else job.placement
         servers = self._bindings.fleet.servers
         names = {gpu.node for gpu in job.promised}

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """When jobs change by themselves."""
 
-from __future__ import annotations
-
 import math
 from heapq import heappop, heappush
 
@@ -34,10 +32,15 @@ class Timers:
         """Jobs whose time has come; it is over with that."""
         found: list[JobId] = []
         while self.first() <= now + TINY:
-            _, job_id = heappop(self._heap)
-            del self._times[job_id]
-            found.append(job_id)
+            found.append(self.pop())
         return found
+
+    def pop(self) -> JobId:
+        """The job whose time is `first`; it is over with that."""
+        self.first()
+        _, job_id = heappop(self._heap)
+        del self._times[job_id]
+        return job_id
 
     def first(self) -> float:
         while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:

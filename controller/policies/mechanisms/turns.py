@@ -4,8 +4,6 @@
 Within a slice running jobs go on; at its end all compete in order.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Set
 from dataclasses import dataclass

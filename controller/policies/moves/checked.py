@@ -2,8 +2,6 @@
 """A site's own move, with a check that it keeps the rules: whatever it proposes, no job loses its GPUs to it,
 and none is put beside another one that it may not be beside."""
 
-from __future__ import annotations
-
 from controller.model import GpuId, JobId, Snapshot
 from controller.policies.moves.move import Move
 from controller.policies.placement.draft import Draft

@@ -6,8 +6,6 @@ A move never stops a job that the mechanism runs, and starts a waiting one only 
 the move freed.
 """
 
-from __future__ import annotations
-
 from typing import Protocol
 
 from controller.model import Snapshot

@@ -1,87 +1,173 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Packing: a waiting job joins a running one, its host, on the same GPUs, where both may share them (SPEC
-1.4). Jobs wait only where GPUs are short, so nothing is packed while there is room.
+"""Packing: a waiting job, the guest, joins a running one, its host, on the same GPUs, where both may share
+them (SPEC 1.4). Jobs wait only where GPUs are short, so nothing is packed while there is room.
 
-The mechanism does not count guests: a guest leaves when its host does.
+Both must have run alone. They are packed on trial, and parted again if together they do not do more than they
+would in turns. The mechanism does not count guests: a guest leaves when its host does.
+
+Source: Gandiva (OSDI'18) 4.3.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from itertools import islice
 
-from controller.model import GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node
+from controller.model import Configuration, GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node, rate_key
+from controller.policies.moves.alone import alone_on, rates_alone
+from controller.policies.moves.hosts import Hosts
+from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
-from controller.policies.placement.sharing import peak_bytes, refusal_to_share, room_bytes
+from controller.policies.placement.sharing import peak_bytes, refusal_to_share, utilization
+from controller.policies.settings import PackSettings
 
-_TRIES = 8
-"""Hosts that are tried for a guest, or on each of its nodes."""
-
-_WHY = "both allow it, and their memory fits together"
+_TRIES = 16
+"""Hosts with room that are tried for a guest."""
+IN_TURNS = 1.0
+"""The score of jobs that take turns: the sum of their rates relative to those alone."""
 
 
 class Pack:
     """At most two jobs on a GPU."""
 
+    def __init__(self, settings: PackSettings) -> None:
+        self._settings = settings
+
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+        trials = Trials(
+            snapshot,
+            draft,
+            "pack",
+            seconds=self._settings.trial_seconds,
+            cooldown_seconds=self._settings.cooldown_seconds,
+        )
+        self._judge(snapshot, draft, trials)
+        self._watch(snapshot, draft, trials)
+        self._pack(snapshot, draft, trials)
+        trials.save()
+
+    # -- pairs that are together ------------------------------------------------------------------------
+
+    def _judge(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
+        """Keep the pairs whose trials are over, or part them."""
+        for trial in trials.ripe(lambda trial: _together(snapshot, draft, trial.jobs)):
+            guest = snapshot.jobs[max(trial.jobs)]
+            rates = trials.rates(trial)
+            score = sum(
+                rates[i] / before for i, before in zip(trial.jobs, trial.before, strict=True) if rates
+            )
+            kept = self._is_gain(score)
+            if not kept and not guest.may_stop:
+                continue
+            trials.end(trial)
+            trials.judge(trial.what, score)
+            if not kept:
+                words = _gain(score) if rates else "their rates together could not be measured"
+                self._part(guest.id, min(trial.jobs), draft, words)
+                continue
+            for job_id, other in (trial.jobs, trial.jobs[::-1]):
+                draft.say(job_id, f"shares its GPUs with job {other}: {_gain(score)}")
+
+    def _watch(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
+        """Part kept pairs that have become slower than in turns."""
+        for guest_id in [i for i in snapshot.job_rates if draft.of(i).guest(i) and not trials.busy(i)]:
+            host_id = min(draft.of(guest_id).shares_with)
+            pair, guest = (host_id, guest_id), snapshot.jobs[guest_id]
+            if (
+                host_id not in snapshot.job_rates
+                or not _together(snapshot, draft, pair)
+                or not guest.may_stop
+            ):
+                continue
+            host, gpus = snapshot.jobs[host_id], draft.of(guest_id).gpus
+            where = alone_on(snapshot, gpus)
+            before = rates_alone(snapshot, (host, guest), where)
+            score = sum(snapshot.job_rates[i].samples_per_second / rate for i, rate in before.items())
+            if before and score < IN_TURNS:
+                trials.judge(_what(host, guest, where), score)
+                self._part(guest_id, host_id, draft, _gain(score))
+
+    def _part(self, guest_id: JobId, host_id: JobId, draft: Draft, why: str) -> None:
+        host = draft.of(host_id)
+        draft.put(guest_id, Placement(frozenset(), draft.of(guest_id).allocation))
+        draft.put(host_id, Placement(host.gpus, host.allocation))
+        draft.say(guest_id, f"stops sharing GPUs with job {host_id}: {why}")
+        draft.say(host_id, f"has its GPUs to itself again: with job {guest_id} beside it, {why}")
+
+    # -- new pairs --------------------------------------------------------------------------------------
+
+    def _pack(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
         guests = [job for job in snapshot.jobs.values() if _may_join(snapshot, job, draft)]
-        hosts = _Hosts(snapshot, draft) if guests else None
+        hosts = Hosts(snapshot, draft, guests) if guests else None
         if not hosts:
             return
         bound = Counter(gpu for job in snapshot.jobs.values() for gpu in job.placement.allocation)
-        for guest in sorted(guests, key=lambda job: (-job.priority_class, job.submit_time, job.id)):
-            for host_id in hosts.with_room(guest, peak_bytes(snapshot, guest)):
-                host, gpus = snapshot.jobs[host_id], draft.of(host_id).gpus
+        for guest in sorted(guests, key=lambda job: _first(snapshot, job)):
+            trial = trials.of(guest.id)
+            if trial is None and trials.busy(guest.id):
+                continue
+            for host_id in islice(hosts.with_room(guest, peak_bytes(snapshot, guest)), _TRIES):
                 # The job with the lower id stands for both: it must be the one that the mechanism runs.
-                may_share = host_id < guest.id and not refusal_to_share(snapshot, host, guest, gpus)
+                free = host_id in trial.jobs if trial is not None else not trials.busy(host_id)
+                if host_id > guest.id or not free:
+                    continue
+                host, gpus = snapshot.jobs[host_id], draft.of(host_id).gpus
+                where = alone_on(snapshot, gpus)
+                before = rates_alone(snapshot, (host, guest), where)
+                if not before:
+                    continue
+                what = _what(host, guest, where)
+                score = trials.score(what)
+                if score is not None and not self._is_gain(score):
+                    continue
+                may_share = not refusal_to_share(snapshot, host, guest, gpus)
                 if may_share and _can_bind(snapshot, guest, gpus, bound):
                     hosts.remove(host_id)
-                    self._join(guest, host_id, draft)
+                    if score is None and trial is None:
+                        trials.begin(what, before)
+                    self._join(guest, host_id, draft, score)
                     break
 
-    def _join(self, guest: Job, host_id: JobId, draft: Draft) -> None:
+    def _is_gain(self, score: float) -> bool:
+        return score > IN_TURNS + self._settings.gain_fraction
+
+    def _join(self, guest: Job, host_id: JobId, draft: Draft, score: float | None) -> None:
         host = draft.of(host_id)
         allocation = guest.placement.allocation or host.gpus
         draft.put(host_id, Placement(host.gpus, host.allocation, frozenset({guest.id})))
         draft.put(guest.id, Placement(host.gpus, allocation, frozenset({host_id})))
-        draft.say(guest.id, f"joins job {host_id} on its GPUs: {_WHY}")
-        draft.say(host_id, f"shares its GPUs with job {guest.id}: {_WHY}")
+        why = "their memory fits together, and their rates are being compared"
+        if score is not None:
+            why = _gain(score, "such jobs")
+        draft.say(guest.id, f"joins job {host_id} on its GPUs: {why}")
+        draft.say(host_id, f"shares its GPUs with job {guest.id}: {why}")
 
 
-class _Hosts:
-    """Running jobs that a guest may join, those first that leave the most memory."""
+def _first(snapshot: Snapshot, job: Job) -> tuple[float, ...]:
+    return (-job.priority_class, utilization(snapshot, job), job.submit_time, job.id)
 
-    def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
-        self._left: dict[JobId, int] = {}
-        """Bytes on each GPU."""
-        self._keys: dict[JobId, tuple[object, ...]] = {}
-        self._lists: dict[object, list[tuple[int, JobId]]] = {}
-        """(What is left, negative; job), by size of the gang and by node."""
-        for job_id, placement in draft.placements.items():
-            job = snapshot.jobs[job_id]
-            if placement.gpus and _may_host(snapshot, job, placement):
-                self._left[job_id] = room_bytes(snapshot, placement.gpus) - peak_bytes(snapshot, job)
-                self._keys[job_id] = (job.gpus, *by_node(placement.gpus))
-                for key in self._keys[job_id]:
-                    insort(self._lists.setdefault(key, []), (-self._left[job_id], job_id))
 
-    def __len__(self) -> int:
-        return len(self._left)
+def _gain(score: float, who: str = "they") -> str:
+    return f"together {who} do {score:.2f} times what they do in turns"
 
-    def remove(self, job_id: JobId) -> None:
-        entry = (-self._left.pop(job_id), job_id)
-        for key in self._keys.pop(job_id):
-            line = self._lists[key]
-            del line[bisect_left(line, entry)]
 
-    def with_room(self, guest: Job, peak: int) -> Iterable[JobId]:
-        """Hosts that leave so much memory; of a guest that is bound, on its own nodes."""
-        for key in by_node(guest.placement.allocation) or (guest.request.size.wanted,):
-            for negative, job_id in self._lists.get(key, ())[:_TRIES]:
-                if -negative >= peak:
-                    yield job_id
+def _what(host: Job, guest: Job, where: Configuration) -> str:
+    """The models, or jobs without one, and where."""
+    names = sorted(rate_key(job) for job in (host, guest))
+    return f"{' + '.join(names)} on {where.nodes} x {where.gpus // where.nodes} {where.gpu_type}"
+
+
+def _together(snapshot: Snapshot, draft: Draft, jobs: tuple[JobId, ...]) -> bool:
+    """Whether both are on the same GPUs, with nothing under way, and stay there."""
+    for job_id in jobs:
+        job, others = snapshot.jobs[job_id], frozenset(jobs) - {job_id}
+        if job.placement.shares_with != others or draft.of(job_id).shares_with != others or job.switching:
+            return False
+        if not job.placement.gpus or draft.of(job_id).gpus != job.placement.gpus:
+            return False
+    return True
 
 
 def _can_bind(snapshot: Snapshot, guest: Job, gpus: GpuSet, bound: Mapping[GpuId, int]) -> bool:
@@ -101,10 +187,4 @@ def _can_bind(snapshot: Snapshot, guest: Job, gpus: GpuSet, bound: Mapping[GpuId
 
 def _may_join(snapshot: Snapshot, job: Job, draft: Draft) -> bool:
     may = job.may_start and job.request.may_pack and not draft.of(job.id).gpus
-    return bool(may) and peak_bytes(snapshot, job) > 0
-
-
-def _may_host(snapshot: Snapshot, job: Job, placement: Placement) -> bool:
-    """It is on these GPUs, alone, and stays there."""
-    alone = not placement.shares_with and job.placement.gpus == placement.gpus
-    return alone and bool(job.request.may_pack) and not job.switching and peak_bytes(snapshot, job) > 0
+    return bool(may) and rate_key(job) in snapshot.rates and peak_bytes(snapshot, job) > 0

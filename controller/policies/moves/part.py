@@ -5,8 +5,6 @@ Follows every mechanism, whatever moves are configured. Of two jobs the one with
 leaves: the mechanism counts the other one only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from controller.model import Job, JobId, Placement, Snapshot

@@ -4,8 +4,6 @@
 Source: Gandiva (OSDI'18) 4.1. A newcomer starts level with the peer that has had least.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from controller.model import Job, Note, Usage

@@ -5,8 +5,6 @@ G(a) = sup over quanta D of P(S - a <= D | S > a) / E[min(S - a, D) | S > a]: th
 of service spent on trying. S and a are service, in GPU-seconds.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate

@@ -2,8 +2,6 @@
 """The file of job sizes that `tiresias-gittins` may begin with. Read where policies are put together: the
 policy itself does no I/O."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

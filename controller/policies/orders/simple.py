@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Orders that remember nothing of jobs: by submission, size, remaining time, and attained service."""
 
-from __future__ import annotations
-
 import math
 
 from controller.model import Job, Note, Usage

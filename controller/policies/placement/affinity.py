@@ -5,8 +5,6 @@ Jobs of one size share servers (affinity), so that slices rotate cleanly. A new 
 there is one, and shares where there is none, rather than queueing.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -6,6 +6,7 @@ The one way to try and undo within a decision: mechanisms and moves alike put pl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
@@ -25,11 +26,17 @@ class Room(Protocol):
 class Draft:
     """Placements by job; jobs without one are nowhere."""
 
-    def __init__(self, room: Room, placements: dict[JobId, Placement]) -> None:
-        """`placements` is changed in place."""
+    def __init__(
+        self, room: Room, placements: dict[JobId, Placement], remembered: Mapping[str, Any] | None = None
+    ) -> None:
+        """`placements` is changed in place. `remembered`: what moves remember, JSON by a name of theirs."""
         self._room, self._placements = room, placements
         self._log: list[tuple[JobId, Placement, Placement, Any]] = []
         self.said: dict[JobId, str] = {}
+        self.remembered = dict(remembered or {})
+        """What moves remember from this plan on. No rollback changes it."""
+        self.wake_at = math.inf
+        """When a move wants to be asked again, at the latest."""
 
     def of(self, job_id: JobId) -> Placement:
         """What the job has as things stand."""
@@ -51,6 +58,17 @@ class Draft:
     def say(self, job_id: JobId, sentence: str) -> None:
         """Why the job waits, starts, stops or moves, for `gandiva explain`. The last one counts."""
         self.said[job_id] = sentence
+
+    def remember(self, name: str, json: Any) -> None:
+        """Remember this from plan to plan, in place of what the name had. None: nothing."""
+        if json is None:
+            self.remembered.pop(name, None)
+        else:
+            self.remembered[name] = json
+
+    def wake(self, at: float) -> None:
+        """Plan again at this time, even if nothing happens."""
+        self.wake_at = min(self.wake_at, at)
 
     def _set(self, job_id: JobId, placement: Placement) -> None:
         if placement == NOWHERE:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.model import GpuSet, JobId, Node
+from controller.model import GpuSet, JobId, Node, by_node
 from controller.policies.placement.servers import Server, empty_servers
 
 _REFILE_ALL = 200
@@ -71,6 +71,16 @@ class Fleet:
                     server.occupied[gpu.ordinal] += jobs
             self._stale.add(name)
         return servers
+
+    def all_free(self, gpus: GpuSet) -> bool:
+        """Whether a job can be bound to exactly these, and have them at once."""
+        for name, ordinals in by_node(gpus).items():
+            server = self.servers.get(name)
+            if server is None or not server.node.available or server.free < len(ordinals):
+                return False
+            if not {*ordinals} <= {*server.free_ordinals()} or any(server.occupied[o] for o in ordinals):
+                return False
+        return True
 
     def move(self, job_id: JobId, on: GpuSet) -> None:
         """A floating job is on other GPUs of its server now."""

@@ -4,8 +4,6 @@
 A job that Slurm has bound goes on where it is bound; all others are placed anew each time they start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from controller.model import GpuSet, Job, Node

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Exact placement of a gang on free GPUs, shared by the policies."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from controller.model import Job

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """GPUs of a node as the bits of an integer: bit i is the GPU with ordinal i."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from controller.model import Node

@@ -143,6 +143,13 @@ class GpuPool:
             (slot := self._by_name.get(gpu.node)) is not None and slot.free >> gpu.ordinal & 1 for gpu in gpus
         )
 
+    def all_usable(self, gpus: Iterable[GpuId]) -> bool:
+        """Whether jobs may start on all of these once they are free."""
+        return all(
+            (slot := self._by_name.get(gpu.node)) is not None and slot.usable >> gpu.ordinal & 1
+            for gpu in gpus
+        )
+
     def all_idle(self, gpus: Iterable[GpuId]) -> bool:
         """Whether no job holds any of these, on whatever node: for jobs that Slurm has bound to them."""
         return all(

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Why a node cannot take a job, whatever runs there now."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from controller.model import Job, Node

@@ -5,8 +5,6 @@ Words of the Gandiva paper: M is the number of GPUs allocated on a server by run
 together, load is M/N, and a GPU is free while M < N.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

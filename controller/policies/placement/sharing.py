@@ -19,6 +19,12 @@ def peak_bytes(snapshot: Snapshot, job: Job) -> int:
     return 0 if profile is None else profile.peak_memory_bytes
 
 
+def utilization(snapshot: Snapshot, job: Job) -> float:
+    """How busy it keeps its GPUs, from 0 to 1. Not measured: 1."""
+    fraction = snapshot.profile_of(job.id).utilization_fraction
+    return 1.0 if fraction is None else fraction
+
+
 def room_bytes(snapshot: Snapshot, gpus: GpuSet) -> int:
     """How much of these GPUs' memory, on the smallest of them, peaks may take. 0: one is gone."""
     cards = [snapshot.gpu(gpu) for gpu in gpus]

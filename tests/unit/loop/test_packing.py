@@ -11,7 +11,7 @@ import pytest
 from controller.policies.moves.pack import Pack
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
-from controller.policies.settings import TiresiasLasSettings
+from controller.policies.settings import PackSettings, TiresiasLasSettings
 from controller.slurm.port import JobState
 from tests.unit.loop.world import SLICE_SECONDS, World, gandiva, run
 
@@ -20,13 +20,16 @@ from tests.unit.loop.world import SLICE_SECONDS, World, gandiva, run
 def policy(request: pytest.FixtureRequest) -> Policy:
     """Turns of ten seconds; or the job with less service goes before."""
     if request.param == "gandiva":
-        return gandiva(Pack())
+        return gandiva(Pack(PackSettings()))
     queues = TiresiasLasSettings(queue_limits=[5.0, 10.0, 30.0], promote_knob_ratio=0.0)
-    return PRESETS["tiresias-las"](queues, (Pack(),))
+    return PRESETS["tiresias-las"](queues, (Pack(PackSettings()),))
 
 
 def a_world(folder: Path, policy: Policy, **options: object) -> World:
-    return World(folder, gpus=1, policy=policy, preempt_exempt_ratio=1.0, **options)  # type: ignore[arg-type]
+    """Jobs that share a GPU go nearly as fast as alone, and tell in a few seconds how fast that is."""
+    world = World(folder, gpus=1, policy=policy, preempt_exempt_ratio=1.0, **options)  # type: ignore[arg-type]
+    world.cluster.rate = lambda _job, beside: 1.0 - 0.2 * len(beside)
+    return world
 
 
 async def until_packed(world: World, *jobs: int) -> None:
@@ -43,10 +46,10 @@ def test_two_jobs_that_fit_together_run_together_to_their_ends(
 ) -> None:
     async def scenario() -> None:
         world = a_world(tmp_path, policy, deltas=deltas)
-        first = world.submit(work_seconds=60, pack=True, model="m")
+        first = world.submit(work_seconds=60, pack=True, model="m", steps_per_second=20.0)
         world.start()
         await asyncio.sleep(3)
-        second = world.submit(work_seconds=15, pack=True, model="m")
+        second = world.submit(work_seconds=15, pack=True, model="m", steps_per_second=20.0)
         await until_packed(world, first, second)
         await asyncio.sleep(2)
         jobs = world.turns[-1].snapshot.jobs
@@ -65,13 +68,40 @@ def test_two_jobs_that_fit_together_run_together_to_their_ends(
     run(scenario)
 
 
+def test_two_that_were_parted_take_turns_and_are_never_let_beside_each_other_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = a_world(tmp_path, gandiva(Pack(PackSettings(trial_seconds=3.0))))
+        world.cluster.rate = lambda _job, beside: 1.0 - 0.6 * len(beside)
+        jobs = [world.submit(work_seconds=100, pack=True, model="m", steps_per_second=20.0) for _ in range(2)]
+        world.start()
+        await until_packed(world, *jobs)
+        for _ in range(300):
+            if len(world.running()) < 2:
+                break
+            await asyncio.sleep(0.1)
+        assert len(world.running()) < 2, "a trial that shows no gain ends"
+        site = world.controller.executor.site  # type: ignore[union-attr]
+        switches = world.nodes.switches
+        await asyncio.sleep(1.5 * SLICE_SECONDS)
+        for _ in range(60):
+            assert [site.beside(job) for job in jobs] == [frozenset(), frozenset()]
+            await asyncio.sleep(SLICE_SECONDS / 10)
+        assert world.nodes.switches >= switches + 4, "they take turns"
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("away_seconds", [0.0, 3.0])
 def test_a_new_controller_finds_them_together_and_leaves_them_so(
     tmp_path: Path, policy: Policy, away_seconds: float
 ) -> None:
     async def scenario() -> None:
         world = a_world(tmp_path, policy)
-        first, second = (world.submit(work_seconds=200, pack=True, model="m") for _ in range(2))
+        first, second = (
+            world.submit(work_seconds=200, pack=True, model="m", steps_per_second=20.0) for _ in range(2)
+        )
         world.start()
         await until_packed(world, first, second)
         await world.kill()
@@ -91,7 +121,7 @@ def test_a_new_controller_finds_them_together_and_leaves_them_so(
 def test_a_third_job_takes_its_turn_when_both_have_left(tmp_path: Path, policy: Policy) -> None:
     async def scenario() -> None:
         world = a_world(tmp_path, policy)
-        jobs = [world.submit(work_seconds=60, pack=True, model="m") for _ in range(2)]
+        jobs = [world.submit(work_seconds=60, pack=True, model="m", steps_per_second=20.0) for _ in range(2)]
         alone = world.submit(work_seconds=30)
         world.start()
         together = 0
@@ -115,7 +145,7 @@ def test_one_that_cannot_leave_keeps_both_on_their_gpu(tmp_path: Path, policy: P
 
     async def scenario() -> None:
         world = a_world(tmp_path, policy, step_deadline_seconds=5.0, retry_after_seconds=20.0)
-        jobs = [world.submit(work_seconds=100, pack=True, model="m") for _ in range(2)]
+        jobs = [world.submit(work_seconds=100, pack=True, model="m", steps_per_second=20.0) for _ in range(2)]
         world.start()
         await until_packed(world, *jobs)
         world.nodes.stubborn.add(jobs[1])

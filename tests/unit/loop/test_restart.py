@@ -44,9 +44,9 @@ def test_gpus_that_were_promised_stay_so(tmp_path: Path) -> None:
 def test_what_was_measured_of_models_is_known_before_the_next_job_runs(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = World(tmp_path, gpus=2)
-        job = world.submit(model="resnet50", work_seconds=30)
+        job = world.submit(model="resnet50", work_seconds=40)
         world.start()
-        await world.until_ended([job], 60)
+        await world.until_ended([job], 80)
         await asyncio.sleep(2)
         await world.kill()
         world.turns.clear()

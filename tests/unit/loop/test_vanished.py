@@ -29,6 +29,7 @@ class PowerCut(SimulatedNodes):
 
     def lose(self, job_id: JobId, node: str = "n1", *, booted: bool = True) -> None:
         self._blocks[node].pop(job_id, None)
+        self._touched[node] = None
         if booted:
             self.booted_at = asyncio.get_running_loop().time()
 

@@ -17,6 +17,7 @@ from controller.model import (
     ALL_CHANGED,
     NOWHERE,
     Changes,
+    Configuration,
     Gpu,
     GpuId,
     GpuSet,
@@ -29,14 +30,22 @@ from controller.model import (
     Placement,
     Plan,
     Profile,
+    Rate,
     Request,
     Size,
     Snapshot,
+    Solution,
+    StateAt,
     Usage,
+    gpu_type,
+    rate_key,
 )
 from controller.policies.protocol import Policy
+from controller.solver import ImmediateSolver
 
 GIB = 1024**3
+MEASURED_SECONDS = 20.0
+"""After so long in one configuration a job's rate is known."""
 
 
 def make_node(name: str, gpus: int, model: str = "a100", shards: int = 64, **changes: Any) -> Node:
@@ -141,6 +150,17 @@ class Ideal:
         self.usage: dict[JobId, Usage] = {}
         self.profiles: dict[JobId, Profile] = {}
         self.models: dict[str, Profile] = {}
+        self.speed: Callable[[Job, list[Job]], float] | None = None
+        """Samples/s of a job beside these. None: no rates are measured."""
+        self.rates: dict[str, dict[Configuration, Rate]] = {}
+        self.configured: dict[JobId, tuple[Placement, float]] = {}
+        """Since when each job is where it is."""
+        self.migration_seconds = 0.0
+        """So long jobs are off GPUs when they migrate."""
+        self.back: dict[JobId, float] = {}
+        """When those that migrate can start again."""
+        self.solver, self.solutions = ImmediateSolver(), dict[str, Solution]()
+        self.solved: set[str] = set()
         self.notes: dict[JobId, Note] = {}
         self.common: dict[str, Any] = {}
         self.reasons: dict[JobId, str] = {}
@@ -156,7 +176,11 @@ class Ideal:
             if not self.arrivals and not self.jobs:
                 return self.timeline
             wake = self.settle()
-            moments = [j.submit_time for j in self.arrivals[:1]] + list(self.ends.values()) + [wake]
+            moments = [j.submit_time for j in self.arrivals[:1]] + [
+                *self.ends.values(),
+                *self.back.values(),
+                wake,
+            ]
             following = max(self.now, min(moments))
             if following >= until or following == math.inf:
                 self.now = min(until, following)
@@ -191,7 +215,9 @@ class Ideal:
             self.jobs[job.id] = job
             self.changed.add(job.id)
             if job.placement.gpus:
-                self.usage[job.id] = Usage().started(self.now, job.gpus)
+                self.usage[job.id] = Usage().started(
+                    self.now, job.gpus, gpu_type(job.placement.gpus, self.nodes)
+                )
 
     def remove(self, *numbers: int) -> None:
         """They end now."""
@@ -220,6 +246,9 @@ class Ideal:
     def events(self) -> None:
         """Ends and arrivals up to now."""
         self.remove(*[int(i) for i, end in self.ends.items() if end <= self.now + 1e-9])
+        for job_id in [i for i, at in self.back.items() if at <= self.now + 1e-9]:
+            del self.back[job_id]
+            self.change(job_id, may_start=True)
         while self.arrivals and self.arrivals[0].submit_time <= self.now:
             self.add(self.arrivals.pop(0))
 
@@ -239,8 +268,33 @@ class Ideal:
             usage=dict(self.usage),
             profiles=dict(self.profiles),
             models=dict(self.models),
-            changed=ALL_CHANGED if self.first else Changes(frozenset(changed), frozenset(self.changed_nodes)),
+            job_rates=self.job_rates(),
+            rates={model: dict(table) for model, table in self.rates.items()},
+            solutions=dict(self.solutions),
+            changed=ALL_CHANGED
+            if self.first
+            else Changes(frozenset(changed), frozenset(self.changed_nodes), frozenset(self.solved)),
         )
+
+    def job_rates(self) -> dict[JobId, Rate]:
+        """As they are measured now; the table of rates follows them."""
+        found: dict[JobId, Rate] = {}
+        for job_id, job in self.jobs.items():
+            known = self.configured.get(job_id)
+            if known is None or known[0] != job.placement:
+                known = self.configured[job_id] = (job.placement, self.now)
+            gpus, seconds = job.placement.gpus, self.now - known[1]
+            if self.speed is None or not gpus or seconds < MEASURED_SECONDS - 1e-6:
+                continue
+            beside = [self.jobs[other] for other in sorted(job.placement.shares_with)]
+            rate = Rate(self.speed(job, beside), seconds, self.now, mini_batches=int(seconds))
+            found[job_id] = rate
+            models = tuple(sorted(rate_key(other) for other in beside))
+            where = Configuration(
+                gpu_type(gpus, self.nodes), len(gpus), len({gpu.node for gpu in gpus}), models
+            )
+            self.rates.setdefault(rate_key(job), {})[where] = rate
+        return found
 
     def memory(self) -> Memory:
         return Memory(dict(self.common), dict(self.notes))
@@ -251,7 +305,7 @@ class Ideal:
         """Plan and carry out until nothing changes any more; returns when to plan again."""
         for _ in range(100):
             plan = self.plan()
-            if not plan.targets and plan.wake_at > self.now:
+            if not plan.targets and not self.solved and plan.wake_at > self.now:
                 break
         else:
             raise AssertionError("the plans do not come to rest")
@@ -268,7 +322,12 @@ class Ideal:
         self.on_plan(snapshot, plan)
         self.timeline.plans += 1
         self.remember(plan)
-        self.changed, self.changed_nodes = set(plan.targets), set()
+        self.changed, self.changed_nodes, self.solved = set(plan.targets), set(), set()
+        for name, problem in plan.problems.items():
+            self.solver.submit(name, problem, lambda: None)
+        solved = self.solver.take()
+        self.solutions.update(solved)
+        self.solved = set(solved)
         self.carry_out(plan)
         self.exclusive()
         return plan
@@ -287,7 +346,11 @@ class Ideal:
         for job_id, target in sorted(plan.targets.items(), key=lambda item: bool(item[1].placement.gpus)):
             if self.jobs[job_id].placement.gpus and not target.placement.gpus:
                 self.timeline.preemptions += 1
-            self.put(job_id, target.placement)
+            if target.keep is StateAt.STORE and target.placement.gpus:
+                assert self.jobs[job_id].may_migrate
+                self.migrate(job_id, target.placement)
+            else:
+                self.put(job_id, target.placement)
 
     def put(self, job_id: JobId, placement: Placement) -> None:
         job, usage = self.jobs[job_id], self.usage.setdefault(job_id, Usage())
@@ -296,7 +359,7 @@ class Ideal:
             self.timeline.runs.setdefault(int(job_id), []).append((usage.since, self.now))
         if runs:
             if usage.since is None:
-                usage = usage.started(self.now, len(placement.gpus))
+                usage = usage.started(self.now, len(placement.gpus), gpu_type(placement.gpus, self.nodes))
             start = self.now if job.start_time is None else job.start_time
             if not job.placement.gpus and self.keep_seconds:
                 job = replace(job, keeps_until=self.now + self.keep_seconds)
@@ -317,6 +380,14 @@ class Ideal:
         if runs and duration is not None:
             self.ends[job_id] = self.now + duration - usage.ran(self.now)
 
+    def migrate(self, job_id: JobId, placement: Placement) -> None:
+        """It stops, and can start where it goes to."""
+        self.put(job_id, NOWHERE)
+        job = replace(self.jobs[job_id], phase=Phase.QUEUED, placement=NOWHERE, last=frozenset())
+        self.jobs[job_id] = replace(job, promised=placement.allocation, may_start=not self.migration_seconds)
+        if self.migration_seconds:
+            self.back[job_id] = self.now + self.migration_seconds
+
     def exclusive(self) -> None:
         taken: dict[GpuId, JobId] = {}
         for job in self.jobs.values():
@@ -332,13 +403,16 @@ class Ideal:
     def compare(self, snapshot: Snapshot, plan: Plan) -> None:
         """From nothing, the plan is the same."""
         notes = {**self.notes}
-        fresh = self.make().plan(replace(snapshot, changed=ALL_CHANGED), Memory(dict(self.common), notes))
+        snapshot = replace(snapshot, changed=ALL_CHANGED)
+        fresh = self.make().plan(snapshot, Memory(dict(self.common), notes))
         assert dict(fresh.targets) == dict(plan.targets), (self.now, fresh.targets, plan.targets)
         assert fresh.wake_at == plan.wake_at or abs(fresh.wake_at - plan.wake_at) < 1e-5, (
             self.now,
             fresh.wake_at,
             plan.wake_at,
         )
+        moves = [{**self.common, **made.memory.common}.get("moves") for made in (plan, fresh)]
+        assert moves[0] == moves[1] or not any(moves)
         mine = {i: tuple(n) for i, n in {**notes, **plan.memory.jobs}.items() if n and i in self.jobs}
         other = {i: tuple(n) for i, n in {**notes, **fresh.memory.jobs}.items() if n and i in self.jobs}
         assert mine == other, (

@@ -35,6 +35,8 @@ POLICIES: dict[str, Callable[[], Policy]] = {
     "las late": las(order="queue-entry", demotion="at-events"),
     "las strict": las(backfill=False),
     "las undiscretised": las(discretised=False, interval_seconds=10.0),
+    "rounds": preset("gavel-las", round_seconds=10.0, reset_seconds=40.0, change_types=True),
+    "rounds at their ends": preset("gavel-las", round_seconds=10.0, refill=False),
     "gittins": preset("tiresias-gittins", queue_limits=LIMITS, interval_seconds=10.0, samples_needed=3),
 }
 """All that make gangs."""

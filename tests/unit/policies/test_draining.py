@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from controller.model import GpuSet, Job, JobId, Memory, Node, Snapshot, Usage
+from controller.model import Changes, GpuSet, Job, JobId, Memory, Node, Snapshot, Usage
 from controller.policies.protocol import Policy
+from controller.solver import ImmediateSolver
 from tests.unit.policies import ideal
 from tests.unit.policies.ideal import cluster, make_job
 from tests.unit.policies.presets import POLICIES
@@ -46,11 +47,18 @@ def runs(
             idle_since=float(job.id) + 10.0 if since is None and seconds else None,
         )
     by_id = {job.id: job for job in jobs}
-    plan = policy.plan(
-        Snapshot(time=now, nodes={n.name: n for n in nodes}, jobs=by_id, usage=usage), Memory()
-    )
+    snapshot = Snapshot(time=now, nodes={n.name: n for n in nodes}, jobs=by_id, usage=usage)
+    plan = policy.plan(snapshot, Memory())
+    targets = dict(plan.targets)
+    if plan.problems:
+        solver = ImmediateSolver()
+        for problem_name, problem in plan.problems.items():
+            solver.submit(problem_name, problem, lambda: None)
+        solutions = solver.take()
+        changed = Changes(frozenset(), frozenset(), frozenset(solutions))
+        targets |= policy.plan(replace(snapshot, solutions=solutions, changed=changed), plan.memory).targets
     after = {job_id: job.placement for job_id, job in by_id.items()}
-    after |= {job_id: target.placement for job_id, target in plan.targets.items()}
+    after |= {job_id: target.placement for job_id, target in targets.items()}
     return {job_id for job_id, placement in after.items() if placement.gpus}
 
 

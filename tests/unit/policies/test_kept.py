@@ -5,27 +5,43 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller.policies.assemble import make_policy
 from controller.policies.mechanisms import turns
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
+from controller.settings.policies import PolicySettings
 from tests.unit.policies.presets import POLICIES, las, preset
 from tests.unit.policies.test_random import ORDERS
 from tests.unit.policies.trouble import Trouble
+
+
+def defragmenting(name: str, **settings: Any) -> Callable[[], Policy]:
+    """Whatever is free, it pays, and soon again."""
+    defragment = {"free_fraction": 0.1, "cost_seconds": 1.0, "cooldown_seconds": 20.0}
+    table = {"name": name, "moves": ["pack", "defragment"], "defragment": defragment}
+    return lambda: make_policy(PolicySettings(**{**table, name.replace("-", "_"): settings}))  # type: ignore[arg-type]
+
 
 ALL: dict[str, Callable[[], Policy]] = {
     **POLICIES,
     "las impatient": las(consolidate_wait_seconds=6.0),
     "las always": las(consolidate="always"),
     "gandiva": preset("gandiva", slice_seconds=8.0, max_jobs_per_gpu=3),
+    "rounds packed": preset("gavel-las", "pack", round_seconds=8.0, reset_seconds=20.0),
+    "fixed rounds": preset("isolated", round_seconds=8.0, change_types=True),
     "las packed": preset("tiresias-las", "pack", queue_limits=[40.0]),
     "fifo packed": preset("fifo", "pack"),
+    "fifo defragmenting": defragmenting("fifo-skip"),
+    "las defragmenting": defragmenting("tiresias-las", queue_limits=[40.0]),
+    "gandiva defragmenting": defragmenting("gandiva", slice_seconds=8.0, max_jobs_per_gpu=3),
     "gandiva packed": preset("gandiva", "pack", slice_seconds=8.0, max_jobs_per_gpu=3),
     "las portions": lambda: InOrder(ORDERS["las"](), GangLanes(Consolidation(), most_starts=2)),
 }

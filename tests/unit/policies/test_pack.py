@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Two jobs that ask for it share GPUs, and no others ever do (SPEC 1.4, without trials)."""
+"""Two jobs that ask for it and ran alone share GPUs, and no others ever do (SPEC 1.4). Trials:
+test_pack_trials.py."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.model import Job, JobId, Phase, Profile
+from controller.model import Configuration, Job, JobId, Phase, Profile, Rate
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import GIB, Ideal, cluster, gpu_set, make_job, running, suspended
 from tests.unit.policies.presets import preset
@@ -21,13 +22,14 @@ GPU = gpu_set("n1:0")
 def packable(
     number: int, duration: float | None = None, gpus: int = 1, *, submit: float = 0.0, may: bool = True
 ) -> Job:
-    job = make_job(number, gpus, duration, submit=submit)
+    job = make_job(number, gpus, duration, submit=submit, model="m")
     return replace(job, request=replace(job.request, may_pack=may))
 
 
 def ideal(make: Callable[[], Policy], jobs: list[Job], nodes: int = 1, gpus: int = 1, **peaks: int) -> Ideal:
-    """On GPUs of 80 GiB; `j1=30` is the measured peak of job 1 in GiB."""
+    """On GPUs of 80 GiB; `j1=30` is the measured peak of job 1 in GiB. Their model's rates are known."""
     made = Ideal(make, cluster(nodes, gpus), jobs, bound=make is GANDIVA)
+    made.rates = {"m": {Configuration("a100", size): Rate(10.0) for size in (1, 2)}}
     made.profiles = {JobId(int(n[1:])): Profile(peak_memory_bytes=gib * GIB) for n, gib in peaks.items()}
     return made
 
@@ -36,7 +38,7 @@ def test_two_that_allow_it_run_at_once() -> None:
     c = ideal(FIFO, [packable(1, 10), packable(2, 10), packable(3, 10, may=False)], j1=30, j2=30, j3=1)
     c.step()
     assert c.running() == {1, 2}
-    both = "both allow it, and their memory fits together"
+    both = "their memory fits together, and their rates are being compared"
     assert c.reasons[JobId(1)] == f"shares its GPUs with job 2: {both}"
     assert c.reasons[JobId(2)] == f"joins job 1 on its GPUs: {both}"
     assert c.run().ends == {1: 10, 2: 10, 3: 20}
@@ -55,10 +57,8 @@ def test_not_where_memory_is_short_or_was_not_measured(peaks: dict[str, int]) ->
 
 
 def test_what_others_of_its_model_had_is_no_measurement_of_the_job() -> None:
-    jobs = [packable(1, 10), packable(2, 10)]
-    jobs = [replace(job, request=replace(job.request, model="bert")) for job in jobs]
-    c = ideal(FIFO, jobs, j1=10)
-    c.models = {"bert": Profile(peak_memory_bytes=10 * GIB)}
+    c = ideal(FIFO, [packable(1, 10), packable(2, 10)], j1=10)
+    c.models = {"m": Profile(peak_memory_bytes=10 * GIB)}
     assert c.run().ends == {1: 10, 2: 20}
 
 

@@ -22,7 +22,7 @@ from controller.policies.orders.queues import Queues
 from controller.policies.orders.simple import Continuous, Fifo, Remaining
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
-from controller.policies.settings import QueueSettings, TiresiasGittinsSettings
+from controller.policies.settings import PackSettings, QueueSettings, TiresiasGittinsSettings
 from tests.unit.policies.ideal import GIB, Ideal, make_job, make_node
 
 LIMITS = QueueSettings(queue_limits=[20.0, 60.0], promote_knob_ratio=1.0)
@@ -59,7 +59,7 @@ def test_gangs(order: str, bound: bool, seed: int) -> None:
     preempt, keep = order != "fifo", 5.0 if seed == 3 else 0.0
 
     def make() -> Policy:
-        moves = [Pack()] if seed % 2 else []
+        moves = [Pack(PackSettings(trial_seconds=3.0, cooldown_seconds=30.0))] if seed % 2 else []
         lanes = GangLanes(
             Consolidation("always" if seed == 2 else "never", wait_seconds=30.0), preempt=preempt
         )
@@ -67,6 +67,7 @@ def test_gangs(order: str, bound: bool, seed: int) -> None:
 
     ideal = Ideal(make, [make_node(f"n{i}", 4) for i in range(3)], jobs(seed), bound=bound, keep_seconds=keep)
     ideal.profiles = {job.id: Profile(peak_memory_bytes=20 * GIB) for job in ideal.arrivals}
+    ideal.speed = lambda job, beside: 0.45 if beside and job.id % 4 == 0 else 1.0 - 0.4 * len(beside)
     assert len(ideal.run().ends) == 25
 
 

@@ -18,6 +18,7 @@ from controller.model import (
     ALL_CHANGED,
     NOWHERE,
     Changes,
+    Configuration,
     GpuId,
     Job,
     JobId,
@@ -27,18 +28,28 @@ from controller.model import (
     Phase,
     Placement,
     Plan,
+    Problem,
     Profile,
+    Rate,
     Snapshot,
+    Solution,
+    StateAt,
     Target,
     Usage,
+    gpu_type,
 )
 from controller.policies.protocol import Policy
+from controller.solver import ImmediateSolver
 from tests.unit.policies.ideal import GIB, make_job, make_node, running, suspended
 
 SIZES = [(1, 1), (1, 1), (1, 1), (2, 1), (2, 1), (4, 1), (4, 2), (8, 2), (2, None), (8, None)]
 MODELS = {
     "vgg": Profile(state_bytes=10, largest_tensor_bytes=7, peak_memory_bytes=30 * GIB),
     "resnet": Profile(peak_memory_bytes=35 * GIB),
+}
+RATES = {
+    model: {Configuration("a100", gpus, nodes): Rate(10.0) for gpus, nodes in SIZES if nodes is not None}
+    for model in MODELS
 }
 
 
@@ -57,6 +68,11 @@ class Trouble:
     reasons: dict[JobId, str] = field(default_factory=dict)
     named: set[JobId] = field(default_factory=set)
     """Jobs that the last plan names."""
+    solver: ImmediateSolver = field(default_factory=ImmediateSolver)
+    stated: dict[str, Problem] = field(default_factory=dict)
+    solutions: dict[str, Solution] = field(default_factory=dict)
+    solved: set[str] = field(default_factory=set)
+    """Names of problems that were solved since the last plan."""
     seen: Snapshot | None = None
     now: float = 0.0
     number: int = 0
@@ -72,12 +88,14 @@ class Trouble:
         self.proceed()
         for _ in range(self.rng.randint(0, 3)):
             self.rng.choice([self.arrive, self.arrive, self.leave, self.upset, self.node])()
+        self.solve()
         snapshot = self.snapshot()
         memory = Memory(dict(self.common), dict(self.notes))
         plan = self.policy.plan(snapshot, memory)
         self.compare(snapshot, memory, plan)
         self.check(plan)
-        self.seen, self.named = snapshot, set(plan.targets)
+        self.seen, self.named, self.solved = snapshot, set(plan.targets), set()
+        self.stated.update(plan.problems)
         self.remember(plan)
         for job_id, target in sorted(plan.targets.items(), key=lambda item: bool(item[1].placement.gpus)):
             if self.rng.random() < 0.8 and self.gpus_are_free(job_id, target):
@@ -89,15 +107,23 @@ class Trouble:
         if self.seen is not None:
             jobs = {i for i in {*self.seen.jobs, *self.jobs} if self.differs(i)} | self.named
             nodes = {n for n, node in self.nodes.items() if node is not self.seen.nodes[n]}
-            changed = Changes(frozenset(jobs), frozenset(nodes))
+            changed = Changes(frozenset(jobs), frozenset(nodes), frozenset(self.solved))
         return Snapshot(
             time=self.now,
             nodes=dict(self.nodes),
             jobs=dict(self.jobs),
             usage=dict(self.usage),
             profiles=dict(self.profiles),
+            solutions=dict(self.solutions),
+            rates=RATES,
+            job_rates=self.rates_now(),
             changed=changed,
         )
+
+    def rates_now(self) -> dict[JobId, Rate]:
+        """Of some jobs on their GPUs; most go nearly as fast beside another one as alone."""
+        on = [job_id for job_id, job in self.jobs.items() if job.placement.gpus]
+        return {job_id: Rate(self.rng.choice([3.0, 8.0, 10.0])) for job_id in on if self.rng.random() < 0.7}
 
     def see_sharing(self) -> None:
         """Who is on the same GPUs at the same time."""
@@ -126,6 +152,8 @@ class Trouble:
         mine, other = ({**self.notes, **p.memory.jobs} for p in (plan, fresh))
         for job_id in self.jobs:
             assert note(mine.get(job_id)) == note(other.get(job_id))
+        moves, fresh_moves = ({**self.common, **p.memory.common}.get("moves") or {} for p in (plan, fresh))
+        assert json.dumps(moves, sort_keys=True) == json.dumps(fresh_moves, sort_keys=True)
         said = {**self.reasons, **plan.reasons}
         for job_id, words in fresh.reasons.items():
             assert said.get(job_id) == words, self.jobs[job_id]
@@ -137,13 +165,15 @@ class Trouble:
             before = job.placement
             if before.gpus:
                 assert before.gpus == after.gpus or job.may_stop, (job, after)
-                assert not after.gpus or after.gpus == before.gpus or job.may_move, (job, after)
+                moves = after.gpus and after.gpus != before.gpus
+                assert not moves or job.may_move or target.keep is StateAt.STORE, (job, after)
             elif after.gpus:
                 assert job.may_start, (job, after)
             if after.gpus:
                 assert len(after.gpus) == job.request.size.wanted, (job, after)
                 assert after.gpus <= after.allocation, (job, after)
-                assert not before.allocation or after.allocation == before.allocation, (job, after)
+                stays = not before.allocation or after.allocation == before.allocation
+                assert stays if target.keep is StateAt.HOST else job.may_migrate, (job, after)
             if after.gpus - before.gpus:
                 for gpu in after.gpus:
                     card = self.nodes[gpu.node].gpus[gpu.ordinal]
@@ -188,7 +218,12 @@ class Trouble:
     def carry_out(self, job_id: JobId, target: Target) -> None:
         job, gpus = self.jobs[job_id], target.placement.gpus
         slow = self.rng.random() < 0.3
-        if gpus:
+        if gpus and target.keep is StateAt.STORE:
+            promised = target.placement.allocation
+            self.put(
+                job_id, leaving=True, switching=True, may_stop=False, may_migrate=False, promised=promised
+            )
+        elif gpus:
             self.jobs[job_id] = replace(running(job, gpus), placement=target.placement)
             if slow:
                 self.put(job_id, phase=Phase.STARTING, may_stop=False, switching=True)
@@ -218,7 +253,11 @@ class Trouble:
     def stop(self, job_id: JobId) -> None:
         """Suspended, or requeued."""
         job = replace(self.jobs[job_id], leaving=False, switching=False)
-        if self.rng.random() < 0.8:
+        if job.promised and not job.may_start:
+            self.jobs[job_id] = replace(
+                job, phase=Phase.QUEUED, placement=NOWHERE, last=frozenset(), may_start=True, may_stop=False
+            )
+        elif self.rng.random() < 0.8:
             placement = Placement(frozenset(), job.placement.allocation)
             self.jobs[job_id] = replace(suspended(job, placement.allocation), last=job.placement.gpus)
         else:
@@ -229,7 +268,8 @@ class Trouble:
     def account(self, job_id: JobId) -> None:
         job, usage = self.jobs[job_id], self.usage.get(job_id, Usage())
         if bool(job.placement.gpus) != (usage.since is not None):
-            usage = usage.started(self.now, job.gpus) if job.placement.gpus else usage.stopped(self.now)
+            where = gpu_type(job.placement.gpus, self.nodes)
+            usage = usage.started(self.now, job.gpus, where) if where else usage.stopped(self.now)
         elif usage.since is not None and self.rng.random() < 0.02:
             # The agents know better.
             seconds = max(0.0, usage.seconds + self.rng.choice([-2.0, 3.0, 100.0]))
@@ -255,6 +295,7 @@ class Trouble:
                 weight=self.rng.choice([0.5, 1.0, 4.0]),
                 model=model,
                 may_move=self.rng.random() < 0.8,
+                may_migrate=self.rng.random() < 0.5,
                 priority_class=self.rng.choice([0, 0, 0, 0, 1]),
                 memory_per_node_bytes=self.rng.choice([0, 0, 8 * GIB]),
                 required_nodes=self.rng.choice([frozenset(), frozenset(), frozenset({"n3", "n10"})]),
@@ -265,6 +306,15 @@ class Trouble:
                 self.profiles[job.id] = MODELS[model]
             if self.rng.random() < 0.2:
                 self.put(job.id, may_start=False, held_until=self.now + 4)
+
+    def solve(self) -> None:
+        """What plans stated is solved some time."""
+        if self.stated and self.rng.random() < 0.6:
+            for name, problem in self.stated.items():
+                self.solver.submit(name, problem, lambda: None)
+            found = self.solver.take()
+            self.stated, self.solved = {}, set(found)
+            self.solutions.update(found)
 
     def leave(self) -> None:
         if not self.jobs:

@@ -200,10 +200,11 @@ def test_settings_cannot_be_changed() -> None:
 
 
 def test_a_policy_without_settings_is_no_policy() -> None:
+    from controller.policies.settings import MOVE_NAMES
     from controller.settings.policies import PolicySettings, policy_names
 
     assert {table.name for table in tables() if table.name.startswith("policy.")} == {
-        f"policy.{name}" for name in policy_names()
+        f"policy.{name}" for name in (*policy_names(), *MOVE_NAMES)
     }
     for name in policy_names():
         assert PolicySettings(name=name).chosen is not None

@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The cluster's GPUs by type."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from controller.model import NOWHERE, GpuId, GpuSet, Job, JobId, Node, Placement
+from controller.policies.mechanisms.rounds.member import Member
+from controller.policies.placement.gangs import find, own_gpus
+from controller.policies.placement.pool import GpuPool
+from controller.policies.placement.refusal import nowhere, refusal
+
+
+class Pools:
+    """Who holds what, in one pool for the whole cluster and one for each type. Implements `Room`."""
+
+    def __init__(self, nodes: Mapping[str, Node], members: Mapping[JobId, Member]) -> None:
+        """`members`: all jobs; it follows what is observed."""
+        self._members = members
+        self._whole = GpuPool(nodes)
+        self._type_of = {gpu.id: gpu.model for node in nodes.values() for gpu in node.gpus}
+        self.types = tuple(sorted(set(self._type_of.values())))
+        self._pools = {t: GpuPool(_of_type(nodes, t)) for t in self.types}
+        self._counted: dict[JobId, GpuSet] = {}
+        """What the pools count as taken by each."""
+        self._accepting: dict[tuple[object, ...], tuple[str, ...]] = {}
+        """Types by what matters of a job."""
+
+    @property
+    def closed(self) -> Collection[str]:
+        """Nodes where nothing starts."""
+        return self._whole.closed
+
+    def same(self, nodes: Mapping[str, Node], changed: frozenset[str]) -> bool:
+        """Whether these nodes offer what they offered. If so, they are taken over."""
+        if not all(self._whole.same_gpus(name, nodes.get(name)) for name in changed):
+            return False
+        self._accepting.clear()
+        for name in changed & nodes.keys():
+            if any(self._type_of.get(gpu.id) != gpu.model for gpu in nodes[name].gpus):
+                return False
+            for gpu_type, pool in self._pools.items():
+                part = _of_type({name: nodes[name]}, gpu_type)
+                if part and not pool.same_gpus(name, part[name]):
+                    return False
+        return True
+
+    # -- who holds what -------------------------------------------------------------------------------
+
+    def change(self, job_id: JobId, before: Placement, after: Placement) -> None:
+        """Guests are counted with their hosts."""
+        given = self._counted.pop(job_id, frozenset())
+        taken = frozenset() if self.is_guest(job_id, after) else after.gpus
+        if taken:
+            self._counted[job_id] = taken
+        if given == taken:
+            return
+        for gpus, give in ((given, True), (taken, False)):
+            for gpu_type, part in self._by_type(gpus).items():
+                for pool in (self._whole, self._pools.get(gpu_type)):
+                    if pool is not None:
+                        (pool.give if give else pool.take)(part)
+
+    def restore(self, job_id: JobId, before: Placement, after: Placement, undo: None) -> None:
+        self.change(job_id, after, before)
+
+    def is_guest(self, job_id: JobId, placement: Placement) -> bool:
+        if not placement.guest(job_id):
+            return False
+        host = self._members.get(min(placement.shares_with))
+        return host is not None and host.job.placement.gpus == placement.gpus
+
+    def _by_type(self, gpus: GpuSet) -> dict[str, list[GpuId]]:
+        found: dict[str, list[GpuId]] = {}
+        for gpu in gpus:
+            found.setdefault(self._type_of.get(gpu, ""), []).append(gpu)
+        return found
+
+    # -- what is free ---------------------------------------------------------------------------------
+
+    def workers(self) -> dict[str, int]:
+        """GPUs that jobs may start on, by type, whoever holds them now."""
+        return {t: sum(s.usable.bit_count() for s in pool.slots) for t, pool in self._pools.items()}
+
+    def free(self) -> dict[str, int]:
+        """By type."""
+        return {gpu_type: pool.free_count for gpu_type, pool in self._pools.items()}
+
+    def type_of(self, gpus: GpuSet) -> str:
+        """By the first of them. Empty: none, or not known."""
+        return self._type_of.get(min(gpus), "") if gpus else ""
+
+    def find(self, job: Job, gpu_type: str) -> GpuSet | None:
+        """GPUs of the type for the job now; where Slurm has bound it, those that it is bound to."""
+        pool = self._whole if job.placement.allocation else self._pools[gpu_type]
+        return find(pool, job, consolidated=False)
+
+    def only_closed(self, job: Job) -> bool:
+        """Whether all GPUs that it has, or goes on with, are on nodes where nothing starts."""
+        own = job.placement.gpus or own_gpus(job)
+        return bool(own) and all(gpu.node in self.closed for gpu in own)
+
+    def partly_closed(self, job: Job) -> bool:
+        """Whether it goes on with a GPU on a node where nothing starts."""
+        return any(gpu.node in self.closed for gpu in own_gpus(job))
+
+    def idle(self, gpus: GpuSet) -> bool:
+        """Whether no job holds any of these."""
+        return self._whole.all_idle(gpus)
+
+    # -- what takes a job -----------------------------------------------------------------------------
+
+    def accepting(self, job: Job) -> tuple[str, ...]:
+        """Types with a node that could take the job, whatever runs there now."""
+        request = job.request
+        kind = (job.gpus, request.nodes, request.gpu_types, job.cpus_per_node, job.memory_per_node_bytes)
+        kind = (*kind, job.excluded_nodes, job.required_nodes)  # type: ignore[assignment]
+        found = self._accepting.get(kind)
+        if found is None:
+            found = tuple(t for t, pool in self._pools.items() if not self._why_not(job, pool))
+            self._accepting[kind] = found
+        return found
+
+    def why_nowhere(self, job: Job) -> str:
+        """One sentence for a job that no node can take; empty where one can."""
+        return "" if job.placement.allocation else self._why_not(job, self._whole)
+
+    def _why_not(self, job: Job, pool: GpuPool) -> str:
+        share = job.gpus // job.request.nodes if job.request.nodes else 1
+        slots = pool.slots
+        return nowhere(job, share, (refusal(job, s.node, s.sound.bit_count(), share) for s in slots))
+
+
+def held(job: Job) -> Placement:
+    """What a job has as far as others are concerned: a suspended one has nothing."""
+    return job.placement if job.placement.gpus and not job.leaving else NOWHERE
+
+
+def _of_type(nodes: Mapping[str, Node], gpu_type: str) -> dict[str, Node]:
+    """The nodes with such GPUs, and with these alone."""
+    found: dict[str, Node] = {}
+    for name, node in nodes.items():
+        gpus = tuple(gpu for gpu in node.gpus if gpu.model == gpu_type)
+        if gpus:
+            found[name] = node if len(gpus) == len(node.gpus) else replace(node, gpus=gpus)
+    return found

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Settings of the presets that serve an allocation in rounds: the rounds', and the allocation's own."""
+
+from __future__ import annotations
+
+from controller.policies.allocations import settings as own
+from controller.settings.base import Section, setting
+
+
+class RoundSettings(Section):
+    """What all of them have."""
+
+    round_seconds: float = setting(
+        360.0,
+        "Length of a round. At its end it is decided who runs in the next one; a job that goes on with its "
+        "GPUs is not stopped.",
+        ge=1,
+        le=86400,
+    )
+    reset_seconds: float = setting(
+        1920.0,
+        "The time that jobs received is counted anew with a new allocation, at most so often. The allocation "
+        "itself is computed anew at once.",
+        ge=0,
+        le=1e6,
+    )
+    refill: bool = setting(
+        True,
+        "Within a round, GPUs that become free are given to jobs that wait. false: they wait for its end.",
+    )
+    change_types: bool = setting(
+        False,
+        "Running jobs are allocated GPUs of other types too: only where all jobs start from checkpoints of "
+        'their own (requests.suspend = "requeue"). false: a job stays on the type where Slurm has bound it.',
+    )
+
+
+class GavelLasSettings(RoundSettings, own.GavelLasSettings):
+    __doc__ = own.GavelLasSettings.__doc__
+
+
+class GavelFifoSettings(RoundSettings, own.GavelFifoSettings):
+    __doc__ = own.GavelFifoSettings.__doc__
+
+
+class GavelSjfSettings(RoundSettings, own.GavelSjfSettings):
+    __doc__ = own.GavelSjfSettings.__doc__
+
+
+class GavelMakespanSettings(RoundSettings, own.GavelMakespanSettings):
+    __doc__ = own.GavelMakespanSettings.__doc__
+
+
+class GavelFtfSettings(RoundSettings, own.GavelFtfSettings):
+    __doc__ = own.GavelFtfSettings.__doc__
+
+
+class GavelMaxThroughputSettings(RoundSettings, own.GavelMaxThroughputSettings):
+    __doc__ = own.GavelMaxThroughputSettings.__doc__
+
+
+class GavelCostSettings(RoundSettings, own.GavelCostSettings):
+    __doc__ = own.GavelCostSettings.__doc__
+
+
+class GavelCostSloSettings(RoundSettings, own.GavelCostSloSettings):
+    __doc__ = own.GavelCostSloSettings.__doc__
+
+
+class GavelHierarchicalSettings(RoundSettings, own.GavelHierarchicalSettings):
+    __doc__ = own.GavelHierarchicalSettings.__doc__
+
+
+class GavelStrategyProofSettings(RoundSettings, own.GavelStrategyProofSettings):
+    __doc__ = own.GavelStrategyProofSettings.__doc__
+
+
+class AlloxSettings(RoundSettings, own.AlloxSettings):
+    __doc__ = own.AlloxSettings.__doc__
+
+
+class IsolatedSettings(RoundSettings, own.IsolatedSettings):
+    __doc__ = own.IsolatedSettings.__doc__
+
+
+class ProportionalSettings(RoundSettings, own.ProportionalSettings):
+    __doc__ = own.ProportionalSettings.__doc__
+
+
+class GavelGandivaSettings(RoundSettings, own.GavelGandivaSettings):
+    __doc__ = own.GavelGandivaSettings.__doc__

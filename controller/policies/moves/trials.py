@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Trials: a move changes something for some jobs, their rates are measured, and the change is kept or undone
+(SPEC 1.4, 1.7).
+
+One trial per job at a time: moves leave jobs of an open trial alone. A judged trial is remembered by what was
+tried, such as the models and the configuration, until its cool-down is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from controller.model import JobId, Snapshot, value
+from controller.policies.placement.draft import Draft
+
+NAME = "trials"
+"""What the draft remembers them under."""
+LOOK_SECONDS = 5.0
+"""So often rates are waited for."""
+PATIENCE = 10.0
+"""A trial ends without rates after so many times its length."""
+
+
+@value
+class Trial:
+    """One that is not judged yet."""
+
+    move: str
+    what: str
+    """What is tried: the result holds for all jobs with the same."""
+    jobs: tuple[JobId, ...]
+    before: tuple[float, ...]
+    """Samples/s of each job before."""
+    at: float
+    """When it was begun, or its jobs last came together or parted."""
+    seconds: float = 0.0
+    """How long its jobs were as it wants them, up to `at`."""
+    in_place: bool = False
+    """They are since then."""
+
+
+class Trials:
+    """The trials of one move within one plan: read from the draft, and written into it by `save`."""
+
+    def __init__(
+        self, snapshot: Snapshot, draft: Draft, move: str, *, seconds: float, cooldown_seconds: float
+    ) -> None:
+        self._snapshot, self._draft, self._move = snapshot, draft, move
+        self._seconds = seconds
+        trials, judged = _read(draft.remembered.get(NAME))
+        self._open = {trial.jobs: trial for trial in trials}
+        self._judged = {
+            key: (score, at)
+            for key, (score, at) in judged.items()
+            if not key.startswith(f"{move} ") or snapshot.time < at + cooldown_seconds
+        }
+        """Of all moves: the score and when, by move and what was tried."""
+        self._of = {job_id: trial.jobs for trial in trials for job_id in trial.jobs}
+
+    def busy(self, job_id: JobId) -> bool:
+        """Whether the job is part of an open trial, of whatever move."""
+        return job_id in self._of
+
+    def of(self, job_id: JobId) -> Trial | None:
+        """The open trial of this move that the job is part of."""
+        trial = self._open.get(self._of.get(job_id, ()))
+        return trial if trial is not None and trial.move == self._move else None
+
+    def score(self, what: str) -> float | None:
+        """What this move gained when the same was tried last. None: not tried, or too long ago."""
+        found = self._judged.get(f"{self._move} {what}")
+        return None if found is None else found[0]
+
+    def begin(self, what: str, before: Mapping[JobId, float]) -> None:
+        """Try something on these jobs. `before`: their rates, in samples/s."""
+        trial = Trial(self._move, what, tuple(before), tuple(before.values()), self._snapshot.time)
+        self._open[trial.jobs] = trial
+        self._of |= dict.fromkeys(trial.jobs, trial.jobs)
+
+    def judge(self, what: str, score: float) -> None:
+        """Remember what it gained."""
+        self._judged[f"{self._move} {what}"] = (score, self._snapshot.time)
+
+    def end(self, trial: Trial) -> None:
+        """It is judged, or given up."""
+        del self._open[trial.jobs]
+        for job_id in trial.jobs:
+            del self._of[job_id]
+
+    def ripe(self, in_place: Callable[[Trial], bool]) -> list[Trial]:
+        """Trials of this move that can be judged now. Those whose jobs have ended, or were long not as the
+        trial wants them, are given up."""
+        found: list[Trial] = []
+        for trial in [trial for trial in self._open.values() if trial.move == self._move]:
+            if not all(job_id in self._snapshot.jobs for job_id in trial.jobs):
+                self.end(trial)
+                continue
+            now = self._follow(trial, in_place(trial))
+            if now is not None and now.in_place and self._is_ripe(now):
+                found.append(now)
+        return found
+
+    def rates(self, trial: Trial) -> dict[JobId, float]:
+        """Samples/s of its jobs as they are now. Empty: of one it is not known."""
+        known = self._snapshot.job_rates
+        if not all(job_id in known for job_id in trial.jobs):
+            return {}
+        return {job_id: known[job_id].samples_per_second for job_id in trial.jobs}
+
+    def save(self) -> None:
+        """Into the draft."""
+        if not self._open and not self._judged:
+            self._draft.remember(NAME, None)
+            return
+        rows = [
+            [t.move, t.what, list(t.jobs), list(t.before), t.at, t.seconds, t.in_place]
+            for t in self._open.values()
+        ]
+        judged = {key: list(found) for key, found in sorted(self._judged.items())}
+        self._draft.remember(NAME, {"open": rows, "judged": judged})
+
+    def _follow(self, trial: Trial, in_place: bool) -> Trial | None:
+        """The trial as of now; None: given up."""
+        now = self._snapshot.time
+        if not in_place and not trial.in_place and now - trial.at > PATIENCE * self._seconds:
+            self.end(trial)
+            return None
+        if in_place is trial.in_place:
+            return trial
+        seconds = trial.seconds + (now - trial.at if trial.in_place else 0.0)
+        followed = replace(trial, at=now, seconds=seconds, in_place=in_place)
+        self._open[trial.jobs] = followed
+        return followed
+
+    def _is_ripe(self, trial: Trial) -> bool:
+        now, due = self._snapshot.time, trial.at + self._seconds - trial.seconds
+        if now < due:
+            self._draft.wake(due)
+        elif self.rates(trial) or now >= due + (PATIENCE - 1) * self._seconds:
+            return True
+        else:
+            self._draft.wake(now + LOOK_SECONDS)
+        return False
+
+
+def _read(raw: Any) -> tuple[list[Trial], dict[str, tuple[float, float]]]:
+    """Open and judged trials, from a memory that may be damaged."""
+    try:
+        rows, judged = raw["open"], raw["judged"].items()
+        trials = [
+            Trial(
+                str(move),
+                str(what),
+                tuple(JobId(int(i)) for i in jobs),
+                tuple(map(float, before)),
+                float(at),
+                float(seconds),
+                bool(in_place),
+            )
+            for move, what, jobs, before, at, seconds, in_place in rows
+        ]
+        if len({job_id for trial in trials for job_id in trial.jobs}) < sum(len(t.jobs) for t in trials):
+            return [], {}
+        return trials, {str(key): (float(score), float(at)) for key, (score, at) in judged}
+    except (TypeError, ValueError, KeyError, AttributeError):
+        return [], {}

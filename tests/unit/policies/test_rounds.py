@@ -1,0 +1,234 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Rounds: priorities, the global list, leases, and that jobs receive what they are allocated (SPEC 3.5)."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.model import Configuration, Job, JobId, Node, Plan, Rate, Snapshot, gpu_type
+from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Given
+from controller.policies.mechanisms.rounds.choosing import priority
+from controller.policies.mechanisms.rounds.policy import Rounds
+from controller.policies.mechanisms.rounds.settings import RoundSettings
+from controller.settings.policies import PolicySettings
+from tests.unit.policies.ideal import Ideal, make_job, make_node
+from tests.unit.policies.presets import preset
+
+TYPES = ("a-v100", "b-p100", "c-k80")
+"""In the order of the example: ties go by the name of the type."""
+
+
+class Fixed:
+    """The same fractions always, by job and type."""
+
+    def __init__(self, fractions: Mapping[int, Mapping[str, float]]) -> None:
+        self.fractions = fractions
+
+    def begin(self, given: Given) -> Asked | Allocated:
+        known = {job.id: self.fractions.get(job.id, {}) for job in given.jobs}
+        return Allocated(
+            fractions={(job_id,): row for job_id, row in known.items()}, objective=0.0, status="optimal"
+        )
+
+    def go_on(self, *_: object) -> Asked | Allocated:
+        raise AssertionError("nothing was asked")
+
+
+def table(rows: Sequence[Sequence[float]]) -> dict[int, dict[str, float]]:
+    return {number: dict(zip(TYPES, row, strict=True)) for number, row in enumerate(rows, 1)}
+
+
+def nodes() -> list[Node]:
+    """One GPU of each type."""
+    return [make_node(f"n{i}", 1, model=name) for i, name in enumerate(TYPES)]
+
+
+def rounds_of(
+    fractions: Mapping[int, Mapping[str, float]],
+    jobs: Sequence[Job],
+    count: int,
+    check: bool = True,
+    **settings: object,
+) -> tuple[Ideal, list[dict[str, int]]]:
+    """One GPU of each type. Returns who is on each type, round by round."""
+    chosen = RoundSettings.model_validate({"change_types": True, "reset_seconds": 1e6, **settings})
+    ideal = Ideal(lambda: Rounds(Fixed(fractions), chosen), nodes(), jobs, check=check)
+    history: list[dict[str, int]] = []
+    for number in range(count):
+        ideal.run(until=360.0 * number + 1)
+        where = {gpu.node: int(j.id) for j in ideal.jobs.values() for gpu in j.placement.gpus}
+        history.append({name: where[f"n{i}"] for i, name in enumerate(TYPES) if f"n{i}" in where})
+    return ideal, history
+
+
+EXAMPLE = table([[0.6, 0.4, 0], [0.2, 0.6, 0.2], [0.2, 0, 0.8]])
+
+
+def test_v17_priorities() -> None:
+    received = table([[3, 1, 0], [1, 3, 0], [0, 0, 4]])
+    found = [[priority(EXAMPLE[j][t], received[j][t]) for t in TYPES] for j in (1, 2, 3)]
+    assert found == [
+        [pytest.approx(0.2), 0.4, 0.0],
+        [0.2, pytest.approx(0.2), math.inf],
+        [math.inf, 0.0, 0.2],
+    ]
+
+
+def test_v18_the_global_list_from_zero() -> None:
+    _, history = rounds_of(EXAMPLE, [make_job(number) for number in (1, 2, 3)], 10)
+    rounds = ["".join(str(row[t] - 1) for t in TYPES) for row in history]
+    assert rounds == ["012", "102", "201", "012", "012"] * 2
+    for number, row in EXAMPLE.items():
+        for name in TYPES:
+            assert sum(r[name] == number for r in history) == pytest.approx(10 * row[name])
+
+
+def random_fractions(seed: int) -> dict[int, dict[str, float]]:
+    """Of three to six jobs, who use every type up."""
+    draw = random.Random(seed)
+    rows = [[draw.random() ** 3 for _ in TYPES] for _ in range(draw.randint(3, 6))]
+    for _ in range(300):
+        sums = [math.fsum(column) for column in zip(*rows, strict=True)]
+        rows = [[x / s for x, s in zip(row, sums, strict=True)] for row in rows]
+        rows = [[x / max(1.0, math.fsum(row)) for x in row] for row in rows]
+    return table(rows)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_what_jobs_receive_comes_to_what_they_are_allocated(seed: int) -> None:
+    """Where they leave some room, less than a round is missing, however many there are. (Where they use all
+    up, the list may pass over a job that it would have to take for that: docs/gavel.md.)"""
+    fractions, most = random_fractions(seed), 1.0
+    fractions = {number: {t: 0.85 * x for t, x in row.items()} for number, row in fractions.items()}
+    jobs = [make_job(number) for number in fractions]
+    _, history = rounds_of(fractions, jobs, 200, check=False)
+    for count in (25, 50, 100, 200):
+        for number, row in fractions.items():
+            for name in TYPES:
+                had = sum(found.get(name) == number for found in history[:count])
+                assert had >= count * row[name] - most, (count, number, name)
+
+
+def test_jobs_stop_only_when_their_round_is_over_and_others_take_their_gpus() -> None:
+    chosen = RoundSettings(change_types=True, reset_seconds=1e6)
+    ideal = Ideal(lambda: Rounds(Fixed(EXAMPLE), chosen), nodes(), [make_job(n) for n in EXAMPLE])
+    stops: list[tuple[float, JobId]] = []
+
+    def watch(snapshot: Snapshot, plan: Plan) -> None:
+        stops.extend((snapshot.time, i) for i, t in plan.targets.items() if not t.placement.gpus)
+
+    ideal.on_plan = watch
+    ideal.run(until=3600.0)
+    assert stops and all(time % 360 == 0 for time, _ in stops)
+    # Rounds 4 to 6 (from 1080 s on) go to the same jobs: their leases are extended.
+    assert not [time for time, _ in stops if time in (1440.0, 1800.0)]
+
+
+def test_gpus_that_no_fraction_takes_go_to_others_and_do_not_count() -> None:
+    fractions = {1: {"a-v100": 1.0}, 2: {"a-v100": 0.5}}
+    ideal, history = rounds_of(fractions, [make_job(1), make_job(2)], 4)
+    assert all(len(row) == 2 for row in history)
+    assert [row["a-v100"] for row in history] == [1, 2, 1, 1]
+    said = [words for words in ideal.reasons.values() if "does not count" in words]
+    assert said and "which no job with a part of them takes" in said[0]
+    extra = [note[2] for note in ideal.notes.values() if note is not None]
+    assert sum(extra) > 0 and ideal.notes[JobId(1)] is not None
+    received = dict(ideal.usage[JobId(2)].seconds_by_type)
+    assert set(received) > {"a-v100"}
+
+
+def test_a_job_is_never_on_a_type_that_it_does_not_ask_for() -> None:
+    jobs = [make_job(n, duration=1000.0) for n in (1, 2, 3, 4)]
+    wanted = {JobId(1): ("b-p100",), JobId(2): ("b-p100", "c-k80")}
+    jobs = [replace(j, request=replace(j.request, gpu_types=wanted.get(j.id, ()))) for j in jobs]
+    ideal = Ideal(preset("gavel-las", change_types=True), nodes(), jobs)
+
+    def watch(snapshot: Snapshot, plan: Plan) -> None:
+        for job_id, target in plan.targets.items():
+            models = {gpu_type(frozenset({gpu}), snapshot.nodes) for gpu in target.placement.gpus}
+            assert models <= set(wanted.get(job_id, TYPES))
+
+    ideal.on_plan = watch
+    assert len(ideal.run().ends) == 4
+
+
+def test_a_job_that_slurm_has_bound_stays_on_its_type_and_is_counted() -> None:
+    jobs = [make_job(n) for n in range(1, 6)]
+    ideal = Ideal(preset("gavel-las"), nodes(), jobs, bound=True)
+    where: dict[JobId, set[str]] = {}
+    for turn in range(20):
+        ideal.run(until=360.0 * turn + 1)
+        for job in ideal.jobs.values():
+            if job.placement.gpus:
+                where.setdefault(job.id, set()).add(gpu_type(job.placement.gpus, ideal.nodes))
+    assert len(where) == 5 and all(len(types) == 1 for types in where.values())
+    assert ideal.common["rounds"]["bound"] == 5
+    assert "where Slurm has bound it" in " ".join(ideal.reasons.values())
+
+
+@pytest.mark.parametrize("throughputs", ["aware", "agnostic"])
+def test_aware_jobs_get_the_types_that_they_are_fast_on(throughputs: str) -> None:
+    """The second model makes hardly a step on one of the two types."""
+    jobs = [make_job(1, model="any"), make_job(2, model="picky")]
+    ideal = Ideal(preset("gavel-las", change_types=True, throughputs=throughputs), nodes()[::2], jobs)
+    fast = {"any": (4.0, 4.0), "picky": (9.0, 0.1)}
+    ideal.rates = {
+        model: {Configuration(t, 1): Rate(r) for t, r in zip(TYPES[::2], speeds, strict=True)}
+        for model, speeds in fast.items()
+    }
+    ideal.run(until=36000.0)
+    usage = ideal.usage[JobId(2)].stopped(ideal.now)
+    assert usage.seconds == pytest.approx(ideal.now)
+    part = usage.seconds_by_type["a-v100"] / ideal.now
+    assert part > 0.65 if throughputs == "aware" else part == pytest.approx(0.5, abs=0.02)
+
+
+class Refusing(Fixed):
+    """An allocation that fails from the third job on."""
+
+    def begin(self, given: Given) -> Asked | Allocated:
+        if len(given.jobs) > 2:
+            raise AllocationError("no more than two jobs")
+        return super().begin(given)
+
+
+def test_a_failed_allocation_costs_nothing_but_age() -> None:
+    chosen = RoundSettings(change_types=True, refill=False)
+    fractions = {1: {"a-v100": 1.0}, 2: {"a-v100": 0.0}}
+    jobs = [make_job(1), make_job(2), make_job(3, submit=400.0)]
+    ideal = Ideal(lambda: Rounds(Refusing(fractions), chosen), nodes()[:1], jobs)
+    ideal.run(until=700.0)
+    assert ideal.running() == {1}
+    assert ideal.common["rounds"]["error"] == "no more than two jobs"
+    ideal.run(until=1000.0)  # the third has an equal part, and had nothing yet
+    assert ideal.running() == {3}
+    assert ideal.timeline.preemptions == 1
+
+
+def test_a_damaged_memory_counts_as_none() -> None:
+    ideal = Ideal(preset("gavel-las"), nodes(), [make_job(1), make_job(2)])
+    ideal.run(until=400.0)
+    ideal.common = {"rounds": {"due": "soon", "asked": 3, "memory": [1]}}
+    ideal.notes = {JobId(1): (1, 2, 3, 4, 5, 6), JobId(2): ("x", "y", None, 1, [], "t", 0, 0, 0, "nan")}
+    ideal.restart()
+    ideal.run(until=4000.0)
+    assert ideal.running() == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reads"),
+    [
+        ({"name": "tiresias-las"}, False),
+        ({"name": "gandiva", "moves": ["pack"]}, True),
+        ({"name": "gavel-las"}, True),
+        ({"name": "./mine.py:Mine"}, True),
+    ],
+)
+def test_orders_alone_read_no_rates(chosen: dict[str, Any], reads: bool) -> None:
+    assert PolicySettings(**chosen).reads_rates is reads
