@@ -76,7 +76,7 @@ def run(jobs: list[TraceJob], gpus: int, policy: str, settings: Path | None = No
 
 def progress(done: int, total: int, _time: float) -> None:
     """On a terminal."""
-    if sys.stderr.isatty() and (done % 500 == 0 or done == total):
+    if (done % 500 == 0 or done == total) and sys.stderr.isatty():
         print(f"\r{done}/{total} jobs ", end="" if done < total else "\n", file=sys.stderr)
 
 

@@ -2,8 +2,6 @@
 """Looking for garbage seldom. Most objects of a command that runs once live to its end: its modules, and what
 a simulation makes. Looking through them again and again is waste."""
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager

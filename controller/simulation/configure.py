@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Settings of a simulation: a settings file, then what the command line changes."""
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Sequence

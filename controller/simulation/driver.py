@@ -11,15 +11,16 @@ import asyncio
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from controller.journal.memory import MemoryJournal
 from controller.loop.loop import Controller, Turn
 from controller.loop.pacing import PaceSettings
-from controller.model import JobId, Memory, Plan, Snapshot
+from controller.model import JobId, Memory, Plan, Share, Snapshot
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
+from controller.observe.rates import Table
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy, PolicyError
 from controller.settings.schema import Settings
@@ -75,6 +76,8 @@ class Simulation:
     """Default: the policy's name."""
     policy: Policy | None = None
     """In place of the one that the settings name."""
+    rates: Table = field(default_factory=dict)
+    """Declared ones: what is measured replaces them."""
     on_progress: Callable[[int, int, float], None] = lambda _done, _all, _time: None
     """Called with jobs ended, jobs in all, virtual time: with each decision, and at the last end."""
     on_turn: Callable[[Turn], None] = lambda _turn: None
@@ -130,10 +133,12 @@ class Simulation:
             end_quantum_seconds=costs.round_seconds,
             deltas=True,
             tells_durations=True,
+            tree=share_tree(costs.shares),
             clock=clock.now,
         )
         node_costs = NodeCosts(costs.step_seconds, costs.suspend_seconds, costs.resume_seconds)
-        nodes = SimulatedNodes(cluster, node_costs, deltas=True)
+        reads_rates = self.policy is not None or self.settings.policy.reads_rates
+        nodes = SimulatedNodes(cluster, node_costs, deltas=True, progress=reads_rates)
         policy, publish = self._in_rounds()
         controller = Controller(
             patient(self.settings),
@@ -150,6 +155,8 @@ class Simulation:
             ),
             publish=publish,
         )
+
+        controller.observer.measured.rates.declare(self.rates)
 
         def on_end(job: SimulatedJob) -> None:
             assert job.end_time is not None
@@ -196,6 +203,14 @@ class Simulation:
                 await asyncio.sleep(when - loop.time())
             cluster.add(self._workload.as_submitted(job_id))
         controller.pace.poke()
+
+
+def share_tree(shares: Mapping[str, float]) -> tuple[Share, ...]:
+    """The associations that the settings name, parents first: accounts below the root, users in accounts."""
+    accounts = dict.fromkeys(name.partition("/")[0] for name in shares)
+    tree = [Share("root", None, 1.0), *(Share(name, "root", shares.get(name, 1.0)) for name in accounts)]
+    users = [name for name in shares if "/" in name]
+    return (*tree, *(Share(name, name.partition("/")[0], shares[name], 0.0, 0.0) for name in users))
 
 
 def patient(settings: Settings) -> Settings:

@@ -121,8 +121,12 @@ class GroundTruth:
 
     def duration_seconds(self, model: str, gang: int, steps: float) -> float | None:
         """Time on the reference type; None: unknown there."""
-        rate = self.throughputs.rate(self.reference_type, model, gang)
+        rate = self.steps_per_second(model, gang)
         return steps / rate if rate else None
+
+    def steps_per_second(self, model: str, gang: int) -> float | None:
+        """Mini-batches, alone on the reference type; None: unknown there."""
+        return self.throughputs.rate(self.reference_type, model, gang)
 
     def relative_rate(
         self,

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Numbers and tables of a simulation."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Sequence
 from statistics import fmean, median

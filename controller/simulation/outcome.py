@@ -9,7 +9,7 @@ from itertools import accumulate, pairwise
 
 from controller.journal.memory import MemoryJournal
 from controller.journal.records import Slice
-from controller.model import JobId, value
+from controller.model import GpuId, JobId, value
 from controller.settings.schema import Settings
 from controller.simulation.traces import TraceJob
 
@@ -84,16 +84,34 @@ def job_outcomes(
 def usage_curve(slices: Iterable[Slice]) -> tuple[tuple[float, int], ...]:
     """(time, GPUs in use from then on), in order."""
     changes: Counter[float] = Counter()
-    for piece in slices:
-        assert piece.end is not None
-        changes[piece.start] += len(piece.gpus)
-        changes[piece.end] -= len(piece.gpus)
+    for start, end in _held(slices):
+        changes[start] += 1
+        changes[end] -= 1
     times = sorted(changes)
     return tuple(zip(times, accumulate(changes[time] for time in times), strict=True))
 
 
 def gpu_seconds(slices: Iterable[Slice]) -> float:
-    return sum(_seconds(piece) * len(piece.gpus) for piece in slices)
+    """Time that GPUs were in use; that of jobs which share a GPU counts once."""
+    return sum(end - start for start, end in _held(slices))
+
+
+def _held(slices: Iterable[Slice]) -> Iterable[tuple[float, float]]:
+    """When GPUs were in use, one by one, from when to when."""
+    by_gpu: defaultdict[GpuId, list[tuple[float, float]]] = defaultdict(list)
+    for piece in slices:
+        assert piece.end is not None
+        for gpu in piece.gpus:
+            by_gpu[gpu].append((piece.start, piece.end))
+    for spans in by_gpu.values():
+        spans.sort()
+        since, until = spans[0]
+        for start, end in spans:
+            if start > until:
+                yield since, until
+                since = start
+            until = max(until, end)
+        yield since, until
 
 
 def _seconds(piece: Slice) -> float:

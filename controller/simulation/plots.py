@@ -4,8 +4,6 @@
 As text for the terminal, and as SVG in one HTML page that needs nothing from elsewhere.
 """
 
-from __future__ import annotations
-
 import html
 import itertools
 import math

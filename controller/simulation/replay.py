@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Making a recorded decision again, and saying what it means for each job."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import replace
 
@@ -65,6 +63,6 @@ def counts(verdicts: list[Verdict]) -> dict[str, int]:
     return dict(sorted(Counter(v.decision for v in verdicts).items()))
 
 
-def differing(verdicts: list[Verdict]) -> list[JobId]:
+def unlike_recorded(verdicts: list[Verdict]) -> list[JobId]:
     """Jobs whose part is not the recorded one."""
     return [v.job.id for v in verdicts if not v.as_recorded]

@@ -6,8 +6,6 @@ Between these moments jobs stay as they are. What is asked for meanwhile, by the
 timer of the policy, is decided about at the next one.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

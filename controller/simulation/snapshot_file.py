@@ -53,7 +53,9 @@ class RecordedDecision:
 
 def dump_decision(decision: RecordedDecision) -> bytes:
     name = decision.policy.name
-    table = decision.policy.model_dump(mode="json", include={"name", "moves", name.replace("-", "_")})
+    table = decision.policy.model_dump(
+        mode="json", include={"name", "moves", "fair_share", name.replace("-", "_")}
+    )
     # JSON has no keys but strings.
     rates = {
         model: [as_json(pair) for pair in known.items()] for model, known in decision.snapshot.rates.items()

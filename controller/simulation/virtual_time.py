@@ -6,8 +6,6 @@ run in simulation. Deterministic: callbacks run in the order of their times, the
 are no files, sockets, threads or signals in it: asking for one raises NotImplementedError.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import logging

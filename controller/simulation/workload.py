@@ -82,6 +82,7 @@ class Workload:
                 gpu_types=job.gpu_types,
             ),
             work_seconds=self._work[job_id],
+            steps_per_second=self._ground_truth.steps_per_second(job.model, job.gpus) or 1.0,
             submit_time=job.submit_seconds,
             name=job.id,
             state_bytes=whole,

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Reading traces strictly: the first thing that is wrong ends it, with its line and column."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

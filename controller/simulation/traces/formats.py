@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The formats: Tiresias, Gavel, Philly (as cleaned for Pollux), sacct, and our own."""
 
-from __future__ import annotations
-
 import datetime
 import re
 from collections.abc import Callable, Mapping

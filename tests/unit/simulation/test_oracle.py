@@ -45,6 +45,9 @@ POLICIES = (
     "quantum_gpu_seconds = 50.0\ninterval_seconds = 10.0\n",
     '[policy]\nname = "srtf"\nmoves = ["pack"]\n[requests]\nsuspend = "requeue"\n',
     '[policy]\nname = "fifo"\n',
+    '[policy]\nname = "gavel-las"\n[policy.gavel-las]\nround_seconds = 20.0\nreset_seconds = 60.0\n',
+    '[policy]\nname = "gavel-las"\nmoves = ["pack"]\n[requests]\nsuspend = "requeue"\n'
+    "[policy.gavel-las]\nround_seconds = 20.0\nchange_types = true\n",
 )
 SUSPEND = """[suspend]
 step_deadline_seconds = 5.0
@@ -257,7 +260,7 @@ def gone_through(seed: int, way: Way, folder: Path) -> list[tuple[Any, ...]]:
     return run_virtual(main())
 
 
-@pytest.mark.parametrize("seed", range(14))
+@pytest.mark.parametrize("seed", range(18))
 def test_a_history_is_the_same_in_whatever_way_it_is_gone_through(seed: int, tmp_path: Path) -> None:
     plain = gone_through(seed, PLAIN, tmp_path)
     assert sum(event[1] == "operation_begins" for event in plain) >= JOBS, "hardly anything happened"
