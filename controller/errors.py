@@ -4,8 +4,6 @@
 A message says what failed, where, and what to do next; the class says how the caller may react.
 """
 
-from __future__ import annotations
-
 
 class GandivaError(Exception):
     """Base of all expected errors; the command line prints them without a traceback."""

@@ -26,8 +26,14 @@ SOURCES: Final = (
     *("benchmarks/__init__.py", "benchmarks/local_agents.py", "benchmarks/realgpu/worker.py"),
     *("tests/unit/jobside", "tests/unit/nodes/__init__.py", "tests/unit/nodes/conftest.py"),
     "tests/unit/nodes/test_ddp.py",
+    *("tests/unit/checkpointing/__init__.py", "tests/unit/checkpointing/conftest.py"),
+    "tests/unit/checkpointing/test_torch_state.py",
 )
-TESTS: Final = ("tests/unit/jobside", "tests/unit/nodes/test_ddp.py")
+TESTS: Final = (
+    "tests/unit/jobside",
+    "tests/unit/nodes/test_ddp.py",
+    "tests/unit/checkpointing/test_torch_state.py",
+)
 SOURCE_IN_CONTAINER: Final = "/root/src"
 PYTHON: Final = "/opt/gandiva/venv/bin/python"
 LIMIT_SECONDS: Final = 600.0

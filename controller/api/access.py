@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Which callers see jobs: all, or with `api.private_data` those that send the token."""
 
-from __future__ import annotations
-
 import hmac
 import os
 import re

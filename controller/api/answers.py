@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """From a path and a query to an answer. No sockets here: `server` does those."""
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -15,17 +13,9 @@ from dataclasses import dataclass
 from pydantic_core import PydanticSerializationError
 
 from controller import __version__
+from controller.api import messages
 from controller.api.access import ENVIRONMENT, OPEN, Access, WrongToken
 from controller.api.live import LiveState, Published
-from controller.api.messages import (
-    ExplainMessage,
-    JobMessage,
-    JobsMessage,
-    LiveJobMessage,
-    Message,
-    StatusMessage,
-    TimelineMessage,
-)
 from controller.api.metrics import CONTENT_TYPE, Metrics
 from controller.errors import JournalError
 from controller.journal import Event, JobFilter, JobRow, JournalReader
@@ -72,14 +62,9 @@ class Answers:
         stale_seconds: float = 60.0,
         access: Access = OPEN,
     ) -> None:
-        """
-        Args:
-            live: what the loop publishes.
-            journal: what it has recorded.
-            metrics: for Prometheus. None: those that `live` has.
-            stale_seconds: the controller is unhealthy when the loop has completed no turn for so long.
-            access: which callers see jobs; others get counts only.
-        """
+        """`metrics`: for Prometheus; None: those that `live` has. `stale_seconds`: the controller is
+        unhealthy when the loop has completed no turn for so long. `access`: which callers see jobs; others
+        get counts only."""
         self._live = live
         self._metrics = metrics or Metrics(live, journal.path)
         self._journal = journal
@@ -98,9 +83,8 @@ class Answers:
         if not sees_jobs and (path in OF_JOBS or path.startswith(EXPLAIN)):
             return _error(403, PRIVATE)
         if not self._slots.acquire(timeout=WAIT_SECONDS):
-            return _error(
-                503, f"too many requests at once, none was answered within {WAIT_SECONDS:g} s: try again"
-            )
+            text = f"too many requests at once, none was answered within {WAIT_SECONDS:g} s: try again"
+            return _error(503, text)
         try:
             return self._route(path, query, sees_jobs)
         except BadQuery as error:
@@ -165,11 +149,10 @@ class Answers:
         except JournalError as error:
             problems.append(str(error))
         if problems and not sees_jobs:
-            problems = [
-                f"{len(problems)} of them, for callers with the controller's token: they may name jobs"
-            ]
+            hidden = f"{len(problems)} of them, for callers with the controller's token: they may name jobs"
+            problems = [hidden]
         return _json(
-            StatusMessage.of(
+            messages.StatusMessage.of(
                 published.health,
                 time=clock.time(),
                 version=__version__,
@@ -202,7 +185,7 @@ class Answers:
         rows = self._journal.jobs(which, now=now)
         published = self._live.latest
         jobs = [_job(row, published) for row in rows]
-        return _json(JobsMessage(time=now, jobs=jobs, truncated=len(jobs) == limit))
+        return _json(messages.JobsMessage(time=now, jobs=jobs, truncated=len(jobs) == limit))
 
     def _timeline(self, query: Mapping[str, Sequence[str]]) -> Answer:
         _only(query, {"start", "end", "limit"})
@@ -210,7 +193,7 @@ class Answers:
         start, end = _time(query, "start"), _time(query, "end")
         limit = _limit(query, MAX_SLICES)
         slices = self._journal.timeline(start or 0.0, now if end is None else end, limit)
-        return _json(TimelineMessage.of_slices(slices, now, limit))
+        return _json(messages.TimelineMessage.of_slices(slices, now, limit))
 
     def _explain(self, word: str) -> Answer:
         job_id = JobId(_job_id(word))
@@ -219,11 +202,10 @@ class Answers:
         rows = self._journal.jobs(JobFilter(job_ids=(job_id,)), now=now)
         live = published.jobs.get(job_id) if published else None
         if not rows and live is None:
-            return _error(
-                404, f"the controller knows no job {job_id}: is it a Gandiva job (sbatch --gandiva)?"
-            )
+            text = f"the controller knows no job {job_id}: is it a Gandiva job (sbatch --gandiva)?"
+            return _error(404, text)
         return _json(
-            ExplainMessage.of(
+            messages.ExplainMessage.of(
                 time=now,
                 job=_job(rows[0], published) if rows else None,
                 live=live,
@@ -235,7 +217,7 @@ class Answers:
         )
 
 
-def _rivals(job: LiveJobMessage, published: Published) -> list[LiveJobMessage]:
+def _rivals(job: messages.LiveJobMessage, published: Published) -> list[messages.LiveJobMessage]:
     """Jobs that are on the GPUs of a job that waits for them."""
     if job.running_on:
         return []
@@ -244,14 +226,14 @@ def _rivals(job: LiveJobMessage, published: Published) -> list[LiveJobMessage]:
     return [published.jobs[other] for other in sorted(others)]
 
 
-def _job(row: JobRow, published: Published | None) -> JobMessage:
+def _job(row: JobRow, published: Published | None) -> messages.JobMessage:
     """What the journal has, and from the last turn what is newer there."""
     record = row.record
     live = published.jobs.get(record.id) if published and record.end_time is None else None
     if published is None or live is None:
-        return JobMessage.of_row(row)
+        return messages.JobMessage.of_row(row)
     profile = published.snapshot.profiles.get(record.id, UNPROFILED)
-    return JobMessage.of_row(
+    return messages.JobMessage.of_row(
         row,
         phase=live.phase,
         reason=live.reason or row.reason,
@@ -262,7 +244,7 @@ def _job(row: JobRow, published: Published | None) -> JobMessage:
     )
 
 
-def _json(message: Message) -> Answer:
+def _json(message: messages.Message) -> Answer:
     """As JSON. Lone surrogates, which UTF-8 cannot encode, become question marks."""
     try:
         body = message.model_dump_json().encode()

@@ -1,34 +1,25 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The client of the API, for the commands: one deadline for the whole answer, errors with the next step."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import socket
 import time as clock
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 from pydantic import ValidationError
 
+from controller.api import messages
 from controller.api.access import SCHEME
-from controller.api.messages import (
-    ExplainMessage,
-    GpusMessage,
-    JobsMessage,
-    Message,
-    StatusMessage,
-    TimelineMessage,
-)
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
     from controller.journal import JobFilter
 
 MAX_ANSWER_BYTES = 128 << 20
-_M = TypeVar("_M", bound=Message)
+_M = TypeVar("_M", bound=messages.Message)
 
 
 class ApiUnavailable(GandivaError):
@@ -57,35 +48,30 @@ class ApiClient:
         if token is not None:
             self._headers["Authorization"] = SCHEME + token
 
-    def status(self) -> StatusMessage:
-        return self._get("/v1/status", {}, StatusMessage)
+    def status(self) -> messages.StatusMessage:
+        return self._get("/v1/status", {}, messages.StatusMessage)
 
-    def gpus(self) -> GpusMessage:
-        return self._get("/v1/gpus", {}, GpusMessage)
+    def gpus(self) -> messages.GpusMessage:
+        return self._get("/v1/gpus", {}, messages.GpusMessage)
 
-    def jobs(self, which: JobFilter) -> JobsMessage:
-        lists = {
-            "jobs": which.job_ids,
-            "user": which.users,
-            "account": which.accounts,
-            "partition": which.partitions,
-            "state": which.states,
-        }
+    def jobs(self, which: "JobFilter") -> messages.JobsMessage:
+        lists: dict[str, Sequence[object]] = {"jobs": which.job_ids, "user": which.users}
+        lists |= {"account": which.accounts, "partition": which.partitions, "state": which.states}
         query = {key: ",".join(str(name) for name in names) for key, names in lists.items() if names}
         if which.start is not None:
             query["start"] = f"{which.start:.3f}"
         if which.end is not None:
             query["end"] = f"{which.end:.3f}"
         query["limit"] = str(which.limit)
-        return self._get("/v1/jobs", query, JobsMessage)
+        return self._get("/v1/jobs", query, messages.JobsMessage)
 
-    def timeline(self, start: float, end: float, limit: int) -> TimelineMessage:
+    def timeline(self, start: float, end: float, limit: int) -> messages.TimelineMessage:
         """Times on GPUs of all jobs that touch a span of time (seconds since the epoch)."""
         query = {"start": f"{start:.3f}", "end": f"{end:.3f}", "limit": str(limit)}
-        return self._get("/v1/timeline", query, TimelineMessage)
+        return self._get("/v1/timeline", query, messages.TimelineMessage)
 
-    def explain(self, job_id: int) -> ExplainMessage:
-        return self._get(f"/v1/explain/{job_id}", {}, ExplainMessage)
+    def explain(self, job_id: int) -> messages.ExplainMessage:
+        return self._get(f"/v1/explain/{job_id}", {}, messages.ExplainMessage)
 
     def _get(self, path: str, query: Mapping[str, str], kind: type[_M]) -> _M:
         status, body = self._fetch(path + ("?" + urlencode(query) if query else ""))
@@ -118,9 +104,8 @@ class ApiClient:
                 size += len(chunk)
                 chunks.append(chunk)
                 if size > MAX_ANSWER_BYTES:
-                    raise ApiRefused(
-                        f"{self.url}{target}: an answer of more than {MAX_ANSWER_BYTES >> 20} MiB"
-                    )
+                    most = f"{MAX_ANSWER_BYTES >> 20} MiB"
+                    raise ApiRefused(f"{self.url}{target}: an answer of more than {most}")
                 if clock.monotonic() > deadline:
                     raise TimeoutError
             if response.length:

@@ -4,18 +4,11 @@
 Publishing costs the loop nothing; the JSON is made by the thread of the client that asks, once per turn at
 most."""
 
-from __future__ import annotations
-
 import time as clock
 from dataclasses import dataclass
 from functools import cached_property
 
-from controller.api.messages import (
-    GpuMessage,
-    GpusMessage,
-    LiveJobMessage,
-    NodeMessage,
-)
+from controller.api.messages import GpuMessage, GpusMessage, LiveJobMessage, NodeMessage
 from controller.loop.loop import Turn
 from controller.model import ALLOCATED, ON_GPU, GpuId, Job, Phase, Snapshot
 from controller.nodes.port import NodeSample
@@ -114,10 +107,8 @@ def _left_on(job: Job, snapshot: Snapshot) -> dict[str, int]:
     if job.placement.gpus:
         return {}
     names = sorted({gpu.node for gpu in job.placement.allocation} & snapshot.nodes.keys())
-    nodes = [snapshot.nodes[name] for name in names]
-    return {
-        str(gpu.id): size for node in nodes for gpu in node.gpus for by, size in gpu.left_by if by == job.id
-    }
+    gpus = [gpu for name in names for gpu in snapshot.nodes[name].gpus]
+    return {str(gpu.id): size for gpu in gpus for by, size in gpu.left_by if by == job.id}
 
 
 def _jobs_on_gpus(snapshot: Snapshot) -> tuple[dict[GpuId, list[int]], dict[GpuId, list[int]]]:

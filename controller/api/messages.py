@@ -5,8 +5,6 @@ Times are seconds since the epoch. GPUs are `node:ordinal`, the ordinal being th
 ever added; clients ignore those they do not know.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import fields
@@ -24,8 +22,6 @@ def _names(gpus: object) -> object:
 
 
 GpuNames = Annotated[list[str], BeforeValidator(_names)]
-
-
 _M = TypeVar("_M", bound="Message")
 
 
@@ -42,8 +38,6 @@ class Message(BaseModel):
 
 
 class GpuMessage(Message):
-    """One GPU."""
-
     ordinal: int
     model: str
     memory_bytes: int = 0
@@ -61,8 +55,6 @@ class GpuMessage(Message):
 
 
 class NodeMessage(Message):
-    """One node."""
-
     name: str
     available: bool
     reason: str = ""
@@ -163,7 +155,7 @@ class JobMessage(_Job):
     request: dict[str, Any] = {}
 
     @classmethod
-    def of_row(cls, row: JobRow, **more: Any) -> JobMessage:
+    def of_row(cls, row: "JobRow", **more: Any) -> "JobMessage":
         """A row of the journal; `more`: what the running controller knows better."""
         return cls.of(row, row.record, job_id=row.record.id, **more)
 
@@ -178,8 +170,6 @@ class JobsMessage(Message):
 
 
 class DecisionMessage(Message):
-    """One decision."""
-
     time: float
     action: str
     reason: str
@@ -196,8 +186,6 @@ class SliceMessage(Message):
 
 
 class TimelineSliceMessage(SliceMessage):
-    """A slice with its job."""
-
     job_id: int
 
 
@@ -210,7 +198,7 @@ class TimelineMessage(Message):
     """There are more; these are the newest."""
 
     @classmethod
-    def of_slices(cls, slices: Sequence[Slice], time: float, limit: int) -> TimelineMessage:
+    def of_slices(cls, slices: "Sequence[Slice]", time: float, limit: int) -> "TimelineMessage":
         """Slices of the journal, of which at most `limit` were asked for."""
         return cls.of(time=time, slices=slices, truncated=len(slices) == limit)
 

@@ -5,22 +5,14 @@ Gauges of the present come from the last turn when Prometheus scrapes; events ar
 `Metrics`, which is the daemon's `Measures`. No label names jobs or users: their number has no bound.
 """
 
-from __future__ import annotations
-
 import os
 from collections import Counter as Tally
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Histogram,
-    ProcessCollector,
-    disable_created_metrics,
-    generate_latest,
-)
+import prometheus_client
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -48,7 +40,7 @@ class Metrics:
     def __init__(self, live: LiveState, journal: Path | None = None) -> None:
         """`journal`: the file whose size and free space are exported."""
         # All series begin with the process.
-        disable_created_metrics()  # type: ignore[no-untyped-call]
+        prometheus_client.disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = registry = CollectorRegistry()
         registry.register(_Now(live, journal))
         ProcessCollector(registry=registry)
@@ -60,25 +52,19 @@ class Metrics:
             return Histogram(f"gandiva_{name}_seconds", text, labels, buckets=buckets, registry=registry)
 
         self._operations = counter("operations", "Operations that are over.", "kind", "outcome")
-        self._operation_seconds = seconds(
-            "operation_duration",
-            "Time of operations that were carried out, waiting for their GPUs included.",
-            "kind",
-        )
+        text = "Time of operations that were carried out, waiting for their GPUs included."
+        self._operation_seconds = seconds("operation_duration", text, "kind")
         self._steps = seconds("step_duration", "Time of the steps that operations consist of.", "step")
         self._step_failures = counter("step_failures", "Operations that failed, by the step.", "step")
         self._gap = seconds("switch_gap", "Time a GPU was without a job between two jobs of a switch.")
-        self._waits = seconds(
-            "queue_wait", "Time from a job's submission to its first start.", buckets=WAIT_BUCKETS
-        )
-        self._observe = seconds(
-            "observe_duration", "Time a turn of the loop took to observe Slurm and all nodes."
-        )
+        text = "Time from a job's submission to its first start."
+        self._waits = seconds("queue_wait", text, buckets=WAIT_BUCKETS)
+        text = "Time a turn of the loop took to observe Slurm and all nodes."
+        self._observe = seconds("observe_duration", text)
         self._plan = seconds("plan_duration", "Time a turn of the loop took to decide.")
         self._slurm_calls = counter("slurm_calls", "Calls to Slurm.", "call", "outcome")
-        self._slurm_seconds = seconds(
-            "slurm_call_duration", "Time of calls to Slurm, however they ended.", "call"
-        )
+        text = "Time of calls to Slurm, however they ended."
+        self._slurm_seconds = seconds("slurm_call_duration", text, "call")
         self._agent_calls = counter("agent_calls", "Requests to node agents.", "verb", "outcome")
         self._agent_seconds = seconds(
             "agent_call_duration", "Time of requests to node agents, however they ended.", "verb"
@@ -150,12 +136,8 @@ class _Now(Collector):
     def _journal_metrics(self) -> Iterator[Metric]:
         if self._journal is None:
             return
-        size = GaugeMetricFamily(
-            "gandiva_journal_size_bytes", "Size of the journal's files.", labels=["file"]
-        )
-        for name, path in (("main", self._journal), ("wal", Path(f"{self._journal}-wal"))):
-            size.add_metric([name], float(_size(path)))
-        yield size
+        sizes = {"main": _size(self._journal), "wal": _size(Path(f"{self._journal}-wal"))}
+        yield _by("journal_size_bytes", "Size of the journal's files.", "file", sizes, sizes)
         try:
             disk = os.statvfs(self._journal.parent)
         except OSError:

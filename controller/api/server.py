@@ -8,8 +8,6 @@ taken, a new client gets the place of the oldest connection that keeps the serve
 address, or, when all places are taken, of the address that has most. A client that holds connections open
 takes places from itself only."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import threading

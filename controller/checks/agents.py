@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The node agents, as the controller reaches them. Pure: `gather` asks them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -166,9 +164,8 @@ def _run_dir(name: str, hello: HelloResult) -> Finding:
     if kind in ("tmpfs", "ramfs"):
         return subject.ok(f"{path} is on {kind}")
     if not kind:
-        return subject.warning(
-            f"the file system of {path} is not known", f"install gandiva {__version__} on {name}"
-        )
+        found = f"the file system of {path} is not known"
+        return subject.warning(found, f"install gandiva {__version__} on {name}")
     return subject.warning(
         f"{path} is on {kind}: each step of each job looks into it",
         f"on {name}: systemctl enable --now run-gandiva.mount",

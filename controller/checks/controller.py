@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The controller's API and its journal."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Iterator
@@ -20,10 +18,8 @@ from controller.reports.text import clean, gpu_list
 
 MAX_JOBS = 20
 """Jobs that cannot be suspended and are named."""
-
 VERIFIED_BYTES = 100 << 20
 """Larger journals are only opened: verifying one takes too long for this check."""
-
 STARTING_SECONDS = 10.0
 """How long a controller may take for its first observation of the cluster before that is an error."""
 
@@ -71,9 +67,8 @@ def _unsuspendable(client: ApiClient) -> Iterator[Finding]:
     except (ApiUnavailable, ApiRefused) as failure:
         if isinstance(failure, ApiRefused) and failure.status == HTTPStatus.FORBIDDEN:
             return  # This caller does not see jobs.
-        yield Subject(url, "API").warning(
-            f"which jobs cannot be suspended is not known: {failure}", "try again"
-        )
+        found = f"which jobs cannot be suspended is not known: {failure}"
+        yield Subject(url, "API").warning(found, "try again")
         return
     kept = [(job, job.failed_suspends) for job in jobs if job.failed_suspends is not None]
     for job, failed in kept[:MAX_JOBS]:
@@ -129,15 +124,13 @@ def judge_journal(path: Path) -> Iterator[Finding]:
             problems = ()
     except PermissionError:
         yield subject.warning("may not be read by you", "run this check as root")
-        return
     except JournalError as failure:
         yield subject.error(str(failure), f"gandiva journal verify {path} says more")
-        return
     except OSError as failure:
         yield subject.error(f"cannot be read: {failure.strerror}", "check the disk (dmesg, smartctl)")
-        return
-    for problem in problems[:5]:
-        yield subject.error(problem, "stop the controller and move the file away: it makes a new one")
-    if not problems:
-        checked = "whole" if size_bytes <= VERIFIED_BYTES else "can be read (large: gandiva journal verify)"
-        yield subject.ok(f"{checked}, {size_bytes / 1e6:.1f} MB")
+    else:
+        for problem in problems[:5]:
+            yield subject.error(problem, "stop the controller and move the file away: it makes a new one")
+        if not problems:
+            whole = "whole" if size_bytes <= VERIFIED_BYTES else "can be read (large: gandiva journal verify)"
+            yield subject.ok(f"{whole}, {size_bytes / 1e6:.1f} MB")

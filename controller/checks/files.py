@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Files and folders of the controller: whether its user can use them, and other users cannot read secrets."""
 
-from __future__ import annotations
-
 import contextlib
 import grp
 import os
@@ -30,7 +28,7 @@ class Account:
     gids: frozenset[int]
 
     @classmethod
-    def find(cls, name: str) -> Account | None:
+    def find(cls, name: str) -> "Account | None":
         """None: this host does not know the user."""
         try:
             entry = pwd.getpwnam(name)
@@ -76,9 +74,8 @@ def judge_client(settings: Settings, path: Path, host: str) -> Iterator[Finding]
     except OSError as failure:
         yield _unseen(path, "settings", failure)
     leader = settings.cluster.controller_host
-    yield Subject(host, "controller").ok(
-        f"is on {leader}: run this there for its key, its journal and the agents"
-    )
+    found = f"is on {leader}: run this there for its key, its journal and the agents"
+    yield Subject(host, "controller").ok(found)
 
 
 def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> Iterator[Finding]:
@@ -156,9 +153,8 @@ def _open(path: Path, status: os.stat_result) -> Finding:
 def _key(path: Path, account: Account) -> Finding:
     subject = Subject(str(path), "SSH key")
     right = f"chown {account.name} {path}; chmod 600 {path}"
-    found = _usable(
-        path, account, "SSH key", f"as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}", right
-    )
+    make = f"as {account.name}: ssh-keygen -t ed25519 -N '' -f {path}"
+    found = _usable(path, account, "SSH key", make, right)
     if isinstance(found, Finding):
         return found
     if found.st_mode & 0o077:

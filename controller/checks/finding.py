@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What was found at one place, and the findings as a table for people, or as JSON."""
 
-from __future__ import annotations
-
 import enum
 import json
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
+from controller.reports import units
 from controller.reports.text import clean, fit, width
 
 HEADER = ("RESULT", "WHERE", "CHECK", "FOUND")
@@ -97,9 +96,8 @@ def _folded(findings: Sequence[Finding]) -> list[Finding]:
             where = places.pop((finding.check, finding.found), None)
             if where is None:
                 continue
-            finding = replace(
-                finding, where=where[0] if len(where) == 1 else f"{where[0]} and {len(where) - 1} more"
-            )
+            more = f" and {len(where) - 1} more" if len(where) > 1 else ""
+            finding = replace(finding, where=where[0] + more)
         folded.append(finding)
     return folded
 
@@ -111,13 +109,9 @@ def _wrapped(text: str, room: int) -> list[str]:
 
 def summary(findings: Sequence[Finding]) -> str:
     """`41 checks: 1 error, 2 warnings`."""
-    counts = {level: sum(f.level is level for f in findings) for level in Level}
-    words = [
-        f"{counts[level]} {level.value}{'' if counts[level] == 1 else 's'}"
-        for level in (Level.ERROR, Level.WARNING)
-        if counts[level]
-    ]
-    return f"{len(findings)} check{'' if len(findings) == 1 else 's'}: {', '.join(words) or 'all is well'}"
+    counts = {level: sum(f.level is level for f in findings) for level in (Level.ERROR, Level.WARNING)}
+    words = [units.several(count, level.value) for level, count in counts.items() if count]
+    return f"{units.several(len(findings), 'check')}: {', '.join(words) or 'all is well'}"
 
 
 def as_json(findings: Sequence[Finding]) -> str:

@@ -4,8 +4,6 @@
 A source that does not answer becomes a finding, and does not delay the others.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading
@@ -216,17 +214,10 @@ async def ask_agents(
     known: Sequence[gpus.KnownNode], settings: NodesSettings, deadline_seconds: float
 ) -> dict[str, agents.AgentAnswer]:
     """Asks all agents in parallel, by connections of its own."""
-    from controller.nodes.ssh import SshSettings, ssh_nodes  # needs a library that login nodes lack
+    from controller.nodes.ssh import ssh_nodes  # needs a library that login nodes lack
 
-    remote = ssh_nodes(
-        SshSettings(
-            key_file=settings.ssh_key,
-            known_hosts_file=settings.known_hosts,
-            user=settings.ssh_user,
-            port=settings.ssh_port,
-            connect_seconds=min(settings.connect_deadline_seconds, deadline_seconds * 0.6),
-        )
-    )
+    connect_seconds = min(settings.connect_deadline_seconds, deadline_seconds * 0.6)
+    remote = ssh_nodes(settings.model_copy(update={"connect_deadline_seconds": connect_seconds}))
     addresses = {n.name: settings.addresses.get(n.name, n.record.address or n.name) for n in known}
     await remote.set_nodes(addresses)
     turn = asyncio.Semaphore(PARALLEL_AGENTS)
@@ -253,12 +244,11 @@ async def ask_agents(
 
 async def _command(request: Request, *argv: str, what: str) -> str:
     """A command of Slurm's. Raises ClusterError, at the deadline too."""
+    seconds = request.deadline_seconds
     try:
-        return await asyncio.wait_for(run(*argv, what=what), request.deadline_seconds)
+        return await asyncio.wait_for(run(*argv, what=what), seconds)
     except asyncio.TimeoutError:
-        raise ClusterError(
-            f"{what}: {argv[0]} did not answer within {request.deadline_seconds:g} s"
-        ) from None
+        raise ClusterError(f"{what}: {argv[0]} did not answer within {seconds:g} s") from None
 
 
 async def _part(
@@ -269,9 +259,8 @@ async def _part(
     try:
         return await _in_thread(lambda: list(judge()), request.deadline_seconds)
     except TimeoutError:
-        return [
-            subject.error(f"nothing known after {request.deadline_seconds:g} s", "does a file system hang?")
-        ]
+        found = f"nothing known after {request.deadline_seconds:g} s"
+        return [subject.error(found, "does a file system hang?")]
     except OSError as failure:
         return [subject.error(str(failure), "see the message")]
 

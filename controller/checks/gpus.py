@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The nodes as Slurm has them: GRES types of one GPU each, shards, features, state. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -52,9 +50,8 @@ def left_out(node: KnownNode) -> bool:
 
 def not_shared(node: KnownNode) -> Finding:
     """About a node that is left out where others are not: a site may begin with some."""
-    return Subject(node.name, "GRES").ok(
-        f"{node.record.gres or 'none'}: no shards, so for ordinary jobs only"
-    )
+    gres = node.record.gres or "none"
+    return Subject(node.name, "GRES").ok(f"{gres}: no shards, so for ordinary jobs only")
 
 
 def judge_node(node: KnownNode, slurm_conf: Path, slurm_release: str) -> Iterator[Finding]:
@@ -82,9 +79,8 @@ def _state(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
             f"(gandiva config slurm writes both), {RESTART}, then {resume}",
         )
     else:
-        yield subject.warning(
-            f"{state}: {record.reason or 'no reason given'}", f"{resume}, when it is in order"
-        )
+        why = record.reason or "no reason given"
+        yield subject.warning(f"{state}: {why}", f"{resume}, when it is in order")
 
 
 def gres_line(model: str, count: int, shards: int) -> str:
@@ -96,11 +92,8 @@ def gres_line(model: str, count: int, shards: int) -> str:
 def _gres(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
     subject = Subject(node.name, "GRES")
     record, gpus = node.record, node.gpus
-    model = (
-        gpus[0].model
-        if gpus
-        else next((f.removeprefix("gandiva_") for f in record.features if f.startswith("gandiva_")), "MODEL")
-    )
+    models = (f.removeprefix("gandiva_") for f in record.features if f.startswith("gandiva_"))
+    model = gpus[0].model if gpus else next(models, "MODEL")
     depth = max((gpu.shards for gpu in gpus), default=0) or 16
     configured = sum(item.count for item in node.gres or () if item.name == "gpu")
     count = max([configured, *(gpu.index + 1 for gpu in gpus)])
@@ -112,12 +105,11 @@ def _gres(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
         )
     elif [gpu.index for gpu in gpus] != list(range(len(gpus))):
         indices = ", ".join(str(gpu.index) for gpu in gpus)
-        yield subject.error(
-            f"the types name the GPUs {indices}: the indices must be NVML's, from 0 on", remedy
-        )
+        found = f"the types name the GPUs {indices}: the indices must be NVML's, from 0 on"
+        yield subject.error(found, remedy)
     elif len({gpu.model for gpu in gpus}) > 1:
-        models = ", ".join(sorted({gpu.model for gpu in gpus}))
-        yield subject.error(f"GPUs of several models: {models}; a node must have one", remedy)
+        several = ", ".join(sorted({gpu.model for gpu in gpus}))
+        yield subject.error(f"GPUs of several models: {several}; a node must have one", remedy)
     elif bad := [gpu for gpu in gpus if gpu.shards < 2]:
         yield subject.error(
             f"GPU {bad[0].index} ({model}_{bad[0].index}) has {bad[0].shards} shards: nothing can "

@@ -5,8 +5,6 @@ Reads files of this host only: where Slurm's folder is not shared, run the check
 login node too.
 """
 
-from __future__ import annotations
-
 import contextlib
 import glob
 import os

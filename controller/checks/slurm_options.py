@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Slurm's options in force, as `scontrol show config` prints them. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +23,7 @@ class SlurmOptions:
     """By lower-case name; of several lines (`Prolog[0]`, `Prolog[1]`) all, separated by commas."""
 
     @classmethod
-    def parse(cls, text: str) -> SlurmOptions:
+    def parse(cls, text: str) -> "SlurmOptions":
         """From the output of `scontrol show config`."""
         values: dict[str, str] = {}
         for line in text.splitlines():

@@ -1,19 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva check`: examines an installation."""
 
-from __future__ import annotations
-
 import argparse
 
-from controller.cli.common import (
-    Subparsers,
-    add_config,
-    add_options,
-    new_parser,
-    terminal_columns,
-)
+from controller.cli.common import Subparsers, add_config, add_options, new_parser, terminal_columns
 
-_DESCRIPTION = """\
+_ABOUT = """\
 Examine an installation from the controller's host: Slurm's options and files,
 the GPUs as Slurm and as the nodes have them, the agents, clocks, permissions,
 the journal, the API. Says what is wrong and which line to change. Changes
@@ -38,8 +30,8 @@ _OPTIONS = """
 --deadline SECONDS   longest wait for each part (default: 20)"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    parser = new_parser(subparsers, "check", "examine an installation", _DESCRIPTION, _EXAMPLES, run)
+def add_parser(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "check", "examine an installation", _ABOUT, _EXAMPLES, run)
     add_options(
         parser,
         _OPTIONS,
@@ -70,18 +62,8 @@ def run(args: argparse.Namespace) -> int:
     # Messages of the SSH library about broken connections are in the findings.
     for name in ("paramiko", "controller", "asyncio"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    request = Request(
-        settings_path=settings_path(args.config),
-        user=args.user,
-        deadline_seconds=args.deadline,
-        nodes=args.nodes,
-        description=args.cluster,
-    )
+    request = Request(settings_path(args.config), args.user, args.deadline, args.nodes, args.cluster)
     findings = asyncio.run(examine(request))
     shown = [f for f in findings if f.level is not Level.OK] if args.quiet else findings
-    if args.json:
-        print(as_json(shown))
-    else:
-        for line in table(shown, terminal_columns()):
-            print(line)
+    print(as_json(shown) if args.json else "\n".join(table(shown, terminal_columns())))
     return exit_status(findings)

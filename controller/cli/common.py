@@ -1,22 +1,20 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Options that several subcommands have. Imports nothing slow, for the sake of `gandiva --help`."""
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from controller.api.client import ApiClient
 
-Subparsers = argparse._SubParsersAction
+Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def new_parser(
-    subparsers: Subparsers[argparse.ArgumentParser],
+    subparsers: Subparsers,
     name: str,
     summary: str,
     description: str,
@@ -101,7 +99,7 @@ def job_number(text: str) -> int:
     return int(text)
 
 
-def client(args: argparse.Namespace) -> ApiClient:
+def client(args: argparse.Namespace) -> "ApiClient":
     """The client for the controller that options and settings name. Raises SettingsError."""
     from controller.api.access import client_token
     from controller.api.client import ApiClient

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva config`: show, check and make settings."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import sys
@@ -18,18 +16,11 @@ _EXAMPLES = """\
                                          gres.conf and slurm.conf parts"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser], *, with_slurm: bool) -> None:
+def add_parser(subparsers: Subparsers, *, with_slurm: bool) -> None:
     """`with_slurm`: load the parser of `config slurm` too (it is slow)."""
-    parser = new_parser(
-        subparsers,
-        "config",
-        "show, check and make settings",
-        "Settings of the controller, and the configuration of Slurm that goes with it.",
-        _EXAMPLES,
-    )
-    commands = parser.add_subparsers(
-        title="commands", metavar="COMMAND", dest="config_command", required=True
-    )
+    text = "Settings of the controller, and the configuration of Slurm that goes with it."
+    parser = new_parser(subparsers, "config", "show, check and make settings", text, _EXAMPLES)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     text = "Print the settings in force, as TOML."
     show = new_parser(commands, "show", "print the settings in force", text, run=run_show)

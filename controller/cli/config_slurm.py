@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva config slurm`: print or write Slurm's configuration for a described cluster."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys
@@ -11,8 +9,7 @@ from dataclasses import asdict
 from controller.cli.common import Subparsers, add_options
 from controller.cli.outputs import refuse_inputs
 from controller.slurm_config.description import SlurmConfigError, load
-from controller.slurm_config.files import write
-from controller.slurm_config.fragments import PARTS, Options, render
+from controller.slurm_config.fragments import PARTS, Options, render, write
 
 _OPTIONS = f"""
 --cluster FILE         its description, TOML
@@ -26,7 +23,7 @@ _OPTIONS = f"""
 --spank-plugin PATH    the SPANK plugin, a path or a name in PluginDir (default: %(default)s)"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
+def add_parser(subparsers: Subparsers) -> None:
     """Add `slurm` to the subcommands of `gandiva config`."""
     parser = subparsers.add_parser(
         "slurm",

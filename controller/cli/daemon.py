@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva daemon`: the controller itself."""
 
-from __future__ import annotations
-
 import argparse
 
 from controller.cli.common import Subparsers, add_config, add_options, new_parser
 
-_DESCRIPTION = """\
+_ABOUT = """\
 Run the Gandiva controller: it observes Slurm and the GPU nodes, decides which
 jobs are on which GPUs, and carries that out. One leads, others are on standby.
 SIGHUP reads the settings again; SIGTERM ends it, and jobs go on as they are
@@ -18,8 +16,8 @@ _EXAMPLES = """\
   gandiva daemon -D --config ./gandiva.toml   in the foreground"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    parser = new_parser(subparsers, "daemon", "run the controller", _DESCRIPTION, _EXAMPLES, run)
+def add_parser(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "daemon", "run the controller", _ABOUT, _EXAMPLES, run)
     add_options(parser, "-D --foreground  stay in the foreground (for systemd and for tests)")
     add_config(parser)
 
@@ -33,12 +31,7 @@ def run(args: argparse.Namespace) -> int:
     path = settings_path(args.config)
     settings = load_settings(path)
     if settings.log.file is not None:
-        others = {
-            "--config": path,
-            "journal.path": settings.journal.path,
-            "nodes.ssh_key": settings.nodes.ssh_key,
-        }
-        refuse_inputs(
-            "log.file", settings.log.file, {**others, "nodes.known_hosts": settings.nodes.known_hosts}
-        )
+        read = {"--config": path, "journal.path": settings.journal.path}
+        read |= {"nodes.ssh_key": settings.nodes.ssh_key, "nodes.known_hosts": settings.nodes.known_hosts}
+        refuse_inputs("log.file", settings.log.file, read)
     return run_daemon(path, foreground=args.foreground)

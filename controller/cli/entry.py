@@ -5,8 +5,6 @@ Each role has an extra of its own (`pyproject.toml`). Imports the standard libra
 the dependencies are missing.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from pathlib import Path
@@ -14,10 +12,11 @@ from pathlib import Path
 PROJECT = "gandiva-slurm"
 OF_COMMANDS = {
     **dict.fromkeys(("report", "top", "explain", "status", "config", "check"), "client"),
-    **dict.fromkeys(("daemon", "journal"), "controller"),
-    **dict.fromkeys(("simulate", "replay", "trace"), "sim"),
+    **dict.fromkeys(("daemon", "journal", "rates"), "controller"),
+    **dict.fromkeys(("simulate", "replay", "trace", "allocate"), "sim"),
+    "checkpoint": "",
 }
-"""The extra that each command of `gandiva` needs, in the order of the help."""
+"""The extra that each command of `gandiva` needs, or none, in the order of the help."""
 _OURS = ("controller", "checkpointing", "gandiva", "container")
 
 
@@ -41,10 +40,8 @@ def cluster() -> int:
     """`gandiva-cluster`, which runs from a checkout: images are made from the sources there."""
     checkout = Path(__file__).resolve().parents[2]
     if not (checkout / "container" / "cli.py").is_file():
-        print(
-            "gandiva-cluster runs from a checkout of the sources: in one, pip install -e '.[cluster]'",
-            file=sys.stderr,
-        )
+        text = "gandiva-cluster runs from a checkout of the sources: in one, pip install -e '.[cluster]'"
+        print(text, file=sys.stderr)
         return 1
     sys.path.insert(0, str(checkout))
     return _run("gandiva-cluster", "cluster", "container.cli")

@@ -1,21 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva explain`: why a job is where it is."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys
 from typing import TYPE_CHECKING
 
-from controller.cli.common import (
-    Subparsers,
-    add_client,
-    add_options,
-    client,
-    new_parser,
-    terminal_columns,
-)
+from controller.cli.common import Subparsers, add_client, add_options, client, new_parser, terminal_columns
 from controller.errors import GandivaError
 
 if TYPE_CHECKING:
@@ -25,7 +16,7 @@ if TYPE_CHECKING:
 MAX_TASKS = 20
 """Tasks of an array that are explained at once."""
 
-_DESCRIPTION = """\
+_ABOUT = """\
 Why a job waits, runs, was suspended or moved: the controller's reason now,
 what to do about it, which jobs share its GPUs or are on those it waits for,
 and its last decisions, times on GPUs and events."""
@@ -41,8 +32,8 @@ _OPTIONS = """
 --json         as JSON, one object a line"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    parser = new_parser(subparsers, "explain", "why a job waits, runs or moved", _DESCRIPTION, _EXAMPLES, run)
+def add_parser(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "explain", "why a job waits, runs or moved", _ABOUT, _EXAMPLES, run)
     parser.add_argument(
         "jobs", metavar="JOBID", nargs="+", type=_job, help="job, task of an array (12_3), or array"
     )
@@ -61,7 +52,6 @@ def run(args: argparse.Namespace) -> int:
     from controller.reports.slurm_job import ask_slurm
 
     api = client(args)
-    columns = terminal_columns()
     first = True
     for word in args.jobs:
         known = ask_slurm(word)
@@ -75,20 +65,18 @@ def run(args: argparse.Namespace) -> int:
             if not first and not args.json:
                 print()
             first = False
-            _print(api, job_id, chosen.get(job_id), args, columns)
+            _print(api, job_id, chosen.get(job_id), args)
         if len(known) > MAX_TASKS:
-            print(
-                f"gandiva: {word} is an array; these are {MAX_TASKS} of {len(known)} tasks", file=sys.stderr
-            )
+            text = f"gandiva: {word} is an array; these are {MAX_TASKS} of {len(known)} tasks"
+            print(text, file=sys.stderr)
     return 0
 
 
-def _print(
-    api: ApiClient, job_id: int, slurm: SlurmJob | None, args: argparse.Namespace, columns: int
-) -> None:
+def _print(api: "ApiClient", job_id: int, slurm: "SlurmJob | None", args: argparse.Namespace) -> None:
     from controller.api.client import ApiRefused
     from controller.reports.explain import explain, ordinary
 
+    columns = terminal_columns()
     try:
         answer = api.explain(job_id)
     except ApiRefused as error:
@@ -101,11 +89,7 @@ def _print(
             ) from None
         if args.json:
             raise
-        for line in ordinary(slurm, columns):
-            print(line)
+        print("\n".join(ordinary(slurm, columns)))
         return
-    if args.json:
-        print(answer.model_dump_json())
-        return
-    for line in explain(answer, rows=args.lines, columns=columns, slurm=slurm):
-        print(line)
+    shown = explain(answer, rows=args.lines, columns=columns, slurm=slurm)
+    print(answer.model_dump_json() if args.json else "\n".join(shown))

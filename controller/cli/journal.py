@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva journal`: look after the controller's journal."""
 
-from __future__ import annotations
-
 import argparse
 import json
 from dataclasses import asdict
@@ -10,7 +8,7 @@ from pathlib import Path
 
 from controller.cli.common import Subparsers, add_config, add_options, new_parser
 
-_DESCRIPTION = """\
+_ABOUT = """\
 Look after the controller's journal, as root or as the user of the controller.
 Old rows are deleted and a damaged file is replaced without this command."""
 
@@ -31,8 +29,8 @@ _EXAMPLES = """\
   systemctl stop gandiva; gandiva journal vacuum; systemctl start gandiva"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    parser = new_parser(subparsers, "journal", "look after the controller's journal", _DESCRIPTION, _EXAMPLES)
+def add_parser(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "journal", "look after the controller's journal", _ABOUT, _EXAMPLES)
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
     verify = new_parser(actions, "verify", "check its consistency", _VERIFY, run=run_verify)
     vacuum = new_parser(actions, "vacuum", "free space", _VACUUM, run=run_vacuum)

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The command `gandiva`."""
 
-from __future__ import annotations
-
 import argparse
 import atexit
 import gc
@@ -19,7 +17,7 @@ from controller.errors import GandivaError
 COMMANDS = tuple(OF_COMMANDS)
 """Each a module here, in the order of the help."""
 
-_DESCRIPTION = """\
+_ABOUT = """\
 Deep-learning jobs share the GPUs of a Slurm cluster in turn.
 
 Users submit with `sbatch --gandiva …` (see sbatch --help); the commands here
@@ -40,7 +38,7 @@ def build_parser(arguments: Sequence[str] = ()) -> argparse.ArgumentParser:
     """The parser. By `arguments` it loads the parts that are needed."""
     parser = argparse.ArgumentParser(
         prog="gandiva",
-        description=_DESCRIPTION,
+        description=_ABOUT,
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Files that commands write: checked before any work, and never one of the inputs."""
 
-from __future__ import annotations
-
 import os
 import stat
 import sys

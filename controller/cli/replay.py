@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva replay`: one recorded decision, made again and explained."""
 
-from __future__ import annotations
-
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
     from controller.simulation.replay import Verdict
     from controller.simulation.snapshot_file import RecordedDecision
 
-_DESCRIPTION = """\
+_ABOUT = """\
 Makes a recorded decision of the controller again, from the snapshot and the policy's memory in the file
 alone, and says what it means for each job and why. A file attached to a bug report is enough to see it.
 
@@ -33,15 +31,15 @@ _OPTIONS = """
 --json           one JSON object per job and line"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    parser = new_parser(subparsers, "replay", "make a recorded decision again", _DESCRIPTION, _EXAMPLES, run)
+def add_parser(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "replay", "make a recorded decision again", _ABOUT, _EXAMPLES, run)
     parser.add_argument("file", metavar="SNAPSHOT", type=Path, help="the recorded decision (JSON)")
     add_options(parser, _OPTIONS, job={"type": job_number, "action": "append"})
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the decision. Exit status 0 also where it differs from the recorded one (it says so)."""
-    from controller.simulation.replay import counts, differing, own_parts, replay
+    from controller.simulation.replay import counts, own_parts, replay, unlike_recorded
     from controller.simulation.snapshot_file import read_decision
 
     recorded = read_decision(args.file)
@@ -75,18 +73,15 @@ def run(args: argparse.Namespace) -> int:
         size = f"{verdict.job.gpus} GPU{'s' if verdict.job.gpus > 1 else ''}"
         print(f"  job {verdict.job.id} ({size}) {verdict.decision:<{width}}{where}{why}{mark}")
     if args.policy is None:
-        others = differing(verdicts)
+        others = unlike_recorded(verdicts)
         print()
-        if others:
-            print(
-                f"{len(others)} jobs are decided otherwise than recorded: {', '.join(map(str, others[:10]))}"
-            )
-        else:
-            print("The same decision as recorded.")
+        named = ", ".join(map(str, others[:10]))
+        unlike = f"{len(others)} jobs are decided otherwise than recorded: {named}"
+        print(unlike if others else "The same decision as recorded.")
     return 0
 
 
-def _other_policy(recorded: RecordedDecision, name: str) -> RecordedDecision:
+def _other_policy(recorded: "RecordedDecision", name: str) -> "RecordedDecision":
     from dataclasses import replace
 
     from controller.model import Memory
@@ -95,12 +90,12 @@ def _other_policy(recorded: RecordedDecision, name: str) -> RecordedDecision:
     return replace(recorded, policy=configure(None, name, ()).policy, memory=Memory())
 
 
-def _gpus(verdict: Verdict) -> str:
+def _gpus(verdict: "Verdict") -> str:
     names = [str(gpu) for gpu in sorted(verdict.gpus)]
     return ",".join(names[:8]) + ("…" if len(names) > 8 else "")
 
 
-def _as_json(verdict: Verdict) -> dict[str, object]:
+def _as_json(verdict: "Verdict") -> dict[str, object]:
     return {
         "job_id": verdict.job.id,
         "gpus": verdict.job.gpus,

@@ -10,15 +10,7 @@ import time as clock
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from controller.cli.common import (
-    Subparsers,
-    add_client,
-    add_options,
-    client,
-    job_number,
-    new_parser,
-    own_name,
-)
+from controller.cli import common
 from controller.cli.outputs import check_outputs, writing
 
 if TYPE_CHECKING:
@@ -30,7 +22,7 @@ if TYPE_CHECKING:
     from controller.reports.sacct import Accounting
     from controller.reports.table import Layout
 
-_DESCRIPTION = """\
+_ABOUT = """\
 Jobs under Gandiva and the GPU time they got, with the options of sacct.
 Without options: your own jobs since midnight, and for root those of all users.
 With -j: these jobs, of any user and at any time.
@@ -79,20 +71,19 @@ _WHERE = """
 --journal FILE        read this journal instead of asking the controller"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    parser = new_parser(
-        subparsers, "report", "jobs and their GPU time, like sacct", _DESCRIPTION, _EXAMPLES, run
+def add_parser(subparsers: common.Subparsers) -> None:
+    parser = common.new_parser(
+        subparsers, "report", "jobs and their GPU time, like sacct", _ABOUT, _EXAMPLES, run
     )
-    words = {"type": _words}
     more: dict[str, dict[str, Any]] = {
-        "jobs": {"type": _numbers},
-        **dict.fromkeys(("user", "accounts", "partition", "state"), words),
+        "jobs": {"type": lambda text: tuple(map(common.job_number, _words(text)))},
+        **{key: {"type": _words} for key in ("user", "accounts", "partition", "state")},
         "limit": {"default": 10_000},
         "units": {"choices": tuple("KMGTP"), "default": ""},
     }
     for title, lines in (("which jobs", _WHICH), ("how to print them", _HOW), ("where from", _WHERE)):
-        add_options(parser.add_argument_group(title), lines, **more)
-    add_client(parser)
+        common.add_options(parser.add_argument_group(title), lines, **more)
+    common.add_client(parser)
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -102,10 +93,6 @@ def _words(text: str) -> tuple[str, ...]:
     if len(words) > 1000:
         raise argparse.ArgumentTypeError("at most 1000 names")
     return words
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(job_number(word) for word in _words(text))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -119,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
         check_outputs({"--html": args.html}, _inputs(args))
     now = clock.time()
     layout, which = _layout(args), _filter(args, now)
-    source = JournalSource(args.journal, now) if args.journal else client(args)
+    source = JournalSource(args.journal, now) if args.journal else common.client(args)
     jobs = source.jobs(which)
     rows = join(jobs, {} if args.no_sacct else _accounting([job.job_id for job in jobs.jobs]))
     if args.html is not None:
@@ -154,10 +141,9 @@ def _write_page(
 
     now = jobs.time
     end = now if which.end is None else min(now, which.end)
-    # With -j there is no start: the page begins with the first submission.
-    start = (
-        which.start if which.start is not None else min([r.job.submit_time for r in rows], default=end - 1)
-    )
+    start = which.start
+    if start is None:  # with -j: the page begins with the first submission
+        start = min([row.job.submit_time for row in rows], default=end - 1)
     if start >= end:
         raise InvalidTime("--starttime is not before now: there is nothing to draw yet")
     timeline = source.timeline(start, end, MAX_SLICES)
@@ -198,7 +184,7 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
 
     users = args.user or ()
     if not users and not args.allusers and not args.jobs and os.geteuid() != 0:
-        users = (own_name(),)
+        users = (common.own_name(),)
     # As in sacct.
     start = None if args.jobs else parse_time("midnight", now)
     if args.starttime is not None:
@@ -219,19 +205,13 @@ def _filter(args: argparse.Namespace, now: float) -> JobFilter:
 
 
 def _layout(args: argparse.Namespace) -> Layout:
-    from controller.reports.columns import BRIEF_FORMAT, DEFAULT_FORMAT, LONG_FORMAT
-    from controller.reports.table import Layout, parse_format
+    from controller.reports.table import BRIEF_FORMAT, DEFAULT_FORMAT, LONG_FORMAT, Layout, parse_format
 
-    text = args.format
-    if text is None and args.long:
-        text = LONG_FORMAT
-    if text is None and args.brief:
-        text = BRIEF_FORMAT
-    if text is None:
-        text = os.environ.get("GANDIVA_REPORT_FORMAT") or DEFAULT_FORMAT
+    usual = os.environ.get("GANDIVA_REPORT_FORMAT") or DEFAULT_FORMAT
+    preset = LONG_FORMAT if args.long else BRIEF_FORMAT if args.brief else usual
     parsable = args.parsable or args.parsable2
     return Layout(
-        columns=parse_format(text),
+        columns=parse_format(preset if args.format is None else args.format),
         header=not args.noheader,
         delimiter=(args.delimiter or "|") if parsable else None,
         trailing=args.parsable and not args.parsable2,

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva simulate`: a trace under one or several policies, before the cluster is touched."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys
@@ -20,7 +18,7 @@ if TYPE_CHECKING:
     from controller.settings.schema import Settings
     from controller.simulation.outcome import Outcome
 
-_DESCRIPTION = """\
+_ABOUT = """\
 Runs a trace of jobs under a policy on a simulated cluster: the controller's own loop, policies and executor
 on virtual time. Prints what would have become of the jobs. Equal input and seed give equal output.
 
@@ -56,6 +54,8 @@ _OPTIONS = """
 --set KEY=VALUE       a setting of the policy, or any other by its whole name (table.key; with --compare:
                       policy.NAME.key)
 --throughputs FILE    steps per second by GPU type, model, gang (JSON)
+--rates FILE          rates that policies are told of (default: they learn them all): a file of
+                      `gandiva rates export`, or one such as --throughputs takes
 --seed N              for policies that draw lots
 --json                numbers as JSON, one object per policy and line
 --html FILE           write a page with table and plots (-: see --jobs-out)
@@ -65,10 +65,8 @@ _OPTIONS = """
 --snapshot-dir DIR    where (default: snapshots)"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    parser = new_parser(
-        subparsers, "simulate", "a trace of jobs under a policy", _DESCRIPTION, _EXAMPLES, run
-    )
+def add_parser(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "simulate", "a trace of jobs under a policy", _ABOUT, _EXAMPLES, run)
     add_options(
         parser,
         _INPUT,
@@ -100,6 +98,7 @@ def _run(args: argparse.Namespace) -> int:
     from controller.simulation.configure import Entry, compared, configure
     from controller.simulation.driver import Simulation
     from controller.simulation.ground_truth import Throughputs, read_throughputs
+    from controller.simulation.oracle import read_declared
     from controller.simulation.traces import read_trace
 
     entries = [Entry(args.policy)] if args.compare is None else compared(args.compare)
@@ -113,37 +112,35 @@ def _run(args: argparse.Namespace) -> int:
         raise GandivaError("--json writes to standard output: --jobs-out and --html need the name of a file")
     cluster = parse_cluster(args.cluster, args.gpus_per_node)
     throughputs = read_throughputs(args.throughputs) if args.throughputs else Throughputs()
+    rates = read_declared(args.rates, types={}, gpus_per_node=args.gpus_per_node) if args.rates else {}
     jobs = read_trace(args.trace, args.trace_format)
     simulations = []
     for entry, settings in chosen.items():
         label = entry.label or settings.policy.name
-        simulations.append(
-            Simulation(
-                args.trace,
-                jobs,
-                cluster,
-                settings,
-                throughputs,
-                args.seed,
-                label,
-                on_progress=_progress(label),
-                on_turn=_snapshots(args, settings, label, inputs),
-            )
+        show, see = _progress(label), _snapshots(args, settings, label, inputs)
+        simulation = Simulation(
+            args.trace,
+            jobs,
+            cluster,
+            settings,
+            throughputs,
+            args.seed,
+            label,
+            rates=rates,
+            on_progress=show,
+            on_turn=see,
         )
+        simulations.append(simulation)
     outcomes = [simulation.run() for simulation in simulations]
     _write(args, outcomes)
     _print(args, outcomes)
     return 0
 
 
-def _inputs(args: argparse.Namespace, chosen: Iterable[Settings]) -> dict[str, Path | None]:
+def _inputs(args: argparse.Namespace, chosen: "Iterable[Settings]") -> dict[str, Path | None]:
     """All files that are read, by what names them."""
-    inputs = {
-        "--trace": args.trace,
-        "--cluster": Path(args.cluster),
-        "--throughputs": args.throughputs,
-        "--settings": args.settings,
-    }
+    inputs: dict[str, Path | None] = {"--trace": args.trace, "--cluster": Path(args.cluster)}
+    inputs |= {"--throughputs": args.throughputs, "--rates": args.rates, "--settings": args.settings}
     for number, settings in enumerate(chosen, start=1):
         for own in (settings.policy.name, *settings.policy.moves):
             if ".py:" in own:
@@ -153,7 +150,7 @@ def _inputs(args: argparse.Namespace, chosen: Iterable[Settings]) -> dict[str, P
     return inputs
 
 
-def _write(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+def _write(args: argparse.Namespace, outcomes: "Sequence[Outcome]") -> None:
     from controller.simulation.metrics import write_jobs
 
     if args.jobs_out is not None:
@@ -166,7 +163,7 @@ def _write(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
             file.write(page(outcomes, f"{args.trace.name} on {args.cluster}"))
 
 
-def _print(args: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+def _print(args: argparse.Namespace, outcomes: "Sequence[Outcome]") -> None:
     from controller.simulation.metrics import assumptions, summary, table
 
     if args.json:
@@ -213,8 +210,8 @@ def _progress(name: str) -> Callable[[int, int, float], None]:
 
 
 def _snapshots(
-    args: argparse.Namespace, settings: Settings, label: str, inputs: Mapping[str, Path | None]
-) -> Callable[[Turn], None]:
+    args: argparse.Namespace, settings: "Settings", label: str, inputs: Mapping[str, Path | None]
+) -> "Callable[[Turn], None]":
     if args.snapshot_every is None:
         return lambda _turn: None
     from controller.simulation.snapshot_file import SnapshotWriter

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva status`: the state of the controller."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -12,7 +10,7 @@ from controller.cli.common import Subparsers, add_client, add_options, client, n
 if TYPE_CHECKING:
     from controller.api.messages import StatusMessage
 
-_DESCRIPTION = """\
+_ABOUT = """\
 The state of the controller: its last turn, nodes, GPUs and jobs by state,
 problems, and the last events. Exit status 0: it works; 1: it does not answer,
 or it has problems."""
@@ -22,8 +20,8 @@ _EXAMPLES = """\
   gandiva status --json | jq .gpus_by_use"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    parser = new_parser(subparsers, "status", "the state of the controller", _DESCRIPTION, _EXAMPLES, run)
+def add_parser(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "status", "the state of the controller", _ABOUT, _EXAMPLES, run)
     add_options(parser, "--json  as JSON")
     add_client(parser)
 
@@ -31,15 +29,11 @@ def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
 def run(args: argparse.Namespace) -> int:
     api = client(args)
     status = api.status()
-    if args.json:
-        print(status.model_dump_json())
-    else:
-        for line in status_lines(status, api.url):
-            print(line)
+    print(status.model_dump_json() if args.json else "\n".join(status_lines(status, api.url)))
     return 0 if status.healthy else 1
 
 
-def status_lines(status: StatusMessage, url: str) -> Iterator[str]:
+def status_lines(status: "StatusMessage", url: str) -> Iterator[str]:
     from controller.reports import units
     from controller.reports.text import clean
 
@@ -62,6 +56,5 @@ def status_lines(status: StatusMessage, url: str) -> Iterator[str]:
 
 
 def _counts(counts: Mapping[str, int]) -> str:
-    return (
-        ", ".join(f"{count} {name}" for name, count in sorted(counts.items(), key=lambda i: -i[1])) or "none"
-    )
+    most_first = sorted(counts.items(), key=lambda item: -item[1])
+    return ", ".join(f"{count} {name}" for name, count in most_first) or "none"

@@ -1,23 +1,13 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva top`: the GPUs and the jobs on them, live."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 
-from controller.cli.common import (
-    Subparsers,
-    add_client,
-    add_options,
-    client,
-    count,
-    new_parser,
-    own_name,
-)
+from controller.cli.common import Subparsers, add_client, add_options, client, count, new_parser, own_name
 from controller.reports.top import KEYS
 
-_DESCRIPTION = f"""\
+_ABOUT = f"""\
 The GPUs and the jobs on them, live: which job holds each GPU, how busy it is,
 which jobs wait for their turn, and what part of its time each job has had on
 GPUs.
@@ -39,10 +29,8 @@ _OPTIONS = """
                         colours (default: auto, where the output is a terminal and NO_COLOR is not set)"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    parser = new_parser(
-        subparsers, "top", "the GPUs and the jobs on them, live", _DESCRIPTION, _EXAMPLES, run
-    )
+def add_parser(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "top", "the GPUs and the jobs on them, live", _ABOUT, _EXAMPLES, run)
     add_options(parser, _OPTIONS, interval={"default": 2.0}, width={"type": count}, color={"default": "auto"})
     add_client(parser)
 

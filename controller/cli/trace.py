@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`gandiva trace`: traces for `gandiva simulate` from a site's own records."""
 
-from __future__ import annotations
-
 import argparse
 import sys
 from pathlib import Path
@@ -14,7 +12,7 @@ from controller.errors import GandivaError
 FIELDS = "JobID,Submit,Start,End,ElapsedRaw,AllocTRES,ReqTRES,State,User,Account,Partition"
 _ALLOCATED = FIELDS.split(",").index("AllocTRES")
 
-_DESCRIPTION = """\
+_ABOUT = """\
 Writes the site's own jobs between two times as a trace: `sacct --allusers --parsable2 --allocations` with the
 fields that `gandiva simulate --trace-format sacct` reads. Jobs that ran under Gandiva, to which Slurm gave
 shards, count with the GPUs they asked for. Needs no controller."""
@@ -31,10 +29,10 @@ _OPTIONS = """
 --sacct PATH           the program"""
 
 
-def add_parser(subparsers: Subparsers[argparse.ArgumentParser]) -> None:
-    parser = new_parser(subparsers, "trace", "traces from the site's records", _DESCRIPTION, _EXAMPLES)
+def add_parser(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "trace", "traces from the site's records", _ABOUT, _EXAMPLES)
     kinds = parser.add_subparsers(title="sources", metavar="SOURCE", dest="source", required=True)
-    sacct = new_parser(kinds, "sacct", "from Slurm's accounting", _DESCRIPTION, _EXAMPLES, run)
+    sacct = new_parser(kinds, "sacct", "from Slurm's accounting", _ABOUT, _EXAMPLES, run)
     add_options(
         sacct,
         _OPTIONS,
@@ -91,10 +89,8 @@ def _line(line: str) -> str:
         try:
             gpus = parse_request(comment).size.wanted
         except InvalidRequest as error:
-            print(
-                f"gandiva: job {values[0]}: its request is invalid ({error}); left as it is",
-                file=sys.stderr,
-            )
+            text = f"gandiva: job {values[0]}: its request is invalid ({error}); left as it is"
+            print(text, file=sys.stderr)
         else:
             kept = [one for one in values[_ALLOCATED].split(",") if not one.startswith("gres/")]
             values[_ALLOCATED] = ",".join([*kept, f"gres/gpu={gpus}"])

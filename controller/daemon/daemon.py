@@ -43,7 +43,8 @@ from controller.journal.lock import JournalLock
 from controller.loop.clock import SystemClock
 from controller.loop.loop import Controller, Turn
 from controller.nodes.remote import RemoteNodes
-from controller.nodes.ssh import SshSettings, ssh_nodes
+from controller.nodes.ssh import ssh_nodes
+from controller.observe.declared import DeclaredFile, RatesFileError, declared_path
 from controller.policies.assemble import make_policy
 from controller.settings.loading import load_settings
 from controller.settings.schema import Settings, needs_restart
@@ -100,6 +101,7 @@ class Daemon:
         self._metrics = Metrics(self._live, settings.journal.path)
         self._publisher = Publisher(self._live, self._metrics)
         self._decisions = DecisionFile(settings.journal.path.parent)
+        self._declared = DeclaredFile(declared_path(settings.journal.path))
         self._controller: Controller | None = None
         """While this one leads."""
         self._stop = asyncio.Event()
@@ -138,7 +140,7 @@ class Daemon:
             measures=self._metrics,
         )
         cluster = fenced(slurm, fence)
-        nodes = ssh_nodes(_ssh_settings(settings), measures=self._metrics, introduction=me, guard=fence)
+        nodes = ssh_nodes(settings.nodes, measures=self._metrics, introduction=me, guard=fence)
         answers = Answers(
             self._live,
             JournalReader(journal.path),
@@ -189,6 +191,8 @@ class Daemon:
             settings.cluster.adapter,
             settings.api.listen,
         )
+        self._declared = DeclaredFile(declared_path(journal.path))
+        self._take_declared()
         self._publisher.begin(settings.policy.name, journal)
         renewing = asyncio.create_task(renew(nodes), name="leases")
         try:
@@ -214,7 +218,20 @@ class Daemon:
             self._publisher.end()
             await solver.close()
 
+    def _take_declared(self) -> None:
+        """Rates that `gandiva rates import` has written since the turn before."""
+        try:
+            declared = self._declared.changed()
+        except RatesFileError as error:
+            log.error("%s; the rates declared before stay", error)
+            return
+        if declared is not None and self._controller is not None:
+            self._controller.observer.measured.rates.declare(declared)
+            self._controller.observer.resync()
+            log.info("declared rates of %d models from %s", len(declared), self._declared.path)
+
     def _publish(self, turn: Turn) -> None:
+        self._take_declared()
         self._decisions.turned(turn, self._settings.policy)
         self._publisher.turned(turn)
 
@@ -264,14 +281,3 @@ def _token(settings: Settings) -> str | None:
     """What callers must have to see jobs; None: nothing. Raises SettingsError."""
     file = settings.api.token_file
     return read_token(file) if settings.api.private_data and file is not None else None
-
-
-def _ssh_settings(settings: Settings) -> SshSettings:
-    nodes = settings.nodes
-    return SshSettings(
-        key_file=nodes.ssh_key,
-        known_hosts_file=nodes.known_hosts,
-        user=nodes.ssh_user,
-        port=nodes.ssh_port,
-        connect_seconds=nodes.connect_deadline_seconds,
-    )

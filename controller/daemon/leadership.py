@@ -7,8 +7,6 @@ by a lease of `LEASE_SECONDS` that its requests renew (`controller.agent.lease`)
 changes nothing on nodes or in Slurm: the `Fence`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

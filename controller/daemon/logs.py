@@ -5,8 +5,6 @@ A message about a job, a node or a file names it: `log.error("job %s: …", job_
 field `job` comes from the format string, never from the text of a value, which users may have chosen. Where
 the format string cannot name it, `extra={"node": name}` does."""
 
-from __future__ import annotations
-
 import json
 import logging
 import logging.handlers

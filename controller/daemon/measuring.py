@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How long steps of operations, switches, waiting and turns of the loop took."""
 
-from __future__ import annotations
-
 import logging
 from dataclasses import dataclass
 
@@ -111,12 +109,15 @@ class TurnMeter:
         self._measures.turn(turn.observe_seconds, turn.plan_seconds)
         if _plan_log.isEnabledFor(logging.DEBUG):
             _log_plan(turn)
-        jobs = turn.snapshot.jobs
-        for job_id in self._waiting:
+        jobs, changed = turn.snapshot.jobs, turn.snapshot.changed
+        for job_id in {*jobs, *self._waiting} if changed.everything else changed.jobs:
             job = jobs.get(job_id)
-            if job is not None and job.start_time is not None:
-                self._measures.queue_wait(max(0.0, job.start_time - job.submit_time))
-        self._waiting = {job.id for job in jobs.values() if job.start_time is None and job.phase in _WAITING}
+            if job is not None and job.start_time is None and job.phase in _WAITING:
+                self._waiting.add(job_id)
+            elif job_id in self._waiting:
+                self._waiting.discard(job_id)
+                if job is not None and job.start_time is not None:
+                    self._measures.queue_wait(max(0.0, job.start_time - job.submit_time))
 
 
 def _log_plan(turn: Turn) -> None:

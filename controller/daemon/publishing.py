@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the outside world sees of a turn of the loop: the API, Prometheus, systemd, a decision on file."""
 
-from __future__ import annotations
-
 import logging
 import os
 import socket
@@ -53,7 +51,8 @@ class Publisher:
         self._turns += 1
         # The loop goes on changing these.
         reasons, samples = dict(turn.reasons), dict(turn.samples)
-        self._turn = replace(turn, snapshot=turn.snapshot.kept(), reasons=reasons, samples=samples)
+        before = None if self._turn is None else self._turn.snapshot
+        self._turn = replace(turn, snapshot=turn.snapshot.kept(before), reasons=reasons, samples=samples)
         self._completed = time.monotonic()
         self._meter.turned(turn)
         self._show()

@@ -6,8 +6,6 @@ on where their GPUs are free and run to their end without a controller, and wait
 Slurm again. Jobs whose GPUs other jobs have stay suspended: the log names them, and the next controller goes
 on with them. See docs/high-availability.md."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

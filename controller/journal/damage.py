@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What SQLite's errors mean: a damaged journal or a full disk; moving a damaged one out of the way."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import logging

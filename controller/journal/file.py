@@ -5,8 +5,6 @@ Durability: WAL with synchronous=NORMAL. What is committed survives the death of
 moments before a power failure may be lost, which does no harm, since Slurm and the nodes are asked anyway.
 """
 
-from __future__ import annotations
-
 import contextlib
 import enum
 import logging

@@ -5,8 +5,6 @@ A lock of the kernel on a file beside the journal. It is gone at the very moment
 ends; a holder that is stopped (SIGSTOP) still has it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The journal of a simulation: the same calls and the same answers as `Journal`, in memory."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Container, Iterable
 from dataclasses import dataclass, replace

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What the loop writes to: a file, or the same in memory. `Journal` says what the calls mean."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 from controller.journal.memory import MemoryJournal

@@ -121,6 +121,12 @@ class JournalReader:
         )
         return self._made(lambda row: Slice(JobId(row[0]), gpu_set(row[1]), *row[2:]), rows)
 
+    def state(self, key: str) -> Any:
+        """What the controller keeps under this name, as JSON; None: nothing."""
+        with self._connection() as connection:
+            row = connection.execute("SELECT value FROM state WHERE key = ?", (key,)).fetchone()
+            return None if row is None else json.loads(row[0])
+
     def _made(self, make: Callable[[Any], Row], rows: Iterable[Any]) -> list[Row]:
         """What the rows say. One that was damaged must not hide the others."""
         made, damaged = [], 0

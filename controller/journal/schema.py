@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Tables of the journal, as a list of migrations: never change one, append another."""
 
-from __future__ import annotations
-
 import sqlite3
 
 from controller.errors import JournalError

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What is written to the journal's file, in SQL. A row waits in the queue as a statement with parameters."""
 
-from __future__ import annotations
-
 from typing import TypeAlias
 
 Row: TypeAlias = tuple[str, tuple[object, ...]]

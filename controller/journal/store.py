@@ -6,8 +6,6 @@ GPUs (docs/journal.md): while its disk is full rows are kept in memory, and a fi
 replaced by a new one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import logging
 import sqlite3

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Giving space back to the file system: deletes at once what the controller deletes little by little."""
 
-from __future__ import annotations
-
 import sqlite3
 import time as clock
 from contextlib import closing

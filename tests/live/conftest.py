@@ -15,6 +15,7 @@ should believe that they ran. Logs of every host are in build/logs/ after a fail
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -48,6 +49,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 @pytest.fixture(scope="session")
+def engine_ready() -> None:
+    """Docker answers, and clusters of runs that were killed are gone."""
+    try:
+        remove_leftovers(engine.connect(report=print), _PREFIX)
+    except EngineError as error:
+        pytest.fail(f"live tests need Docker: {error}", pytrace=False)
+
+
+@pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[MiniCluster]:
     """The cluster of this test run: two nodes with four GPUs each, three users."""
     existing = os.environ.get("GANDIVA_CLUSTER")
@@ -56,16 +66,25 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[MiniCluster]:
             pytest.fail(f"GANDIVA_CLUSTER={existing}: one cluster takes one test at a time", pytrace=False)
         yield MiniCluster.attach(existing)
         return
-    try:
-        remove_leftovers(engine.connect(report=print), _PREFIX)
-    except EngineError as error:
-        pytest.fail(f"live tests need Docker: {error}", pytrace=False)
+    request.getfixturevalue("engine_ready")
     adapter = os.environ.get("ADAPTER")
     spec = ClusterSpec(
-        name=f"{_PREFIX}{os.getpid()}",
+        name=own_name(),
         release=os.environ.get("RELEASE") or "forky",
         controller={"cluster": {"adapter": adapter}} if adapter else {},
     )
+    with running(spec, request.session) as mini:
+        yield mini
+
+
+def own_name(suffix: str = "") -> str:
+    """The name of a cluster of this run."""
+    return f"{_PREFIX}{os.getpid()}{suffix}"
+
+
+@contextlib.contextmanager
+def running(spec: ClusterSpec, session: pytest.Session) -> Iterator[MiniCluster]:
+    """A cluster from its start to its end; logs of its hosts are gathered where a test of the run failed."""
     mini = MiniCluster(spec, report=print)
     try:
         mini.up()
@@ -77,7 +96,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[MiniCluster]:
     try:
         yield mini
     finally:
-        if request.session.testsfailed:
+        if session.testsfailed:
             mini.gather_logs(LOGS / f"end{_WORKER}")
         if os.environ.get("KEEP"):
             print(f"\nkept: gandiva-cluster sh login --name {mini.name}")

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Two jobs that allow it run on one GPU at the same time; everything that tells of them agrees."""
+"""Two jobs that allow it run on one GPU at the same time, and go on so where that is faster than in turns;
+everything that tells of them agrees."""
 
 from __future__ import annotations
 
@@ -15,8 +16,11 @@ pytestmark = pytest.mark.live
 
 MODEL = "--gandiva-model=small"
 """What is measured of the first run of a model is known of the next: a job that never ran can be packed."""
-STEPS = 300
+STEPS = 600
 COMMAND = f"{TRAIN} --steps {STEPS} --minibatch-ms 40 --memory-mb 4096"
+HEAVY = f"{COMMAND} --utilisation 100"
+"""Fills its GPU: two of them take turns, whether they are packed or not."""
+PACKING = {**QUICK["policy"], "moves": ["pack"], "pack": {"trial_seconds": 3.0}}
 
 
 def shown(site: Site, job_id: int) -> dict[str, Any]:
@@ -34,7 +38,7 @@ def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
     plain = site.submit("alice", COMMAND, "--no-gandiva", "--gres=gpu:1")
     assert site.wait_ended([plain], 90)[plain] == "COMPLETED"
     site.cluster.stop_controller()
-    site.start_controller(policy={**QUICK["policy"], "moves": ["pack"]})
+    site.start_controller(policy=PACKING)
     for number, node in ((4, "n1"), (3, "n2")):
         job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
         site.wait_state(job, "RUNNING")
@@ -53,6 +57,8 @@ def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
     assert site.states([first, second]) == {first: "RUNNING", second: "RUNNING"}
     told = site.cluster.exec("login", ["gandiva", "explain", str(second)], user="bob").stdout
     assert f"job {first}, on the same GPUs" in told
+    kept = f"shares its GPUs with job {first}: together they do 1."
+    site.wait("the end of their trial", lambda: kept in shown(site, second)["reason"])
     rows = {row["job_id"]: row for row in site.report()}
     assert (rows[first]["shares_with"], rows[second]["shares_with"]) == ([second], [first])
     assert rows[first]["last_gpus"] == rows[second]["last_gpus"]
@@ -75,9 +81,30 @@ def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
         assert rows[job]["run_seconds"] == pytest.approx(seen, rel=0.15, abs=1.0)
 
 
+def test_two_jobs_that_fill_the_gpu_are_packed_measured_and_parted(site: Site) -> None:
+    site.cluster.stop_controller()
+    site.start_controller(policy=PACKING)
+    for number, node in ((4, "n1"), (3, "n2")):
+        job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
+        site.wait_state(job, "RUNNING")
+    first, second = (
+        site.submit(user, HEAVY, "--gandiva-pack=yes", "--gandiva-model=heavy", "--gres=gpu:1")
+        for user in ("alice", "bob")
+    )
+    site.wait("both on the GPU", lambda: shown(site, second).get("shares_with") == [first])
+    site.wait("each alone again", lambda: shown(site, second).get("shares_with") == [])
+    told = site.cluster.exec("login", ["gandiva", "explain", str(second)], user="bob").stdout
+    assert f"stops sharing GPUs with job {first}: together they do " in " ".join(told.split())
+    states = site.wait_ended([first, second], 240)
+    assert set(states.values()) == {"COMPLETED"}, states
+    found = overlaps(site.holds())
+    together = sum(min(one.end, other.end) - max(one.start, other.start) for one, other in found)
+    assert together < 15.0, "they were packed once, for a trial"
+
+
 def test_one_of_a_pair_is_cancelled_and_the_other_runs_on(site: Site) -> None:
     site.cluster.stop_controller()
-    site.start_controller(policy={**QUICK["policy"], "moves": ["pack"]})
+    site.start_controller(policy=PACKING)
     for number, node in ((4, "n1"), (3, "n2")):
         job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
         site.wait_state(job, "RUNNING")

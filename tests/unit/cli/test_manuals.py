@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from controller.cli.main import build_parser
-from controller.reports.columns import COLUMNS
 from controller.reports.sacct import CODES
+from controller.reports.table import COLUMNS
 from controller.reports.when import FORMS
 from controller.settings.describe import tables
 
@@ -28,9 +28,12 @@ PAGE_OF = {
     "simulate": "gandiva-simulate.1",
     "replay": "gandiva-replay.1",
     "trace": "gandiva-trace.1",
+    "allocate": "gandiva-allocate.1",
     "status": "gandiva.1",
     "daemon": "gandivad.8",
     "journal": "gandiva-journal.8",
+    "checkpoint": "gandiva-checkpoint.1",
+    "rates": "gandiva-rates.8",
 }
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.errors import ClusterUnavailable, GandivaError, NodeError, NodeUnreachable
-from controller.model import JobId
+from controller.model import JobId, Share
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import Living, Offload, Pause
 from controller.nodes.simulated import SimulatedNodes
@@ -157,6 +157,9 @@ class FaultyCluster(PassingOn):
             old = [seen for seen in self._views if seen.time <= view.time - age]
             return old[-1] if old else self._views[0]
         return view
+
+    async def shares(self) -> tuple[Share, ...]:
+        return await self._cluster.shares()
 
     async def job(self, job_id: JobId) -> SlurmJob:
         return self._dated(await super().job(job_id))

@@ -260,12 +260,12 @@ async def _packed(seed: int, kills: int, probability: float, folder: Path) -> in
     stage = Stage(folder, preempt_exempt_ratio=1.0, packs=True)
     for number in range(kills):
         if number % 6 == 0:
-            stage.usual_jobs(pack=True, model="resnet50")
+            stage.usual_jobs(pack=True, model="resnet50", steps_per_second=20.0)
         stage.decide_by(dice.choice(("gandiva", "tiresias-las")), packing_policies())
         stage.start()
         await asyncio.sleep(dice.uniform(0.0, 25.0))
         await stage.kill_and_wait(dice.choice((0.0, 0.05, 0.5, 2.0)))
-    stage.usual_jobs(pack=True, model="resnet50")
+    stage.usual_jobs(pack=True, model="resnet50", steps_per_second=20.0)
     stage.faults.random, stage.faults.probability = random.Random(seed), probability
     stage.start()
     await asyncio.sleep(200.0)

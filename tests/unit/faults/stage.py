@@ -19,7 +19,7 @@ from controller.observe.requests import parse_request
 from controller.policies.moves.pack import Pack
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
-from controller.policies.settings import TiresiasLasSettings
+from controller.policies.settings import PackSettings, TiresiasLasSettings
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedJob
 from tests.unit.faults.faulty import Faults, FaultyCluster, FaultyNodes
@@ -42,8 +42,8 @@ def packing_policies() -> dict[str, Callable[[], Policy]]:
     """The same, where jobs share GPUs."""
     queues = TiresiasLasSettings(queue_limits=[5.0, 10.0, 30.0], promote_knob_ratio=2.0)
     return {
-        "gandiva": lambda: gandiva(Pack()),
-        "tiresias-las": lambda: PRESETS["tiresias-las"](queues, (Pack(),)),
+        "gandiva": lambda: gandiva(Pack(PackSettings())),
+        "tiresias-las": lambda: PRESETS["tiresias-las"](queues, (Pack(PackSettings()),)),
     }
 
 

@@ -185,7 +185,7 @@ def test_packaged_scripts_are_called_from_slurms_folder(tmp_path: Path) -> None:
 
 
 def test_scripts_are_written_executable(tmp_path: Path) -> None:
-    from controller.slurm_config.files import write
+    from controller.slurm_config.fragments import write
 
     write(render(parse(CLUSTER), Options(slurm_files="/usr/share/gandiva/slurm")), tmp_path)
     assert os.access(tmp_path / "epilog.d/50-gandiva.sh", os.X_OK)
