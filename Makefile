@@ -6,7 +6,7 @@ CLUSTER := $(PYTHON) -m container
 CODE := controller checkpointing gandiva container examples tests benchmarks
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit processes torch roles lint live smoke faults faultsim fuzz quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
+.PHONY: help env demo test unit processes torch roles lint live smoke faults faultsim fuzz kills quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
 
 help: ## Show this list
 	@printf 'Gandiva for Slurm: what make can do\n\n'
@@ -61,6 +61,9 @@ faultsim: env ## The same and more in seeded simulation, 1,000 kills among them 
 
 fuzz: env ## Throw junk at everything that takes input (FUZZ_CASES=10000, FUZZ_SEED=4)
 	@$(PYTHON) -m tests.fuzz $(or $(FUZZ_CASES),10000)
+
+kills: env ## Kill a writer of the checkpoint store at random points (KILLS=1000, SEED=1)
+	@$(PYTHON) -m tests.unit.checkpointing.kills $(or $(KILLS),1000) $(or $(SEED),1)
 
 quick-faults:
 	@$(MAKE) --no-print-directory faults QUICK=1
