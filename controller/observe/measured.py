@@ -26,7 +26,7 @@ from controller.nodes.protocol import RankSample
 from controller.observe.costs import MeasuredCosts
 from controller.observe.node_cache import Sample
 from controller.observe.paces import Paces
-from controller.observe.rates import Rates
+from controller.observe.rates import MAX_MODELS, Rates
 from controller.observe.utilization import Utilization
 
 EVERY_SECONDS = 5
@@ -69,7 +69,7 @@ class Measured:
         self.costs = MeasuredCosts()
         self.profiles: dict[JobId, Profile] = {}
         self.models: Mapping[str, Profile] = {}
-        """What was measured of the jobs of each model."""
+        """What was measured of the jobs of each model; that which changed longest ago first."""
         self.version = 0
         """Grows when something changes that is known of models."""
         self._paces: dict[JobId, _Pace] = {}
@@ -209,7 +209,8 @@ class Measured:
             largest_tensor_bytes=profile.largest_tensor_bytes or known.largest_tensor_bytes,
         )
         if learned != known:
-            self.models = {**self.models, model: learned}
+            others = [(name, its) for name, its in self.models.items() if name != model]
+            self.models = {**dict(others[1 - MAX_MODELS :]), model: learned}
             self.version += 1
 
 

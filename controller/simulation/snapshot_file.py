@@ -34,7 +34,7 @@ class _File(BaseModel):
 
     gandiva_snapshot: Literal[2]
     policy: dict[str, Any]
-    """The table [policy] of the settings, without the tables of other policies."""
+    """The table [policy] of the settings, without the tables of other policies and moves."""
     snapshot: dict[str, Any]
     memory: dict[str, Any]
     plan: dict[str, Any]
@@ -52,10 +52,8 @@ class RecordedDecision:
 
 
 def dump_decision(decision: RecordedDecision) -> bytes:
-    name = decision.policy.name
-    table = decision.policy.model_dump(
-        mode="json", include={"name", "moves", "fair_share", name.replace("-", "_")}
-    )
+    used = {name.replace("-", "_") for name in (decision.policy.name, *decision.policy.moves)}
+    table = decision.policy.model_dump(mode="json", include={"name", "moves", "fair_share", *used})
     # JSON has no keys but strings.
     rates = {
         model: [as_json(pair) for pair in known.items()] for model, known in decision.snapshot.rates.items()

@@ -76,9 +76,15 @@ def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
     for user, job in (("alice", first), ("bob", second), ("carol", third), ("bob", unsaid)):
         assert site.digest(user, job) == site.digest("alice", plain)
     rows = {row["job_id"]: row for row in site.report()}
-    for job in (first, second, third, unsaid):
-        seen = held_seconds(found, job, 0, max(hold.end for hold in found))
+    end = max(hold.end for hold in found)
+    held = {job: held_seconds(found, job, 0, end) for job in (first, second, third, unsaid)}
+    for job, seen in held.items():
         assert rows[job]["run_seconds"] == pytest.approx(seen, rel=0.15, abs=1.0)
+    # Steps that jobs did for each second that the GPU was theirs, together and in turns.
+    packed = 2 * STEPS / (held[first] + held[second] - together)
+    in_turns = 2 * STEPS / (held[third] + held[unsaid])
+    print(f"steps per GPU second: {packed:.1f} packed, {in_turns:.1f} in turns")
+    assert packed > 1.15 * in_turns
 
 
 def test_two_jobs_that_fill_the_gpu_are_packed_measured_and_parted(site: Site) -> None:

@@ -71,7 +71,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("seed", range(200))
 def test_a_decision_comes_back_as_it_was(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
-    policy = parse_settings('[policy]\nname = "tiresias-las"\nmoves = ["pack"]\n').policy
+    text = '[policy]\nname = "tiresias-las"\nmoves = ["pack"]\n[policy.pack]\ntrial_seconds = 3.0\n'
+    policy = parse_settings(text).policy
     decision = RecordedDecision(policy, some(Snapshot, rng), some(Memory, rng), some(Plan, rng))
     (folder / "d.json").write_bytes(dump_decision(decision))
     assert read_decision(folder / "d.json") == decision
