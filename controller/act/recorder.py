@@ -5,7 +5,7 @@ import enum
 
 from controller.act.actions import Action
 from controller.journal.port import JournalPort
-from controller.model import GpuSet, JobId
+from controller.model import GpuSet, JobId, Moved
 
 
 class Step(str, enum.Enum):
@@ -64,6 +64,10 @@ class Recorder:
     def slice_ends(self, job_id: JobId, reason: str, now: float) -> None:
         """It is known to have left them."""
         self._journal.close_slice(job_id, now, reason)
+
+    def moved(self, moved: Moved, reason: str, now: float) -> None:
+        """What a move did to a job."""
+        self.event(f"{moved.move}-{moved.verdict.value}", reason, now, moved.job_id)
 
     def event(self, kind: str, message: str, now: float, job_id: JobId | None = None) -> None:
         """Something worth telling an operator."""

@@ -20,7 +20,7 @@ from controller import __version__
 from controller.act.recorder import Outcome, Step
 from controller.api.live import LiveState, Published
 from controller.api.messages import GpuMessage, GpusMessage
-from controller.model import Phase
+from controller.model import Phase, Verdict
 from controller.slurm.adapter import CALLS
 from controller.slurm.adapter import OUTCOMES as CALL_OUTCOMES
 
@@ -32,6 +32,8 @@ CALL_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5,
 """Seconds, from one call to an idle slurmctld to the longest deadlines."""
 WAIT_BUCKETS = (1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600, 7 * 24 * 3600)
 """Seconds."""
+GAINS = (0.5, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0, 5.0)
+_JUDGED = {Verdict.KEPT.value, Verdict.UNDONE.value}
 
 
 class Metrics:
@@ -62,6 +64,9 @@ class Metrics:
         text = "Time a turn of the loop took to observe Slurm and all nodes."
         self._observe = seconds("observe_duration", text)
         self._plan = seconds("plan_duration", "Time a turn of the loop took to decide.")
+        self._moves = counter("moves", "Jobs that moves changed, by what became of it.", "move", "verdict")
+        text = "Throughput of the jobs of a trial, relative to that before it."
+        self._gains = Histogram("gandiva_move_gain_ratio", text, ["move"], buckets=GAINS, registry=registry)
         self._slurm_calls = counter("slurm_calls", "Calls to Slurm.", "call", "outcome")
         text = "Time of calls to Slurm, however they ended."
         self._slurm_seconds = seconds("slurm_call_duration", text, "call")
@@ -95,6 +100,11 @@ class Metrics:
         self._operations.labels(kind, outcome).inc()
         if outcome == Outcome.DONE.value:
             self._operation_seconds.labels(kind).observe(duration_seconds)
+
+    def move(self, name: str, verdict: str, gain: float | None) -> None:
+        self._moves.labels(name, verdict).inc()
+        if gain is not None and verdict in _JUDGED:
+            self._gains.labels(name).observe(gain)
 
     def switch_gap(self, duration_seconds: float) -> None:
         self._gap.observe(duration_seconds)

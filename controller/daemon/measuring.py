@@ -8,7 +8,7 @@ from controller.act.actions import Action
 from controller.act.recorder import Outcome, Recorder, Step
 from controller.journal.port import JournalPort
 from controller.loop.loop import Turn
-from controller.model import GpuId, GpuSet, JobId, Phase
+from controller.model import GpuId, GpuSet, JobId, Moved, Phase
 from controller.model.measures import Measures
 
 _steps_log = logging.getLogger("controller.act")
@@ -92,6 +92,10 @@ class MeasuringRecorder(Recorder):
         super().slice_ends(job_id, reason, now)
         for gpu in self._on.pop(job_id, ()):
             self._left_at[gpu] = now
+
+    def moved(self, moved: Moved, reason: str, now: float) -> None:
+        super().moved(moved, reason, now)
+        self._measures.move(moved.move, moved.verdict.value, moved.gain)
 
 
 _WAITING = frozenset({Phase.QUEUED, Phase.STARTING})

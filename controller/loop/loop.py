@@ -259,6 +259,8 @@ class Controller:
         self.observer.expect(plan.targets.keys())
         self._keeping.take(plan.targets, snapshot.jobs)
         self.reasons.update(plan.reasons)
+        for moved in plan.moved:
+            self._recorder.moved(moved, plan.reasons.get(moved.job_id, ""), snapshot.time)
         for job_id in self.observer.looked_at:
             if job_id not in snapshot.jobs:
                 self.reasons.pop(job_id, None)

@@ -42,7 +42,18 @@ from controller.model.rates import (
     of_one_job,
     rate_key,
 )
-from controller.model.snapshot import ALL_CHANGED, Changes, Memory, Note, Plan, Share, Snapshot, Target
+from controller.model.snapshot import (
+    ALL_CHANGED,
+    Changes,
+    Memory,
+    Moved,
+    Note,
+    Plan,
+    Share,
+    Snapshot,
+    Target,
+    Verdict,
+)
 from controller.model.solving import Cone, Problem, ProblemKind, Program, Solution, SolutionStatus
 from controller.model.value import value
 
@@ -66,6 +77,7 @@ __all__ = [
     "Job",
     "JobId",
     "Memory",
+    "Moved",
     "Node",
     "Note",
     "Phase",
@@ -88,6 +100,7 @@ __all__ = [
     "Target",
     "Unsuspendable",
     "Usage",
+    "Verdict",
     "by_node",
     "gpu_type",
     "key_of_job",

@@ -32,6 +32,10 @@ class Measures(Protocol):
         """An operation (`place`, `suspend`, …) is over."""
         ...
 
+    def move(self, name: str, verdict: str, gain: float | None) -> None:
+        """A move (`pack`, …) did something to one job. `gain`: throughput as a multiple of that before."""
+        ...
+
     def switch_gap(self, duration_seconds: float) -> None:
         """So long a GPU had no job although the next one was waiting for it."""
         ...

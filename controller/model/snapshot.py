@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Mapping
 from dataclasses import field, replace
@@ -151,6 +152,28 @@ class Memory:
     jobs: Mapping[JobId, Note] = field(default_factory=empty)
 
 
+class Verdict(str, enum.Enum):
+    """What became of a move."""
+
+    DONE = "done"
+    """It is carried out, and not compared with what was before."""
+    TRIED = "tried"
+    """Rates are being compared."""
+    KEPT = "kept"
+    UNDONE = "undone"
+
+
+@value
+class Moved:
+    """What a move did to one job, for events and metrics."""
+
+    move: str
+    verdict: Verdict
+    job_id: JobId
+    gain: float | None = None
+    """Throughput of all jobs of the move, as a multiple of that without it. None: it was not measured."""
+
+
 @value
 class Plan:
     """What should be different from what the snapshot shows. A job without a target stays as it is."""
@@ -161,6 +184,7 @@ class Plan:
     memory: Memory = field(default_factory=Memory)
     wake_at: float = math.inf
     """Plan again at this time at the latest, even if nothing happens."""
+    moved: tuple[Moved, ...] = ()
     problems: Mapping[str, Problem] = field(default_factory=empty)
     """What is to be solved, by name. A problem replaces the earlier one of its name; the same one again
     changes nothing."""

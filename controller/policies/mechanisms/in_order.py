@@ -77,6 +77,7 @@ class InOrder:
             self._now
             if more or draft.freed_since(mark)
             else max(self._now, min(self._wake(), draft.wake_at)),
+            tuple(draft.moved),
         )
 
     # -- memory ---------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Set
 
-from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement, Snapshot
+from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement, Snapshot, Verdict
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
@@ -77,6 +77,7 @@ class Defragment:
             draft.put(job_id, Placement(gpus, gpus))
             target = next(iter(gpus)).node
             draft.say(job_id, f"goes on on {target}: {name} is cleared for job {job.id} ({job.gpus} GPUs)")
+        draft.note(NAME, Verdict.DONE, moves)
 
 
 class _Servers:

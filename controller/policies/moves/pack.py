@@ -14,7 +14,18 @@ from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 
-from controller.model import Configuration, GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node, rate_key
+from controller.model import (
+    Configuration,
+    GpuId,
+    GpuSet,
+    Job,
+    JobId,
+    Placement,
+    Snapshot,
+    Verdict,
+    by_node,
+    rate_key,
+)
 from controller.policies.moves.alone import alone_on, rates_alone
 from controller.policies.moves.hosts import Hosts
 from controller.policies.moves.trials import Trials
@@ -66,7 +77,9 @@ class Pack:
             if not kept:
                 words = _gain(score) if rates else "their rates together could not be measured"
                 self._part(guest.id, min(trial.jobs), draft, words)
+                draft.note("pack", Verdict.UNDONE, trial.jobs, score if rates else None)
                 continue
+            draft.note("pack", Verdict.KEPT, trial.jobs, score)
             for job_id, other in (trial.jobs, trial.jobs[::-1]):
                 draft.say(job_id, f"shares its GPUs with job {other}: {_gain(score)}")
 
@@ -88,6 +101,7 @@ class Pack:
             if before and score < IN_TURNS:
                 trials.judge(_what(host, guest, where), score)
                 self._part(guest_id, host_id, draft, _gain(score))
+                draft.note("pack", Verdict.UNDONE, pair, score)
 
     def _part(self, guest_id: JobId, host_id: JobId, draft: Draft, why: str) -> None:
         host = draft.of(host_id)
@@ -143,6 +157,7 @@ class Pack:
             why = _gain(score, "such jobs")
         draft.say(guest.id, f"joins job {host_id} on its GPUs: {why}")
         draft.say(host_id, f"shares its GPUs with job {guest.id}: {why}")
+        draft.note("pack", Verdict.TRIED if score is None else Verdict.DONE, (host_id, guest.id), score)
 
 
 def _first(snapshot: Snapshot, job: Job) -> tuple[float, ...]:

@@ -7,10 +7,10 @@ The one way to try and undo within a decision: mechanisms and moves alike put pl
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
-from controller.model import NOWHERE, JobId, Placement
+from controller.model import NOWHERE, JobId, Moved, Placement, Verdict
 
 
 class Room(Protocol):
@@ -33,6 +33,8 @@ class Draft:
         self._room, self._placements = room, placements
         self._log: list[tuple[JobId, Placement, Placement, Any]] = []
         self.said: dict[JobId, str] = {}
+        self.moved: list[Moved] = []
+        """What moves did. No rollback changes it."""
         self.remembered = dict(remembered or {})
         """What moves remember from this plan on. No rollback changes it."""
         self.wake_at = math.inf
@@ -58,6 +60,10 @@ class Draft:
     def say(self, job_id: JobId, sentence: str) -> None:
         """Why the job waits, starts, stops or moves, for `gandiva explain`. The last one counts."""
         self.said[job_id] = sentence
+
+    def note(self, move: str, verdict: Verdict, jobs: Iterable[JobId], gain: float | None = None) -> None:
+        """A move did this to these jobs, for events and metrics."""
+        self.moved += [Moved(move, verdict, job_id, gain) for job_id in jobs]
 
     def remember(self, name: str, json: Any) -> None:
         """Remember this from plan to plan, in place of what the name had. None: nothing."""

@@ -19,7 +19,7 @@ from controller.api.metrics import OPERATIONS, Metrics
 from controller.daemon.measuring import MeasuringRecorder, TurnMeter
 from controller.errors import ClusterRefused, ClusterUnavailable, NodeError, UnknownJob
 from controller.journal import MemoryJournal
-from controller.model import GpuId, JobId, Phase, Snapshot
+from controller.model import GpuId, JobId, Moved, Phase, Snapshot, Verdict
 from controller.nodes import protocol
 from controller.nodes.remote import RemoteNodes
 from controller.slurm.adapter import CALLS, OUTCOMES, measured
@@ -83,7 +83,7 @@ def test_names_follow_the_conventions(metrics: Metrics) -> None:
                 assert sample.name.endswith("_total"), sample
             assert not set(sample.labels) & {"job", "job_id", "user", "name"}, "labels without a bound"
         if family.type == "histogram" or "time" in family.documentation.lower():
-            assert name.endswith("_seconds"), name
+            assert name.endswith(("_seconds", "_ratio")), name
 
 
 def test_a_switch_is_taken_to_pieces(metrics: Metrics) -> None:
@@ -123,6 +123,17 @@ def test_an_idle_gpu_is_no_gap(metrics: Metrics) -> None:
     recorder.slice_begins(JobId(2), N1, 51.0)
     recorder.operation_ends(place, Outcome.DONE, "", 51.0)
     assert value(metrics, "gandiva_switch_gap_seconds_count") == 0
+
+
+def test_moves_are_counted_by_what_became_of_them(metrics: Metrics) -> None:
+    recorder = MeasuringRecorder(MemoryJournal(), metrics)
+    recorder.moved(Moved("pack", Verdict.TRIED, JobId(1)), "on trial", 10.0)
+    recorder.moved(Moved("pack", Verdict.KEPT, JobId(1), 1.6), "kept", 20.0)
+    recorder.moved(Moved("pack", Verdict.UNDONE, JobId(1), 0.9), "slower", 30.0)
+    for verdict in ("tried", "kept", "undone"):
+        assert value(metrics, "gandiva_moves_total", move="pack", verdict=verdict) == 1
+    assert value(metrics, "gandiva_move_gain_ratio_count", move="pack") == 2
+    assert value(metrics, "gandiva_move_gain_ratio_sum", move="pack") == pytest.approx(2.5)
 
 
 def test_a_failure_is_counted_where_it_happened(metrics: Metrics) -> None:
@@ -259,6 +270,7 @@ def test_the_page_names_exactly_the_metrics_there_are(metrics: Metrics) -> None:
     metrics.operation("place", "done", 1.0)
     metrics.slurm_call("load", "ok", 1.0)
     metrics.agent_call("observe", "ok", 1.0)
+    metrics.move("pack", "kept", 1.2)
     for family in metrics.registry.collect():
         if family.name.startswith("gandiva_"):
             kind = "gauge" if family.type == "info" else family.type

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.journal.reader import JournalReader
 from controller.policies.moves.pack import Pack
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
@@ -51,6 +52,8 @@ def test_two_jobs_that_fit_together_run_together_to_their_ends(
         await asyncio.sleep(3)
         second = world.submit(work_seconds=15, pack=True, model="m", steps_per_second=20.0)
         await until_packed(world, first, second)
+        (begun,) = [e for e in JournalReader(world.journal_path).events(first) if e.kind == "pack-tried"]
+        assert begun.message.startswith(f"shares its GPUs with job {second}: their memory fits together")
         await asyncio.sleep(2)
         jobs = world.turns[-1].snapshot.jobs
         assert jobs[first].placement.shares_with == {second}

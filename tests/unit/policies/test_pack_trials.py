@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.model import Configuration, Job, JobId, Profile, Rate, Snapshot
+from controller.model import Configuration, Job, JobId, Moved, Profile, Rate, Snapshot, Verdict
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.protocol import Policy
@@ -102,6 +102,8 @@ def test_both_are_told_what_the_trial_showed() -> None:
     steps(c, 55.0)
     c.now += 5.0
     plan = c.plan()
+    undone = [Moved("pack", Verdict.UNDONE, JobId(i), pytest.approx(0.8)) for i in (1, 2)]  # type: ignore[arg-type]
+    assert list(plan.moved) == undone
     gain = "together they do 0.80 times what they do in turns"
     assert plan.reasons[JobId(2)] == f"stops sharing GPUs with job 1: {gain}"
     assert plan.reasons[JobId(1)] == f"has its GPUs to itself again: with job 2 beside it, {gain}"

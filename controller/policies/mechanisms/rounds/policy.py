@@ -78,6 +78,7 @@ class Rounds:
             Memory(self._common_changes(), self._note_changes(notes)),
             # What a move freed is for the mechanism.
             self._now if draft.freed_since(mark) else self._wake(),
+            tuple(draft.moved),
             self._solving.problems,
         )
 
