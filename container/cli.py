@@ -10,9 +10,9 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final, get_args
+from typing import Any, Final, get_args
 
 import docker.errors
 from pydantic import ValidationError
@@ -199,7 +199,8 @@ def _up(args: argparse.Namespace) -> int:
         if args.controller:
             cluster.start_controller()
     _say(f"{len(spec.node_names)} nodes idle after {time.monotonic() - began:.1f} s")
-    return _status(args)
+    _show({spec.name: clusters(engine.connect(install=False))[spec.name]})
+    return 0
 
 
 def _down(args: argparse.Namespace) -> int:
@@ -219,7 +220,13 @@ def _status(args: argparse.Namespace) -> int:
     found = clusters(engine.connect(install=False))
     if not found:
         print("no mini cluster: start one with `gandiva-cluster up`")
-        return 0
+    else:
+        _show(found)
+    return 0
+
+
+def _show(found: Mapping[str, Sequence[Any]]) -> None:
+    """The hosts of these clusters. `found`: containers by cluster."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("CLUSTER", "HOST", "CONTAINER", "SERVICES", "GPUS"):
         table.add_column(title)
@@ -233,7 +240,6 @@ def _status(args: argparse.Namespace) -> int:
             gpus = f"{len(host.nodes)} x {host.group.gpus} {host.group.gpu_model}" if host.group else ""
             table.add_row(name, host.name, state, services, gpus)
     _console.print(table)
-    return 0
 
 
 def _running_services(cluster: MiniCluster, host: Host) -> str:
