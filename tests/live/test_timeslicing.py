@@ -40,12 +40,12 @@ def test_shares_follow_weights_and_gpus_are_shared_fairly(site: Site) -> None:
     heavy_seconds, light_seconds = (held_seconds(found, job, turns[0], turns[-1]) for job in (heavy, light))
     assert heavy_seconds / light_seconds == pytest.approx(2.0, rel=0.1)
     shares = [held_seconds(found, job, begin, end) for job in six]
-    each = sum(shares) / len(six)
+    each, ideal = sum(shares) / len(six), (end - begin) * 4 / len(six)
     # What is lost between turns grows with what else this machine does; that it is shared alike must not.
-    assert 0.75 < each / (end - begin) / (4 / 6) < 1.02
+    assert 0.75 < each / ideal < 1.02
+    # A job is at most one slice ahead or behind at the begin and at the end, and may have had all its losses or none.
     for seconds in shares:
-        # The first and the last slice are cut off, and one job has one slice more than another.
-        assert seconds == pytest.approx(each, abs=2.0 * SLICE_SECONDS)
+        assert seconds == pytest.approx(each, abs=2.0 * SLICE_SECONDS + max(0.0, ideal - each))
 
     rows = {row["job_id"]: row for row in site.report()}
     for job in (heavy, light, *six):
