@@ -7,13 +7,14 @@
     ...
     saving.result(timeout=60)
 
-Nothing here needs PyTorch; `torch_state` makes files of its objects.
+Contents are bytes here; `state` makes them of models, optimizers and other objects.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import time
 import uuid
@@ -38,6 +39,7 @@ Agree = Callable[[int], int]
 """Called by all ranks together: the least of the numbers that they give."""
 
 _log = logging.getLogger("gandiva.checkpoint")
+_MOST_ATTEMPT = 19
 
 
 @dataclass(frozen=True)
@@ -111,14 +113,19 @@ class Store:
         """
         return self._submit(step, contents, copy=False).result()
 
-    def save_async(self, step: int, contents: Mapping[str, Content], copy: bool = True) -> Future[int]:
+    def save_async(
+        self, step: int, contents: Mapping[str, Content], copy: bool = True, attempt: str = ""
+    ) -> Future[int]:
         """The same while the job goes on. `result(timeout)` returns or raises what save() does.
 
         The contents are copied first, into `staging` where there is one with room. `copy=False`: they belong
         to the store now, and nobody changes them. A save that is still under way is waited for. An error is
         also written to the log, for those who do not ask.
+
+        `attempt`: a word of letters and digits that all ranks give this save, and no other save of this
+        start. By default the saves are counted, and all ranks must save equally often.
         """
-        return self._submit(step, contents, copy)
+        return self._submit(step, contents, copy, attempt)
 
     def buffer(self, size_bytes: int) -> memoryview:
         """Writable memory for contents, in `staging` where there is one with room."""
@@ -174,19 +181,23 @@ class Store:
         except OSError as error:
             raise StoreError(f"{self.folder}: {error}") from error
 
-    def _submit(self, step: int, contents: Mapping[str, Content], copy: bool) -> Future[int]:
+    def _submit(
+        self, step: int, contents: Mapping[str, Content], copy: bool, attempt: str = ""
+    ) -> Future[int]:
         if type(step) is not int or not 0 <= step <= MOST_NUMBER:
             raise ValueError(f"step {step!r} is not a number from 0 to {MOST_NUMBER}")
         if len(contents) > MOST_FILES:
             raise ValueError(f"{len(contents)} files: at most {MOST_FILES} for one rank")
+        if attempt and (not re.fullmatch("[A-Za-z][A-Za-z0-9]*", attempt) or len(attempt) > _MOST_ATTEMPT):
+            raise ValueError(f"attempt {attempt!r}: up to {_MOST_ATTEMPT} letters and digits, a letter first")
         views = {check_file_name(name): parts_of(content) for name, content in contents.items()}
         with self._guard:
             if self._last is not None:
                 self._last.exception()  # Waits, and does not raise: who asked for it has it.
             if copy:
                 views = {name: [self._copied(parts)] for name, parts in views.items()}
-            name = f"{self.run}-{self._saves:06d}"
-            self._saves += 1
+            name = f"{self.run}-{attempt or f'{self._saves:06d}'}"
+            self._saves += not attempt
             self._last = self._writer.submit(self._write, name, step, views)
             return self._last
 
