@@ -26,8 +26,8 @@ class Kept:
     def save(self, steps_done: int, sequence: int, settle: Callable[[], None]) -> Optional[Saved]:
         """Begin the save that a command asks for, or look after it. None: it is still being written.
 
-        `steps_done`: boundaries of the session, the same in all ranks. `settle`: called before the state is read.
-        Raises what the save failed with.
+        `steps_done`: boundaries of the session, the same in all ranks. `settle`: called before the state is
+        read. Raises what the save failed with.
         """
         if sequence != self._sequence:
             self._sequence = sequence
@@ -39,6 +39,11 @@ class Kept:
         if self._saving is None or not self._saving.done():
             return None
         return Saved(self._step, int(self._saving.result()))
+
+    def give_up(self) -> None:
+        """Nothing waits for a save any more that is still being written."""
+        if self._saving is not None and not self._saving.done():
+            self._store.give_up()
 
     def explain(self, error: BaseException) -> str:
         """In few words, without folder and step: a rank file has room for 60 bytes."""

@@ -48,10 +48,10 @@ class Session:
     def register_store(self, store: Any, state: Any) -> int:
         """Say where the job's state is kept, so that the scheduler can move the job to other servers.
 
-        `store` and `state`: a `Store` and a `State` of `checkpointing.store`. Loads the newest valid generation,
-        inside and outside Slurm, and returns the step to go on from: 0 where there is none. Call it in all
-        ranks, when the objects of the state are made. From then on the job's step is that number and the
-        boundaries passed since.
+        `store` and `state`: a `Store` and a `State` of `checkpointing.store`. Loads the newest valid
+        generation, inside and outside Slurm, and returns the step to go on from: 0 where there is none. Call
+        it in all ranks, when the objects of the state are made. From then on the job's step is that number
+        and the boundaries passed since.
 
         Raises what the restore fails with: `StoreError`, `InvalidGeneration`.
         """
@@ -314,12 +314,12 @@ class LiveSession(Session):
         self._set(State.OFFLOADED, command)
 
     def _save(self, command: Command) -> None:
-        """Answer when the generation is published, or cannot be. Looked at again and again until then, so that
-        the agent can take its request back."""
+        """Answer when the generation is published, or cannot be. Looked at again and again until then, so
+        that the agent can take its request back."""
         kept = self._kept
         try:
             if kept is None:
-                raise RuntimeError("no store is registered")  # noqa: TRY301
+                raise RuntimeError("no store is registered")
             saved = kept.save(self._steps, command.sequence, self._registry.synchronize)
         except Exception as error:
             text = f"{type(error).__name__}: {error}" if kept is None else kept.explain(error)
@@ -337,6 +337,8 @@ class LiveSession(Session):
 
     def _go_on(self, command: Command) -> None:
         self._host_bytes = layout.HOST_BYTES_UNKNOWN
+        if self._kept is not None:
+            self._kept.give_up()
         if self._offloaded:
             self._set(State.RESTORING, command)
             try:

@@ -8,8 +8,8 @@
     saving = state.save(store, step)            # copies to host memory, writes while training goes on
 
 Anything with state_dict() and load_state_dict() can be part of it. State dicts may have tensors and plain
-data: numbers, texts, bytes, lists, tuples, dicts; nothing is pickled. Random number generators of Python, NumPy
-and PyTorch are always part of it, each rank's own. PyTorch is used in a process that has imported it.
+data: numbers, texts, bytes, lists, tuples, dicts; nothing is pickled. Random number generators of Python,
+NumPy and PyTorch are always part of it, each rank's own. PyTorch is used in a process that has imported it.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ import logging
 import os
 import re
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,7 +32,7 @@ from .leftovers import prune, remove_leftovers
 from .manifest import MOST_FILES, MOST_NUMBER, RUN_NAME, check_file_name
 from .reading import Reader, checksum_threads, opened, opened_rank
 from .staging import buffer
-from .writing import Attempt, Content, parts_of
+from .writing import Attempt, Content, Deadline, parts_of
 
 Agree = Callable[[int], int]
 """Called by all ranks together: the least of the numbers that they give."""
@@ -94,6 +93,7 @@ class Store:
         self._files = files or Files()
         self._saves = 0
         self._last: Future[int] | None = None
+        self._deadline: Deadline | None = None
         self._guard = threading.Lock()
         self._make_folder()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="gandiva-checkpoint")
@@ -160,6 +160,11 @@ class Store:
                     return found
                 below = least
 
+    def give_up(self) -> None:
+        """Let the save under way wait for the other ranks no longer. It may be published all the same."""
+        if self._deadline is not None:
+            self._deadline.give_up()
+
     def close(self) -> None:
         """Wait for what is being written, and end the threads."""
         self._writer.shutdown()
@@ -198,7 +203,8 @@ class Store:
                 views = {name: [self._copied(parts)] for name, parts in views.items()}
             name = f"{self.run}-{attempt or f'{self._saves:06d}'}"
             self._saves += not attempt
-            self._last = self._writer.submit(self._write, name, step, views)
+            self._deadline = Deadline(self.deadline_seconds)
+            self._last = self._writer.submit(self._write, name, step, views, self._deadline)
             return self._last
 
     def _copied(self, parts: list[memoryview]) -> memoryview:
@@ -209,8 +215,9 @@ class Store:
             begin += part.nbytes
         return copy
 
-    def _write(self, name: str, step: int, contents: Mapping[str, list[memoryview]]) -> int:
-        deadline = time.monotonic() + self.deadline_seconds
+    def _write(
+        self, name: str, step: int, contents: Mapping[str, list[memoryview]], deadline: Deadline
+    ) -> int:
         try:
             with closing(open_root(self.folder)) as root:
                 attempt = Attempt(

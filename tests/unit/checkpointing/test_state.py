@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from checkpointing.store import InvalidGeneration, Store
-from checkpointing.store.tensor_file import Packer, tensors_of, unpack
 from checkpointing.store.state import State
+from checkpointing.store.tensor_file import Packer, tensors_of, unpack
 from tests.unit.jobside.need_torch import need_torch
 
 torch: Any = need_torch()
