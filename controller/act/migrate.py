@@ -24,9 +24,9 @@ async def migrate(operation: Operation, action: Migrate) -> None:
     try:
         saved = await _save(operation)
     except GandivaError as failure:
+        await _goes_on(operation, failure)
         message = f"does not migrate, and stays where it is: {failure}"
         site.hold(job.id, PLACE_RETRY_SECONDS, "migrate-failed", message)
-        await _goes_on(operation, failure)
         raise
     message = f"step {saved.step} is generation {saved.generation} of its checkpoint store"
     site.recorder.event("checkpointed", message, site.clock.now(), job.id)

@@ -198,7 +198,7 @@ def test_the_library_reads_the_file() -> None:
     assert torch.equal(library.load(bytes(packed([tensor])[1]))["0"], tensor)
 
 
-@pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, [b"bytes"], torch.eye(2).to_sparse()])
+@pytest.mark.parametrize("value", [object(), {"a": {1, 2}}, [bytearray(b"bytes")], torch.eye(2).to_sparse()])
 def test_what_is_not_plain_is_refused_with_its_place(value: Any) -> None:
     with pytest.raises(TypeError, match=r"^value"):
         packed(value)

@@ -58,11 +58,13 @@ async def fragmented(
     costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=1.0)
     world = World(folder, nodes=2, gpus=2, policy=policy, deltas=deltas, node_costs=costs)
     mover = world.submit(1, work_seconds=300, **options)
-    if store:
-        world.nodes.storing.add(mover)
     world.start()
     await asyncio.sleep(3)
     (at,) = nodes(world, mover)
+    if store:
+        # Only when it has run for a while.
+        world.nodes.storing.add(mover)
+        world.nodes._touched[at[0]] = None
     world.cluster.set_node(at[0], up=False)
     stays = world.submit(1, work_seconds=300)
     await asyncio.sleep(3)
@@ -184,7 +186,7 @@ def test_a_job_that_must_not_migrate_or_has_no_store_stays(tmp_path: Path) -> No
             folder = tmp_path / name
             folder.mkdir()
             policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5)))
-            site = await fragmented(folder, policy, **options)  # type: ignore[arg-type]
+            site = await fragmented(folder, policy, **options)
             await site.gang(20)
             assert nodes(site.world, site.mover) == [(site.at,)]
             assert site.operations(site.mover) == ["place"]

@@ -16,7 +16,7 @@ from controller.nodes.protocol import NodePhase, RankState, Saved
 from controller.nodes.remote import RemoteNodes
 
 from .conftest import NODE, Job, Rig, job_sample
-from .test_yield_and_resume import QUICK, digests, prepare, resume
+from .test_yield_and_resume import LONGER, QUICK, digests, prepare, resume
 
 
 async def save(nodes: RemoteNodes, job_id: int, seconds: float = 20.0) -> Saved:
@@ -91,7 +91,7 @@ def test_a_store_that_cannot_be_written_leaves_the_job_at_work(rig: Rig, tmp_pat
 
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0])
-        job = start(rig, 2, store, gpus="0")
+        job = start(rig, 2, store, *LONGER, gpus="0")
         rig.wait_for_steps(job, 5)
         store.rename(tmp_path / "gone")
         store.touch()
@@ -109,12 +109,13 @@ def test_a_store_that_cannot_be_written_leaves_the_job_at_work(rig: Rig, tmp_pat
 
 
 def test_a_save_that_misses_its_deadline_is_taken_back(rig: Rig, tmp_path: Path) -> None:
-    """One of two ranks is stopped: there is no generation, and the job goes on."""
+    """One of two ranks is stopped: there is no generation, and the job goes on. It has not heard of that save,
+    and is part of the next one."""
     store = tmp_path / "store"
 
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0, 1], [0, 1])
-        job = start(rig, 2, store, ranks=2, gpus="0,1")
+        job = start(rig, 2, store, *LONGER, ranks=2, gpus="0,1")
         rig.wait_for_steps(job, 5)
         await nodes.pause(NODE, JobId(2), floor_step=0, wait_seconds=20.0, sole=True)
         job.processes[1].send_signal(signal.SIGSTOP)
@@ -124,6 +125,8 @@ def test_a_save_that_misses_its_deadline_is_taken_back(rig: Rig, tmp_path: Path)
         assert published(store) == []
         job.processes[1].send_signal(signal.SIGCONT)
         assert (await job_sample(nodes, job)).phase is NodePhase.RUNNING
+        assert (await save(nodes, 2)).generation == 1
+        await resume(nodes, 2, [0, 1], [0, 1])
         job.wait()
 
     rig.run(scenario)
