@@ -195,3 +195,27 @@ def test_a_job_that_must_not_migrate_or_has_no_store_stays(tmp_path: Path) -> No
             await site.world.stop()
 
     run(scenario)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5])
+@pytest.mark.parametrize("fault", ["killed controller", "lost answer"])
+def test_a_fault_in_the_middle_costs_no_job(tmp_path: Path, fault: str, seconds: float) -> None:
+    """Before, during and after the save, which takes a second."""
+
+    async def scenario() -> None:
+        policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5, cooldown_seconds=20.0)))
+        site = await fragmented(tmp_path, policy, store=True)
+        world, mover, stays = site.world, site.mover, site.stays
+        gang = await site.gang(seconds)
+        if fault == "lost answer":
+            world.nodes.lose_answers = 1
+        else:
+            await world.kill()
+            world.start()
+        await world.until_ended([gang, mover, stays], 1000)
+        await world.stop()
+        world.check()
+        restarts = world.cluster.jobs[mover].restart_count
+        assert restarts == len([kind for kind, _ in site.events(mover) if kind == "checkpointed"])
+
+    run(scenario)

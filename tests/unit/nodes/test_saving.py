@@ -109,8 +109,8 @@ def test_a_store_that_cannot_be_written_leaves_the_job_at_work(rig: Rig, tmp_pat
 
 
 def test_a_save_that_misses_its_deadline_is_taken_back(rig: Rig, tmp_path: Path) -> None:
-    """One of two ranks is stopped: there is no generation, and the job goes on. It has not heard of that save,
-    and is part of the next one."""
+    """One of two ranks is stopped: there is no generation, and the job goes on. It has not heard of the
+    save, and is part of the next one."""
     store = tmp_path / "store"
 
     async def scenario(nodes: RemoteNodes) -> None:
