@@ -60,10 +60,7 @@ class Group:
         if world_size == 1:
             return
         # One meeting point per run of the step: a restarted job must not find the address of its last life.
-        run = "-".join(
-            os.environ.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
-        )
-        meeting = folder / f".train_mock-{run}"
+        meeting = folder / f".train_mock-{_start()}"
         if rank == 0:
             self._listen(meeting)
         else:
@@ -281,6 +278,39 @@ class Checkpoints:
         return reduced, states
 
 
+# --- a checkpoint store ------------------------------------------------------------------------------------
+
+
+class Training:
+    """What the next mini-batch needs: the state of every shard, and the last result of all ranks."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self.reduced = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"reduced": self.reduced, "shards": self._model.snapshot()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.reduced = state["reduced"]
+        self._model.load(state["shards"])
+
+
+def open_store(folder: Path, training: Training, options: argparse.Namespace) -> tuple[Any, Any]:
+    """The store, and the state that goes there."""
+    from checkpointing.store import Store
+    from checkpointing.store.state import State
+
+    return Store(folder, rank=options.rank, world_size=options.ranks, run=_start()), State(training=training)
+
+
+def _start() -> str:
+    """A word that all ranks of this start have in common and no other start has."""
+    return "-".join(
+        os.environ.get(name, "0") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
+    )
+
+
 # --- the job -----------------------------------------------------------------------------------------------
 
 
@@ -366,6 +396,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--no-step", action="store_true", help="an unmodified training: never calls step()")
     parser.add_argument("--checkpoint-dir", type=Path, help="save there, and continue from there")
     parser.add_argument("--checkpoint-every", type=int, default=50, help="steps (%(default)s)")
+    parser.add_argument("--store", type=Path, help="checkpoint store: a scheduler that asks has it written")
     parser.add_argument("--state-out", type=Path, help="JSON with the final digest; %%r is the rank")
     parser.add_argument("--log", type=Path, help="one JSON line per step; %%r is the rank")
     options = parser.parse_args(arguments)
@@ -374,6 +405,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.ranks = ranks if options.ranks is None else options.ranks
     if options.communicators is None:
         options.communicators = int(options.ranks > 1)
+    if options.store is not None and options.checkpoint_dir is not None:
+        parser.error("give --store or --checkpoint-dir, not both")
     if not 0 <= options.rank < options.ranks or options.gpus < 1 or options.state_kb < 1:
         parser.error("need 0 <= rank < ranks, gpus >= 1 and state-kb >= 1")
     return options
@@ -414,10 +447,14 @@ def train(options: argparse.Namespace, log: TextIO | None) -> int:
     checkpoints = Checkpoints(options.checkpoint_dir, rank)
 
     # All ranks go on from the newest step that all of them have.
-    reduced, done = 0, group.minimum(max(checkpoints.steps(), default=0))
+    training, done = Training(model), group.minimum(max(checkpoints.steps(), default=0))
     if done > 0:
-        reduced, states = checkpoints.load(done)
+        training.reduced, states = checkpoints.load(done)
         model.load(states)
+    if options.store is not None:
+        store, state = open_store(options.store, training, options)
+        done = session.register_store(store, state) if session is not None else state.restore(store) or 0
+        print(f"rank {rank}: goes on from step {done}", flush=True)
     model.restore()
     if session is not None:
         session.register(model)
@@ -425,24 +462,25 @@ def train(options: argparse.Namespace, log: TextIO | None) -> int:
     started = time.monotonic()
     first = done
     while done < options.steps:
-        reduced = group.sum(model.train_step(mix(options.seed, done, reduced)))
+        training.reduced = group.sum(model.train_step(mix(options.seed, done, training.reduced)))
         done += 1
         if log is not None:
-            line = {"time": time.time(), "step": done, "gpus": model.uuids(), "reduced": f"{reduced:016x}"}
+            reduced = f"{training.reduced:016x}"
+            line = {"time": time.time(), "step": done, "gpus": model.uuids(), "reduced": reduced}
             print(json.dumps(line), file=log, flush=True)
         if done % max(1, options.steps // 10) == 0 and rank == 0:
             rate = (done - first) / max(time.monotonic() - started, 1e-9)
             print(f"step {done}/{options.steps}, {rate:.2f} steps/s", flush=True)
         stopping = group.sum(int(stop.asked)) > 0 if stop is not None else False
         if stopping or (options.checkpoint_dir is not None and done % options.checkpoint_every == 0):
-            checkpoints.save(done, reduced, model.snapshot())
+            checkpoints.save(done, training.reduced, model.snapshot())
         if stopping:
             print(f"rank {rank}: stopped at step {done}, saved", flush=True)
             return 128 + signal.SIGTERM
         if session is not None:
             session.step(samples=SAMPLES_PER_STEP)
 
-    digest = hashlib.sha256(reduced.to_bytes(8, "little"))
+    digest = hashlib.sha256(training.reduced.to_bytes(8, "little"))
     for state in model.snapshot():
         digest.update(state)
     if options.state_out is not None:

@@ -4,7 +4,8 @@
     python train_torch.py --steps 500
     sbatch train_torch.sbatch
 
-What it takes to be suspended are three lines, marked (1) to (3). Without Gandiva they do nothing.
+What it takes to be suspended are three lines, marked (1) to (3). Without Gandiva they do nothing. With
+--store, it takes (4) to keep its state in a checkpoint store: then it can be moved to another server, too.
 Trains on the GPU where there is one, else on the CPU, with several processes (torchrun or srun) by
 DistributedDataParallel. The digest printed at the end is that of all parameters: suspended or not, it is
 the same.
@@ -19,6 +20,7 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -36,6 +38,23 @@ def place() -> tuple[int, int]:
     if os.environ.get("SLURM_STEP_ID", "").isdigit() and "SLURM_PROCID" in os.environ:
         return int(os.environ["SLURM_PROCID"]), int(os.environ.get("SLURM_STEP_NUM_TASKS", "1"))
     return 0, 1
+
+
+class Batches:
+    """Makes the batches, and knows how far it is: a part of what is saved, as a data loader's position."""
+
+    def __init__(self, seed: int, size: int) -> None:
+        self._generator = torch.Generator().manual_seed(seed)
+        self._size = size
+
+    def next(self) -> torch.Tensor:
+        return torch.randn(self._size, 64, generator=self._generator)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"generator": self._generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self._generator.set_state(state["generator"])
 
 
 def digest(model: nn.Module) -> str:
@@ -67,15 +86,27 @@ def train(options: argparse.Namespace) -> int:
     model: nn.Module = network if world_size == 1 else nn.parallel.DistributedDataParallel(network)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     loss_of = nn.MSELoss()
-    data = torch.Generator().manual_seed(options.seed * 1_000_003 + rank)
+    batches = Batches(options.seed * 1_000_003 + rank, options.batch)
 
     session = attach() if attach is not None else None  # (1)
     if session is not None:
         session.register(network, optimizer)  # (2)
 
+    first = 0
+    if options.store is not None:
+        from checkpointing.store import Store
+        from checkpointing.store.state import State, run_word
+
+        store = Store(options.store, rank=rank, world_size=world_size, run=run_word())
+        shared = ["network", "optimizer"]  # the same in all ranks
+        state = State(replicated=shared, network=network, optimizer=optimizer, batches=batches)
+        if session is not None:
+            first = session.register_store(store, state)  # (4)
+        print(f"rank {rank}: goes on from step {first}", flush=True)
+
     loss = torch.zeros(())
-    for step in range(options.steps):
-        inputs = torch.randn(options.batch, 64, generator=data).to(device)
+    for step in range(first, options.steps):
+        inputs = batches.next().to(device)
         targets = inputs.square().mean(dim=1, keepdim=True)
         optimizer.zero_grad(set_to_none=True)
         loss = loss_of(model(inputs), targets)
@@ -107,6 +138,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="CPU threads (%(default)s)")
     parser.add_argument("--meeting", type=Path, help="new file that all ranks see, without MASTER_ADDR")
+    parser.add_argument("--store", type=Path, help="folder of a checkpoint store")
     parser.add_argument("--state-out", type=Path, help="JSON with the final digest; %%r is the rank")
     return train(parser.parse_args())
 

@@ -114,6 +114,11 @@ class Registry:
             total += int(self._torch_state().host_bytes())
         return total
 
+    def synchronize(self) -> None:
+        """Wait for all GPU work of PyTorch."""
+        if "torch" in sys.modules:
+            self._torch_state().synchronize()
+
     @property
     def releases_context(self) -> bool:
         """Whether offload leaves nothing of this process on the GPU, not even the CUDA context."""

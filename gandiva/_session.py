@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, List, Optional, Sequence, TypeVar, Union
 
 from . import _environment, layout
+from ._kept import Kept, Saved
 from ._registry import Registry, RestoreError
 from .layout import Command, State, Verb
 
@@ -43,6 +44,18 @@ class Session:
 
         Raises TypeError for an object that can be moved in none of these ways (never outside Slurm).
         """
+
+    def register_store(self, store: Any, state: Any) -> int:
+        """Say where the job's state is kept, so that the scheduler can move the job to other servers.
+
+        `store` and `state`: a `Store` and a `State` of `checkpointing.store`. Loads the newest valid
+        generation, inside and outside Slurm, and returns the step to go on from: 0 where there is none. Call
+        it in all ranks, when the objects of the state are made. From then on the job's step is that number
+        and the boundaries passed since.
+
+        Raises what the restore fails with: `StoreError`, `InvalidGeneration`.
+        """
+        return int(state.restore(store) or 0)
 
     def step(self, samples: float = 0) -> None:
         """Mark a mini-batch boundary; `samples` is the number of samples it held.
@@ -127,6 +140,8 @@ class LiveSession(Session):
         self._state_bytes = 0
         self._host_bytes = layout.HOST_BYTES_UNKNOWN
         self._largest_tensor_bytes = 0
+        self._kept: Optional[Kept] = None
+        self._saved = Saved(0, 0)
 
         self._command_map = _map_command(directory / "command")
         self._rank_file, self._rank_map = _map_rank(directory / "ranks" / str(place.rank))
@@ -176,6 +191,13 @@ class LiveSession(Session):
             self._registry.add(target, f"{label}[{number}]" if len(objects) > 1 else label)
         self._measure_state()
         self._publish()
+
+    def register_store(self, store: Any, state: Any) -> int:
+        step = super().register_store(store, state)
+        if self._open:
+            self._kept = Kept(store, state, step - self._steps)
+            self._publish()
+        return step
 
     def step(self, samples: float = 0) -> None:
         steps = self._steps = self._steps + 1
@@ -246,6 +268,10 @@ class LiveSession(Session):
                     self._set(State.BLOCKED, command)  # never seen as running while state is on the move
                 self._measure_host_bytes()
                 self._offload(command)
+            elif command.verb == Verb.SAVE and not self._offloaded:
+                if self._failed_sequence == command.sequence:
+                    return  # the agent is about to take it back
+                self._save(command)
             elif not self._offloaded:
                 self._set(State.BLOCKED, command)
                 if sleep_seconds > SETTLED_SLEEP_SECONDS:
@@ -287,8 +313,32 @@ class LiveSession(Session):
         self._error = b""
         self._set(State.OFFLOADED, command)
 
+    def _save(self, command: Command) -> None:
+        """Answer when the generation is published, or cannot be. Looked at again and again until then, so
+        that the agent can take its request back."""
+        kept = self._kept
+        try:
+            if kept is None:
+                raise RuntimeError("no store is registered")
+            saved = kept.save(self._steps, command.sequence, self._registry.synchronize)
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}" if kept is None else kept.explain(error)
+            self._fail(text, command)
+            warnings.warn(
+                f"{_environment.message_prefix()}rank {self.rank} cannot save: {error!r}",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+            return
+        if saved is not None:
+            self._saved = saved
+            self._error = b""
+            self._set(State.BLOCKED, command)
+
     def _go_on(self, command: Command) -> None:
         self._host_bytes = layout.HOST_BYTES_UNKNOWN
+        if self._kept is not None:
+            self._kept.give_up()
         if self._offloaded:
             self._set(State.RESTORING, command)
             try:
@@ -358,9 +408,12 @@ class LiveSession(Session):
             self._state_bytes,
             self._largest_tensor_bytes,
             layout.FLAG_STATES_HOST_BYTES
+            | (layout.FLAG_HAS_STORE if self._kept is not None else 0)
             | (layout.FLAG_RELEASES_CONTEXT if self._registry.releases_context else 0),
             self._error,
             self._host_bytes,
+            self._saved.step,
+            self._saved.generation,
         )
         self._rank_map[: len(record)] = record
         self._words[layout.WORD_SEQUENCE] = (sequence + 1) & (2**64 - 1)

@@ -261,10 +261,15 @@ class TorchState:
             storages[saved.storage._cdata] = saved.nbytes
         return StateSize(sum(storages.values()), largest)
 
-    def prepare(self) -> None:
-        """Wait for the GPU. Raises RuntimeError where the state cannot leave it, before any of it does."""
+    def synchronize(self) -> None:
+        """Wait for the GPU."""
         if self._accelerator.initialized():
             self._accelerator.synchronize()
+
+    def prepare(self) -> None:
+        """Wait for the GPU. Raises RuntimeError where the state cannot leave it, before any of it does."""
+        self.synchronize()
+        if self._accelerator.initialized():
             self._accelerator.check_supported(gc.get_objects())
 
     def host_bytes(self) -> int:

@@ -29,11 +29,13 @@ FLAG_RELEASES_CONTEXT = 1
 """Offload destroys the CUDA context too: nothing of the process stays on the GPU."""
 FLAG_STATES_HOST_BYTES = 2
 """The field host_bytes is written. Sessions from before it existed leave other bytes there."""
+FLAG_HAS_STORE = 4
+"""The session has a checkpoint store and obeys SAVE; saved_step and saved_generation are written."""
 HOST_BYTES_UNKNOWN = 2**64 - 1
 """In host_bytes: not measured yet."""
 
 COMMAND = struct.Struct("<4sHHQQ")
-RANK = struct.Struct("<4sHHQQQddQdIIQQQI60sQ")
+RANK = struct.Struct("<4sHHQQQddQdIIQQQI60sQQQ")
 
 # Positions of the hot fields when a record is seen as an array of 8-byte words.
 WORD_HEAD = 0
@@ -53,6 +55,8 @@ class Verb(enum.IntEnum):
     RUN = 0
     PAUSE = 1
     OFFLOAD = 2
+    SAVE = 3
+    """Blocked at the target, write the state into the checkpoint store, and stay blocked."""
 
 
 class State(enum.IntEnum):
@@ -93,6 +97,8 @@ class RankRecord(NamedTuple):
     flags: int
     error: bytes
     host_bytes: int
+    saved_step: int
+    saved_generation: int
 
 
 def head_word(verb: Verb) -> int:

@@ -7,15 +7,15 @@
     ...
     saving.result(timeout=60)
 
-Nothing here needs PyTorch; `torch_state` makes files of its objects.
+Contents are bytes here; `state` makes them of models, optimizers and other objects.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,12 +32,13 @@ from .leftovers import prune, remove_leftovers
 from .manifest import MOST_FILES, MOST_NUMBER, RUN_NAME, check_file_name
 from .reading import Reader, checksum_threads, opened, opened_rank
 from .staging import buffer
-from .writing import Attempt, Content, parts_of
+from .writing import Attempt, Content, Deadline, parts_of
 
 Agree = Callable[[int], int]
 """Called by all ranks together: the least of the numbers that they give."""
 
 _log = logging.getLogger("gandiva.checkpoint")
+_MOST_ATTEMPT = 19
 
 
 @dataclass(frozen=True)
@@ -92,6 +93,7 @@ class Store:
         self._files = files or Files()
         self._saves = 0
         self._last: Future[int] | None = None
+        self._deadline: Deadline | None = None
         self._guard = threading.Lock()
         self._make_folder()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="gandiva-checkpoint")
@@ -111,14 +113,19 @@ class Store:
         """
         return self._submit(step, contents, copy=False).result()
 
-    def save_async(self, step: int, contents: Mapping[str, Content], copy: bool = True) -> Future[int]:
+    def save_async(
+        self, step: int, contents: Mapping[str, Content], copy: bool = True, attempt: str = ""
+    ) -> Future[int]:
         """The same while the job goes on. `result(timeout)` returns or raises what save() does.
 
         The contents are copied first, into `staging` where there is one with room. `copy=False`: they belong
         to the store now, and nobody changes them. A save that is still under way is waited for. An error is
         also written to the log, for those who do not ask.
+
+        `attempt`: a word of letters and digits that all ranks give this save, and no other save of this
+        start. By default the saves are counted, and all ranks must save equally often.
         """
-        return self._submit(step, contents, copy)
+        return self._submit(step, contents, copy, attempt)
 
     def buffer(self, size_bytes: int) -> memoryview:
         """Writable memory for contents, in `staging` where there is one with room."""
@@ -153,6 +160,11 @@ class Store:
                     return found
                 below = least
 
+    def give_up(self) -> None:
+        """Let the save under way wait for the other ranks no longer. It may be published all the same."""
+        if self._deadline is not None:
+            self._deadline.give_up()
+
     def close(self) -> None:
         """Wait for what is being written, and end the threads."""
         self._writer.shutdown()
@@ -174,20 +186,25 @@ class Store:
         except OSError as error:
             raise StoreError(f"{self.folder}: {error}") from error
 
-    def _submit(self, step: int, contents: Mapping[str, Content], copy: bool) -> Future[int]:
+    def _submit(
+        self, step: int, contents: Mapping[str, Content], copy: bool, attempt: str = ""
+    ) -> Future[int]:
         if type(step) is not int or not 0 <= step <= MOST_NUMBER:
             raise ValueError(f"step {step!r} is not a number from 0 to {MOST_NUMBER}")
         if len(contents) > MOST_FILES:
             raise ValueError(f"{len(contents)} files: at most {MOST_FILES} for one rank")
+        if attempt and (not re.fullmatch("[A-Za-z][A-Za-z0-9]*", attempt) or len(attempt) > _MOST_ATTEMPT):
+            raise ValueError(f"attempt {attempt!r}: up to {_MOST_ATTEMPT} letters and digits, a letter first")
         views = {check_file_name(name): parts_of(content) for name, content in contents.items()}
         with self._guard:
             if self._last is not None:
                 self._last.exception()  # Waits, and does not raise: who asked for it has it.
             if copy:
                 views = {name: [self._copied(parts)] for name, parts in views.items()}
-            name = f"{self.run}-{self._saves:06d}"
-            self._saves += 1
-            self._last = self._writer.submit(self._write, name, step, views)
+            name = f"{self.run}-{attempt or f'{self._saves:06d}'}"
+            self._saves += not attempt
+            self._deadline = Deadline(self.deadline_seconds)
+            self._last = self._writer.submit(self._write, name, step, views, self._deadline)
             return self._last
 
     def _copied(self, parts: list[memoryview]) -> memoryview:
@@ -198,8 +215,9 @@ class Store:
             begin += part.nbytes
         return copy
 
-    def _write(self, name: str, step: int, contents: Mapping[str, list[memoryview]]) -> int:
-        deadline = time.monotonic() + self.deadline_seconds
+    def _write(
+        self, name: str, step: int, contents: Mapping[str, list[memoryview]], deadline: Deadline
+    ) -> int:
         try:
             with closing(open_root(self.folder)) as root:
                 attempt = Attempt(

@@ -7,6 +7,8 @@ the data. Any program that reads safetensors can open the file.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import math
 from collections.abc import Callable, Mapping
@@ -16,6 +18,7 @@ MOST_HEADER_BYTES = 64 << 20
 _TENSOR = "$tensor"
 _TUPLE = "$tuple"
 _MAPPING = "$mapping"
+_BYTES = "$bytes"
 _TYPES = {
     "float64": "F64",
     "float32": "F32",
@@ -38,7 +41,10 @@ _NAMES = {word: name for name, word in _TYPES.items()}
 
 
 class Packer:
-    """Turns a state into JSON; tensors are put aside, those that share memory and shape once."""
+    """Turns a state into JSON; tensors are put aside, those that share memory and shape once.
+
+    `torch`: the module, or None in a process that has not imported it.
+    """
 
     def __init__(self, torch: Any) -> None:
         self._torch = torch
@@ -47,12 +53,14 @@ class Packer:
 
     def pack(self, value: Any, place: str) -> Any:
         """Raises TypeError, naming the place, for what is neither a tensor nor plain data."""
-        if self._torch.is_tensor(value):
+        if self._torch is not None and self._torch.is_tensor(value):
             if type(value) not in (self._torch.Tensor, self._torch.nn.Parameter):
                 raise TypeError(f"{place} is a {type(value).__name__}: only plain tensors can be written")
             return {_TENSOR: self._key(value, place)}
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
+        if isinstance(value, bytes):
+            return {_BYTES: base64.b64encode(value).decode()}
         if isinstance(value, (list, tuple)):
             items = [self.pack(item, f"{place}[{n}]") for n, item in enumerate(value)]
             return {_TUPLE: items} if isinstance(value, tuple) else items
@@ -96,10 +104,10 @@ class Packer:
         return data
 
 
-def unpack(torch: Any, value: Any, tensors: Mapping[str, Any]) -> Any:
+def unpack(value: Any, tensors: Mapping[str, Any]) -> Any:
     """What pack() was given. Raises ValueError for what it cannot have made."""
     if isinstance(value, list):
-        return [unpack(torch, item, tensors) for item in value]
+        return [unpack(item, tensors) for item in value]
     if not isinstance(value, dict):
         return value
     if _TENSOR in value:
@@ -107,10 +115,15 @@ def unpack(torch: Any, value: Any, tensors: Mapping[str, Any]) -> Any:
             raise ValueError(f"there is no tensor {value[_TENSOR]!r}")
         return tensors[value[_TENSOR]]
     if _TUPLE in value:
-        return tuple(unpack(torch, value[_TUPLE], tensors))
+        return tuple(unpack(value[_TUPLE], tensors))
+    if _BYTES in value:
+        try:
+            return base64.b64decode(value[_BYTES], validate=True)
+        except (TypeError, binascii.Error) as error:
+            raise ValueError(f"bytes that cannot be read: {error}") from None
     if _MAPPING in value:
-        return {unpack(torch, k, tensors): unpack(torch, v, tensors) for k, v in value[_MAPPING]}
-    return {key: unpack(torch, item, tensors) for key, item in value.items()}
+        return {unpack(k, tensors): unpack(v, tensors) for k, v in value[_MAPPING]}
+    return {key: unpack(item, tensors) for key, item in value.items()}
 
 
 def tensors_of(torch: Any, data: bytearray | memoryview) -> dict[str, Any]:
@@ -124,6 +137,8 @@ def tensors_of(torch: Any, data: bytearray | memoryview) -> dict[str, Any]:
         raise ValueError(f"the header is not JSON: {error}") from None
     if not isinstance(header, dict):
         raise ValueError("the header is not an object")  # noqa: TRY004
+    if torch is None and header:
+        raise ValueError("it has tensors, and PyTorch is not imported")
     body = memoryview(data)[8 + length :]
     return {key: _tensor(torch, key, entry, body) for key, entry in header.items() if key != "__metadata__"}
 

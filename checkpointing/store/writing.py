@@ -65,6 +65,17 @@ def parts_of(content: Content) -> list[memoryview]:
     return [memoryview(part).cast("B") for part in parts if memoryview(part).nbytes]
 
 
+class Deadline:
+    """How long a rank waits for the others. Another thread may end that at once."""
+
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+
+    def give_up(self) -> None:
+        """The waiting ends now."""
+        self.until = 0.0
+
+
 class Attempt:
     """`step` and `world_size` as all ranks say them; `name` is the same in all and never used twice."""
 
@@ -89,10 +100,8 @@ class Attempt:
         self._world_size = world_size
         self._claimed = False
 
-    def run(self, contents: Mapping[str, Sequence[memoryview]], deadline: float) -> int:
+    def run(self, contents: Mapping[str, Sequence[memoryview]], deadline: Deadline) -> int:
         """Write this rank's part and return the number of the generation, once it is published.
-
-        `deadline`: by time.monotonic(), for the other ranks.
 
         Raises:
             SpaceError: no room; nothing is left.
@@ -183,7 +192,7 @@ class Attempt:
                 write_all(self._files, fd, part[begin : begin + chunk])
         return tuple(checksum.result() for checksum in checksums)
 
-    def _publish(self, attempt: int, deadline: float) -> int:
+    def _publish(self, attempt: int, deadline: Deadline) -> int:
         records = []
         for rank in range(self._world_size):
             data = self._wait_for_rank(attempt, rank, deadline)
@@ -216,7 +225,7 @@ class Attempt:
                 return number
         raise StoreError(f"there is no number left after {MOST_GENERATIONS}")
 
-    def _wait_for_rank(self, attempt: int, rank: int, deadline: float) -> bytes:
+    def _wait_for_rank(self, attempt: int, rank: int, deadline: Deadline) -> bytes:
         pause = 0.005
         while True:
             with suppress(FileNotFoundError), closing(open_folder(rank_name(rank), attempt)) as folder:
@@ -224,14 +233,14 @@ class Attempt:
             failed = [name for name in names(attempt) if name.endswith(FAILED)]
             if failed:
                 raise NotPublished(f"{failed[0][: -len(FAILED)]} could not write its part")
-            pause = _pause(pause, deadline, f"no manifest of rank {rank}")
+            pause = _pause(pause, deadline.until, f"no manifest of rank {rank}")
 
-    def _wait(self, deadline: float) -> int:
+    def _wait(self, deadline: Deadline) -> int:
         """As another rank: until the attempt's folder has gone and its generation is there."""
         pause = 0.005
         while exists(self.folder, self._root):
-            pause = _pause(pause, deadline, "rank 0 has not published the generation")
-        pause, until = 0.005, min(deadline, time.monotonic() + SEEN_SECONDS)
+            pause = _pause(pause, deadline.until, "rank 0 has not published the generation")
+        pause, until = 0.005, min(deadline.until, time.monotonic() + SEEN_SECONDS)
         while True:
             for number in generations(self._root):
                 with suppress(InvalidGeneration), opened(self._root, number) as (_, manifest):

@@ -20,11 +20,11 @@ build container/mock_gpu DESTDIR= PREFIX=/opt/mockgpu
 [ ! -e /opt/mockgpu/bin/mockgpu ] || ln -sf /opt/mockgpu/bin/mockgpu /usr/bin/mockgpu
 build slurm_plugin DESTDIR= PREFIX=/usr
 
-# Jobs see this folder on PYTHONPATH: it must hold the package gandiva and nothing else.
+# Jobs see this folder on PYTHONPATH: it must hold these two packages and nothing else.
 if [ -d gandiva ]; then
     rm -rf /opt/gandiva/jobside
     install -d /opt/gandiva/jobside
-    cp -r gandiva /opt/gandiva/jobside/
+    cp -r gandiva checkpointing /opt/gandiva/jobside/
 fi
 
 # Editable: a new copy of the sources is a new version of the program, without another installation.

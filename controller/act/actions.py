@@ -43,6 +43,15 @@ class Requeue:
 
 
 @value
+class Migrate:
+    """Have a job's sessions write its state into its checkpoint store, and put it back into the queue; it
+    starts from there on the GPUs promised to it."""
+
+    job_id: JobId
+    reason: str
+
+
+@value
 class Cancel:
     """End a job for good: it cannot be suspended, and the site says so (`suspend.unsuspendable`)."""
 
@@ -58,6 +67,6 @@ class Withdraw:
     reason: str
 
 
-Action: TypeAlias = Place | Suspend | Resume | Requeue | Cancel | Withdraw
-FREES = (Suspend, Requeue, Cancel, Withdraw)
+Action: TypeAlias = Place | Suspend | Resume | Requeue | Migrate | Cancel | Withdraw
+FREES = (Suspend, Requeue, Migrate, Cancel, Withdraw)
 """Actions that free GPUs; they come first."""

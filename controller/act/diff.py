@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from controller.act.actions import FREES, Action, Cancel, Place, Requeue, Resume, Suspend, Withdraw
+from controller.act.actions import FREES, Action, Cancel, Migrate, Place, Requeue, Resume, Suspend, Withdraw
 from controller.model import (
     Job,
     JobId,
@@ -76,7 +76,10 @@ def _elsewhere(target: Target) -> bool:
 
 def _migrate(job: Job, reason: str) -> Action | None:
     """Stop it; where it goes on is promised to it."""
-    return Requeue(job.id, f"migrates: {reason}") if job.may_migrate else None
+    if not job.may_migrate:
+        return None
+    words = f"migrates: {reason}"
+    return Migrate(job.id, words) if job.has_store else Requeue(job.id, words)
 
 
 def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action | None:

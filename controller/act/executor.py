@@ -16,8 +16,9 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from controller.act.actions import Action, Cancel, Place, Requeue, Resume, Suspend, Withdraw
+from controller.act.actions import Action, Cancel, Migrate, Place, Requeue, Resume, Suspend, Withdraw
 from controller.act.ledger import ClaimFailed
+from controller.act.migrate import migrate
 from controller.act.place import place
 from controller.act.recorder import Outcome
 from controller.act.requeue import cancel, requeue, withdraw
@@ -35,6 +36,7 @@ _OPERATIONS: Mapping[type[Any], Callable[[Operation, Any], Coroutine[Any, Any, N
     Suspend: suspend,
     Resume: resume,
     Requeue: requeue,
+    Migrate: migrate,
     Cancel: cancel,
     Withdraw: withdraw,
 }

@@ -19,6 +19,7 @@ class Step(str, enum.Enum):
     PAUSE = "pause"
     OFFLOAD = "offload"
     CHECKPOINT = "checkpoint"
+    SAVE = "save"
     SLURM_SUSPEND = "slurm-suspend"
     STOP = "stop"
     SLURM_RESUME = "slurm-resume"

@@ -17,8 +17,12 @@ log = logging.getLogger(__name__)
 
 async def requeue(operation: Operation, action: Requeue) -> None:
     """The job is back in the queue, held."""
+    await back_to_queue(operation, action.reason, operation.site.clock.now())
+
+
+async def back_to_queue(operation: Operation, reason: str, began: float) -> None:
+    """Slurm stops the job and has it in the queue again, held. `began`: when its way off its GPUs did."""
     site, job = operation.site, operation.job
-    began = site.clock.now()
     operation.step(Step.REQUEUE)
     try:
         await site.patiently(site.cluster.requeue, job.id)
@@ -30,7 +34,7 @@ async def requeue(operation: Operation, action: Requeue) -> None:
     seen = await site.until(job.id, "requeue", JobState.PENDING, JobState.ENDED)
     if seen.state is JobState.ENDED:
         raise JobEnded(f"job {job.id} ended while it was being requeued")
-    site.end_slice(job.id, action.reason, began)
+    site.end_slice(job.id, reason, began)
     site.took(job, "checkpoint", began)
     site.ledger.release(job.id)
 

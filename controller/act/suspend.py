@@ -74,7 +74,7 @@ async def _leave_gpus(operation: Operation) -> bool:
     if method is not SuspendMethod.TRANSPARENT:
         try:
             operation.step(Step.PAUSE)
-            await _pause(site, job)
+            await pause(site, job)
             operation.step(Step.OFFLOAD)
             answers = await site.on_nodes(job, lambda node: _offload(site, node, job))
             site.left[job.id] = {
@@ -106,7 +106,7 @@ async def _leave_gpus(operation: Operation) -> bool:
     return all(answer.empty for answer in answers.values())
 
 
-async def _pause(site: Site, job: Job) -> None:
+async def pause(site: Site, job: Job) -> None:
     """All ranks on all nodes at one step boundary (docs/interfaces.md, "Agreeing on one step")."""
     nodes = sorted(by_node(job.placement.allocation))
     deadline_seconds = site.settings.suspend.step_deadline_seconds

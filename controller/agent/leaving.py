@@ -44,7 +44,7 @@ def _pause(
     sequence = block.write_command(Verb.PAUSE, target)
     for _ in polls(deadline, longest_seconds=0.01):
         ranks = node.ranks(block, state, PATIENCE_SECONDS)
-        if _all_blocked(ranks, target, sequence):
+        if all_blocked(ranks, target, sequence):
             return protocol.Pause(target_step=target, all_blocked=True, ranks=ranks.live)
         agreed = _agreed(ranks)
         if agreed > target:
@@ -136,8 +136,8 @@ def _offload(node: Node, block: ControlBlock, state: JobState, deadline: Deadlin
     command = block.read_command()
     if command is None or command.verb is not Verb.OFFLOAD:
         sequence = block.write_command(Verb.PAUSE, target)
-        _wait(node, block, state, deadline, "pause", lambda r: _all_blocked(r, target, sequence))
-    ranks = _wait(node, block, state, deadline, "measure", lambda r: _host_bytes(r, state) is not None)
+        wait_for(node, block, state, deadline, "pause", lambda r: all_blocked(r, target, sequence))
+    ranks = wait_for(node, block, state, deadline, "measure", lambda r: _host_bytes(r, state) is not None)
     node.require_host_memory(_host_bytes(ranks, state) or {}, state.job_id, deadline)
     offload = block.write_command(Verb.OFFLOAD, target)
 
@@ -152,7 +152,7 @@ def _offload(node: Node, block: ControlBlock, state: JobState, deadline: Deadlin
             rank.state is RankState.OFFLOADED and rank.answered_sequence == offload for rank in ranks.working
         )
 
-    ranks = _wait(node, block, state, deadline, "offload", all_offloaded)
+    ranks = wait_for(node, block, state, deadline, "offload", all_offloaded)
     steps = {rank.steps_done for rank in ranks.working}
     if steps != {target}:
         # Cannot happen by the protocol; a script that steps from two threads can do it.
@@ -163,7 +163,7 @@ def _offload(node: Node, block: ControlBlock, state: JobState, deadline: Deadlin
     return ranks
 
 
-def _wait(
+def wait_for(
     node: Node, block: ControlBlock, state: JobState, deadline: Deadline, what: str, done: Done
 ) -> Ranks:
     """The job's sessions once they are done with `what`. Raises AgentError: `deadline`, with what is then
@@ -217,6 +217,8 @@ def _laggards(node: Node, ranks: Ranks, target: int, what: str = "pause") -> str
     """Which ranks have not done what was asked, and what can be seen of the reason."""
     if what == "measure":
         return "its sessions did not say how much host memory they need"
+    if what == "save":
+        return "its checkpoint was not published"
     done = RankState.BLOCKED if what == "pause" else RankState.OFFLOADED
     texts = []
     for rank in ranks.live:
@@ -253,7 +255,7 @@ def _agreed(ranks: Ranks) -> int:
     return max((rank.next_boundary for rank in ranks.working), default=0)
 
 
-def _all_blocked(ranks: Ranks, target: int, sequence: int) -> bool:
+def all_blocked(ranks: Ranks, target: int, sequence: int) -> bool:
     """Whether every rank waits at the target *under this command*: one that is about to leave after an
     earlier RUN still looks blocked, but has not answered this sequence number."""
     return bool(ranks.working) and all(

@@ -92,6 +92,7 @@ def _job_info(
         ranks=ranks.live,
         left_bytes=left_bytes if yielded else 0,
         trespasses=() if occupancy is None else _trespasses(state, states, occupancy),
+        has_store=bool(ranks.working) and all(rank.has_store for rank in ranks.working),
         movable=state.movable if yielded else _looks_movable(node, state, ranks, occupancy),
         error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],
     )

@@ -50,6 +50,10 @@ class Rank(RankSample):
     """False: a session of an older release, which does not say it."""
     host_bytes: int | None
     """Host memory that its next offload takes. None: it does not say it, or has not measured it yet."""
+    has_store: bool
+    saved_step: int
+    """Of the generation that it published last. 0, and no generation: none yet."""
+    saved_generation: int
 
     @property
     def next_boundary(self) -> int:
@@ -168,6 +172,7 @@ def check_record(rank: int, record: layout.RankRecord) -> Rank:
     if not rank < record.world_size <= MAX_WORLD_SIZE:
         raise BadRankFile(f"world size is {record.world_size}, allowed are {rank + 1} to {MAX_WORLD_SIZE}")
     states_host_bytes = bool(record.flags & layout.FLAG_STATES_HOST_BYTES)
+    has_store = bool(record.flags & layout.FLAG_HAS_STORE)
     unknown = not states_host_bytes or record.host_bytes == layout.HOST_BYTES_UNKNOWN
     return Rank(
         rank=rank,
@@ -186,6 +191,9 @@ def check_record(rank: int, record: layout.RankRecord) -> Rank:
         error=_printable(record.error),
         states_host_bytes=states_host_bytes,
         host_bytes=None if unknown else whole("host bytes", record.host_bytes, MAX_BYTES),
+        has_store=has_store,
+        saved_step=whole("saved step", record.saved_step, MAX_STEP) if has_store else 0,
+        saved_generation=whole("saved generation", record.saved_generation, MAX_STEP) if has_store else 0,
     )
 
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from checkpointing.cuda_driver import CudaError
 from checkpointing.driver_process import DriverProcesses
-from controller.agent import leaving, looking, returning
+from controller.agent import leaving, looking, returning, saving
 from controller.agent.control_block import ControlBlock, JobState
 from controller.agent.deadline import Deadline, polls
 from controller.agent.gpus import GpuReader
@@ -148,6 +148,7 @@ VERBS: Mapping[str, Callable[..., object]] = {
     "pause": leaving.pause,
     "offload": leaving.offload,
     "checkpoint": leaving.checkpoint,
+    "save": saving.save,
     "stop": stop,
     "resume": returning.resume,
     "forget": forget,

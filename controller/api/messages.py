@@ -105,6 +105,10 @@ class LiveJobMessage(_Job):
     left_on: dict[str, int] = {}
     """Memory it has left on GPUs that it is off: GPU -> bytes."""
     movable: bool = False
+    may_migrate: bool = False
+    """It may be put on another server now."""
+    has_store: bool = False
+    """Its sessions have a checkpoint store."""
     suspendable: bool = True
     steps_done: int = 0
     busy: bool = False

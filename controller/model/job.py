@@ -182,6 +182,8 @@ class Job:
     """An operation on it is under way."""
     may_move: bool = False
     """It may go on with other GPUs of its allocation than those it used last."""
+    has_store: bool = False
+    """All its sessions have a checkpoint store, and write its state there when they are asked to."""
     may_migrate: bool = False
     """A plan may put it on GPUs outside of its allocation: its state goes to a checkpoint, and it starts
     there again."""

@@ -13,7 +13,7 @@ from typing_extensions import Unpack
 
 from controller.errors import NodeError
 from controller.model import JobId, value
-from controller.nodes.protocol import GpuSample, Living, NodeJob, Offload, Pause
+from controller.nodes.protocol import GpuSample, Living, NodeJob, Offload, Pause, Saved
 
 
 @value
@@ -97,6 +97,11 @@ class NodePort(Protocol):
     ) -> Offload:
         """Transparent suspend by the CUDA driver (one process on one GPU). The job has left only after
         `stop`."""
+
+    async def save(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Saved:
+        """Have all ranks of a paused job write their state into its checkpoint store. They stay blocked.
+        Error `unsupported`: a session has no store; `not_cooperative`: one could not write. On every error
+        the pause is undone."""
 
     async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
         """Stop all processes of a job whose memory is off its GPUs (those that Slurm has not frozen yet),

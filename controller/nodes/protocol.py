@@ -182,6 +182,10 @@ class CheckpointArgs(JobArgs):
     residual_limit_bytes: ByteCount
 
 
+class SaveArgs(JobArgs):
+    deadline_seconds: Seconds
+
+
 class StopArgs(JobArgs):
     wait_seconds: Seconds
 
@@ -194,6 +198,7 @@ VERBS: dict[str, type[_Strict]] = {
     "pause": PauseArgs,
     "offload": OffloadArgs,
     "checkpoint": CheckpointArgs,
+    "save": SaveArgs,
     "stop": StopArgs,
     "resume": ResumeArgs,
     "forget": JobArgs,
@@ -291,6 +296,8 @@ class NodeJob:
     ranks: Ranks = ()
     left_bytes: ByteCount = 0
     movable: bool = False
+    has_store: bool = False
+    """Every session of it has a checkpoint store, and can `save`."""
     error: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS)] = ""
     trespasses: GpuIndices = ()
     """GPUs on which it has more memory than it may have there now."""
@@ -333,8 +340,17 @@ class Offload:
     """`left_bytes` by GPU index."""
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """`save`: this generation of the job's checkpoint store is published."""
+
+    step: Step
+    generation: Annotated[int, Field(ge=1, le=MAX_STEP)]
+    seconds: Annotated[float, Field(ge=0)]
+
+
 _RESULTS: Mapping[Any, TypeAdapter[Any]] = {
-    kind: TypeAdapter(kind) for kind in (HelloResult, ObserveResult, Living, Pause, Offload, dict)
+    kind: TypeAdapter(kind) for kind in (HelloResult, ObserveResult, Living, Pause, Offload, Saved, dict)
 }
 
 

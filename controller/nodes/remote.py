@@ -17,7 +17,7 @@ from controller.model.measures import Measures
 from controller.nodes import protocol
 from controller.nodes.connection import Connection, Patience, Transport
 from controller.nodes.port import Leave, NodeSample, Place
-from controller.nodes.protocol import Living, Offload, Pause, Result
+from controller.nodes.protocol import Living, Offload, Pause, Result, Saved
 
 log = logging.getLogger(__name__)
 
@@ -105,6 +105,10 @@ class RemoteNodes:
             "residual_limit_bytes": residual_limit_bytes,
         }
         return await self._ask(node, "checkpoint", deadline_seconds, Offload, **args)
+
+    async def save(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Saved:
+        args = {"job_id": job_id, "deadline_seconds": deadline_seconds}
+        return await self._ask(node, "save", deadline_seconds, Saved, **args)
 
     async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
         await self._ask(node, "stop", deadline_seconds, dict, job_id=job_id, wait_seconds=deadline_seconds)

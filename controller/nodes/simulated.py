@@ -35,6 +35,7 @@ class NodeCosts:
     """Until the next mini-batch ends."""
     offload_seconds: float = 0.0
     restore_seconds: float = 0.0
+    save_seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -87,6 +88,10 @@ class SimulatedNodes:
         """Jobs that never reach a step boundary and that the driver cannot checkpoint."""
         self.idle: set[JobId] = set()
         """Jobs that have not touched their GPU yet (`empty` in the protocol)."""
+        self.storing: set[JobId] = set()
+        """Jobs whose sessions have a checkpoint store."""
+        self.full: set[JobId] = set()
+        """Jobs whose store has no room."""
         self.rooted: set[JobId] = set()
         """Jobs that the driver refuses to restore on other GPUs."""
         self.lose_answers = 0
@@ -169,6 +174,27 @@ class SimulatedNodes:
         )
         return await self.offload(node, job_id, **leave)
 
+    async def save(self, node: str, job_id: JobId, *, deadline_seconds: float) -> protocol.Saved:
+        block = self._block(node, job_id)
+        if block.off or block.phase is not NodePhase.PAUSING:
+            raise NodeError(node, "bad_request", f"job {job_id} is {block.phase.value}: pause it first")
+        failure = "" if job_id in self.storing else f"job {job_id} has no checkpoint store"
+        kind = "unsupported"
+        if job_id in self.full:
+            failure, kind = f"rank 0 of job {job_id} cannot save: no room", "not_cooperative"
+        if failure:
+            block.phase = NodePhase.RUNNING
+            self._touched[node] = None
+            raise NodeError(node, kind, failure)
+        block.stopped = True
+        self._work_changed(job_id)
+        if self.costs.save_seconds:
+            await asyncio.sleep(self.costs.save_seconds)
+        self._answer(node)
+        job = self.cluster.jobs[job_id]
+        steps = int(job.done_at(self.cluster.clock()) * job.steps_per_second)
+        return protocol.Saved(steps, 1, self.costs.save_seconds)
+
     async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
         block = self._block(node, job_id)
         if not block.off:
@@ -237,7 +263,12 @@ class SimulatedNodes:
             if self.progress:
                 self._progress.follow(job, now)
         return protocol.NodeJob(
-            job_id, block.phase, block.gpus, ranks, movable=self.movable and not block.map_refused
+            job_id,
+            block.phase,
+            block.gpus,
+            ranks,
+            movable=self.movable and not block.map_refused,
+            has_store=bool(ranks) and job_id in self.storing,
         )
 
     def _lives_on(self, node: str, job_id: JobId) -> bool:

@@ -79,6 +79,7 @@ def make_job(
     free, leaves = flight is None and held_until is None, flight is not None and flight.leaves
     may_stop = phase is Phase.RUNNING and free and _later(memory.unsuspendable_until, now) is None
     blocks = [job for job in on_nodes.values() if isinstance(job, NodeJob)]
+    has_store = 0 < len(blocks) == len(on_nodes) and all(block.has_store for block in blocks)
     return Job(
         id=slurm_job.id,
         user=slurm_job.user,
@@ -102,7 +103,8 @@ def make_job(
         may_move=bool(blocks)
         and all(block.movable for block in blocks)
         and (failed is None or failed.way_out is Unsuspendable.KEEP),
-        may_migrate=keeps_checkpoints and may_stop,
+        has_store=has_store,
+        may_migrate=(keeps_checkpoints or (has_store and request.may_migrate)) and may_stop,
         held_until=held_until,
         keeps_until=_later(memory.keeps_until, now) if phase in ON_GPU else None,
         failed_suspends=failed,

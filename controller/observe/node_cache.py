@@ -123,6 +123,7 @@ def _same(a: NodeJob | None, b: NodeJob) -> bool:
         and a.phase is b.phase
         and a.gpus == b.gpus
         and a.movable == b.movable
+        and a.has_store == b.has_store
         and a.trespasses == b.trespasses
     )
 

@@ -141,6 +141,9 @@ def _present(live: LiveJobMessage) -> Iterator[tuple[str, str]]:
     if live.left_on:
         kept = ", ".join(f"{size >> 20} MiB of {gpu}" for gpu, size in sorted(live.left_on.items()))
         yield "keeps", f"{kept}, while it is off the GPU (CUDA contexts and communicators)"
+    if live.may_migrate:
+        state = "its checkpoint store" if live.has_store else "its own checkpoint"
+        yield "may migrate", f"to another server, from {state}"
     if live.failed_suspends is not None:
         yield "note", clean(cannot_be_suspended(live.failed_suspends))
     elif not live.suspendable:

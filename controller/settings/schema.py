@@ -126,6 +126,13 @@ class SuspendSettings(Section):
     offload_deadline_seconds: float = setting(
         60.0, "Longest time for the copy of the GPU state to host memory.", ge=0.5, le=3600
     )
+    save_deadline_seconds: float = setting(
+        600.0,
+        "Longest time for a job's sessions to write its state into their checkpoint store before it "
+        "migrates.",
+        ge=1,
+        le=3600,
+    )
     resume_deadline_seconds: float = setting(
         120.0, "Longest time for the GPU state to be back on the GPUs.", ge=0.5, le=3600
     )

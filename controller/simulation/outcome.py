@@ -13,7 +13,7 @@ from controller.model import GpuId, JobId, value
 from controller.settings.schema import Settings
 from controller.simulation.traces import TraceJob
 
-_PREEMPTIONS = ("suspend", "requeue")
+_PREEMPTIONS = ("suspend", "requeue", "migrate")
 
 
 @value

@@ -8,6 +8,7 @@ what Slurm and the jobs do by other means.
 from __future__ import annotations
 
 import asyncio
+import functools
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -260,6 +261,19 @@ class NodePortContract:
         await come_back(site, job_id, 0)
         found = await block(site, job_id)
         assert found is not None and found.phase is NodePhase.RUNNING
+
+    async def test_a_job_without_a_store_saves_nothing_and_goes_on(self, site: Site) -> None:
+        job_id = await running(site, 0)
+        save = functools.partial(site.port.save, site.node, job_id, deadline_seconds=DEADLINE_SECONDS)
+        with pytest.raises(NodeError) as caught:
+            await save()
+        assert caught.value.kind == "bad_request", "it is not paused"
+        await site.port.pause(site.node, job_id, floor_step=0, wait_seconds=DEADLINE_SECONDS, sole=True)
+        with pytest.raises(NodeError) as caught:
+            await save()
+        assert caught.value.kind == "unsupported"
+        found = await block(site, job_id)
+        assert found is not None and found.phase is NodePhase.RUNNING and not found.has_store
 
     async def test_a_job_with_memory_on_its_gpus_has_not_left(self, site: Site) -> None:
         job_id = await running(site, 0)

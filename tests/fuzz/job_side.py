@@ -24,7 +24,7 @@ from tests.fuzz.target import Target
 _PID = os.getpid()
 GOOD_RANK = layout.RANK.pack(
     *(b"GNDR", 1, 0, 4, 2, 17, 34.0, 0.25, 0, 0.5, _PID, 1),
-    *(_environment.start_time_ticks(_PID), 1000, 500, 2, b"an error", 1000),
+    *(_environment.start_time_ticks(_PID), 1000, 500, 6, b"an error", 1000, 17, 3),
 ).ljust(layout.RECORD_BYTES, b"\0")
 GOOD_COMMAND = layout.COMMAND.pack(b"GNDC", 1, 0, 2, 0).ljust(layout.RECORD_BYTES, b"\0")
 GOOD_STATE = json.dumps(
@@ -38,7 +38,7 @@ def _record(dice: random.Random, good: bytes) -> bytes:
     assert len(data) == layout.RECORD_BYTES
     for _ in range(dice.randint(1, 3)):
         size = dice.choice((2, 4, 8))
-        at = dice.choice((dice.randrange(0, 104, size), 160))
+        at = dice.choice((dice.randrange(0, 104, size), 160, 168, 176))
         number = dice.choice((0, 1, 2, 5, 6, 2**16 - 1, 2**31, 2**32 - 1, 2**53, 2**63, 2**64 - 1))
         packed = struct.pack("<d", dice.choice((float("nan"), float("inf"), -1.0, 1e300)))
         data[at : at + size] = (

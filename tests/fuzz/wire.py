@@ -73,6 +73,12 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     },
     {"id": 7, "verb": "forget", "args": {"job_id": 7}, "deadline_seconds": 30.0},
     {"id": 7, "verb": "living", "args": {"job_id": 7}, "deadline_seconds": 5.0},
+    {
+        "id": 8,
+        "verb": "save",
+        "args": {"job_id": 7, "deadline_seconds": 600.0},
+        "deadline_seconds": 600.0,
+    },
 )
 
 

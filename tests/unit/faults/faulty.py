@@ -18,7 +18,7 @@ from typing import Any
 from controller.errors import ClusterUnavailable, GandivaError, NodeError, NodeUnreachable
 from controller.model import JobId, Share
 from controller.nodes.port import NodeSample
-from controller.nodes.protocol import Living, Offload, Pause
+from controller.nodes.protocol import Living, Offload, Pause, Saved
 from controller.nodes.simulated import SimulatedNodes
 from controller.slurm.port import ClusterView, SlurmJob
 from controller.slurm.simulated import SimulatedCluster
@@ -260,6 +260,10 @@ class FaultyNodes:
 
     async def checkpoint(self, node: str, job_id: JobId, **options: Any) -> Offload:
         answer: Offload = await self._call("checkpoint", node, job_id, options["deadline_seconds"], options)
+        return answer
+
+    async def save(self, node: str, job_id: JobId, **options: Any) -> Saved:
+        answer: Saved = await self._call("save", node, job_id, options["deadline_seconds"], options)
         return answer
 
     async def stop(self, node: str, job_id: JobId, **options: Any) -> None:

@@ -411,14 +411,16 @@ def test_errors_are_cut_between_characters() -> None:
 
 def test_records_are_where_the_contract_says() -> None:
     record = layout.RANK.pack(
-        b"GNDR", 1, 4, 6, 8, 10, 1.5, 0.25, 7, 0.5, 99, 3, 12345, 11, 12, 1, b"oops", 77
+        b"GNDR", 1, 4, 6, 8, 10, 1.5, 0.25, 7, 0.5, 99, 3, 12345, 11, 12, 1, b"oops", 77, 40, 5
     )
-    assert layout.RANK.size == 168
+    assert layout.RANK.size == 184
     assert record[40:48] == struct.pack("<d", 0.25)
     assert int.from_bytes(record[64:68], "little") == 99
     assert int.from_bytes(record[72:80], "little") == 12345
     assert record[100:104] == b"oops"
     assert int.from_bytes(record[160:168], "little") == 77
+    assert int.from_bytes(record[168:176], "little") == 40
+    assert int.from_bytes(record[176:184], "little") == 5
     parsed = layout.parse_rank(record)
     assert parsed is not None
     assert (parsed.state, parsed.left_bytes, parsed.flags) == (State.FAILED, 7, 1)

@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A job that starts again from its own checkpoint goes on on other GPUs, so that a gang finds its place."""
+"""A job that starts again from a checkpoint goes on on other GPUs, so that a gang finds its place."""
 
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from controller.journal.reader import JournalReader
-from controller.model import JobId
+from controller.model import JobId, Phase
+from controller.nodes.simulated import NodeCosts
 from controller.policies.moves.defragment import Defragment
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
@@ -27,30 +29,193 @@ def nodes(world: World, *jobs: JobId) -> list[tuple[str, ...]]:
     return [world.cluster.jobs[job].nodes for job in jobs]
 
 
+@dataclass
+class Fragmented:
+    """Two nodes of two GPUs: one job on each, and a gang that needs both GPUs of one of them."""
+
+    world: World
+    mover: JobId
+    stays: JobId
+    at: str
+    """Where the job is that can migrate."""
+
+    async def gang(self, seconds: float = 5) -> JobId:
+        found = self.world.submit(2, work_seconds=30)
+        await asyncio.sleep(seconds)
+        return found
+
+    def operations(self, job: JobId) -> list[str]:
+        decisions = JournalReader(self.world.journal_path).decisions(job)
+        return [decision.action for decision in decisions]
+
+    def events(self, job: JobId) -> list[tuple[str, str]]:
+        return [(e.kind, e.message) for e in JournalReader(self.world.journal_path).events(job)]
+
+
+async def fragmented(
+    folder: Path, policy: Policy, *, deltas: bool = False, store: bool = False, **options: object
+) -> Fragmented:
+    costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=1.0)
+    world = World(folder, nodes=2, gpus=2, policy=policy, deltas=deltas, node_costs=costs)
+    mover = world.submit(1, work_seconds=300, **options)
+    world.start()
+    await asyncio.sleep(3)
+    (at,) = nodes(world, mover)
+    if store:
+        # Only when it has run for a while.
+        world.nodes.storing.add(mover)
+        world.nodes._touched[at[0]] = None
+    world.cluster.set_node(at[0], up=False)
+    stays = world.submit(1, work_seconds=300)
+    await asyncio.sleep(3)
+    world.cluster.set_node(at[0], up=True)
+    await asyncio.sleep(3)
+    assert sorted(nodes(world, mover, stays)) == [("n1",), ("n2",)], "one GPU is free on each"
+    return Fragmented(world, mover, stays, at[0])
+
+
 @pytest.mark.parametrize("deltas", [False, True])
-def test_a_gang_starts_where_a_job_has_left(tmp_path: Path, policy: Policy, deltas: bool) -> None:
+@pytest.mark.parametrize("store", [False, True])
+def test_a_gang_starts_where_a_job_has_left(
+    tmp_path: Path, policy: Policy, store: bool, deltas: bool
+) -> None:
+    options = {} if store else {"suspend": "requeue"}
+
     async def scenario() -> None:
-        world = World(tmp_path, nodes=2, gpus=2, policy=policy, deltas=deltas)
-        mover = world.submit(1, work_seconds=300, suspend="requeue")
-        world.start()
-        await asyncio.sleep(3)
-        (at,) = nodes(world, mover)
-        world.cluster.set_node(at[0], up=False)
-        stays = world.submit(1, work_seconds=300)
-        await asyncio.sleep(3)
-        world.cluster.set_node(at[0], up=True)
-        await asyncio.sleep(3)
-        assert sorted(nodes(world, mover, stays)) == [("n1",), ("n2",)], "one GPU is free on each"
-        gang = world.submit(2, work_seconds=30)
-        await asyncio.sleep(5)
+        site = await fragmented(tmp_path, policy, deltas=deltas, store=store, **options)
+        world, mover, stays = site.world, site.mover, site.stays
+        gang = await site.gang()
         assert nodes(world, mover, stays) == [nodes(world, stays)[0]] * 2
-        assert nodes(world, gang) == [at]
+        assert nodes(world, gang) == [(site.at,)]
         decisions = JournalReader(world.journal_path).decisions(mover)
-        reasons = [decision.reason for decision in decisions if decision.action == "requeue"]
+        action = "migrate" if store else "requeue"
+        reasons = [decision.reason for decision in decisions if decision.action == action]
         to = nodes(world, stays)[0][0]
-        assert reasons == [f"migrates: goes on on {to}: {at[0]} is cleared for job {gang} (2 GPUs)"]
+        assert reasons == [f"migrates: goes on on {to}: {site.at} is cleared for job {gang} (2 GPUs)"]
+        published = [words for kind, words in site.events(mover) if kind == "checkpointed"]
+        assert [words.split(" is ")[1] for words in published] == [
+            "generation 1 of its checkpoint store"
+        ] * store
         await world.until_ended([gang, mover], 600)
         await world.stop()
         world.check()
+
+    run(scenario)
+
+
+def test_nothing_is_requeued_before_the_generation_is_published(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        site = await fragmented(
+            tmp_path, gandiva(Defragment(DefragmentSettings(free_fraction=0.5))), store=True
+        )
+        world, mover = site.world, site.mover
+        world.nodes.costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=100.0)
+        await site.gang(50)
+        assert world.cluster.jobs[mover].restart_count == 0 and "migrate" in site.operations(mover)
+        assert not site.events(mover)
+        await asyncio.sleep(60)
+        assert world.cluster.jobs[mover].restart_count == 1
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_a_save_that_fails_leaves_the_job_where_it_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        site = await fragmented(
+            tmp_path, gandiva(Defragment(DefragmentSettings(free_fraction=0.5))), store=True
+        )
+        world, mover = site.world, site.mover
+        world.nodes.full.add(mover)
+        before = world.worked_seconds(mover)
+        gang = await site.gang(10)
+        assert nodes(world, mover) == [(site.at,)] and world.cluster.jobs[mover].restart_count == 0
+        assert mover in world.running() and gang not in world.running()
+        assert world.worked_seconds(mover) > before + 8
+        kinds = dict(site.events(mover))
+        assert kinds == {
+            "migrate-failed": "does not migrate, and stays where it is: "
+            f"node {site.at}: rank 0 of job {mover} cannot save: no room"
+        }
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_a_requeue_that_slurm_refuses_leaves_the_job_where_it_is(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5)))
+        site = await fragmented(tmp_path, policy, store=True, requeue=False)
+        world, mover = site.world, site.mover
+        before = world.worked_seconds(mover)
+        await site.gang(10)
+        assert nodes(world, mover) == [(site.at,)] and mover in world.running()
+        assert world.worked_seconds(mover) > before + 8
+        assert [kind for kind, _ in site.events(mover)] == ["checkpointed", "requeue-failed"]
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_a_controller_killed_while_a_job_saves_lets_it_go_on(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        site = await fragmented(
+            tmp_path, gandiva(Defragment(DefragmentSettings(free_fraction=0.5))), store=True
+        )
+        world, mover = site.world, site.mover
+        world.nodes.costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=100.0)
+        await site.gang(10)
+        assert mover not in world.running()
+        await world.kill()
+        world.nodes.storing.discard(mover)
+        world.start()
+        await asyncio.sleep(5)
+        assert mover in world.running() and world.cluster.jobs[mover].restart_count == 0
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_a_job_that_must_not_migrate_or_has_no_store_stays(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        for name, options in (("no", {"store": True, "migrate": False}), ("none", {})):
+            folder = tmp_path / name
+            folder.mkdir()
+            policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5)))
+            site = await fragmented(folder, policy, **options)
+            await site.gang(20)
+            assert nodes(site.world, site.mover) == [(site.at,)]
+            assert site.operations(site.mover) == ["place"]
+            seen = site.world.turns[-1].snapshot.jobs[site.mover]
+            assert seen.phase is Phase.RUNNING and seen.has_store is (name == "no") and not seen.may_migrate
+            await site.world.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5])
+@pytest.mark.parametrize("fault", ["killed controller", "lost answer"])
+def test_a_fault_in_the_middle_costs_no_job(tmp_path: Path, fault: str, seconds: float) -> None:
+    """Before, during and after the save, which takes a second."""
+
+    async def scenario() -> None:
+        policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5, cooldown_seconds=20.0)))
+        site = await fragmented(tmp_path, policy, store=True)
+        world, mover, stays = site.world, site.mover, site.stays
+        gang = await site.gang(seconds)
+        if fault == "lost answer":
+            world.nodes.lose_answers = 1
+        else:
+            await world.kill()
+            world.start()
+        await world.until_ended([gang, mover, stays], 1000)
+        await world.stop()
+        world.check()
+        restarts = world.cluster.jobs[mover].restart_count
+        assert restarts == len([kind for kind, _ in site.events(mover) if kind == "checkpointed"])
 
     run(scenario)

@@ -67,6 +67,8 @@ def record(**changes: object) -> bytes:
         "flags": 0,
         "error": b"",
         "host": 0,
+        "saved_step": 0,
+        "saved_generation": 0,
     }
     assert set(changes) <= set(fields)
     fields.update(changes)
@@ -109,6 +111,18 @@ def test_the_host_memory_that_a_session_needs_is_read_where_it_says_it(folder: P
         (True, None),  # not measured yet
     ]
     assert [problem.partition(" is ")[0] for problem in found.problems] == ["rank 3: host bytes"]
+
+
+def test_what_a_session_has_saved_is_read_where_it_has_a_store(folder: Path) -> None:
+    for number, (flags, step, generation) in enumerate([(0, 9, 2**64 - 1), (4, 9, 3), (4, 2**60, 3)]):
+        saved = {"saved_step": step, "saved_generation": generation}
+        (folder / str(number)).write_bytes(record(flags=flags, **saved))
+    found = read(folder)
+    assert [(rank.has_store, rank.saved_step, rank.saved_generation) for rank in found.live] == [
+        (False, 0, 0),  # without one whatever stands there
+        (True, 9, 3),
+    ]
+    assert [problem.partition(" is ")[0] for problem in found.problems] == ["rank 2: saved step"]
 
 
 def test_what_is_no_regular_file_of_the_users_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -198,6 +212,7 @@ def test_a_pid_that_was_used_again_is_not_the_session(folder: Path) -> None:
         ({"world": 2**31}, "world size"),
         ({"state_bytes": 2**60}, "state bytes"),
         ({"largest": 2**60}, "largest tensor bytes"),
+        ({"flags": 4, "saved_generation": 2**60}, "saved generation"),
         ({"version": 2}, "another version"),
         ({"sequence": 9}, "being written all the time"),
         ({"magic": b"GNDC"}, "not a rank file"),

@@ -151,7 +151,12 @@ def test_staged_files_are_shared_out(tmp_path: Path) -> None:
     places = (stage / "usr/share/gandiva/controller/settings/places.py").read_text()
     assert 'JOBSIDE: Final[str] = "/usr/share/gandiva/jobside"' in places
     assert 'SLURM_FILES: Final[str | None] = "/usr/share/gandiva/slurm"' in places
-    assert [path.name for path in (stage / "usr/share/gandiva/jobside").iterdir()] == ["gandiva"]
+    jobside = stage / "usr/share/gandiva/jobside"
+    assert sorted(path.name for path in jobside.iterdir()) == ["checkpointing", "gandiva"]
+    # As a job has it: this folder on its path, and nothing of the controller's.
+    program = "import gandiva, checkpointing.store.state"
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(jobside)}
+    subprocess.run([sys.executable, "-s", "-c", program], cwd="/", check=True, timeout=60, env=environ)
 
 
 CLUSTER = """

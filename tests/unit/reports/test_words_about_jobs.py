@@ -349,3 +349,16 @@ def test_status_says_what_is_wrong() -> None:
     assert "  jobs        5: 3 queued, 2 running" in lines
     assert lines[-1].endswith("node_lost: n2: job 5: no answer")
     assert "\x1b" not in "\n".join(lines)
+
+
+def test_explain_says_whether_a_job_may_migrate() -> None:
+    words = []
+    for may, store in ((True, True), (True, False), (False, True)):
+        answer = ExplainMessage(live=live(may_migrate=may, has_store=store), time=NOW)
+        lines = explain(answer, rows=5, columns=100)
+        words.append([line.split("migrate ")[1].strip() for line in lines if "may migrate" in line])
+    assert words == [
+        ["to another server, from its checkpoint store"],
+        ["to another server, from its own checkpoint"],
+        [],
+    ]

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""State of a PyTorch job as files of a checkpoint store, and back.
+"""State of a job as files of a checkpoint store, and back.
 
-    state = TorchState(model=model, optimizer=optimizer, loader=sampler)
+    state = State(model=model, optimizer=optimizer, loader=sampler)
     store = Store(folder, run=run_word())
     step = state.restore(store)                 # None: begin at the beginning
     ...
     saving = state.save(store, step)            # copies to host memory, writes while training goes on
 
 Anything with state_dict() and load_state_dict() can be part of it. State dicts may have tensors and plain
-data: numbers, texts, lists, tuples, dicts; nothing is pickled. Random number generators of Python, NumPy and
-PyTorch are always part of it, each rank's own.
+data: numbers, texts, bytes, lists, tuples, dicts; nothing is pickled. Random number generators of Python,
+NumPy and PyTorch are always part of it, each rank's own. PyTorch is used in a process that has imported it.
 """
 
 from __future__ import annotations
@@ -34,15 +34,14 @@ _RANDOM = "$random"
 
 def run_word() -> str:
     """A word that all ranks have in common and no other start has. Called by all ranks together."""
-    import torch.distributed as distributed
-
     words = [uuid.uuid4().hex]
-    if distributed.is_available() and distributed.is_initialized():
-        distributed.broadcast_object_list(words, src=0)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        torch.distributed.broadcast_object_list(words, src=0)
     return words[0]
 
 
-class TorchState:
+class State:
     """Named parts of a job's state.
 
     `replicated`: names of parts that are the same in all ranks, as a model and its optimizer are under
@@ -62,17 +61,16 @@ class TorchState:
         if unknown:
             raise ValueError(f"replicated: {unknown} are not among the parts {sorted(parts)}")
 
-    def save(self, store: Store, step: int) -> Future[int]:
+    def save(self, store: Store, step: int, attempt: str = "") -> Future[int]:
         """Copy the state to host memory now, and write it while training goes on. See Store.save_async()."""
-        return store.save_async(step, self.capture(store), copy=False)
+        return store.save_async(step, self.capture(store), copy=False, attempt=attempt)
 
     def capture(self, store: Store) -> dict[str, bytes | memoryview]:
         """The files of this rank. The tensors are copied, into the store's staging where it has room.
 
         Raises TypeError for a value that cannot be written, naming its place.
         """
-        import torch
-
+        torch = sys.modules.get("torch")
         packer = Packer(torch)
         packed = {
             name: packer.pack(part.state_dict(), name)
@@ -90,8 +88,7 @@ class TorchState:
         Raises InvalidGeneration where it is whole, but does not fit the parts or the number of ranks: nothing
         was loaded then.
         """
-        import torch
-
+        torch = sys.modules.get("torch")
         found = store.restore(ranks=lambda size: {0, store.rank} & set(range(size)), agree=_agreement(torch))
         if found is None:
             return None
@@ -117,17 +114,18 @@ class TorchState:
 def _unpacked(torch: Any, rank: int, files: Mapping[str, memoryview]) -> dict[str, Any]:
     try:
         values = json.loads(bytes(files[VALUES]))
-        found = unpack(torch, values, tensors_of(torch, files[TENSORS]))
+        found = unpack(values, tensors_of(torch, files[TENSORS]))
         if not isinstance(found, dict):
             raise ValueError("not an object")  # noqa: TRY004
     except (KeyError, ValueError, TypeError, RecursionError) as error:
-        raise InvalidGeneration(f"files of rank {rank} are not a state of PyTorch's: {error}") from error
+        raise InvalidGeneration(f"files of rank {rank} are not a job's state: {error}") from error
     return found
 
 
 def _agreement(torch: Any) -> Any:
-    distributed = torch.distributed
-    if not (distributed.is_available() and distributed.is_initialized()):
+    """What `Store.restore()` takes as `agree`; None where this process is in no process group."""
+    distributed = getattr(torch, "distributed", None)
+    if distributed is None or not (distributed.is_available() and distributed.is_initialized()):
         return None
 
     def agree(value: int) -> int:
@@ -140,9 +138,11 @@ def _agreement(torch: Any) -> Any:
 
 
 def _random_state(torch: Any) -> dict[str, Any]:
-    state: dict[str, Any] = {"python": random.getstate(), "torch": torch.get_rng_state()}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state()
+    state: dict[str, Any] = {"python": random.getstate()}
+    if torch is not None:
+        state["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available() and torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state()
     numpy = sys.modules.get("numpy")
     if numpy is not None:
         kind, keys, *rest = numpy.random.get_state()
@@ -152,8 +152,9 @@ def _random_state(torch: Any) -> dict[str, Any]:
 
 def _set_random_state(torch: Any, state: dict[str, Any]) -> None:
     random.setstate(state["python"])
-    torch.set_rng_state(state["torch"])
-    if "cuda" in state and torch.cuda.is_available():
-        torch.cuda.set_rng_state(state["cuda"])
+    if torch is not None and "torch" in state:
+        torch.set_rng_state(state["torch"])
+        if "cuda" in state and torch.cuda.is_available():
+            torch.cuda.set_rng_state(state["cuda"])
     if "numpy" in state and "numpy" in sys.modules:
         sys.modules["numpy"].random.set_state(state["numpy"])

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: MIT
+"""What a session writes into its checkpoint store when the agent asks for it."""
+
+from typing import Any, Callable, NamedTuple, Optional
+
+
+class Saved(NamedTuple):
+    """A generation that is published: in all ranks the same."""
+
+    step: int
+    generation: int
+
+
+class Kept:
+    """A store, and the state that goes there: `Store` and `State` of `checkpointing.store`, or alike."""
+
+    def __init__(self, store: Any, state: Any, first_step: int) -> None:
+        """`first_step`: the job's step when the session has counted none."""
+        self._store = store
+        self._state = state
+        self._first_step = first_step
+        self._saving: Any = None
+        self._step = 0
+        self._sequence = -1
+
+    def save(self, steps_done: int, sequence: int, settle: Callable[[], None]) -> Optional[Saved]:
+        """Begin the save that a command asks for, or look after it. None: it is still being written.
+
+        `steps_done`: boundaries of the session, the same in all ranks. `settle`: called before the state is
+        read. Raises what the save failed with.
+        """
+        if sequence != self._sequence:
+            self._sequence = sequence
+            self._step = self._first_step + steps_done
+            self._saving = None
+            settle()
+            # Not by the number of saves: a rank that did not hear of an earlier request has fewer.
+            self._saving = self._state.save(self._store, self._step, attempt=f"at{steps_done}")
+        if self._saving is None or not self._saving.done():
+            return None
+        return Saved(self._step, int(self._saving.result()))
+
+    def give_up(self) -> None:
+        """Nothing waits for a save any more that is still being written."""
+        if self._saving is not None and not self._saving.done():
+            self._store.give_up()
+
+    def explain(self, error: BaseException) -> str:
+        """In few words, without folder and step: a rank file has room for 60 bytes."""
+        text = str(error)
+        for known in (f"{getattr(self._store, 'folder', '')}: ", f"step {self._step}: "):
+            text = text.replace(known, "", 1)
+        return f"{type(error).__name__}: {text}"

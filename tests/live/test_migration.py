@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Free GPUs are scattered over two nodes, and a job waits for four on one: running jobs write their state
+into their checkpoint stores, move, and go on from the step that they had reached."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from tests.live.support import QUICK, TRAIN, Site
+
+pytestmark = pytest.mark.live
+
+DEFRAGMENT = {"name": "fifo-skip", "moves": ["defragment"], "defragment": {"free_fraction": 0.5}}
+
+
+@dataclass
+class Training:
+    """A job that keeps its state in a store, and logs its steps."""
+
+    site: Site
+    name: str
+    ranks: int = 1
+    steps: int = 900
+    options: tuple[str, ...] = ()
+    """For sbatch."""
+
+    def words(self, minibatch_ms: int) -> str:
+        seed = sum(self.name.encode())
+        run = f"srun --ntasks={self.ranks} " if self.ranks > 1 else ""
+        return (
+            f"{run}{TRAIN} --steps {self.steps} --seed {seed} --memory-mb 512 --minibatch-ms {minibatch_ms}"
+        )
+
+    def submit(self) -> int:
+        words = f"{self.words(100)} --store store-{self.name} --log {self.name}-%r.log"
+        self.job = self.site.submit("alice", words, *self.shape, "--gandiva", *self.options)
+        self.site.wait_on_gpu(self.job)
+        return self.job
+
+    def undisturbed(self) -> str:
+        """The final state of a run of its own, whose mini-batches take as little time as they can."""
+        job = self.site.submit("alice", self.words(1), *self.shape, "--no-gandiva")
+        assert self.site.wait_ended([job], 180)[job] == "COMPLETED"
+        return self.site.digest("alice", job)
+
+    @property
+    def shape(self) -> tuple[str, ...]:
+        return (f"--gres=gpu:{self.ranks}", f"--ntasks={self.ranks}", "--nodes=1")
+
+    def log(self, rank: int = 0) -> list[dict[str, Any]]:
+        text = self.site.cluster.read_file("login", f"/home/alice/{self.name}-{rank}.log")
+        return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
+
+    def node(self) -> str:
+        return self.site.job(self.job).get("NodeList", "")
+
+    def explain(self) -> dict[str, Any]:
+        words = ["gandiva", "explain", str(self.job), "--json"]
+        return dict(json.loads(self.site.cluster.exec("login", words, user="alice").stdout))
+
+
+def block(site: Site, node: str, gpus: int) -> int:
+    """An ordinary job that keeps others from a node."""
+    job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{gpus}", "-w", node)
+    site.wait_state(job, "RUNNING")
+    return job
+
+
+def cancel(site: Site, job: int) -> None:
+    site.cluster.exec("ctl", ["scancel", str(job)])
+    site.wait_ended([job], 60)
+
+
+def scattered(site: Site, on_n1: list[Training], on_n2: list[Training]) -> None:
+    """Jobs that are free to choose their node run on these."""
+    site.cluster.exec("login", "rm -rf /home/alice/store-* /home/alice/*.log", user="alice")
+    site.cluster.stop_controller()
+    site.start_controller(policy={**QUICK["policy"], **DEFRAGMENT})
+    other = block(site, "n2", 4)
+    for each in on_n1:
+        each.submit()
+    cancel(site, other)
+    other = block(site, "n1", 4 - sum(each.ranks for each in on_n1))
+    for each in on_n2:
+        each.submit()
+    cancel(site, other)
+    assert [each.node() for each in (*on_n1, *on_n2)] == ["n1"] * len(on_n1) + ["n2"] * len(on_n2)
+
+
+def gang(site: Site) -> int:
+    """The job for which there is no place."""
+    words = f"{TRAIN} --gpus 4 --steps 40 --memory-mb 512"
+    return site.submit("bob", words, "--gandiva", "--gres=gpu:4", "--nodes=1")
+
+
+def check_moved(each: Training, to: str) -> None:
+    """It is there, did every step once, and the journal says what became of it and when."""
+    told = each.explain()
+    (migrates,) = [d for d in told["decisions"] if d["action"] == "migrate"]
+    (published,) = [e for e in told["events"] if e["kind"] == "checkpointed"]
+    step = int(published["message"].split()[1])
+    for rank in range(each.ranks):
+        log = each.log(rank)
+        assert [line["step"] for line in log] == list(range(1, each.steps + 1)), "each step once"
+        before, after = log[step - 1], log[step]
+        assert set(before["gpus"]).isdisjoint(after["gpus"])
+        print(
+            f"\njob {each.job} rank {rank}: moved to {to} at step {step}: "
+            f"{after['time'] - migrates['time']:.1f} s from the decision to the first step there, "
+            f"{after['time'] - before['time']:.1f} s without a step, "
+            f"{published['time'] - migrates['time']:.1f} s until its checkpoint was published"
+        )
+    assert f"goes on from step {step}" in each.site.output("alice", each.job)
+    assert to in migrates["reason"]
+
+
+def test_jobs_migrate_for_a_gang_and_end_as_if_undisturbed(site: Site) -> None:
+    movers = [Training(site, "first"), Training(site, "second")]
+    stays = Training(site, "stays", ranks=2)
+    expected = [each.undisturbed() for each in (*movers, stays)]
+    scattered(site, movers, [stays])
+    told = site.cluster.exec("login", ["gandiva", "explain", str(movers[0].job)], user="alice").stdout
+    assert "to another server, from its checkpoint store" in told
+    waits = gang(site)
+    site.wait_on_gpu(waits, timeout_seconds=90)
+    assert site.job(waits)["NodeList"] == "n1"
+    assert site.wait_ended([waits], 60)[waits] == "COMPLETED"
+    jobs = [each.job for each in (*movers, stays)]
+    assert set(site.wait_ended(jobs, 400).values()) == {"COMPLETED"}
+    for each in movers:
+        check_moved(each, "n2")
+    assert [site.digest("alice", job) for job in jobs] == expected
+
+
+def test_a_job_of_two_ranks_migrates(site: Site) -> None:
+    mover = Training(site, "ranks", ranks=2)
+    expected = mover.undisturbed()
+    # These two would have to go both for the other node to be free, and one must not.
+    others = [Training(site, "third"), Training(site, "never", options=("--gandiva-migrate=no",))]
+    scattered(site, others, [mover])
+    waits = gang(site)
+    site.wait_on_gpu(waits, timeout_seconds=90)
+    assert site.job(waits)["NodeList"] == "n2"
+    assert [each.node() for each in others] == ["n1", "n1"]
+    assert site.wait_ended([waits, mover.job], 400) == {waits: "COMPLETED", mover.job: "COMPLETED"}
+    check_moved(mover, "n1")
+    assert site.digest("alice", mover.job) == expected
+
+
+def test_a_checkpoint_that_cannot_be_written_leaves_the_job_at_work(site: Site) -> None:
+    mover, other = Training(site, "full", steps=600), Training(site, "beside", ranks=2)
+    expected = mover.undisturbed()
+    scattered(site, [mover], [other])
+    home = "/home/alice"
+    site.cluster.exec("login", f"mv {home}/store-full {home}/gone && touch {home}/store-full", user="alice")
+    waits = gang(site)
+    site.wait("the failure to be told", lambda: "migrate-failed" in json.dumps(mover.explain()["events"]))
+    assert site.state(waits) == "PENDING" and mover.node() == "n1"
+    (failed,) = [e["message"] for e in mover.explain()["events"] if e["kind"] == "migrate-failed"]
+    assert "rank 0 of job" in failed and "cannot save" in failed
+    assert site.wait_ended([mover.job], 200)[mover.job] == "COMPLETED"
+    assert [line["step"] for line in mover.log()] == list(range(1, 601))
+    assert len({tuple(line["gpus"]) for line in mover.log()}) == 1, "it was on one GPU all the time"
+    assert site.digest("alice", mover.job) == expected
