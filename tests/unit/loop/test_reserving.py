@@ -73,6 +73,13 @@ class Moving(World):
     def gang(self) -> JobId:
         return self.submit(2, work_seconds=30)
 
+    async def until_reserved(self) -> None:
+        for _ in range(10_000):
+            if self.cluster.reserved:
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError("nothing is reserved")
+
     def ordinary(self, node: str) -> int:
         """GPUs of a node that ordinary jobs hold."""
         return len(self.cluster.nodes[node].ordinary_gpus)
@@ -101,8 +108,7 @@ def test_an_ordinary_job_that_waits_does_not_get_promised_gpus(tmp_path: Path) -
         world = Moving(tmp_path, slurm_costs=SlurmCosts(0.005, 2.0, 5.0))
         await world.begin()
         world.gang()
-        while not world.cluster.reserved:
-            await asyncio.sleep(0.01)
+        await world.until_reserved()
         changes = [call for call in world.port.calls if call in ("reserve", "requeue")]
         assert changes[0] == "reserve", "before it leaves"
         ((job_id, gpus),) = world.cluster.reserved.items()
@@ -132,7 +138,7 @@ def test_a_job_whose_gpus_cannot_be_reserved_stays(tmp_path: Path, failure: type
         async def failing(*_arguments: Any) -> None:
             raise failure("an ordinary job has just taken it")
 
-        world.cluster.reserve = failing  # type: ignore[method-assign]
+        world.cluster.reserve = failing  # type: ignore[method-assign,assignment]
         gang = world.gang()
         await asyncio.sleep(10)
         assert world.state(world.mover) is JobState.RUNNING
@@ -157,7 +163,7 @@ def test_gpus_that_leaving_jobs_still_have_are_reserved_when_the_job_has_left(tm
         await world.begin()
         assert world.controller is not None
         ledger = world.controller.executor.site.ledger
-        ledger.allocated = lambda gpus: {world.stays}  # type: ignore[method-assign,assignment]
+        ledger.allocated = lambda _gpus: {world.stays}  # type: ignore[method-assign,assignment]
         world.port.refused = 1
         world.gang()
         await asyncio.sleep(10)
@@ -219,7 +225,7 @@ def test_no_reservation_outlives_a_kill(tmp_path: Path, step: str, after_seconds
             if moving and taken.value == step:
                 at.set()
 
-        recorder.operation_step = noted  # type: ignore[method-assign]
+        recorder.operation_step = noted  # type: ignore[method-assign,assignment]
         world.gang()
         await asyncio.wait_for(at.wait(), 60)
         await asyncio.sleep(after_seconds)
@@ -244,8 +250,7 @@ def test_a_reservation_ends_by_itself(tmp_path: Path) -> None:
         world.settings = world.settings.model_copy(update={"cluster": cluster})
         await world.begin()
         world.gang()
-        while not world.cluster.reserved:
-            await asyncio.sleep(0.001)
+        await world.until_reserved()
         await world.kill()
         assert world.cluster.reserved
         await asyncio.sleep(31)
