@@ -473,6 +473,7 @@ class RealSlurmContract(ClusterPortContract):
         waits = (
             await world.user(*three, "--gres=gpu:1", "-n1", "--time=30", "--wrap", "exec sleep 600")
         ).strip()
+        await world.operator("scontrol", "update", f"JobId={waits}", "Priority=1000")
         state = ("squeue", "--noheader", "--format=%T", f"--jobs={waits}")
 
         async def planned() -> bool:
