@@ -80,10 +80,11 @@ function M.job_submit(job_desc, part_list, submit_uid)
       if not loaded then error("not loaded: " .. tostring(parts)) end
       -- Only this module writes such comments; one that arrives is forged or copied.
       parts.check.drop_forged_comment(job_desc, submit_uid)
-      if parts.ordinary.is_reservation(job_desc, submit_uid) then return end
       local flags = parts.flags.read(job_desc.spank_job_env)
       if flags.asked then
          parts.request.submit(job_desc, part_list, flags)
+      elseif parts.ordinary.is_reservation(job_desc, submit_uid) then
+         return
       elseif parts.request.by_default(job_desc, part_list, flags) then
          parts.request.submit_by_default(job_desc, part_list, flags)
       else
