@@ -91,7 +91,8 @@ def test_ordinary_jobs_refused(slurmctld: Slurmctld, job: Mapping[str, Any], mes
 
 @pytest.mark.parametrize("default", ["off", "on"])
 def test_the_controller_may_reserve_shards(make_slurmctld: Callable[..., Slurmctld], default: str) -> None:
-    site, shards = make_slurmctld(default=default), {"tres_per_node": "gres/shard:a100_0:1"}
+    site = make_slurmctld(default=default)
+    shards: dict[str, Any] = {"tres_per_node": "gres/shard:a100_0:1"}
     answer = site.submit(uid=997, **shards)
     assert (answer.rc, answer.fields, answer.said) == (0, {}, [])
     assert site.submit({"gandiva": ""}, uid=997, **shards).rc != 0
