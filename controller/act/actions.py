@@ -40,6 +40,8 @@ class Requeue:
 
     job_id: JobId
     reason: str
+    reserve: GpuSet = frozenset()
+    """The allocation elsewhere that is promised to it: kept from ordinary jobs until it starts there."""
 
 
 @value
@@ -49,6 +51,8 @@ class Migrate:
 
     job_id: JobId
     reason: str
+    reserve: GpuSet = frozenset()
+    """As of `Requeue`."""
 
 
 @value

@@ -64,7 +64,7 @@ def _action(
             return Suspend(job.id, reason or "completes an incomplete suspend")
         case Phase.RUNNING if wanted is not None and wanted.gpus != job.placement.gpus:
             if target is not None and _elsewhere(target):
-                return _migrate(job, reason)
+                return _migrate(job, target, reason)
             return _leave(job, bool(wanted.gpus), reason, method)
     return None
 
@@ -74,12 +74,12 @@ def _elsewhere(target: Target) -> bool:
     return bool(target.placement.gpus) and target.keep is StateAt.STORE
 
 
-def _migrate(job: Job, reason: str) -> Action | None:
+def _migrate(job: Job, target: Target, reason: str) -> Action | None:
     """Stop it; where it goes on is promised to it."""
     if not job.may_migrate:
         return None
-    words = f"migrates: {reason}"
-    return Migrate(job.id, words) if job.has_store else Requeue(job.id, words)
+    action = Migrate if job.has_store else Requeue
+    return action(job.id, f"migrates: {reason}", reserve=target.placement.allocation)
 
 
 def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action | None:

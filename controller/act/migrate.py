@@ -6,7 +6,7 @@ import logging
 
 from controller.act.actions import Migrate
 from controller.act.recorder import Step
-from controller.act.requeue import back_to_queue
+from controller.act.requeue import back_to_queue, reserve, reserve_later
 from controller.act.resume import put_back
 from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation
 from controller.act.suspend import pause
@@ -20,6 +20,7 @@ async def migrate(operation: Operation, action: Migrate) -> None:
     """Nothing is requeued before all its nodes say that one generation is published. On failure the job goes
     on where it is."""
     site, job = operation.site, operation.job
+    reserved = await reserve(operation, action.reserve)
     began = site.clock.now()
     try:
         saved = await _save(operation)
@@ -36,6 +37,8 @@ async def migrate(operation: Operation, action: Migrate) -> None:
         if not isinstance(failure, JobEnded):
             await _goes_on(operation, failure)
         raise
+    if not reserved:
+        await reserve_later(operation, action.reserve)
 
 
 async def _save(operation: Operation) -> Saved:

@@ -24,6 +24,7 @@ class Step(str, enum.Enum):
     STOP = "stop"
     SLURM_RESUME = "slurm-resume"
     NODE_RESUME = "node-resume"
+    RESERVE = "reserve"
     REQUEUE = "requeue"
     CANCEL = "cancel"
     UNDO = "undo"

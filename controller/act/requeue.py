@@ -5,11 +5,11 @@ import logging
 from dataclasses import replace
 
 from controller.act.actions import Cancel, Requeue, Withdraw
-from controller.act.place import take_back
+from controller.act.place import names, take_back
 from controller.act.recorder import Step
 from controller.act.site import OVER, JobEnded, Operation, Site
-from controller.errors import ClusterRefused
-from controller.model import JobId, Unsuspendable
+from controller.errors import ClusterError, ClusterRefused
+from controller.model import GpuSet, JobId, Unsuspendable
 from controller.slurm.port import JobState
 
 log = logging.getLogger(__name__)
@@ -17,7 +17,10 @@ log = logging.getLogger(__name__)
 
 async def requeue(operation: Operation, action: Requeue) -> None:
     """The job is back in the queue, held."""
+    reserved = await reserve(operation, action.reserve)
     await back_to_queue(operation, action.reason, operation.site.clock.now())
+    if not reserved:
+        await reserve_later(operation, action.reserve)
 
 
 async def back_to_queue(operation: Operation, reason: str, began: float) -> None:
@@ -37,6 +40,42 @@ async def back_to_queue(operation: Operation, reason: str, began: float) -> None
     site.end_slice(job.id, reason, began)
     site.took(job, "checkpoint", began)
     site.ledger.release(job.id)
+
+
+async def reserve(operation: Operation, gpus: GpuSet) -> bool:
+    """Keep ordinary jobs off the GPUs that the job migrates to. Where that fails it stays where it is.
+
+    False: that is left for later. Other jobs of ours have all of these GPUs in Slurm, which keeps ordinary
+    ones off them as well, and a reservation may need a core that they take.
+    """
+    site, job, seconds = operation.site, operation.job, operation.site.settings.cluster.reserve_seconds
+    if not gpus or not seconds:
+        return True
+    operation.step(Step.RESERVE)
+    site.reservations.made(job.id, gpus)
+    try:
+        await site.cluster.reserve(job.id, gpus, seconds)
+    except ClusterError as error:
+        if isinstance(error, ClusterRefused) and all(site.ledger.allocated({gpu}) for gpu in gpus):
+            return False
+        _stays(
+            site, job.id, "reserve-failed", error, f"does not migrate, as {names(gpus)} cannot be kept for it"
+        )
+        raise
+    return True
+
+
+async def reserve_later(operation: Operation, gpus: GpuSet) -> None:
+    """The job has left its GPUs and cannot go back: without a reservation it takes its chance."""
+    site, job = operation.site, operation.job
+    operation.step(Step.RESERVE)
+    site.reservations.made(job.id, gpus)
+    try:
+        await site.cluster.reserve(job.id, gpus, site.settings.cluster.reserve_seconds)
+    except ClusterError as error:
+        message = f"an ordinary job may get {names(gpus)}, where the job migrates to: {error}"
+        site.recorder.event("reserve-failed", message, site.clock.now(), job.id)
+        log.warning("job %s: %s", job.id, message)
 
 
 async def cancel(operation: Operation, action: Cancel) -> None:
@@ -60,10 +99,10 @@ async def withdraw(operation: Operation, _action: Withdraw) -> None:
     await take_back(operation.site, operation.job.id)
 
 
-def _stays(site: Site, job_id: JobId, kind: str, refused: ClusterRefused) -> None:
+def _stays(site: Site, job_id: JobId, kind: str, refused: ClusterError, words: str = "") -> None:
     """Slurm does not take the job off its GPUs: they are its own until the next try."""
     seconds = site.settings.suspend.retry_after_seconds
-    site.hold(job_id, seconds, kind, str(refused))
+    site.hold(job_id, seconds, kind, f"{words}: {refused}" if words else str(refused))
     memory = site.memory.change(job_id)
     memory.unsuspendable_until = site.clock.now() + seconds
     if memory.failed_suspends is not None:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from controller.act.ledger import Ledger
 from controller.act.recorder import Recorder, Step
+from controller.act.reservations import Reservations
 from controller.errors import ClusterError, ClusterUnavailable, GandivaError, UnknownJob
 from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, by_node, gpu_type
 from controller.model.clock import Clock
@@ -48,6 +49,9 @@ class Site:
     """The last snapshot."""
     left: dict[JobId, Mapping[GpuId, int]] = field(default_factory=dict)
     """Bytes that jobs have left on their GPUs since that was seen."""
+
+    def __post_init__(self) -> None:
+        self.reservations = Reservations(self.cluster)
 
     @property
     def suspends_in_slurm(self) -> bool:

@@ -173,7 +173,7 @@ class Fence:
             self._confirmed_at = asked_at
 
 
-_FREE = frozenset({"job", "close"})
+_FREE = frozenset({"job", "close", "reservations"})
 """Calls of the cluster port that change nothing. For `observe` the lease may be out of date."""
 
 

@@ -143,6 +143,7 @@ class Controller:
         finally:
             stopping.cancel()
             self._shares.close()
+            self.executor.site.reservations.close()
 
     def use_settings(self, settings: Settings, policy: Policy) -> None:
         """Go on with other settings, and with a policy made from them, from the next turn on."""
@@ -190,6 +191,8 @@ class Controller:
         self._act(actions, snapshot)
         for name, problem in plan.problems.items():
             self._solver.submit(name, problem, self.pace.poke)
+        site = self.executor.site
+        site.reservations.remove_stray(snapshot, site.memory, self.executor.in_flight())
         self._blocks.clean(self.observer, self.executor.in_flight(), snapshot.time)
         report_nodes(self.conditions, self.observer, answers)
         self._publish(
@@ -215,6 +218,7 @@ class Controller:
             observer.slurm.nodes, settings.addresses, settings.observe_deadline_seconds
         )
         now = self._clock.now()
+        await self.executor.site.reservations.look(now, self.pace.settings.resync_seconds)
         if now >= self._resync_at:
             self._resync_at = now + self.pace.settings.resync_seconds
             observer.resync()

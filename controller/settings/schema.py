@@ -39,6 +39,12 @@ class ClusterSettings(Section):
         ge=1,
         le=86400,
     )
+    reserve_seconds: Annotated[float, Field(ge=0, le=86400)] = setting(
+        900.0,
+        "While a job migrates, a small job of the controller's own keeps its new GPUs from ordinary jobs, "
+        "for so long at most. Where that job cannot start, the migration does not begin. 0: there is none, "
+        "for partitions without ordinary jobs.",
+    )
     controller_host: base.HostName = setting(
         "localhost",
         "Host that runs the Gandiva controller, as login nodes reach it. Clients make the default of api.url "

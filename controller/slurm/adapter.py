@@ -33,6 +33,7 @@ from controller.slurm.records import (
     slurm_job,
     slurm_node,
 )
+from controller.slurm.reserved import Reserved
 from controller.slurm.states import REQUEUED_HELD, job_state
 
 log = logging.getLogger(__name__)
@@ -61,7 +62,7 @@ _POLL_SECONDS = 0.05
 
 CALLS: Final = (
     "load", "job", "bind", "unbind", "release", "hold", "split", "suspend", "resume", "requeue_hold", "end",
-    "shares",
+    "shares", "reserve", "reservations", "unreserve", "prefer",
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "unknown_job", "refused", "unavailable", "cut_off", "error")
 """`cut_off`: ended at the deadline (or when the controller stopped), without an answer."""
@@ -110,6 +111,7 @@ class SlurmCluster:
         self._jobs_change_at = math.inf
         """A job's begin time comes."""
         self._passed_on_at: dict[JobId, float] = {}
+        self._reserved = Reserved(transport)
 
     @_within_deadline("observing the cluster")
     async def observe(self) -> ClusterView:
@@ -154,11 +156,7 @@ class SlurmCluster:
 
     @_within_deadline("binding job {}")
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:
-        if not {gpu.node for gpu in binding} <= self._models.keys():
-            self._nodes(await self._transport.load())
-        if gone := sorted({gpu.node for gpu in binding} - self._models.keys()):
-            raise ClusterRefused(f"job {job_id}: {', '.join(gone)} is no node with GPUs of ours (any more)")
-        gres, nodes = bound_gres(binding, self._models), sorted({gpu.node for gpu in binding})
+        gres, nodes = await self._gres(job_id, binding)
         record = await self._settled(job_id)
         if record.priority != 0:
             raise ClusterRefused(f"job {job_id} is not held: binding it would race with Slurm's scheduler")
@@ -167,6 +165,15 @@ class SlurmCluster:
         # With room between its limits Slurm would add nodes to the required ones; above them it drops some.
         resize = not record.gres or not record.min_nodes == record.max_nodes == len(nodes)
         await self._transport.bind(job_id, gres, nodes, resize)
+
+    async def _gres(self, job_id: JobId, gpus: GpuSet) -> tuple[tuple[str, ...], list[str]]:
+        """The GRES on each node, and the nodes."""
+        nodes = {gpu.node for gpu in gpus}
+        if not nodes <= self._models.keys():
+            self._nodes(await self._transport.load())
+        if gone := sorted(nodes - self._models.keys()):
+            raise ClusterRefused(f"job {job_id}: {', '.join(gone)} is no node with GPUs of ours (any more)")
+        return bound_gres(gpus, self._models), sorted(nodes)
 
     @_within_deadline("unbinding job {}")
     async def unbind(self, job_id: JobId) -> None:
@@ -180,7 +187,7 @@ class SlurmCluster:
     async def release(self, job_id: JobId) -> None:
         if job_id in self._shared:
             raise ClusterRefused(f"job {job_id} stands for several array tasks: release would start all")
-        await self._transport.release(job_id)
+        await self._reserved.release(job_id)
 
     @_within_deadline("holding job {}")
     async def hold(self, job_id: JobId) -> None:
@@ -216,6 +223,19 @@ class SlurmCluster:
     @_within_deadline("resuming job {}")
     async def resume(self, job_id: JobId) -> None:
         await self._switch(job_id, JobState.RUNNING)
+
+    @_within_deadline("reserving GPUs for job {}")
+    async def reserve(self, job_id: JobId, gpus: GpuSet, seconds: float) -> None:
+        gres, nodes = await self._gres(job_id, gpus)
+        await self._reserved.make(job_id, gpus, gres, nodes, seconds)
+
+    @_within_deadline("ending the reservation for job {}")
+    async def unreserve(self, job_id: JobId) -> None:
+        await self._reserved.end(job_id)
+
+    @_within_deadline("reading the reservations")
+    async def reservations(self) -> Mapping[JobId, GpuSet]:
+        return await self._reserved.look()
 
     async def close(self) -> None:
         await self._transport.close()

@@ -12,12 +12,13 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from controller.errors import ClusterRefused, UnknownJob
+from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, JobId, Share
-from controller.slurm import replies
+from controller.slurm import replies, reserving
 from controller.slurm.commands import run
 from controller.slurm.raw import JobRecord, NodeRecord
 from controller.slurm.records import Original, array_tasks, shares_record
+from controller.slurm.reserving import Reservation
 from controller.slurm.shares import SSHARE, parse_shares
 
 log = logging.getLogger(__name__)
@@ -146,6 +147,32 @@ class CommandTransport:
         except ClusterRefused as refused:  # the journal has the reason, too
             log.info("job %s: no comment: %s", job_id, refused)
         await run("scancel", name, what=what, job_id=job_id)
+
+    async def reserve(
+        self, job_id: JobId, partition: str, gres: Sequence[str], nodes: Sequence[str], seconds: float
+    ) -> None:
+        """Hold one of each GRES on each of these nodes for a job, without a process."""
+        command = reserving.salloc(job_id, partition, gres, nodes, seconds)
+        what = f"reserving GPUs for job {job_id}"
+        try:
+            await run(*command, what=what)
+        except ClusterUnavailable as unavailable:
+            if reserving.BUSY not in str(unavailable):
+                raise
+            raise ClusterRefused(f"{what}: they, or the cores and the memory beside them, are busy") from None
+
+    async def reservations(self) -> tuple[Reservation, ...]:
+        """What `reserve` made and has not ended yet."""
+        return reserving.parse(await run(*reserving.SQUEUE, what="reading the reservations"))
+
+    async def unreserve(self, own_id: JobId) -> None:
+        """End a reservation, by its own id."""
+        await run("scancel", str(own_id), what=f"ending reservation {own_id}", job_id=own_id)
+
+    async def prefer(self, job_id: JobId) -> None:
+        """A released job comes before all others."""
+        fields = [f"Priority={reserving.FIRST_PRIORITY}"]
+        await self._update(job_id, f"preferring job {job_id}", fields)
 
     async def close(self) -> None:
         """Nothing is kept open."""

@@ -146,7 +146,8 @@ class ClusterPort(Protocol):
         """Undo `bind`: the job asks for what its user asked for, anywhere."""
 
     async def release(self, job_id: JobId) -> None:
-        """Let Slurm start it. Harmless when it is released already."""
+        """Let Slurm start it; before ordinary jobs, where GPUs are reserved for it. Harmless when it is
+        released already."""
 
     async def hold(self, job_id: JobId) -> None:
         """Keep a pending job from starting. Raises ClusterRefused when it is not pending any more."""
@@ -163,6 +164,17 @@ class ClusterPort(Protocol):
     async def end(self, job_id: JobId, reason: str) -> None:
         """Cancel the job, whatever its state. Its user reads the reason in Slurm, behind the job's comment.
         Harmless when it is over already."""
+
+    async def reserve(self, job_id: JobId, gpus: GpuSet, seconds: float) -> None:
+        """Keep ordinary jobs off these GPUs for a job that is to be bound to them, for about so long at most.
+        Takes the place of the job's reservation before, if any. The same indices on each node, or ValueError.
+        Raises ClusterRefused when the GPUs cannot be had now, as an ordinary job has one."""
+
+    async def unreserve(self, job_id: JobId) -> None:
+        """Undo `reserve`. Harmless when nothing is reserved for the job, whether it is known or not."""
+
+    async def reservations(self) -> Mapping[JobId, GpuSet]:
+        """What `reserve` has reserved, by the job that it is for, whoever has asked for it."""
 
     async def close(self) -> None:
         """Let go of connections and threads."""

@@ -11,14 +11,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
-from controller.model import GpuSet, JobId, Share, by_node, value
-from controller.slurm.port import ClusterView, JobState, SlurmGpu, SlurmJob, SlurmNode
+from controller.model import GpuId, GpuSet, JobId, Share, by_node, value
+from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmGpu, SlurmJob, SlurmNode
 from controller.slurm.simulated_job import SimulatedJob, request_text
+
+T = TypeVar("T")
 
 __all__ = ["SimulatedCluster", "SimulatedJob", "SlurmCosts", "idle_node", "make_nodes", "request_text"]
 
@@ -104,6 +106,10 @@ class SimulatedCluster:
         self._ended: frozenset[JobId] = frozenset()
         """Jobs that the last answer showed as ended, and the next one does not show."""
         self._answered = False
+        self.reserved: dict[JobId, GpuSet] = {}
+        """GPUs that ordinary jobs do not get, by the job that they are kept for."""
+        self._queue: list[tuple[JobId, str, int]] = []
+        """Ordinary jobs that wait, with node and number of GPUs."""
         self.unavailable = False
         """Answer nothing: slurmctld is down."""
         self.lose_answers = 0
@@ -130,6 +136,30 @@ class SimulatedCluster:
         free = [card.index for card in self.nodes[node].gpus if card.index not in held]
         self.set_node(node, ordinary_gpus={**held, **dict.fromkeys(free[:gpus], job_id)})
         return job_id
+
+    def queue_ordinary(self, node: str, gpus: int) -> JobId:
+        """The same for GPUs of which no other job has a shard: it waits until there are so many."""
+        job_id = JobId(self._next_id)
+        self._next_id += 1
+        self._queue.append((job_id, node, gpus))
+        self._start_ordinary()
+        return job_id
+
+    def _start_ordinary(self) -> None:
+        """Those of the waiting ones that find their GPUs."""
+        if not self._queue:
+            return
+        taken = {gpu for job in self.jobs.values() if job.state in ALLOCATED for gpu in job.binding}
+        taken.update(gpu for gpus in self.reserved.values() for gpu in gpus)
+        for waiting in list(self._queue):
+            job_id, name, wanted = waiting
+            node = self.nodes[name]
+            held = dict(node.ordinary_gpus)
+            cards = [card.index for card in node.gpus if card.index not in held]
+            free = [index for index in cards if GpuId(name, index) not in taken]
+            if node.up and len(free) >= wanted:
+                self._queue.remove(waiting)
+                self.set_node(name, ordinary_gpus={**held, **dict.fromkeys(free[:wanted], job_id)})
 
     def cancel(self, job_id: JobId) -> None:
         """`scancel`."""
@@ -238,6 +268,37 @@ class SimulatedCluster:
                 job.comment = reason
                 self._end(job, "CANCELLED")
 
+    async def reserve(self, job_id: JobId, gpus: GpuSet, seconds: float) -> None:
+        if len(set(by_node(gpus).values())) != 1:
+            raise ValueError("a reservation needs the same GPU indices on each node")
+        async with self._call(job_id):
+            self.reserved.pop(job_id, None)
+            if not self._room_for(gpus):
+                raise ClusterRefused(f"job {job_id}: the GPUs to reserve for it are busy")
+            self.reserved[job_id] = gpus
+            self._after(seconds, self._reservation_ends, (job_id, gpus))
+
+    async def unreserve(self, job_id: JobId) -> None:
+        await self._rpc()
+        self.reserved.pop(job_id, None)
+        self._start_ordinary()
+
+    async def reservations(self) -> Mapping[JobId, GpuSet]:
+        await self._rpc()
+        return dict(self.reserved)
+
+    def _reservation_ends(self, reserved: tuple[JobId, GpuSet]) -> None:
+        job_id, gpus = reserved
+        if self.reserved.get(job_id) is gpus:
+            del self.reserved[job_id]
+            self._start_ordinary()
+
+    def _room_for(self, gpus: GpuSet) -> bool:
+        """Whether Slurm can allocate a shard of each."""
+        nodes = {gpu.node: self.nodes[gpu.node] for gpu in gpus}
+        up = all(node.up for node in nodes.values())
+        return up and not any(gpu.ordinal in nodes[gpu.node].ordinary_gpus for gpu in gpus)
+
     async def close(self) -> None:
         """Nothing to let go of."""
 
@@ -265,7 +326,7 @@ class SimulatedCluster:
     def _works(self, job: SimulatedJob) -> bool:
         return job.state is JobState.RUNNING and self.may_work(job)
 
-    def _after(self, seconds: float, action: Callable[[SimulatedJob], None], job: SimulatedJob) -> None:
+    def _after(self, seconds: float, action: Callable[[T], None], job: T) -> None:
         """Now, where it costs nothing."""
         if seconds > 0:
             asyncio.get_running_loop().call_later(seconds, action, job)
@@ -275,10 +336,9 @@ class SimulatedCluster:
     def _start(self, job: SimulatedJob) -> None:
         if job.state is not JobState.PENDING or job.held or not job.wanted:
             return
-        nodes = tuple(by_node(job.wanted))
-        if any(not self.nodes[name].up for name in nodes):
+        if not self._room_for(job.wanted):
             return
-        job.binding, job.nodes = job.wanted, nodes
+        job.binding, job.nodes = job.wanted, tuple(by_node(job.wanted))
         job.start_time = self.clock()
         self._to(job, JobState.RUNNING)
 
@@ -303,6 +363,7 @@ class SimulatedCluster:
         self.work_changed(job)
         for other in left:
             self._work(other, self.company(other))
+        self._start_ordinary()
 
     def _find(self, job_id: JobId) -> SimulatedJob:
         job = self.jobs.get(job_id)

@@ -83,6 +83,8 @@ function M.job_submit(job_desc, part_list, submit_uid)
       local flags = parts.flags.read(job_desc.spank_job_env)
       if flags.asked then
          parts.request.submit(job_desc, part_list, flags)
+      elseif parts.ordinary.is_reservation(job_desc, submit_uid) then
+         return
       elseif parts.request.by_default(job_desc, part_list, flags) then
          parts.request.submit_by_default(job_desc, part_list, flags)
       else

@@ -6,7 +6,7 @@
 -- Gandiva's jobs: a job that took some would share its GPU with whoever has its turn there.
 
 return function(parts)
-   local check, gres = parts.check, parts.gres
+   local check, settings, gres = parts.check, parts.settings, parts.gres
    local M = {}
 
    local FEATURE = "gandiva_"
@@ -51,6 +51,11 @@ return function(parts)
       end
       job_desc.features = features
       untype_environment(job_desc, model)
+   end
+
+   -- The controller asks for shards, without --gandiva, to keep GPUs for a job that migrates (docs/migration.md).
+   function M.is_reservation(job_desc, uid)
+      return settings.trusted[check.number(uid) or -1] == true and gres.read(job_desc).shards
    end
 
    function M.submit(job_desc, flags)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from controller.errors import NodeError
-from controller.model import JobId, Share
+from controller.model import GpuSet, JobId, Share
 from controller.nodes.port import NodePort, NodeSample
 from controller.slurm.port import ClusterPort, ClusterView, SlurmJob, SlurmNode
 from tests.contract.passing_on import PassingOn
@@ -36,6 +36,9 @@ class AddedUp(PassingOn):
 
     async def shares(self) -> tuple[Share, ...]:
         return await self._port.shares()
+
+    async def reservations(self) -> Mapping[JobId, GpuSet]:
+        return await self._port.reservations()
 
     async def close(self) -> None:
         await self._port.close()

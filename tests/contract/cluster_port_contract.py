@@ -350,6 +350,49 @@ class ClusterPortContract:
         assert len({node for node, _, _ in held}) == 1
         assert job_id not in {job.id for job in (await world.port.observe()).jobs}
 
+    async def test_reserved_gpus_are_for_one_job_to_start_on(self, world: World) -> None:
+        job_id = await world.submit()
+        first, second = gpus(world.nodes[0], 1), gpus(world.nodes[0], 2)
+        before = {node.name: (node.up, node.ordinary_gpus) for node in (await world.port.observe()).nodes}
+        await world.port.reserve(job_id, first, 600.0)
+        await world.port.reserve(job_id, first, 600.0)
+        assert await world.port.reservations() == {job_id: first}
+        await world.port.reserve(job_id, second, 600.0)
+        assert await world.port.reservations() == {job_id: second}
+        view = await world.port.observe()
+        assert {job.id for job in view.jobs if job.state is not JobState.ENDED} == {job_id}
+        assert {node.name: (node.up, node.ordinary_gpus) for node in view.nodes} == before
+        await running(world, second, job_id)
+        assert await world.allocated(job_id) == second
+        await world.port.unreserve(job_id)
+        await world.port.unreserve(job_id)
+        assert await world.port.reservations() == {}
+        await world.port.unreserve(NO_JOB)
+        assert (await world.port.job(job_id)).state is JobState.RUNNING
+
+    async def test_gpus_of_two_nodes_are_reserved_at_once(self, world: World) -> None:
+        job_id = await world.submit(gpus_per_node=2, nodes=2)
+        both = gpus(world.nodes[0], 0, 3) | gpus(world.nodes[1], 0, 3)
+        await world.port.reserve(job_id, both, 600.0)
+        assert await world.port.reservations() == {job_id: both}
+        with pytest.raises(ValueError):
+            await world.port.reserve(job_id, gpus(world.nodes[0], 0) | gpus(world.nodes[1], 3), 600.0)
+        await world.port.unreserve(job_id)
+        assert await world.port.reservations() == {}
+
+    async def test_a_gpu_of_an_ordinary_job_cannot_be_reserved(self, world: World) -> None:
+        await world.submit_ordinary(2)
+        job_id = await world.submit()
+
+        async def held() -> GpuSet:
+            nodes = (await world.port.observe()).nodes
+            return frozenset(GpuId(node.name, index) for node in nodes for index in node.ordinary_gpus)
+
+        one = min(await until("GPUs of an ordinary job", held))
+        with pytest.raises(ClusterRefused):
+            await world.port.reserve(job_id, frozenset({one}), 600.0)
+        assert await world.port.reservations() == {}
+
     async def test_views_one_after_the_other_show_each_job_as_it_is(self, world: World) -> None:
         """An adapter may answer with differences; nothing may be missing from them."""
         waits, runs = await world.submit(), await world.submit(gpus_per_node=2)
@@ -412,6 +455,68 @@ class RealSlurmContract(ClusterPortContract):
         await in_state(world, job_id, JobState.ENDED)
         text = await world.user("scontrol", "show", "job", str(job_id))
         assert "Comment=mine, own; it cannot be suspended: ?rank? said??no?, twice=2 ?" in text
+
+    async def test_no_ordinary_job_gets_a_reserved_gpu(self, world: SlurmWorld) -> None:
+        """Nor does one that waits hinder the job that they are kept for, which needs all cores left."""
+        node = world.nodes[0]
+        job_id = await world.submit("--cpus-per-task=4", "--time=60")
+        three = ("sbatch", "--parsable", "--no-gandiva", "--output=/dev/null", "--mem=50", "-w", node)
+        await world.user(*three, "--gres=gpu:3", "-n12", "--time=30", "--wrap", "exec sleep 600")
+
+        async def free() -> GpuSet:
+            found = {each.name: each for each in (await world.port.observe()).nodes}[node]
+            left = {gpu.index for gpu in found.gpus} - found.ordinary_gpus.keys()
+            return gpus(node, *left) if len(left) == 1 else frozenset()
+
+        last = await until("three GPUs of an ordinary job", free)
+        await world.port.reserve(job_id, last, 600.0)
+        waits = (
+            await world.user(*three, "--gres=gpu:1", "-n1", "--time=30", "--wrap", "exec sleep 600")
+        ).strip()
+        await world.operator("scontrol", "update", f"JobId={waits}", "Priority=1000")
+        state = ("squeue", "--noheader", "--format=%T", f"--jobs={waits}")
+
+        async def planned() -> bool:
+            return "PLANNED" in await world.operator("scontrol", "show", "node", node)
+
+        await until("Slurm has planned when the waiting job starts", planned)
+        await running(world, last, job_id)
+        assert await world.user(*state) == "PENDING\n"
+        await world.port.unreserve(job_id)
+        await asyncio.sleep(2.0)
+        assert await world.user(*state) == "PENDING\n"
+        assert await world.allocated(job_id) == last
+        # What is for a start ahead of others is not for its next one.
+        await world.port.requeue(job_id)
+        await in_state(world, job_id, JobState.PENDING)
+        await world.operator("scancel", waits)
+        await world.port.unbind(job_id)
+        await world.port.release(job_id)
+        priority = await world.user("squeue", "--noheader", "--format=%Q", f"--jobs={job_id}")
+        assert int(priority) < 2**31
+
+    async def test_users_cannot_ask_for_shards_nor_pass_for_a_reservation(self, world: SlurmWorld) -> None:
+        job_id = await world.submit()
+        words = ("sbatch", "--mem=50", f"--job-name=gandiva-reservation-{job_id}", "--wrap", "exec sleep 60")
+        with pytest.raises(AssertionError, match="shards belong to time-sliced jobs"):
+            await world.user(*words, "--gres=shard:a100_1:1")
+        await world.user(*words)
+        assert await world.port.reservations() == {}
+
+    async def test_slurms_own_reservation_of_one_gpu_takes_all_cores_of_its_node(
+        self, world: SlurmWorld
+    ) -> None:
+        """Once it does not, it may be what `reserve` makes."""
+        node = world.nodes[0]
+        words = ("ReservationName=gpu", "StartTime=now", "Duration=1", "Users=root", f"Nodes={node}")
+        await world.operator("scontrol", "create", "reservation", *words, "CoreCnt=1", "TRES=gres/gpu=1")
+        try:
+            text = await world.operator("scontrol", "show", "reservation", "gpu")
+            assert "CoreCnt=16" in text and "TRES=cpu=16,gres/gpu=1" in text
+        finally:
+            await world.operator("scontrol", "delete", "reservation", "gpu")
+        with pytest.raises(AssertionError, match="Invalid Trackable RESource"):
+            await world.operator("scontrol", "create", "reservation", *words, "TRES=gres/gpu:a100_0=1")
 
     async def test_a_job_that_may_not_be_requeued_runs_on(self, world: SlurmWorld) -> None:
         job_id = await world.submit("--no-requeue")

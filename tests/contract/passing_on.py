@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from controller.model import GpuSet, JobId, Share
@@ -45,3 +46,12 @@ class PassingOn:
 
     async def end(self, job_id: JobId, reason: str) -> None:
         await self._call("end", job_id, reason)
+
+    async def reserve(self, job_id: JobId, gpus: GpuSet, seconds: float) -> None:
+        await self._call("reserve", job_id, gpus, seconds)
+
+    async def unreserve(self, job_id: JobId) -> None:
+        await self._call("unreserve", job_id)
+
+    async def reservations(self) -> Mapping[JobId, GpuSet]:
+        raise NotImplementedError

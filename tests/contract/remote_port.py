@@ -6,9 +6,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
-from controller.model import JobId, Share
+from controller.model import GpuSet, JobId, Share
 from controller.slurm.port import ClusterView
 from tests.contract.passing_on import PassingOn
 from tests.contract.port_server import decode, encode
@@ -40,6 +41,10 @@ class RemotePort(PassingOn):
 
     async def shares(self) -> tuple[Share, ...]:
         found: tuple[Share, ...] = await self._ask("shares")
+        return found
+
+    async def reservations(self) -> Mapping[JobId, GpuSet]:
+        found: Mapping[JobId, GpuSet] = await self._ask("reservations")
         return found
 
     async def close(self) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controller.errors import ClusterUnavailable, GandivaError, NodeError, NodeUnreachable
-from controller.model import JobId, Share
+from controller.model import GpuSet, JobId, Share
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import Living, Offload, Pause, Saved
 from controller.nodes.simulated import SimulatedNodes
@@ -160,6 +160,9 @@ class FaultyCluster(PassingOn):
 
     async def shares(self) -> tuple[Share, ...]:
         return await self._cluster.shares()
+
+    async def reservations(self) -> Mapping[JobId, GpuSet]:
+        return await self._cluster.reservations()
 
     async def job(self, job_id: JobId) -> SlurmJob:
         return self._dated(await super().job(job_id))

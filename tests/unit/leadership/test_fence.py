@@ -147,6 +147,8 @@ def test_no_call_that_changes_something_passes_a_closed_fence(lock: JournalLock)
         "resume": lambda: cluster.resume(ONE),
         "requeue": lambda: cluster.requeue(ONE),
         "end": lambda: cluster.end(ONE, "reason"),
+        "reserve": lambda: cluster.reserve(ONE, frozenset(), 60.0),
+        "unreserve": lambda: cluster.unreserve(ONE),
     }
 
     async def all_of_them() -> None:

@@ -89,6 +89,16 @@ def test_ordinary_jobs_refused(slurmctld: Slurmctld, job: Mapping[str, Any], mes
     assert len(answer.said) == 1 and message in answer.said[0]
 
 
+@pytest.mark.parametrize("default", ["off", "on"])
+def test_the_controller_may_reserve_shards(make_slurmctld: Callable[..., Slurmctld], default: str) -> None:
+    site = make_slurmctld(default=default)
+    shards: dict[str, Any] = {"tres_per_node": "gres/shard:a100_0:1"}
+    answer = site.submit(uid=997, **shards)
+    assert (answer.rc, answer.fields, answer.said) == (0, {}, [])
+    assert site.submit({"gandiva": ""}, uid=997, **shards).rc != 0
+    assert site.submit(**shards).rc != 0, "no user may"
+
+
 def test_srun_with_a_type(slurmctld: Slurmctld) -> None:
     srun = ["GANDIVA_CLIENT=srun"]
     assert slurmctld.submit(srun, tres_per_node="gres/gpu:a100:1").rc == 0

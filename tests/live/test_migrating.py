@@ -1,0 +1,76 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A job migrates to the last GPU of another server, which an ordinary job waits for all the time."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.live.support import Site
+
+pytestmark = pytest.mark.live
+
+DEFRAGMENTS = {"name": "fifo-skip", "moves": ["defragment"]}
+LEAVES_SLOWLY = "trap 'sleep 3; exit 0' TERM; while true; do sleep 0.2; done"
+"""Its checkpoint takes three seconds."""
+
+
+def reservations(site: Site) -> list[str]:
+    """The controller's own jobs."""
+    done = site.cluster.exec("ctl", ["squeue", "-h", "-u", "gandiva", "-t", "PD,R,S,CG", "-o", "%j %N %b"])
+    return done.stdout.splitlines()
+
+
+def node(site: Site, job_id: int) -> str:
+    return site.job(job_id).get("NodeList", "")
+
+
+def ordinary(site: Site, where: str, gpus: int, *options: str) -> int:
+    """Of bob, on so many whole GPUs."""
+    return site.submit("bob", "sleep 900", "--no-gandiva", "-w", where, f"--gres=gpu:{gpus}", *options)
+
+
+@pytest.mark.parametrize("killed", [False, True], ids=["controller lives", "controller is killed"])
+def test_an_ordinary_job_does_not_get_the_gpu_that_a_job_migrates_to(site: Site, killed: bool) -> None:
+    site.cluster.stop_controller()
+    site.start_controller(policy=DEFRAGMENTS)
+    full = ordinary(site, "n2", 4)
+    site.wait_state(full, "RUNNING")
+    mover = site.submit("alice", LEAVES_SLOWLY, "--gandiva", "--gandiva-suspend=requeue", "--gres=gpu:1")
+    site.wait_state(mover, "RUNNING")
+    assert node(site, mover) == "n1"
+    rest = ordinary(site, "n1", 3)
+    site.wait_state(rest, "RUNNING")
+    site.cluster.exec("ctl", ["scancel", str(full)])
+    site.wait("n2 free", lambda: site.state(full) == "CANCELLED")
+    half = ordinary(site, "n2", 2)
+    site.wait_state(half, "RUNNING")
+    stays = site.submit("alice", "sleep 900", "--gandiva", "--gandiva-migrate=no", "--gres=gpu:1")
+    site.wait_state(stays, "RUNNING")
+    assert node(site, stays) == "n2"
+    site.cluster.exec("ctl", ["scancel", str(rest)])
+    site.wait("n1 free but for one GPU", lambda: site.state(rest) == "CANCELLED")
+
+    gang = site.submit("carol", "sleep 900", "--gandiva", "--gres=gpu:4")
+    site.wait("a reservation", lambda: any(f"-{mover} n2 " in line for line in reservations(site)))
+    wants = ordinary(site, "n2", 1)
+    assert node(site, mover) == "n1", "it has not left yet"
+    if killed:
+        site.cluster.kill_controller()
+        site.wait("the job to have left", lambda: site.job(mover)["JobState"] == "PENDING")
+        assert site.state(wants) == "PENDING"
+        site.start_controller(policy=DEFRAGMENTS)
+
+    seen = set()
+
+    def arrived() -> bool:
+        seen.add(site.state(wants))
+        return node(site, mover) == "n2" and site.state(mover) == "RUNNING"
+
+    site.wait(f"job {mover} on n2", arrived)
+    site.wait("the reservation to be gone", lambda: not reservations(site))
+    site.wait_state(gang, "RUNNING")
+    assert seen == {"PENDING"}
+    assert site.state(wants) == "PENDING"
+    assert node(site, gang) == "n1"
+    site.cluster.exec("ctl", ["scancel", str(mover)])
+    site.wait_state(wants, "RUNNING")
