@@ -47,6 +47,20 @@ class SimulationSettings(Section):
     checkpoint_bytes_per_second: ByteSize = setting(
         "1GiB", "Speed of writing and reading checkpoints. 0: free."
     )
+    max_gpus: int = setting(
+        0,
+        "Jobs may grow to so many GPUs (--gandiva-gpus), where policy.moves has grow; jobs over several "
+        "nodes do not. 0: only those of which a trace says it.",
+        ge=0,
+        le=1_000_000,
+    )
+    scaling_exponent: float = setting(
+        0.85,
+        "How fast jobs are on more GPUs than they asked for, where no table of throughputs says it: (GPUs / "
+        "GPUs asked for) to this power. 1: in proportion.",
+        ge=0,
+        le=1,
+    )
     drop_unfinishable: bool = setting(
         False, "Leave out jobs that the cluster can never run, instead of refusing the trace."
     )
