@@ -54,12 +54,12 @@ class SimulationSettings(Section):
         ge=0,
         le=1_000_000,
     )
-    scaling_exponent: float = setting(
-        0.85,
-        "How fast jobs are on more GPUs than they asked for, where no table of throughputs says it: (GPUs / "
-        "GPUs asked for) to this power. 1: in proportion.",
-        ge=0,
-        le=1,
+    doubling_ratio: float = setting(
+        1.8,
+        "How much faster a job is with twice the GPUs that it asked for, where no table of throughputs says "
+        "it; with four times as many the square of that. 2: in proportion.",
+        ge=1,
+        le=2,
     )
     drop_unfinishable: bool = setting(
         False, "Leave out jobs that the cluster can never run, instead of refusing the trace."

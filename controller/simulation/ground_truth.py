@@ -118,8 +118,8 @@ class GroundTruth:
     throughputs: Throughputs
     reference_type: str
     placement_matters: bool = True
-    scaling_exponent: float = 1.0
-    """Of speed with the number of GPUs, where the table does not know it."""
+    doubling_ratio: float = 2.0
+    """How much faster a job is with twice the GPUs, where the table does not know it."""
 
     def duration_seconds(self, model: str, gang: int, steps: float) -> float | None:
         """Time on the reference type; None: unknown there."""
@@ -152,7 +152,7 @@ class GroundTruth:
             if known and (resized := self.throughputs.rate(gpu_type, model, size, spread=spread)):
                 return resized / known
             as_asked = self.relative_rate(model, gang, gpu_type, spread=spread)
-            return float(as_asked * (size / gang) ** self.scaling_exponent)
+            return as_asked * self.doubling_ratio ** math.log2(size / gang)
         if not known:
             # No table, or not in it: types do not differ, jobs on the same GPUs get equal parts of them.
             factor = MODELS.get(model.lower(), (0, 0, 1.0))[2] if spread else 1.0

@@ -41,7 +41,7 @@ class Workload:
             throughputs,
             cluster.models[0],
             placement_matters=not self._counting,
-            scaling_exponent=costs.scaling_exponent,
+            doubling_ratio=costs.doubling_ratio,
         )
         self._ground_truth = truth
         self._largest_node = max(len(node.gpus) for node in cluster.nodes)

@@ -5,12 +5,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from controller.act.actions import Action, Requeue, Suspend
+from controller.act.diff import diff
 from controller.journal.reader import JournalReader
-from controller.model import JobId, Phase
+from controller.model import (
+    NOWHERE,
+    Job,
+    JobId,
+    Phase,
+    Placement,
+    Snapshot,
+    StateAt,
+    SuspendMethod,
+    Target,
+)
 from controller.policies.moves.grow import Grow
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
@@ -18,6 +31,7 @@ from controller.policies.settings import FifoSettings, GrowSettings
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SlurmCosts
 from tests.unit.loop.world import World, gandiva, run
+from tests.unit.policies.ideal import gpu_set, make_job, running
 
 IDLE_SECONDS = 40.0
 """Long enough for a rate to be measured: the first of 25 mini-batches of a second."""
@@ -148,3 +162,21 @@ def test_stopped_after_it_grew_it_waits_as_it_was_asked_for(tmp_path: Path) -> N
         world.check()
 
     run(scenario)
+
+
+def test_a_job_that_grew_is_never_suspended_in_place() -> None:
+    """Also where the site's default has changed: host memory has the state of another size than it asked for."""
+    grew = running(make_job(1, 1, may_resize=True), gpu_set("n1:0", "n1:1"))
+    elsewhere = Placement(gpu_set("n1:0"), gpu_set("n1:0"))
+
+    def made(job: Job, target: Target) -> list[Action]:
+        snapshot = Snapshot(time=0.0, nodes={}, jobs={job.id: job})
+        why = {job.id: "why"}
+        cooperative = SuspendMethod.COOPERATIVE
+        return diff(snapshot, {job.id: target}, why, [], suspend_in_slurm=True, default_method=cooperative)
+
+    assert made(grew, Target(NOWHERE)) == [Requeue(grew.id, "why")]
+    assert made(grew, Target(elsewhere, StateAt.STORE)) == [Requeue(grew.id, "changes its size: why")]
+    assert made(replace(grew, may_resize=False, may_migrate=True), Target(elsewhere, StateAt.STORE)) == []
+    as_asked = running(make_job(1, 2), gpu_set("n1:0", "n1:1"))
+    assert made(as_asked, Target(NOWHERE)) == [Suspend(as_asked.id, "why")]
