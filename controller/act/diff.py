@@ -64,7 +64,7 @@ def _action(
             return Suspend(job.id, reason or "completes an incomplete suspend")
         case Phase.RUNNING if wanted is not None and wanted.gpus != job.placement.gpus:
             if target is not None and _elsewhere(target):
-                return _migrate(job, target, reason)
+                return _start_again(job, target, reason)
             return _leave(job, bool(wanted.gpus), reason, method)
     return None
 
@@ -74,8 +74,10 @@ def _elsewhere(target: Target) -> bool:
     return bool(target.placement.gpus) and target.keep is StateAt.STORE
 
 
-def _migrate(job: Job, target: Target, reason: str) -> Action | None:
+def _start_again(job: Job, target: Target, reason: str) -> Action | None:
     """Stop it; where it goes on is promised to it."""
+    if len(target.placement.gpus) != job.gpus:
+        return Requeue(job.id, f"changes its size: {reason}") if job.may_resize else None
     if not job.may_migrate:
         return None
     action = Migrate if job.has_store else Requeue
@@ -94,6 +96,7 @@ def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action 
         return Cancel(job.id, words) if failed.way_out is Unsuspendable.CANCEL else Requeue(job.id, words)
     if moves:
         return Suspend(job.id, f"moves to other GPUs of its server: {reason or 'its turn'}")
-    if (job.request.suspend or method) is SuspendMethod.REQUEUE:
+    # A job that grew has started from its own checkpoint: it waits with the size that it asked for.
+    if (job.request.suspend or method) is SuspendMethod.REQUEUE or job.gpus != job.request.size.wanted:
         return Requeue(job.id, reason)
     return Suspend(job.id, reason)

@@ -87,6 +87,7 @@ def _job(job: Job, published: Published) -> LiveJobMessage:
         job_id=job.id,
         phase=job.phase.value,
         gpus=job.gpus,
+        asked_gpus=job.request.size.wanted,
         weight=job.request.weight,
         binding=[str(gpu) for gpu in sorted(placement.allocation)],
         running_on=[str(gpu) for gpu in sorted(placement.gpus)],

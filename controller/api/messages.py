@@ -100,6 +100,8 @@ class LiveJobMessage(_Job):
 
     phase: str
     priority_class: int = 0
+    asked_gpus: int = 0
+    """What its user asked for; `gpus` is its size now."""
     binding: list[str] = []
     running_on: list[str] = []
     left_on: dict[str, int] = {}

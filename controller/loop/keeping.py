@@ -21,6 +21,8 @@ _PROMISES, _SHARING = "promised-gpus", "shared-gpus"
 _PROMISED_BY = "promised-by"
 """Which policy made the promises: those of another one do not count."""
 MODELS_KEY, COSTS_KEY = "models", "costs"
+NOTHING: tuple[GpuSet, int] = (frozenset(), 0)
+"""No GPUs are promised."""
 SAVE_SECONDS = 10.0
 """What is measured of models is saved so often at most."""
 
@@ -38,7 +40,7 @@ class Keeping:
         """What an earlier controller saved. Raises JournalError."""
         same_policy = self._journal.load_state(_PROMISED_BY) == policy_name
         for job_id, note in self._journal.notes(_PROMISES).items():
-            self._promise(job_id, _gpus(note) if same_policy else frozenset())
+            self._promise(job_id, *(_read(note) if same_policy else NOTHING))
         self._policy_name = policy_name
         self._journal.save_state(_PROMISED_BY, policy_name)
         for job_id, note in self._journal.notes(_SHARING).items():
@@ -58,13 +60,17 @@ class Keeping:
         GPUs."""
         for job_id, target in targets.items():
             self._let_share(job_id, target.placement, jobs)
-            promised: GpuSet = frozenset()
-            job = jobs.get(job_id)
+            promised, job = NOTHING, jobs.get(job_id)
             waits = not target.placement.gpus and job is not None and not job.placement.allocation
-            if waits or (target.keep is StateAt.STORE and target.placement.gpus):
-                promised = target.placement.allocation
-            if self._memory.of(job_id).promised != promised:
-                self._promise(job_id, promised)
+            if waits:
+                promised = (target.placement.allocation, 0)
+            elif target.keep is StateAt.STORE and target.placement.gpus:
+                size = len(target.placement.gpus)
+                asked = job.request.size.wanted if job is not None else size
+                promised = (target.placement.allocation, size if size != asked else 0)
+            memory = self._memory.of(job_id)
+            if (memory.promised, memory.promised_size) != promised:
+                self._promise(job_id, *promised)
 
     def _let_share(self, job_id: JobId, wanted: Placement, jobs: Mapping[JobId, Job]) -> None:
         """Two that shared GPUs may until one has left them, whatever the plan is for the other."""
@@ -80,13 +86,14 @@ class Keeping:
         """Another policy decides from now on."""
         for job_id in list(self._memory.known()):
             if self._memory.of(job_id).promised:
-                self._promise(job_id, frozenset())
+                self._promise(job_id, *NOTHING)
         self._policy_name = policy_name
         self._journal.save_state(_PROMISED_BY, policy_name)
 
-    def _promise(self, job_id: JobId, gpus: GpuSet) -> None:
-        self._memory.change(job_id).promised = gpus
-        self._journal.save_note(_PROMISES, job_id, _note(gpus))
+    def _promise(self, job_id: JobId, gpus: GpuSet, size: int) -> None:
+        memory = self._memory.change(job_id)
+        memory.promised, memory.promised_size = gpus, size
+        self._journal.save_note(_PROMISES, job_id, _note(gpus, size))
 
     def save(self, now: float) -> None:
         """What was measured, if that is new, and not just after it was saved: the table may be large."""
@@ -107,7 +114,7 @@ class Keeping:
         for job_id in self._memory.known():
             memory = self._memory.of(job_id)
             if memory.promised:
-                self._journal.save_note(_PROMISES, job_id, _note(memory.promised))
+                self._journal.save_note(_PROMISES, job_id, _note(memory.promised, memory.promised_size))
             if memory.beside:
                 self._journal.save_note(_SHARING, job_id, tuple(sorted(memory.beside)))
 
@@ -128,13 +135,16 @@ class Keeping:
         self._measured.rates.load(saved["rates"])
 
 
-def _note(gpus: GpuSet) -> Note:
-    return tuple(str(gpu) for gpu in sorted(gpus)) or None
+def _note(gpus: GpuSet, size: int) -> Note:
+    """Names of GPUs; before them the size of the gang, where the job did not ask for so many."""
+    names = tuple(str(gpu) for gpu in sorted(gpus))
+    return ((size, *names) if size else names) or None
 
 
-def _gpus(note: Note) -> GpuSet:
-    names = [str(name).rpartition(":") for name in note or ()]
-    return frozenset(GpuId(node, int(ordinal)) for node, _, ordinal in names if ordinal.isdigit())
+def _read(note: Note) -> tuple[GpuSet, int]:
+    size = next((item for item in note or () if isinstance(item, int)), 0)
+    names = [item.rpartition(":") for item in note or () if isinstance(item, str)]
+    return frozenset(GpuId(node, int(ordinal)) for node, _, ordinal in names if ordinal.isdigit()), size
 
 
 class PolicyMemory:

@@ -172,6 +172,8 @@ class Job:
     promised: GpuSet = frozenset()
     """The allocation that a plan chose for it and that Slurm has not made yet; also while it leaves another
     one for that."""
+    promised_size: int = 0
+    """GPUs of the gang there, where that is not what it asked for: it grows or shrinks. Else 0."""
     may_start: bool = False
     """A plan may put it on GPUs now."""
     may_stop: bool = False
@@ -187,6 +189,9 @@ class Job:
     may_migrate: bool = False
     """A plan may put it on GPUs outside of its allocation: its state goes to a checkpoint, and it starts
     there again."""
+    may_resize: bool = False
+    """A plan may give it another number of GPUs, within its size: it starts again from a checkpoint of its
+    own, and takes the GPUs that it finds then."""
     held_until: float | None = None
     """An earlier operation failed: nothing is tried before this time."""
     keeps_until: float | None = None
@@ -214,7 +219,7 @@ class Job:
     @property
     def floating(self) -> bool:
         """Allocated more GPUs than it uses: it runs on any of them in turn."""
-        return len(self.placement.allocation) > self.request.size.wanted
+        return len(self.placement.allocation) > self.gpus
 
 
 @value(kw_only=True)

@@ -54,6 +54,7 @@ def make_job(
     now: float,
     *,
     keeps_checkpoints: bool = False,
+    resizes: bool = False,
 ) -> Job:
     """A job, with the abilities that a policy reads.
 
@@ -61,6 +62,7 @@ def make_job(
         prepared: the GPUs that control blocks of the job name, on whatever node.
         flight: what an operation is making of it, if one is under way.
         keeps_checkpoints: stopped, it starts again anywhere from its own checkpoint, and its user lets it.
+        resizes: started again from its own checkpoint, it takes as many GPUs as it finds.
     """
     on_nodes = {name: _on_node(slurm_job.id, name, samples.get(name)) for name in slurm_job.nodes}
     phase, allocation = _phase(slurm_job, on_nodes.values()), slurm_job.binding
@@ -78,6 +80,7 @@ def make_job(
     held_until = _later(memory.held_until, now)
     free, leaves = flight is None and held_until is None, flight is not None and flight.leaves
     may_stop = phase is Phase.RUNNING and free and _later(memory.unsuspendable_until, now) is None
+    waits_elsewhere = phase is Phase.QUEUED or leaves
     blocks = [job for job in on_nodes.values() if isinstance(job, NodeJob)]
     has_store = 0 < len(blocks) == len(on_nodes) and all(block.has_store for block in blocks)
     return Job(
@@ -94,7 +97,8 @@ def make_job(
         phase=phase,
         placement=Placement(holds, allocation if phase in ALLOCATED else frozenset()),
         last=gpus,
-        promised=memory.promised if phase is Phase.QUEUED or leaves else frozenset(),
+        promised=memory.promised if waits_elsewhere else frozenset(),
+        promised_size=memory.promised_size if waits_elsewhere else 0,
         may_start=phase in _MAY_START and free,
         may_stop=may_stop,
         leaving=phase in ON_GPU and leaves,
@@ -105,6 +109,7 @@ def make_job(
         and (failed is None or failed.way_out is Unsuspendable.KEEP),
         has_store=has_store,
         may_migrate=(keeps_checkpoints or (has_store and request.may_migrate)) and may_stop,
+        may_resize=resizes and may_stop,
         held_until=held_until,
         keeps_until=_later(memory.keeps_until, now) if phase in ON_GPU else None,
         failed_suspends=failed,

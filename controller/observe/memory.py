@@ -32,6 +32,8 @@ class JobMemory:
     """It keeps its GPUs until then: before, its last switch has not paid off."""
     promised: GpuSet = frozenset()
     """The allocation that a plan chose and that Slurm has not made yet."""
+    promised_size: int = 0
+    """GPUs of the gang there, where that is not what the job asked for; else 0."""
     beside: frozenset[JobId] = frozenset()
     """With which jobs plans let it share the GPUs that it is on."""
     suspends: int = 0

@@ -10,6 +10,7 @@ from controller.errors import SettingsError
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.moves.checked import Checked
 from controller.policies.moves.defragment import Defragment
+from controller.policies.moves.grow import Grow
 from controller.policies.moves.move import Move
 from controller.policies.moves.pack import Pack
 from controller.policies.orders.order import Order
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 MOVES: Mapping[str, Callable[[PolicySettings], Move]] = {
     "pack": lambda settings: Pack(settings.pack),
     "defragment": lambda settings: Defragment(settings.defragment),
+    "grow": lambda settings: Grow(settings.grow),
 }
 """Moves that come with Gandiva, by name."""
 
@@ -35,6 +37,11 @@ def make_policy(settings: PolicySettings) -> Policy:
     moves = [_move(name, settings, parts) for name in settings.moves]
     preset = PRESETS.get(settings.name)
     policy = preset(settings.chosen, moves) if preset else _own_policy(settings.name, moves, parts)
+    if "grow" in settings.moves and not isinstance(policy, InOrder):
+        raise SettingsError(
+            f"policy.moves: {settings.name} computes shares for the sizes that jobs ask "
+            "for, which grow changes"
+        )
     if settings.fair_share:
         own_order = isinstance(policy, InOrder)
         if preset and not own_order and settings.name not in WEIGHED:

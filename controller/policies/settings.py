@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from controller.settings.base import Section, setting
 
-MOVE_NAMES = ("pack", "defragment")
+MOVE_NAMES = ("pack", "defragment", "grow")
 """Moves that come with Gandiva."""
 
 
@@ -63,6 +63,40 @@ class DefragmentSettings(Section):
     )
     cooldown_seconds: float = setting(
         600.0, "A job migrates once in so long, and once in so long others do for it.", ge=0, le=1e7
+    )
+
+
+class GrowSettings(Section):
+    """The move grow: jobs with --gandiva-gpus take GPUs of their server that no job needs, and give them back
+    when one may need them."""
+
+    idle_seconds: float = setting(
+        300.0,
+        "A job grows once the free GPUs of its server have been free for so long, and no job that could use "
+        "them waits. It shrinks at once.",
+        ge=0,
+        le=1e7,
+    )
+    trial_seconds: float = setting(
+        60.0,
+        "How long a job runs with more GPUs before its rate is compared with the one before; at least 20 "
+        "mini-batches, however long they take.",
+        gt=0,
+        le=86400,
+    )
+    gain_fraction: float = setting(
+        0.05,
+        "A job keeps its new GPUs where its rate has risen by more than this. Else it goes back to the size "
+        "that it had.",
+        ge=0,
+        le=10,
+    )
+    cooldown_seconds: float = setting(
+        3600.0,
+        "How long the result of a trial holds for all jobs of the same model that grow from and to the same "
+        "number of GPUs of one type.",
+        ge=0,
+        le=1e7,
     )
 
 

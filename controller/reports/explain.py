@@ -110,7 +110,9 @@ def _facts(answer: ExplainMessage, slurm: SlurmJob | None) -> Iterator[tuple[str
     if row is not None and (limit := row.weight_limit):
         whose = "this site" if limit == "site" else clean(limit)
         weight = f"{units.number(row.weight_asked)}, counted as {weight} (limit of {whose})"
-    asked = f"{units.several(known.gpus, 'GPU')}, weight {weight}"
+    gpus = live.asked_gpus or live.gpus if live is not None else known.gpus
+    sizes = f" ({row.gpu_range})" if row is not None and row.gpu_range else ""
+    asked = f"{units.several(gpus, 'GPU')}{sizes}, weight {weight}"
     if live is not None and live.priority_class:
         asked += f", priority class {live.priority_class}"
     yield "asked for", asked
@@ -134,7 +136,12 @@ def _present(live: LiveJobMessage) -> Iterator[tuple[str, str]]:
         bound = gpu_list(live.binding)
         yield "bound to", f"any {live.gpus} of {bound}" if len(live.binding) > live.gpus else bound
     if live.running_on:
-        yield "is on", gpu_list(live.running_on)
+        size = (
+            f": {live.gpus} GPUs, more than it asked for"
+            if live.gpus > (live.asked_gpus or live.gpus)
+            else ""
+        )
+        yield "is on", gpu_list(live.running_on) + size
     if live.shares_with:
         others = ", ".join(map(str, live.shares_with))
         yield "shares with", f"job{'s' if len(live.shares_with) > 1 else ''} {others}, on the same GPUs"

@@ -73,6 +73,14 @@ class Row:
         asked = self.job.request.get("weight_asked")
         return float(asked) if isinstance(asked, int | float) else self.job.weight
 
+    @property
+    def gpu_range(self) -> str:
+        """How few and how many GPUs it may have, `1-4`; empty: as many as it asked for."""
+        least, most = (self.job.request.get(name) for name in ("min_gpus", "max_gpus"))
+        if least is None and most is None:
+            return ""
+        return f"{self.job.gpus if least is None else least}-{self.job.gpus if most is None else most}"
+
     def asked(self, name: str) -> str:
         """A text of the request, such as `model`; empty where it has none."""
         return str(self.job.request.get(name) or "")

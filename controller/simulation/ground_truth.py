@@ -118,6 +118,8 @@ class GroundTruth:
     throughputs: Throughputs
     reference_type: str
     placement_matters: bool = True
+    doubling_ratio: float = 2.0
+    """How much faster a job is with twice the GPUs, where the table does not know it."""
 
     def duration_seconds(self, model: str, gang: int, steps: float) -> float | None:
         """Time on the reference type; None: unknown there."""
@@ -136,13 +138,21 @@ class GroundTruth:
         *,
         spread: bool,
         beside: Sequence[tuple[str, int]] = (),
+        size: int | None = None,
     ) -> float:
-        """1 on the reference type, alone, on as few nodes as possible. 0: it makes no progress there.
+        """1 on the reference type, alone, on as few nodes as possible, with as many GPUs as it asked for. 0:
+        it makes no progress there.
 
         `spread`: on more nodes than its size needs. `beside`: models and sizes of the jobs on the same GPUs.
+        `size`: its GPUs, where they are not `gang`, those that it asked for.
         """
         spread = spread and self.placement_matters
         known = self.throughputs.rate(self.reference_type, model, gang)
+        if size is not None and size != gang:
+            if known and (resized := self.throughputs.rate(gpu_type, model, size, spread=spread)):
+                return resized / known
+            as_asked = self.relative_rate(model, gang, gpu_type, spread=spread)
+            return as_asked * math.pow(self.doubling_ratio, math.log2(size / gang))
         if not known:
             # No table, or not in it: types do not differ, jobs on the same GPUs get equal parts of them.
             factor = MODELS.get(model.lower(), (0, 0, 1.0))[2] if spread else 1.0

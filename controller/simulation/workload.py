@@ -37,7 +37,12 @@ class Workload:
         self._trace, self._cluster, self._costs = trace, cluster, costs
         self._throughputs = throughputs
         self._counting = costs.placement == "count"
-        truth = GroundTruth(throughputs, cluster.models[0], placement_matters=not self._counting)
+        truth = GroundTruth(
+            throughputs,
+            cluster.models[0],
+            placement_matters=not self._counting,
+            doubling_ratio=costs.doubling_ratio,
+        )
         self._ground_truth = truth
         self._largest_node = max(len(node.gpus) for node in cluster.nodes)
         self._type_of = {node.name: node.gpus[0].model for node in cluster.nodes}
@@ -80,6 +85,7 @@ class Workload:
                 pack=job.may_pack,
                 model=model_slug(job.model) or None,
                 gpu_types=job.gpu_types,
+                max_gpus=self._max_gpus(job),
             ),
             work_seconds=self._work[job_id],
             steps_per_second=self._ground_truth.steps_per_second(job.model, job.gpus) or 1.0,
@@ -91,11 +97,17 @@ class Workload:
             restart_seconds=costs.restart_seconds + move_seconds if costs.restart_seconds else 0.0,
         )
 
+    def _max_gpus(self, job: TraceJob) -> int | None:
+        """What it may grow to; None: it stays as it is."""
+        most = self._costs.max_gpus if job.max_gpus is None else job.max_gpus
+        return most if most > job.gpus else None
+
     def rate(self, job: SimulatedJob, beside: Sequence[SimulatedJob]) -> float:
         """How fast it goes on its GPUs, beside these jobs."""
         trace = self._jobs[job.id]
         spread = len(job.nodes) > -(-trace.gpus // self._largest_node)
-        if not self._throughputs.alone and not spread and not beside:
+        size = len(job.binding) if len(job.binding) > trace.gpus and not beside else trace.gpus
+        if not self._throughputs.alone and not spread and not beside and size == trace.gpus:
             return 1.0
         others = [self._jobs[other.id] for other in beside]
         return self._ground_truth.relative_rate(
@@ -104,6 +116,7 @@ class Workload:
             self._type_of[job.nodes[0]],
             spread=spread,
             beside=[(other.model, other.gpus) for other in others],
+            size=size,
         )
 
     def _work_of(self, job: TraceJob) -> float | None:

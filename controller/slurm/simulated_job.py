@@ -130,6 +130,7 @@ def request_text(
     pack: bool | None = None,
     model: str | None = None,
     gpu_types: tuple[str, ...] = (),
+    max_gpus: int | None = None,
 ) -> str:
     """An `admin_comment` as the job_submit module writes it."""
     message: dict[str, object] = {"v": 1, "gpus_per_node": None, "weight": weight}
@@ -140,6 +141,7 @@ def request_text(
         "pack": pack,
         "model": model,
         "gpu_types": gpu_types or None,
+        "max_gpus": max_gpus,
     }
     message |= {name: wish for name, wish in asked.items() if wish is not None}
     return PREFIX + json.dumps(message, separators=(",", ":"))

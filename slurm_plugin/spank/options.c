@@ -27,7 +27,7 @@ static struct spank_option table[OPT_COUNT] = {
 	[OPT_GANDIVA] = { "gandiva", NULL, "share GPUs with other jobs by time-slicing", 0, OPT_GANDIVA, on_option },
 	[OPT_NO_GANDIVA] = { "no-gandiva", NULL, "keep the GPUs from start to end", 0, OPT_NO_GANDIVA, on_option },
 	[OPT_WEIGHT] = { "gandiva-weight", "N", "share of GPU time, 0.1 to 100 (default 1)", 1, OPT_WEIGHT, on_option },
-	[OPT_GPUS] = { "gandiva-gpus", "MIN-MAX", "GPUs it could do with (recorded only: not acted upon yet)", 1,
+	[OPT_GPUS] = { "gandiva-gpus", "MIN-MAX", "GPUs it may have, where the site lets jobs grow", 1,
 		       OPT_GPUS, on_option },
 	[OPT_PACK] = { "gandiva-pack", "yes|no", "may run beside another job on one GPU, where the site packs jobs",
 		       1, OPT_PACK, on_option },

@@ -281,6 +281,15 @@ class ClusterPortContract:
         await running(world, gpus(world.nodes[1], 2, 3), job_id)
         assert await world.allocated(job_id) == gpus(world.nodes[1], 2, 3)
 
+    async def test_a_requeued_job_runs_with_more_gpus_and_with_fewer(self, world: World) -> None:
+        """Whatever it asked for: its binding says how many."""
+        job_id = await running(world, gpus(world.nodes[0], 0))
+        for ordinals in ((0, 1, 2, 3), (0, 1), (0,)):
+            await world.port.requeue(job_id)
+            await running(world, gpus(world.nodes[0], *ordinals), job_id)
+            assert await world.allocated(job_id) == gpus(world.nodes[0], *ordinals)
+            assert (await world.port.job(job_id)).binding == gpus(world.nodes[0], *ordinals)
+
     async def test_a_suspended_job_can_be_requeued(self, world: World) -> None:
         job_id = await running(world, gpus(world.nodes[0], 0))
         await world.port.suspend(job_id)

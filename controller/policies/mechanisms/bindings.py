@@ -46,7 +46,7 @@ class Bindings:
         self._bind(job_id, before, after)
         for gpu in after.allocation:
             if gpu.node in self.fleet.servers and gpu.node not in self.fleet.affinity:
-                self.fleet.set_affinity(gpu.node, self._rows[job_id].job.gpus)
+                self.fleet.set_affinity(gpu.node, self._rows[job_id].job.request.size.wanted)
                 self.room = True  # jobs of its size can share the server from now on
         return was
 
@@ -82,11 +82,18 @@ class Bindings:
         self.changed.update(gpu.node for gpu in placement.allocation)
 
     def _floats(self, job_id: JobId, placement: Placement) -> bool:
-        return len(placement.allocation) > self._rows[job_id].job.gpus
+        return len(placement.allocation) > self._gang(job_id, placement)
+
+    def _gang(self, job_id: JobId, placement: Placement) -> int:
+        """GPUs that the job uses with this placement, now or later."""
+        job = self._rows[job_id].job
+        if placement.gpus:
+            return len(placement.gpus)
+        return job.promised_size if job.promised_size and placement.allocation == job.promised else job.gpus
 
     def _place(self, job_id: JobId, placement: Placement) -> Place:
         job, exact = self._rows[job_id].job, by_node(placement.allocation)
-        names, share = tuple(exact), job.gpus // len(exact)
+        names, share = tuple(exact), self._gang(job_id, placement) // len(exact)
         if self._floats(job_id, placement):
             return Place(names, share, {}, _memory_bytes(job), placement.gpus)
         return Place(names, share, exact, _memory_bytes(job))
@@ -94,7 +101,7 @@ class Bindings:
     def settle_affinity(self) -> None:
         for name in self.changed & self.fleet.servers.keys():
             members = self.fleet.servers[name].members
-            gangs = [(self._rows[job_id].job.gpus, share) for job_id, share in members.items()]
+            gangs = [(self._rows[i].job.request.size.wanted, share) for i, share in members.items()]
             if self.fleet.set_affinity(name, settled_affinity(self.fleet.affinity.get(name), gangs)):
                 self.room = True
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.model import NOWHERE, Changes, GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node
+from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.clearing import Clearing
 from controller.policies.mechanisms.lane import Lane
 from controller.policies.mechanisms.lanes import Lanes
@@ -166,6 +167,8 @@ class GangLanes(Lanes):
         self._ready = False
         for job_id, row in sorted(self._coming.items()):
             draft.put(job_id, Placement(row.job.promised, row.job.promised))
+            if row.job.promised_size:
+                draft.say(job_id, sentences.resized(row.job))
         self._admit()
         if self._lane.contested:
             if ranks.epoch != self._epoch:

@@ -9,9 +9,9 @@ from collections.abc import Hashable
 from heapq import heapify, heappop, heapreplace
 
 from controller.model import Job, JobId, Placement, by_node
+from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.bindings import Bindings
 from controller.policies.mechanisms.row import Key, Row, Shape
-from controller.policies.mechanisms.sentences import clock
 from controller.policies.placement.affinity import get_nodes
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.refusal import nowhere, refusal
@@ -104,12 +104,14 @@ class Queue:
         promised, mark = draft.of(row.id).allocation, draft.mark()
         if promised:
             draft.put(row.id, Placement())
-            if len(promised) == row.job.gpus and self._bindings.fleet.all_free(promised):
+            size = row.job.promised_size
+            if len(promised) == (size or row.job.gpus) and self._bindings.fleet.all_free(promised):
                 draft.put(row.id, Placement(promised, promised))
-                draft.say(
-                    row.id, f"goes on on {','.join(sorted(by_node(promised)))}, where it was promised GPUs"
-                )
+                where = f"goes on on {','.join(sorted(by_node(promised)))}, where it was promised GPUs"
+                draft.say(row.id, sentences.resized(row.job) if size else where)
                 return True
+            if size:  # with another size than it asked for it goes on there, or not at all
+                promised, mark = frozenset(), draft.mark()
         most = _UNLIMITED if row.job.share_rank < 0 else self._max_jobs_per_gpu
         choice = get_nodes(row.job, self._bindings.fleet, most, any_size=not _is_patient(row.shape))
         if choice is None or (promised and choice.stage.shares):
@@ -151,7 +153,11 @@ class Queue:
 
     def _what_next(self, job_id: JobId) -> str:
         until = self._patient_until.get(job_id, math.inf)
-        return f"; from {clock(until)} on it shares with jobs of other sizes" if until < math.inf else ""
+        return (
+            f"; from {sentences.clock(until)} on it shares with jobs of other sizes"
+            if until < math.inf
+            else ""
+        )
 
 
 def _key(job: Job) -> Key:

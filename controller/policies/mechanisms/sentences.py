@@ -31,6 +31,12 @@ def still_on(job: Job) -> str:
     return "goes on with its GPUs"
 
 
+def resized(job: Job) -> str:
+    """A job that starts with another number of GPUs than it asked for."""
+    where = ",".join(sorted({gpu.node for gpu in job.promised}))
+    return f"goes on with {job.promised_size} GPUs of {where}: it asked for {job.request.size.wanted}"
+
+
 def clock(at: float) -> str:
     """`14:03:09`."""
     return time.strftime("%H:%M:%S", time.localtime(at))

@@ -156,9 +156,10 @@ def _contender(row: Row, placement: Placement) -> Contender:
     running, pinned = bool(placement.gpus), row.standing is FIXED
     last = placement.gpus or job.last
     fixed, server = placement.allocation, ""
-    if len(placement.allocation) > job.gpus:
+    size = len(placement.gpus) or job.gpus
+    if len(placement.allocation) > size:
         fixed = last
         # What cannot be suspended cannot move either: it has just the GPUs that it is on.
         if not pinned and (job.may_move or not last):
             fixed, server = frozenset(), next(iter(placement.allocation)).node
-    return Contender(row.id, row.key, job.gpus, placement.allocation, fixed, server, last, running, pinned)
+    return Contender(row.id, row.key, size, placement.allocation, fixed, server, last, running, pinned)

@@ -37,7 +37,7 @@ def refusal_to_share(snapshot: Snapshot, one: Job, other: Job, gpus: GpuSet) -> 
     for job in (one, other):
         if not job.request.may_pack:
             return f"job {job.id} does not ask to share (--gandiva-pack=yes)"
-    if one.request.size.wanted != other.request.size.wanted:
+    if one.gpus != other.gpus:
         return "their gangs are of different sizes"
     if one.priority_class != other.priority_class:
         return "their priority classes differ"

@@ -56,6 +56,8 @@ class TraceJob:
     gpu_types: tuple[str, ...] = ()
     may_pack: bool | None = None
     """None: its user did not say."""
+    max_gpus: int | None = None
+    """It may grow to so many."""
     gpus_column: str = "gpus"
 
 

@@ -145,10 +145,10 @@ def _tres_gpus(row: Row, counts: list[str]) -> int:
 
 def native(path: Path, hint: str) -> list[TraceJob]:
     """CSV `job_id,submit_seconds,duration_seconds,gpus` and, if wanted,
-    `nodes,model,user,account,qos,weight,gpu_types,pack` (several types with `+` between them; pack: yes or
-    no)."""
+    `nodes,model,user,account,qos,weight,gpu_types,pack,max_gpus` (several types with `+` between them; pack:
+    yes or no)."""
     needed = ("job_id", "submit_seconds", "duration_seconds", "gpus")
-    optional = ("nodes", "model", "user", "account", "qos", "weight", "gpu_types", "pack")
+    optional = ("nodes", "model", "user", "account", "qos", "weight", "gpu_types", "pack", "max_gpus")
     jobs = []
     for row in read_table(path, delimiter=",", needed=needed, optional=optional, hint=hint):
         gpus = row.count("gpus")
@@ -173,6 +173,7 @@ def native(path: Path, hint: str) -> list[TraceJob]:
                 nodes=nodes,
                 gpu_types=tuple(types.split("+")) if types else (),
                 may_pack=row.choice("pack"),
+                max_gpus=row.count("max_gpus") if row.values.get("max_gpus", "").strip() else None,
             )
         )
     check_unique(path, jobs, "job_id")

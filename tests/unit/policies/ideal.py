@@ -94,6 +94,7 @@ def running(job: Job, gpus: GpuSet) -> Job:
         placement=placement,
         last=gpus,
         promised=frozenset(),
+        promised_size=0,
         may_start=False,
         may_stop=True,
     )
@@ -347,7 +348,8 @@ class Ideal:
             if self.jobs[job_id].placement.gpus and not target.placement.gpus:
                 self.timeline.preemptions += 1
             if target.keep is StateAt.STORE and target.placement.gpus:
-                assert self.jobs[job_id].may_migrate
+                job, size = self.jobs[job_id], len(target.placement.gpus)
+                assert job.may_migrate if size == job.gpus else job.may_resize
                 self.migrate(job_id, target.placement)
             else:
                 self.put(job_id, target.placement)
@@ -363,10 +365,11 @@ class Ideal:
             start = self.now if job.start_time is None else job.start_time
             if not job.placement.gpus and self.keep_seconds:
                 job = replace(job, keeps_until=self.now + self.keep_seconds)
-            job = replace(job, start_time=start, placement=placement, promised=frozenset())
-            job = replace(job, phase=Phase.RUNNING, may_start=False, may_stop=True, last=placement.gpus)
+            job = replace(job, start_time=start, placement=placement, last=placement.gpus)
+            job = replace(job, promised=frozenset(), promised_size=0)
+            job = replace(job, phase=Phase.RUNNING, may_start=False, may_stop=True)
         elif usage.since is None:
-            job = replace(job, promised=placement.allocation)
+            job = replace(job, promised=placement.allocation, promised_size=0)
         else:
             usage = usage.stopped(self.now)
             allocation = job.placement.allocation if self.bound else frozenset()
@@ -384,7 +387,9 @@ class Ideal:
         """It stops, and can start where it goes to."""
         self.put(job_id, NOWHERE)
         job = replace(self.jobs[job_id], phase=Phase.QUEUED, placement=NOWHERE, last=frozenset())
-        self.jobs[job_id] = replace(job, promised=placement.allocation, may_start=not self.migration_seconds)
+        size = len(placement.gpus) if len(placement.gpus) != job.request.size.wanted else 0
+        job = replace(job, promised=placement.allocation, promised_size=size)
+        self.jobs[job_id] = replace(job, may_start=not self.migration_seconds)
         if self.migration_seconds:
             self.back[job_id] = self.now + self.migration_seconds
 
@@ -393,9 +398,9 @@ class Ideal:
         for job in self.jobs.values():
             placement = job.placement
             if placement.gpus:
-                assert (
-                    len(placement.gpus) == job.request.size.wanted and placement.gpus <= placement.allocation
-                )
+                size = job.request.size
+                assert size.wanted <= len(placement.gpus) <= max(size.wanted, size.most)
+                assert placement.gpus <= placement.allocation
             for gpu in placement.gpus:
                 assert gpu not in taken or taken[gpu] in placement.shares_with, (gpu, taken[gpu], job.id)
                 taken[gpu] = job.id

@@ -30,6 +30,13 @@ def defragmenting(name: str, **settings: Any) -> Callable[[], Policy]:
     return lambda: make_policy(PolicySettings(**{**table, name.replace("-", "_"): settings}))  # type: ignore[arg-type]
 
 
+def growing(name: str, **settings: Any) -> Callable[[], Policy]:
+    """As soon as a GPU is free, and often."""
+    grow = {"idle_seconds": 4.0, "trial_seconds": 6.0, "cooldown_seconds": 30.0}
+    table = {"name": name, "moves": ["pack", "defragment", "grow"], "grow": grow}
+    return lambda: make_policy(PolicySettings(**{**table, name.replace("-", "_"): settings}))  # type: ignore[arg-type]
+
+
 ALL: dict[str, Callable[[], Policy]] = {
     **POLICIES,
     "las impatient": las(consolidate_wait_seconds=6.0),
@@ -42,6 +49,9 @@ ALL: dict[str, Callable[[], Policy]] = {
     "fifo defragmenting": defragmenting("fifo-skip"),
     "las defragmenting": defragmenting("tiresias-las", queue_limits=[40.0]),
     "gandiva defragmenting": defragmenting("gandiva", slice_seconds=8.0, max_jobs_per_gpu=3),
+    "fifo growing": growing("fifo-skip"),
+    "las growing": growing("tiresias-las", queue_limits=[40.0]),
+    "gandiva growing": growing("gandiva", slice_seconds=8.0, max_jobs_per_gpu=3),
     "gandiva packed": preset("gandiva", "pack", slice_seconds=8.0, max_jobs_per_gpu=3),
     "las portions": lambda: InOrder(ORDERS["las"](), GangLanes(Consolidation(), most_starts=2)),
 }

@@ -31,6 +31,7 @@ from controller.model import (
     Problem,
     Profile,
     Rate,
+    Size,
     Snapshot,
     Solution,
     StateAt,
@@ -103,6 +104,11 @@ class Trouble:
 
     def snapshot(self) -> Snapshot:
         self.see_sharing()
+        for job_id, job in list(self.jobs.items()):
+            size = job.request.size
+            may_resize = size.most > size.wanted and job.may_stop and bool(job.placement.gpus)
+            if may_resize != job.may_resize:
+                self.put(job_id, may_resize=may_resize)
         changed = ALL_CHANGED
         if self.seen is not None:
             jobs = {i for i in {*self.seen.jobs, *self.jobs} if self.differs(i)} | self.named
@@ -170,10 +176,15 @@ class Trouble:
             elif after.gpus:
                 assert job.may_start, (job, after)
             if after.gpus:
-                assert len(after.gpus) == job.request.size.wanted, (job, after)
                 assert after.gpus <= after.allocation, (job, after)
-                stays = not before.allocation or after.allocation == before.allocation
-                assert stays if target.keep is StateAt.HOST else job.may_migrate, (job, after)
+                size = job.request.size
+                resized = len(after.gpus) != (len(before.gpus) or job.promised_size or size.wanted)
+                if target.keep is StateAt.STORE:
+                    assert job.may_resize if resized else job.may_migrate, (job, after)
+                    assert not resized or size.wanted <= len(after.gpus) <= size.most, (job, after)
+                else:
+                    assert not resized or len(after.gpus) == size.wanted, (job, after)
+                    assert not before.allocation or after.allocation == before.allocation, (job, after)
             if after.gpus - before.gpus:
                 for gpu in after.gpus:
                     card = self.nodes[gpu.node].gpus[gpu.ordinal]
@@ -220,9 +231,9 @@ class Trouble:
         slow = self.rng.random() < 0.3
         if gpus and target.keep is StateAt.STORE:
             promised = target.placement.allocation
-            self.put(
-                job_id, leaving=True, switching=True, may_stop=False, may_migrate=False, promised=promised
-            )
+            size = len(gpus) if len(gpus) != job.request.size.wanted else 0
+            self.put(job_id, leaving=True, switching=True, promised=promised, promised_size=size)
+            self.put(job_id, may_stop=False, may_migrate=False)
         elif gpus:
             self.jobs[job_id] = replace(running(job, gpus), placement=target.placement)
             if slow:
@@ -230,7 +241,7 @@ class Trouble:
             if job.start_time is None:
                 self.put(job_id, start_time=self.now)
         elif not job.placement.gpus:
-            self.put(job_id, promised=target.placement.allocation)
+            self.put(job_id, promised=target.placement.allocation, promised_size=0)
         elif slow:
             self.put(job_id, leaving=True, switching=True, may_stop=False)
         else:
@@ -257,7 +268,7 @@ class Trouble:
             self.jobs[job_id] = replace(
                 job, phase=Phase.QUEUED, placement=NOWHERE, last=frozenset(), may_start=True, may_stop=False
             )
-        elif self.rng.random() < 0.8:
+        elif self.rng.random() < 0.8 and job.gpus == job.request.size.wanted:
             placement = Placement(frozenset(), job.placement.allocation)
             self.jobs[job_id] = replace(suspended(job, placement.allocation), last=job.placement.gpus)
         else:
@@ -301,7 +312,9 @@ class Trouble:
                 required_nodes=self.rng.choice([frozenset(), frozenset(), frozenset({"n3", "n10"})]),
             )
             may_pack = self.rng.choice([False, False, True, True])
-            self.jobs[job.id] = replace(job, request=replace(job.request, may_pack=may_pack))
+            most = gpus * self.rng.choice([1, 1, 2, 4]) if nodes in (None, 1) else gpus
+            request = replace(job.request, may_pack=may_pack, size=Size(gpus, gpus, most))
+            self.jobs[job.id] = replace(job, request=request)
             if model is not None:
                 self.profiles[job.id] = MODELS[model]
             if self.rng.random() < 0.2:

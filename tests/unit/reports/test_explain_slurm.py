@@ -161,3 +161,13 @@ def test_a_limit_of_slurms_is_not_called_a_lack_of_room(phase: str, reason: str,
 def test_other_reasons_leave_the_advice_as_it_is() -> None:
     queued = live(9, phase="queued")
     assert next_step(None, queued, None, "BadConstraints") == next_step(None, queued, None)
+
+
+def test_a_job_that_grew() -> None:
+    grew = live(gpus=4, asked_gpus=1, running_on=[f"n1:{i}" for i in range(4)])
+    asked = job(gpus=1, request={"gpus": 1, "max_gpus": 4})
+    said = text(ExplainMessage(time=NOW, live=grew, job=asked))
+    assert "asked for 1 GPU (1-4), weight" in said
+    assert "is on n1:0-3: 4 GPUs, more than it asked for" in said
+    said = text(ExplainMessage(time=NOW, live=live(gpus=2, asked_gpus=2), job=job(gpus=2)))
+    assert "asked for 2 GPUs, weight" in said and "more than" not in said

@@ -241,3 +241,12 @@ def test_the_tasks_of_an_array_stand_together_by_their_numbers() -> None:
     order = [row.job_id for row in join(jobs, accounting)]
     assert order == ["7", "8_0", "8_2", "8_10", "8_[11-20]", "9", "30"]
     assert [row.job_id for row in join(jobs, {})] == ["7", "8", "9", "10", "11", "12", "30"]
+
+
+def test_sizes() -> None:
+    adaptive = job(
+        request={"gpus": 2, "min_gpus": 1, "max_gpus": 4}, gpus=2, last_gpus=["n1:0", "n1:1", "n1:2", "n1:3"]
+    )
+    most = job(request={"gpus": 2, "max_gpus": 4}, gpus=2, last_gpus=[])
+    lines = table("JobID%-5,GPUs,GPURange,NumGPUs", Row(adaptive, NOW), Row(most, NOW), Row(job(), NOW))
+    assert [line.split()[1:] for line in lines[2:]] == [["2", "1-4", "4"], ["2", "2-4"], ["2", "2"]]

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Growing and shrinking: a job that allows it (`--gandiva-gpus`) takes GPUs of its server that no job needs,
+and gives them back when one may need them (SPEC 1.6).
+
+Sizes are what the job asked for, doubled: it starts again from a checkpoint of its own with each. A growth is
+a trial where the rate before is known: one that gains too little is undone.
+
+Source: Gandiva (OSDI'18) 4.5. The paper gives no formula; which job grows first is this project's rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+
+from controller.model import Configuration, GpuId, Job, JobId, Snapshot, gpu_type, rate_key
+from controller.policies.moves.free import free_gpus
+from controller.policies.moves.resizing import (
+    NAME,
+    Needs,
+    Record,
+    may_resize,
+    resize,
+    server_of,
+    waiting_jobs,
+)
+from controller.policies.moves.shrink import Shrinking
+from controller.policies.moves.trials import Trial, Trials
+from controller.policies.placement.draft import Draft
+from controller.policies.settings import GrowSettings
+
+
+class Grow:
+    """First trials are judged, then jobs shrink for others, then jobs grow."""
+
+    def __init__(self, settings: GrowSettings) -> None:
+        self._settings = settings
+
+    def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+        record, settings = Record.of(draft), self._settings
+        trials = Trials(
+            snapshot,
+            draft,
+            NAME,
+            seconds=settings.trial_seconds,
+            cooldown_seconds=settings.cooldown_seconds,
+        )
+        record.grown = {job_id: entry for job_id, entry in record.grown.items() if job_id in snapshot.jobs}
+        waiting = waiting_jobs(snapshot, draft)
+        needs = Needs(snapshot, draft, waiting)
+        shrinking = Shrinking(snapshot, draft, record)
+        for job_id in shrinking.help(waiting, needs):
+            if (trial := trials.of(job_id)) is not None:
+                trials.end(trial)
+        self._judge(snapshot, draft, trials, record, shrinking)
+        self._grow(snapshot, draft, trials, record, needs)
+        trials.save()
+        record.save(draft)
+
+    # -- trials -----------------------------------------------------------------------------------------
+
+    def _judge(
+        self, snapshot: Snapshot, draft: Draft, trials: Trials, record: Record, shrinking: Shrinking
+    ) -> None:
+        """Jobs whose trials are over keep their GPUs, or go back to the size that they had."""
+
+        def in_place(trial: Trial) -> bool:
+            job = snapshot.jobs[trial.jobs[0]]
+            grew = len(job.placement.gpus) > record.grown.get(job.id, (0.0, math.inf))[1]
+            return grew and may_resize(draft, job)
+
+        for trial in trials.ripe(in_place):
+            job, rates = snapshot.jobs[trial.jobs[0]], trials.rates(trial)
+            gain, before = rates.get(job.id, 0.0) / trial.before[0], record.grown[job.id][1]
+            trials.end(trial)
+            trials.judge(trial.what, gain)
+            words = f"it does {gain:.2f} times what it did on {before} GPU{'s' * (before > 1)}"
+            if self._is_gain(gain):
+                draft.say(job.id, f"keeps its {len(job.placement.gpus)} GPUs: {words}")
+                continue
+            words = words if rates else "its rate could not be measured"
+            resize(draft, job, frozenset(sorted(job.placement.gpus)[:before]), words)
+            shrinking.note(job, before)
+
+    def _is_gain(self, gain: float) -> bool:
+        return gain > 1 + self._settings.gain_fraction
+
+    # -- growing ----------------------------------------------------------------------------------------
+
+    def _grow(self, snapshot: Snapshot, draft: Draft, trials: Trials, record: Record, needs: Needs) -> None:
+        jobs: dict[str, list[Job]] = {}
+        for job in snapshot.jobs.values():
+            if may_resize(draft, job) and not trials.busy(job.id):
+                jobs.setdefault(server_of(job.placement.gpus), []).append(job)
+        free = free_gpus(snapshot, draft, jobs.keys() & snapshot.nodes.keys())
+        idle_before, record.idle = record.idle, {}
+        for name, gpus in sorted(free.items()):
+            growing = _Growing(snapshot, trials, jobs[name], gpus, self._is_gain)
+            if growing.next() is None or needs.at(name):
+                continue
+            since, count = idle_before.get(name, (snapshot.time, len(gpus)))
+            # The wall clock may have been set back.
+            since = min(since, snapshot.time) if count == len(gpus) else snapshot.time
+            record.idle[name] = (since, len(gpus))
+            due = since + self._settings.idle_seconds
+            if snapshot.time < due:
+                draft.wake(due)
+                continue
+            for job, taken in growing.all():
+                self._begin(snapshot, draft, trials, record, job, taken)
+            del record.idle[name]
+
+    def _begin(
+        self,
+        snapshot: Snapshot,
+        draft: Draft,
+        trials: Trials,
+        record: Record,
+        job: Job,
+        taken: Iterable[GpuId],
+    ) -> None:
+        before, gpus = len(job.placement.gpus), job.placement.gpus | frozenset(taken)
+        what = _what(snapshot, job, before, len(gpus))
+        rate = _rates(snapshot, job).get(before)
+        if rate is not None and trials.score(what) is None:
+            trials.begin(what, {job.id: rate})
+        record.grown[job.id] = (snapshot.time, before)
+        resize(draft, job, gpus, f"GPUs of {server_of(gpus)} are free that no job waits for")
+
+
+class _Growing:
+    """Who on one server gets which of its free GPUs."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        trials: Trials,
+        jobs: Iterable[Job],
+        free: list[GpuId],
+        is_gain: Callable[[float], bool],
+    ) -> None:
+        self._snapshot, self._trials, self._is_gain = snapshot, trials, is_gain
+        self._sizes = {job.id: len(job.placement.gpus) for job in jobs}
+        self._rates = {job_id: _rates(snapshot, snapshot.jobs[job_id]) for job_id in self._sizes}
+        self._left = list(free)
+
+    def next(self) -> Job | None:
+        """The job whose size is doubled next: the one that gains most for each GPU, as a part of its rate
+        with the size that it asked for. Jobs of which that is not known come after: the largest, then the
+        oldest."""
+        best: tuple[tuple[float, ...], Job] | None = None
+        for job_id, size in self._sizes.items():
+            job = self._snapshot.jobs[job_id]
+            if size > len(self._left) or 2 * size > job.request.size.most or not self._pays(job, size):
+                continue
+            gain = self._gain(job, size)
+            rank = (gain is None, -(gain or 0.0), -size, job.submit_time, job.id)
+            if best is None or rank < best[0]:
+                best = (rank, job)
+        return None if best is None else best[1]
+
+    def all(self) -> list[tuple[Job, list[GpuId]]]:
+        """All that grow, each with the GPUs that it takes."""
+        taken: dict[JobId, list[GpuId]] = {}
+        while (job := self.next()) is not None:
+            size = self._sizes[job.id]
+            taken.setdefault(job.id, []).extend(self._left[:size])
+            del self._left[:size]
+            self._sizes[job.id] = 2 * size
+        return [(self._snapshot.jobs[job_id], gpus) for job_id, gpus in taken.items()]
+
+    def _pays(self, job: Job, size: int) -> bool:
+        """Whether nothing that is known speaks against twice the size."""
+        rates, now = self._rates[job.id], len(job.placement.gpus)
+        score = self._trials.score(_what(self._snapshot, job, now, 2 * size))
+        if score is not None:
+            return self._is_gain(score)
+        if size in rates and 2 * size in rates:
+            return self._is_gain(rates[2 * size] / rates[size])
+        return True
+
+    def _gain(self, job: Job, size: int) -> float | None:
+        """Of the next doubling, for each GPU."""
+        rates = self._rates[job.id]
+        if size not in rates or 2 * size not in rates:
+            return None
+        return (rates[2 * size] - rates[size]) / rates.get(job.request.size.wanted, rates[size]) / size
+
+
+def _rates(snapshot: Snapshot, job: Job) -> Mapping[int, float]:
+    """Samples/s by number of GPUs of one server, alone on the type that it is on."""
+    kind = gpu_type(job.placement.gpus, snapshot.nodes)
+    table = snapshot.rates.get(rate_key(job), {})
+    return {
+        where.gpus: rate.samples_per_second
+        for where, rate in table.items()
+        if where == Configuration(kind, where.gpus) and rate.samples_per_second > 0
+    }
+
+
+def _what(snapshot: Snapshot, job: Job, before: int, after: int) -> str:
+    return f"{rate_key(job)} from {before} to {after} {gpu_type(job.placement.gpus, snapshot.nodes)}"

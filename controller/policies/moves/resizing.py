@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What growing and shrinking both look at: jobs that may change their size, those that wait for GPUs, and
+what is remembered from plan to plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.model import GpuSet, Job, JobId, Node, Placement, Snapshot
+from controller.policies.placement.draft import Draft
+from controller.policies.placement.gangs import accepts
+
+NAME = "grow"
+"""What trials and the draft remember under it."""
+
+
+@dataclass
+class Record:
+    """What the move remembers."""
+
+    grown: dict[JobId, tuple[float, int]] = field(default_factory=dict)
+    """Jobs that grew: when they did last, and the size before."""
+    idle: dict[str, tuple[float, int]] = field(default_factory=dict)
+    """Servers where a job could grow: since when so many GPUs have been free there."""
+
+    @classmethod
+    def of(cls, draft: Draft) -> Record:
+        """As the draft has it; a memory may be damaged."""
+        raw: Any = draft.remembered.get(NAME)
+        try:
+            grown = {JobId(int(i)): (float(at), int(size)) for i, (at, size) in raw["grown"].items()}
+            idle = {str(name): (float(since), int(free)) for name, (since, free) in raw["idle"].items()}
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return cls()
+        return cls(grown, idle)
+
+    def save(self, draft: Draft) -> None:
+        """Into the draft."""
+        grown = {str(job_id): list(entry) for job_id, entry in sorted(self.grown.items())}
+        idle = {name: list(entry) for name, entry in sorted(self.idle.items())}
+        draft.remember(NAME, {"grown": grown, "idle": idle} if grown or idle else None)
+
+
+def may_resize(draft: Draft, job: Job) -> bool:
+    """Whether the job runs alone on one server, stays as it is, and may change its size."""
+    placement = job.placement
+    stays = bool(placement.gpus) and draft.of(job.id) == placement and not placement.shares_with
+    exact = placement.allocation == placement.gpus and len({gpu.node for gpu in placement.gpus}) == 1
+    return stays and exact and job.may_resize and not job.switching
+
+
+def server_of(gpus: GpuSet) -> str:
+    """The one server where these are."""
+    return next(iter(gpus)).node
+
+
+def resize(draft: Draft, job: Job, gpus: GpuSet, why: str) -> None:
+    """The job goes on with these: it starts again there."""
+    draft.put(job.id, Placement(gpus, gpus))
+    draft.say(job.id, f"{_words(len(job.placement.gpus), len(gpus))}: {why}")
+
+
+def _words(before: int, after: int) -> str:
+    return f"{'grows' if after > before else 'shrinks'} from {before} to {after} GPU{'s' * (after > 1)}"
+
+
+def waiting_jobs(snapshot: Snapshot, draft: Draft) -> list[Job]:
+    """Jobs that could start and have no GPUs, the first to be helped first."""
+    found = [job for job in snapshot.jobs.values() if job.may_start and not draft.of(job.id).gpus]
+    return sorted(found, key=lambda job: (-job.priority_class, job.submit_time, job.id))
+
+
+class Needs:
+    """On which servers jobs that wait may need GPUs."""
+
+    def __init__(self, snapshot: Snapshot, draft: Draft, waiting: Iterable[Job]) -> None:
+        self._snapshot, self._draft = snapshot, draft
+        self._largest = max((len(node.gpus) for node in snapshot.nodes.values()), default=1)
+        kinds: dict[object, Job] = {}
+        for job in waiting:
+            kinds.setdefault(self.kind(job), job)
+        self._jobs = tuple(kinds.values())
+
+    def kind(self, job: Job) -> object:
+        """Equal for jobs that fit in the same places."""
+        bound = job.placement.allocation or self._draft.of(job.id).allocation
+        request = job.request
+        places = (job.required_nodes, job.excluded_nodes, frozenset(gpu.node for gpu in bound))
+        host = (job.cpus_per_node, job.memory_per_node_bytes, job.priority_class)
+        return (job.gpus, request.nodes, request.gpu_types, places, host)
+
+    def share(self, job: Job) -> tuple[int, int]:
+        """Over how many servers it goes at least, and its GPUs on each."""
+        count = job.request.nodes or -(-job.gpus // self._largest)
+        return count, -(-job.gpus // count)
+
+    def may_use(self, job: Job, node: Node) -> bool:
+        """Whether the job could have its GPUs there, if they were free."""
+        bound = job.placement.allocation or self._draft.of(job.id).allocation
+        if bound and all(gpu.node != node.name for gpu in bound):
+            return False
+        share = self.share(job)[1]
+        return sum(gpu.usable for gpu in node.gpus) >= share and accepts(node, job, share)
+
+    def at(self, name: str) -> bool:
+        """Whether one of them could use GPUs of this server."""
+        return any(self.may_use(job, self._snapshot.nodes[name]) for job in self._jobs)

@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A job that allows it grows when its neighbours leave, and shrinks when others come (SPEC 1.6)."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.live.support import QUICK, Site
+
+pytestmark = pytest.mark.live
+
+ADAPTIVE = ("--gandiva-gpus=1-4", "--gandiva-suspend=requeue", "--gres=gpu:1", "--requeue")
+GROWING = {
+    **QUICK["policy"],
+    "name": "fifo",
+    "moves": ["grow"],
+    "grow": {"idle_seconds": 4.0, "trial_seconds": 3.0},
+}
+WORK = {"gpus": 4, "minibatch_ms": 20, "utilisation": 100, "memory_mb": 512}
+"""Four parts, on however many GPUs there are: each GPU computes its parts one after the other."""
+
+
+def shown(site: Site, job_id: int) -> dict[str, Any]:
+    """`gandiva explain --json`: what the controller has of the job now; empty once it is over."""
+    done = site.cluster.exec("login", ["gandiva", "explain", str(job_id), "--json"], user="alice")
+    return dict(json.loads(done.stdout)["live"] or {})
+
+
+def shards(site: Site, job_id: int) -> int:
+    """GPUs that Slurm has given a job that runs."""
+    job = site.job(job_id)
+    return job["TresPerNode"].count("shard:") if job["JobState"] == "RUNNING" else 0
+
+
+def runs_on(site: Site, job_id: int, gpus: int) -> None:
+    """Wait until it does: Slurm, the controller and the GPUs' own history agree."""
+
+    def agree() -> bool:
+        names = shown(site, job_id).get("running_on", [])
+        if len(names) != gpus or shards(site, job_id) != gpus:
+            return False
+        on_n1 = [hold for hold in site.holds() if hold.node == "n1"]
+        now = max(hold.end for hold in on_n1)
+        return {f"n1:{h.gpu}" for h in on_n1 if h.job_id == job_id and h.end == now} == set(names)
+
+    site.wait(f"job {job_id} on {gpus} GPUs", agree)
+
+
+def test_one_two_four_two_one(site: Site) -> None:
+    site.cluster.stop_controller()
+    site.start_controller(policy=GROWING)
+    other = site.submit("carol", "sleep 900", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
+    site.wait_state(other, "RUNNING")
+    extra = {**WORK, "checkpoint_dir": "adaptive", "checkpoint_every": 50}
+    job = site.train("alice", *ADAPTIVE, steps=3000, **extra)
+    one = site.train("bob", "--gandiva", "--gres=gpu:1")
+    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
+    site.wait_on_gpu(job, one, two)
+    runs_on(site, job, 1)
+
+    site.cluster.exec("login", ["scancel", str(one)], user="bob")
+    runs_on(site, job, 2)
+    site.cluster.exec("login", ["scancel", str(two)], user="bob")
+    runs_on(site, job, 4)
+    told = " ".join(site.cluster.exec("login", ["gandiva", "explain", str(job)], user="alice").stdout.split())
+    assert "asked for 1 GPU (1-4), weight 1" in told and "grows from 2 to 4 GPUs" in told
+
+    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
+    runs_on(site, job, 2)
+    site.wait_on_gpu(two)
+    one = site.train("bob", "--gandiva", "--gres=gpu:1")
+    runs_on(site, job, 1)
+    site.wait_on_gpu(one)
+    assert shards(site, two) == 2 and shards(site, one) == 1
+    site.cluster.exec("login", ["scancel", str(one), str(two), str(other)], user="root")
+
+    assert site.wait_ended([job], 300) == {job: "COMPLETED"}
+    plain = site.train("alice", "--no-gandiva", "--gres=gpu:4", steps=3000, **WORK)
+    assert site.wait_ended([plain], 200) == {plain: "COMPLETED"}
+    assert site.digest("alice", job) == site.digest("alice", plain)
+    (row,) = site.report("-j", str(job))
+    assert row["gpus"] == 1 and row["gpu_seconds"] > row["run_seconds"]

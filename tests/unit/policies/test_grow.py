@@ -1,0 +1,257 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Adaptive jobs take GPUs that no job needs, and give them back (SPEC 1.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.errors import SettingsError
+from controller.model import Configuration, Job, JobId, Provenance, Rate, Size, StateAt
+from controller.policies.assemble import make_policy
+from controller.policies.protocol import Policy
+from controller.settings.policies import PolicySettings
+from tests.unit.policies.ideal import Ideal, gpu_set, make_job, make_node, running
+
+IDLE_SECONDS = 300.0
+MINUTE = 60.0
+NAMES = ["fifo", "fifo-skip", "gandiva"]
+EVERY = pytest.mark.parametrize("name", [*NAMES, "tiresias-las"])
+
+
+def policy(name: str, **settings: Any) -> Callable[[], Policy]:
+    return lambda: make_policy(
+        PolicySettings.model_validate({"name": name, "moves": ["grow"], "grow": settings})
+    )
+
+
+def adaptive(number: int, gpus: int = 1, most: int = 4, **changes: Any) -> Job:
+    """A job that may have up to `most` GPUs."""
+    job = make_job(number, gpus, 1e6, nodes=1, **changes)
+    return replace(job, request=replace(job.request, size=Size(gpus, gpus, most)), may_resize=True)
+
+
+def ideal(name: str, *jobs: Job, servers: int = 1, **settings: Any) -> Ideal:
+    c = Ideal(policy(name, **settings), [make_node(f"s{i}", 4) for i in range(servers)], [], bound=False)
+    c.add(*jobs)
+    return c
+
+
+def said(c: Ideal) -> list[str]:
+    """What is said of jobs that grow, shrink, or keep what they have, from now on."""
+    found: list[str] = []
+    c.on_plan = lambda _snapshot, plan: found.extend(
+        why for why in plan.reasons.values() if why.startswith(("grows", "shrinks", "keeps its"))
+    )
+    return found
+
+
+def sizes(c: Ideal) -> dict[int, int]:
+    return {int(i): len(job.placement.gpus) for i, job in c.jobs.items()}
+
+
+def pass_time(c: Ideal, seconds: float) -> None:
+    """From wake-up to wake-up."""
+    c.events()
+    end = c.now + seconds
+    while True:
+        wake = c.settle()
+        c.now = min(end, wake)
+        if c.now >= end:
+            c.events()
+            c.settle()
+            return
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_papers_run(name: str) -> None:
+    """1, 2, 4, 2, 1: neighbours leave at 25 and 45 min; a 2-GPU job comes at 75 min, then another one."""
+    c = ideal(name, adaptive(1), make_job(2, 1, 1e6, nodes=1), make_job(3, 2, 1e6, nodes=1))
+    pass_time(c, 25 * MINUTE)
+    assert sizes(c) == {1: 1, 2: 1, 3: 2}
+    c.remove(2)
+    words = said(c)
+    pass_time(c, IDLE_SECONDS - 1)
+    assert sizes(c)[1] == 1, "not before the time-out"
+    pass_time(c, 1)
+    assert sizes(c)[1] == 2
+    assert words == ["grows from 1 to 2 GPUs: GPUs of s0 are free that no job waits for"]
+    assert c.reasons[JobId(1)] == "goes on with 2 GPUs of s0: it asked for 1"
+    pass_time(c, 15 * MINUTE)
+    c.remove(3)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 4}
+    pass_time(c, 25 * MINUTE)
+    c.add(make_job(4, 2, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 0)
+    assert sizes(c) == {1: 2, 4: 2}, "at once"
+    c.add(make_job(5, 1, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 0)
+    assert sizes(c) == {1: 1, 4: 2, 5: 1}
+
+
+@EVERY
+def test_a_growth_is_a_promise_that_a_restart_keeps(name: str) -> None:
+    c = ideal(name, adaptive(1))
+    c.migration_seconds = 30.0
+    plans = []
+    c.on_plan = lambda _snapshot, plan: plans.append(plan)
+    pass_time(c, IDLE_SECONDS)
+    (target,) = [plan.targets[JobId(1)] for plan in plans if plan.targets][1:]
+    assert target.keep is StateAt.STORE and target.placement.gpus == target.placement.allocation
+    assert sizes(c) == {1: 0} and c.jobs[JobId(1)].promised_size == 4
+    c.restart()
+    pass_time(c, 10)
+    assert sizes(c) == {1: 0}
+    c.now += 20
+    pass_time(c, 0)
+    assert sizes(c) == {1: 4}
+
+
+@EVERY
+def test_on_its_way_it_is_as_asked_for_where_its_server_is_lost(name: str) -> None:
+    c = ideal(name, adaptive(1), servers=2)
+    c.migration_seconds = 30.0
+    pass_time(c, IDLE_SECONDS)
+    server = next(iter(c.jobs[JobId(1)].promised)).node
+    c.change_node(replace(c.nodes[server], available=False, reason="drained"))
+    c.now += 30
+    pass_time(c, 0)
+    assert sizes(c) == {1: 1}
+
+
+@pytest.mark.parametrize("changes", [{"may_resize": False}, {"may_stop": False, "may_resize": False}])
+def test_only_adaptive_jobs_grow(changes: dict[str, Any]) -> None:
+    c = ideal("fifo")
+    c.add(replace(running(adaptive(1), gpu_set("s0:0")), **changes))
+    pass_time(c, 10 * IDLE_SECONDS)
+    assert sizes(c) == {1: 1}
+
+
+def test_the_most_that_it_can_use_and_all_of_one_server() -> None:
+    """No power of two of GPUs fits beside a job that keeps one; a job that takes two takes no four."""
+    c = ideal("fifo", adaptive(1, most=2), servers=2)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 2}
+    c = ideal("fifo", adaptive(1, most=16), make_job(2, 4, 1e6, nodes=1), servers=3)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 4, 2: 4}
+    assert len({gpu.node for gpu in c.jobs[JobId(1)].placement.gpus}) == 1
+
+
+def test_nothing_grows_while_a_job_may_need_the_gpus() -> None:
+    """A job waits for four GPUs on one server: it needs those of s0, not those of n1, which is too small."""
+    c = ideal(
+        "fifo-skip", running(adaptive(1), gpu_set("s0:0")), running(make_job(2, 2), gpu_set("s0:1", "s0:2"))
+    )
+    c.change_node(make_node("n1", 2))
+    c.add(make_job(3, 4, 1e6, nodes=1), running(adaptive(4), gpu_set("n1:0")))
+    pass_time(c, 10 * IDLE_SECONDS)
+    assert sizes(c) == {1: 1, 2: 2, 3: 0, 4: 2}
+
+
+def test_each_arrival_starts_the_time_out_anew() -> None:
+    c = ideal("fifo", adaptive(1))
+    for number in range(2, 8):
+        pass_time(c, IDLE_SECONDS - 1)
+        c.add(make_job(number, 1, 1e6, submit=c.now, nodes=1))
+        pass_time(c, 1)
+        c.remove(number)
+    assert sizes(c) == {1: 1}
+
+
+def declare(c: Ideal, model: str, **rates: float) -> None:
+    c.rates[model] = {
+        Configuration("a100", int(gpus[1:])): Rate(rate, provenance=Provenance.DECLARED)
+        for gpus, rate in rates.items()
+    }
+
+
+def test_the_job_that_gains_most_for_each_gpu_grows_first() -> None:
+    """Of two free GPUs and two jobs: `fast` gains 90 %, `slow` 20 %. Then the larger, then the older one."""
+    jobs = [adaptive(1, model="slow"), adaptive(2, model="fast"), make_job(3, 1, 1e6, nodes=1)]
+    c = ideal("fifo", *jobs)
+    declare(c, "slow", g1=100.0, g2=120.0)
+    declare(c, "fast", g1=10.0, g2=19.0)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 1, 2: 2, 3: 1}
+    c = ideal("fifo", *jobs)
+    declare(c, "slow", g1=100.0, g2=120.0)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 2, 2: 1, 3: 1}, "what is known comes first"
+    c = ideal("fifo", *jobs)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 2, 2: 1, 3: 1}, "the older one"
+
+
+def test_declared_rates_that_do_not_rise_keep_a_job_small() -> None:
+    c = ideal("fifo", adaptive(1, model="flat"))
+    declare(c, "flat", g1=100.0, g2=150.0, g4=152.0)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 2}
+
+
+@pytest.mark.parametrize(("exponent", "size"), [(1.0, 4), (0.5, 4), (0.0, 1)])
+def test_a_growth_that_gains_too_little_is_undone(exponent: float, size: int) -> None:
+    c = ideal("fifo", adaptive(1, model="m"))
+    c.speed = lambda job, _beside: 10.0 * len(job.placement.gpus) ** exponent
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 4}
+    words = said(c)
+    pass_time(c, 2 * MINUTE)
+    assert sizes(c) == {1: size}
+    if exponent:
+        assert words == [f"keeps its 4 GPUs: it does {4**exponent:.2f} times what it did on 1 GPU"]
+        return
+    assert words == ["shrinks from 4 to 1 GPU: it does 1.00 times what it did on 1 GPU"]
+    pass_time(c, 50 * MINUTE)
+    assert sizes(c) == {1: 1}
+    begun = [why.partition(":")[0] for why in words if why.startswith("grows")]
+    assert begun == ["grows from 1 to 2 GPUs"], "another size may do; what failed is not tried again"
+
+
+def test_who_grew_last_shrinks_first() -> None:
+    """Job 1 grew before job 2; a job that waits for one GPU takes it from job 2."""
+    c = ideal("fifo", adaptive(1, most=2), make_job(2, 2, 1e6, nodes=1), make_job(3, 1, 1e6, nodes=1))
+    pass_time(c, 0)
+    c.remove(3)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 2, 2: 2}
+    c.remove(2)
+    c.add(adaptive(4, most=2, submit=c.now))
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 2, 4: 2}
+    words = said(c)
+    c.add(make_job(5, 1, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 0)
+    assert sizes(c) == {1: 2, 4: 1, 5: 1}
+    assert words == ["shrinks from 2 to 1 GPU: job 5 waits for GPUs"]
+
+
+def test_one_that_is_stopped_starts_again_as_it_was_asked_for() -> None:
+    """Tiresias has a new job start before one that had much: also one that grew stops as a whole."""
+    c = ideal("tiresias-las", adaptive(1))
+    pass_time(c, 2 * 3600.0)
+    assert sizes(c) == {1: 4}
+    c.add(make_job(2, 2, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 0)
+    assert sizes(c) == {1: 1, 2: 2}
+
+
+def test_nothing_shrinks_where_that_helps_no_job() -> None:
+    c = ideal("fifo-skip", adaptive(1), servers=1)
+    pass_time(c, IDLE_SECONDS)
+    c.add(make_job(2, 4, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 0)
+    assert sizes(c) == {1: 4, 2: 0}, "it keeps one of four whatever it does"
+    c.add(make_job(3, 2, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 0)
+    assert sizes(c) == {1: 2, 2: 0, 3: 2}
+
+
+def test_it_does_not_follow_allocations() -> None:
+    with pytest.raises(SettingsError, match="gavel-las computes shares"):
+        policy("gavel-las")()
