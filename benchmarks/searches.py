@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How soon a search for hyper-parameters finds what it looks for: `python -m benchmarks.searches`.
 
-100 configurations of one model in random order, one GPU each, on servers with 4 GPUs. Both runs have the same
-driver: every 250 mini-batches a job tells its accuracy; after 1,000 (3 % of the job) its end is predicted, and
-it is stopped where that is below 30 % (SPEC 1.10). They differ in who runs:
+100 configurations of one model in random order, one GPU each, on servers with 4 GPUs. Both runs have the
+same driver: every 250 mini-batches a job tells its accuracy. After 1,000 (3 % of the job) its end is
+predicted, and it is stopped where that is below 30 % (SPEC 1.10). They differ in who runs:
 
     fifo      as many jobs as there are GPUs, each to its end or until it is stopped
     gandiva   all at once in slices of 60 s: first those of which nothing is known (by priority), the M most
