@@ -147,6 +147,9 @@ def test_searches_of_other_users_accounts_and_names_are_other_searches(changes: 
 def test_a_search_does_not_reach_over_priority_classes() -> None:
     jobs = [trial(1, Search("lr", exclusive=True)), trial(2, priority_class=1), other(3)]
     assert turns(server(1, jobs), 10) == {2: 10}
+    had = turns(server(2, jobs), 40)
+    assert had[2] == 40, "first in its class"
+    assert abs(had[1] - 20) <= 1 and abs(had[3] - 20) <= 1, "what it had there counts there only"
 
 
 def test_a_restarted_controller_goes_on_with_the_same_accounts() -> None:
