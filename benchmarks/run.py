@@ -21,6 +21,7 @@ BENCHMARKS = {
         ["benchmarks.overhead", "--sizes", "3000", "10000"],
         "a turn with 3,000 and 10,000 jobs in a real slurmctld (budget: 5 % of a core when nothing happens)",
     ),
+    "searches": (["benchmarks.searches"], "how soon a hyper-parameter search finds what it looks for"),
     "peers": (["benchmarks.peers"], "the simulator beside Tiresias' and Blox"),
     "store": (["benchmarks.checkpoint_store"], "the checkpoint store against the raw disk (aim: 0.9)"),
     "gap": (["benchmarks.switch_gap"], "GPU idle time at a switch, on a live mini cluster"),

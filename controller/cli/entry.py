@@ -11,7 +11,7 @@ from pathlib import Path
 
 PROJECT = "gandiva-slurm"
 OF_COMMANDS = {
-    **dict.fromkeys(("report", "top", "explain", "status", "config", "check"), "client"),
+    **dict.fromkeys(("report", "trials", "top", "explain", "status", "config", "check"), "client"),
     **dict.fromkeys(("daemon", "journal", "rates"), "controller"),
     **dict.fromkeys(("simulate", "replay", "trace", "allocate"), "sim"),
     "checkpoint": "",

@@ -9,7 +9,7 @@ from typing import Any
 from controller.errors import JournalError
 from controller.journal.port import JournalPort
 from controller.journal.records import JobRecord
-from controller.model import JobId, Request
+from controller.model import JobId, Request, Search
 from controller.observe.memory import JobMemories
 from controller.observe.observer import Observer
 from controller.observe.requests import RequestReader
@@ -98,7 +98,7 @@ class JobRecords:
 
 
 def _request_json(request: Request) -> dict[str, Any]:
-    size = request.size
+    size, search = request.size, request.search
     return {
         "gpus": size.wanted,
         "nodes": request.nodes,
@@ -112,4 +112,9 @@ def _request_json(request: Request) -> dict[str, Any]:
         "suspend": request.suspend.value if request.suspend else None,
         "gpu_types": list(request.gpu_types),
         "model": request.model,
+        **({} if search is None else _search_json(search)),
     }
+
+
+def _search_json(search: Search) -> dict[str, Any]:
+    return {"search": search.name, "priority": search.priority, "exclusive": search.exclusive}

@@ -88,6 +88,19 @@ class Size:
         return cls(gpus, gpus, gpus)
 
 
+@value
+class Search:
+    """A job's place in a search for hyper-parameters: one of the trainings that its user compares
+    (SPEC 1.10)."""
+
+    name: str
+    """Searches of two users are two, whatever their names."""
+    priority: float = 1.0
+    """Its part of the search's turns against the search's other jobs. Changes while it runs."""
+    exclusive: bool = False
+    """It comes before the others of its search. Changes while it runs."""
+
+
 @value(kw_only=True)
 class Request:
     """What counts of what a user asked for with `--gandiva…` flags: the site's defaults are in it, and its
@@ -111,6 +124,8 @@ class Request:
     """The nodes the user insists on (`--nodelist`)."""
     duration_seconds: float | None = None
     """Time on GPUs it needs in all, where that was declared."""
+    search: Search | None = None
+    """None: it belongs to none."""
 
 
 @value

@@ -8,6 +8,7 @@ the same, because another tool might.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
@@ -16,15 +17,18 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
 
 from controller.errors import GandivaError
-from controller.model import MAX_WEIGHT, JobId, Request, Size, SuspendMethod
+from controller.model import MAX_WEIGHT, JobId, Request, Search, Size, SuspendMethod
 from controller.settings.schema import RequestsSettings
 from controller.slurm.hostlist import expand
 from controller.slurm.port import SlurmJob
+from controller.slurm.raw import TRIAL_PREFIX
 
 log = logging.getLogger(__name__)
 
 PREFIX = "gandiva:"
 _MAX_BYTES = 1024
+MIN_PRIORITY, MAX_PRIORITY = 0.01, 100.0
+_PRIORITY = re.compile(r"[0-9]{1,3}(\.[0-9]{1,4})?", re.ASCII)
 
 Count = Annotated[int, Field(ge=1, le=65536)]
 
@@ -52,6 +56,7 @@ class _Message(BaseModel):
         default_factory=list, max_length=32
     )
     model: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+-]{1,64}$")] | None = None
+    search: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9._+-]{1,64}$")] | None = None
     nodelist: Annotated[str, StringConstraints(max_length=256)] | None = None
     site: dict[str, Any] = Field(default_factory=dict)
 
@@ -102,8 +107,28 @@ def parse_request(
         suspend=message.suspend,
         gpu_types=tuple(message.gpu_types),
         model=message.model,
+        search=Search(message.search) if message.search else None,
         nodelist=_nodes(message.nodelist),
     )
+
+
+def parse_trial(word: str, search: str) -> Search:
+    """What a job is to its search, from the word in its comment that its user wrote (docs/interfaces.md,
+    section 2): `gandiva-trial:priority=4,exclusive`. Raises InvalidRequest."""
+    found: dict[str, Any] = {}
+    for item in word.removeprefix(TRIAL_PREFIX).split(","):
+        name, equals, value = item.partition("=")
+        if name in found:
+            raise InvalidRequest(f"{word}: {name} is there twice")
+        if name == "priority" and _PRIORITY.fullmatch(value):
+            found[name] = float(value)
+        elif name == "exclusive" and not equals:
+            found[name] = True
+        else:
+            raise InvalidRequest(f"{word}: expected {TRIAL_PREFIX}priority=N,exclusive or one of the two")
+    if not MIN_PRIORITY <= found.get("priority", 1.0) <= MAX_PRIORITY:
+        raise InvalidRequest(f"{word}: a priority is from {MIN_PRIORITY:g} to {MAX_PRIORITY:g}")
+    return Search(search, **found)
 
 
 def _nodes(nodelist: str | None) -> tuple[str, ...]:
@@ -113,8 +138,9 @@ def _nodes(nodelist: str | None) -> tuple[str, ...]:
         raise InvalidRequest(f"nodelist: {error}") from None
 
 
-_Asked = tuple[str, str, str]
-"""What a request follows from: its text, the account and the QOS of its job."""
+_Asked = tuple[str, str, str, str]
+"""What a request follows from: its text, the account and the QOS of its job, and what its user says of it in
+the comment."""
 
 
 class RequestReader:
@@ -132,7 +158,7 @@ class RequestReader:
 
     def of(self, job: SlurmJob) -> Request | None:
         """The request that counts. None: it cannot be read, and the job stays held."""
-        key = (job.request, job.account, job.qos)
+        key = (job.request, job.account, job.qos, job.trial)
         known = self._read.get(job.id)
         if known is None or known[0] != key:
             known = self._read[job.id] = (key, self._parse(job))
@@ -165,7 +191,18 @@ class RequestReader:
             return None
         if job.duration_seconds is not None:
             request = replace(request, duration_seconds=job.duration_seconds)
+        if request.search is not None and job.trial:
+            request = self._as_trial(job, request, request.search)
         limit, whose = given.weight_limit(job.account, job.qos)
         if request.weight <= limit:
             return request
         return replace(request, weight=limit, weight_asked=request.weight, weight_limit=whose)
+
+    def _as_trial(self, job: SlurmJob, request: Request, search: Search) -> Request:
+        """With what its user says of it in its comment. What cannot be read counts as not said."""
+        try:
+            search = parse_trial(job.trial, search.name)
+        except InvalidRequest as error:
+            log.warning("job %s (user %s): its comment does not count: %s", job.id, job.user, error)
+        # An exclusive job runs beside no other.
+        return replace(request, search=search, may_pack=request.may_pack and not search.exclusive)

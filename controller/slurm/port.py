@@ -93,6 +93,8 @@ class SlurmJob:
     """No unmet dependency, begin time reached, array limit not reached."""
     request: str
     """`admin_comment`, unparsed: starts with `gandiva:`."""
+    trial: str = ""
+    """What its user says in its comment of it as a trial of a search, unparsed; empty: nothing."""
     submit_time: float
     start_time: float | None
     end_time: float | None

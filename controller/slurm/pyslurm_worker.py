@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
-from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
+from controller.slurm.raw import PREFIX, JobRecord, NodeRecord, trial_word
 
 UNREADABLE = "(pyslurm cannot read it)"
 """Instead of a GRES text. It does not parse: that is reported, and the job or node counts as without GPUs."""
@@ -137,6 +137,7 @@ def _job(job: Any) -> JobRecord:
         array_task_id=task,
         array_tasks=array_tasks,
         array_limit=_number(job.array_tasks_parallel),
+        trial=trial_word(_text(job, "comment")),
     )
 
 

@@ -1,10 +1,23 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Jobs and nodes as any adapter reads them from Slurm. Standard library only: the pyslurm workers load it."""
 
+import re
 from typing import NamedTuple
 
 PREFIX = "gandiva:"
 """What `admin_comment` starts with in our jobs, and in no others: users cannot write it."""
+
+TRIAL_PREFIX = "gandiva-trial:"
+"""What the word starts with by which a user says in a job's comment what it is to its search."""
+_MAX_COMMENT = 4096
+_TRIAL_WORD = re.compile(rf"(?:^|[\s;])({TRIAL_PREFIX}[a-z0-9.,=]{{0,64}})(?=$|[\s;])")
+
+
+def trial_word(comment: str) -> str:
+    """The first such word in a job's comment, unread; empty where there is none. Users put what they like
+    into comments: the rest does not count, nor does what lies behind 4,096 characters."""
+    found = _TRIAL_WORD.search(comment[:_MAX_COMMENT]) if TRIAL_PREFIX in comment else None
+    return found.group(1) if found else ""
 
 
 class JobRecord(NamedTuple):
@@ -51,6 +64,8 @@ class JobRecord(NamedTuple):
     """Tasks that share this record, such as `0-5,9`; empty for a single task."""
     array_limit: int
     """How many tasks of the array may run at once; 0: any."""
+    trial: str = ""
+    """The word in its comment that says what it is to its search."""
 
     @property
     def is_gandiva(self) -> bool:

@@ -91,6 +91,7 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
         and not shares_record(record)
         and begin_reached(begin, record.submit_time, record.restarts, now),
         request=record.request,
+        trial=record.trial,
         submit_time=float(record.submit_time),
         # A job cancelled while it waits gets a start time too.
         start_time=float(record.start_time) if record.start_time and nodes else None,

@@ -16,7 +16,7 @@ from controller.errors import ClusterUnavailable
 from controller.model import GpuId, JobId, on_nodes
 from controller.slurm.gres import indices_of, tres_memory_mib
 from controller.slurm.port import ALLOCATED
-from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
+from controller.slurm.raw import PREFIX, JobRecord, NodeRecord, trial_word
 from controller.slurm.records import host_names
 from controller.slurm.states import job_state
 
@@ -64,6 +64,7 @@ class _Job(BaseModel):
     start_time: _Int = 0
     end_time: _Int = 0
     request: str = Field("", alias="admin_comment")
+    comment: str = ""
     gres: str = Field("", alias="tres_per_node")
     tres_req_str: str = ""
     tres_alloc_str: str = ""
@@ -86,6 +87,10 @@ class _Job(BaseModel):
     @property
     def reason(self) -> str:
         return self.state_description or self.state_reason
+
+    @property
+    def trial(self) -> str:
+        return trial_word(self.comment)
 
     @property
     def memory_per_node_mib(self) -> int:

@@ -165,6 +165,11 @@ class SimulatedCluster:
         """`scancel`."""
         self._end(self.jobs[job_id], "CANCELLED")
 
+    def comment(self, job_id: JobId, text: str) -> None:
+        """`scontrol update JobId=… Comment=…`."""
+        self.jobs[job_id].comment = text
+        self.touch(job_id)
+
     def set_node(self, name: str, **changes: object) -> None:
         """Drain, return, change a node."""
         self.nodes[name] = replace(self.nodes[name], **changes)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from controller.model import GpuSet, JobId
 from controller.slurm.port import JobState, SlurmJob
-from controller.slurm.raw import PREFIX
+from controller.slurm.raw import PREFIX, trial_word
 
 
 @dataclass(slots=True)
@@ -103,6 +103,7 @@ class SimulatedJob:
             user_hold=False,
             eligible=self.eligible,
             request=self.request,
+            trial=trial_word(self.comment),
             submit_time=self.submit_time,
             start_time=self.start_time,
             end_time=self.end_time,
@@ -129,6 +130,7 @@ def request_text(
     migrate: bool | None = None,
     pack: bool | None = None,
     model: str | None = None,
+    search: str | None = None,
     gpu_types: tuple[str, ...] = (),
     max_gpus: int | None = None,
 ) -> str:
@@ -140,6 +142,7 @@ def request_text(
         "migrate": migrate,
         "pack": pack,
         "model": model,
+        "search": search,
         "gpu_types": gpu_types or None,
         "max_gpus": max_gpus,
     }

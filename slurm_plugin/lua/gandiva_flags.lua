@@ -49,7 +49,7 @@ return function(parts)
       return #types > 0 and types or nil
    end
 
-   local function model(value)
+   local function name_of(value)
       return #value <= 64 and value:match("^[A-Za-z0-9._+-]+$") or nil
    end
 
@@ -63,7 +63,8 @@ return function(parts)
       gandiva_suspend = { parse = suspend, expected = "cooperative, transparent or requeue" },
       gandiva_gpu_types = { parse = gpu_types,
          expected = "different GPU models of this cluster (" .. table.concat(settings.models, ",") .. ")" },
-      gandiva_model = { parse = model, expected = "1 to 64 letters, digits and . _ + -" },
+      gandiva_model = { parse = name_of, expected = "1 to 64 letters, digits and . _ + -" },
+      gandiva_search = { parse = name_of, expected = "1 to 64 letters, digits and . _ + -" },
    }
 
    -- Returns a table of parsed values by flag, and: asked (any flag asks for time-slicing), first (the first

@@ -233,6 +233,7 @@ return function(parts)
       items[#items + 1] = '"suspend":' .. quoted(values.gandiva_suspend)
       items[#items + 1] = '"gpu_types":[' .. table.concat(names, ",") .. "]"
       items[#items + 1] = '"model":' .. quoted(values.gandiva_model)
+      if values.gandiva_search then items[#items + 1] = '"search":' .. quoted(values.gandiva_search) end
       if nodelist then items[#items + 1] = '"nodelist":' .. quoted(nodelist) end
       items[#items + 1] = '"site":{}'
       local text = check.COMMENT_PREFIX .. "{" .. table.concat(items, ",") .. "}"

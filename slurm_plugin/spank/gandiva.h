@@ -40,6 +40,7 @@ enum gandiva_option {
 	OPT_SUSPEND,
 	OPT_GPU_TYPES,
 	OPT_MODEL,
+	OPT_SEARCH,
 	OPT_COUNT
 };
 

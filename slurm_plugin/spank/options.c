@@ -39,6 +39,8 @@ static struct spank_option table[OPT_COUNT] = {
 			    OPT_GPU_TYPES, on_option },
 	[OPT_MODEL] = { "gandiva-model", "NAME", "name of what is trained: runs of one name share profiles", 1,
 			OPT_MODEL, on_option },
+	[OPT_SEARCH] = { "gandiva-search", "NAME", "a trial of this hyper-parameter search of yours", 1, OPT_SEARCH,
+			 on_option },
 };
 
 /* Not the C library's: they follow the locale. */
@@ -151,7 +153,7 @@ static bool gpu_types_ok(const char *text)
 	}
 }
 
-static bool model_ok(const char *text)
+static bool name_ok(const char *text)
 {
 	size_t length = 0;
 
@@ -174,7 +176,8 @@ static const struct {
 	[OPT_MIGRATE] = { yes_no_ok, "yes or no" },
 	[OPT_SUSPEND] = { suspend_ok, "cooperative, transparent or requeue" },
 	[OPT_GPU_TYPES] = { gpu_types_ok, "up to 16 different GPU models, such as a100,h100" },
-	[OPT_MODEL] = { model_ok, "1 to 64 letters, digits and . _ + -" },
+	[OPT_MODEL] = { name_ok, "1 to 64 letters, digits and . _ + -" },
+	[OPT_SEARCH] = { name_ok, "1 to 64 letters, digits and . _ + -" },
 };
 
 /* A hostile or mistaken value goes into the message: no control characters, not too long. */

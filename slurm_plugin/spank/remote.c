@@ -189,6 +189,7 @@ static int set_flags(spank_t spank)
 		{ OPT_WEIGHT, "GANDIVA_WEIGHT" },   { OPT_PACK, "GANDIVA_PACK" },
 		{ OPT_MIGRATE, "GANDIVA_MIGRATE" }, { OPT_SUSPEND, "GANDIVA_SUSPEND" },
 		{ OPT_GPU_TYPES, "GANDIVA_GPU_TYPES" }, { OPT_MODEL, "GANDIVA_MODEL" },
+		{ OPT_SEARCH, "GANDIVA_SEARCH" },
 	};
 	const char *range = gandiva_option(OPT_GPUS);
 

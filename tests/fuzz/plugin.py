@@ -32,6 +32,7 @@ OPTIONS: Mapping[str, tuple[str, ...]] = {
     "gandiva-suspend": ("cooperative", "transparent", "requeue"),
     "gandiva-gpu-types": ("a100", "a100,h100", ",".join(f"m{i}" for i in range(16)), "a" * 32),
     "gandiva-model": ("resnet50", "a" * 64, "A.b_c+d-e"),
+    "gandiva-search": ("lr", "a" * 64, "A.b_c+d-e"),
 }
 
 

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from controller.model import JobId, Note, Usage
 from controller.policies.mechanisms.row import Key, Row
 from controller.policies.mechanisms.timers import TINY
-from controller.policies.orders.order import Order
+from controller.policies.orders.order import Order, Peer, Rank
 
 
 class Ranks:
@@ -50,8 +50,7 @@ class Ranks:
 
     def begin(self, row: Row, peers: Iterable[Row]) -> None:
         """Give a job that came among these its note."""
-        among = [(peer.job, peer.usage, peer.note) for peer in peers]
-        self._note(row, self._order.enter(row.job, row.usage, self._now, self._next(), among))
+        self._note(row, self._order.enter(row.job, row.usage, self._now, self._next(), _peers(peers)))
 
     def seen(self, row: Row) -> None:
         """The job was observed to differ from what was known."""
@@ -86,8 +85,17 @@ class Ranks:
 
     def key(self, row: Row) -> Key:
         """Higher classes first, then by users' shares, then by the order."""
-        rank = self._order.rank(row.job, row.usage, row.note, self._now)
-        return (-row.job.priority_class, row.job.share_rank, *rank, row.id)
+        return _key(row, self._order.rank(row.job, row.usage, row.note, self._now))
+
+    def rekey(self, rows: Sequence[Row]) -> None:
+        """Give rows that take turns on the same GPUs their keys."""
+        for row, rank in zip(rows, self._order.ranks(_peers(rows), self._now), strict=True):
+            row.key = _key(row, rank)
+
+    def turned(self, rows: Sequence[Row]) -> None:
+        """A slice is over for rows that take turns on the same GPUs."""
+        for row, note in zip(rows, self._order.turned(_peers(rows), self._now), strict=True):
+            self._note(row, note)
 
     def words(self, row: Row, usage: Usage | None = None) -> str:
         """What the order says of the job's place. `usage`: as it is once the plan is carried out."""
@@ -121,3 +129,11 @@ class Ranks:
         """The plan starts, stops or advanced the job; with this usage, where that is another."""
         note = self._order.settle(row.job, usage or row.usage, row.note, self._now, self._next())
         self._note(row, note)
+
+
+def _peers(rows: Iterable[Row]) -> list[Peer]:
+    return [(row.job, row.usage, row.note) for row in rows]
+
+
+def _key(row: Row, rank: Rank) -> Key:
+    return (-row.job.priority_class, row.job.share_rank, *rank, row.id)

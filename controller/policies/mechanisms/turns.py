@@ -99,7 +99,7 @@ class Turns:
         for row in rows:
             if row.note is None:
                 ranks.begin(row, peers)
-            row.key = ranks.key(row)
+        ranks.rekey(rows)
         contenders = [_contender(row, draft.of(row.id)) for row in rows]
         start = max((self.starts[name] for name in names if name in self.starts), default=now)
         switching = any(row.job.switching for row in bound)
@@ -117,6 +117,7 @@ class Turns:
 
     def _rotate(self, draft: Draft, lane: _Lane, now: float, ranks: Ranks) -> None:
         lane.start = now
+        ranks.turned([self._rows[contender.job_id] for contender in lane.contenders])
         self._assign(draft, lane, choose(lane.contenders, lane.usable, rotate=True), ranks, "slice over")
 
     def _assign(self, draft: Draft, lane: _Lane, chosen: list[Contender], ranks: Ranks, why: str) -> None:

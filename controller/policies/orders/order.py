@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from controller.model import Job, Note, Usage
@@ -51,6 +51,14 @@ class Order(ABC):
     @abstractmethod
     def rank(self, job: Job, usage: Usage, note: Note, now: float) -> Rank:
         """The job's place. That of a job off its GPUs must not depend on `now`."""
+
+    def ranks(self, peers: Sequence[Peer], now: float) -> list[Rank]:
+        """The places of jobs that take turns on the same GPUs, in the order of `peers`."""
+        return [self.rank(job, usage, note, now) for job, usage, note in peers]
+
+    def turned(self, peers: Sequence[Peer], now: float) -> list[Note]:
+        """The notes of jobs that take turns on the same GPUs, when a slice is over there."""
+        return [note for _, _, note in peers]
 
     def seen(self, job: Job, usage: Usage, note: Note, now: float) -> Note:
         """The note of a job that was observed to differ from what was known."""

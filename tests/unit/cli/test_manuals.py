@@ -34,6 +34,7 @@ PAGE_OF = {
     "journal": "gandiva-journal.8",
     "checkpoint": "gandiva-checkpoint.1",
     "rates": "gandiva-rates.8",
+    "trials": "gandiva-trials.1",
 }
 
 

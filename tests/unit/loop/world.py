@@ -94,7 +94,7 @@ class World:
         """A job with this request; other options are fields of the job in Slurm."""
         asked = {
             name: options.pop(name)
-            for name in ("nodes", "weight", "suspend", "migrate", "pack", "model", "max_gpus")
+            for name in ("nodes", "weight", "suspend", "migrate", "pack", "model", "max_gpus", "search")
             if name in options
         }
         text = request_text(gpus, **asked)

@@ -24,7 +24,7 @@ if _START == "raise":
 
 _FIELDS = """
     account admin_comment allocated_nodes allocated_tres array_id array_task_id array_tasks_parallel
-    array_tasks_waiting dependencies eligible_time end_time excluded_nodes exit_code exit_code_signal
+    array_tasks_waiting comment dependencies eligible_time end_time excluded_nodes exit_code exit_code_signal
     gres_per_node max_nodes memory_per_cpu partition qos requested_tres requeue_count required_nodes
     start_time state_reason submit_time
 """

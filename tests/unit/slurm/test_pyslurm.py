@@ -89,6 +89,7 @@ async def test_jobs_and_nodes(plan: Plan, transport: PyslurmTransport) -> None:
         "allocated_nodes": "n1",
         "start_time": 1000,
         "name": "train",
+        "comment": "mine; gandiva-trial:priority=4 \xff",
         "time_limit": "UNLIMITED",
         "max_nodes": "UNLIMITED",
     }
@@ -96,6 +97,7 @@ async def test_jobs_and_nodes(plan: Plan, transport: PyslurmTransport) -> None:
     load = await transport.load()
     (job,) = load.jobs
     assert (job.id, job.user, job.state, job.gres) == (7, "root", ("RUNNING",), "gres/shard:a100_0:1")
+    assert job.trial == "gandiva-trial:priority=4"
     assert job.max_nodes == 0
     assert job.memory_per_node_mib == 100
     (node,) = load.nodes

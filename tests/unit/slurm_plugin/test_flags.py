@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 
 from tests.unit.slurm_plugin.standin import Slurmctld
 
+NAMES = ("gandiva_model", "gandiva_search")
+"""Flags whose value is a name."""
+
 JOB: dict[str, Any] = {"script": "#!/bin/sh\n", "tres_per_node": "gres/gpu:1", "partition": "both"}
 
 
@@ -24,7 +27,7 @@ JOB: dict[str, Any] = {"script": "#!/bin/sh\n", "tres_per_node": "gres/gpu:1", "
         *[("gandiva_gpus", value) for value in ("1-1", "1-4096")],
         *[("gandiva_pack", value) for value in ("yes", "no")],
         *[("gandiva_gpu_types", value) for value in ("a100", "h100,a100")],
-        *[("gandiva_model", value) for value in ("a", "x" * 64, "GPT-2_v1.0+x")],
+        *[(flag, value) for flag in NAMES for value in ("a", "x" * 64, "GPT-2_v1.0+x")],
         ("gandiva", ""),
         ("gandiva", "(null)"),
     ],
@@ -69,7 +72,7 @@ def test_allowed_values(slurmctld: Slurmctld, flag: str, value: str) -> None:
             ("gandiva_gpu_types", value)
             for value in ("", "v100", "a100,", ",a100", "a100,,h100", "a100,a100", "a100 ")
         ],
-        *[("gandiva_model", value) for value in ("", "x" * 65, "a b", 'x"', "x\n", "x/y", "é")],
+        *[(flag, value) for flag in NAMES for value in ("", "x" * 65, "a b", 'x"', "x\n", "x/y", "é")],
         ("gandiva_surprise", "1"),
         ("gandiva_weight_x", "1"),
     ],
@@ -155,6 +158,7 @@ VALUES = {
     "gandiva_weight": ["1", "0.5", "100"],
     "gandiva_gpus": ["1-8", "1-2"],
     "gandiva_model": ["m"],
+    "gandiva_search": ["lr"],
     "gandiva_gpu_types": ["a100", "h100,a100"],
     "gandiva_suspend": ["requeue", "transparent"],
 }

@@ -162,17 +162,20 @@ def test_the_record_is_the_documented_one_byte_for_byte(slurmctld: Slurmctld) ->
         "gandiva_suspend": "cooperative",
         "gandiva_gpu_types": "h100,a100",
         "gandiva_model": "resnet-50",
+        "gandiva_search": "lr",
     }
     job: dict[str, Any] = {"tres_per_job": "gres/gpu:4", "req_nodes": "n[1-2]", "partition": "both"}
     assert slurmctld.submit(flags, **BATCH, **job).fields["admin_comment"] == (
         'gandiva:{"v":1,"gpus":4,"gpus_per_node":null,"nodes":null,"weight":2.5,"min_gpus":1,"max_gpus":4,'
         '"pack":true,"migrate":false,"suspend":"cooperative","gpu_types":["h100","a100"],"model":"resnet-50",'
-        '"nodelist":"n[1-2]","site":{}}'
+        '"search":"lr","nodelist":"n[1-2]","site":{}}'
     )
 
 
 def test_the_longest_request_fits(slurmctld: Slurmctld) -> None:
-    answer = slurmctld.submit({"gandiva_model": "m" * 64}, **BATCH, **GPU2, req_nodes="n" * 256)
+    answer = slurmctld.submit(
+        {"gandiva_model": "m" * 64, "gandiva_search": "s" * 64}, **BATCH, **GPU2, req_nodes="n" * 256
+    )
     assert answer.rc == 0
     assert len(answer.fields["admin_comment"]) <= 1024
 

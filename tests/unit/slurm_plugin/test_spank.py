@@ -95,6 +95,7 @@ def test_only_what_slurm_looks_for_is_visible(host: Host) -> None:
         *[f"gandiva-gpus={value}" for value in ("1-1", "1-4096", "2-8")],
         *["gandiva-pack=yes", "gandiva-migrate=no", "gandiva-suspend=transparent", "gandiva", "no-gandiva"],
         *["gandiva-gpu-types=a100", "gandiva-gpu-types=a100,h100", "gandiva-model=GPT-2_x.1+" + "y" * 50],
+        *["gandiva-search=lr", "gandiva-search=GPT-2_x.1+" + "y" * 50],
     ],
 )
 def test_allowed_values(host: Host, option: str) -> None:
@@ -145,7 +146,11 @@ def test_allowed_values(host: Host, option: str) -> None:
                 ",".join("abcdefghijklmnopq"),
             )
         ],
-        *[("gandiva-model", value, "1 to 64 letters") for value in ("", "a b", "x" * 65, 'x"', "x\ny", "é")],
+        *[
+            (flag, value, "1 to 64 letters")
+            for flag in ("gandiva-model", "gandiva-search")
+            for value in ("", "a b", "x" * 65, 'x"', "x\ny", "é")
+        ],
     ],
 )
 def test_wrong_values_are_refused_with_one_message(host: Host, flag: str, value: str, allowed: str) -> None:
@@ -340,6 +345,7 @@ def test_flags_become_variables_and_stale_ones_go(host: Host, block: Block) -> N
     stale = {
         "GANDIVA_WEIGHT": "9",
         "GANDIVA_PACK": "no",
+        "GANDIVA_SEARCH": "that-of-another-job",
         "GANDIVA_MIN_GPUS": "9",
         "GANDIVA_CONTROL_DIR": "/elsewhere",
     }

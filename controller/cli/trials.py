@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""`gandiva trials`: the jobs of searches for hyper-parameters."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+
+from controller.cli.common import Subparsers, add_client, add_options, client, new_parser, own_name
+
+_ABOUT = """\
+The trials of your searches: jobs submitted with --gandiva-search=NAME. The
+jobs of a search share the turns that they have together: you say which of them
+come first. No other user's jobs get fewer turns by that."""
+
+_LIST = """\
+Trials with their GPU time, mini-batches, rate (mini-batches per second on their
+GPUs), priority, and whether they are exclusive. Without options: yours."""
+
+_PRIORITY = """\
+Give a job N turns of its search for each one that a job with priority 1 has,
+from 0.01 to 100, from the next slice on."""
+
+_EXCLUSIVE = """\
+Let jobs of a search run without being sliced, as far as the turns of the search
+go; the others share what is left. These are then the only exclusive ones: give
+none to end it. A job becomes exclusive at the end of a slice."""
+
+_STOP = """\
+Cancel trials. Other jobs are left alone."""
+
+_EXAMPLES = """\
+  gandiva trials list lr
+  gandiva trials priority 1234 4
+  gandiva trials exclusive lr --top 2        those with the highest priorities
+  gandiva trials exclusive lr 1234 1240      these two
+  gandiva trials exclusive lr                none
+  gandiva trials stop 1236 1238"""
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    parser = new_parser(subparsers, "trials", "the jobs of a hyper-parameter search", _ABOUT, _EXAMPLES)
+    actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True)
+    shown = new_parser(actions, "list", "show trials", _LIST, run=run_list)
+    shown.add_argument("searches", nargs="*", metavar="SEARCH", help="of these alone (default: of all)")
+    add_options(
+        shown,
+        """
+-u --user NAME    searches of this user
+-a --allusers     searches of all users
+-n --noheader     without the header
+-P --parsable2    with | between columns of any width
+--limit N         among the newest N jobs (default: 10000)
+--json            as JSON, one object per line""",
+        limit={"default": 10_000},
+    )
+    set_ = new_parser(
+        actions, "priority", "how many turns a job has in its search", _PRIORITY, run=run_priority
+    )
+    set_.add_argument("job", metavar="JOBID", help="job, or task of an array (12_3)")
+    set_.add_argument("priority", metavar="N", type=_priority, help="from 0.01 to 100; at first 1")
+    first = new_parser(actions, "exclusive", "which jobs are not sliced", _EXCLUSIVE, run=run_exclusive)
+    first.add_argument("search", metavar="SEARCH", help="the search")
+    first.add_argument("jobs", nargs="*", metavar="JOBID", help="these jobs of it")
+    add_options(first, "--top N  instead of jobs: the N with the highest priorities, of equal ones the older")
+    stop = new_parser(actions, "stop", "cancel trials", _STOP, run=run_stop)
+    stop.add_argument("jobs", nargs="+", metavar="JOBID", help="jobs, or tasks of arrays (12_3)")
+    for action in (shown, set_, first):
+        add_client(action)
+
+
+def _priority(text: str) -> float:
+    from gandiva.trials import MAX_PRIORITY, MIN_PRIORITY
+
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not MIN_PRIORITY <= number <= MAX_PRIORITY:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number from {MIN_PRIORITY:g} to {MAX_PRIORITY:g}"
+        )
+    return number
+
+
+def run_list(args: argparse.Namespace) -> int:
+    import json
+
+    from controller.journal import JobFilter
+    from controller.reports.trials import trial_json, trial_lines, trial_rows
+
+    api = client(args)
+    users = () if args.allusers else (args.user or own_name(),)
+    jobs = api.jobs(JobFilter(users=users, limit=args.limit))
+    rows = trial_rows(jobs, api.gpus(), args.searches)
+    shown = trial_lines(rows, header=not args.noheader, delimiter="|" if args.parsable2 else None)
+    for line in (json.dumps(trial_json(row)) for row in rows) if args.json else shown:
+        print(line)
+    if jobs.truncated:
+        print("gandiva: there are more jobs; these are among the newest (--limit)", file=sys.stderr)
+    return 0
+
+
+def run_priority(args: argparse.Namespace) -> int:
+    from gandiva import trials
+
+    def change() -> None:
+        trial = trials.find(args.job)
+        trials.say(trial, args.priority, exclusive=trial.exclusive)
+        print(f"job {trial.job} of search {trial.search}: priority {args.priority:g}")
+
+    return _said(args, change)
+
+
+def run_exclusive(args: argparse.Namespace) -> int:
+    from controller.errors import GandivaError
+    from gandiva.trials import Search
+
+    if args.top is not None and args.jobs:
+        raise GandivaError("trials exclusive: give jobs or --top, not both")
+
+    def change() -> None:
+        search = Search(args.search)
+        jobs = [trial.job for trial in search.top(args.top)] if args.top else args.jobs
+        search.set_exclusive(jobs)
+        print(f"search {args.search}: exclusive: {', '.join(jobs) or 'none'}")
+
+    return _said(args, change)
+
+
+def run_stop(args: argparse.Namespace) -> int:
+    from gandiva.trials import Search, find
+
+    def cancel() -> None:
+        for job in args.jobs:
+            trial = find(job)
+            Search(trial.search).stop(job)
+            print(f"job {trial.job} of search {trial.search}: cancelled")
+
+    return _by_slurm(cancel)
+
+
+def _said(args: argparse.Namespace, change: Callable[[], None]) -> int:
+    """Change what is said of jobs, and say so where it does not count."""
+    from controller.errors import GandivaError
+
+    code = _by_slurm(change)
+    try:
+        policy = client(args).status().policy
+    except GandivaError as error:
+        print(f"gandiva: written; whether its policy reads it cannot be told: {error}", file=sys.stderr)
+        return code
+    if policy != "gandiva":
+        text = f"written, but the policy {policy} of this cluster does not slice: it does not count there"
+        print(f"gandiva: {text}", file=sys.stderr)
+    return code
+
+
+def _by_slurm(act: Callable[[], None]) -> int:
+    from controller.errors import GandivaError
+    from gandiva.trials import TrialsError
+
+    try:
+        act()
+    except (TrialsError, ValueError) as error:
+        raise GandivaError(str(error)) from error
+    return 0

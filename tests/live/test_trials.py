@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""A user says which trials of a search come first, by Slurm's own means; others have turns as before."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.live.gpu_history import held_seconds
+from tests.live.support import EXAMPLES, PYTHON, SLICE_SECONDS, Site
+
+pytestmark = pytest.mark.live
+
+SEARCH = "--gandiva-search=lr"
+
+
+def one_gpu(site: Site) -> None:
+    """Only one GPU is left."""
+    for count, node in ((4, "n1"), (3, "n2")):
+        job = site.submit("carol", "sleep 1800", "--no-gandiva", f"--gres=gpu:{count}", "-w", node)
+        site.wait_state(job, "RUNNING")
+
+
+def trials(site: Site, user: str, *words: str) -> tuple[int, str]:
+    """`gandiva trials` on the login node: exit status, and all that it says."""
+    done = site.cluster.exec("login", ["gandiva", "trials", *words], user=user, check=False)
+    return done.exit_code, done.stdout + done.stderr
+
+
+def listed(site: Site) -> dict[int, dict[str, Any]]:
+    _, out = trials(site, "alice", "list", "lr", "--json")
+    return {row["job_id"]: row for row in map(json.loads, out.splitlines())}
+
+
+def parts(site: Site, jobs: list[int], slices: int) -> list[float]:
+    """The part of so many slices that each job has on the GPU, from now on."""
+
+    def now() -> float:
+        return float(site.cluster.exec("n2", ["date", "+%s.%N"]).stdout)
+
+    begin, seconds = now(), slices * SLICE_SECONDS
+    site.wait("the time to be over", lambda: now() - begin > seconds, seconds + 30)
+    found, end = site.holds(), now()
+    held = [held_seconds(found, job, begin, end) for job in jobs]
+    return [one / sum(held) for one in held]
+
+
+def test_an_ordinary_user_says_which_trials_come_first(site: Site) -> None:
+    one_gpu(site)
+    mine = [
+        site.train("alice", "--gandiva", SEARCH, "--comment=ablation 3", "--gres=gpu:1") for _ in range(3)
+    ]
+    other = site.train("bob", "--gandiva", "--gres=gpu:1")
+    site.wait_on_gpu(*mine, other)
+    assert set(listed(site)) == set(mine)
+
+    code, said = trials(site, "alice", "exclusive", "lr", str(mine[1]))
+    assert (code, said) == (0, f"search lr: exclusive: {mine[1]}\n")
+    assert "gandiva-trial:exclusive; ablation 3" in site.job(mine[1])["Comment"]
+    site.wait("the controller to read it", lambda: listed(site)[mine[1]]["exclusive"] is True)
+    had = parts(site, [*mine, other], 16)
+    assert had[1] == pytest.approx(3 / 4, abs=0.12), had
+    assert had[3] == pytest.approx(1 / 4, abs=0.12), had
+    told = site.cluster.exec("login", ["gandiva", "explain", str(mine[0])], user="alice").stdout
+    assert "priority 1 in search lr" in " ".join(told.split()), told
+
+    assert trials(site, "alice", "exclusive", "lr")[0] == 0
+    assert trials(site, "alice", "priority", str(mine[0]), "4")[0] == 0
+    site.wait("the controller to read it", lambda: listed(site)[mine[0]]["priority"] == 4.0)
+    had = parts(site, [*mine, other], 24)
+    assert had[0] == pytest.approx(1 / 2, abs=0.12), had
+    assert had[3] == pytest.approx(1 / 4, abs=0.12), had
+
+    assert trials(site, "alice", "stop", str(mine[2]))[0] == 0
+    assert site.wait_ended([mine[2]])[mine[2]] == "CANCELLED"
+    assert trials(site, "alice", "stop", str(mine[2]))[0] == 1, "it is over"
+
+
+def test_no_user_changes_anothers_trial_and_junk_costs_nothing(site: Site) -> None:
+    one_gpu(site)
+    job = site.train("alice", "--gandiva", SEARCH, "--gres=gpu:1")
+    site.wait_on_gpu(job)
+    for words in (("priority", str(job), "100"), ("stop", str(job))):
+        code, said = trials(site, "bob", *words)
+        assert code == 1 and "denied" in said, said
+    assert trials(site, "bob", "exclusive", "lr", str(job))[0] == 1
+    junk = "gandiva-trial:priority=1e9 gandiva-trial:exclusive"
+    update = ["scontrol", "update", f"JobId={job}", f"Comment={junk}"]
+    site.cluster.exec("login", update, user="alice")
+    site.wait(
+        "the log to say so", lambda: f"job {job} (user alice): its comment does not count" in site.log()
+    )
+    row = listed(site)[job]
+    assert (row["priority"], row["exclusive"], site.state(job)) == (1.0, False, "RUNNING")
+    refused = site.cluster.exec(
+        "login",
+        ["sbatch", "--gandiva-search=a b", "--gres=gpu:1", "--wrap", "true"],
+        user="alice",
+        check=False,
+    )
+    assert refused.exit_code != 0 and "--gandiva-search=a b: expected 1 to 64 letters" in refused.stderr
+
+
+def test_the_driver_of_the_examples(site: Site) -> None:
+    one_gpu(site)
+    options = "--rates 3,300,1,0.00001 --steps 900 --judge-after 200 --top 1 --look-seconds 1"
+    driver = f"{PYTHON} {EXAMPLES}/search_driver.py {options} --trial --tell 25 --minibatch-ms 15"
+    command = f"cd && PYTHONPATH=/opt/gandiva/src EXAMPLES={EXAMPLES} {driver}"
+    done = site.cluster.exec("login", ["bash", "-c", command], user="alice", timeout_seconds=300)
+    jobs = [int(job) for job in done.stdout.splitlines()[0].partition("jobs ")[2].split(",")]
+    site.submitted += jobs
+    states = site.wait_ended(jobs)
+    assert [states[job] for job in jobs] == ["COMPLETED", "CANCELLED", "COMPLETED", "CANCELLED"], done.stdout
+    assert "exclusive: " in done.stdout
+    assert "accuracy 9" in done.stdout, done.stdout
