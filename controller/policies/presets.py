@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
@@ -99,7 +100,7 @@ def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy
 
 def _in_rounds(name: str) -> Callable[[Any, Moves], Policy]:
     """The allocation of this name."""
-    return lambda settings, moves: Rounds(ALLOCATIONS[name](settings), settings, name=name, moves=moves)
+    return lambda settings, moves: Rounds(AsProblem(name, settings), settings, name=name, moves=moves)
 
 
 WEIGHED_BY_SERVER = frozenset({"gandiva"})

@@ -6,13 +6,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from controller.model import Snapshot, rate_key
+from controller.model import Snapshot
 from controller.policies.allocations.allocation import AllocationJob, Entity, Given
 from controller.policies.mechanisms.rounds.member import Member
+from controller.policies.mechanisms.rounds.speeds import Speeds
 
 
 def make_given(
-    snapshot: Snapshot, members: Sequence[Member], workers: Mapping[str, int], prices: Mapping[str, float]
+    snapshot: Snapshot,
+    members: Sequence[Member],
+    speeds: Speeds,
+    workers: Mapping[str, int],
+    prices: Mapping[str, float],
 ) -> Given:
     """`members`: those that want GPUs. `workers`: GPUs by type."""
     now = snapshot.time
@@ -20,7 +25,7 @@ def make_given(
         types=tuple(workers),
         workers=workers,
         prices=prices,
-        jobs=tuple(_job(snapshot, member, now) for member in members),
+        jobs=tuple(_job(member, speeds.alone(member), now) for member in members),
         entities=_entities(snapshot, members),
         previous={
             (member.id,): {t: account.fraction for t, account in member.accounts.items()}
@@ -30,8 +35,8 @@ def make_given(
     )
 
 
-def _job(snapshot: Snapshot, member: Member, now: float) -> AllocationJob:
-    job, throughput = member.job, rates_of(snapshot, member)
+def _job(member: Member, throughput: Mapping[str, float], now: float) -> AllocationJob:
+    job = member.job
     return AllocationJob(
         id=job.id,
         gpus=job.gpus,
@@ -42,21 +47,6 @@ def _job(snapshot: Snapshot, member: Member, now: float) -> AllocationJob:
         arrival=job.submit_time,
         entity=job.account,
     )
-
-
-def rates_of(snapshot: Snapshot, member: Member) -> dict[str, float]:
-    """Samples per second of the job alone, by the types that it may run on. A type that nothing is known of
-    counts as fast as the fastest: that is found out soon. Where nothing is known of any, all are alike."""
-    job = member.job
-    table = snapshot.rates.get(rate_key(job), {})
-    found: dict[str, tuple[int, float]] = {}
-    for where, rate in table.items():
-        if where.gpus == job.gpus and not where.models_beside:
-            known = found.get(where.gpu_type)
-            if known is None or where.nodes < known[0]:
-                found[where.gpu_type] = (where.nodes, rate.samples_per_second)
-    fastest = max((speed for _, speed in found.values()), default=1.0)
-    return {t: found[t][1] if t in found else fastest for t in member.types}
 
 
 def _steps_left(member: Member, throughput: Mapping[str, float], now: float) -> float | None:

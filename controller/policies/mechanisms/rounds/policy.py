@@ -17,16 +17,17 @@ from hashlib import blake2b
 from typing import Any
 
 from controller.model import NOWHERE, Job, JobId, Memory, Note, Placement, Plan, Snapshot, StateAt, Target
-from controller.policies.allocations.allocation import Allocation, Fractions
+from controller.policies.allocations.allocation import Fractions
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.rounds import words
 from controller.policies.mechanisms.rounds.choosing import LEAST_FRACTION, Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
-from controller.policies.mechanisms.rounds.given import equal_share, make_given, rates_of
+from controller.policies.mechanisms.rounds.given import equal_share, make_given
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pools import Pools, held
 from controller.policies.mechanisms.rounds.settings import RoundSettings
-from controller.policies.mechanisms.rounds.solving import PATIENCE_SECONDS, Solving
+from controller.policies.mechanisms.rounds.solving import PATIENCE_SECONDS, Solving, Stated
+from controller.policies.mechanisms.rounds.speeds import Speeds
 from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Standing
 from controller.policies.mechanisms.timers import TINY
 from controller.policies.moves.move import Move
@@ -39,7 +40,7 @@ class Rounds:
 
     def __init__(
         self,
-        allocation: Allocation,
+        allocation: Stated,
         settings: RoundSettings,
         *,
         name: str = "allocation",
@@ -95,8 +96,8 @@ class Rounds:
         """Of what an allocation is given of each job."""
         self._digest = _digest(sorted(self._workers.items()))
         """Of all of them, and of the GPUs."""
-        self._rates = dict(snapshot.rates)
-        """By model, as the digests have them."""
+        self._speeds = Speeds(snapshot.rates)
+        """As the digests have them."""
         self._recalled = dict(memory.jobs)
         """Notes of jobs that were not seen yet."""
         self._changed: set[JobId] = set()
@@ -153,7 +154,7 @@ class Rounds:
             member.hosted = self._pools.type_of(member.job.placement.allocation or member.job.promised)
             member.types = self._types(member)
             self._changed.add(job_id)
-            self._give_digest(job_id, self._digest_of(snapshot, member))
+            self._give_digest(job_id, self._digest_of(member))
 
     def _forget(self, job_id: JobId) -> None:
         self._hold(job_id, NOWHERE)
@@ -195,10 +196,10 @@ class Rounds:
             return False  # it ends where it is
         return member.standing is not ASIDE or job.leaving or job.held_until is not None
 
-    def _digest_of(self, snapshot: Snapshot, member: Member) -> int:
+    def _digest_of(self, member: Member) -> int:
         if not self._wants(member):
             return 0
-        job, rates = member.job, rates_of(snapshot, member)
+        job, rates = member.job, self._speeds.alone(member)
         return _digest([job.id, job.gpus, job.request.weight, job.account, *rates.items()])
 
     def _give_digest(self, job_id: JobId, digest: int) -> None:
@@ -209,11 +210,11 @@ class Rounds:
     # -- the allocation -------------------------------------------------------------------------------
 
     def _allocate(self, snapshot: Snapshot) -> None:
-        if self._due is not None and self._now >= self._due - TINY and snapshot.rates != self._rates:
+        if self._due is not None and self._now >= self._due - TINY and not self._speeds.same(snapshot.rates):
             # What was measured meanwhile counts from this round on.
-            self._rates = dict(snapshot.rates)
+            self._speeds = Speeds(snapshot.rates)
             for member in self._members.values():
-                self._give_digest(member.id, self._digest_of(snapshot, member))
+                self._give_digest(member.id, self._digest_of(member))
         members = [m for m in self._members.values() if m.id in self._digests]
         if not members:
             self._solving.problems = {}
@@ -224,7 +225,7 @@ class Rounds:
             snapshot,
             f"{self._digest:016x}",
             retry_at,
-            lambda: make_given(snapshot, members, self._workers, {}),
+            lambda: make_given(snapshot, members, self._speeds, self._workers, {}),
         )
         if fractions is not None:
             self._adopt(fractions)

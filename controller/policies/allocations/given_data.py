@@ -26,7 +26,7 @@ def dump(given: Given) -> list[Any]:
 
 def _dump_job(job: AllocationJob) -> list[Any]:
     times = (job.steps_left, job.seconds_so_far, job.isolated_seconds, job.slo_seconds_left, job.arrival)
-    return [job.id, job.gpus, job.weight, dict(job.throughput), *times, job.entity]
+    return [job.id, job.gpus, job.weight, job.throughput, *times, job.entity]
 
 
 def load(raw: Any) -> Given:
