@@ -61,7 +61,8 @@ def distances(row: Floats, references: Floats) -> Floats:
     """Cosine distance to each reference: 0 where it points the same way. 1 where one of the two is zero."""
     lengths = np.linalg.norm(references, axis=1) * np.linalg.norm(row)
     cosines = np.divide(references @ row, lengths, out=np.zeros(len(references)), where=lengths > 0)
-    return np.clip(1.0 - cosines, 0.0, 2.0)
+    found: Floats = np.clip(1.0 - cosines, 0.0, 2.0)
+    return found
 
 
 def estimated(

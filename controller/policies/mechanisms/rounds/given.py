@@ -5,11 +5,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 
-from controller.model import Snapshot
+from controller.model import Job, Snapshot
+from controller.model.value import empty, value
 from controller.policies.allocations.allocation import AllocationJob, Entity, Given
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.speeds import Speeds
+
+
+@value(kw_only=True)
+class Pricing:
+    """What the cost policies are given besides."""
+
+    prices: Mapping[str, float] = field(default_factory=empty)
+    """Of one GPU for an hour, by type; 1 for a type that is not named."""
+    deadline_factor: float | None = None
+    """A job is to end within so many times its declared duration from its submission. None: no job has a
+    deadline."""
+
+    def seconds_left(self, job: Job, now: float) -> float | None:
+        """Until the job's deadline; below 0 where that is past. None: it has none."""
+        duration = job.request.duration_seconds
+        if self.deadline_factor is None or duration is None:
+            return None
+        return job.submit_time + self.deadline_factor * duration - now
+
+
+UNPRICED = Pricing()
 
 
 def make_given(
@@ -17,15 +40,15 @@ def make_given(
     members: Sequence[Member],
     speeds: Speeds,
     workers: Mapping[str, int],
-    prices: Mapping[str, float],
+    pricing: Pricing,
 ) -> Given:
     """`members`: those that want GPUs. `workers`: GPUs by type."""
     now = snapshot.time
     return Given(
         types=tuple(workers),
         workers=workers,
-        prices=prices,
-        jobs=tuple(_job(member, speeds.alone(member), now) for member in members),
+        prices={gpu_type: pricing.prices.get(gpu_type, 1.0) for gpu_type in workers},
+        jobs=tuple(_job(member, speeds.alone(member), pricing, now) for member in members),
         entities=_entities(snapshot, members),
         previous={
             (member.id,): {t: account.fraction for t, account in member.accounts.items()}
@@ -35,27 +58,29 @@ def make_given(
     )
 
 
-def _job(member: Member, throughput: Mapping[str, float], now: float) -> AllocationJob:
+def _job(member: Member, throughput: Mapping[str, float], pricing: Pricing, now: float) -> AllocationJob:
     job = member.job
+    done = math.fsum(member.seconds(t, now) * rate for t, rate in throughput.items())
     return AllocationJob(
         id=job.id,
         gpus=job.gpus,
         weight=job.request.weight,
         throughput=throughput,
-        steps_left=_steps_left(member, throughput, now),
+        steps_left=_steps_left(member, throughput, done),
+        steps_done=done,
         seconds_so_far=max(0.0, now - job.submit_time),
+        slo_seconds_left=pricing.seconds_left(job, now),
         arrival=job.submit_time,
         entity=job.account,
     )
 
 
-def _steps_left(member: Member, throughput: Mapping[str, float], now: float) -> float | None:
+def _steps_left(member: Member, throughput: Mapping[str, float], done: float) -> float | None:
     """From the declared duration, which is on the fastest type that the job may use."""
     duration = member.job.request.duration_seconds
     if duration is None or not throughput:
         return None
     fastest = max(throughput.values())
-    done = math.fsum(member.seconds(t, now) * rate for t, rate in throughput.items())
     return max(duration * fastest - done, fastest)
 
 

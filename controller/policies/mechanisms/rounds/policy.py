@@ -22,7 +22,7 @@ from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.rounds import words
 from controller.policies.mechanisms.rounds.choosing import LEAST_FRACTION, Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
-from controller.policies.mechanisms.rounds.given import equal_share, make_given
+from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal_share, make_given
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pools import Pools, held
 from controller.policies.mechanisms.rounds.settings import RoundSettings
@@ -46,8 +46,10 @@ class Rounds:
         name: str = "allocation",
         moves: Sequence[Move] = (),
         ordering: Ordering | None = None,
+        pricing: Pricing = UNPRICED,
     ) -> None:
         """`name`: of the problems that it states."""
+        self._pricing = pricing
         self._settings, self._moves, self._ordering = settings, tuple(moves), ordering
         self._ready = True
         """Something changed since the last decision."""
@@ -225,7 +227,7 @@ class Rounds:
             snapshot,
             f"{self._digest:016x}",
             retry_at,
-            lambda: make_given(snapshot, members, self._speeds, self._workers, {}),
+            lambda: make_given(snapshot, members, self._speeds, self._workers, self._pricing),
         )
         if fractions is not None:
             self._adopt(fractions)
