@@ -59,7 +59,7 @@ def pass_seconds(site: Site, seconds: float) -> None:
 
 
 def allocated(site: Site, job: int) -> dict[str, float]:
-    """The job's fraction of the time on each type, as `gandiva explain` tells it. Empty: it says nothing of it."""
+    """The job's fraction of the time on each type, by `gandiva explain`. Empty: it says nothing."""
     told = site.cluster.exec("login", ["gandiva", "explain", str(job)], user="alice").stdout
     lines = [line for line in told.splitlines() if "it is allocated" in line]
     named = re.findall(r"([01]\.\d\d) (?:of the time )?on (\w+)", lines[-1]) if lines else []

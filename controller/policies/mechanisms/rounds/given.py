@@ -60,7 +60,9 @@ def make_given(
 
 def _job(member: Member, throughput: Mapping[str, float], pricing: Pricing, now: float) -> AllocationJob:
     job = member.job
-    done = math.fsum(member.seconds(t, now) * rate for t, rate in throughput.items())
+    never_ran = member.usage.since is None and not member.usage.seconds_by_type
+    rates = () if never_ran else throughput.items()
+    done = math.fsum(member.seconds(t, now) * rate for t, rate in rates)
     return AllocationJob(
         id=job.id,
         gpus=job.gpus,

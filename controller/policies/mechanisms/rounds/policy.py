@@ -217,20 +217,22 @@ class Rounds:
             self._speeds = Speeds(snapshot.rates)
             for member in self._members.values():
                 self._give_digest(member.id, self._digest_of(member))
-        members = [m for m in self._members.values() if m.id in self._digests]
-        if not members:
+        if not self._digests:
             self._solving.problems = {}
             return
-        members.sort(key=lambda m: (m.job.submit_time, m.id))
         retry_at = self._now + self._settings.round_seconds
         fractions = self._solving.advance(
             snapshot,
             f"{self._digest:016x}",
             retry_at,
-            lambda: make_given(snapshot, members, self._speeds, self._workers, self._pricing),
+            lambda: make_given(snapshot, self._counted(), self._speeds, self._workers, self._pricing),
         )
         if fractions is not None:
             self._adopt(fractions)
+
+    def _counted(self) -> list[Member]:
+        """Those that an allocation counts."""
+        return [self._members[job_id] for job_id in sorted(self._digests)]
 
     def _adopt(self, fractions: Fractions) -> None:
         """Take over an allocation. The time that jobs received is counted anew, if not for long enough."""
@@ -255,9 +257,9 @@ class Rounds:
 
     def _fall_back(self) -> None:
         """Jobs that no allocation has counted get an equal part."""
-        absent = [m for m in self._members.values() if m.id in self._digests and not m.allocated]
+        absent = [m for m in self._counted() if not m.allocated]
         if absent:
-            parts = equal_share([m for m in self._members.values() if m.id in self._digests], self._workers)
+            parts = equal_share(self._counted(), self._workers)
             for member in absent:
                 for gpu_type, fraction in parts[member.id].items():
                     member.account(gpu_type).fraction = fraction
