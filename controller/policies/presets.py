@@ -112,7 +112,7 @@ def _cost(settings: GavelCostSettings, moves: Moves) -> Policy:
 
 def _cost_slo(settings: GavelCostSloSettings, moves: Moves) -> Policy:
     allocation = AsProblem("gavel-cost-slo", settings)
-    pricing = Pricing(prices=settings.prices, deadline_factor=settings.deadline_factor)
+    pricing = Pricing(prices=settings.prices, deadline_ratio=settings.deadline_ratio)
     return Rounds(allocation, settings, name="gavel-cost-slo", moves=moves, pricing=pricing)
 
 

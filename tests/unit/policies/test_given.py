@@ -59,7 +59,7 @@ def test_where_the_fast_type_is_dear_the_slow_one_is_used_and_types_without_a_pr
 def test_a_job_with_a_declared_duration_has_a_deadline_and_runs_for_it() -> None:
     """1000 s on its fastest type are 2000 steps; within 2500 s they need 0.8 steps per second."""
     jobs = [job_of(1, "big"), job_of(2, "small", duration=1000.0)]
-    ideal = after("gavel-cost-slo", jobs, until=10.0, prices=PRICES, deadline_factor=2.5)
+    ideal = after("gavel-cost-slo", jobs, until=10.0, prices=PRICES, deadline_ratio=2.5)
     speed = sum(RATES["small"][t] * fraction for t, fraction in fractions(ideal, 2).items())
     assert speed == pytest.approx(0.8, abs=1e-3)
     assert fractions(ideal, 1)["v100"] == pytest.approx(1.0, abs=1e-3)

@@ -20,16 +20,16 @@ class Pricing:
 
     prices: Mapping[str, float] = field(default_factory=empty)
     """Of one GPU for an hour, by type; 1 for a type that is not named."""
-    deadline_factor: float | None = None
+    deadline_ratio: float | None = None
     """A job is to end within so many times its declared duration from its submission. None: no job has a
     deadline."""
 
     def seconds_left(self, job: Job, now: float) -> float | None:
         """Until the job's deadline; below 0 where that is past. None: it has none."""
         duration = job.request.duration_seconds
-        if self.deadline_factor is None or duration is None:
+        if self.deadline_ratio is None or duration is None:
             return None
-        return job.submit_time + self.deadline_factor * duration - now
+        return job.submit_time + self.deadline_ratio * duration - now
 
 
 UNPRICED = Pricing()

@@ -78,7 +78,7 @@ class GavelCostSettings(PricedSettings, own.GavelCostSettings):
 class GavelCostSloSettings(PricedSettings, own.GavelCostSloSettings):
     __doc__ = own.GavelCostSloSettings.__doc__
 
-    deadline_factor: float = setting(
+    deadline_ratio: float = setting(
         2.0,
         "A job is to end within so many times its declared duration from its submission. A job that declares "
         "none has no deadline.",
