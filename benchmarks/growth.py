@@ -31,6 +31,7 @@ from controller.journal import Journal
 from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
+from controller.policies.allocations.worker import answers
 from controller.settings.loading import parse_settings
 from controller.simulation.virtual_time import VirtualClock, run_virtual
 from controller.slurm.simulated import SimulatedCluster, SimulatedJob, SlurmCosts, make_nodes, request_text
@@ -126,7 +127,7 @@ class Run:
                 nodes,
                 journal,
                 VirtualClock(),
-                solver=ImmediateSolver(),
+                solver=ImmediateSolver(answers),
                 # Ends of operations that come within a second are looked at together: the live loop rests
                 # between its turns, which take no time here.
                 pace=PaceSettings(interval_seconds=self._interval_seconds, coalesce_seconds=1.0),

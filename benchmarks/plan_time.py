@@ -4,6 +4,7 @@
 The cluster is full, and there are two jobs for each GPU, of 1 to 8 GPUs. Plans take effect at once. Two kinds
 of decisions are measured apart: those for an ordinary event (a job ends and another one comes), and those at
 the worst moment, when all slices are over or all jobs have reached the limit of their queue at the same time.
+Allocations are solved between decisions, which is not counted: the controller has a process for that.
 Prints CPU time in milliseconds: median, 99th percentile and maximum; other load disturbs it less than it does
 wall time.
 """
@@ -21,8 +22,8 @@ from rich.console import Console
 from rich.table import Table
 
 from controller.model import (
-    ALL_CHANGED,
     Changes,
+    Configuration,
     Gpu,
     GpuId,
     Job,
@@ -34,15 +35,21 @@ from controller.model import (
     Placement,
     Plan,
     Profile,
+    Rate,
     Request,
     Size,
     Snapshot,
+    Solution,
     Usage,
+    gpu_type,
 )
+from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
 from controller.settings.policies import PolicySettings, policy_names
+from controller.solver import ImmediateSolver
 
 GPUS_PER_NODE = 8
+MODELS = 26
 SIZES = (1, 1, 1, 1, 2, 2, 4, 8)
 WORST_SECONDS = 7200.0
 """After so long all slices are over and all limits are reached."""
@@ -61,13 +68,28 @@ class Cluster:
     profiles: dict[JobId, Profile] = field(default_factory=dict)
     notes: dict[JobId, Note] = field(default_factory=dict)
     changed: set[JobId] = field(default_factory=set)
+    types: int = 1
+    solutions: dict[str, Solution] = field(default_factory=dict)
+    solved: set[str] = field(default_factory=set)
     now: float = 0.0
 
     def __post_init__(self) -> None:
         self.draw, self.number = random.Random(1), 0
         self.policy, self.common = make_policy(self.settings), dict[str, object]()
         names = [f"n{i}" for i in range(self.gpus // GPUS_PER_NODE)]
-        self.nodes = {name: Node(name=name, gpus=_cards(name)) for name in names}
+        models = [f"type{number}" for number in range(self.types)]
+        self.nodes = {
+            name: Node(name=name, gpus=_cards(name, models[i % self.types])) for i, name in enumerate(names)
+        }
+        self.solver = ImmediateSolver(answers)
+        self.rates = {
+            model: {
+                Configuration(gpu_type, gpus): Rate(self.draw.uniform(1, 10))
+                for gpu_type in models
+                for gpus in sorted(set(SIZES))
+            }
+            for model in map(_model, range(MODELS))
+        }
         self.first = True
         while len(self.jobs) < 2 * self.gpus:
             self.arrive()
@@ -76,7 +98,10 @@ class Cluster:
         self.number += 1
         size = self.draw.choice(SIZES)
         request = Request(
-            size=Size.exactly(size), duration_seconds=self.draw.uniform(60, 1e5), may_pack=size == 1
+            size=Size.exactly(size),
+            duration_seconds=self.draw.uniform(60, 1e5),
+            may_pack=size == 1,
+            model=_model(self.number % MODELS),
         )
         job_id = JobId(self.number)
         self.jobs[job_id] = Job(
@@ -107,13 +132,15 @@ class Cluster:
         """Plans until nothing changes any more; returns what each took, in seconds."""
         taken: list[float] = []
         while True:
-            changed = ALL_CHANGED if self.first else Changes(frozenset(self.changed), frozenset())
+            changed = Changes(frozenset(self.changed), frozenset(), frozenset(self.solved), self.first)
             snapshot = Snapshot(
                 time=self.now,
                 nodes=self.nodes,
                 jobs=dict(self.jobs),
                 usage=dict(self.usage),
                 profiles=self.profiles,
+                rates=self.rates,
+                solutions=self.solutions,
                 changed=changed,
             )
             memory = Memory(self.common, self.notes)
@@ -123,18 +150,23 @@ class Cluster:
             taken.append(time.process_time() - begin)
             self.first = False
             self.carry_out(plan)
-            if not plan.targets and plan.wake_at > self.now:
+            if not plan.targets and not self.solved and plan.wake_at > self.now:
                 return taken
 
     def carry_out(self, plan: Plan) -> None:
         self.notes.update(plan.memory.jobs)
         self.common.update(plan.memory.common)
         self.changed = set(plan.targets)
+        for name, problem in plan.problems.items():
+            self.solver.submit(name, problem, lambda: None)
+        self.solved = set(found := self.solver.take())
+        self.solutions.update(found)
         for job_id, target in plan.targets.items():
             job, usage, placement = self.jobs[job_id], self.usage[job_id], target.placement
             if placement.gpus:
                 if usage.since is None:
-                    self.usage[job_id] = usage.started(self.now, len(placement.gpus))
+                    where = gpu_type(placement.gpus, self.nodes)
+                    self.usage[job_id] = usage.started(self.now, len(placement.gpus), where)
                 job = replace(job, phase=Phase.RUNNING, placement=placement, last=placement.gpus)
                 self.jobs[job_id] = replace(job, promised=frozenset(), may_start=False, may_stop=True)
             elif usage.since is None:
@@ -149,9 +181,13 @@ class Cluster:
                 )
 
 
-def _cards(name: str) -> tuple[Gpu, ...]:
+def _cards(name: str, model: str) -> tuple[Gpu, ...]:
     ids = (GpuId(name, ordinal) for ordinal in range(GPUS_PER_NODE))
-    return tuple(Gpu(id=gpu, model="a100", memory_bytes=80 << 30, shards=16) for gpu in ids)
+    return tuple(Gpu(id=gpu, model=model, memory_bytes=80 << 30, shards=16) for gpu in ids)
+
+
+def _model(number: int) -> str:
+    return f"model{number}"
 
 
 def words(seconds: list[float]) -> str:
@@ -165,6 +201,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gpus", type=int, default=10000)
+    parser.add_argument("--types", type=int, default=1, help="of GPUs")
     parser.add_argument("--policies", nargs="+", default=policy_names(), metavar="NAME")
     parser.add_argument("--moves", nargs="*", default=[], metavar="NAME")
     parser.add_argument("--events", type=int, default=200, help="ordinary events")
@@ -181,7 +218,10 @@ def main() -> None:
     )
     for name in options.policies:
         cluster = Cluster(
-            PolicySettings(name=name, moves=options.moves), options.gpus, bound=name == "gandiva"
+            PolicySettings(name=name, moves=options.moves),
+            options.gpus,
+            bound=name == "gandiva",
+            types=options.types,
         )
         first = cluster.decide()[0]
         ordinary: list[float] = []

@@ -212,6 +212,8 @@ class Model:
     def train_step(self, seed: int) -> int:
         """One mini-batch on all GPUs at once; a number that depends on the new state."""
         microseconds = round(self._options.minibatch_ms * 1000)
+        if self._options.host_ms:
+            time.sleep(self._options.host_ms / 1000)
         for shard, (context, address) in enumerate(self._placed):
             context.step(
                 microseconds, self._options.utilisation, address, self._state_bytes, mix(seed, shard)
@@ -369,6 +371,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--steps", type=int, default=100, help="mini-batches to do (%(default)s)")
     parser.add_argument("--minibatch-ms", type=float, default=100.0, help="GPU time of one (%(default)s)")
+    parser.add_argument("--host-ms", type=float, default=0.0, help="host time of one, first (%(default)s)")
     parser.add_argument("--utilisation", type=int, default=60, help="share of the GPU in %% (%(default)s)")
     parser.add_argument(
         "--memory-mb", type=int, default=1024, help="per GPU, without the context (%(default)s)"

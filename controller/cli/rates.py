@@ -21,7 +21,8 @@ root or as the user of the controller. All actions may be used while it runs."""
 
 _LIST = """\
 The rates that were measured, and those that are declared. Where both are shown
-for a configuration, what was measured counts."""
+for a configuration, what was measured counts. With --estimated also those of
+pairs that never ran, as they follow from pairs that did; no policy reads them."""
 
 _IMPORT = """\
 Declare rates: they count where nothing was measured. FILE is one that `gandiva
@@ -33,6 +34,7 @@ Write all rates that count as JSON, for another site or a simulation."""
 
 _EXAMPLES = """\
   gandiva rates list resnet50
+  gandiva rates list --estimated resnet50
   gandiva rates export rates.json
   gandiva rates import simulation_throughputs.json --types v100=a100,k80=t4"""
 
@@ -47,7 +49,8 @@ def add_parser(subparsers: Subparsers) -> None:
         """
 -n --noheader     without the header
 -P --parsable2    with | between columns of any width
---json            as JSON, one object per line""",
+--json            as JSON, one object per line
+--estimated       also of pairs of models that never shared GPUs""",
     )
     taken = new_parser(actions, "import", "declare rates", _IMPORT, run=run_import)
     taken.add_argument("file", type=Path, metavar="FILE", help="JSON")
@@ -81,7 +84,14 @@ def run_list(args: argparse.Namespace) -> int:
     from controller.reports.rates import rate_json, rate_lines, rates_in_order
 
     declared, measured, now = _declared(args), _measured(args), time.time()
-    rows = rates_in_order(measured.table, declared, models=args.models)
+    tables = [measured.table, declared]
+    if args.estimated:
+        from controller.observe.estimates import estimated
+
+        measured_first = _measured(args)
+        measured_first.declare(declared)
+        tables.append(estimated(measured_first.table, args.models))
+    rows = rates_in_order(*tables, models=args.models)
     if args.json:
         for row in rows:
             print(json.dumps(rate_json(row, now)))

@@ -45,6 +45,7 @@ from controller.loop.loop import Controller, Turn
 from controller.nodes.remote import RemoteNodes
 from controller.nodes.ssh import ssh_nodes
 from controller.observe.declared import DeclaredFile, RatesFileError, declared_path
+from controller.policies.allocations.worker import COMMAND as SOLVER_COMMAND
 from controller.policies.assemble import make_policy
 from controller.settings.loading import load_settings
 from controller.settings.schema import Settings, needs_restart
@@ -172,7 +173,7 @@ class Daemon:
         """One time of leading. Returns why it is over; empty: a signal has ended it."""
         settings = self._settings
         self._waits_for = ""
-        solver = WorkerSolver()
+        solver = WorkerSolver(SOLVER_COMMAND)
         self._controller = controller = Controller(
             settings,
             cluster,

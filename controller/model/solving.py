@@ -28,6 +28,9 @@ class ProblemKind(str, enum.Enum):
     """Clarabel. Its optimum is central among equal ones. Cones: all of `Cone`."""
     ECOS = "ecos"
     """ECOS, for comparisons. Cones: all but `exponential`."""
+    ALLOCATION = "allocation"
+    """A whole allocation, stated and solved where the solver is. Its data has the number of its values as
+    `variables`, and is no `Program`'s."""
 
 
 class Cone(str, enum.Enum):
@@ -49,7 +52,7 @@ class Problem:
 
     kind: ProblemKind
     data: Mapping[str, Any]
-    """JSON, as `Program.data` makes it."""
+    """JSON, as `Program.data` makes it but for ALLOCATION."""
     deadline_seconds: float = 30.0
     """What solving may take; then it counts as failed."""
     subject: Any = None
@@ -61,6 +64,11 @@ class Problem:
         """Raises ValueError where data or subject are not made of JSON values."""
         content = marshal.dumps((self.kind.value, dict(self.data), self.subject), 2)
         object.__setattr__(self, "identity", hashlib.sha256(content).hexdigest()[:16])
+
+    @property
+    def variables(self) -> int:
+        """How many values its solution has."""
+        return int(self.data["variables"]) if self.kind is ProblemKind.ALLOCATION else len(self.data["cost"])
 
 
 class SolutionStatus(str, enum.Enum):

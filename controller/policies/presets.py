@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
+from controller.policies.mechanisms.rounds.given import Pricing
 from controller.policies.mechanisms.rounds.policy import Rounds
+from controller.policies.mechanisms.rounds.settings import GavelCostSettings, GavelCostSloSettings
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.move import Move
 from controller.policies.orders.fair_share import FairShare
@@ -99,7 +102,18 @@ def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy
 
 def _in_rounds(name: str) -> Callable[[Any, Moves], Policy]:
     """The allocation of this name."""
-    return lambda settings, moves: Rounds(ALLOCATIONS[name](settings), settings, name=name, moves=moves)
+    return lambda settings, moves: Rounds(AsProblem(name, settings), settings, name=name, moves=moves)
+
+
+def _cost(settings: GavelCostSettings, moves: Moves) -> Policy:
+    allocation, pricing = AsProblem("gavel-cost", settings), Pricing(prices=settings.prices)
+    return Rounds(allocation, settings, name="gavel-cost", moves=moves, pricing=pricing)
+
+
+def _cost_slo(settings: GavelCostSloSettings, moves: Moves) -> Policy:
+    allocation = AsProblem("gavel-cost-slo", settings)
+    pricing = Pricing(prices=settings.prices, deadline_ratio=settings.deadline_ratio)
+    return Rounds(allocation, settings, name="gavel-cost-slo", moves=moves, pricing=pricing)
 
 
 WEIGHED_BY_SERVER = frozenset({"gandiva"})
@@ -116,5 +130,7 @@ PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {
     "tiresias-gittins": _tiresias_gittins,
     "tiresias-las": _tiresias_las,
     **{name: _in_rounds(name) for name in ALLOCATIONS},
+    "gavel-cost": _cost,
+    "gavel-cost-slo": _cost_slo,
 }
 """Composition by name, from its settings and the moves that follow it."""

@@ -21,6 +21,7 @@ from controller.loop.pacing import PaceSettings
 from controller.model import JobId, Memory, Plan, Share, Snapshot
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
 from controller.observe.rates import Table
+from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy, PolicyError
 from controller.settings.schema import Settings
@@ -146,7 +147,7 @@ class Simulation:
             nodes,
             self.journal,
             clock,
-            solver=ImmediateSolver(),
+            solver=ImmediateSolver(answers),
             policy=policy,
             pace=PaceSettings(
                 interval_seconds=math.inf,

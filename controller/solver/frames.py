@@ -43,7 +43,7 @@ def decode(problem: Problem, body: bytes) -> Solution:
         seconds = float(seconds)
     except (ValueError, TypeError, EOFError) as wrong:
         raise Nonsense(f"not an answer: {wrong}") from None
-    expected = len(problem.data["cost"]) if status in WITH_VALUES else 0
+    expected = problem.variables if status in WITH_VALUES else 0
     if len(values) != expected or not all(type(v) is float and math.isfinite(v) for v in values):
         raise Nonsense(f"{len(values)} values for {expected} variables, or some are no finite numbers")
     return Solution(

@@ -1,16 +1,24 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Solves at once, for virtual time: no second of the simulation passes meanwhile."""
 
-from collections.abc import Callable, Mapping
+from __future__ import annotations
 
-from controller.model.solving import Problem, Solution, SolutionStatus
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+from controller.model.solving import Problem, ProblemKind, Solution, SolutionStatus
 from controller.solver.frames import Nonsense, decode, encode, failed
+
+if TYPE_CHECKING:
+    from controller.solver.solve import Solve
 
 
 class ImmediateSolver:
     """Implements `SolverPort` in this process. Deadlines, which are real seconds, do not count."""
 
-    def __init__(self) -> None:
+    def __init__(self, load_others: Callable[[], Mapping[ProblemKind, Solve]] = dict) -> None:
+        """`load_others`: for kinds of problems that are not the solvers' own."""
+        self._load_others = load_others
         self._last: dict[str, Solution] = {}
         self._solved: dict[str, Solution] = {}
 
@@ -22,7 +30,7 @@ class ImmediateSolver:
         if last is not None and last.problem == problem.identity and last.status is not SolutionStatus.FAILED:
             return
         try:
-            solution = decode(problem, answer(encode(problem)))
+            solution = decode(problem, answer(encode(problem), self._load_others()))
         except Nonsense as error:
             solution = failed(problem, str(error))
         self._last[name] = self._solved[name] = solution

@@ -21,9 +21,16 @@ RETRY_SECONDS = 5.0
 """After a process that died, hung or sent nonsense the next one is not started before this."""
 REAP_SECONDS = 1.0
 _ROOT = str(Path(__file__).resolve().parents[2])
-_PROGRAM = f"import sys; sys.path.insert(0, {_ROOT!r}); from controller.solver import worker; worker.main()"
-COMMAND = (sys.executable, "-I", "-c", _PROGRAM)
-"""Isolated: neither PYTHONPATH nor the working directory says which modules the process loads."""
+
+
+def command_of(module: str) -> tuple[str, ...]:
+    """A process that runs `main` of this module. Isolated: neither PYTHONPATH nor the working directory says
+    which modules it loads."""
+    program = f"import sys; sys.path.insert(0, {_ROOT!r}); import {module} as served; served.main()"
+    return sys.executable, "-I", "-c", program
+
+
+COMMAND = command_of("controller.solver.worker")
 
 
 class WorkerSolver:

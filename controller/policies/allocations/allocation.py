@@ -37,7 +37,10 @@ class AllocationJob:
     seconds_so_far: float = 0.0
     """Since its arrival."""
     isolated_seconds: float | None = None
-    """What its steps until now would have taken on its share of the cluster. None: as `seconds_so_far`."""
+    """What its steps until now would have taken on its share of the cluster. None: as it follows from
+    `steps_done`, else as `seconds_so_far`."""
+    steps_done: float | None = None
+    """Until now, where that is known."""
     slo_seconds_left: float | None = None
     """It is to end in so many seconds. None: it has no deadline."""
     arrival: float = 0.0

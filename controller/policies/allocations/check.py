@@ -52,7 +52,7 @@ def _mistakes(given: Given) -> Iterator[str]:
         yield from _unknown(f"{place}: throughput", job.throughput, known)
         for name, rate in job.throughput.items():
             yield from _number(f"{place}: throughput.{name}", rate)
-        for what in ("steps_left", "seconds_so_far", "isolated_seconds"):
+        for what in ("steps_left", "steps_done", "seconds_so_far", "isolated_seconds"):
             if (number := getattr(job, what)) is not None:
                 yield from _number(f"{place}: {what}", number)
         for what in ("slo_seconds_left", "arrival"):

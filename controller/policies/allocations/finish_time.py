@@ -93,7 +93,8 @@ class FinishTime:
             if job.steps_left is None:
                 ratios.append((0.0, isolated_rate / unit))
                 continue
-            alone = so_far if job.isolated_seconds is None else job.isolated_seconds
+            alone = so_far if job.steps_done is None else job.steps_done / isolated_rate
+            alone = alone if job.isolated_seconds is None else job.isolated_seconds
             alone += job.steps_left / isolated_rate
             if alone > 0:
                 ratios.append((so_far * (1.0 / alone), job.steps_left / unit * (1.0 / alone)))

@@ -35,7 +35,7 @@ class SolvedSettings(AllocationSettings):
         "comparisons with Gavel's code; an extra of its own.",
     )
     deadline_seconds: float = setting(
-        30.0, "What solving one problem may take; then it counts as failed.", gt=0, le=3600
+        30.0, "What computing an allocation may take; then it counts as failed.", gt=0, le=3600
     )
 
 
@@ -128,7 +128,7 @@ class GavelStrategyProofSettings(AllocationSettings):
     less by what it costs the others."""
 
     deadline_seconds: float = setting(
-        30.0, "What solving one problem may take; then it counts as failed.", gt=0, le=3600
+        30.0, "What computing an allocation may take; then it counts as failed.", gt=0, le=3600
     )
 
 
@@ -142,7 +142,7 @@ class AlloxSettings(KnownSettings):
         le=1,
     )
     deadline_seconds: float = setting(
-        30.0, "What solving one problem may take; then it counts as failed.", gt=0, le=3600
+        30.0, "What computing an allocation may take; then it counts as failed.", gt=0, le=3600
     )
 
 

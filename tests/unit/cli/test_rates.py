@@ -77,6 +77,29 @@ def test_measured_and_declared_are_listed_and_what_counts_is_exported(
     assert declared[LM][Configuration("a100", 1)].provenance is Provenance.DECLARED
 
 
+def test_pairs_that_never_ran_are_listed_as_estimated_until_they_are_measured(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where, other = Configuration("a100", 1), "A3C"
+    beside = Configuration("a100", 1, 1, (other,))
+    rates = Rates()
+    for model, alone in ((LM, 8.0), (other, 4.0)):
+        rates.see(model, where, Rate(alone, 12.5, 1000.0, mini_batches=100))
+    rates.see(other, beside, Rate(3.0, 12.5, 1000.0, mini_batches=100))
+
+    def listed() -> list[str]:
+        with Journal(folder / "journal.sqlite") as journal:
+            journal.save_state(MODELS_KEY, {"models": {}, "rates": rates.dump()})
+            journal.commit()
+        assert main(["rates", "list", "-nP", "--estimated", LM]) == 0
+        return capsys.readouterr().out.splitlines()
+
+    assert f"{LM}|a100|1|1|A3C|6/s|||estimated|" in listed()
+    rates.see(LM, beside, Rate(5.0, 12.5, 1000.0, mini_batches=100))
+    of_pair = [line for line in listed() if "|A3C|" in line]
+    assert len(of_pair) == 1 and "|measured|" in of_pair[0]
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -15,6 +15,7 @@ from controller.model import JobId
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
+from controller.policies.allocations.worker import answers
 from controller.policies.moves.move import Move
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
@@ -81,7 +82,7 @@ class World:
         self.cluster_port: ClusterPort = self.cluster
         self.node_port: NodePort = self.nodes
         """What the controller talks to; tests of faults put ports that fail in front."""
-        self.solver: SolverPort = ImmediateSolver()
+        self.solver: SolverPort = ImmediateSolver(answers)
         self.clock = clock
         """Made anew with each controller."""
         self.turns: list[Turn] = []

@@ -40,6 +40,7 @@ from controller.model import (
     gpu_type,
     rate_key,
 )
+from controller.policies.allocations.worker import answers
 from controller.policies.protocol import Policy
 from controller.solver import ImmediateSolver
 
@@ -160,7 +161,7 @@ class Ideal:
         """So long jobs are off GPUs when they migrate."""
         self.back: dict[JobId, float] = {}
         """When those that migrate can start again."""
-        self.solver, self.solutions = ImmediateSolver(), dict[str, Solution]()
+        self.solver, self.solutions = ImmediateSolver(answers), dict[str, Solution]()
         self.solved: set[str] = set()
         self.notes: dict[JobId, Note] = {}
         self.common: dict[str, Any] = {}

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controller.model import Changes, GpuSet, Job, JobId, Memory, Node, Snapshot, Usage
+from controller.policies.allocations.worker import answers
 from controller.policies.protocol import Policy
 from controller.solver import ImmediateSolver
 from tests.unit.policies import ideal
@@ -51,7 +52,7 @@ def runs(
     plan = policy.plan(snapshot, Memory())
     targets = dict(plan.targets)
     if plan.problems:
-        solver = ImmediateSolver()
+        solver = ImmediateSolver(answers)
         for problem_name, problem in plan.problems.items():
             solver.submit(problem_name, problem, lambda: None)
         solutions = solver.take()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from controller.model import Configuration, Job, JobId, Node, Plan, Rate, Snapshot, gpu_type
-from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Given
+from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Fractions, Given
 from controller.policies.mechanisms.rounds.choosing import priority
 from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.settings import RoundSettings
@@ -36,7 +36,7 @@ class Fixed:
             fractions={(job_id,): row for job_id, row in known.items()}, objective=0.0, status="optimal"
         )
 
-    def go_on(self, *_: object) -> Asked | Allocated:
+    def read(self, *_: object) -> Fractions:
         raise AssertionError("nothing was asked")
 
 
@@ -214,7 +214,7 @@ def test_a_failed_allocation_costs_nothing_but_age() -> None:
 def test_a_damaged_memory_counts_as_none() -> None:
     ideal = Ideal(preset("gavel-las"), nodes(), [make_job(1), make_job(2)])
     ideal.run(until=400.0)
-    ideal.common = {"rounds": {"due": "soon", "asked": 3, "memory": [1]}}
+    ideal.common = {"rounds": {"due": "soon", "asked": 3, "problem": [1]}}
     ideal.notes = {JobId(1): (1, 2, 3, 4, 5, 6), JobId(2): ("x", "y", None, 1, [], "t", 0, 0, 0, "nan")}
     ideal.restart()
     ideal.run(until=4000.0)

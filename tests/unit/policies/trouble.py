@@ -39,6 +39,7 @@ from controller.model import (
     Usage,
     gpu_type,
 )
+from controller.policies.allocations.worker import answers
 from controller.policies.protocol import Policy
 from controller.solver import ImmediateSolver
 from tests.unit.policies.ideal import GIB, make_job, make_node, running, suspended
@@ -69,7 +70,7 @@ class Trouble:
     reasons: dict[JobId, str] = field(default_factory=dict)
     named: set[JobId] = field(default_factory=set)
     """Jobs that the last plan names."""
-    solver: ImmediateSolver = field(default_factory=ImmediateSolver)
+    solver: ImmediateSolver = field(default_factory=lambda: ImmediateSolver(answers))
     stated: dict[str, Problem] = field(default_factory=dict)
     solutions: dict[str, Solution] = field(default_factory=dict)
     solved: set[str] = field(default_factory=set)

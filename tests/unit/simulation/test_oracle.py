@@ -27,6 +27,7 @@ from controller.loop.loop import Controller
 from controller.loop.pacing import PaceSettings
 from controller.model import JobId, Memory
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
+from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
 from controller.settings.loading import parse_settings
@@ -143,7 +144,7 @@ class History:
             self.nodes,
             self._journal,
             VirtualClock(),
-            solver=ImmediateSolver(),
+            solver=ImmediateSolver(answers),
             policy=policy,
             pace=PaceSettings(interval_seconds=1.0, resync_seconds=self._way.resync_seconds),
             recorder=cast(Any, Told(Recorder(self._journal), self.events)),

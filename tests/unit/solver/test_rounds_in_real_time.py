@@ -11,11 +11,11 @@ import pytest
 
 from controller.loop.pacing import PaceSettings
 from controller.nodes.simulated import NodeCosts
+from controller.policies.allocations.worker import COMMAND
 from controller.policies.mechanisms.rounds import policy as rounds
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SlurmCosts
 from controller.solver import WorkerSolver, worker_solver
-from controller.solver.worker_solver import COMMAND
 from tests.unit.loop.world import World
 from tests.unit.policies.presets import preset
 
@@ -25,7 +25,7 @@ sys.path.insert(0, {root!r})
 from controller.solver.frames import framed
 while len(header := sys.stdin.buffer.read(4)) == 4:
     kind, data, deadline_seconds = marshal.loads(sys.stdin.buffer.read(int.from_bytes(header, "little")))
-    os.write(1, framed(marshal.dumps(("optimal", [7.5] * len(data["cost"]), 0.0, ""))))
+    os.write(1, framed(marshal.dumps(("optimal", [7.5] * data["variables"], 0.0, ""))))
 """
 PROGRAMS = {
     "solves": list(COMMAND),

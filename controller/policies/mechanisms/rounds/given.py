@@ -5,22 +5,50 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import field
 
-from controller.model import Snapshot, rate_key
+from controller.model import Job, Snapshot
+from controller.model.value import empty, value
 from controller.policies.allocations.allocation import AllocationJob, Entity, Given
 from controller.policies.mechanisms.rounds.member import Member
+from controller.policies.mechanisms.rounds.speeds import Speeds
+
+
+@value(kw_only=True)
+class Pricing:
+    """What the cost policies are given besides."""
+
+    prices: Mapping[str, float] = field(default_factory=empty)
+    """Of one GPU for an hour, by type; 1 for a type that is not named."""
+    deadline_ratio: float | None = None
+    """A job is to end within so many times its declared duration from its submission. None: no job has a
+    deadline."""
+
+    def seconds_left(self, job: Job, now: float) -> float | None:
+        """Until the job's deadline; below 0 where that is past. None: it has none."""
+        duration = job.request.duration_seconds
+        if self.deadline_ratio is None or duration is None:
+            return None
+        return job.submit_time + self.deadline_ratio * duration - now
+
+
+UNPRICED = Pricing()
 
 
 def make_given(
-    snapshot: Snapshot, members: Sequence[Member], workers: Mapping[str, int], prices: Mapping[str, float]
+    snapshot: Snapshot,
+    members: Sequence[Member],
+    speeds: Speeds,
+    workers: Mapping[str, int],
+    pricing: Pricing,
 ) -> Given:
     """`members`: those that want GPUs. `workers`: GPUs by type."""
     now = snapshot.time
     return Given(
         types=tuple(workers),
         workers=workers,
-        prices=prices,
-        jobs=tuple(_job(snapshot, member, now) for member in members),
+        prices={gpu_type: pricing.prices.get(gpu_type, 1.0) for gpu_type in workers},
+        jobs=tuple(_job(member, speeds.alone(member), pricing, now) for member in members),
         entities=_entities(snapshot, members),
         previous={
             (member.id,): {t: account.fraction for t, account in member.accounts.items()}
@@ -30,42 +58,31 @@ def make_given(
     )
 
 
-def _job(snapshot: Snapshot, member: Member, now: float) -> AllocationJob:
-    job, throughput = member.job, rates_of(snapshot, member)
+def _job(member: Member, throughput: Mapping[str, float], pricing: Pricing, now: float) -> AllocationJob:
+    job = member.job
+    never_ran = member.usage.since is None and not member.usage.seconds_by_type
+    rates = () if never_ran else throughput.items()
+    done = math.fsum(member.seconds(t, now) * rate for t, rate in rates)
     return AllocationJob(
         id=job.id,
         gpus=job.gpus,
         weight=job.request.weight,
         throughput=throughput,
-        steps_left=_steps_left(member, throughput, now),
+        steps_left=_steps_left(member, throughput, done),
+        steps_done=done,
         seconds_so_far=max(0.0, now - job.submit_time),
+        slo_seconds_left=pricing.seconds_left(job, now),
         arrival=job.submit_time,
         entity=job.account,
     )
 
 
-def rates_of(snapshot: Snapshot, member: Member) -> dict[str, float]:
-    """Samples per second of the job alone, by the types that it may run on. A type that nothing is known of
-    counts as fast as the fastest: that is found out soon. Where nothing is known of any, all are alike."""
-    job = member.job
-    table = snapshot.rates.get(rate_key(job), {})
-    found: dict[str, tuple[int, float]] = {}
-    for where, rate in table.items():
-        if where.gpus == job.gpus and not where.models_beside:
-            known = found.get(where.gpu_type)
-            if known is None or where.nodes < known[0]:
-                found[where.gpu_type] = (where.nodes, rate.samples_per_second)
-    fastest = max((speed for _, speed in found.values()), default=1.0)
-    return {t: found[t][1] if t in found else fastest for t in member.types}
-
-
-def _steps_left(member: Member, throughput: Mapping[str, float], now: float) -> float | None:
+def _steps_left(member: Member, throughput: Mapping[str, float], done: float) -> float | None:
     """From the declared duration, which is on the fastest type that the job may use."""
     duration = member.job.request.duration_seconds
     if duration is None or not throughput:
         return None
     fastest = max(throughput.values())
-    done = math.fsum(member.seconds(t, now) * rate for t, rate in throughput.items())
     return max(duration * fastest - done, fastest)
 
 

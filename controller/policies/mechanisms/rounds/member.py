@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from controller.model import Job, JobId, Note, Usage
 from controller.policies.mechanisms.row import ASIDE, Standing
@@ -109,12 +109,11 @@ class Member:
 
     def note(self) -> Note:
         """What is to be remembered: JSON scalars."""
-        return tuple(self._scalars())
-
-    def _scalars(self) -> Iterator[object]:
-        yield from (self.assigned, self.extra_from, self.extra_seconds, self.allocated, self.since)
-        for gpu_type, account in sorted(self.accounts.items()):
-            yield from (gpu_type, account.fraction, account.uncounted, account.owed, account.deficit)
+        said: list[Any] = [self.assigned, self.extra_from, self.extra_seconds, self.allocated, self.since]
+        for gpu_type in sorted(self.accounts):
+            one = self.accounts[gpu_type]
+            said += (gpu_type, one.fraction, one.uncounted, one.owed, one.deficit)
+        return tuple(said)
 
     def recall(self, note: Note) -> None:
         """Take over a note, which may be another policy's or damaged: then it counts as none."""

@@ -17,16 +17,17 @@ from hashlib import blake2b
 from typing import Any
 
 from controller.model import NOWHERE, Job, JobId, Memory, Note, Placement, Plan, Snapshot, StateAt, Target
-from controller.policies.allocations.allocation import Allocation, Fractions
+from controller.policies.allocations.allocation import Fractions
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.rounds import words
 from controller.policies.mechanisms.rounds.choosing import LEAST_FRACTION, Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
-from controller.policies.mechanisms.rounds.given import equal_share, make_given, rates_of
+from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal_share, make_given
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pools import Pools, held
 from controller.policies.mechanisms.rounds.settings import RoundSettings
-from controller.policies.mechanisms.rounds.solving import PATIENCE_SECONDS, Solving
+from controller.policies.mechanisms.rounds.solving import PATIENCE_SECONDS, Solving, Stated
+from controller.policies.mechanisms.rounds.speeds import Speeds
 from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Standing
 from controller.policies.mechanisms.timers import TINY
 from controller.policies.moves.move import Move
@@ -39,14 +40,16 @@ class Rounds:
 
     def __init__(
         self,
-        allocation: Allocation,
+        allocation: Stated,
         settings: RoundSettings,
         *,
         name: str = "allocation",
         moves: Sequence[Move] = (),
         ordering: Ordering | None = None,
+        pricing: Pricing = UNPRICED,
     ) -> None:
         """`name`: of the problems that it states."""
+        self._pricing = pricing
         self._settings, self._moves, self._ordering = settings, tuple(moves), ordering
         self._ready = True
         """Something changed since the last decision."""
@@ -96,8 +99,8 @@ class Rounds:
         """Of what an allocation is given of each job."""
         self._digest = _digest(sorted(self._workers.items()))
         """Of all of them, and of the GPUs."""
-        self._rates = dict(snapshot.rates)
-        """By model, as the digests have them."""
+        self._speeds = Speeds(snapshot.rates)
+        """As the digests have them."""
         self._recalled = dict(memory.jobs)
         """Notes of jobs that were not seen yet."""
         self._changed: set[JobId] = set()
@@ -154,7 +157,7 @@ class Rounds:
             member.hosted = self._pools.type_of(member.job.placement.allocation or member.job.promised)
             member.types = self._types(member)
             self._changed.add(job_id)
-            self._give_digest(job_id, self._digest_of(snapshot, member))
+            self._give_digest(job_id, self._digest_of(member))
 
     def _forget(self, job_id: JobId) -> None:
         self._hold(job_id, NOWHERE)
@@ -196,10 +199,10 @@ class Rounds:
             return False  # it ends where it is
         return member.standing is not ASIDE or job.leaving or job.held_until is not None
 
-    def _digest_of(self, snapshot: Snapshot, member: Member) -> int:
+    def _digest_of(self, member: Member) -> int:
         if not self._wants(member):
             return 0
-        job, rates = member.job, rates_of(snapshot, member)
+        job, rates = member.job, self._speeds.alone(member)
         return _digest([job.id, job.gpus, job.request.weight, job.account, *rates.items()])
 
     def _give_digest(self, job_id: JobId, digest: int) -> None:
@@ -210,25 +213,27 @@ class Rounds:
     # -- the allocation -------------------------------------------------------------------------------
 
     def _allocate(self, snapshot: Snapshot) -> None:
-        if self._due is not None and self._now >= self._due - TINY and snapshot.rates != self._rates:
+        if self._due is not None and self._now >= self._due - TINY and not self._speeds.same(snapshot.rates):
             # What was measured meanwhile counts from this round on.
-            self._rates = dict(snapshot.rates)
+            self._speeds = Speeds(snapshot.rates)
             for member in self._members.values():
-                self._give_digest(member.id, self._digest_of(snapshot, member))
-        members = [m for m in self._members.values() if m.id in self._digests]
-        if not members:
+                self._give_digest(member.id, self._digest_of(member))
+        if not self._digests:
             self._solving.problems = {}
             return
-        members.sort(key=lambda m: (m.job.submit_time, m.id))
         retry_at = self._now + self._settings.round_seconds
         fractions = self._solving.advance(
             snapshot,
             f"{self._digest:016x}",
             retry_at,
-            lambda: make_given(snapshot, members, self._workers, {}),
+            lambda: make_given(snapshot, self._counted(), self._speeds, self._workers, self._pricing),
         )
         if fractions is not None:
             self._adopt(fractions)
+
+    def _counted(self) -> list[Member]:
+        """Those that an allocation counts."""
+        return [self._members[job_id] for job_id in sorted(self._digests)]
 
     def _adopt(self, fractions: Fractions) -> None:
         """Take over an allocation. The time that jobs received is counted anew, if not for long enough."""
@@ -253,9 +258,9 @@ class Rounds:
 
     def _fall_back(self) -> None:
         """Jobs that no allocation has counted get an equal part."""
-        absent = [m for m in self._members.values() if m.id in self._digests and not m.allocated]
+        absent = [m for m in self._counted() if not m.allocated]
         if absent:
-            parts = equal_share([m for m in self._members.values() if m.id in self._digests], self._workers)
+            parts = equal_share(self._counted(), self._workers)
             for member in absent:
                 for gpu_type, fraction in parts[member.id].items():
                     member.account(gpu_type).fraction = fraction

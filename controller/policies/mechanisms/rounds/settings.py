@@ -3,6 +3,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
+
 from controller.policies.allocations import settings as own
 from controller.settings.base import Section, setting
 
@@ -59,12 +63,28 @@ class GavelMaxThroughputSettings(RoundSettings, own.GavelMaxThroughputSettings):
     __doc__ = own.GavelMaxThroughputSettings.__doc__
 
 
-class GavelCostSettings(RoundSettings, own.GavelCostSettings):
+class PricedSettings(RoundSettings):
+    """What the cost policies have besides."""
+
+    prices: dict[str, Annotated[float, Field(gt=0, le=1e9)]] = setting(
+        {}, "Of one GPU for an hour, by type: { v100 = 3.1, k80 = 0.8 }. A type that is not named costs 1."
+    )
+
+
+class GavelCostSettings(PricedSettings, own.GavelCostSettings):
     __doc__ = own.GavelCostSettings.__doc__
 
 
-class GavelCostSloSettings(RoundSettings, own.GavelCostSloSettings):
+class GavelCostSloSettings(PricedSettings, own.GavelCostSloSettings):
     __doc__ = own.GavelCostSloSettings.__doc__
+
+    deadline_ratio: float = setting(
+        2.0,
+        "A job is to end within so many times its declared duration from its submission. A job that declares "
+        "none has no deadline.",
+        ge=1,
+        le=1e6,
+    )
 
 
 class GavelHierarchicalSettings(RoundSettings, own.GavelHierarchicalSettings):

@@ -1,33 +1,34 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""States what an allocation asks, and reads the solutions as they are observed. No call waits for one."""
+"""States an allocation as a problem, and reads the solution when it is observed. No call waits for one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from controller.model import Problem, Snapshot, Solution, SolutionStatus
-from controller.policies.allocations.allocation import (
-    Allocated,
-    Allocation,
-    AllocationError,
-    Asked,
-    Fractions,
-    Given,
-)
-from controller.policies.mechanisms.rounds import given_data
+from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Fractions, Given
 
 PATIENCE_SECONDS = 5.0
 """So long a round that is due waits for a solution that is under way."""
-_MOST_STEPS = 10_000
-"""Of one allocation whose problems are all solved already."""
+
+
+class Stated(Protocol):
+    """An allocation that is one problem, or none."""
+
+    def begin(self, given: Given) -> Asked | Allocated:
+        """Raises AllocationError."""
+        ...
+
+    def read(self, solution: Solution) -> Fractions:
+        """Of what was asked last. Raises AllocationError."""
+        ...
 
 
 class Solving:
     """One allocation, over and over. What it must remember is JSON."""
 
-    def __init__(self, allocation: Allocation, name: str) -> None:
+    def __init__(self, allocation: Stated, name: str) -> None:
         """`name`: of its problems."""
         self._allocation, self._name = allocation, name
         self.reset({})
@@ -40,12 +41,13 @@ class Solving:
         """Which the one under way is for. Empty: none is."""
         self._identity = str(common.get("problem", ""))
         """Of the problem that was stated last."""
-        self._memory: Any = common.get("memory")
         at, retry_at = common.get("asked_at"), common.get("retry_at")
         self.asked_at = float(at) if isinstance(at, int | float) else 0.0
         self._retry_at = float(retry_at) if isinstance(retry_at, int | float) else 0.0
         self.error = str(common.get("error", ""))
         """Why the last try came to nothing."""
+        self._at_once: Fractions | None = None
+        """What needs no solving."""
         self._stated = False
         """By this object, so that a solution is to be expected."""
         self.problems: dict[str, Problem] = {}
@@ -57,7 +59,6 @@ class Solving:
             "solved": self._solved,
             "asked": self._asked,
             "problem": self._identity,
-            "memory": self._memory,
             "asked_at": self.asked_at,
             "retry_at": self._retry_at,
             "error": self.error,
@@ -80,53 +81,53 @@ class Solving:
         Returns:
             An allocation that is new, else None.
         """
-        self.problems, asked_at = {}, snapshot.time
-        found: Fractions | None = None
-        news = snapshot.changed.everything or self._name in snapshot.changed.solutions
-        solution = snapshot.solutions.get(self._name)
-        if self._asked and not self._stated and not self._is_answer(solution):
-            # What the controller before asked is not solved any more.
-            self._asked, asked_at = "", min(self.asked_at, asked_at)
-        for _ in range(_MOST_STEPS):
-            try:
-                if not self._asked:
-                    if wanted == self._solved or snapshot.time < self._retry_at:
-                        break
-                    given = make_given()
-                    answer = self._allocation.begin(given)
-                    self._asked, self.asked_at, news = wanted, asked_at, False
-                elif solution is None or not self._is_answer(solution):
-                    break
-                elif solution.status is SolutionStatus.FAILED:
-                    if news:
-                        self._fail(solution.error, retry_at)
-                    break
-                else:
-                    raw, own = solution.subject
-                    given = given_data.load(raw)
-                    answer = self._allocation.go_on(given, self._memory, replace(solution, subject=own))
-            except AllocationError as error:
-                self._fail(str(error), retry_at)
-                break
-            if isinstance(answer, Allocated):
-                found = answer.fractions
-                self._solved, self._asked, self._memory = self._asked, "", None
-                self._identity, self.error, self._retry_at = "", "", 0.0
-                self.problems = {}
-            else:
-                self._ask(answer, given)
+        self.problems, found = {}, None
+        try:
+            found = self._read(snapshot)
+            if self._asked and not self._stated:
+                # What the controller before asked is not solved any more.
+                self._ask(self.asked_at, wanted, make_given())
+                found = self._read(snapshot)
+            elif not self._asked and wanted != self._solved and snapshot.time >= self._retry_at:
+                self._ask(snapshot.time, wanted, make_given())
+                found = self._read(snapshot) or found
+        except AllocationError as error:
+            self._fail(str(error), retry_at)
         return found
 
-    def _is_answer(self, solution: Solution | None) -> bool:
-        return solution is not None and solution.problem == self._identity
+    def _ask(self, asked_at: float, wanted: str, given: Given) -> None:
+        """Raises AllocationError."""
+        answer = self._allocation.begin(given)
+        self._asked, self.asked_at = wanted, asked_at
+        if isinstance(answer, Allocated):
+            self._at_once = answer.fractions
+        else:
+            self._identity, self._stated = answer.problem.identity, True
+            self.problems = {self._name: answer.problem}
 
-    def _ask(self, asked: Asked, given: Given) -> None:
-        """State the problem. What it was made of goes with it."""
-        problem = replace(asked.problem, subject=[given_data.dump(given), asked.problem.subject])
-        self._identity, self._memory, self._stated = problem.identity, asked.memory, True
-        self.problems = {self._name: problem}
+    def _read(self, snapshot: Snapshot) -> Fractions | None:
+        """What is new: of the problem under way, or what needed none. Raises AllocationError."""
+        if self._at_once is not None:
+            at_once, self._at_once = self._at_once, None
+            return self._done(at_once)
+        if not self._asked:
+            return None
+        solution = snapshot.solutions.get(self._name)
+        if solution is None or solution.problem != self._identity:
+            return None
+        if solution.status is not SolutionStatus.FAILED:
+            self.problems = {}
+            return self._done(self._allocation.read(solution))
+        if snapshot.changed.everything or self._name in snapshot.changed.solutions:
+            raise AllocationError(solution.error)
+        return None
+
+    def _done(self, fractions: Fractions) -> Fractions:
+        self._solved, self._asked, self._identity = self._asked, "", ""
+        self.error, self._retry_at = "", 0.0
+        return fractions
 
     def _fail(self, error: str, retry_at: float) -> None:
         """The last allocation goes on."""
-        self._asked, self._identity, self._memory = "", "", None
+        self._asked, self._identity = "", ""
         self.error, self._retry_at, self.problems = error, retry_at, {}

@@ -26,7 +26,7 @@ def dump(given: Given) -> list[Any]:
 
 def _dump_job(job: AllocationJob) -> list[Any]:
     times = (job.steps_left, job.seconds_so_far, job.isolated_seconds, job.slo_seconds_left, job.arrival)
-    return [job.id, job.gpus, job.weight, dict(job.throughput), *times, job.entity]
+    return [job.id, job.gpus, job.weight, job.throughput, *times, job.entity, job.steps_done]
 
 
 def load(raw: Any) -> Given:
@@ -58,6 +58,7 @@ def _load_job(
     slo_seconds_left: float | None,
     arrival: float,
     entity: str,
+    steps_done: float | None,
 ) -> AllocationJob:
     return AllocationJob(
         id=JobId(job_id),
@@ -70,4 +71,5 @@ def _load_job(
         slo_seconds_left=slo_seconds_left,
         arrival=arrival,
         entity=entity,
+        steps_done=steps_done,
     )

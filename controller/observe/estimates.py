@@ -1,0 +1,123 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Rates of pairs that never ran, from what other pairs showed (Gavel's estimator, SPEC 3.7).
+
+Of every model it is known with some partners which part of its rate alone it keeps beside them. The parts
+make a matrix, models by partners in each configuration. It is completed; models whose completed rows point
+the same way are alike, and a pair that never ran is taken for the pair of models most like its own that did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from controller.model import Configuration, Provenance, Rate
+
+Table: TypeAlias = Mapping[str, Mapping[Configuration, Rate]]
+Floats: TypeAlias = NDArray[np.float64]
+
+RANK = 10
+RIDGE = 1e-2
+MOST_SWEEPS = 100
+SETTLED = 1e-3
+"""The matrix is completed when a sweep changes its entries by less than this (Frobenius norm per entry)."""
+
+
+def complete(known: Floats, seed: int = 0) -> Floats:
+    """The matrix with its missing entries, by alternating least squares.
+
+    Args:
+        known: parts from 0 to 1; nan where nothing is known.
+        seed: of the first guess.
+    """
+    measured = ~np.isnan(known)
+    filled = np.where(measured, known, 0.0)
+    draw = np.random.default_rng(seed)
+    left, right = (draw.normal(size=(count, RANK)) for count in known.shape)
+    before = left @ right.T
+    for _ in range(MOST_SWEEPS):
+        left = _fitted(right, filled, measured)
+        right = _fitted(left, filled.T, measured.T)
+        found = left @ right.T
+        if np.linalg.norm(found - before) < SETTLED * max(1, found.size):
+            break
+        before = found
+    return np.where(measured, known, np.clip(left @ right.T, 0.0, 1.0))
+
+
+def _fitted(basis: Floats, filled: Floats, measured: NDArray[np.bool_]) -> Floats:
+    """Each row's coefficients in the basis, by what was measured of it."""
+    squares = np.einsum("jk,jl->jkl", basis, basis).reshape(len(basis), -1)
+    gram = (measured @ squares).reshape(-1, RANK, RANK) + RIDGE * np.eye(RANK)
+    coefficients: Floats = np.linalg.solve(gram, (filled @ basis)[..., None])[..., 0]
+    return coefficients
+
+
+def distances(row: Floats, references: Floats) -> Floats:
+    """Cosine distance to each reference: 0 where it points the same way. 1 where one of the two is zero."""
+    lengths = np.linalg.norm(references, axis=1) * np.linalg.norm(row)
+    cosines = np.divide(references @ row, lengths, out=np.zeros(len(references)), where=lengths > 0)
+    found: Floats = np.clip(1.0 - cosines, 0.0, 2.0)
+    return found
+
+
+def estimated(
+    table: Table, models: Sequence[str] = (), seed: int = 0
+) -> dict[str, dict[Configuration, Rate]]:
+    """Rates of pairs that the table does not have, all as estimated: of these models (none given: of all),
+    beside any model, where both rates alone are known. What is in the table is not estimated.
+
+    Args:
+        table: by model, what was measured or declared.
+        seed: which models count as alike of those that nothing is known of.
+    """
+    names = sorted(table)
+    number = {name: i for i, name in enumerate(names)}
+    configurations = sorted(
+        {where for known in table.values() for where in known if not where.models_beside},
+        key=lambda where: (where.gpu_type, where.gpus, where.nodes),
+    )
+    parts = np.full((len(configurations), len(names), len(names)), np.nan)
+    for at, where in enumerate(configurations):
+        for one in names:
+            alone = table[one].get(where)
+            for other in names if alone is not None else ():
+                beside = table[one].get(replace(where, models_beside=(other,)))
+                if alone is not None and beside is not None:
+                    part = beside.samples_per_second / alone.samples_per_second
+                    parts[at, number[one], number[other]] = min(1.0, part)
+    if np.isnan(parts).all():
+        return {}
+    apart = _apart(np.concatenate(list(parts), axis=1), seed)
+    found: dict[str, dict[Configuration, Rate]] = {}
+    for at, where in enumerate(configurations):
+        measured = ~np.isnan(parts[at])
+        present = [name for name in names if where in table[name]]
+        if not measured.any():
+            continue
+        for one in present if not models else [name for name in models if name in present]:
+            for other in present:
+                i, k = number[one], number[other]
+                if measured[i, k]:
+                    continue
+                unlike = np.where(measured, apart[i][:, None] + apart[k][None, :], np.inf)
+                part = parts[at].flat[int(np.argmin(unlike))]
+                speed = float(part) * table[one][where].samples_per_second
+                if speed > 0:
+                    pair = replace(where, models_beside=(other,))
+                    found.setdefault(one, {})[pair] = Rate(speed, provenance=Provenance.ESTIMATED)
+    return found
+
+
+def _apart(known: Floats, seed: int) -> Floats:
+    """How unlike each two models are. A model that nothing is known of is like any: which one is drawn."""
+    rows = complete(known, seed)
+    rows[np.isnan(known).all(axis=1)] = 0.0
+    apart = np.stack([distances(row, rows) for row in rows])
+    apart += 1e-9 * np.random.default_rng(seed).random(apart.shape)
+    np.fill_diagonal(apart, 0.0)
+    return apart

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What allocations are given of prices, deadlines and what jobs have done, by policies in rounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from controller.model import Configuration, Job, JobId, Rate
+from controller.policies.allocations import given_data
+from controller.policies.allocations.allocation import AllocationJob, Given
+from controller.policies.allocations.at_once import allocate
+from controller.policies.allocations.presets import ALLOCATIONS, SETTINGS
+from controller.solver import ImmediateSolver
+from tests.unit.policies.ideal import Ideal, make_job, make_node
+from tests.unit.policies.presets import preset
+
+RATES = {"big": {"v100": 4.0, "k80": 1.0}, "small": {"v100": 2.0, "k80": 1.0}}
+"""Vectors V8 to V11 of the specification, with prices of 3.1 and 0.8."""
+PRICES = {"v100": 3.1, "k80": 0.8}
+
+
+def job_of(number: int, model: str, duration: float | None = None) -> Job:
+    return make_job(number, duration=duration, model=model)
+
+
+def after(policy: str, jobs: list[Job], until: float = 100.0, **settings: Any) -> Ideal:
+    """One GPU of each type, on which no job runs beyond its fraction."""
+    made = preset(policy, round_seconds=20.0, refill=False, change_types=True, **settings)
+    ideal = Ideal(made, [make_node("n1", 1, model="v100"), make_node("n2", 1, model="k80")], jobs)
+    ideal.rates = {m: {Configuration(t, 1): Rate(r) for t, r in known.items()} for m, known in RATES.items()}
+    ideal.run(until=until)
+    return ideal
+
+
+def fractions(ideal: Ideal, number: int) -> dict[str, float]:
+    """As the note of the job has them."""
+    note = ideal.notes[JobId(number)]
+    assert note is not None
+    return {note[i]: note[i + 1] for i in range(5, len(note), 5)}
+
+
+def test_v10_the_cheapest_throughput_is_that_of_one_job_on_the_fast_type() -> None:
+    jobs = [job_of(1, "big"), job_of(2, "small")]
+    ideal = after("gavel-cost", jobs, prices=PRICES)
+    assert fractions(ideal, 1) == {"v100": pytest.approx(1.0, abs=1e-4), "k80": pytest.approx(0.0, abs=1e-4)}
+    assert sum(fractions(ideal, 2).values()) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_where_the_fast_type_is_dear_the_slow_one_is_used_and_types_without_a_price_cost_one() -> None:
+    dear = after("gavel-cost", [job_of(1, "big")], prices={"v100": 5.0})
+    assert fractions(dear, 1) == {"v100": pytest.approx(0.0, abs=1e-4), "k80": pytest.approx(1.0, abs=1e-4)}
+    alike = after("gavel-cost", [job_of(1, "big")])
+    assert fractions(alike, 1)["v100"] == pytest.approx(1.0, abs=1e-4)
+
+
+def test_a_job_with_a_declared_duration_has_a_deadline_and_runs_for_it() -> None:
+    """1000 s on its fastest type are 2000 steps; within 2500 s they need 0.8 steps per second."""
+    jobs = [job_of(1, "big"), job_of(2, "small", duration=1000.0)]
+    ideal = after("gavel-cost-slo", jobs, until=10.0, prices=PRICES, deadline_ratio=2.5)
+    speed = sum(RATES["small"][t] * fraction for t, fraction in fractions(ideal, 2).items())
+    assert speed == pytest.approx(0.8, abs=1e-3)
+    assert fractions(ideal, 1)["v100"] == pytest.approx(1.0, abs=1e-3)
+
+
+def test_v13_what_a_job_has_done_counts_as_time_on_its_own_part() -> None:
+    """100 steps are 40 s of the part of one job, and 66.7 s of the other's."""
+    jobs = tuple(
+        AllocationJob(
+            id=JobId(i), throughput=RATES[m], steps_left=300.0, seconds_so_far=100.0, steps_done=100.0
+        )
+        for i, m in enumerate(RATES)
+    )
+    given = Given(types=("v100", "k80"), workers={"v100": 1, "k80": 1}, jobs=jobs)
+    given = given_data.load(given_data.dump(given))
+    found = allocate(ALLOCATIONS["gavel-ftf"](SETTINGS["gavel-ftf"]()), given, ImmediateSolver())
+    assert found.objective == pytest.approx(1.23481, abs=1e-4)
+    assert found.fractions[JobId(0),]["v100"] == pytest.approx(0.69157, abs=1e-3)
+
+
+def test_finish_time_fairness_favours_the_job_that_has_done_less_of_its_part() -> None:
+    """The second comes when the first has had all of the cluster for long."""
+    jobs = [job_of(1, "big", duration=5000.0), replace(job_of(2, "big", duration=5000.0), submit_time=2000.0)]
+    ideal = after("gavel-ftf", jobs, until=2010.0)
+    assert fractions(ideal, 2)["v100"] > 0.55 > 0.45 > fractions(ideal, 1)["v100"]
