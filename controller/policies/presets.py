@@ -7,10 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from controller.policies.allocations.finish_time import FinishTime
 from controller.policies.allocations.presets import ALLOCATIONS
+from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.rounds.policy import Rounds
+from controller.policies.mechanisms.rounds.reference_rounds import ReferenceRounds
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.move import Move
 from controller.policies.orders.fair_share import FairShare
@@ -99,7 +102,18 @@ def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy
 
 def _in_rounds(name: str) -> Callable[[Any, Moves], Policy]:
     """The allocation of this name."""
-    return lambda settings, moves: Rounds(ALLOCATIONS[name](settings), settings, name=name, moves=moves)
+
+    def compose(settings: Any, moves: Moves) -> Policy:
+        allocation = ALLOCATIONS[name](settings)
+        if settings.rounds == "exact":
+            return Rounds(allocation, settings, name=name, moves=moves)
+        aware = isinstance(settings, AllocationSettings) and settings.throughputs == "aware"
+        isolated = allocation.isolated_rates if isinstance(allocation, FinishTime) else None
+        return ReferenceRounds(
+            allocation, settings, name=name, moves=moves, shuffled=not aware, isolated_rates=isolated
+        )
+
+    return compose
 
 
 WEIGHED_BY_SERVER = frozenset({"gandiva"})
