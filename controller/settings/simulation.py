@@ -40,7 +40,9 @@ class SimulationSettings(Section):
         le=1000,
     )
     measure_rates: bool = setting(
-        True, "Policies see what jobs measure. false: they see the rates that --rates declares, and no others."
+        True,
+        "Jobs tell how far they are, so that rates are measured. false: policies know the rates that "
+        "--rates declares, and no others.",
     )
     coalesce_seconds: float = setting(
         0.0, "Wait after an event for others that belong to it, before deciding.", ge=0, le=60

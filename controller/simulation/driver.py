@@ -144,8 +144,13 @@ class Simulation:
         )
         node_costs = NodeCosts(costs.step_seconds, costs.suspend_seconds, costs.resume_seconds)
         reads_rates = self.policy is not None or self.settings.policy.reads_rates
-        reads_rates = reads_rates and costs.measure_rates
-        nodes = SimulatedNodes(cluster, node_costs, deltas=True, progress=reads_rates)
+        nodes = SimulatedNodes(
+            cluster,
+            node_costs,
+            deltas=True,
+            progress=reads_rates and costs.measure_rates,
+            tells_steps=costs.measure_rates,
+        )
         policy, publish = self._in_rounds()
         controller = Controller(
             patient(self.settings),
