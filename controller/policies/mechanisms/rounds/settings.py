@@ -36,7 +36,6 @@ class RoundSettings(Section):
         'their own (requests.suspend = "requeue"). false: a job stays on the type where Slurm has bound it.',
     )
 
-
     rounds: Literal["exact", "reference"] = setting(
         "exact",
         "exact: one list by what each job had of its part. reference: as Gavel's simulator, for comparisons "
