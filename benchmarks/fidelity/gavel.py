@@ -4,10 +4,10 @@
     python benchmarks/fidelity/gavel.py --rows rows.jsonl [--refs DIR] [--only REGEX] [--solver clarabel]
     python benchmarks/fidelity/gavel.py --rows rows.jsonl --write docs/fidelity.md
 
-The references are not part of this repository: --refs or GANDIVA_REFS names their folder (default: shared/refs
-beside the repository). Each row is a simulation with the settings of gavel.toml; its outcome is added to the file
-`--rows`, and a row that is in there is not run again. ECOS is needed (`pip install 'gandiva-slurm[ecos]'`). Exit status 1
-when a row that was solved by the reference's own solver is not equal for all jobs.
+The references are not part of this repository: --refs or GANDIVA_REFS names their folder (default:
+shared/refs beside the repository). Each row is a simulation with the settings of gavel.toml. Its outcome is
+added to the file `--rows`, and a row that is in there is not run again. It needs ECOS, an extra of its own.
+Exit status 1 when a row that was solved by the reference's own solver is not equal for all jobs.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Row:
 def rows(refs: Path, solver: str | None) -> Iterator[Row]:
     """All that can be compared. `solver`: in place of the one that the reference used."""
     for row in json.loads((refs / "results_public.json").read_text())["gavel"]:
-        if row["policy"].removesuffix("_perf") in POLICIES and row.get("avg_jct_s"):
-            if solver is None or row["policy"] != "isolated":
-                yield Row(refs, row, solver or row["solver"].lower())
+        known = row["policy"].removesuffix("_perf") in POLICIES and row.get("avg_jct_s")
+        if known and (solver is None or row["policy"] != "isolated"):
+            yield Row(refs, row, solver or row["solver"].lower())
 
 
 def compare(row: Row, per_job: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -120,7 +120,7 @@ def markdown(found: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table of docs/fidelity.md."""
     lines = [
         f"| case | Gavel's policy | jobs within {SAME_SECONDS:g} s | average, median, makespan off "
-        "| the same with the other solver | jobs within then |",
+        "| the same with Clarabel | jobs within then |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     other = {tuple(row["row"][:2]): row for row in found if not row["same_solver"]}

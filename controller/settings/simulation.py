@@ -28,14 +28,14 @@ class SimulationSettings(Section):
     )
     lease_seconds: Annotated[float, Field(ge=0, le=86400)] = setting(
         0.0,
-        "Jobs work by leases, as in Gavel's simulator: each does the whole steps that fit into this time, and "
-        "all leases are renewed when the longest ends. A job that is done before keeps its GPUs until then. "
-        "0: jobs work on while they have GPUs. Needs --throughputs.",
+        "Jobs work by leases, as in Gavel's simulator: each does the whole steps that fit into this time, "
+        "and all leases are renewed when the longest ends. A job that is done before keeps its GPUs until "
+        "then. 0: jobs work on while they have GPUs. Needs --throughputs.",
     )
     lease_failures: int = setting(
         0,
-        "As in Gavel's simulator, the lease of a gang that has fewer steps left than GPUs fails, and the job is "
-        "dropped when so many leases in a row failed. 0: no lease fails.",
+        "As in Gavel's simulator, the lease of a gang that has fewer steps left than GPUs fails, and the job "
+        "is dropped when so many leases in a row failed. 0: no lease fails.",
         ge=0,
         le=1000,
     )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Leases of simulated jobs, as Gavel's simulator has them: jobs go on in whole steps, and all stop together."""
+"""Leases of simulated jobs, as in Gavel's simulator: jobs go on in whole steps, and all stop together."""
 
 from __future__ import annotations
 

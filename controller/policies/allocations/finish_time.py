@@ -74,8 +74,8 @@ class FinishTime:
         return Allocated(fractions=fractions(layout, x), objective=worst, status=solution.status.value)
 
     def isolated_rates(self, given: Given) -> Mapping[JobId, float]:
-        """Steps per second of each job on its own part of the cluster, as this allocation sees them; 0 for one
-        that can run nowhere. Raises AllocationError."""
+        """Steps per second of each job on its own part of the cluster, as this allocation sees them; 0 for
+        one that can run nowhere. Raises AllocationError."""
         layout = self._layout(given)
         rates = zip(layout.jobs, isolated_throughputs(layout), strict=True)
         return {**{job.id: 0.0 for job in given.jobs}, **{job.id: rate for job, rate in rates}}

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The books of Gavel's simulator: who is to have what, who had what, and who runs in a round. Numbers are added
-in its order, so that even their last bits are the same.
+"""The books of Gavel's simulator: who is to have what, who had what, and who runs in a round. Numbers are
+added in its order, so that even their last bits are the same.
 
 Where it differs from the paper (SPEC 3.5):
 
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from controller.model import JobId
@@ -58,7 +58,7 @@ class Book:
     """What its steps up to the last reset would have taken on its own part of the cluster."""
     isolated_since: tuple[int, float] | None = None
     """Its steps left at the last reset, and its steps per second on that part."""
-    grant: Grant | None = field(default=None)
+    grant: Grant | None = None
 
     def priority(self, gpu_type: str, total_seconds: float) -> float:
         """`total_seconds`: that all jobs had on the type."""
@@ -136,7 +136,8 @@ class Books:
             book.fractions = None if given is None else {t: given.get(t, 0.0) for t in self._types}
 
     def count_isolated(self, rates: Mapping[JobId, float]) -> None:
-        """A reset follows. `rates`: steps per second of each job on its own part of the cluster, from now on."""
+        """A reset follows. `rates`: steps per second of each job on its own part of the cluster, from now
+        on."""
         for job_id, book in self.jobs.items():
             if book.isolated_since is not None:
                 steps_left, rate = book.isolated_since
@@ -218,11 +219,11 @@ class Books:
         self._news, self._shuffles = bool(news), int(shuffles)
         for _ in range(self._shuffles):
             self._random.shuffle(list(self._types))
-        self.jobs = {JobId(job_id): _load_book(*row) for job_id, *row in jobs}
+        self.jobs = {JobId(job_id): _load_book(row) for job_id, *row in jobs}
 
 
 def _shuffler(seed: int | None) -> random.Random:
-    """Gavel's code derives the seed of each of its generators from one, this is the one for types."""
+    """Gavel's code has one seed for all of its generators; that for types adds 5."""
     return random.Random(None if seed is None else seed + 5)
 
 
@@ -241,6 +242,9 @@ def _dump_book(book: Book) -> list[Any]:
     ]
 
 
-def _load_book(*row: Any) -> Book:
-    *plain, since, grant = row
-    return Book(*plain, None if since is None else tuple(since), None if grant is None else Grant(*grant))
+def _load_book(row: list[Any]) -> Book:
+    gpus, throughput, steps_left, seconds, deficit, fractions, isolated_seconds, since, grant = row
+    book = Book(gpus, throughput, steps_left, seconds, deficit, fractions, isolated_seconds)
+    book.isolated_since = None if since is None else (since[0], since[1])
+    book.grant = None if grant is None else Grant(*grant)
+    return book
