@@ -336,7 +336,7 @@ class SimulatedNodes:
 def _rank(job: SimulatedJob, node: str, now: float, *, tells_steps: bool) -> protocol.RankSample:
     """That of the job on this node: one on each. A mini-batch counts as one sample."""
     steps = int(job.done_at(now) * job.steps_per_second) if tells_steps else 0
-    speed = job.rate * job.steps_per_second if tells_steps else 0.0
+    speed = job.rate * job.steps_per_second
     return protocol.RankSample(
         rank=job.nodes.index(node),
         state=protocol.RankState.RUNNING,
