@@ -122,7 +122,7 @@ def cases(refs: Path) -> Iterator[Case]:
             row,
         )
     for row in results["gavel"]:
-        # Of its policies only this one is among ours; other rows have several types of GPUs.
+        # Its other policies are compared by gavel.py; other rows have several types of GPUs.
         name = row["case"]
         if row["policy"] != "fifo" or not name.startswith(("xs_", "reset0_xs_")):
             continue
@@ -131,7 +131,7 @@ def cases(refs: Path) -> Iterator[Case]:
             name,
             row["policy"],
             "fifo",
-            HERE / ("gavel.toml" if row["min_alloc_reset_s"] else "gavel-reset0.toml"),
+            HERE / ("gavel-fifo.toml" if row["min_alloc_reset_s"] else "gavel-fifo-reset0.toml"),
             (),
             refs / row["trace"],
             f"v100:{row['cluster_v100_p100_k80'].split(':')[0]}",

@@ -70,6 +70,8 @@ class SimulatedNodes:
     """Answer with nodes on which something changed since the answer before, where there was one."""
     progress: bool = True
     """And with those of jobs that have done enough at their present speed to make a rate."""
+    tells_steps: bool = True
+    """False: no job tells how far it is, as one that does not use the module `gandiva`."""
 
     def __post_init__(self) -> None:
         self._blocks: dict[str, dict[JobId, Block]] = {name: {} for name in self.cluster.nodes}
@@ -259,7 +261,7 @@ class SimulatedNodes:
         ranks: tuple[protocol.RankSample, ...] = ()
         if self._lives_on(node, job_id):
             job, now = self.cluster.jobs[job_id], self.cluster.clock()
-            ranks = (_rank(job, node, now),)
+            ranks = (_rank(job, node, now, tells_steps=self.tells_steps),)
             if self.progress:
                 self._progress.follow(job, now)
         return protocol.NodeJob(
@@ -362,9 +364,9 @@ class SimulatedNodes:
             raise NodeUnreachable(node, "the connection broke before the answer came")
 
 
-def _rank(job: SimulatedJob, node: str, now: float) -> protocol.RankSample:
+def _rank(job: SimulatedJob, node: str, now: float, *, tells_steps: bool) -> protocol.RankSample:
     """That of the job on this node: one on each. A mini-batch counts as one sample."""
-    steps = int(job.done_at(now) * job.steps_per_second)
+    steps = int(job.done_at(now) * job.steps_per_second) if tells_steps else 0
     speed = job.rate * job.steps_per_second
     return protocol.RankSample(
         rank=job.nodes.index(node),

@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from controller.policies.allocations.as_problem import AsProblem
+from controller.policies.allocations.finish_time import FinishTime
 from controller.policies.allocations.presets import ALLOCATIONS
+from controller.policies.allocations.settings import AllocationSettings
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.rounds.given import Pricing
 from controller.policies.mechanisms.rounds.policy import Rounds
+from controller.policies.mechanisms.rounds.reference_rounds import ReferenceRounds
 from controller.policies.mechanisms.rounds.settings import GavelCostSettings, GavelCostSloSettings
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.move import Move
@@ -102,18 +105,29 @@ def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy
 
 def _in_rounds(name: str) -> Callable[[Any, Moves], Policy]:
     """The allocation of this name."""
-    return lambda settings, moves: Rounds(AsProblem(name, settings), settings, name=name, moves=moves)
+    return lambda settings, moves: _rounds(name, settings, moves, Pricing())
 
 
 def _cost(settings: GavelCostSettings, moves: Moves) -> Policy:
-    allocation, pricing = AsProblem("gavel-cost", settings), Pricing(prices=settings.prices)
-    return Rounds(allocation, settings, name="gavel-cost", moves=moves, pricing=pricing)
+    return _rounds("gavel-cost", settings, moves, Pricing(prices=settings.prices))
 
 
 def _cost_slo(settings: GavelCostSloSettings, moves: Moves) -> Policy:
-    allocation = AsProblem("gavel-cost-slo", settings)
     pricing = Pricing(prices=settings.prices, deadline_ratio=settings.deadline_ratio)
-    return Rounds(allocation, settings, name="gavel-cost-slo", moves=moves, pricing=pricing)
+    return _rounds("gavel-cost-slo", settings, moves, pricing)
+
+
+def _rounds(name: str, settings: Any, moves: Moves, pricing: Pricing) -> Policy:
+    """The allocation of this name in rounds."""
+    stated = AsProblem(name, settings)
+    if settings.rounds == "exact":
+        return Rounds(stated, settings, name=name, moves=moves, pricing=pricing)
+    aware = isinstance(settings, AllocationSettings) and settings.throughputs == "aware"
+    allocation = ALLOCATIONS[name](settings)
+    isolated = allocation.isolated_rates if isinstance(allocation, FinishTime) else None
+    return ReferenceRounds(
+        stated, settings, name=name, moves=moves, shuffled=not aware, isolated_rates=isolated
+    )
 
 
 WEIGHED_BY_SERVER = frozenset({"gandiva"})

@@ -26,6 +26,24 @@ class SimulationSettings(Section):
         "Least time between two moments at which who runs is decided; jobs that come and GPUs that become "
         "free in between wait for the next. Needs round_seconds.",
     )
+    lease_seconds: Annotated[float, Field(ge=0, le=86400)] = setting(
+        0.0,
+        "Jobs work by leases, as in Gavel's simulator: each does the whole steps that fit into this time, "
+        "and all leases are renewed when the longest ends. A job that is done before keeps its GPUs until "
+        "then. 0: jobs work on while they have GPUs. Needs --throughputs.",
+    )
+    lease_failures: int = setting(
+        0,
+        "As in Gavel's simulator, the lease of a gang that has fewer steps left than GPUs fails, and the job "
+        "is dropped when so many leases in a row failed. 0: no lease fails.",
+        ge=0,
+        le=1000,
+    )
+    measure_rates: bool = setting(
+        True,
+        "Jobs tell how far they are, so that rates are measured. false: policies know the rates that "
+        "--rates declares, and no others.",
+    )
     coalesce_seconds: float = setting(
         0.0, "Wait after an event for others that belong to it, before deciding.", ge=0, le=60
     )
@@ -78,4 +96,6 @@ class SimulationSettings(Section):
                 f"reset_floor_seconds is {self.reset_floor_seconds:g} but round_seconds is 0: "
                 "give the length of the rounds at whose boundaries is decided"
             )
+        if self.lease_seconds and self.round_seconds:
+            raise ValueError("lease_seconds and round_seconds are two kinds of rounds: one of them must be 0")
         return self

@@ -92,6 +92,8 @@ class Simulation:
         self._workload = Workload(self.trace, self.jobs, self.cluster, self.throughputs, costs)
         self._ends: dict[JobId, float] = {}
         """When each job's work was done."""
+        self._dropped: set[JobId] = set()
+        """Jobs that ended before."""
         self._policy = Timed(self.policy or make_policy(self.settings.policy))
         self.journal = MemoryJournal()
 
@@ -116,7 +118,9 @@ class Simulation:
             settings=self.settings,
             submitted=len(self.jobs),
             gpus=self.cluster.gpus,
-            jobs=job_outcomes(jobs, self._ends, self.journal),
+            jobs=job_outcomes(
+                {i: job for i, job in jobs.items() if i not in self._dropped}, self._ends, self.journal
+            ),
             usage=usage_curve(slices),
             gpu_seconds=gpu_seconds(slices),
             decision_seconds=tuple(self._policy.seconds),
@@ -132,6 +136,8 @@ class Simulation:
             keep_ended=False,
             rate=self._workload.rate,
             end_quantum_seconds=costs.round_seconds,
+            lease_seconds=costs.lease_seconds,
+            lease_failures=costs.lease_failures,
             deltas=True,
             tells_durations=True,
             tree=share_tree(costs.shares),
@@ -139,7 +145,13 @@ class Simulation:
         )
         node_costs = NodeCosts(costs.step_seconds, costs.suspend_seconds, costs.resume_seconds)
         reads_rates = self.policy is not None or self.settings.policy.reads_rates
-        nodes = SimulatedNodes(cluster, node_costs, deltas=True, progress=reads_rates)
+        nodes = SimulatedNodes(
+            cluster,
+            node_costs,
+            deltas=True,
+            progress=reads_rates and costs.measure_rates,
+            tells_steps=costs.measure_rates,
+        )
         policy, publish = self._in_rounds()
         controller = Controller(
             patient(self.settings),
@@ -162,6 +174,8 @@ class Simulation:
         def on_end(job: SimulatedJob) -> None:
             assert job.end_time is not None
             self._ends[job.id] = job.end_time
+            if job.state_name != "COMPLETED":
+                self._dropped.add(job.id)
             controller.pace.poke()
             if len(self._ends) == len(self._workload.jobs):
                 self.on_progress(len(self._ends), len(self._ends), job.end_time)

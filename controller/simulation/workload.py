@@ -84,7 +84,7 @@ class Workload:
                 weight=job.weight,
                 pack=job.may_pack,
                 model=model_slug(job.model) or None,
-                gpu_types=job.gpu_types,
+                gpu_types=job.gpu_types or self._usable(job),
                 max_gpus=self._max_gpus(job),
             ),
             work_seconds=self._work[job_id],
@@ -118,6 +118,12 @@ class Workload:
             beside=[(other.model, other.gpus) for other in others],
             size=size,
         )
+
+    def _usable(self, job: TraceJob) -> tuple[str, ...]:
+        """The types that a job asks for which cannot run on all: where its throughput is 0. Empty: all."""
+        types = self._cluster.models
+        speeds = [self._throughputs.rate(t, job.model, job.gpus) for t in types]
+        return tuple(t for t, speed in zip(types, speeds, strict=True) if speed != 0) if 0 in speeds else ()
 
     def _work_of(self, job: TraceJob) -> float | None:
         """Seconds on the reference type; None: left out. Raises TraceError."""

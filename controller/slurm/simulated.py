@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, GpuSet, JobId, Share, by_node, value
+from controller.slurm.leases import Leases
 from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmGpu, SlurmJob, SlurmNode
 from controller.slurm.simulated_job import SimulatedJob, request_text
 
@@ -92,6 +93,10 @@ class SimulatedCluster:
     """How fast a job goes on its GPUs, beside these jobs. 1: the speed that its work is measured in."""
     end_quantum_seconds: float = 0.0
     """Jobs end, and are off their GPUs, only at multiples of this time. 0: when their work is done."""
+    lease_seconds: float = 0.0
+    """Jobs work by leases of so many seconds (`Leases`). 0: they work on while they may."""
+    lease_failures: int = 0
+    """A job is dropped when so many leases in a row failed. 0: none fails."""
     deltas: bool = False
     """Answer with what changed since the answer before, where there was one."""
     tells_durations: bool = False
@@ -115,6 +120,7 @@ class SimulatedCluster:
         self.lose_answers = 0
         """So many calls take effect and then fail to say so."""
         self._next_id = 1
+        self._leases = Leases(self.lease_seconds, self.lease_failures, self.clock, self._end)
 
     def submit(self, request: str, work_seconds: float, user: str = "alice", **changes: Any) -> JobId:
         """`sbatch --gandiva`: held, with its request."""
@@ -318,10 +324,14 @@ class SimulatedCluster:
     def _work(self, job: SimulatedJob, company: Sequence[SimulatedJob]) -> None:
         now = self.clock()
         job.stop_work(now)
+        self._leases.stop(job)
         if self._works(job):
             beside = [other for other in company if self._works(other)]
             end = job.begin_work(now, self.rate(job, beside))
             if end == math.inf:
+                return
+            if self.lease_seconds:
+                self._leases.begin(job, now)
                 return
             if self.end_quantum_seconds:
                 end = math.ceil(end / self.end_quantum_seconds - 1e-9) * self.end_quantum_seconds
@@ -352,10 +362,11 @@ class SimulatedCluster:
             job.binding, job.nodes, job.start_time = frozenset(), (), None
             self._to(job, JobState.PENDING)
 
-    def _end(self, job: SimulatedJob, state_name: str) -> None:
+    def _end(self, job: SimulatedJob, state_name: str, end_time: float | None = None) -> None:
+        """`end_time`: when its work was done, if that was before now."""
         if job.state is JobState.ENDED:
             return
-        job.end_time = self.clock()
+        job.end_time = self.clock() if end_time is None else end_time
         self._to(job, JobState.ENDED, state_name)
         self.on_end(job)
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from controller.model import JobId
 from controller.model.solving import Cone, Program, Solution, SolutionStatus
 from controller.policies.allocations.allocation import Allocated, Asked, Given
 from controller.policies.allocations.checked import fractions, solved, valid
@@ -70,6 +72,13 @@ class FinishTime:
             speed = sum(each * x[column] for column, each in row)
             worst = max(worst, done + (part / speed if speed > 0 else float(part > 0) * 1e300))
         return Allocated(fractions=fractions(layout, x), objective=worst, status=solution.status.value)
+
+    def isolated_rates(self, given: Given) -> Mapping[JobId, float]:
+        """Steps per second of each job on its own part of the cluster, as this allocation sees them; 0 for
+        one that can run nowhere. Raises AllocationError."""
+        layout = self._layout(given)
+        rates = zip(layout.jobs, isolated_throughputs(layout), strict=True)
+        return {**{job.id: 0.0 for job in given.jobs}, **{job.id: rate for job, rate in rates}}
 
     def _no_ratio(self, layout: Layout) -> bool:
         """Gavel's code has no variable for the largest ratio where there is one job."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.fidelity import gavel
 from benchmarks.fidelity.run import Case, cases, compare
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -39,3 +40,20 @@ def test_average_and_median_are_theirs(case: Case) -> None:
     tie = (case.name, case.their_policy) == ("t60_16", "shortest-gpu")
     assert found.same_jobs == found.jobs - (2 if tie else 0)
     assert found.preemptions == case.reference["preemptions"]
+
+
+def short_rows() -> list[gavel.Row]:
+    if not (REFS / "results_public.json").exists():
+        return []
+    wanted = re.compile(r"^ae/|^cont96_phys/(max_min_fairness_perf|min_total_duration_perf)$")
+    return [row for row in gavel.rows(REFS, None) if wanted.search("/".join(row.key[:2]))]
+
+
+@pytest.mark.parametrize("row", short_rows(), ids=lambda row: "-".join(row.key))
+def test_every_job_of_gavel_in_rounds_ends_when_it_does_there(row: gavel.Row) -> None:
+    """With types that jobs cannot run on, gangs, and a gang that is dropped."""
+    pytest.importorskip("ecos")
+    with gzip.open(REFS / "per_job/per_job_jct_public.json.gz") as file:
+        found = gavel.compare(row, json.load(file))
+    assert found["same"] == found["jobs"] == found["completed"], found
+    assert abs(found["makespan_off_fraction"]) < 1e-6

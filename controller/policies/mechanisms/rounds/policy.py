@@ -120,9 +120,13 @@ class Rounds:
         return Memory({"rounds": self._common}, notes)
 
     def _common_changes(self) -> Mapping[str, Any]:
-        before, own = self._common, {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
-        self._common = {**self._solving.common(), **own}
+        before = self._common
+        self._common = {**self._solving.common(), **self._own_common()}
         return {"rounds": self._common} if self._common != before else {}
+
+    def _own_common(self) -> dict[str, Any]:
+        """What is remembered beyond the jobs and the problem under way."""
+        return {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
 
     def _note_changes(self, notes: dict[JobId, Note]) -> Mapping[JobId, Note]:
         for job_id in self._changed & self._members.keys():

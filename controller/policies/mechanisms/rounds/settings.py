@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -36,6 +36,21 @@ class RoundSettings(Section):
         False,
         "Running jobs are allocated GPUs of other types too: only where all jobs start from checkpoints of "
         'their own (requests.suspend = "requeue"). false: a job stays on the type where Slurm has bound it.',
+    )
+
+    rounds: Literal["exact", "reference"] = setting(
+        "exact",
+        "exact: one list by what each job had of its part. reference: as Gavel's simulator, for comparisons "
+        "(docs/gavel.md): then change_types is true and refill is false.",
+    )
+    type_order: list[str] = setting(
+        [], "rounds = reference: types are gone through in this order; others follow by name.", max_length=64
+    )
+    type_seed: int = setting(
+        0, "rounds = reference, throughputs not aware: how the order of types is drawn.", ge=0, le=2**31
+    )
+    duration_type: str = setting(
+        "", "rounds = reference: durations are declared for this type. Empty: for each job's fastest."
     )
 
 

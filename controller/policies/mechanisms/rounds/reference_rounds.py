@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Rounds by the books of Gavel's simulator, for comparisons with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from controller.model import JobId, Memory, Snapshot
+from controller.policies.allocations.allocation import AllocationJob, Fractions, Given
+from controller.policies.mechanisms.rounds.choosing import Choice
+from controller.policies.mechanisms.rounds.member import Member
+from controller.policies.mechanisms.rounds.policy import Rounds
+from controller.policies.mechanisms.rounds.reference import Books
+from controller.policies.mechanisms.rounds.settings import RoundSettings
+from controller.policies.mechanisms.rounds.solving import PATIENCE_SECONDS, Stated
+from controller.policies.mechanisms.rounds.speeds import Speeds
+from controller.policies.mechanisms.timers import TINY
+from controller.policies.moves.move import Move
+from controller.policies.placement.draft import Draft
+
+IsolatedRates = Callable[[Given], Mapping[JobId, float]]
+
+
+class ReferenceRounds(Rounds):
+    """An allocation, composed into a policy. It decides when a round is over, and when a job comes while none
+    runs; what happens in between waits. Implements `Ordering`."""
+
+    def __init__(
+        self,
+        allocation: Stated,
+        settings: RoundSettings,
+        *,
+        name: str = "allocation",
+        moves: Sequence[Move] = (),
+        shuffled: bool = False,
+        isolated_rates: IsolatedRates | None = None,
+    ) -> None:
+        """
+        Args:
+            shuffled: the order of types is drawn in each round.
+            isolated_rates: for an allocation that reads what jobs would have done on their own part.
+        """
+        self._seed = settings.type_seed if shuffled else None
+        self._isolated_rates = isolated_rates
+        settings = settings.model_copy(update={"change_types": True, "refill": False})
+        super().__init__(allocation, settings, name=name, moves=moves, ordering=self)
+
+    def order(
+        self, members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
+    ) -> list[Choice]:
+        present = {member.id for member in members}
+        return [choice for choice in self._books.choose(self._workers) if choice.job_id in present]
+
+    # -- memory ---------------------------------------------------------------------------------------
+
+    def _reset(self, snapshot: Snapshot, memory: Memory) -> None:
+        super()._reset(snapshot, memory)
+        settings, types = self._settings, self._pools.types
+        first = [t for t in settings.type_order if t in types]
+        in_order = [*first, *(t for t in types if t not in first)]
+        self._books = Books(in_order, settings.round_seconds, settings.reset_seconds, self._seed)
+        try:
+            if (kept := self._common.get("books")) is not None:
+                self._books.load(kept)
+        except (ValueError, TypeError, KeyError):
+            pass  # It is another policy's or damaged: then everything is counted anew.
+        self._beginning = self._solving.under_way
+        """A round is to begin, perhaps only when the allocation is there."""
+        self._at = 0.0
+        """When that is, to the last bit."""
+
+    def _own_common(self) -> dict[str, Any]:
+        if self._beginning or "books" not in self._common:
+            self._dumped = self._books.dump()
+        return {**super()._own_common(), "books": self._dumped}
+
+    # -- the allocation -------------------------------------------------------------------------------
+
+    def _allocate(self, snapshot: Snapshot) -> None:
+        asks = self._solving.under_way
+        if not asks:
+            self._beginning = self._round_begins(snapshot)
+            if self._beginning and self._books.may_reset(self._at):
+                self._count_isolated()
+                self._books.reset(self._at)
+                self._reset_at, asks = self._at, bool(self._books.jobs)
+        fractions: Fractions | None = None
+        self._solving.problems = {}
+        if asks:
+            fractions = self._solving.advance(
+                snapshot,
+                repr(self._reset_at),
+                self._now + self._settings.round_seconds,
+                self._given,
+            )
+        if fractions is not None:
+            self._books.adopt({jobs[0]: row for jobs, row in fractions.items() if len(jobs) == 1})
+            for member in self._members.values():
+                member.allocated = (member.id,) in fractions
+                for gpu_type, fraction in fractions.get((member.id,), {}).items():
+                    member.account(gpu_type).fraction = fraction
+
+    def _round_begins(self, snapshot: Snapshot) -> bool:
+        """Whether one does now. Takes over who came and went."""
+        over = self._due is not None and self._now >= self._due - TINY
+        come = [m for m in self._members.values() if m.id in self._digests and m.id not in self._books.jobs]
+        if not over and (self._due is not None or not come):
+            return False
+        if over:
+            assert self._due is not None
+            self._at = self._due
+            self._books.end()
+        else:
+            newest = max(member.job.submit_time for member in come)
+            self._at = newest if abs(newest - self._now) < TINY else self._now
+        for job_id in [i for i in self._books.jobs if i not in self._digests]:
+            self._books.remove(job_id)
+        speeds = Speeds(snapshot.rates)
+        for member in sorted(come, key=lambda m: (m.job.submit_time, m.id)):
+            rates = speeds.alone(member)
+            self._books.add(member.id, member.job.gpus, rates, self._steps_of(member, rates))
+        return True
+
+    def _steps_of(self, member: Member, rates: Mapping[str, float]) -> int:
+        """From the declared duration."""
+        duration = member.job.request.duration_seconds
+        named = rates.get(self._settings.duration_type, 0.0) or max(rates.values(), default=0.0)
+        return _MANY if duration is None else max(1, round(duration * named))
+
+    def _given(self) -> Given:
+        """With the numbers of the books."""
+        jobs = []
+        for job_id, book in self._books.jobs.items():
+            job = self._members[job_id].job
+            jobs.append(
+                AllocationJob(
+                    id=job_id,
+                    gpus=book.gpus,
+                    weight=job.request.weight,
+                    throughput=book.throughput,
+                    steps_left=float(book.steps_left) if book.steps_left < _MANY else None,
+                    seconds_so_far=self._at - job.submit_time,
+                    isolated_seconds=book.isolated_seconds if self._isolated_rates is not None else None,
+                    arrival=job.submit_time,
+                    entity=job.account,
+                )
+            )
+        return Given(types=tuple(self._workers), workers=self._workers, jobs=tuple(jobs))
+
+    def _count_isolated(self) -> None:
+        if self._isolated_rates is not None:
+            self._books.count_isolated(self._isolated_rates(self._given()))
+
+    # -- deciding -------------------------------------------------------------------------------------
+
+    def _decide(self, draft: Draft) -> None:
+        if self._solving.under_way:
+            return
+        if self._beginning:
+            self._deciding.begin_round(draft, self._now)
+            chosen = {m.id: m.assigned for m in self._members.values() if m.assigned}
+            self._due = self._books.begin(chosen, self._at)
+            self._changed.update(self._members)
+        elif self._ready:
+            self._changed |= self._deciding.go_on(draft, self._now, allocating=False)
+        self._ready = False
+
+    def _wake(self) -> float:
+        if self._solving.under_way:
+            return self._now + PATIENCE_SECONDS
+        return math.inf if self._due is None else self._due
+
+
+_MANY = 10**15
+"""Steps of a job that does not tell how long it takes."""

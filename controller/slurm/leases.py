@@ -1,0 +1,104 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Leases of simulated jobs, as in Gavel's simulator: jobs go on in whole steps, and all stop together."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.model import JobId
+from controller.slurm.simulated_job import SimulatedJob
+
+
+@dataclass(slots=True)
+class Lease:
+    """What one job may do until all leases are renewed."""
+
+    job: SimulatedJob
+    steps: int
+    """Mini-batches, whole ones."""
+    until: float
+    """When it has done them."""
+    last: bool
+    """With them its work is done."""
+    fails: bool
+    """Of a gang that has fewer steps left than GPUs, Gavel's simulator counts none."""
+
+
+class Leases:
+    """Gives jobs leases. The time ends when the longest lease ends: then jobs whose work is done end, and the
+    others get another lease. A job that is done earlier keeps its GPUs until then."""
+
+    def __init__(
+        self,
+        seconds: float,
+        failures: int,
+        clock: Callable[[], float],
+        end: Callable[[SimulatedJob, str, float], None],
+    ) -> None:
+        """
+        Args:
+            seconds: a lease is for as many steps as fit into this time.
+            failures: a job whose leases fail so often in a row is dropped. 0: none fails.
+            end: called with a job that ends, the state that Slurm shows, and when its work was done.
+        """
+        self._seconds, self._failures, self._clock, self._end = seconds, failures, clock, end
+        self._held: dict[JobId, Lease] = {}
+        self._failed: dict[JobId, int] = {}
+        """How often in a row."""
+        self._timer: asyncio.TimerHandle | None = None
+
+    def begin(self, job: SimulatedJob, now: float) -> None:
+        """The job works at its rate from now on."""
+        self._held[job.id] = self._lease(job, now)
+        self._set_timer()
+
+    def stop(self, job: SimulatedJob) -> None:
+        """The job works no more."""
+        if self._held.pop(job.id, None) is not None:
+            job.lease_seconds = math.inf
+            self._set_timer()
+
+    def _lease(self, job: SimulatedJob, now: float) -> Lease:
+        speed = job.steps_per_second * job.rate
+        left = round((job.work_seconds - job.done_seconds) * job.steps_per_second)
+        steps = min(math.floor(self._seconds * speed), left)
+        gpus = len(job.binding)
+        fails = self._failures > 0 and (steps <= 0 or (gpus > 1 and steps < gpus))
+        job.lease_seconds = 0.0 if fails else steps / job.steps_per_second
+        return Lease(job, steps, now + steps / speed, steps == left, fails)
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._held:
+            last = max(lease.until for lease in self._held.values())
+            self._timer = asyncio.get_running_loop().call_at(last, self._over)
+
+    def _over(self) -> None:
+        """All leases have ended."""
+        now, held = self._clock(), self._held
+        self._held, self._timer = {}, None
+        for lease in held.values():
+            job = lease.job
+            job.done_seconds += job.lease_seconds
+            job.working_since, job.lease_seconds = now, math.inf
+            self._failed[job.id] = self._failed.get(job.id, 0) + 1 if lease.fails else 0
+        going_on = [lease.job for lease in held.values() if not self._ended(lease, now)]
+        for job in going_on:
+            self._held[job.id] = self._lease(job, now)
+        self._set_timer()
+
+    def _ended(self, lease: Lease, now: float) -> bool:
+        """Whether the job ends with this lease."""
+        job = lease.job
+        if lease.fails and self._failed[job.id] >= self._failures:
+            self._end(job, "FAILED", now)
+        elif lease.last and not lease.fails:
+            self._end(job, "COMPLETED", lease.until)
+        else:
+            return False
+        return True

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""The books of Gavel's simulator, way by way. Numbers worked out by hand."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from controller.model import JobId
+from controller.policies.mechanisms.rounds.reference import Books
+
+TYPES = ("v100", "k80")
+
+
+def books(
+    fractions: Mapping[int, Mapping[str, float]],
+    *,
+    gpus: int = 1,
+    steps: int = 10**6,
+    rates: Mapping[str, float] | None = None,
+    floor: float = 1920.0,
+    seed: int | None = None,
+) -> Books:
+    """At time 0, with these jobs and fractions."""
+    made = Books(TYPES, 360.0, floor, seed)
+    for job_id in fractions:
+        made.add(JobId(job_id), gpus, rates or {"v100": 1.0, "k80": 0.5}, steps)
+    made.reset(0.0)
+    made.adopt({JobId(job_id): row for job_id, row in fractions.items()})
+    return made
+
+
+def chosen(made: Books, **workers: int) -> dict[int, str]:
+    return {choice.job_id: choice.gpu_type for choice in made.choose({**dict.fromkeys(TYPES, 0), **workers})}
+
+
+def play(made: Books, now: float, **workers: int) -> tuple[dict[int, str], float]:
+    """A round, and when it ends."""
+    who = chosen(made, **workers)
+    until = made.begin({JobId(i): t for i, t in who.items()}, now)
+    made.end()
+    assert until is not None
+    return who, until
+
+
+def test_types_are_gone_through_one_after_the_other() -> None:
+    # In one list by priority job 1 would take the K80: there its part is larger.
+    made = books({1: {"v100": 0.4, "k80": 0.6}, 2: {"v100": 0.3, "k80": 0.1}})
+    assert chosen(made, v100=1, k80=1) == {1: "v100", 2: "k80"}
+
+
+def test_the_order_of_types_is_drawn_each_round() -> None:
+    drawn = random.Random(3 + 5)
+    made = books({1: {"v100": 0.5, "k80": 0.5}}, seed=3)
+    for _ in range(8):
+        order = list(TYPES)
+        drawn.shuffle(order)
+        assert chosen(made, v100=1, k80=1) == {1: order[0]}
+
+
+def test_priority_is_by_parts_of_time_with_half_a_round_for_all_to_begin_with() -> None:
+    made = books({1: {"v100": 0.5, "k80": 0.0}, 2: {"v100": 0.25, "k80": 0.0}})
+    # 0.5 / (180 / 360) and 0.25 / (180 / 360); then 0.5 / (540 / 720) and 0.25 / (180 / 720): job 2 is first.
+    history = [play(made, 360.0 * number, v100=1)[0] for number in range(3)]
+    assert history == [{1: "v100"}, {2: "v100"}, {1: "v100"}]
+
+
+def test_a_gang_counts_as_one_job() -> None:
+    made = books({1: {"v100": 0.5}})
+    made.add(JobId(2), 4, {"v100": 1.0}, 10**6)
+    made.reset(0.0)
+    made.adopt({JobId(1): {"v100": 0.5}, JobId(2): {"v100": 0.5}})
+    play(made, 0.0, v100=4)
+    assert [chosen(made, v100=4)] == [{2: "v100"}]
+    made.begin({JobId(2): "v100"}, 360.0)
+    made.end()
+    assert made.jobs[JobId(1)].seconds["v100"] == made.jobs[JobId(2)].seconds["v100"] == 540.0
+
+
+def test_who_had_too_little_comes_first_among_equals() -> None:
+    made = books({1: {"v100": 0.5, "k80": 0.0}, 2: {"v100": 0.5, "k80": 0.0}})
+    assert play(made, 0.0, v100=1)[0] == {1: "v100"}
+    made.add(JobId(3), 1, {"v100": 1.0}, 10)
+    made.reset(1920.0)
+    assert [made.jobs[JobId(i)].deficit["v100"] for i in (1, 2, 3)] == [600.0, 960.0, 0.0]
+    made.adopt({JobId(i): {"v100": 1 / 3} for i in (1, 2, 3)})
+    assert chosen(made, v100=2) == {1: "v100", 2: "v100"}
+    assert chosen(made, v100=1) == {2: "v100"}
+
+
+def test_a_gang_that_does_not_fit_is_passed_over() -> None:
+    made = books({1: {"v100": 0.9}}, gpus=2)
+    made.add(JobId(2), 1, {"v100": 1.0}, 10**6)
+    made.adopt({JobId(1): {"v100": 0.9}, JobId(2): {"v100": 0.1}})
+    assert chosen(made, v100=1) == {2: "v100"}
+
+
+def test_a_job_without_an_allocation_does_not_run_but_keeps_gpus_from_those_behind_it() -> None:
+    made = books({1: {"v100": 0.5, "k80": 0.0}})
+    made.add(JobId(2), 1, {"v100": 1.0, "k80": 0.5}, 10)
+    assert chosen(made, v100=2, k80=1) == {1: "v100"}
+    # Job 1 had too much of the K80, on which it has no part.
+    made.jobs[JobId(1)].deficit["k80"] = -1.0
+    assert chosen(made, k80=1) == {}
+
+
+def test_the_floor_between_two_resets_holds_once_one_was_after_time_0() -> None:
+    made = books({1: {"v100": 1.0}})
+    assert not made.may_reset(360.0)  # nothing is new
+    made.add(JobId(2), 1, {"v100": 1.0}, 10)
+    assert made.may_reset(360.0)  # though the last one was at 0
+    made.reset(360.0)
+    made.remove(JobId(2))
+    assert not made.may_reset(2279.0)
+    assert made.may_reset(2280.0)
+
+
+def test_a_round_is_so_many_whole_steps_and_ends_with_the_longest() -> None:
+    made = books({1: {"v100": 1.0}}, rates={"v100": 0.013})
+    made.add(JobId(2), 1, {"v100": 1.0}, 7)
+    made.adopt({JobId(1): {"v100": 0.5}, JobId(2): {"v100": 0.5}})
+    who, until = play(made, 100.0, v100=2)
+    assert len(who) == 2
+    assert until == 100.0 + 4 / 0.013  # 4.68 fit in
+    assert [made.jobs[JobId(i)].steps_left for i in (1, 2)] == [10**6 - 4, 0]
+    # What a job received counts from the end of the round before.
+    assert made.jobs[JobId(2)].seconds["v100"] == 180.0 + 107.0
+
+
+def test_a_gang_with_fewer_steps_left_than_gpus_gets_nothing_done() -> None:
+    made = books({1: {"v100": 1.0}}, gpus=4, steps=3)
+    assert play(made, 0.0, v100=4)[1] == 3.0
+    assert made.jobs[JobId(1)].steps_left == 3
+    assert made.jobs[JobId(1)].seconds["v100"] == 180.0
+    assert made.may_reset(0.0)
+
+
+def test_what_was_received_is_added_before_what_was_due_is() -> None:
+    """The order of the sums: the last bit decides between jobs that had the same."""
+    made = books({1: {"v100": 0.1}})
+    made.jobs[JobId(1)].deficit["v100"] = 0.3
+    made.jobs[JobId(1)].seconds["v100"] = 180.0 + 0.7
+    made.reset(1.0)
+    received = (180.0 + 0.7) - 180.0
+    assert made.jobs[JobId(1)].deficit["v100"] == 0.3 + (0.1 * 1.0 - received)
+
+
+def test_seconds_on_a_part_of_the_cluster_of_its_own() -> None:
+    made = books({1: {"v100": 1.0}}, steps=1000)
+    made.count_isolated({JobId(1): 2.0})
+    play(made, 0.0, v100=1)
+    made.count_isolated({JobId(1): 0.5})
+    assert made.jobs[JobId(1)].isolated_seconds == 360 / 2.0
+
+
+@pytest.mark.parametrize("seed", [None, 0])
+def test_what_is_remembered_goes_on_the_same(seed: int | None) -> None:
+    rows = {n: {"v100": 0.1 * n, "k80": 0.5 - 0.1 * n} for n in (1, 2, 3, 4)}
+    made, now = books(rows, seed=seed), 0.0
+    for _ in range(3):
+        _, now = play(made, now, v100=1, k80=1)
+    made.begin({JobId(1): "v100"}, now)
+    other = Books(TYPES, 360.0, 1920.0, seed)
+    other.load(json.loads(json.dumps(made.dump())))
+    for each in (made, other):
+        each.end()
+    assert other.dump() == made.dump()
+    for _ in range(5):
+        assert chosen(other, v100=1, k80=1) == chosen(made, v100=1, k80=1)

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Leases of simulated jobs. Times worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.errors import SettingsError
+from controller.settings.loading import parse_settings
+from controller.simulation.cluster_spec import parse_cluster
+from controller.simulation.driver import Simulation
+from controller.simulation.ground_truth import Throughputs
+from controller.simulation.oracle import declared
+from controller.simulation.outcome import Outcome
+from controller.simulation.traces import TraceJob
+from tests.unit.simulation.test_simulation import IDEAL
+
+LEASES = IDEAL + "lease_seconds = 100.0\n"
+
+
+def simulate(
+    jobs: list[TraceJob], table: Throughputs, cluster: str, policy: str = "fifo", more: str = ""
+) -> Outcome:
+    settings = parse_settings(f'policy.name = "{policy}"\n{LEASES}{more}', "s.toml")
+    rates: dict[str, dict] = {}  # type: ignore[type-arg]
+    for model, where, rate in declared(table, types={}):
+        rates.setdefault(model, {})[where] = rate
+    return Simulation(Path("t"), jobs, parse_cluster(cluster, 4), settings, table, rates=rates).run()
+
+
+def job(name: str, steps: int, gpus: int = 1, at: float = 0.0, line: int = 2) -> TraceJob:
+    return TraceJob(name, at, gpus, None, line, model="m", steps=steps)
+
+
+def test_a_lease_is_for_whole_steps_and_all_end_with_the_longest() -> None:
+    table = Throughputs({("v100", "m", 1): 0.03, ("v100", "m", 2): 0.025})
+    # 3 steps in 100 s of one, 2 of the other: both go on at 100 s.
+    jobs = [job("a", 5), job("b", 3, gpus=2, line=3)]
+    a, b = simulate(jobs, table, "v100:4").jobs
+    assert a.end_seconds == pytest.approx(100 + 2 / 0.03)
+    assert b.end_seconds == pytest.approx(100 + 1 / 0.025)
+
+
+def test_a_job_keeps_its_gpus_until_all_leases_end() -> None:
+    table = Throughputs({("v100", "m", 1): 0.1, ("v100", "m", 4): 0.1})
+    jobs = [job("a", 2), job("b", 10, line=3), job("c", 1, gpus=4, line=4)]
+    a, b, c = simulate(jobs, table, "v100:4").jobs
+    assert (a.end_seconds, b.end_seconds) == pytest.approx((20, 100))
+    assert (c.start_seconds, c.end_seconds) == pytest.approx((100, 110))
+
+
+def test_a_gang_with_fewer_steps_left_than_gpus_is_dropped() -> None:
+    table = Throughputs({("v100", "m", 1): 1.0, ("v100", "m", 4): 1.0})
+    jobs = [job("a", 203, gpus=4), job("b", 7, line=3)]
+    assert [o.id for o in simulate(jobs, table, "v100:4").jobs] == ["a", "b"]
+    outcome = simulate(jobs, table, "v100:4", more="lease_failures = 3\n")
+    (b,) = outcome.jobs
+    assert outcome.submitted == 2
+    assert b.id == "b"
+    assert b.start_seconds == pytest.approx(200 + 3 * 3)
+
+
+def test_a_job_does_not_ask_for_a_type_that_it_cannot_run_on() -> None:
+    table = Throughputs({("v100", "m", 1): 1.0, ("k80", "m", 1): 0.0})
+    jobs = [job("a", 90), job("b", 90, line=3)]
+    outcome = simulate(jobs, table, "v100:1,k80:1", policy="gavel-las", more="measure_rates = false\n")
+    a, b = outcome.jobs
+    assert (a.start_seconds, a.end_seconds) == pytest.approx((0, 90))
+    assert b.start_seconds >= 90
+
+
+def test_nothing_is_measured_where_jobs_do_not_tell() -> None:
+    table = Throughputs({("v100", "m", 1): 1.0})
+    for measure, expected in (("true", 1), ("false", 0)):
+        settings = parse_settings(f"{IDEAL}measure_rates = {measure}\n", "s.toml")
+        seen: list[int] = []
+        Simulation(
+            Path("t"),
+            [job("a", 500), job("b", 500, at=200.0, line=3)],
+            parse_cluster("v100:2", 2),
+            settings,
+            table,
+            on_turn=lambda turn, seen=seen: seen.append(len(turn.snapshot.rates)),  # type: ignore[misc]
+        ).run()
+        assert max(seen) == expected
+
+
+def test_leases_and_rounds_exclude_each_other() -> None:
+    with pytest.raises(SettingsError, match="two kinds of rounds"):
+        parse_settings(LEASES + "round_seconds = 60.0\n", "s.toml")
