@@ -96,6 +96,21 @@ def test_heavy_jobs_are_parted_after_their_trial_and_left_so_until_the_cooldown_
     assert [bool(pairs) for pairs in steps(c, 3300.0)].count(True) == 12, "one more minute, an hour later"
 
 
+@pytest.mark.parametrize(("model", "kept"), [("light", True), ("heavy", False)])
+def test_rounds_judge_a_trial_and_remember_it(model: str, kept: bool) -> None:
+    """A restart in the middle forgets nothing."""
+    rounds = preset("gavel-las", "pack", round_seconds=600.0)
+    c = known_alone(ideal([of_model(1, model), of_model(2, model)], rounds))
+    c.step()
+    assert together(c) == {frozenset({1, 2})}, "on trial"
+    history = steps(c, 30.0)
+    c.restart()
+    history += steps(c, 270.0)
+    assert [bool(pairs) for pairs in history] == [kept or number < 12 for number in range(1, 61)]
+    (score, _at) = c.common["rounds"]["moves"]["trials"]["judged"].popitem()[1]
+    assert score == pytest.approx(1.6 if kept else 0.8)
+
+
 def test_both_are_told_what_the_trial_showed() -> None:
     c = known_alone(ideal([of_model(1, "heavy"), of_model(2, "heavy")]))
     c.step()

@@ -54,6 +54,7 @@ class Rounds:
         self._ready = True
         """Something changed since the last decision."""
         self._solving = Solving(allocation, name)
+        self._moves_remember: Mapping[str, Any] = {}
         self._reset(Snapshot(time=0.0, nodes={}, jobs={}), Memory())
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
@@ -67,20 +68,21 @@ class Rounds:
         self._take_over(snapshot, touched, notes)
         self._ready = self._ready or bool(touched) or bool(changed.nodes)
         self._allocate(snapshot)
-        draft = Draft(self._pools, self._placements)
+        draft = Draft(self._pools, self._placements, self._moves_remember)
         self._decide(draft)
         mark = draft.mark()
         if self._sharing:
             part(snapshot, draft, _with_partners(snapshot, touched | draft.put_since()) & self._sharing)
         for move in self._moves:
             move.propose(snapshot, draft)
+        self._moves_remember = draft.remembered
         targets = {job_id: self._target(job_id, to) for job_id, to in draft.changes().items()}
         return Plan(
             targets,
             {**self._explained(targets), **draft.said},
             Memory(self._common_changes(), self._note_changes(notes)),
             # What a move freed is for the mechanism.
-            self._now if draft.freed_since(mark) else self._wake(),
+            self._now if draft.freed_since(mark) else max(self._now, min(self._wake(), draft.wake_at)),
             tuple(draft.moved),
             self._solving.problems,
         )
@@ -110,6 +112,8 @@ class Rounds:
         self._ready = True
         common = memory.common.get("rounds")
         self._common: Mapping[str, Any] = common if isinstance(common, Mapping) else {}
+        moves = self._common.get("moves")
+        self._moves_remember = moves if isinstance(moves, Mapping) else {}
         self._due, self._reset_at = _time(self._common.get("due")), _time(self._common.get("reset_at"))
         self._bound = self._common.get("bound", 0)
         """Jobs that stay on a type because Slurm has bound them there, as of the last round."""
@@ -126,7 +130,8 @@ class Rounds:
 
     def _own_common(self) -> dict[str, Any]:
         """What is remembered beyond the jobs and the problem under way."""
-        return {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
+        own = {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
+        return {**own, "moves": self._moves_remember} if self._moves else own
 
     def _note_changes(self, notes: dict[JobId, Note]) -> Mapping[JobId, Note]:
         for job_id in self._changed & self._members.keys():
