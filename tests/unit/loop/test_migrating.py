@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from controller.act.actions import Migrate
 from controller.act.recorder import Step
 from controller.journal.reader import JournalReader
 from controller.model import JobId, Phase
+from controller.nodes.protocol import Saved
 from controller.nodes.simulated import NodeCosts
 from controller.policies.moves.defragment import Defragment
 from controller.policies.presets import PRESETS
@@ -250,6 +252,36 @@ def test_killed_before_any_step_of_a_migration_every_job_goes_on(tmp_path: Path,
         await asyncio.sleep(3)
         world.start()
         await world.until_ended([gang, site.mover, site.stays], 1000)
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("agree", [True, False])
+def test_a_gang_over_two_nodes_migrates_when_both_tell_of_one_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agree: bool
+) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, nodes=2, gpus=1)
+        job = world.submit(2, nodes=2, work_seconds=100)
+        world.nodes.storing.add(job)
+        controller = world.start()
+        await asyncio.sleep(3)
+        assert nodes(world, job) == [("n1", "n2")]
+        original = world.nodes.save
+
+        async def save(node: str, job_id: JobId, *, deadline_seconds: float) -> Saved:
+            saved = await original(node, job_id, deadline_seconds=deadline_seconds)
+            return Saved(saved.step, 1 if agree or node == "n1" else 2, saved.seconds)
+
+        monkeypatch.setattr(world.nodes, "save", save)
+        controller.executor.apply([Migrate(job, "migrates: try")], world.turns[-1].snapshot)
+        await asyncio.sleep(2)
+        kinds = [event.kind for event in JournalReader(world.journal_path).events(job)]
+        assert kinds == ["checkpointed" if agree else "migrate-failed"]
+        assert world.cluster.jobs[job].restart_count == agree
+        await world.until_ended([job], 300)
         await world.stop()
         world.check()
 
