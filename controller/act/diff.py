@@ -78,8 +78,8 @@ def _migrate(job: Job, reason: str) -> Action | None:
     """Stop it; where it goes on is promised to it."""
     if not job.may_migrate:
         return None
-    words = f"migrates: {reason}"
-    return Migrate(job.id, words) if job.has_store else Requeue(job.id, words)
+    start_again = Migrate if job.has_store else Requeue
+    return start_again(job.id, f"migrates: {reason}")
 
 
 def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action | None:

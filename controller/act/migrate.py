@@ -6,7 +6,7 @@ import logging
 
 from controller.act.actions import Migrate
 from controller.act.recorder import Step
-from controller.act.requeue import back_to_queue
+from controller.act.requeue import requeue
 from controller.act.resume import put_back
 from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation
 from controller.act.suspend import pause
@@ -31,7 +31,7 @@ async def migrate(operation: Operation, action: Migrate) -> None:
     message = f"step {saved.step} is generation {saved.generation} of its checkpoint store"
     site.recorder.event("checkpointed", message, site.clock.now(), job.id)
     try:
-        await back_to_queue(operation, action.reason, began)
+        await requeue(operation, action, since=began)
     except GandivaError as failure:
         if not isinstance(failure, JobEnded):
             await _goes_on(operation, failure)

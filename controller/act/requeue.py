@@ -4,7 +4,7 @@
 import logging
 from dataclasses import replace
 
-from controller.act.actions import Cancel, Requeue, Withdraw
+from controller.act.actions import Cancel, Migrate, Requeue, Withdraw
 from controller.act.place import take_back
 from controller.act.recorder import Step
 from controller.act.site import OVER, JobEnded, Operation, Site
@@ -15,14 +15,10 @@ from controller.slurm.port import JobState
 log = logging.getLogger(__name__)
 
 
-async def requeue(operation: Operation, action: Requeue) -> None:
-    """The job is back in the queue, held."""
-    await back_to_queue(operation, action.reason, operation.site.clock.now())
-
-
-async def back_to_queue(operation: Operation, reason: str, began: float) -> None:
-    """Slurm stops the job and has it in the queue again, held. `began`: when its way off its GPUs did."""
+async def requeue(operation: Operation, action: Requeue | Migrate, since: float | None = None) -> None:
+    """The job is back in the queue, held. `since`: when its way off its GPUs began, if not now."""
     site, job = operation.site, operation.job
+    began = site.clock.now() if since is None else since
     operation.step(Step.REQUEUE)
     try:
         await site.patiently(site.cluster.requeue, job.id)
@@ -34,7 +30,7 @@ async def back_to_queue(operation: Operation, reason: str, began: float) -> None
     seen = await site.until(job.id, "requeue", JobState.PENDING, JobState.ENDED)
     if seen.state is JobState.ENDED:
         raise JobEnded(f"job {job.id} ended while it was being requeued")
-    site.end_slice(job.id, reason, began)
+    site.end_slice(job.id, action.reason, began)
     site.took(job, "checkpoint", began)
     site.ledger.release(job.id)
 
