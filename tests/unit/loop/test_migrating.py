@@ -9,8 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from controller.act.actions import Migrate
+from controller.act.recorder import Step
 from controller.journal.reader import JournalReader
 from controller.model import JobId, Phase
+from controller.nodes.protocol import Saved
 from controller.nodes.simulated import NodeCosts
 from controller.policies.moves.defragment import Defragment
 from controller.policies.presets import PRESETS
@@ -61,16 +64,17 @@ async def fragmented(
     world.start()
     await asyncio.sleep(3)
     (at,) = nodes(world, mover)
-    if store:
-        # Only when it has run for a while.
-        world.nodes.storing.add(mover)
-        world.nodes._touched[at[0]] = None
     world.cluster.set_node(at[0], up=False)
     stays = world.submit(1, work_seconds=300)
     await asyncio.sleep(3)
     world.cluster.set_node(at[0], up=True)
     await asyncio.sleep(3)
     assert sorted(nodes(world, mover, stays)) == [("n1",), ("n2",)], "one GPU is free on each"
+    if store:
+        # Only when it has run for a while, and nothing else of it changes.
+        world.nodes.storing.add(mover)
+        world.nodes._touched[at[0]] = None
+        await asyncio.sleep(3)
     return Fragmented(world, mover, stays, at[0])
 
 
@@ -217,5 +221,68 @@ def test_a_fault_in_the_middle_costs_no_job(tmp_path: Path, fault: str, seconds:
         world.check()
         restarts = world.cluster.jobs[mover].restart_count
         assert restarts == len([kind for kind, _ in site.events(mover) if kind == "checkpointed"])
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("fatal", [Step.PAUSE, Step.SAVE, Step.REQUEUE, Step.UNDO])
+def test_killed_before_any_step_of_a_migration_every_job_goes_on(tmp_path: Path, fatal: Step) -> None:
+    async def scenario() -> None:
+        policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5, cooldown_seconds=20.0)))
+        site = await fragmented(tmp_path, policy, store=True)
+        world = site.world
+        assert world.controller is not None
+        killed, recorder = asyncio.Event(), world.controller.executor.site.recorder
+        original = recorder.operation_step
+
+        def step_or_die(operation: int, step: Step, now: float) -> None:
+            original(operation, step, now)
+            if step is fatal:
+                killed.set()
+                raise asyncio.CancelledError
+
+        recorder.operation_step = step_or_die  # type: ignore[method-assign]
+        if fatal is Step.UNDO:
+            world.nodes.full.add(site.mover)
+        gang = await site.gang(0)
+        await asyncio.wait_for(killed.wait(), timeout=60)
+        await world.kill()
+        assert world.cluster.jobs[site.mover].restart_count == 0
+        world.nodes.full.clear()
+        await asyncio.sleep(3)
+        world.start()
+        await world.until_ended([gang, site.mover, site.stays], 1000)
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("agree", [True, False])
+def test_a_gang_over_two_nodes_migrates_when_both_tell_of_one_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, agree: bool
+) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, nodes=2, gpus=1)
+        job = world.submit(2, nodes=2, work_seconds=100)
+        world.nodes.storing.add(job)
+        controller = world.start()
+        await asyncio.sleep(3)
+        assert nodes(world, job) == [("n1", "n2")]
+        original = world.nodes.save
+
+        async def save(node: str, job_id: JobId, *, deadline_seconds: float) -> Saved:
+            saved = await original(node, job_id, deadline_seconds=deadline_seconds)
+            return Saved(saved.step, 1 if agree or node == "n1" else 2, saved.seconds)
+
+        monkeypatch.setattr(world.nodes, "save", save)
+        controller.executor.apply([Migrate(job, "migrates: try")], world.turns[-1].snapshot)
+        await asyncio.sleep(2)
+        kinds = [event.kind for event in JournalReader(world.journal_path).events(job)]
+        assert kinds == ["checkpointed" if agree else "migrate-failed"]
+        assert world.cluster.jobs[job].restart_count == agree
+        await world.until_ended([job], 300)
+        await world.stop()
+        world.check()
 
     run(scenario)
