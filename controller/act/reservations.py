@@ -30,17 +30,15 @@ class Reservations:
         self._known: dict[JobId, GpuSet] = {}
         self._look_at = -math.inf
         self._removing: dict[JobId, asyncio.Task[None]] = {}
+        self._looking: asyncio.Task[None] | None = None
 
-    async def look(self, now: float, every_seconds: float) -> None:
-        """Ask Slurm where it is due. A failure is no more than a later look."""
-        if now < self._look_at and self._look_at <= now + every_seconds:
-            return
-        try:
-            self._known = dict(await self._cluster.reservations())
-        except GandivaError as error:
-            log.info("reservations are not known: %s", error)
-            return
-        self._look_at = now + every_seconds
+    def look(self, now: float, every_seconds: float) -> None:
+        """Begin to ask Slurm, where it is due."""
+        if self._look_at > now + every_seconds:
+            self._look_at = now  # the clock was set back
+        if now >= self._look_at and self._looking is None:
+            self._look_at = now + every_seconds
+            self._looking = asyncio.create_task(self._look(), name="reservations")
 
     def made(self, job_id: JobId, gpus: GpuSet) -> None:
         """An operation reserves these GPUs, or tries to."""
@@ -57,8 +55,18 @@ class Reservations:
 
     def close(self) -> None:
         """End calls that are under way."""
-        for task in self._removing.values():
+        for task in (*self._removing.values(), *filter(None, [self._looking])):
             task.cancel()
+
+    async def _look(self) -> None:
+        try:
+            # What was made meanwhile is newer.
+            self._known = {**await self._cluster.reservations(), **self._known}
+        except GandivaError as error:
+            log.info("reservations are not known: %s", error)
+            self._look_at = -math.inf
+        finally:
+            self._looking = None
 
     async def _remove(self, job_id: JobId) -> None:
         try:

@@ -218,7 +218,7 @@ class Controller:
             observer.slurm.nodes, settings.addresses, settings.observe_deadline_seconds
         )
         now = self._clock.now()
-        await self.executor.site.reservations.look(now, self.pace.settings.resync_seconds)
+        self.executor.site.reservations.look(now, self.pace.settings.resync_seconds)
         if now >= self._resync_at:
             self._resync_at = now + self.pace.settings.resync_seconds
             observer.resync()

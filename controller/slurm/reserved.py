@@ -20,8 +20,8 @@ class Reserved:
 
     def __init__(self, transport: CommandTransport) -> None:
         self._transport = transport
-        self._own_ids: dict[JobId, JobId] = {}
-        """Of jobs that GPUs are kept for, the controller's own job that keeps them."""
+        self._own_ids: dict[JobId, JobId] | None = None
+        """Of jobs that GPUs are kept for, the controller's own job that keeps them. None: not known yet."""
 
     async def look(self) -> Mapping[JobId, GpuSet]:
         """All of them."""
@@ -44,10 +44,14 @@ class Reserved:
             if found.job_id == job_id:
                 with contextlib.suppress(UnknownJob):  # it has ended by itself
                     await self._transport.unreserve(found.id)
+        assert self._own_ids is not None
         self._own_ids.pop(job_id, None)
 
     async def release(self, job_id: JobId) -> None:
         """Release a job, to start where GPUs are kept for it."""
+        if self._own_ids is None:
+            await self._look()
+        assert self._own_ids is not None
         own_id = self._own_ids.get(job_id)
         if own_id is not None:
             # Its core may be the last one that the job needs. The GPUs stay allocated to it.

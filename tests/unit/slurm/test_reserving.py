@@ -99,9 +99,9 @@ async def test_a_job_with_a_reservation_starts_before_all_others() -> None:
 async def test_another_controller_finds_it() -> None:
     transport = Transport(Reservation(OWN, JOB, gpus("n1:2")))
     reserved = Reserved(transport)
-    assert await reserved.look() == {JOB: gpus("n1:2")}
     await reserved.release(JOB)
     assert ("suspend", OWN) in transport.calls
+    assert await reserved.look() == {JOB: gpus("n1:2")}
     await reserved.end(JOB)
     assert transport.calls[-1] == ("unreserve", OWN)
     await reserved.release(JOB)

@@ -18,6 +18,7 @@ from controller.slurm.command import CommandTransport, Load
 from controller.slurm.port import ClusterPort, JobState
 from controller.slurm.raw import JobRecord
 from controller.slurm.records import Original
+from controller.slurm.reserving import Reservation
 from controller.slurm.states import REQUEUED_HELD
 from tests.unit.slurm.factories import REQUEST, job_record, node_record, running_record
 
@@ -78,6 +79,9 @@ class FakeTransport(CommandTransport):
 
     async def end(self, job_id: JobId, reason: str) -> None:
         await self._did("end", job_id, reason)
+
+    async def reservations(self) -> tuple[Reservation, ...]:
+        return ()
 
     async def close(self) -> None:
         await self._did("close")
