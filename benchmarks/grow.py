@@ -57,7 +57,7 @@ def main() -> int:
                 cluster = parse_cluster(f"v100:{gpus}", GPUS_PER_NODE)
                 outcome = Simulation(Path(TRACE), jobs, cluster, settings, throughputs).run()
                 found = summary(outcome)
-                means.append(found["avg_jct_seconds"])
+                means.append(float(found["avg_jct_seconds"]))
                 print(
                     f"{policy:<13} {gpus:4} GPUs  moves={moves:<8}  mean JCT {means[-1] / 3600:7.2f} h  "
                     f"in use {found['gpu_utilization_fraction']:4.0%}  requeues {found['preemptions']:5}  "

@@ -152,7 +152,7 @@ class GroundTruth:
             if known and (resized := self.throughputs.rate(gpu_type, model, size, spread=spread)):
                 return resized / known
             as_asked = self.relative_rate(model, gang, gpu_type, spread=spread)
-            return as_asked * self.doubling_ratio ** math.log2(size / gang)
+            return as_asked * math.pow(self.doubling_ratio, math.log2(size / gang))
         if not known:
             # No table, or not in it: types do not differ, jobs on the same GPUs get equal parts of them.
             factor = MODELS.get(model.lower(), (0, 0, 1.0))[2] if spread else 1.0
