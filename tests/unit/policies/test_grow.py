@@ -54,16 +54,14 @@ def sizes(c: Ideal) -> dict[int, int]:
 
 
 def pass_time(c: Ideal, seconds: float) -> None:
-    """From wake-up to wake-up."""
-    c.events()
+    """From event to event."""
     end = c.now + seconds
     while True:
+        c.events()
         wake = c.settle()
-        c.now = min(end, wake)
         if c.now >= end:
-            c.events()
-            c.settle()
             return
+        c.now = min(end, wake, *c.back.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,6 +107,25 @@ def test_a_growth_is_a_promise_that_a_restart_keeps(name: str) -> None:
     c.now += 20
     pass_time(c, 0)
     assert sizes(c) == {1: 4}
+
+
+@EVERY
+def test_what_it_grows_to_is_its_own_while_it_is_on_its_way(name: str) -> None:
+    """A job that comes meanwhile gets its GPUs when the other one is there. Slices let it run in between."""
+    c = ideal(name, adaptive(1), make_job(2, 1, 1e6, nodes=1))
+    c.migration_seconds = 30.0
+    pass_time(c, 1)
+    c.remove(2)
+    pass_time(c, IDLE_SECONDS)
+    promised = c.jobs[JobId(1)].promised
+    assert len(promised) == 4
+    c.add(make_job(3, 1, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 10)
+    assert sizes(c) == {1: 0, 3: int(name == "gandiva")} and c.jobs[JobId(1)].promised == promised
+    pass_time(c, 20)
+    assert sizes(c)[1] == {"gandiva": 1}.get(name, 0), "it is on its way to fewer, or as asked for"
+    pass_time(c, 60)
+    assert sizes(c) == {1: 1 if name == "gandiva" else 2, 3: 1}
 
 
 @EVERY
