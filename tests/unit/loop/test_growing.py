@@ -119,7 +119,7 @@ def test_a_job_without_checkpoints_stays(tmp_path: Path, policy: Policy, suspend
         job = world.submit(1, suspend=suspend, max_gpus=4)
         world.start()
         await asyncio.sleep(5 * IDLE_SECONDS)
-        assert size(world, job) == 1
+        assert size(world, job) == 1 and world.cluster.jobs[job].restart_count == 0
         await world.stop()
 
     run(scenario)
