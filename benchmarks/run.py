@@ -24,6 +24,7 @@ BENCHMARKS = {
     "searches": (["benchmarks.searches"], "how soon a hyper-parameter search finds what it looks for"),
     "peers": (["benchmarks.peers"], "the simulator beside Tiresias' and Blox"),
     "store": (["benchmarks.checkpoint_store"], "the checkpoint store against the raw disk (aim: 0.9)"),
+    "grow": (["benchmarks.grow"], "mean completion times of a public trace, with and without the move grow"),
     "gap": (["benchmarks.switch_gap"], "GPU idle time at a switch, on a live mini cluster"),
 }
 LIMIT_SECONDS = 3600

@@ -83,11 +83,13 @@ class SliceLanes(Lanes):
         job, until, held = row.job, math.inf, self.held(row.job)
         self._bindings.recount(job)
         if row.standing is WAITING and not job.placement.allocation:
-            if not held.allocation:
+            # What a job grew for is its own only as a whole: else it finds a place as any other.
+            promised = bool(held.allocation) and not job.promised_size
+            if not promised:
                 waits_since = max(job.submit_time, row.usage.idle_since or 0.0)
                 until = waits_since + self._patience_seconds
             patient = until > now + TINY
-            self._queue.add(row, patient_until=until if patient else None, promised=bool(held.allocation))
+            self._queue.add(row, patient_until=until if patient else None, promised=promised)
             until = until if patient else math.inf
         self._bindings.touch(held)
         return until

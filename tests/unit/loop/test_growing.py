@@ -119,7 +119,7 @@ def test_a_job_without_checkpoints_stays(tmp_path: Path, policy: Policy, suspend
         job = world.submit(1, suspend=suspend, max_gpus=4)
         world.start()
         await asyncio.sleep(5 * IDLE_SECONDS)
-        assert size(world, job) == 1
+        assert size(world, job) == 1 and world.cluster.jobs[job].restart_count == 0
         await world.stop()
 
     run(scenario)
@@ -165,7 +165,7 @@ def test_stopped_after_it_grew_it_waits_as_it_was_asked_for(tmp_path: Path) -> N
 
 
 def test_a_job_that_grew_is_never_suspended_in_place() -> None:
-    """Also where the site's default has changed: host memory has the state of another size."""
+    """Also where the site's default has changed: it goes on as large as it is, or from a checkpoint."""
     grew = running(make_job(1, 1, may_resize=True), gpu_set("n1:0", "n1:1"))
     elsewhere = Placement(gpu_set("n1:0"), gpu_set("n1:0"))
 

@@ -54,16 +54,14 @@ def sizes(c: Ideal) -> dict[int, int]:
 
 
 def pass_time(c: Ideal, seconds: float) -> None:
-    """From wake-up to wake-up."""
-    c.events()
+    """From event to event."""
     end = c.now + seconds
     while True:
+        c.events()
         wake = c.settle()
-        c.now = min(end, wake)
         if c.now >= end:
-            c.events()
-            c.settle()
             return
+        c.now = min(end, wake, *c.back.values())
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -109,6 +107,40 @@ def test_a_growth_is_a_promise_that_a_restart_keeps(name: str) -> None:
     c.now += 20
     pass_time(c, 0)
     assert sizes(c) == {1: 4}
+
+
+@EVERY
+def test_what_it_grows_to_is_its_own_while_it_is_on_its_way(name: str) -> None:
+    """A job that comes meanwhile gets its GPUs when the other one is there. Slices let it run in between."""
+    c = ideal(name, adaptive(1), make_job(2, 1, 1e6, nodes=1))
+    c.migration_seconds = 30.0
+    pass_time(c, 1)
+    c.remove(2)
+    pass_time(c, IDLE_SECONDS)
+    promised = c.jobs[JobId(1)].promised
+    assert len(promised) == 4
+    c.add(make_job(3, 1, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 10)
+    assert sizes(c) == {1: 0, 3: int(name == "gandiva")} and c.jobs[JobId(1)].promised == promised
+    if name == "gandiva":
+        assert len(c.jobs[JobId(3)].placement.allocation) == 4, "it floats: no GPU is free for it alone"
+    pass_time(c, 20)
+    assert sizes(c)[1] == {"gandiva": 1}.get(name, 0), "it is on its way to fewer, or as asked for"
+    pass_time(c, 60)
+    assert sizes(c) == {1: 1 if name == "gandiva" else 2, 3: 1}
+
+
+def test_where_others_came_meanwhile_it_starts_as_it_was_asked_for() -> None:
+    """With slices: what it grew for is not free any more as a whole, and one GPU is."""
+    c = ideal("gandiva", adaptive(1), make_job(2, 1, 1e6, nodes=1), make_job(3, 2, 1e6, nodes=1))
+    c.migration_seconds = 30.0
+    pass_time(c, 1)
+    c.remove(2)
+    pass_time(c, IDLE_SECONDS)
+    assert c.jobs[JobId(1)].promised_size == 2
+    c.add(make_job(4, 1, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 35)
+    assert sizes(c) == {1: 1, 3: 2, 4: 1}
 
 
 @EVERY
@@ -239,6 +271,20 @@ def test_one_that_is_stopped_starts_again_as_it_was_asked_for() -> None:
     c.add(make_job(2, 2, 1e6, submit=c.now, nodes=1))
     pass_time(c, 0)
     assert sizes(c) == {1: 1, 2: 2}
+
+
+def test_a_trial_ends_where_its_job_shrinks_for_another() -> None:
+    """It grows again as soon as any other, long before the trial would have been given up."""
+    c = ideal("fifo", adaptive(1, model="m"))
+    c.speed = lambda job, _beside: 10.0 * len(job.placement.gpus)
+    pass_time(c, IDLE_SECONDS + 1)
+    assert sizes(c) == {1: 4}
+    c.add(make_job(2, 3, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 1)
+    assert sizes(c) == {1: 1, 2: 3}
+    c.remove(2)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 4}
 
 
 def test_nothing_shrinks_where_that_helps_no_job() -> None:
