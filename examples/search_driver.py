@@ -13,6 +13,7 @@ Runs wherever sbatch does, as an ordinary user, for as long as the search; needs
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -69,12 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--stop-below", type=float, default=0.3, help="accuracy at the end (%(default)s)")
     parser.add_argument("--top", type=int, default=2, help="so many run exclusively (%(default)s)")
     parser.add_argument("--look-seconds", type=float, default=30.0, help="(%(default)s)")
-    parser.add_argument("--trial", nargs="*", default=[], metavar="OPTION", help="more options of each job")
+    parser.add_argument(
+        "--trial", default="", metavar="OPTIONS", help="more options of each job, as one word"
+    )
     options = parser.parse_args(arguments)
     search, folder, rates = Search(options.search), Path.cwd(), options.rates.split(",")
     jobs = {}
     for rate in rates:
-        training = ["--rate", rate, "--steps", str(options.steps), *options.trial]
+        training = ["--rate", rate, "--steps", str(options.steps), *shlex.split(options.trial)]
         jobs[search.submit(str(HERE / "search_trial.sbatch"), *training)] = rate
     print(f"search {search.name}: jobs {', '.join(jobs)}", flush=True)
     more = True

@@ -355,7 +355,7 @@ def _replies(dice: random.Random, _folder: Path) -> bool:
 
 COMMENT = (
     'gandiva:{"v":1,"gpus_per_node":2,"nodes":1,"weight":1,"min_gpus":null,"max_gpus":8,"pack":true,'
-    '"migrate":null,"suspend":"requeue","gpu_types":["a100"],"model":"resnet","nodelist":"n[1-2]","site":{}}'
+    '"migrate":null,"suspend":"requeue","gpu_types":["a100"],"model":"resnet","search":"lr","nodelist":"n[1-2]","site":{}}'
 )
 
 
