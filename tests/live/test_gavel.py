@@ -42,10 +42,10 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[MiniCluster]:
         yield mini
 
 
-def start(site: Site, **settings: Any) -> None:
+def start(site: Site, policy: str = "gavel-las", **settings: Any) -> None:
     site.cluster.stop_controller()
     chosen = {"round_seconds": ROUND_SECONDS, **settings}
-    site.start_controller(policy={**QUICK["policy"], "name": "gavel-las", "gavel-las": chosen})
+    site.start_controller(policy={**QUICK["policy"], "name": policy, policy: chosen})
 
 
 def clock(site: Site) -> float:
@@ -128,10 +128,10 @@ def test_a_solver_that_is_killed_costs_nothing_but_age(site: Site) -> None:
     holds, end = site.holds(), clock(site)
     for job, (node, part) in jobs.items():
         assert received(holds, job, node, begin, end) > 0.5 * part * (end - begin), f"job {job} had its turns"
-    assert site.cluster.exec("ctl", FIND_SOLVER, check=False).stdout == "", "nothing was to be solved"
     late = site.train("bob", "--gandiva", "--gandiva-gpu-types=k80", "--gres=gpu:1", steps=20)
-    site.wait("a new solver", lambda: bool(site.cluster.exec("ctl", FIND_SOLVER, check=False).stdout))
     assert site.wait_ended([late], 120) == {late: "COMPLETED"}
+    others = site.cluster.exec("ctl", FIND_SOLVER).stdout.split()
+    assert len(others) == 1 and others != pids
     assert set(site.states(jobs).values()) <= {"RUNNING", "SUSPENDED"}
 
 
@@ -161,7 +161,7 @@ def run_of(site: Site, throughputs: str) -> Mapping[str, list[int]]:
             )
             jobs[job] = (model, log)
     site.cluster.exec("ctl", ["gandiva", "rates", "import", "/tmp/rates.json", "--replace"])
-    start(site, throughputs=throughputs)
+    start(site, "gavel-max-throughput", throughputs=throughputs, normalised=True)
     site.wait_on_gpu(*jobs)
     begin = clock(site)
     pass_seconds(site, MEASURED_SECONDS)
@@ -174,9 +174,9 @@ def run_of(site: Site, throughputs: str) -> Mapping[str, list[int]]:
 
 
 def test_jobs_do_more_steps_where_throughputs_count(site: Site) -> None:
-    """Six jobs on six GPUs: aware max-min fairness gives those that their GPUs hold up the fast ones."""
+    """Six jobs on six GPUs: those that their GPUs hold up get the fast ones and stay there."""
     agnostic, aware = run_of(site, "agnostic"), run_of(site, "aware")
     print(f"steps in {MEASURED_SECONDS:g} s: agnostic {agnostic}, aware {aware}")
     assert sum(aware["bound"]) > 1.2 * sum(agnostic["bound"])
     assert min(aware["bound"]) > 1.5 * min(agnostic["bound"])
-    assert sum(aware["fed"]) > 0.8 * sum(agnostic["fed"])
+    assert sum(aware["fed"]) > 0.85 * sum(agnostic["fed"])

@@ -21,7 +21,7 @@ from controller.policies.allocations.allocation import (
 from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.at_once import allocate
 from controller.policies.allocations.presets import ALLOCATIONS, SETTINGS
-from controller.policies.allocations.settings import GavelMaxThroughputSettings
+from controller.policies.allocations.settings import GavelLasSettings
 from controller.policies.allocations.worker import answers
 from controller.settings.policies import PolicySettings
 from controller.solver import ImmediateSolver
@@ -71,7 +71,7 @@ def test_the_answer_is_the_allocation(name: str) -> None:
 
 
 def test_pairs_are_in_the_answer() -> None:
-    stated = AsProblem("gavel-max-throughput", GavelMaxThroughputSettings(space_sharing=True))
+    stated = AsProblem("gavel-las", GavelLasSettings(space_sharing=True))
     found = stated.read(answer(stated, GIVEN))
     assert (JobId(1), JobId(4)) in found
 

@@ -11,7 +11,20 @@ from typing import Any
 
 import pytest
 
-from controller.model import Configuration, Job, JobId, Node, Plan, Rate, Snapshot, gpu_type
+from controller.model import (
+    Changes,
+    Configuration,
+    Job,
+    JobId,
+    Memory,
+    Node,
+    Plan,
+    Problem,
+    ProblemKind,
+    Rate,
+    Snapshot,
+    gpu_type,
+)
 from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Fractions, Given
 from controller.policies.mechanisms.rounds.choosing import priority
 from controller.policies.mechanisms.rounds.policy import Rounds
@@ -232,3 +245,27 @@ def test_a_damaged_memory_counts_as_none() -> None:
 )
 def test_orders_alone_read_no_rates(chosen: dict[str, Any], reads: bool) -> None:
     assert PolicySettings(**chosen).reads_rates is reads
+
+
+class Late(Fixed):
+    """Its problem is never solved."""
+
+    def begin(self, given: Given) -> Asked | Allocated:
+        return Asked(Problem(ProblemKind.LINEAR, {"jobs": len(given.jobs)}))
+
+
+@pytest.mark.parametrize("away_seconds", [0.0, 10_000.0])
+def test_jobs_wait_longer_for_the_first_allocation_also_after_a_time_without_controller(
+    away_seconds: float,
+) -> None:
+    made = Rounds(Late({}), RoundSettings())
+    node = make_node("n1", 1, model="a-v100")
+    memory = Memory({"rounds": {"due": 100.0, "reset_at": 0.0, "solved": "before"}}, {})
+    now = 100.0 + away_seconds
+    snapshot = Snapshot(time=now, nodes={"n1": node}, jobs={JobId(1): make_job(1)})
+    plan = made.plan(snapshot, memory if away_seconds else Memory())
+    assert not plan.targets and plan.problems and plan.wake_at == pytest.approx(now + 30.0)
+    later = replace(snapshot, time=now + 29.0, changed=Changes(frozenset(), frozenset()))
+    assert not made.plan(later, Memory()).targets
+    at_last = replace(later, time=now + 30.1)
+    assert set(made.plan(at_last, Memory()).targets) == {JobId(1)}

@@ -26,7 +26,12 @@ from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pools import Pools, held
 from controller.policies.mechanisms.rounds.settings import RoundSettings
-from controller.policies.mechanisms.rounds.solving import PATIENCE_SECONDS, Solving, Stated
+from controller.policies.mechanisms.rounds.solving import (
+    FIRST_PATIENCE_SECONDS,
+    PATIENCE_SECONDS,
+    Solving,
+    Stated,
+)
 from controller.policies.mechanisms.rounds.speeds import Speeds
 from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Standing
 from controller.policies.mechanisms.timers import TINY
@@ -282,7 +287,8 @@ class Rounds:
         if not self._members:
             self._due = None
             return
-        if self._due is None:
+        if self._due is None or self._now > self._due + self._settings.round_seconds + FIRST_PATIENCE_SECONDS:
+            # There was no job, or no controller for long.
             self._due = self._now
         if self._now >= self._due - TINY:
             if self._solving.under_way and self._now < self._patient_until() - TINY:
@@ -300,7 +306,10 @@ class Rounds:
     def _patient_until(self) -> float:
         """A round that is due waits so long for the allocation."""
         assert self._due is not None
-        return min(self._solving.asked_at, self._due) + PATIENCE_SECONDS
+        counted = self._solving.error or any(member.allocated for member in self._members.values())
+        return min(self._solving.asked_at, self._due) + (
+            PATIENCE_SECONDS if counted else FIRST_PATIENCE_SECONDS
+        )
 
     def _is_bound(self, member: Member) -> bool:
         others = set(self._pools.accepting(member.job)) - {member.hosted}

@@ -11,6 +11,9 @@ from controller.policies.allocations.allocation import Allocated, AllocationErro
 
 PATIENCE_SECONDS = 5.0
 """So long a round that is due waits for a solution that is under way."""
+FIRST_PATIENCE_SECONDS = 30.0
+"""The same where no allocation has counted any job yet: the solver's process may have to start, and jobs that
+begin without an allocation are bound where they are."""
 
 
 class Stated(Protocol):
