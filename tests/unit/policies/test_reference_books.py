@@ -130,6 +130,15 @@ def test_a_round_is_so_many_whole_steps_and_ends_with_the_longest() -> None:
     assert made.jobs[JobId(2)].seconds["v100"] == 180.0 + 107.0
 
 
+def test_a_job_that_takes_longer_than_declared_goes_on_round_by_round() -> None:
+    made = books({1: {"v100": 1.0}}, steps=10)
+    now = 0.0
+    for expected in (10.0, 370.0, 730.0):
+        _, now = play(made, now, v100=1)
+        assert now == expected
+    assert made.jobs[JobId(1)].steps_left == 0
+
+
 def test_a_gang_with_fewer_steps_left_than_gpus_gets_nothing_done() -> None:
     made = books({1: {"v100": 1.0}}, gpus=4, steps=3)
     assert play(made, 0.0, v100=4)[1] == 3.0

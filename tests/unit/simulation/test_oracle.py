@@ -49,6 +49,8 @@ POLICIES = (
     '[policy]\nname = "gavel-las"\n[policy.gavel-las]\nround_seconds = 20.0\nreset_seconds = 60.0\n',
     '[policy]\nname = "gavel-las"\nmoves = ["pack"]\n[requests]\nsuspend = "requeue"\n'
     "[policy.gavel-las]\nround_seconds = 20.0\nchange_types = true\n",
+    '[policy]\nname = "gavel-las"\n[requests]\nsuspend = "requeue"\n'
+    '[policy.gavel-las]\nround_seconds = 20.0\nreset_seconds = 60.0\nrounds = "reference"\n',
 )
 SUSPEND = """[suspend]
 step_deadline_seconds = 5.0

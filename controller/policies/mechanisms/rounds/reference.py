@@ -177,7 +177,9 @@ class Books:
         for job_id, gpu_type in chosen.items():
             book = self.jobs[job_id]
             speed = book.throughput[gpu_type]
-            steps = min(int(speed * self._round_seconds), book.steps_left)
+            most = max(1, int(speed * self._round_seconds))
+            # A job that takes longer than declared goes on, round by round.
+            steps = min(most, book.steps_left or most)
             book.grant = Grant(gpu_type, steps, now + steps / speed)
         return max((b.grant.until for b in self.jobs.values() if b.grant is not None), default=None)
 
@@ -193,7 +195,7 @@ class Books:
             if book.fails(grant) or seconds <= 0:
                 self._news = True
                 continue
-            book.steps_left -= grant.steps
+            book.steps_left = max(0, book.steps_left - grant.steps)
             book.seconds[grant.gpu_type] += seconds
             self._totals[grant.gpu_type] += seconds
 

@@ -68,11 +68,12 @@ class ReferenceRounds(Rounds):
             pass  # It is another policy's or damaged: then everything is counted anew.
         self._beginning = self._solving.under_way
         """A round is to begin, perhaps only when the allocation is there."""
-        self._at = 0.0
-        """When that is, to the last bit."""
+        self._at = self._reset_at or 0.0
+        """When that is, to the last bit. An allocation that is under way is that of the last reset."""
+        self._dumped = self._books.dump()
 
     def _own_common(self) -> dict[str, Any]:
-        if self._beginning or "books" not in self._common:
+        if self._beginning:
             self._dumped = self._books.dump()
         return {**super()._own_common(), "books": self._dumped}
 
