@@ -513,7 +513,7 @@ def troubled_call(method: str, trouble: Trouble, skips: list[int]) -> Row:
     )
 
 
-STEPS: list[Step] = [step for step in Step if step is not Step.CANCEL]
+STEPS: list[Step] = [step for step in Step if step not in (Step.CANCEL, Step.RESERVE)]
 """(Its faults are in tests/unit/loop/test_unsuspendable.py.)"""
 
 

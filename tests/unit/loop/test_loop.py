@@ -77,7 +77,11 @@ def test_gang_over_two_nodes_stops_and_goes_on_as_a_whole(tmp_path: Path) -> Non
     run(scenario)
 
 
-@pytest.mark.parametrize("fatal", [step for step in Step if step not in (Step.CANCEL, Step.SAVE)])
+NOT_HERE = (Step.CANCEL, Step.RESERVE, Step.SAVE)
+"""No job is cancelled here, and none migrates: see test_unsuspendable.py, test_reserving.py, test_migrating.py."""
+
+
+@pytest.mark.parametrize("fatal", [step for step in Step if step not in NOT_HERE])
 @pytest.mark.parametrize("occurrence", [1, 2])
 def test_killed_before_any_step_every_job_goes_on(tmp_path: Path, fatal: Step, occurrence: int) -> None:
     """Kill the controller at each step of each operation; a new one must bring everything to its end."""
