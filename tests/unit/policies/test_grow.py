@@ -301,3 +301,11 @@ def test_nothing_shrinks_where_that_helps_no_job() -> None:
 def test_it_does_not_follow_allocations() -> None:
     with pytest.raises(SettingsError, match="gavel-las computes shares"):
         policy("gavel-las")()
+
+
+def test_a_server_is_kept_for_what_its_jobs_asked_for() -> None:
+    """Jobs of that size come to it, however large one of them is just now."""
+    c = ideal("gandiva", adaptive(1))
+    pass_time(c, IDLE_SECONDS + 60)
+    assert sizes(c) == {1: 4}
+    assert c.common["lanes"]["affinity"] == {"s0": 1}
