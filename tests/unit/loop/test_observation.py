@@ -181,6 +181,7 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
             restart_count=5,
             exit_code=3,
             name="train",
+            comment="mine; gandiva-trial:exclusive",
             memory_per_node_bytes=4,
         )
         cluster.add(job)
@@ -199,6 +200,7 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
             "user_hold": False,
             "eligible": True,
             "request": "gandiva:{}",
+            "trial": "gandiva-trial:exclusive",
             "submit_time": 100.0,
             "start_time": 200.0,
             "end_time": 300.0,
