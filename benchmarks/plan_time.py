@@ -15,7 +15,9 @@ import gc
 import math
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import combinations_with_replacement
 
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +25,7 @@ from rich.table import Table
 from controller.model import (
     ALL_CHANGED,
     Changes,
+    Configuration,
     Gpu,
     GpuId,
     Job,
@@ -34,18 +37,25 @@ from controller.model import (
     Placement,
     Plan,
     Profile,
+    Rate,
     Request,
     Size,
     Snapshot,
     Usage,
 )
 from controller.policies.assemble import make_policy
+from controller.policies.settings import PackSettings
 from controller.settings.policies import PolicySettings, policy_names
 
 GPUS_PER_NODE = 8
 SIZES = (1, 1, 1, 1, 2, 2, 4, 8)
+MODELS = tuple(f"model{number}" for number in range(16))
+"""Of all jobs. What each does alone, and half of the pairs together, is known to the move pack."""
 WORST_SECONDS = 7200.0
 """After so long all slices are over and all limits are reached."""
+PACK = PackSettings(cooldown_seconds=1e7)
+ALONE = {Configuration("a100", size): Rate(10.0, 60.0, mini_batches=100) for size in SIZES}
+RATES = dict.fromkeys(MODELS, ALONE)
 
 
 @dataclass
@@ -66,6 +76,8 @@ class Cluster:
     def __post_init__(self) -> None:
         self.draw, self.number = random.Random(1), 0
         self.policy, self.common = make_policy(self.settings), dict[str, object]()
+        if self.settings.moves:
+            self.common["moves"] = {"trials": {"open": [], "judged": dict(tried())}}
         names = [f"n{i}" for i in range(self.gpus // GPUS_PER_NODE)]
         self.nodes = {name: Node(name=name, gpus=_cards(name)) for name in names}
         self.first = True
@@ -76,7 +88,10 @@ class Cluster:
         self.number += 1
         size = self.draw.choice(SIZES)
         request = Request(
-            size=Size.exactly(size), duration_seconds=self.draw.uniform(60, 1e5), may_pack=size == 1
+            size=Size.exactly(size),
+            duration_seconds=self.draw.uniform(60, 1e5),
+            model=self.draw.choice(MODELS),
+            may_pack=True,
         )
         job_id = JobId(self.number)
         self.jobs[job_id] = Job(
@@ -114,6 +129,7 @@ class Cluster:
                 jobs=dict(self.jobs),
                 usage=dict(self.usage),
                 profiles=self.profiles,
+                rates=RATES,
                 changed=changed,
             )
             memory = Memory(self.common, self.notes)
@@ -149,6 +165,13 @@ class Cluster:
                 )
 
 
+def tried() -> Iterator[tuple[str, list[float]]]:
+    """Results of the move pack, as it remembers them: every other pair of models gains."""
+    for (one, first), (other, second) in combinations_with_replacement(enumerate(MODELS), 2):
+        for size in sorted(set(SIZES)):
+            yield f"pack {first} + {second} on 1 x {size} a100", [1.4 if (one + other) % 2 else 0.8, 0.0]
+
+
 def _cards(name: str) -> tuple[Gpu, ...]:
     ids = (GpuId(name, ordinal) for ordinal in range(GPUS_PER_NODE))
     return tuple(Gpu(id=gpu, model="a100", memory_bytes=80 << 30, shards=16) for gpu in ids)
@@ -181,7 +204,7 @@ def main() -> None:
     )
     for name in options.policies:
         cluster = Cluster(
-            PolicySettings(name=name, moves=options.moves), options.gpus, bound=name == "gandiva"
+            PolicySettings(name=name, moves=options.moves, pack=PACK), options.gpus, bound=name == "gandiva"
         )
         first = cluster.decide()[0]
         ordinary: list[float] = []

@@ -9,10 +9,10 @@ Source: Gandiva (OSDI'18) 4.4.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Set
 
 from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement, Snapshot
+from controller.policies.moves.free import free_gpus
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
@@ -86,21 +86,10 @@ class _Servers:
         self._snapshot, self._draft = snapshot, draft
         self._on: dict[str, set[JobId]] = {}
         """Jobs that have GPUs of a node, or are bound to it."""
-        taken: set[GpuId] = set()
         for job_id, placement in draft.placements.items():
             for gpu in placement.gpus | placement.allocation:
-                taken.add(gpu)
                 self._on.setdefault(gpu.node, set()).add(job_id)
-        bound = Counter(gpu for job in snapshot.jobs.values() for gpu in job.placement.allocation)
-        self._free: dict[str, list[GpuId]] = {
-            name: [
-                gpu.id
-                for gpu in node.gpus
-                if gpu.usable and gpu.id not in taken and bound[gpu.id] < gpu.shards
-            ]
-            for name, node in snapshot.nodes.items()
-            if node.available
-        }
+        self._free = free_gpus(snapshot, draft)
 
     def takes(self, job: Job) -> bool:
         """Whether a node takes the job as things stand."""

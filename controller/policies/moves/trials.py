@@ -18,7 +18,9 @@ from controller.policies.placement.draft import Draft
 NAME = "trials"
 """What the draft remembers them under."""
 LOOK_SECONDS = 5.0
-"""So often rates are waited for."""
+"""So often rates are waited for,"""
+LOOK_FRACTION = 0.25
+"""and the more seldom the longer the wait was: after such a part of it."""
 PATIENCE = 10.0
 """A trial ends without rates after so many times its length."""
 
@@ -141,7 +143,7 @@ class Trials:
         elif self.rates(trial) or now >= due + (PATIENCE - 1) * self._seconds:
             return True
         else:
-            self._draft.wake(now + LOOK_SECONDS)
+            self._draft.wake(now + max(LOOK_SECONDS, LOOK_FRACTION * (now - trial.at)))
         return False
 
 

@@ -104,7 +104,7 @@ def test_both_are_told_what_the_trial_showed() -> None:
     plan = c.plan()
     gain = "together they do 0.80 times what they do in turns"
     assert plan.reasons[JobId(2)] == f"stops sharing GPUs with job 1: {gain}"
-    assert plan.reasons[JobId(1)] == f"has its GPUs to itself again: with job 2 beside it, {gain}"
+    assert plan.reasons[JobId(1)] == f"has its GPUs to itself again, without job 2: {gain}"
     assert not plan.targets[JobId(2)].placement.gpus
     assert plan.targets[JobId(1)].placement.gpus == gpu_set("n1:0")
 
