@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import chain
 
 from controller.model import GpuId, Snapshot
 from controller.policies.placement.draft import Draft
@@ -12,12 +13,16 @@ from controller.policies.placement.draft import Draft
 def free_gpus(snapshot: Snapshot, draft: Draft) -> dict[str, list[GpuId]]:
     """Usable GPUs that no job has, or is bound to, as the draft has them; by node, of those that are
     available."""
-    taken = {gpu for placement in draft.placements.values() for gpu in placement.gpus | placement.allocation}
-    bound = Counter(gpu for job in snapshot.jobs.values() for gpu in job.placement.allocation)
-    return {
-        name: [
-            gpu.id for gpu in node.gpus if gpu.usable and gpu.id not in taken and bound[gpu.id] < gpu.shards
-        ]
+    taken = set[GpuId]().union(*(placement.allocation for placement in draft.placements.values()))
+    free = {
+        name: [gpu for gpu in node.gpus if gpu.usable and gpu.id not in taken]
         for name, node in snapshot.nodes.items()
         if node.available
     }
+    bound = bindings(snapshot) if any(free.values()) else Counter[GpuId]()
+    return {name: [gpu.id for gpu in gpus if bound[gpu.id] < gpu.shards] for name, gpus in free.items()}
+
+
+def bindings(snapshot: Snapshot) -> Counter[GpuId]:
+    """How many jobs Slurm has bound to each GPU."""
+    return Counter(chain.from_iterable(job.placement.allocation for job in snapshot.jobs.values()))

@@ -10,7 +10,6 @@ Source: Gandiva (OSDI'18) 4.3.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 
@@ -27,7 +26,7 @@ from controller.model import (
     rate_key,
 )
 from controller.policies.moves.alone import alone_on, rates_alone
-from controller.policies.moves.free import free_gpus
+from controller.policies.moves.free import bindings, free_gpus
 from controller.policies.moves.hosts import Hosts
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
@@ -130,7 +129,8 @@ class Pack:
         hosts = Hosts(snapshot, draft, guests) if guests else None
         if not hosts:
             return
-        bound = Counter(gpu for job in snapshot.jobs.values() for gpu in job.placement.allocation)
+        guests = [guest for guest in guests if hosts.any_for(guest)]
+        bound = bindings(snapshot) if any(not guest.placement.allocation for guest in guests) else {}
         for guest in sorted(guests, key=lambda job: _first(snapshot, job)):
             trial = trials.of(guest.id)
             if trial is None and trials.busy(guest.id):
