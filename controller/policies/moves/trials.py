@@ -138,12 +138,13 @@ class Trials:
 
     def _is_ripe(self, trial: Trial) -> bool:
         now, due = self._snapshot.time, trial.at + self._seconds - trial.seconds
+        end = due + (PATIENCE - 1) * self._seconds
         if now < due:
             self._draft.wake(due)
-        elif self.rates(trial) or now >= due + (PATIENCE - 1) * self._seconds:
+        elif self.rates(trial) or now >= end:
             return True
         else:
-            self._draft.wake(now + max(LOOK_SECONDS, LOOK_FRACTION * (now - trial.at)))
+            self._draft.wake(min(end, now + max(LOOK_SECONDS, LOOK_FRACTION * (now - trial.at))))
         return False
 
 
