@@ -106,7 +106,7 @@ class Pack:
         guests = [i for i, placement in draft.placements.items() if placement.guest(i)]
         guests = [i for i in guests if _may_leave(snapshot.jobs[i]) and not trials.busy(i)]
         free = free_gpus(snapshot, draft) if guests else {}
-        for guest_id in guests:
+        for guest_id in sorted(guests):
             guest, (host_id,) = snapshot.jobs[guest_id], draft.of(guest_id).shares_with
             name = _tightest(snapshot, guest, free)
             if name is not None and _together(snapshot, draft, (host_id, guest_id)):
