@@ -97,6 +97,15 @@ def test_heavy_jobs_are_parted_after_their_trial_and_left_so_until_the_cooldown_
     assert [bool(pairs) for pairs in steps(c, 3300.0)].count(True) == 12, "one more minute, an hour later"
 
 
+def test_trials_are_judged_and_remembered_in_rounds_too() -> None:
+    make = preset("gavel-las", "pack", round_seconds=300.0)
+    c = known_alone(ideal([of_model(1, "heavy"), of_model(2, "heavy")], make))
+    c.step()
+    assert together(c) == {frozenset({1, 2})}
+    tried = [bool(pairs) for pairs in steps(c, 1500.0)]
+    assert tried.count(True) == 11, "for a minute, and not again"
+
+
 def test_both_are_told_what_the_trial_showed() -> None:
     c = known_alone(ideal([of_model(1, "heavy"), of_model(2, "heavy")]))
     c.step()
