@@ -16,7 +16,9 @@ import gc
 import math
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import combinations_with_replacement
 
 from rich.console import Console
 from rich.table import Table
@@ -45,14 +47,17 @@ from controller.model import (
 )
 from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
+from controller.policies.settings import PackSettings
 from controller.settings.policies import PolicySettings, policy_names
 from controller.solver import ImmediateSolver
 
 GPUS_PER_NODE = 8
-MODELS = 26
 SIZES = (1, 1, 1, 1, 2, 2, 4, 8)
+MODELS = tuple(f"model{number}" for number in range(16))
+"""Of all jobs. What each does alone, and half of the pairs together, is known to the move pack."""
 WORST_SECONDS = 7200.0
 """After so long all slices are over and all limits are reached."""
+PACK = PackSettings(cooldown_seconds=1e7)
 
 
 @dataclass
@@ -76,19 +81,21 @@ class Cluster:
     def __post_init__(self) -> None:
         self.draw, self.number = random.Random(1), 0
         self.policy, self.common = make_policy(self.settings), dict[str, object]()
+        if self.settings.moves:
+            self.common["moves"] = {"trials": {"open": [], "judged": dict(tried())}}
         names = [f"n{i}" for i in range(self.gpus // GPUS_PER_NODE)]
-        models = [f"type{number}" for number in range(self.types)]
+        models = ["a100", *(f"type{number}" for number in range(1, self.types))]
         self.nodes = {
             name: Node(name=name, gpus=_cards(name, models[i % self.types])) for i, name in enumerate(names)
         }
         self.solver = ImmediateSolver(answers)
         self.rates = {
             model: {
-                Configuration(gpu_type, gpus): Rate(self.draw.uniform(1, 10))
+                Configuration(gpu_type, gpus): Rate(self.draw.uniform(1, 10), 60.0, mini_batches=100)
                 for gpu_type in models
                 for gpus in sorted(set(SIZES))
             }
-            for model in map(_model, range(MODELS))
+            for model in MODELS
         }
         self.first = True
         while len(self.jobs) < 2 * self.gpus:
@@ -100,8 +107,8 @@ class Cluster:
         request = Request(
             size=Size.exactly(size),
             duration_seconds=self.draw.uniform(60, 1e5),
-            may_pack=size == 1,
-            model=_model(self.number % MODELS),
+            model=self.draw.choice(MODELS),
+            may_pack=True,
         )
         job_id = JobId(self.number)
         self.jobs[job_id] = Job(
@@ -181,13 +188,16 @@ class Cluster:
                 )
 
 
+def tried() -> Iterator[tuple[str, list[float]]]:
+    """Results of the move pack, as it remembers them: every other pair of models gains."""
+    for (one, first), (other, second) in combinations_with_replacement(enumerate(MODELS), 2):
+        for size in sorted(set(SIZES)):
+            yield f"pack {first} + {second} on 1 x {size} a100", [1.4 if (one + other) % 2 else 0.8, 0.0]
+
+
 def _cards(name: str, model: str) -> tuple[Gpu, ...]:
     ids = (GpuId(name, ordinal) for ordinal in range(GPUS_PER_NODE))
     return tuple(Gpu(id=gpu, model=model, memory_bytes=80 << 30, shards=16) for gpu in ids)
-
-
-def _model(number: int) -> str:
-    return f"model{number}"
 
 
 def words(seconds: list[float]) -> str:
@@ -218,7 +228,7 @@ def main() -> None:
     )
     for name in options.policies:
         cluster = Cluster(
-            PolicySettings(name=name, moves=options.moves),
+            PolicySettings(name=name, moves=options.moves, pack=PACK),
             options.gpus,
             bound=name == "gandiva",
             types=options.types,

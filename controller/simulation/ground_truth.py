@@ -158,10 +158,9 @@ class GroundTruth:
             factor = MODELS.get(model.lower(), (0, 0, 1.0))[2] if spread else 1.0
             return factor / (1 + len(beside))
         alone = self.throughputs.rate(gpu_type, model, gang, spread=spread)
-        pairs = [self.throughputs.beside(gpu_type, model, gang, *other) for other in beside]
-        if len(pairs) == 1:
-            return (pairs[0] or 0.0) / known
         if not alone:
             return 0.0
+        # Pairs that were not measured have rates of 0: jobs on the same GPUs get equal parts of them.
+        pairs = [self.throughputs.beside(gpu_type, model, gang, *other) or alone / 2 for other in beside]
         # The table knows pairs only: each of several jobs takes its part of what the others leave.
-        return math.prod((pair or 0.0) / alone for pair in pairs) * alone / known
+        return math.prod(pair / alone for pair in pairs) * alone / known

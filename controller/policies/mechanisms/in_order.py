@@ -58,7 +58,8 @@ class InOrder:
         mark = draft.mark()
         if self._sharing:
             part(snapshot, draft, self._with_partners(snapshot, touched | draft.put_since()) & self._sharing)
-        for move in self._moves:
+        # Moves follow a decision that is whole.
+        for move in () if more else self._moves:
             move.propose(snapshot, draft)
         moves_learned = draft.remembered != self._moves_remember
         self._moves_remember = draft.remembered

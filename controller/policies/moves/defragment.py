@@ -30,10 +30,12 @@ class Defragment:
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
         recently = self._recently(snapshot, draft)
-        waiting = [job for job in snapshot.jobs.values() if _waits(job, draft)]
-        waiting = [job for job in waiting if str(job.id) not in recently]
-        if waiting:
-            self._help(waiting, _Servers(snapshot, draft), snapshot, draft, recently)
+        free = free_gpus(snapshot, draft)
+        if any(len(gpus) >= self._least(snapshot.nodes[name]) for name, gpus in free.items()):
+            waiting = [job for job in snapshot.jobs.values() if _waits(job, draft)]
+            waiting = [job for job in waiting if str(job.id) not in recently]
+            if waiting:
+                self._help(waiting, _Servers(snapshot, draft, free), snapshot, draft, recently)
         draft.remember(NAME, recently or None)
 
     def _recently(self, snapshot: Snapshot, draft: Draft) -> dict[str, float]:
@@ -42,6 +44,10 @@ class Defragment:
         items = raw.items() if isinstance(raw, dict) else ()
         begin = snapshot.time - self._settings.cooldown_seconds
         return {str(i): at for i, at in items if isinstance(at, int | float) and at > begin}
+
+    def _least(self, node: Node) -> float:
+        """So many GPUs are free where a server is cleared."""
+        return self._settings.free_fraction * len(node.gpus)
 
     def _help(
         self,
@@ -83,14 +89,13 @@ class Defragment:
 class _Servers:
     """Free GPUs by node, as the draft has them: those that no job has, or is bound to."""
 
-    def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
-        self._snapshot, self._draft = snapshot, draft
+    def __init__(self, snapshot: Snapshot, draft: Draft, free: Mapping[str, list[GpuId]]) -> None:
+        self._snapshot, self._draft, self._free = snapshot, draft, free
         self._on: dict[str, set[JobId]] = {}
         """Jobs that have GPUs of a node, or are bound to it."""
         for job_id, placement in draft.placements.items():
-            for gpu in placement.gpus | placement.allocation:
+            for gpu in placement.allocation:
                 self._on.setdefault(gpu.node, set()).add(job_id)
-        self._free = free_gpus(snapshot, draft)
 
     def takes(self, job: Job) -> bool:
         """Whether a node takes the job as things stand."""

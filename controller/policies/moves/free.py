@@ -1,32 +1,30 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""GPUs that no job has, as a draft has them."""
+"""GPUs that a move can give to a job."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
+from itertools import chain
 
 from controller.model import GpuId, Snapshot
 from controller.policies.placement.draft import Draft
 
 
 def free_gpus(snapshot: Snapshot, draft: Draft, names: Iterable[str] | None = None) -> dict[str, list[GpuId]]:
-    """By node, in order: those that no job uses, is bound to or is promised, and that Slurm can bind to one
-    more. `names`: of the nodes that are looked at; None: all."""
-    wanted = [snapshot.nodes[name] for name in (snapshot.nodes if names is None else names)]
-    nodes = {node.name: node for node in wanted if node.available}
-    taken = {
-        gpu
-        for placement in draft.placements.values()
-        for gpu in placement.gpus | placement.allocation
-        if gpu.node in nodes
+    """By node, in order: usable GPUs that no job has, or is bound to, as the draft has them. `names`: of the
+    nodes that are looked at; None: all. Those that are not available have none."""
+    taken = set[GpuId]().union(*(placement.allocation for placement in draft.placements.values()))
+    wanted = (snapshot.nodes[name] for name in (snapshot.nodes if names is None else names))
+    free = {
+        node.name: [gpu for gpu in node.gpus if gpu.usable and gpu.id not in taken]
+        for node in wanted
+        if node.available
     }
-    bound = Counter(
-        gpu for job in snapshot.jobs.values() for gpu in job.placement.allocation if gpu.node in nodes
-    )
-    return {
-        name: [
-            gpu.id for gpu in node.gpus if gpu.usable and gpu.id not in taken and bound[gpu.id] < gpu.shards
-        ]
-        for name, node in nodes.items()
-    }
+    bound = bindings(snapshot) if any(free.values()) else Counter[GpuId]()
+    return {name: [gpu.id for gpu in gpus if bound[gpu.id] < gpu.shards] for name, gpus in free.items()}
+
+
+def bindings(snapshot: Snapshot) -> Counter[GpuId]:
+    """How many jobs Slurm has bound to each GPU."""
+    return Counter(chain.from_iterable(job.placement.allocation for job in snapshot.jobs.values()))

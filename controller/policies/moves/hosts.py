@@ -55,6 +55,10 @@ class Hosts:
             line = self._lists[key]
             del line[bisect_left(line, entry)]
 
+    def any_for(self, guest: Job) -> bool:
+        """Whether there are hosts of its size; of a guest that is bound, on its own nodes."""
+        return any(self._lists.get(key) for key in _keys(guest))
+
     def with_room(self, guest: Job, peak: int) -> Iterable[JobId]:
         """Hosts that leave so much memory; of a guest that is bound, on its own nodes. Not to be asked on
         after one of them was removed."""

@@ -10,7 +10,6 @@ Source: Gandiva (OSDI'18) 4.3.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from itertools import islice
 
@@ -24,9 +23,11 @@ from controller.model import (
     Snapshot,
     Verdict,
     by_node,
+    gpu_type,
     rate_key,
 )
 from controller.policies.moves.alone import alone_on, rates_alone
+from controller.policies.moves.free import bindings, free_gpus
 from controller.policies.moves.hosts import Hosts
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
@@ -56,6 +57,7 @@ class Pack:
         )
         self._judge(snapshot, draft, trials)
         self._watch(snapshot, draft, trials)
+        self._spread(snapshot, draft, trials)
         self._pack(snapshot, draft, trials)
         trials.save()
 
@@ -103,12 +105,26 @@ class Pack:
                 self._part(guest_id, host_id, draft, _gain(score))
                 draft.note("pack", Verdict.UNDONE, pair, score)
 
+    def _spread(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
+        """Guests that may migrate go to GPUs that the mechanism has no use for."""
+        guests = [i for i, placement in draft.placements.items() if placement.guest(i)]
+        guests = [i for i in guests if _may_leave(snapshot.jobs[i]) and not trials.busy(i)]
+        free = free_gpus(snapshot, draft) if guests else {}
+        for guest_id in sorted(guests):
+            guest, (host_id,) = snapshot.jobs[guest_id], draft.of(guest_id).shares_with
+            name = _tightest(snapshot, guest, free)
+            if name is not None and _together(snapshot, draft, (host_id, guest_id)):
+                gpus = frozenset(free[name][: guest.gpus])
+                del free[name][: guest.gpus]
+                self._part(guest_id, host_id, draft, f"{guest.gpus} GPUs of {name} are free")
+                draft.put(guest_id, Placement(gpus, gpus))
+
     def _part(self, guest_id: JobId, host_id: JobId, draft: Draft, why: str) -> None:
         host = draft.of(host_id)
         draft.put(guest_id, Placement(frozenset(), draft.of(guest_id).allocation))
         draft.put(host_id, Placement(host.gpus, host.allocation))
         draft.say(guest_id, f"stops sharing GPUs with job {host_id}: {why}")
-        draft.say(host_id, f"has its GPUs to itself again: with job {guest_id} beside it, {why}")
+        draft.say(host_id, f"has its GPUs to itself again, without job {guest_id}: {why}")
 
     # -- new pairs --------------------------------------------------------------------------------------
 
@@ -117,7 +133,8 @@ class Pack:
         hosts = Hosts(snapshot, draft, guests) if guests else None
         if not hosts:
             return
-        bound = Counter(gpu for job in snapshot.jobs.values() for gpu in job.placement.allocation)
+        guests = [guest for guest in guests if hosts.any_for(guest)]
+        bound = bindings(snapshot) if any(not guest.placement.allocation for guest in guests) else {}
         for guest in sorted(guests, key=lambda job: _first(snapshot, job)):
             trial = trials.of(guest.id)
             if trial is None and trials.busy(guest.id):
@@ -198,6 +215,23 @@ def _can_bind(snapshot: Snapshot, guest: Job, gpus: GpuSet, bound: Mapping[GpuId
     if not all(accepts(snapshot.nodes[name], guest, len(ordinals)) for name, ordinals in nodes.items()):
         return False
     return all(card is not None and bound[card.id] < card.shards for card in cards)
+
+
+def _may_leave(job: Job) -> bool:
+    return job.may_stop and job.may_migrate and not job.switching
+
+
+def _tightest(snapshot: Snapshot, job: Job, free: Mapping[str, list[GpuId]]) -> str | None:
+    """The node with the fewest free GPUs that takes the job, with the type of those it is on."""
+    here = gpu_type(job.placement.gpus, snapshot.nodes)
+    fits = [
+        name
+        for name, gpus in free.items()
+        if len(gpus) >= job.gpus
+        and gpu_type(frozenset(gpus), snapshot.nodes) == here
+        and accepts(snapshot.nodes[name], job, job.gpus)
+    ]
+    return min(fits, key=lambda name: (len(free[name]), name), default=None)
 
 
 def _may_join(snapshot: Snapshot, job: Job, draft: Draft) -> bool:

@@ -18,7 +18,9 @@ from controller.policies.placement.draft import Draft
 NAME = "trials"
 """What the draft remembers them under."""
 LOOK_SECONDS = 5.0
-"""So often rates are waited for."""
+"""So often rates are waited for,"""
+LOOK_FRACTION = 0.25
+"""and the more seldom the longer the wait was: after such a part of it."""
 PATIENCE = 10.0
 """A trial ends without rates after so many times its length."""
 
@@ -136,12 +138,13 @@ class Trials:
 
     def _is_ripe(self, trial: Trial) -> bool:
         now, due = self._snapshot.time, trial.at + self._seconds - trial.seconds
+        end = due + (PATIENCE - 1) * self._seconds
         if now < due:
             self._draft.wake(due)
-        elif self.rates(trial) or now >= due + (PATIENCE - 1) * self._seconds:
+        elif self.rates(trial) or now >= end:
             return True
         else:
-            self._draft.wake(now + LOOK_SECONDS)
+            self._draft.wake(min(end, now + max(LOOK_SECONDS, LOOK_FRACTION * (now - trial.at))))
         return False
 
 

@@ -78,7 +78,7 @@ def test_gang_over_two_nodes_stops_and_goes_on_as_a_whole(tmp_path: Path) -> Non
 
 
 NOT_HERE = (Step.CANCEL, Step.RESERVE, Step.SAVE)
-"""No job is cancelled here, and none migrates: see test_unsuspendable.py, test_reserving.py, test_migrating.py."""
+"""No job is cancelled or migrates here: see test_unsuspendable.py, test_reserving.py, test_migrating.py."""
 
 
 @pytest.mark.parametrize("fatal", [step for step in Step if step not in NOT_HERE])

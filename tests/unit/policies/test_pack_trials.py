@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from controller.model import Configuration, Job, JobId, Moved, Profile, Rate, Snapshot, Verdict
+from controller.model import Configuration, Job, JobId, Moved, Profile, Rate, Snapshot, StateAt, Verdict
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.protocol import Policy
@@ -107,7 +108,7 @@ def test_rounds_judge_a_trial_and_remember_it(model: str, kept: bool) -> None:
     c.restart()
     history += steps(c, 270.0)
     assert [bool(pairs) for pairs in history] == [kept or number < 12 for number in range(1, 61)]
-    (score, _at) = c.common["rounds"]["moves"]["trials"]["judged"].popitem()[1]
+    (score, _at) = c.common["moves"]["trials"]["judged"].popitem()[1]
     assert score == pytest.approx(1.6 if kept else 0.8)
 
 
@@ -121,7 +122,7 @@ def test_both_are_told_what_the_trial_showed() -> None:
     assert list(plan.moved) == undone
     gain = "together they do 0.80 times what they do in turns"
     assert plan.reasons[JobId(2)] == f"stops sharing GPUs with job 1: {gain}"
-    assert plan.reasons[JobId(1)] == f"has its GPUs to itself again: with job 2 beside it, {gain}"
+    assert plan.reasons[JobId(1)] == f"has its GPUs to itself again, without job 2: {gain}"
     assert not plan.targets[JobId(2)].placement.gpus
     assert plan.targets[JobId(1)].placement.gpus == gpu_set("n1:0")
 
@@ -187,6 +188,48 @@ def test_a_trial_that_shows_no_rates_ends() -> None:
     history = steps(c, 620.0)
     assert history[118] and not history[-1]
     assert c.reasons[JobId(2)] == "waits for a free GPU"
+
+
+def test_rates_are_waited_for_ever_more_seldom() -> None:
+    c = known_alone(ideal([of_model(1, "light", 9000), of_model(2, "light", 9000)], FIFO))
+    c.speed = None
+    c.events()
+    looks, wake = list[float](), c.settle()
+    while together(c) or not looks:
+        c.now = wake
+        looks.append(c.now)
+        wake = c.settle()
+    waits = [after - before for before, after in pairwise(looks)][:-1]
+    assert looks[0] == 60.0 and looks[-1] == 600.0
+    assert waits == sorted(waits) and waits[-1] > 5 * waits[0] and len(looks) < 15
+
+
+def waiting_pair(*, may_migrate: bool) -> Ideal:
+    """Jobs 1 and 2 run; 3 is the guest of 1 by now, for 2 does not share."""
+    jobs = [replace(of_model(n, "light", 9000.0), may_migrate=may_migrate) for n in (1, 2, 3)]
+    jobs[1] = replace(jobs[1], request=replace(jobs[1].request, may_pack=False))
+    return known_alone(ideal(jobs, FIFO, gpus=2))
+
+
+def test_a_guest_goes_to_gpus_that_are_free() -> None:
+    c = waiting_pair(may_migrate=True)
+    c.run(until=399.0)
+    assert together(c) == {frozenset({1, 3})}
+    c.remove(2)
+    plan = c.step()
+    assert plan.targets[JobId(3)].placement.gpus == gpu_set("n1:1")
+    assert plan.targets[JobId(3)].keep is StateAt.STORE
+    assert plan.reasons[JobId(3)] == "stops sharing GPUs with job 1: 1 GPUs of n1 are free"
+    assert plan.reasons[JobId(1)] == "has its GPUs to itself again, without job 3: 1 GPUs of n1 are free"
+    assert not together(c)
+
+
+def test_a_guest_that_may_not_migrate_stays() -> None:
+    c = waiting_pair(may_migrate=False)
+    c.run(until=399.0)
+    c.remove(2)
+    c.step()
+    assert together(c) == {frozenset({1, 3})}
 
 
 def test_a_trial_goes_on_over_slices_that_a_third_job_ends() -> None:

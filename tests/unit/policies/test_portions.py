@@ -16,6 +16,7 @@ from controller.policies.orders.gittins import Gittins
 from controller.policies.orders.order import Order
 from controller.policies.orders.simple import Continuous
 from controller.policies.placement.consolidation import Consolidation
+from controller.policies.placement.draft import Draft
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
 from tests.unit.policies.test_invariants import Shared, jobs_of
@@ -93,3 +94,18 @@ def test_two_of_four_start_and_the_next_plan_is_made_at_once(name: str) -> None:
     timeline = ideal.run()
     assert seen[0] == (2, True)
     assert timeline.ends == dict.fromkeys(range(1, 5), 10.0)
+
+
+def test_moves_follow_when_all_have_started() -> None:
+    seen: list[int] = []
+
+    class Count:
+        def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+            seen.append(sum(bool(placement.gpus) for placement in draft.placements.values()))
+
+    def policy() -> Policy:
+        return InOrder(ORDERS["continuous"](), GangLanes(Consolidation(), most_starts=1), moves=[Count()])
+
+    c = Ideal(policy, cluster(1, 4), [make_job(n, 1, 1e4) for n in range(1, 5)])
+    c.step()
+    assert seen and set(seen) == {4}

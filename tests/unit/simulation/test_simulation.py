@@ -221,7 +221,7 @@ def test_throughputs_by_type_gang_placement_and_company(tmp_path: Path) -> None:
     path.write_text(
         json.dumps(
             {
-                "v100": {"('m', 2)": {"null": 10.0, "('n', 2)": [6.0, 3.0]}},
+                "v100": {"('m', 2)": {"null": 10.0, "('n', 2)": [6.0, 3.0], "('o', 2)": [0.0, 0.0]}},
                 "v100_unconsolidated": {"('m', 2)": {"null": 4.0}},
                 "k80": {"('m', 2)": {"null": 2.5}},
             }
@@ -233,7 +233,8 @@ def test_throughputs_by_type_gang_placement_and_company(tmp_path: Path) -> None:
     assert truth.relative_rate("m", 2, "v100", spread=True) == 0.4
     assert truth.relative_rate("m", 2, "k80", spread=False) == 0.25
     assert truth.relative_rate("m", 2, "v100", spread=False, beside=[("n", 2)]) == 0.6
-    assert truth.relative_rate("m", 2, "k80", spread=False, beside=[("n", 2)]) == 0
+    assert truth.relative_rate("m", 2, "k80", spread=False, beside=[("n", 2)]) == 0.125, "not measured"
+    assert truth.relative_rate("m", 2, "v100", spread=False, beside=[("o", 2)]) == 0.5, "measured as 0"
 
 
 def test_gavel_jobs_run_at_the_speed_of_their_gpus(tmp_path: Path) -> None:

@@ -80,12 +80,13 @@ class Rounds:
             part(snapshot, draft, _with_partners(snapshot, touched | draft.put_since()) & self._sharing)
         for move in self._moves:
             move.propose(snapshot, draft)
+        moves_learned = draft.remembered != self._moves_remember
         self._moves_remember = draft.remembered
         targets = {job_id: self._target(job_id, to) for job_id, to in draft.changes().items()}
         return Plan(
             targets,
             {**self._explained(targets), **draft.said},
-            Memory(self._common_changes(), self._note_changes(notes)),
+            Memory(self._common_changes(moves_learned), self._note_changes(notes)),
             # What a move freed is for the mechanism.
             self._now if draft.freed_since(mark) else max(self._now, min(self._wake(), draft.wake_at)),
             tuple(draft.moved),
@@ -117,26 +118,25 @@ class Rounds:
         self._ready = True
         common = memory.common.get("rounds")
         self._common: Mapping[str, Any] = common if isinstance(common, Mapping) else {}
-        moves = self._common.get("moves")
-        self._moves_remember = moves if isinstance(moves, Mapping) else {}
         self._due, self._reset_at = _time(self._common.get("due")), _time(self._common.get("reset_at"))
         self._bound = self._common.get("bound", 0)
         """Jobs that stay on a type because Slurm has bound them there, as of the last round."""
         self._solving.reset(self._common)
+        moves = memory.common.get("moves")
+        self._moves_remember = moves if isinstance(moves, Mapping) else {}
 
     def _remembered(self) -> Memory:
         notes = {job_id: member.note() for job_id, member in self._members.items()}
-        return Memory({"rounds": self._common}, notes)
+        return Memory({"rounds": self._common, "moves": self._moves_remember}, notes)
 
-    def _common_changes(self) -> Mapping[str, Any]:
-        before = self._common
-        self._common = {**self._solving.common(), **self._own_common()}
-        return {"rounds": self._common} if self._common != before else {}
+    def _common_changes(self, moves_learned: bool) -> Mapping[str, Any]:
+        before, self._common = self._common, {**self._solving.common(), **self._own_common()}
+        changes: dict[str, Any] = {"rounds": self._common} if self._common != before else {}
+        return {**changes, "moves": self._moves_remember} if moves_learned else changes
 
     def _own_common(self) -> dict[str, Any]:
         """What is remembered beyond the jobs and the problem under way."""
-        own = {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
-        return {**own, "moves": self._moves_remember} if self._moves else own
+        return {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
 
     def _note_changes(self, notes: dict[JobId, Note]) -> Mapping[JobId, Note]:
         for job_id in self._changed & self._members.keys():
@@ -325,7 +325,9 @@ class Rounds:
     def _target(self, job_id: JobId, placement: Placement) -> Target:
         member = self._members[job_id]
         leaves = bool(member.assigned) and not placement.gpus and member.assigned != member.hosted
-        return Target(placement, StateAt.STORE if leaves else StateAt.HOST)
+        had = member.job.placement
+        migrates = bool(had.gpus and placement.gpus) and placement.allocation != had.allocation
+        return Target(placement, StateAt.STORE if leaves or migrates else StateAt.HOST)
 
     # -- words ----------------------------------------------------------------------------------------
 
