@@ -155,8 +155,8 @@ class Memory:
 class Verdict(str, enum.Enum):
     """What became of a move."""
 
-    DONE = "done"
-    """It is carried out, and not compared with what was before."""
+    PLANNED = "planned"
+    """It is to be carried out, and is not compared with what was before."""
     TRIED = "tried"
     """Rates are being compared."""
     KEPT = "kept"

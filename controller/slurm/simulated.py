@@ -349,9 +349,7 @@ class SimulatedCluster:
             action(job)
 
     def _start(self, job: SimulatedJob) -> None:
-        if job.state is not JobState.PENDING or job.held or not job.wanted:
-            return
-        if not self._room_for(job.wanted):
+        if job.state is not JobState.PENDING or job.held or not (job.wanted and self._room_for(job.wanted)):
             return
         job.binding, job.nodes = job.wanted, tuple(by_node(job.wanted))
         job.start_time = self.clock()
@@ -382,10 +380,9 @@ class SimulatedCluster:
         self._start_ordinary()
 
     def _find(self, job_id: JobId) -> SimulatedJob:
-        job = self.jobs.get(job_id)
-        if job is None:
+        if job_id not in self.jobs:
             raise UnknownJob(f"job {job_id} is not known")
-        return job
+        return self.jobs[job_id]
 
     @contextlib.asynccontextmanager
     async def _call(self, job_id: JobId) -> AsyncIterator[SimulatedJob]:

@@ -83,7 +83,7 @@ class Defragment:
             draft.put(job_id, Placement(gpus, gpus))
             target = next(iter(gpus)).node
             draft.say(job_id, f"goes on on {target}: {name} is cleared for job {job.id} ({job.gpus} GPUs)")
-        draft.note(NAME, Verdict.DONE, moves)
+        draft.note(NAME, Verdict.PLANNED, moves)
 
 
 class _Servers:

@@ -174,7 +174,7 @@ class Pack:
             why = _gain(score, "such jobs")
         draft.say(guest.id, f"joins job {host_id} on its GPUs: {why}")
         draft.say(host_id, f"shares its GPUs with job {guest.id}: {why}")
-        draft.note("pack", Verdict.TRIED if score is None else Verdict.DONE, (host_id, guest.id), score)
+        draft.note("pack", Verdict.TRIED if score is None else Verdict.PLANNED, (host_id, guest.id), score)
 
 
 def _first(snapshot: Snapshot, job: Job) -> tuple[float, ...]:

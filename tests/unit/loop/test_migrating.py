@@ -52,7 +52,9 @@ class Fragmented:
         return [decision.action for decision in decisions]
 
     def events(self, job: JobId) -> list[tuple[str, str]]:
-        return [(e.kind, e.message) for e in JournalReader(self.world.journal_path).events(job)]
+        """But for those of the plan."""
+        events = JournalReader(self.world.journal_path).events(job)
+        return [(e.kind, e.message) for e in events if e.kind != "defragment-planned"]
 
 
 async def fragmented(

@@ -59,7 +59,7 @@ def test_the_example(name: str) -> None:
     assert plan.targets[JobId(1)].keep is StateAt.STORE
     assert plan.targets[JobId(1)].placement.gpus == gpu_set("s1:3")
     assert plan.reasons[JobId(1)] == "goes on on s1: s0 is cleared for job 9 (4 GPUs)"
-    assert plan.moved == (Moved("defragment", Verdict.DONE, JobId(1)),)
+    assert plan.moved == (Moved("defragment", Verdict.PLANNED, JobId(1)),)
     assert where(c) == {1: "s1", 2: "s1", 3: "s1", 4: "s2", 5: "s2", WAITS: "s0"}
 
 
