@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from controller.errors import SettingsError
+from controller.model import Configuration, Rate
 from controller.settings.loading import parse_settings
 from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.driver import Simulation
@@ -24,7 +25,7 @@ def simulate(
     jobs: list[TraceJob], table: Throughputs, cluster: str, policy: str = "fifo", more: str = ""
 ) -> Outcome:
     settings = parse_settings(f'policy.name = "{policy}"\n{LEASES}{more}', "s.toml")
-    rates: dict[str, dict] = {}  # type: ignore[type-arg]
+    rates: dict[str, dict[Configuration, Rate]] = {}
     for model, where, rate in declared(table, types={}):
         rates.setdefault(model, {})[where] = rate
     return Simulation(Path("t"), jobs, parse_cluster(cluster, 4), settings, table, rates=rates).run()
@@ -47,8 +48,8 @@ def test_a_job_keeps_its_gpus_until_all_leases_end() -> None:
     table = Throughputs({("v100", "m", 1): 0.1, ("v100", "m", 4): 0.1})
     jobs = [job("a", 2), job("b", 10, line=3), job("c", 1, gpus=4, line=4)]
     a, b, c = simulate(jobs, table, "v100:4").jobs
-    assert (a.end_seconds, b.end_seconds) == pytest.approx((20, 100))
-    assert (c.start_seconds, c.end_seconds) == pytest.approx((100, 110))
+    assert [a.end_seconds, b.end_seconds] == pytest.approx([20, 100])
+    assert [c.start_seconds, c.end_seconds] == pytest.approx([100, 110])
 
 
 def test_a_gang_with_fewer_steps_left_than_gpus_is_dropped() -> None:
@@ -67,7 +68,7 @@ def test_a_job_does_not_ask_for_a_type_that_it_cannot_run_on() -> None:
     jobs = [job("a", 90), job("b", 90, line=3)]
     outcome = simulate(jobs, table, "v100:1,k80:1", policy="gavel-las", more="measure_rates = false\n")
     a, b = outcome.jobs
-    assert (a.start_seconds, a.end_seconds) == pytest.approx((0, 90))
+    assert [a.start_seconds, a.end_seconds] == pytest.approx([0, 90])
     assert b.start_seconds >= 90
 
 
