@@ -51,6 +51,8 @@ class Rounds:
         self._ready = True
         """Something changed since the last decision."""
         self._solving = Solving(allocation, name)
+        self._moves_remember: Mapping[str, Any] = {}
+        """What moves remember, by a name of theirs."""
         self._reset(Snapshot(time=0.0, nodes={}, jobs={}), Memory())
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
@@ -113,7 +115,7 @@ class Rounds:
         """Jobs that stay on a type because Slurm has bound them there, as of the last round."""
         self._solving.reset(self._common)
         moves = memory.common.get("moves")
-        self._moves_remember: Mapping[str, Any] = moves if isinstance(moves, Mapping) else {}
+        self._moves_remember = moves if isinstance(moves, Mapping) else {}
 
     def _remembered(self) -> Memory:
         notes = {job_id: member.note() for job_id, member in self._members.items()}
