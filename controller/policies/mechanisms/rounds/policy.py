@@ -60,6 +60,7 @@ class Rounds:
         """Something changed since the last decision."""
         self._solving = Solving(allocation, name)
         self._moves_remember: Mapping[str, Any] = {}
+        """What moves remember, by a name of theirs."""
         self._reset(Snapshot(time=0.0, nodes={}, jobs={}), Memory())
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
