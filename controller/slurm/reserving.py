@@ -87,7 +87,7 @@ def parse(text: str) -> tuple[Reservation, ...]:
         try:
             gpus = binding_of(gres, tuple(expand(nodes))) if nodes else frozenset()
         except ValueError as error:
-            log.warning("reservation %s: %s; it counts as having no GPUs", own, error)
+            log.warning("job %s: reservation %s: %s; counts as without GPUs", match[1], own, error)
             gpus = frozenset()
         found.append(Reservation(JobId(int(own)), JobId(int(match[1])), gpus))
     return tuple(found)

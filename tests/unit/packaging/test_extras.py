@@ -93,6 +93,7 @@ COMMANDS = {
     "trace": ("sacct", "-S", "now"),
     "checkpoint": ("list", "nothing"),
     "allocate": ("--policy", "gavel-las", "--problem", "problem.json"),
+    "trials": ("list", "--url", "http://127.0.0.1:1"),
 }
 
 
