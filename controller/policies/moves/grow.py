@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 
-from controller.model import Configuration, GpuId, Job, JobId, Snapshot, gpu_type, rate_key
+from controller.model import Configuration, GpuId, Job, JobId, Snapshot, Verdict, gpu_type, rate_key
 from controller.policies.moves.free import free_gpus
 from controller.policies.moves.resizing import (
     NAME,
@@ -77,9 +77,11 @@ class Grow:
             words = f"it does {gain:.2f} times what it did on {before} GPU{'s' * (before > 1)}"
             if self._is_gain(gain):
                 draft.say(job.id, f"keeps its {len(job.placement.gpus)} GPUs: {words}")
+                draft.note(NAME, Verdict.KEPT, [job.id], gain)
                 continue
             words = words if rates else "its rate could not be measured"
             resize(draft, job, frozenset(sorted(job.placement.gpus)[:before]), words)
+            draft.note(NAME, Verdict.UNDONE, [job.id], gain if rates else None)
             shrinking.note(job, before)
 
     def _is_gain(self, gain: float) -> bool:
@@ -122,10 +124,12 @@ class Grow:
         before, gpus = len(job.placement.gpus), job.placement.gpus | frozenset(taken)
         what = _what(snapshot, job, before, len(gpus))
         rate = _rates(snapshot, job).get(before)
-        if rate is not None and trials.score(what) is None:
+        on_trial = rate is not None and trials.score(what) is None
+        if rate is not None and on_trial:
             trials.begin(what, {job.id: rate})
         record.grown[job.id] = (snapshot.time, before)
         resize(draft, job, gpus, f"GPUs of {server_of(gpus)} are free that no job waits for")
+        draft.note(NAME, Verdict.TRIED if on_trial else Verdict.PLANNED, [job.id], trials.score(what))
 
 
 class _Growing:

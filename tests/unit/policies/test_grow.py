@@ -10,7 +10,19 @@ from typing import Any
 import pytest
 
 from controller.errors import SettingsError
-from controller.model import Configuration, Job, JobId, Provenance, Rate, Size, StateAt
+from controller.model import (
+    Configuration,
+    Job,
+    JobId,
+    Moved,
+    Plan,
+    Provenance,
+    Rate,
+    Size,
+    Snapshot,
+    StateAt,
+    Verdict,
+)
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
 from controller.settings.policies import PolicySettings
@@ -46,6 +58,19 @@ def said(c: Ideal) -> list[str]:
     c.on_plan = lambda _snapshot, plan: found.extend(
         why for why in plan.reasons.values() if why.startswith(("grows", "shrinks", "keeps its"))
     )
+    return found
+
+
+def moves(c: Ideal) -> list[Moved]:
+    """What moves do from now on."""
+    found: list[Moved] = []
+    before = c.on_plan
+
+    def on_plan(snapshot: Snapshot, plan: Plan) -> None:
+        before(snapshot, plan)
+        found.extend(plan.moved)
+
+    c.on_plan = on_plan
     return found
 
 
@@ -233,8 +258,11 @@ def test_a_growth_that_gains_too_little_is_undone(exponent: float, size: int) ->
     pass_time(c, IDLE_SECONDS)
     assert sizes(c) == {1: 4}
     words = said(c)
+    moved = moves(c)
     pass_time(c, 2 * MINUTE)
     assert sizes(c) == {1: size}
+    verdict = Verdict.KEPT if exponent else Verdict.UNDONE
+    assert moved == [Moved("grow", verdict, JobId(1), pytest.approx(4**exponent))]  # type: ignore[arg-type]
     if exponent:
         assert words == [f"keeps its 4 GPUs: it does {4**exponent:.2f} times what it did on 1 GPU"]
         return
