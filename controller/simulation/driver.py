@@ -134,7 +134,6 @@ class Simulation:
             {node.name: node for node in self.cluster.nodes},
             SlurmCosts(costs.rpc_seconds, costs.start_seconds, costs.requeue_seconds),
             keep_ended=False,
-            rate=self._workload.rate,
             end_quantum_seconds=costs.round_seconds,
             lease_seconds=costs.lease_seconds,
             lease_failures=costs.lease_failures,
@@ -152,6 +151,7 @@ class Simulation:
             progress=reads_rates and costs.measure_rates,
             tells_steps=costs.measure_rates,
         )
+        cluster.rate = lambda job, beside: self._workload.rate(job, beside, nodes.gpus_of(job))
         policy, publish = self._in_rounds()
         controller = Controller(
             patient(self.settings),

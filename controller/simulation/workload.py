@@ -102,11 +102,11 @@ class Workload:
         most = self._costs.max_gpus if job.max_gpus is None else job.max_gpus
         return most if most > job.gpus else None
 
-    def rate(self, job: SimulatedJob, beside: Sequence[SimulatedJob]) -> float:
-        """How fast it goes on its GPUs, beside these jobs."""
+    def rate(self, job: SimulatedJob, beside: Sequence[SimulatedJob], gpus: int) -> float:
+        """How fast it goes on so many GPUs, beside these jobs."""
         trace = self._jobs[job.id]
         spread = len(job.nodes) > -(-trace.gpus // self._largest_node)
-        size = len(job.binding) if len(job.binding) > trace.gpus and not beside else trace.gpus
+        size = trace.gpus if beside else gpus
         if not self._throughputs.alone and not spread and not beside and size == trace.gpus:
             return 1.0
         others = [self._jobs[other.id] for other in beside]
