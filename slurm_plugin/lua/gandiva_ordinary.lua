@@ -55,7 +55,9 @@ return function(parts)
 
    -- The controller asks for shards, without --gandiva, to keep GPUs for a job that migrates (docs/migration.md).
    function M.is_reservation(job_desc, uid)
-      return settings.trusted[check.number(uid) or -1] == true and gres.read(job_desc).shards
+      local name = check.text(job_desc.name) or ""
+      local trusted = settings.trusted[check.number(uid) or -1] == true
+      return trusted and name:match("^gandiva%-reservation%-%d+$") and gres.read(job_desc).shards
    end
 
    function M.submit(job_desc, flags)

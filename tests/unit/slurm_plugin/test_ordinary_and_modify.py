@@ -92,11 +92,12 @@ def test_ordinary_jobs_refused(slurmctld: Slurmctld, job: Mapping[str, Any], mes
 @pytest.mark.parametrize("default", ["off", "on"])
 def test_the_controller_may_reserve_shards(make_slurmctld: Callable[..., Slurmctld], default: str) -> None:
     site = make_slurmctld(default=default)
-    shards: dict[str, Any] = {"tres_per_node": "gres/shard:a100_0:1"}
+    shards: dict[str, Any] = {"tres_per_node": "gres/shard:a100_0:1", "name": "gandiva-reservation-7"}
     answer = site.submit(uid=997, **shards)
     assert (answer.rc, answer.fields, answer.said) == (0, {}, [])
     assert site.submit({"gandiva": ""}, uid=997, **shards).rc != 0
     assert site.submit(**shards).rc != 0, "no user may"
+    assert site.submit(uid=997, **{**shards, "name": "test"}).rc != 0, "nothing else may be in a shard"
 
 
 def test_srun_with_a_type(slurmctld: Slurmctld) -> None:
