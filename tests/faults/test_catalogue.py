@@ -54,7 +54,7 @@ def steps_by_operation() -> dict[str, set[Step]]:
 def test_every_step_of_every_operation_is_a_place_for_faults() -> None:
     wanted = {(operation, step) for operation, steps in steps_by_operation().items() for step in steps}
     # No job of these workloads is cancelled (tests/unit/loop/test_unsuspendable.py) or migrates
-    # (tests/unit/loop/test_migrating.py and test_reserving.py, tests/live/test_migrating.py).
+    # (tests/unit/loop/test_migrating.py and test_reserving.py, tests/live/test_promised_gpus.py).
     assert {step for _, step in wanted} == set(Step) - {Step.CANCEL, Step.SAVE}
     assert {(point.operation, point.step) for point in POINTS} == wanted - {("requeue", Step.RESERVE)}
 
