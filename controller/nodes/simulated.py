@@ -275,8 +275,7 @@ class SimulatedNodes:
 
     def gpus_of(self, job: SimulatedJob) -> int:
         """How many its control blocks name: of all that a floating job is bound to, those that it uses."""
-        blocks = (self._blocks[node].get(job.id) for node in job.nodes)
-        return sum(len(block.gpus) for block in blocks if block is not None)
+        return sum(len(self._blocks[n][job.id].gpus) for n in job.nodes if job.id in self._blocks[n])
 
     def _lives_on(self, node: str, job_id: JobId) -> bool:
         """Whether it has processes here (it may have been prepared here once, and run elsewhere)."""
