@@ -31,7 +31,12 @@ while not journal.execute(open_operations).fetchall():
     time.sleep(0.005)
 time.sleep(float(sys.argv[1]))
 os.kill(pid, 9)
-while os.path.exists(f"/proc/{pid}") and ") Z" not in pathlib.Path(f"/proc/{pid}/stat").read_text():
+def lives():
+    try:
+        return ") Z" not in pathlib.Path(f"/proc/{pid}/stat").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+while lives():
     time.sleep(0.01)
 print(json.dumps(journal.execute(open_operations).fetchall()))
 """
