@@ -12,8 +12,12 @@ ROOT = Path(__file__).resolve().parent.parent
 BENCHMARKS = {
     "step": (["benchmarks.step_overhead"], "cost of session.step() when nothing is asked"),
     "plan": (
-        ["benchmarks.plan_time"],
+        ["benchmarks.plan_time", "--policies", "gandiva", "tiresias-las", "tiresias-gittins"],
         "one decision for 10,000 GPUs and 20,000 jobs, by policy (budget: p99 100 ms)",
+    ),
+    "rounds": (
+        ["benchmarks.plan_time", "--policies", "gavel-las", "--types", "5", "--gpus", "5000", "--events=3"],
+        "one decision of an allocation for 10,000 jobs on five GPU types",
     ),
     "philly": (["benchmarks.simulator", "philly"], "the whole Philly trace (budget: 120 s)"),
     "scale": (["benchmarks.simulator", "scale"], "100,000 jobs on 10,000 GPUs (budget: 180 s)"),
