@@ -119,7 +119,7 @@ class Store:
         """The same while the job goes on. `result(timeout)` returns or raises what save() does.
 
         The contents are copied first, into `staging` where there is one with room. `copy=False`: they belong
-        to the store now, and nobody changes them. A save that is still under way is waited for. An error is
+        to the store now, and stay unchanged. A save that is still under way is waited for. An error is
         also written to the log, for those who do not ask.
 
         `attempt`: a word of letters and digits that all ranks give this save, and no other save of this

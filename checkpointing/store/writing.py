@@ -169,7 +169,7 @@ class Attempt:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         records = []
         with ExitStack() as opened_files:
-            # Space for all of them before a byte is written: whoever has no room should know now.
+            # Space for all of them before a byte is written: a full disk is told now.
             fds = {
                 name: opened_files.enter_context(closing(self._files.create(name, folder))) for name in sizes
             }

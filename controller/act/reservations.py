@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Reservations in Slurm against promises: one that no job waits for is removed, whoever has made it.
+"""Reservations in Slurm against promises: one that no job waits for is removed.
 
 Level-triggered, as everything in the loop: reservations of a controller that was killed, of an operation that
 failed and of a promise that was dropped are one case.

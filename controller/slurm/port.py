@@ -176,7 +176,7 @@ class ClusterPort(Protocol):
         """Undo `reserve`. Harmless when nothing is reserved for the job, whether it is known or not."""
 
     async def reservations(self) -> Mapping[JobId, GpuSet]:
-        """What `reserve` has reserved, by the job that it is for, whoever has asked for it."""
+        """What `reserve` has reserved, by the job that it is for, also for an earlier controller."""
 
     async def close(self) -> None:
         """Let go of connections and threads."""

@@ -24,7 +24,7 @@ from controller.policies.mechanisms.timers import TINY, Timers
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part
 from controller.policies.orders.order import Order
-from controller.policies.placement.draft import Draft
+from controller.policies.placement.draft import Draft, hold
 
 
 class InOrder:
@@ -170,13 +170,8 @@ class InOrder:
         del self._rows[row.id]
 
     def _hold(self, job_id: JobId, placement: Placement) -> None:
-        before = self._placements.get(job_id, NOWHERE)
-        if before != placement:
-            self._lanes.change(job_id, before, placement)
-            if placement == NOWHERE:
-                del self._placements[job_id]
-            else:
-                self._placements[job_id] = placement
+        if self._placements.get(job_id, NOWHERE) != placement:
+            hold(self._lanes, self._placements, job_id, placement)
 
     # -- where jobs stand -----------------------------------------------------------------------------
 

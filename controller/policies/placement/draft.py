@@ -23,6 +23,16 @@ class Room(Protocol):
         """Take that change back, the last one first."""
 
 
+def hold(room: Room, placements: dict[JobId, Placement], job_id: JobId, placement: Placement) -> Any:
+    """The job has this now. Returns what `restore` needs."""
+    undo = room.change(job_id, placements.get(job_id, NOWHERE), placement)
+    if placement == NOWHERE:
+        placements.pop(job_id, None)
+    else:
+        placements[job_id] = placement
+    return undo
+
+
 class Draft:
     """Placements by job; jobs without one are nowhere."""
 
@@ -53,8 +63,7 @@ class Draft:
         before = self.of(job_id)
         if before == placement:
             return
-        undo = self._room.change(job_id, before, placement)
-        self._set(job_id, placement)
+        undo = hold(self._room, self._placements, job_id, placement)
         self._log.append((job_id, before, placement, undo))
 
     def say(self, job_id: JobId, sentence: str) -> None:

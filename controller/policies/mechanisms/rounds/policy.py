@@ -37,7 +37,7 @@ from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, S
 from controller.policies.mechanisms.timers import TINY
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part
-from controller.policies.placement.draft import Draft
+from controller.policies.placement.draft import Draft, hold
 
 
 class Rounds:
@@ -182,14 +182,8 @@ class Rounds:
         self._give_digest(job_id, 0)
 
     def _hold(self, job_id: JobId, placement: Placement) -> None:
-        before = self._placements.get(job_id, NOWHERE)
-        if before == placement:
-            return
-        self._pools.change(job_id, before, placement)
-        if placement == NOWHERE:
-            del self._placements[job_id]
-        else:
-            self._placements[job_id] = placement
+        if self._placements.get(job_id, NOWHERE) != placement:
+            hold(self._pools, self._placements, job_id, placement)
 
     def _standing(self, job: Job) -> Standing:
         if job.leaving:
