@@ -13,8 +13,6 @@ from tests.live.support import EXAMPLES, PYTHON, SLICE_SECONDS, Site
 
 pytestmark = pytest.mark.live
 
-SEARCH = "--gandiva-search=lr"
-
 
 def one_gpu(site: Site) -> None:
     """Only one GPU is left."""
@@ -29,8 +27,8 @@ def trials(site: Site, user: str, *words: str) -> tuple[int, str]:
     return done.exit_code, done.stdout + done.stderr
 
 
-def listed(site: Site) -> dict[int, dict[str, Any]]:
-    _, out = trials(site, "alice", "list", "lr", "--json")
+def listed(site: Site, search: str) -> dict[int, dict[str, Any]]:
+    _, out = trials(site, "alice", "list", search, "--json")
     return {row["job_id"]: row for row in map(json.loads, out.splitlines())}
 
 
@@ -50,16 +48,17 @@ def parts(site: Site, jobs: list[int], slices: int) -> list[float]:
 def test_an_ordinary_user_says_which_trials_come_first(site: Site) -> None:
     one_gpu(site)
     mine = [
-        site.train("alice", "--gandiva", SEARCH, "--comment=ablation 3", "--gres=gpu:1") for _ in range(3)
+        site.train("alice", "--gandiva", "--gandiva-search=lr", "--comment=ablation 3", "--gres=gpu:1")
+        for _ in range(3)
     ]
     other = site.train("bob", "--gandiva", "--gres=gpu:1")
     site.wait_on_gpu(*mine, other)
-    assert set(listed(site)) == set(mine)
+    assert set(listed(site, "lr")) == set(mine)
 
     code, said = trials(site, "alice", "exclusive", "lr", str(mine[1]))
     assert (code, said) == (0, f"search lr: exclusive: {mine[1]}\n")
     assert "gandiva-trial:exclusive; ablation 3" in site.job(mine[1])["Comment"]
-    site.wait("the controller to read it", lambda: listed(site)[mine[1]]["exclusive"] is True)
+    site.wait("the controller to read it", lambda: listed(site, "lr")[mine[1]]["exclusive"] is True)
     had = parts(site, [*mine, other], 16)
     assert had[1] == pytest.approx(3 / 4, abs=0.12), had
     assert had[3] == pytest.approx(1 / 4, abs=0.12), had
@@ -68,7 +67,7 @@ def test_an_ordinary_user_says_which_trials_come_first(site: Site) -> None:
 
     assert trials(site, "alice", "exclusive", "lr")[0] == 0
     assert trials(site, "alice", "priority", str(mine[0]), "4")[0] == 0
-    site.wait("the controller to read it", lambda: listed(site)[mine[0]]["priority"] == 4.0)
+    site.wait("the controller to read it", lambda: listed(site, "lr")[mine[0]]["priority"] == 4.0)
     had = parts(site, [*mine, other], 24)
     assert had[0] == pytest.approx(1 / 2, abs=0.12), had
     assert had[3] == pytest.approx(1 / 4, abs=0.12), had
@@ -80,19 +79,19 @@ def test_an_ordinary_user_says_which_trials_come_first(site: Site) -> None:
 
 def test_no_user_changes_anothers_trial_and_junk_costs_nothing(site: Site) -> None:
     one_gpu(site)
-    job = site.train("alice", "--gandiva", SEARCH, "--gres=gpu:1")
+    job = site.train("alice", "--gandiva", "--gandiva-search=width", "--gres=gpu:1")
     site.wait_on_gpu(job)
     for words in (("priority", str(job), "100"), ("stop", str(job))):
         code, said = trials(site, "bob", *words)
         assert code == 1 and ("denied" in said or "Invalid user id" in said), said
-    assert trials(site, "bob", "exclusive", "lr", str(job))[0] == 1
+    assert trials(site, "bob", "exclusive", "width", str(job))[0] == 1
     junk = "gandiva-trial:priority=1e9 gandiva-trial:exclusive"
     update = ["scontrol", "update", f"JobId={job}", f"Comment={junk}"]
     site.cluster.exec("login", update, user="alice")
     site.wait(
         "the log to say so", lambda: f"job {job} (user alice): its comment does not count" in site.log()
     )
-    row = listed(site)[job]
+    row = listed(site, "width")[job]
     assert (row["priority"], row["exclusive"], site.state(job)) == (1.0, False, "RUNNING")
     refused = site.cluster.exec(
         "login",
