@@ -151,7 +151,7 @@ class Context:
         _call("cuCtxSynchronize")
 
     def memory_info(self) -> tuple[int, int]:
-        """(free bytes, total bytes) of the device, whoever uses it."""
+        """(free bytes, total bytes) of the device, for all processes together."""
         self._enter()
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         _call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))

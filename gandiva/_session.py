@@ -246,7 +246,7 @@ class LiveSession(Session):
             command = self._read_command()
             if command is None:
                 # An agent that was killed in mid-write, or junk. The next agent writes the record anew.
-                # Until then stay as things are: whose the GPU is now, nobody can say.
+                # Until then nothing changes: the owner of the GPU is not known.
                 if self._state not in (State.BLOCKED, State.OFFLOADED):
                     return
                 time.sleep(LONGEST_SLEEP_SECONDS)
@@ -419,7 +419,7 @@ class LiveSession(Session):
         self._words[layout.WORD_SEQUENCE] = (sequence + 1) & (2**64 - 1)
 
     def _become_inert(self) -> None:
-        """In a forked child: step() goes on working, on memory that nobody reads."""
+        """In a forked child: step() goes on working, on memory of its own."""
         self.forked = self._pid != os.getpid()
         self._open = False
         self._run = 0

@@ -364,7 +364,7 @@ def _resize_back(torch: Any, saved: Saved) -> None:
             saved.storage.resize_(saved.nbytes)
             return
         except RuntimeError:
-            # Out of memory: whoever had the GPU may still be giving the last of it back.
+            # Out of memory: the job before may still be freeing the last of it.
             if left == 0:
                 raise
             torch.cuda.empty_cache()

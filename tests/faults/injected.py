@@ -69,7 +69,7 @@ def current() -> dict[str, Any] | None:
 
 
 def taken() -> None:
-    """It is being carried out: nobody else shall."""
+    """It is being carried out: no other process takes it."""
     ORDER.unlink(missing_ok=True)
     _orders.update(stamp=0, order=None)
 

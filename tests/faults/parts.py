@@ -42,7 +42,7 @@ _STATES = {"KILL": "X|Z", "STOP": "T", "CONT": "[!T]"}
 EMPTY_WAL = f"""\
 import sqlite3
 sqlite3.connect("{JOURNAL}", timeout=5).execute("PRAGMA wal_checkpoint(TRUNCATE)")"""
-# As at a power cut nobody gets to do anything any more, not even those that Slurm has frozen: with the signal
+# As at a power cut no process runs any more, not even those that Slurm has frozen: with the signal
 # already pending they do not run one instruction when they are thawed (which they must be, or their container
 # could not end).
 _POWER_CUT = """\
