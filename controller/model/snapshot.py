@@ -115,14 +115,7 @@ class Snapshot:
     def costs_of(self, job: Job) -> Costs:
         """What was measured with jobs of its model, and where it was not with jobs of all models."""
         every, own = (self.costs.get(name, UNMEASURED) for name in ("", job.request.model or ""))
-        return Costs(
-            suspend_seconds=every.suspend_seconds if own.suspend_seconds is None else own.suspend_seconds,
-            restore_seconds=every.restore_seconds if own.restore_seconds is None else own.restore_seconds,
-            checkpoint_seconds=(
-                every.checkpoint_seconds if own.checkpoint_seconds is None else own.checkpoint_seconds
-            ),
-            start_seconds=every.start_seconds if own.start_seconds is None else own.start_seconds,
-        )
+        return own.completed(every)
 
     def gpu(self, gpu: GpuId) -> Gpu | None:
         """The GPU, or None when its node is gone."""

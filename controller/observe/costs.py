@@ -17,8 +17,8 @@ MAX_MODELS = 1000
 """Users choose the names of models: of more than so many those measured longest ago are dropped."""
 ANY_MODEL = ""
 
-Kind = Literal["suspend", "restore", "start", "checkpoint"]
-_KINDS: tuple[Kind, ...] = ("suspend", "restore", "start", "checkpoint")
+Kind = Literal["suspend", "restore", "start", "load", "checkpoint"]
+_KINDS: tuple[Kind, ...] = ("suspend", "restore", "start", "load", "checkpoint")
 
 
 class MeasuredCosts:

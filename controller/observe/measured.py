@@ -74,6 +74,8 @@ class Measured:
         """Grows when something changes that is known of models."""
         self._paces: dict[JobId, _Pace] = {}
         self._watched_at: dict[JobId, float] = {}
+        self._started_again: set[JobId] = set()
+        """Jobs that ran before, started anew, and have not shown their rate since."""
         self._swept_at: dict[str, float] = {}
         """When all jobs of a node were looked at, the longest ago first."""
 
@@ -87,6 +89,7 @@ class Measured:
         self.profiles.pop(job_id, None)
         self._paces.pop(job_id, None)
         self._watched_at.pop(job_id, None)
+        self._started_again.discard(job_id)
         self.utilization.forget(job_id)
         self.paces.leave(job_id)
 
@@ -115,6 +118,7 @@ class Measured:
                 jobs.update(sample.jobs)
         for job_id in jobs:
             job, usage = observation.jobs.get(job_id), observation.usage.get(job_id)
+            self._watch_starts(job_id, job, usage)
             if job is None or usage is None or not job.placement.allocation:
                 self.paces.leave(job_id)
                 if job is None:
@@ -191,10 +195,20 @@ class Measured:
         self._paces[job.id] = pace
         return True
 
+    def _watch_starts(self, job_id: JobId, job: Job | None, usage: Usage | None) -> None:
+        """A job that ran before and is queued starts from its checkpoint; a suspended one has not to load."""
+        if job is None or job.phase in (Phase.SUSPENDED, Phase.YIELDED):
+            self._started_again.discard(job_id)
+        elif job.phase is Phase.QUEUED and usage is not None and usage.seconds > 0:
+            self._started_again.add(job_id)
+
     def _take_rates(self, observation: Observation) -> None:
         """What jobs have just shown of the configurations that they run in."""
         for job_id, rate in self.paces.news():
             job = observation.jobs[job_id]
+            if job_id in self._started_again:
+                self._started_again.discard(job_id)
+                self.costs.see(job.request.model, "load", self.paces.idle_seconds(job_id))
             new = self.rates.see(rate_key(job), _configuration(job, observation), rate)
             self.version += bool(new and job.request.model)
 

@@ -134,6 +134,12 @@ class Paces:
         stay.note(ranks, now)
         self._seen.add(job.id)
 
+    def idle_seconds(self, job_id: JobId) -> float:
+        """How long the job has been on its GPUs without doing mini-batches, as far as its sessions told: it
+        loads first."""
+        stay = self._stays[job_id]
+        return max(0.0, stay.looked_at - stay.since - stay.steps * stay.step_seconds)
+
     def news(self) -> list[tuple[JobId, Rate]]:
         """Rates that say something new since this was asked last: others differ by less than 5 %."""
         found: list[tuple[JobId, Rate]] = []

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MOVES: Mapping[str, Callable[[PolicySettings], Move]] = {
     "pack": lambda settings: Pack(settings.pack),
-    "defragment": lambda settings: Defragment(settings.defragment),
+    "defragment": lambda settings: Defragment(settings.defragment, settings.migration),
     "grow": lambda settings: Grow(settings.grow),
 }
 """Moves that come with Gandiva, by name."""

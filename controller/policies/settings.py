@@ -40,20 +40,18 @@ class PackSettings(Section):
     )
 
 
-class DefragmentSettings(Section):
-    """The move defragment: jobs migrate from a nearly free server, for one that waits and needs it."""
+class MigrationSettings(Section):
+    """When a job migrates, whichever move wants it (defragment, locality, balance, separate)."""
 
-    free_fraction: float = setting(
-        0.75, "A server is cleared only where at least so much of its GPUs is free.", ge=0, le=1
-    )
     cost_seconds: float = setting(
         60.0,
-        "What a migration takes, from the last mini-batch to the first one elsewhere.",
+        "What a migration takes, from the last mini-batch to the first one elsewhere, until the parts of it "
+        "were measured: checkpoint and requeue, start, and load.",
         ge=0,
         le=86400,
     )
     horizon_seconds: float = setting(
-        600.0, "How long the gain counts: the GPUs of the job that can start.", gt=0, le=1e7
+        600.0, "How long the gain counts; less where a job declared that it ends sooner.", gt=0, le=1e7
     )
     gain_ratio: float = setting(
         3.0,
@@ -63,6 +61,15 @@ class DefragmentSettings(Section):
     )
     cooldown_seconds: float = setting(
         600.0, "A job migrates once in so long, and once in so long others do for it.", ge=0, le=1e7
+    )
+    most_at_once: int = setting(4, "So many jobs at most are on their way at a time.", ge=1, le=10_000)
+
+
+class DefragmentSettings(Section):
+    """The move defragment: jobs migrate from a nearly free server, for one that waits and needs it."""
+
+    free_fraction: float = setting(
+        0.75, "A server is cleared only where at least so much of its GPUs is free.", ge=0, le=1
     )
 
 

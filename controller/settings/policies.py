@@ -29,7 +29,7 @@ PolicyName = Annotated[str, _known(lambda: policy_names())]
 MoveName = Annotated[str, _known(lambda: presets.MOVE_NAMES)]
 
 
-_OF_ALL = ("name", "moves", "fair_share")
+_OF_ALL = ("name", "moves", "fair_share", "migration")
 """Keys that are no preset's table."""
 
 
@@ -57,6 +57,7 @@ class PolicySettings(Section):
         "order of Slurm's fair-share factor within a class.",
     )
     pack: presets.PackSettings = table()
+    migration: presets.MigrationSettings = table()
     defragment: presets.DefragmentSettings = table()
     grow: presets.GrowSettings = table()
     fifo: presets.FifoSettings = table()

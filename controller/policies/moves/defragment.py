@@ -11,55 +11,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 
-from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement, Snapshot, Verdict
+from controller.model import GpuId, GpuSet, Job, JobId, Node, Snapshot
 from controller.policies.moves.free import free_gpus
-from controller.policies.moves.trials import Trials
+from controller.policies.moves.migrations import Migrations
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
-from controller.policies.settings import DefragmentSettings
+from controller.policies.settings import DefragmentSettings, MigrationSettings
 
 NAME = "defragment"
-"""What the draft remembers under it: when jobs migrated, and when it was done for which waiting job."""
 
 
 class Defragment:
     """One server at a time, for the job that waits longest."""
 
-    def __init__(self, settings: DefragmentSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: DefragmentSettings, migration: MigrationSettings) -> None:
+        self._settings, self._migration = settings, migration
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
-        recently = self._recently(snapshot, draft)
+        migrations = Migrations(snapshot, draft, self._migration)
         free = free_gpus(snapshot, draft)
         if any(len(gpus) >= self._least(snapshot.nodes[name]) for name, gpus in free.items()):
             waiting = [job for job in snapshot.jobs.values() if _waits(job, draft)]
-            waiting = [job for job in waiting if str(job.id) not in recently]
+            waiting = [job for job in waiting if not migrations.cools_down(job.id)]
             if waiting:
-                self._help(waiting, _Servers(snapshot, draft, free), snapshot, draft, recently)
-        draft.remember(NAME, recently or None)
-
-    def _recently(self, snapshot: Snapshot, draft: Draft) -> dict[str, float]:
-        """Jobs for which the cool-down is not over, and since when."""
-        raw = draft.remembered.get(NAME)
-        items = raw.items() if isinstance(raw, dict) else ()
-        begin = snapshot.time - self._settings.cooldown_seconds
-        return {str(i): at for i, at in items if isinstance(at, int | float) and at > begin}
+                servers = _Servers(snapshot, draft, free)
+                self._help(waiting, servers, snapshot, migrations)
+        migrations.save()
 
     def _least(self, node: Node) -> float:
         """So many GPUs are free where a server is cleared."""
         return self._settings.free_fraction * len(node.gpus)
 
     def _help(
-        self,
-        waiting: list[Job],
-        servers: _Servers,
-        snapshot: Snapshot,
-        draft: Draft,
-        recently: dict[str, float],
+        self, waiting: list[Job], servers: _Servers, snapshot: Snapshot, migrations: Migrations
     ) -> None:
         """The first job for which it pays."""
-        trials = Trials(snapshot, draft, NAME, seconds=0.0, cooldown_seconds=0.0)
-        stay = {job_id for job_id in snapshot.jobs if str(job_id) in recently or trials.busy(job_id)}
+        may = {job.id for job in snapshot.jobs.values() if migrations.may_go(job)}
         tried: set[tuple[object, ...]] = set()
         for job in sorted(waiting, key=lambda job: (-job.priority_class, job.submit_time, job.id)):
             shape = (job.gpus, job.priority_class, job.request.gpu_types, job.required_nodes)
@@ -67,23 +54,22 @@ class Defragment:
                 continue
             tried.add(shape)
             for name in servers.nearly_free(self._settings.free_fraction):
-                moves = servers.cleared(name, job, stay)
-                if moves and self._pays(job, moves, snapshot):
-                    self._migrate(job, name, moves, draft)
-                    recently |= {str(job_id): snapshot.time for job_id in (job.id, *moves)}
+                moves = servers.cleared(name, job, may)
+                moved = [snapshot.jobs[job_id] for job_id in moves]
+                if 0 < len(moved) <= migrations.left and migrations.pays(
+                    _gain(job, moved, migrations), moved
+                ):
+                    for job_id, gpus in moves.items():
+                        why = f"{name} is cleared for job {job.id} ({job.gpus} GPUs)"
+                        migrations.go(NAME, job_id, gpus, why)
+                    migrations.note(job.id)
                     return
 
-    def _pays(self, job: Job, moves: Mapping[JobId, GpuSet], snapshot: Snapshot) -> bool:
-        gain_gpu_seconds = job.gpus * self._settings.horizon_seconds
-        moved_gpus = sum(snapshot.jobs[job_id].gpus for job_id in moves)
-        return gain_gpu_seconds > self._settings.gain_ratio * moved_gpus * self._settings.cost_seconds
 
-    def _migrate(self, job: Job, name: str, moves: Mapping[JobId, GpuSet], draft: Draft) -> None:
-        for job_id, gpus in moves.items():
-            draft.put(job_id, Placement(gpus, gpus))
-            target = next(iter(gpus)).node
-            draft.say(job_id, f"goes on on {target}: {name} is cleared for job {job.id} ({job.gpus} GPUs)")
-        draft.note(NAME, Verdict.PLANNED, moves)
+def _gain(job: Job, moved: list[Job], migrations: Migrations) -> float:
+    """GPU-seconds of the job that can start. It could start anyway when those that move have ended."""
+    until = max(migrations.remaining_seconds(other) for other in moved)
+    return job.gpus * min(until, migrations.remaining_seconds(job))
 
 
 class _Servers:
@@ -113,9 +99,9 @@ class _Servers:
         ]
         return sorted(found, key=lambda name: (-len(self._free[name]), name))
 
-    def cleared(self, name: str, job: Job, stay: Set[JobId]) -> dict[JobId, GpuSet]:
+    def cleared(self, name: str, job: Job, may: Set[JobId]) -> dict[JobId, GpuSet]:
         """Where jobs of this node go, so that it takes the job: as few as are needed, the smallest first.
-        Empty: not all that would have to go may, and have a place. `stay`: jobs that must not go."""
+        Empty: not all that would have to go may, and have a place. `may`: jobs that may go."""
         usable = sum(gpu.usable for gpu in self._snapshot.nodes[name].gpus)
         if not self._room(name, job, usable):
             return {}
@@ -126,7 +112,7 @@ class _Servers:
             if left >= job.gpus:
                 break
             outranks = other.priority_class > job.priority_class
-            if outranks or other.id in stay or not self._is_alone_on(name, other):
+            if outranks or other.id not in may or {gpu.node for gpu in other.placement.gpus} != {name}:
                 continue
             target = self._tightest(other, name, free)
             if target is not None:
@@ -134,12 +120,6 @@ class _Servers:
                 del free[target][: other.gpus]
                 left += other.gpus
         return moves if left >= job.gpus else {}
-
-    def _is_alone_on(self, name: str, job: Job) -> bool:
-        """Whether the job runs on this node only, shares its GPUs with none, and may go elsewhere."""
-        placement = self._draft.of(job.id)
-        stays = placement == job.placement and not placement.shares_with and not job.switching
-        return stays and job.may_stop and job.may_migrate and {gpu.node for gpu in placement.gpus} == {name}
 
     def _tightest(self, job: Job, source: str, free: Mapping[str, list[GpuId]]) -> str | None:
         """A node in use that has no more free GPUs than the one it leaves, and the same type."""

@@ -18,14 +18,20 @@ from controller.nodes.simulated import NodeCosts
 from controller.policies.moves.defragment import Defragment
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
-from controller.policies.settings import DefragmentSettings, FifoSkipSettings
+from controller.policies.settings import DefragmentSettings, FifoSkipSettings, MigrationSettings
 from tests.unit.loop.world import World, gandiva, run
+
+
+def move(**migration: float) -> Defragment:
+    """It clears servers that are half free."""
+    return Defragment(DefragmentSettings(free_fraction=0.5), MigrationSettings.model_validate(migration))
 
 
 @pytest.fixture(params=["gandiva", "fifo-skip"])
 def policy(request: pytest.FixtureRequest) -> Policy:
-    move = Defragment(DefragmentSettings(free_fraction=0.5))
-    return gandiva(move) if request.param == "gandiva" else PRESETS["fifo-skip"](FifoSkipSettings(), (move,))
+    if request.param == "gandiva":
+        return gandiva(move())
+    return PRESETS["fifo-skip"](FifoSkipSettings(), (move(),))
 
 
 def nodes(world: World, *jobs: JobId) -> list[tuple[str, ...]]:
@@ -111,9 +117,7 @@ def test_a_gang_starts_where_a_job_has_left(
 
 def test_nothing_is_requeued_before_the_generation_is_published(tmp_path: Path) -> None:
     async def scenario() -> None:
-        site = await fragmented(
-            tmp_path, gandiva(Defragment(DefragmentSettings(free_fraction=0.5))), store=True
-        )
+        site = await fragmented(tmp_path, gandiva(move()), store=True)
         world, mover = site.world, site.mover
         world.nodes.costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=100.0)
         await site.gang(50)
@@ -129,9 +133,7 @@ def test_nothing_is_requeued_before_the_generation_is_published(tmp_path: Path) 
 
 def test_a_save_that_fails_leaves_the_job_where_it_is(tmp_path: Path) -> None:
     async def scenario() -> None:
-        site = await fragmented(
-            tmp_path, gandiva(Defragment(DefragmentSettings(free_fraction=0.5))), store=True
-        )
+        site = await fragmented(tmp_path, gandiva(move()), store=True)
         world, mover = site.world, site.mover
         world.nodes.full.add(mover)
         before = world.worked_seconds(mover)
@@ -152,7 +154,7 @@ def test_a_save_that_fails_leaves_the_job_where_it_is(tmp_path: Path) -> None:
 
 def test_a_requeue_that_slurm_refuses_leaves_the_job_where_it_is(tmp_path: Path) -> None:
     async def scenario() -> None:
-        policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5)))
+        policy = gandiva(move())
         site = await fragmented(tmp_path, policy, store=True, requeue=False)
         world, mover = site.world, site.mover
         before = world.worked_seconds(mover)
@@ -168,9 +170,7 @@ def test_a_requeue_that_slurm_refuses_leaves_the_job_where_it_is(tmp_path: Path)
 
 def test_a_controller_killed_while_a_job_saves_lets_it_go_on(tmp_path: Path) -> None:
     async def scenario() -> None:
-        site = await fragmented(
-            tmp_path, gandiva(Defragment(DefragmentSettings(free_fraction=0.5))), store=True
-        )
+        site = await fragmented(tmp_path, gandiva(move()), store=True)
         world, mover = site.world, site.mover
         world.nodes.costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=100.0)
         await site.gang(10)
@@ -191,7 +191,7 @@ def test_a_job_that_must_not_migrate_or_has_no_store_stays(tmp_path: Path) -> No
         for name, options in (("no", {"store": True, "migrate": False}), ("none", {})):
             folder = tmp_path / name
             folder.mkdir()
-            policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5)))
+            policy = gandiva(move())
             site = await fragmented(folder, policy, **options)
             await site.gang(20)
             assert nodes(site.world, site.mover) == [(site.at,)]
@@ -209,7 +209,7 @@ def test_a_fault_in_the_middle_costs_no_job(tmp_path: Path, fault: str, seconds:
     """Before, during and after the save, which takes a second."""
 
     async def scenario() -> None:
-        policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5, cooldown_seconds=20.0)))
+        policy = gandiva(move(cooldown_seconds=20.0))
         site = await fragmented(tmp_path, policy, store=True)
         world, mover, stays = site.world, site.mover, site.stays
         gang = await site.gang(seconds)
@@ -230,7 +230,7 @@ def test_a_fault_in_the_middle_costs_no_job(tmp_path: Path, fault: str, seconds:
 @pytest.mark.parametrize("fatal", [Step.PAUSE, Step.SAVE, Step.REQUEUE, Step.UNDO])
 def test_killed_before_any_step_of_a_migration_every_job_goes_on(tmp_path: Path, fatal: Step) -> None:
     async def scenario() -> None:
-        policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5, cooldown_seconds=20.0)))
+        policy = gandiva(move(cooldown_seconds=20.0))
         site = await fragmented(tmp_path, policy, store=True)
         world = site.world
         assert world.controller is not None

@@ -13,7 +13,7 @@ from controller.errors import ClusterRefused, ClusterUnavailable
 from controller.journal.reader import JournalReader
 from controller.model import JobId
 from controller.policies.moves.defragment import Defragment
-from controller.policies.settings import DefragmentSettings
+from controller.policies.settings import DefragmentSettings, MigrationSettings
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts
 from tests.contract.passing_on import PassingOn
@@ -51,7 +51,7 @@ class Moving(World):
     """One job on each of two servers of two GPUs: one that migrates where a gang waits, one that stays."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
-        policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5)))
+        policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5), MigrationSettings()))
         super().__init__(folder, nodes=2, gpus=2, policy=policy, **options)
         self.port = Port(self.cluster)
         self.cluster_port = self.port

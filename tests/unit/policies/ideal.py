@@ -18,6 +18,7 @@ from controller.model import (
     NOWHERE,
     Changes,
     Configuration,
+    Costs,
     Gpu,
     GpuId,
     GpuSet,
@@ -155,6 +156,8 @@ class Ideal:
         self.speed: Callable[[Job, list[Job]], float] | None = None
         """Samples/s of a job beside these. None: no rates are measured."""
         self.rates: dict[str, dict[Configuration, Rate]] = {}
+        self.costs: dict[str, Costs] = {}
+        """What operations take, by model."""
         self.configured: dict[JobId, tuple[Placement, float]] = {}
         """Since when each job is where it is."""
         self.migration_seconds = 0.0
@@ -272,6 +275,7 @@ class Ideal:
             models=dict(self.models),
             job_rates=self.job_rates(),
             rates={model: dict(table) for model, table in self.rates.items()},
+            costs=dict(self.costs),
             solutions=dict(self.solutions),
             changed=ALL_CHANGED
             if self.first

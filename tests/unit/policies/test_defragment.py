@@ -21,8 +21,9 @@ WAITS = 9
 BOTH = pytest.mark.parametrize("name", ["fifo-skip", "gandiva", "tiresias-las"])
 
 
-def policy(name: str, **settings: Any) -> Callable[[], Policy]:
-    table: dict[str, Any] = {"name": name, "moves": ["defragment"], "defragment": settings}
+def policy(name: str, *, free_fraction: float = 0.75, **migration: Any) -> Callable[[], Policy]:
+    table: dict[str, Any] = {"name": name, "moves": ["defragment"], "migration": migration}
+    table["defragment"] = {"free_fraction": free_fraction}
     return lambda: make_policy(PolicySettings(**table))
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.journal.memory import MemoryJournal
+from controller.loop.keeping import COSTS_KEY
 from controller.settings.loading import parse_settings
 from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.driver import Simulation
@@ -104,3 +105,23 @@ def test_a_gang_starts_on_a_server_that_was_cleared() -> None:
     assert cleared[3].start_seconds < 800
     assert cleared[0].migrations == 1
     assert cleared[0].end_seconds - plain[0].end_seconds < 100, "what the migration cost the long job"
+
+
+def test_what_a_migration_takes_is_measured_in_parts() -> None:
+    """2 s to write it and 1.5 s in Slurm; 0.5 s to start; 2 s to read it and 20 s to train again."""
+    jobs = [
+        TraceJob("long", 0.0, 1, 4000.0, 2, model="vae"),
+        TraceJob("three", 1.0, 3, 600.0, 3, model="resnext"),
+        TraceJob("other", 2.0, 2, 4000.0, 4, model="resnext"),
+        TraceJob("gang", 700.0, 4, 500.0, 5, model="resnext", nodes=1),
+    ]
+    text = '[requests]\nsuspend = "requeue"'
+    simulation = simulated(jobs, "fifo-skip", '["defragment"]', 8, text)
+    assert simulation.run().jobs[0].migrations == 1
+    saved = simulation.journal.load_state(COSTS_KEY)
+    assert saved is not None
+    costs = {kind: values[-1] for kind, values in saved["vae"].items()}
+    assert costs["checkpoint"] == pytest.approx(3.5, abs=0.5)
+    assert costs["start"] == pytest.approx(0.5, abs=0.5)
+    assert costs["load"] == pytest.approx(22.0, abs=2.0)
+    assert "load" not in saved["resnext"], "jobs that started for the first time had nothing to load"
