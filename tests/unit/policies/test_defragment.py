@@ -109,6 +109,23 @@ def test_the_cost_counts_by_gpu() -> None:
         assert (where(c)[1] == "s1") is goes
 
 
+def test_it_is_not_done_for_what_happens_soon_anyway() -> None:
+    """The job of s0 ends in 30 s: the gang waits no longer for it, and the migration takes 60 s."""
+    jobs = placed(USED)
+    soon = replace(jobs[0], request=replace(jobs[0].request, duration_seconds=30.0))
+    c = ideal(policy("fifo-skip"), [soon, *jobs[1:]])
+    c.step()
+    assert where(c)[1] == "s0"
+
+
+def test_no_more_migrate_than_may_at_once() -> None:
+    used = {"s0": [1, 1], "s1": [2], "s2": [3]}
+    for most, goes in ((1, False), (2, True)):
+        c = ideal(policy("fifo-skip", free_fraction=0.5, most_at_once=most), placed(used))
+        c.step()
+        assert (where(c)[1] != "s0") is (where(c)[2] != "s0") is goes
+
+
 def test_nothing_migrates_while_a_server_takes_the_job() -> None:
     jobs = placed({"s0": [1], "s1": [2, 1]})
     c = ideal(policy("fifo-skip"), jobs)

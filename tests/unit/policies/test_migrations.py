@@ -93,7 +93,17 @@ def test_those_on_their_way_count() -> None:
     assert guard(most_at_once=2, remembered={"1": NOW})[0].left == 2, "it has arrived"
     promised = {"promised": gpu_set("n1:2", "n1:3")}
     for at in (NOW, NOW - 1e4):
-        assert guard(most_at_once=2, remembered={"1": at}, changes=promised)[0].left == 1
+        migrations, draft, _ = guard(most_at_once=2, remembered={"1": at}, changes=promised)
+        assert migrations.left == 1
+        migrations.save()
+        assert draft.remembered[NAME] == {"1": at}, "still on its way at the next plan"
+
+
+def test_a_job_on_trial_does_not_go() -> None:
+    _, draft, snapshot = guard()
+    draft.remember("trials", {"open": [["grow", "what", [1], [1.0], NOW, 0.0, False]], "judged": {}})
+    migrations = Migrations(snapshot, draft, MigrationSettings())
+    assert not migrations.may_go(snapshot.jobs[JobId(1)])
 
 
 def test_what_was_remembered_is_read_again() -> None:
