@@ -11,6 +11,7 @@ from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.moves.checked import Checked
 from controller.policies.moves.defragment import Defragment
 from controller.policies.moves.grow import Grow
+from controller.policies.moves.locality import Locality
 from controller.policies.moves.move import Move
 from controller.policies.moves.pack import Pack
 from controller.policies.orders.order import Order
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 MOVES: Mapping[str, Callable[[PolicySettings], Move]] = {
     "pack": lambda settings: Pack(settings.pack),
     "defragment": lambda settings: Defragment(settings.defragment, settings.migration),
+    "locality": lambda settings: Locality(settings.locality, settings.migration),
     "grow": lambda settings: Grow(settings.grow),
 }
 """Moves that come with Gandiva, by name."""

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from controller.settings.base import Section, setting
 
-MOVE_NAMES = ("pack", "defragment", "grow")
+MOVE_NAMES = ("pack", "defragment", "locality", "grow")
 """Moves that come with Gandiva."""
 
 
@@ -70,6 +70,18 @@ class DefragmentSettings(Section):
 
     free_fraction: float = setting(
         0.75, "A server is cleared only where at least so much of its GPUs is free.", ge=0, le=1
+    )
+
+
+class LocalitySettings(Section):
+    """The move locality: a gang that is spread over servers is brought together when there is room."""
+
+    assumed_gain_fraction: float = setting(
+        0.33,
+        "So much more a gang is assumed to do where it is brought together, until its model was measured or "
+        "declared spread and together. The mean of four models in Tiresias, figure 3.",
+        ge=0,
+        le=100,
     )
 
 

@@ -46,8 +46,9 @@ class PolicySettings(Section):
         "Moves that follow the policy's decision, in this order. pack: two jobs that both allow it "
         "(--gandiva-pack=yes) share GPUs while others wait, where that is faster than taking turns "
         "(docs/packing.md). defragment: jobs migrate so that one that waits finds its GPUs on one server "
-        "(docs/migration.md). grow: jobs that allow it (--gandiva-gpus) take GPUs that no job needs "
-        "(docs/grow-shrink.md); not with allocation policies. A site's own are named as the policy is.",
+        "(docs/migration.md). locality: gangs that are spread over servers migrate to fewer when there is "
+        "room. grow: jobs that allow it (--gandiva-gpus) take GPUs that no job needs (docs/grow-shrink.md); "
+        "not with allocation policies. A site's own are named as the policy is.",
         max_length=16,
     )
     fair_share: bool = setting(
@@ -59,6 +60,7 @@ class PolicySettings(Section):
     pack: presets.PackSettings = table()
     migration: presets.MigrationSettings = table()
     defragment: presets.DefragmentSettings = table()
+    locality: presets.LocalitySettings = table()
     grow: presets.GrowSettings = table()
     fifo: presets.FifoSettings = table()
     gandiva: presets.GandivaSettings = table()
