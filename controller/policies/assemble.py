@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 
 from controller.errors import SettingsError
 from controller.policies.mechanisms.in_order import InOrder
+from controller.policies.moves.balance import Balance
 from controller.policies.moves.checked import Checked
 from controller.policies.moves.defragment import Defragment
 from controller.policies.moves.grow import Grow
@@ -28,6 +29,7 @@ MOVES: Mapping[str, Callable[[PolicySettings], Move]] = {
     "pack": lambda settings: Pack(settings.pack),
     "defragment": lambda settings: Defragment(settings.defragment, settings.migration),
     "locality": lambda settings: Locality(settings.locality, settings.migration),
+    "balance": lambda settings: Balance(settings.migration),
     "grow": lambda settings: Grow(settings.grow),
 }
 """Moves that come with Gandiva, by name."""

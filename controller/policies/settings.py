@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from controller.settings.base import Section, setting
 
-MOVE_NAMES = ("pack", "defragment", "locality", "grow")
+MOVE_NAMES = ("pack", "defragment", "locality", "balance", "grow")
 """Moves that come with Gandiva."""
 
 

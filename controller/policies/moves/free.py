@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 
-from controller.model import GpuId, Snapshot
+from controller.model import GpuId, Job, Snapshot, gpu_type
 from controller.policies.placement.draft import Draft
+from controller.policies.placement.gangs import accepts
 
 
 def free_gpus(snapshot: Snapshot, draft: Draft, names: Iterable[str] | None = None) -> dict[str, list[GpuId]]:
@@ -28,3 +29,16 @@ def free_gpus(snapshot: Snapshot, draft: Draft, names: Iterable[str] | None = No
 def bindings(snapshot: Snapshot) -> Counter[GpuId]:
     """How many jobs Slurm has bound to each GPU."""
     return Counter(chain.from_iterable(job.placement.allocation for job in snapshot.jobs.values()))
+
+
+def tightest(snapshot: Snapshot, job: Job, free: Mapping[str, Sequence[GpuId]]) -> str | None:
+    """The node with the fewest free GPUs that takes the running job, with the type of those it is on."""
+    here = gpu_type(job.placement.gpus, snapshot.nodes)
+    fits = [
+        name
+        for name, gpus in free.items()
+        if len(gpus) >= job.gpus
+        and gpu_type(frozenset(gpus), snapshot.nodes) == here
+        and accepts(snapshot.nodes[name], job, job.gpus)
+    ]
+    return min(fits, key=lambda name: (len(free[name]), name), default=None)

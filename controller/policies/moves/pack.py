@@ -23,11 +23,10 @@ from controller.model import (
     Snapshot,
     Verdict,
     by_node,
-    gpu_type,
     rate_key,
 )
 from controller.policies.moves.alone import alone_on, rates_alone
-from controller.policies.moves.free import bindings, free_gpus
+from controller.policies.moves.free import bindings, free_gpus, tightest
 from controller.policies.moves.hosts import Hosts
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
@@ -112,7 +111,7 @@ class Pack:
         free = free_gpus(snapshot, draft) if guests else {}
         for guest_id in sorted(guests):
             guest, (host_id,) = snapshot.jobs[guest_id], draft.of(guest_id).shares_with
-            name = _tightest(snapshot, guest, free)
+            name = tightest(snapshot, guest, free)
             if name is not None and _together(snapshot, draft, (host_id, guest_id)):
                 gpus = frozenset(free[name][: guest.gpus])
                 del free[name][: guest.gpus]
@@ -219,19 +218,6 @@ def _can_bind(snapshot: Snapshot, guest: Job, gpus: GpuSet, bound: Mapping[GpuId
 
 def _may_leave(job: Job) -> bool:
     return job.may_stop and job.may_migrate and not job.switching
-
-
-def _tightest(snapshot: Snapshot, job: Job, free: Mapping[str, list[GpuId]]) -> str | None:
-    """The node with the fewest free GPUs that takes the job, with the type of those it is on."""
-    here = gpu_type(job.placement.gpus, snapshot.nodes)
-    fits = [
-        name
-        for name, gpus in free.items()
-        if len(gpus) >= job.gpus
-        and gpu_type(frozenset(gpus), snapshot.nodes) == here
-        and accepts(snapshot.nodes[name], job, job.gpus)
-    ]
-    return min(fits, key=lambda name: (len(free[name]), name), default=None)
 
 
 def _may_join(snapshot: Snapshot, job: Job, draft: Draft) -> bool:

@@ -15,6 +15,7 @@ from controller.journal.reader import JournalReader
 from controller.model import JobId, Phase
 from controller.nodes.protocol import Saved
 from controller.nodes.simulated import NodeCosts
+from controller.policies.moves.balance import Balance
 from controller.policies.moves.defragment import Defragment
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
@@ -109,6 +110,35 @@ def test_a_gang_starts_where_a_job_has_left(
             "generation 1 of its checkpoint store"
         ] * store
         await world.until_ended([gang, mover], 600)
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_a_job_that_takes_turns_goes_to_gpus_that_became_free(tmp_path: Path) -> None:
+    """The one that runs, from its store; the other one has its old GPU for itself from then on."""
+
+    async def scenario() -> None:
+        policy = gandiva(Balance(MigrationSettings()))
+        costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=1.0)
+        world = World(tmp_path, nodes=2, gpus=1, policy=policy, node_costs=costs)
+        world.cluster.set_node("n2", up=False)
+        world.start()
+        pair = [world.submit(1, work_seconds=300) for _ in range(2)]
+        await asyncio.sleep(30)
+        world.nodes.storing |= set(pair)
+        await asyncio.sleep(60)
+        world.cluster.set_node("n2", up=True)
+        await asyncio.sleep(60)
+        counts = [world.cluster.jobs[job].restart_count for job in pair]
+        assert sum(counts) == 1, "one job has migrated, and none goes back"
+        assert sorted(nodes(world, *pair)) == [("n1",), ("n2",)]
+        (mover,) = [job for job in pair if world.cluster.jobs[job].restart_count]
+        decisions = JournalReader(world.journal_path).decisions(mover)
+        (reason,) = [decision.reason for decision in decisions if decision.action == "migrate"]
+        assert "there is room, and job" in reason
+        await world.until_ended(pair, 2000)
         await world.stop()
         world.check()
 

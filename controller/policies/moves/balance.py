@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Balance: a job that takes turns with others goes on on a server with free GPUs, and those that are bound
+where it was have its turns (SPEC 1.5, 1.8). GPUs become free when jobs depart, and the plan is made again
+then.
+
+The one that runs goes: its state is on its GPUs, from where it can be saved.
+
+Source: Gandiva (OSDI'18) 3.4, 4.1.
+"""
+
+from __future__ import annotations
+
+from controller.model import GpuId, Job, JobId, Snapshot, by_node
+from controller.policies.moves.free import free_gpus, tightest
+from controller.policies.moves.migrations import Migrations
+from controller.policies.placement.draft import Draft
+from controller.policies.settings import MigrationSettings
+
+NAME = "balance"
+
+
+class Balance:
+    """One job after the other, those first that make room for most."""
+
+    def __init__(self, migration: MigrationSettings) -> None:
+        self._migration = migration
+
+    def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+        waiting = _Waiting(snapshot, draft)
+        free = free_gpus(snapshot, draft) if waiting else {}
+        if not any(free.values()):
+            return
+        migrations = Migrations(snapshot, draft, self._migration)
+        for job in waiting.in_the_way(snapshot):
+            if migrations.left <= 0:
+                break
+            helped = waiting.for_gpus_of(job)
+            # An earlier one may have made room for them.
+            name = tightest(snapshot, job, free) if helped else None
+            gain = min(job.gpus, sum(other.gpus for other in helped)) * migrations.remaining_seconds(job)
+            if name is None or not migrations.pays(gain, [job]) or not migrations.may_go(job):
+                continue
+            gpus, free[name] = frozenset(free[name][: job.gpus]), free[name][job.gpus :]
+            waiting.serve(helped, job.gpus)
+            words = f"there is room, and job {helped[0].id} waits for the GPUs that it leaves"
+            migrations.go(NAME, job.id, gpus, words)
+        migrations.save()
+
+
+class _Waiting:
+    """Jobs that are bound to GPUs, off them, and could go on there."""
+
+    def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
+        self._by_gpu: dict[GpuId, list[Job]] = {}
+        for job in snapshot.jobs.values():
+            if job.may_start and job.placement.allocation and not draft.of(job.id).gpus:
+                for gpu in job.placement.allocation:
+                    self._by_gpu.setdefault(gpu, []).append(job)
+        self._served: set[JobId] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._by_gpu)
+
+    def in_the_way(self, snapshot: Snapshot) -> list[Job]:
+        """Jobs that run on these GPUs, on one server each: those first for whose GPUs most wait."""
+        found: list[tuple[int, Job]] = []
+        for job in snapshot.jobs.values():
+            gpus = job.placement.gpus
+            if len(by_node(gpus)) == 1 and not self._by_gpu.keys().isdisjoint(gpus):
+                wanted = sum(other.gpus for other in self.for_gpus_of(job))
+                found.append((min(job.gpus, wanted), job))
+        return [job for _, job in sorted(found, key=lambda entry: (-entry[0], entry[1].gpus, entry[1].id))]
+
+    def for_gpus_of(self, job: Job) -> list[Job]:
+        """Those that wait for GPUs of this one, and that it does not outrank."""
+        others = {other.id: other for gpu in job.placement.gpus for other in self._by_gpu.get(gpu, ())}
+        return [
+            other
+            for job_id, other in sorted(others.items())
+            if job_id not in self._served and other.priority_class >= job.priority_class
+        ]
+
+    def serve(self, jobs: list[Job], gpus: int) -> None:
+        """So many GPUs are left to the first of these."""
+        for job in jobs:
+            if gpus <= 0:
+                break
+            self._served.add(job.id)
+            gpus -= job.gpus
