@@ -15,6 +15,7 @@ from controller.policies.moves.grow import Grow
 from controller.policies.moves.locality import Locality
 from controller.policies.moves.move import Move
 from controller.policies.moves.pack import Pack
+from controller.policies.moves.separate import Separate
 from controller.policies.orders.order import Order
 from controller.policies.presets import PRESETS, WEIGHED, WEIGHED_BY_SERVER, gangs
 from controller.policies.protocol import Policy
@@ -30,6 +31,7 @@ MOVES: Mapping[str, Callable[[PolicySettings], Move]] = {
     "defragment": lambda settings: Defragment(settings.defragment, settings.migration),
     "locality": lambda settings: Locality(settings.locality, settings.migration),
     "balance": lambda settings: Balance(settings.migration),
+    "separate": lambda settings: Separate(settings.separate, settings.migration),
     "grow": lambda settings: Grow(settings.grow),
 }
 """Moves that come with Gandiva, by name."""

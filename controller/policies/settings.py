@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field
 
 from controller.settings.base import Section, setting
 
-MOVE_NAMES = ("pack", "defragment", "locality", "balance", "grow")
+MOVE_NAMES = ("pack", "defragment", "locality", "balance", "separate", "grow")
 """Moves that come with Gandiva."""
 
 
@@ -82,6 +82,36 @@ class LocalitySettings(Section):
         "declared spread and together. The mean of four models in Tiresias, figure 3.",
         ge=0,
         le=100,
+    )
+
+
+class SeparateSettings(Section):
+    """The move separate: a job that has become slower beside others of its server goes elsewhere on trial."""
+
+    loss_fraction: float = setting(
+        0.1,
+        "A job is slow where it does less, by more than this, than the most that was measured of it, or of a "
+        "job of its model, on as many GPUs of the type.",
+        ge=0,
+        lt=1,
+    )
+    gain_fraction: float = setting(
+        0.05, "The trial has shown a gain where the rate has risen by more than this.", ge=0, le=10
+    )
+    look_seconds: float = setting(60.0, "Rates are looked at so often at least.", ge=1, le=86400)
+    trial_seconds: float = setting(
+        60.0,
+        "How long a job runs elsewhere before its rate is compared with the one before; at least 20 "
+        "mini-batches, however long they take.",
+        gt=0,
+        le=86400,
+    )
+    cooldown_seconds: float = setting(
+        3600.0,
+        "So long no job of the model, on as many GPUs of the type, is moved again after one that gained "
+        "nothing. Jobs without a model are tried one by one.",
+        ge=0,
+        le=1e7,
     )
 
 

@@ -47,9 +47,10 @@ class PolicySettings(Section):
         "(--gandiva-pack=yes) share GPUs while others wait, where that is faster than taking turns "
         "(docs/packing.md). defragment: jobs migrate so that one that waits finds its GPUs on one server "
         "(docs/migration.md). locality: gangs that are spread over servers migrate to fewer when there is "
-        "room. balance: jobs that take turns migrate to free GPUs. grow: jobs that allow it "
-        "(--gandiva-gpus) take GPUs that no job needs (docs/grow-shrink.md); not with allocation policies. "
-        "A site's own are named as the policy is.",
+        "room. balance: jobs that take turns migrate to free GPUs. separate: jobs that have become slower "
+        "beside others of their server migrate. grow: jobs that allow it (--gandiva-gpus) take GPUs that no "
+        "job needs (docs/grow-shrink.md); not with allocation policies. A site's own are named as the "
+        "policy is.",
         max_length=16,
     )
     fair_share: bool = setting(
@@ -62,6 +63,7 @@ class PolicySettings(Section):
     migration: presets.MigrationSettings = table()
     defragment: presets.DefragmentSettings = table()
     locality: presets.LocalitySettings = table()
+    separate: presets.SeparateSettings = table()
     grow: presets.GrowSettings = table()
     fifo: presets.FifoSettings = table()
     gandiva: presets.GandivaSettings = table()

@@ -77,13 +77,21 @@ class Migrations:
         """Whether the gain exceeds the cost of moving these jobs so many times as the settings want."""
         return gain_gpu_seconds > self._settings.gain_ratio * self.cost_gpu_seconds(jobs)
 
-    def go(self, move: str, job_id: JobId, gpus: GpuSet, why: str, gain: float | None = None) -> None:
+    def go(
+        self,
+        move: str,
+        job_id: JobId,
+        gpus: GpuSet,
+        why: str,
+        gain: float | None = None,
+        verdict: Verdict = Verdict.PLANNED,
+    ) -> None:
         """The job goes on on these. `why`: after `goes on on NODES: `. `gain`: its expected rate there, as a
         multiple of the present one, where it is known."""
         self._draft.put(job_id, Placement(gpus, gpus))
         names = ",".join(sorted({gpu.node for gpu in gpus}))
         self._draft.say(job_id, f"goes on on {names}: {why}")
-        self._draft.note(move, Verdict.PLANNED, [job_id], gain)
+        self._draft.note(move, verdict, [job_id], gain)
         self.note(job_id)
         self.left -= 1
 

@@ -26,7 +26,11 @@ from tests.unit.policies.trouble import Trouble
 def defragmenting(name: str, **settings: Any) -> Callable[[], Policy]:
     """Whatever is free, it pays, and soon again."""
     migration = {"cost_seconds": 1.0, "cooldown_seconds": 20.0}
-    table = {"name": name, "moves": ["pack", "defragment", "locality", "balance"], "migration": migration}
+    table = {
+        "name": name,
+        "moves": ["pack", "defragment", "locality", "balance", "separate"],
+        "migration": migration,
+    }
     table["defragment"] = {"free_fraction": 0.1}
     return lambda: make_policy(PolicySettings(**{**table, name.replace("-", "_"): settings}))  # type: ignore[arg-type]
 

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Separation: a job that does less beside others on its server than it did before goes on on a server where
+fewer GPUs are in use (SPEC 1.5, 1.7). Jobs on different GPUs share what else a server has: its buses, cores
+and network.
+
+There is no model of interference: the move is a trial. Where the job does not do more, its slowness was not
+the others' doing, and such jobs are left where they are for a while.
+
+Source: Gandiva (OSDI'18) 3.4, 3.5.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from controller.model import GpuSet, Job, JobId, Snapshot, Verdict, by_node, gpu_type, rate_key
+from controller.policies.moves.free import free_gpus
+from controller.policies.moves.migrations import Migrations
+from controller.policies.moves.trials import Trial, Trials
+from controller.policies.placement.draft import Draft
+from controller.policies.placement.gangs import accepts
+from controller.policies.settings import MigrationSettings, SeparateSettings
+
+NAME = "separate"
+
+
+class Separate:
+    """First trials are judged, then one job leaves each server where jobs are slow."""
+
+    def __init__(self, settings: SeparateSettings, migration: MigrationSettings) -> None:
+        self._settings, self._migration = settings, migration
+
+    def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+        settings, record = self._settings, _Record.of(draft)
+        trials = Trials(
+            snapshot,
+            draft,
+            NAME,
+            seconds=settings.trial_seconds,
+            cooldown_seconds=settings.cooldown_seconds,
+        )
+        self._judge(snapshot, draft, trials, record)
+        servers = _Servers(snapshot, draft)
+        record.follow(snapshot, servers.jobs, self._migration.cooldown_seconds)
+        beside = [job for job in servers.jobs if servers.others(job)]
+        self._leave(snapshot, draft, beside, servers, trials, record)
+        trials.save()
+        record.save(draft)
+
+    def _judge(self, snapshot: Snapshot, draft: Draft, trials: Trials, record: _Record) -> None:
+        """What the moves brought. None is undone: it would only cost again."""
+
+        def in_place(trial: Trial) -> bool:
+            job = snapshot.jobs[trial.jobs[0]]
+            server = _server(draft, job)
+            return server not in ("", record.sources.get(job.id)) and not job.switching
+
+        for trial in trials.ripe(in_place):
+            (job_id,), rates = trial.jobs, trials.rates(trial)
+            gain = rates.get(job_id, 0.0) / trial.before[0]
+            trials.end(trial)
+            trials.judge(trial.what, gain)
+            if not self._is_gain(gain):
+                record.best[trial.what] = rates.get(job_id, trial.before[0])
+            draft.note(NAME, Verdict.KEPT, [job_id], gain if rates else None)
+            left = record.sources.get(job_id, "its server")
+            words = f"it does {gain:.2f} times what it did on {left}" if rates else "its rate is not known"
+            draft.say(job_id, f"stays where it went to: {words}")
+
+    def _is_gain(self, gain: float) -> bool:
+        return gain > 1 + self._settings.gain_fraction
+
+    def _leave(
+        self,
+        snapshot: Snapshot,
+        draft: Draft,
+        beside: list[Job],
+        servers: _Servers,
+        trials: Trials,
+        record: _Record,
+    ) -> None:
+        migrations, ranked = Migrations(snapshot, draft, self._migration), list[tuple[float, Job]]()
+        for job in beside:
+            rate, best = snapshot.job_rates.get(job.id), record.best.get(_what(snapshot, job), 0.0)
+            if not job.may_migrate:
+                continue
+            # A new rate alone does not have a plan made.
+            draft.wake(snapshot.time + self._settings.look_seconds)
+            if rate is None or rate.samples_per_second >= best * (1 - self._settings.loss_fraction):
+                continue
+            speedup, score = best / rate.samples_per_second, trials.score(_what(snapshot, job))
+            gain = (speedup - 1) * job.gpus * migrations.remaining_seconds(job)
+            worth = score is None or self._is_gain(score)
+            if worth and migrations.pays(gain, [job]) and migrations.may_go(job):
+                ranked.append((gain, job))
+        for _, job in sorted(ranked, key=lambda entry: (-entry[0], entry[1].id)):
+            source, rate = next(iter(by_node(job.placement.gpus))), snapshot.job_rates[job.id]
+            name = servers.quieter(job) if migrations.left > 0 and source not in record.left else None
+            if name is None:
+                continue
+            what, others = _what(snapshot, job), ",".join(map(str, servers.others(job)))
+            part = rate.samples_per_second / record.best[what]
+            words = f"beside job {others} on {source} it does {part:.2f} times what it did before"
+            migrations.go(NAME, job.id, servers.take(name, job), words, verdict=Verdict.TRIED)
+            trials.begin(what, {job.id: rate.samples_per_second})
+            record.left[source], record.sources[job.id] = snapshot.time, source
+        migrations.save()
+
+
+def _server(draft: Draft, job: Job) -> str:
+    """The one server that the job runs on, with its GPUs to itself, and stays on. Empty: there is none."""
+    placement = draft.of(job.id)
+    names = by_node(placement.gpus)
+    stays = placement == job.placement and not placement.shares_with and not job.leaving
+    return next(iter(names)) if stays and len(names) == 1 else ""
+
+
+def _what(snapshot: Snapshot, job: Job) -> str:
+    """What is compared: its model, or the job where it names none, on so many GPUs of a type."""
+    gpus = job.placement.gpus
+    return f"{rate_key(job)} on {len(gpus)} {gpu_type(gpus, snapshot.nodes)}"
+
+
+@dataclass
+class _Record:
+    """What the move remembers."""
+
+    best: dict[str, float] = field(default_factory=dict)
+    """Samples/s, the most that was measured of jobs that are alike, on whatever server."""
+    left: dict[str, float] = field(default_factory=dict)
+    """When a job left a server: those that stayed are measured anew first."""
+    sources: dict[JobId, str] = field(default_factory=dict)
+    """Which server jobs left that are there still."""
+
+    @classmethod
+    def of(cls, draft: Draft) -> _Record:
+        """As the draft has it; a memory may be damaged."""
+        raw: Any = draft.remembered.get(NAME)
+        try:
+            best = {str(what): float(rate) for what, rate in raw["best"].items()}
+            left = {str(name): float(at) for name, at in raw["left"].items()}
+            return cls(best, left, {JobId(int(i)): str(name) for i, name in raw["sources"].items()})
+        except (TypeError, ValueError, KeyError, AttributeError):
+            return cls()
+
+    def follow(self, snapshot: Snapshot, jobs: list[Job], cooldown_seconds: float) -> None:
+        """Take over what was measured, and forget what is over."""
+        live, now = {rate_key(job) for job in snapshot.jobs.values()}, snapshot.time
+        self.best = {what: rate for what, rate in self.best.items() if what.rsplit(" on ", 1)[0] in live}
+        for job in jobs:
+            if (rate := snapshot.job_rates.get(job.id)) is not None:
+                what = _what(snapshot, job)
+                self.best[what] = max(self.best.get(what, 0.0), rate.samples_per_second)
+        # The wall clock may have been set back.
+        self.left = {
+            name: min(at, now) for name, at in self.left.items() if min(at, now) + cooldown_seconds > now
+        }
+        self.sources = {i: name for i, name in self.sources.items() if i in snapshot.jobs}
+
+    def save(self, draft: Draft) -> None:
+        """Into the draft."""
+        sources = {str(job_id): name for job_id, name in sorted(self.sources.items())}
+        entries = {"best": dict(sorted(self.best.items())), "left": self.left, "sources": sources}
+        draft.remember(NAME, entries if any(entries.values()) else None)
+
+
+class _Servers:
+    """Who uses which, and what is free, as the draft has it."""
+
+    def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
+        self._snapshot, self._free = snapshot, free_gpus(snapshot, draft)
+        self._on: dict[str, dict[JobId, int]] = {}
+        """GPUs of each job that runs, or is to run there, by server."""
+        for job_id, placement in draft.placements.items():
+            for gpu in placement.gpus or snapshot.jobs[job_id].promised:
+                on = self._on.setdefault(gpu.node, {})
+                on[job_id] = on.get(job_id, 0) + 1
+        self.jobs = [job for job in snapshot.jobs.values() if _server(draft, job)]
+        """Those that run on one server each, with their GPUs to themselves."""
+
+    def others(self, job: Job) -> list[JobId]:
+        """Those that run on its server too."""
+        (name,) = by_node(job.placement.gpus)
+        return sorted(self._on[name].keys() - {job.id})
+
+    def quieter(self, job: Job) -> str | None:
+        """The server with the fewest GPUs in use that takes the job: fewer than others use beside it."""
+        nodes, (here,) = self._snapshot.nodes, by_node(job.placement.gpus)
+        kind, beside = gpu_type(job.placement.gpus, nodes), self._used(here) - job.gpus
+        fits = [
+            name
+            for name, gpus in self._free.items()
+            if len(gpus) >= job.gpus
+            and self._used(name) < beside
+            and gpu_type(frozenset(gpus), nodes) == kind
+            and accepts(nodes[name], job, job.gpus)
+        ]
+        return min(fits, key=lambda name: (self._used(name), len(self._free[name]), name), default=None)
+
+    def _used(self, name: str) -> int:
+        return sum(self._on.get(name, {}).values())
+
+    def take(self, name: str, job: Job) -> GpuSet:
+        """Free GPUs there, for this job."""
+        gpus, self._free[name] = self._free[name][: job.gpus], self._free[name][job.gpus :]
+        self._on.setdefault(name, {})[job.id] = job.gpus
+        return frozenset(gpus)
