@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from tests.faults.enumerated import POINTS, enumerated, make
 from tests.faults.fault import Fault
+from tests.faults.migrating import migrating
 from tests.faults.parts import PARTS
 from tests.faults.scenarios import (
     damaged_journal,
@@ -28,6 +29,7 @@ def every() -> list[Fault]:
         *slow(),
         *people(),
         *lost_answers(),
+        *migrating(),
         twice(),
         *two_controllers(),
         *damaged_journal(),
@@ -59,6 +61,8 @@ def quick() -> list[Fault]:
         _one("user requeues: resume, cooperative: before slurm-resume"),
         _one("operator suspends: suspend, cooperative: before pause"),
         _one("administrator drains: place: before await-start"),
+        _one("migration, controller: migrate, checkpoint store, its source: after save"),
+        _one("migration, reservation: place, checkpoint store, its target: before release"),
     ]
     return [
         *(replace(f, group="one of each kind", detail=f"{f.detail} ({f.group})") for f in together),

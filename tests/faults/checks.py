@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 from container.errors import MiniClusterError
+from tests.faults.moves import check_moves
 from tests.faults.stage import JOURNAL, Stage
 from tests.live.gpu_history import Hold, overlaps
 
@@ -33,7 +34,8 @@ CHECKS = (
     "GPU time as Slurm accounts it",
     "slices closed, `gandiva journal verify` content",
     "nodes idle",
-    "no control block left",
+    "no control block and no reservation left",
+    "jobs that migrate: at one place at a time, each start from a saved step",
 )
 
 
@@ -56,6 +58,9 @@ def check_round(stage: Stage) -> list[str]:
                 wrong.append(f"job {job.id} ({job.workload.name}) computed {found}, undisturbed {expected}")
     found_holds = stage.holds()
     wrong += [f"two owners of one GPU: {a} and {b}" for a, b in overlaps(found_holds)[:3]]
+    for job in jobs:
+        if job.workload.moves and not job.may_fail:
+            wrong += check_moves(stage, job, found_holds)
     wrong += _tidy(stage)
     if stage.round.books:
         wrong += _accounting(stage, found_holds)
@@ -74,6 +79,8 @@ def _tidy(stage: Stage) -> Iterator[str]:
         script = "ls /run/gandiva | grep -x '[0-9]*'; cat /run/gpustat/* 2> /dev/null; true"
         if not _soon(lambda node=node, script=script: not stage.sh(node, script).text.strip()):  # type: ignore[misc]
             yield f"left on {node}: {stage.sh(node, script).text.split()}"
+    if not _soon(lambda: not stage.reservations()):
+        yield f"left in Slurm: {stage.reservations()}"
 
 
 def _journal(stage: Stage) -> Iterator[str]:

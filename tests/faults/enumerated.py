@@ -6,16 +6,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from controller.act.recorder import Step
 from tests.faults.fault import Evidence, Fault
 from tests.faults.parts import AGENT, CONTROLLER, DISK, PARTS, Part, Target
-from tests.faults.stage import FaultFailed, Moment, NotReached, Order, Stage
+from tests.faults.stage import FaultFailed, Moment, NotReached, Order, Stage, Way
 from tests.faults.workload import COOPERATIVE, EMPTY, GANG, REQUEUED, TRANSPARENT, Workload
+
+Side = Literal["source", "target"]
 
 ATTEMPTS = 3
 REACHED_SECONDS = 20.0
+MOVED_SECONDS = 45.0
+"""The same of a job that has to leave its node first."""
+MOVING_GPU_SECONDS = 6.0
 LONG_GPU_SECONDS = 12.0
 NOT_WRITTEN = "cannot write the journal"
 DELAYS_SECONDS = (0.006, 0.002, 0.0)
@@ -35,9 +40,13 @@ class Point:
     """A node call that is refused first, so that the step is reached."""
     requeue_first: bool = False
     """An operator requeues a running job first, so that the step is reached."""
+    side: Side = "source"
+    """Of a job that migrates: which of its two nodes is hit."""
 
     @property
     def operation_in_words(self) -> str:
+        if self.workload.moves:
+            return f"{self.operation}, {self.workload.name}, its {self.side}"
         plain = self.operation in ("place", "requeue", "withdraw")
         return self.operation if plain else f"{self.operation}, {self.workload.name}"
 
@@ -60,7 +69,17 @@ POINTS = (
     *(Point("suspend", step, GANG) for step in (Step.PAUSE, Step.OFFLOAD)),
     Point("resume", Step.NODE_RESUME, GANG),
 )
-NODE_STEPS = frozenset({Step.PREPARE, Step.PAUSE, Step.OFFLOAD, Step.CHECKPOINT, Step.STOP, Step.NODE_RESUME})
+NODE_STEPS = frozenset(
+    {
+        Step.PREPARE,
+        Step.PAUSE,
+        Step.OFFLOAD,
+        Step.CHECKPOINT,
+        Step.SAVE,
+        Step.STOP,
+        Step.NODE_RESUME,
+    }
+)
 
 
 def moments(part: Part, point: Point) -> tuple[Moment, ...]:
@@ -81,7 +100,7 @@ def enumerated(parts: tuple[Part, ...] = PARTS, points: tuple[Point, ...] = POIN
 
 def make(part: Part, point: Point, moment: Moment) -> Fault:
     return Fault(
-        group=part.name,
+        group=f"migration, {part.name}" if point.workload.moves else part.name,
         what=f"{part.name}: {part.how}",
         where=point.operation_in_words,
         detail=f"{moment} {point.step.value}",
@@ -108,7 +127,7 @@ def _strike(stage: Stage, part: Part, point: Point, moment: Moment, attempt: int
     met = _reach(stage, part, point, moment, attempt)
     not_written = stage.log_since().count(NOT_WRITTEN) if part is DISK else 0
     struck = time.time()
-    target = Target(point.workload, int(met["job"]), point.step.value)
+    target = Target(point.workload, int(met["job"]), point.step.value, at=met["node"])
     if moment != "during":
         part.strike(stage, target)
         if part is not CONTROLLER:
@@ -157,15 +176,22 @@ def during(met: Mapping[str, Any], call: Mapping[str, Any], part: Part) -> str:
 
 def _reach(stage: Stage, part: Part, point: Point, moment: Moment, attempt: int) -> dict[str, Any]:
     """Until the daemon is there. Raises NotReached."""
+    way: Way | None = None
     if part.needs_saved_jobs:
         # What it has not written down it forgets: submissions, and ends (it then takes the job for running
         # until the node registers anew, which is minutes). So none of either in the seconds before.
         stage.await_ended()
-        jobs = [stage.submit(point.workload, LONG_GPU_SECONDS) for _ in range(2)]
-        stage.await_saved()
+        jobs = [
+            stage.submit(point.workload, LONG_GPU_SECONDS) for _ in range(1 if point.workload.moves else 2)
+        ]
+        way = stage.way(jobs[0]) if point.workload.moves else None
+        stage.await_saved(time.time() if way else None)
+    elif point.workload.moves:
+        jobs = [stage.submit(point.workload, MOVING_GPU_SECONDS)]
+        way = stage.way(jobs[0])
     else:
         jobs = stage.populate(point.workload, fresh=1 + min(attempt, 1))
-    node = point.workload.nodes[0]
+    node = way.node(point.side) if way else point.workload.nodes[0]
     if moment == "during":
         stage.arm(node, part.agent_signal, DELAYS_SECONDS[attempt])
     order = Order(
@@ -178,10 +204,12 @@ def _reach(stage: Stage, part: Part, point: Point, moment: Moment, attempt: int)
         node=node,
     )
     stage.order(order)
+    if way is not None:
+        stage.migrate(way)
     if point.requeue_first:
         stage.requeue_running(jobs)
     try:
-        met = stage.await_met(REACHED_SECONDS)
+        met = stage.await_met(MOVED_SECONDS if way else REACHED_SECONDS)
     except NotReached:
         if moment == "during":
             stage.disarm(node)

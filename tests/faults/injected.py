@@ -18,6 +18,8 @@ at work on its call), `after` it (the next one is not in the journal yet). An or
 A fault `during` a call is the work of `tests/faults/striker.py`, which waits on the node: this process tells
 it that the call begins (`TRIGGER`) and reads what it did (`STRUCK`). `MET` then says whether the call was
 still pending, and `CALL_ENDED` when and how it ended: the test fails a fault whose call was not pending.
+
+In place of the move `defragment` there is `OnRequest`: a job migrates when the test says so (`MIGRATE`).
 """
 
 from __future__ import annotations
@@ -38,10 +40,15 @@ from typing import Any
 from controller.act.recorder import Recorder
 from controller.daemon import daemon
 from controller.errors import ClusterUnavailable, NodeError
+from controller.model import JobId, Placement, Snapshot
 from controller.nodes.connection import Connection
+from controller.policies import assemble
+from controller.policies.moves.free import free_gpus
+from controller.policies.placement.draft import Draft
 
 FOLDER = Path("/run/gandiva-faults")
 ORDER, MET, GO, CALL_ENDED = FOLDER / "order", FOLDER / "met", FOLDER / "go", FOLDER / "call-ended"
+MIGRATE = FOLDER / "migrate"
 SHARED = Path("/shared/gandiva-faults")
 TRIGGER, STRUCK = SHARED / "trigger", SHARED / "struck"
 """On the file system that all hosts share; the trigger is a named pipe."""
@@ -241,6 +248,29 @@ class Port:
         raise ClusterUnavailable(f"{call} of job {job_id}: its answer was lost")
 
 
+class OnRequest:
+    """The move that the test decides about. All that follows from it is the product's."""
+
+    def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+        try:
+            way = json.loads(MIGRATE.read_text())
+        except FileNotFoundError:
+            return
+        job_id = JobId(way["job"])
+        job, placement = snapshot.jobs.get(job_id), draft.of(job_id)
+        if job is None or not job.may_migrate or job.switching or placement != job.placement:
+            return
+        free = free_gpus(snapshot, draft).get(way["target"], [])
+        if {gpu.node for gpu in placement.gpus} == {way["source"]} and len(free) >= job.gpus:
+            gpus = frozenset(free[: job.gpus])
+            draft.put(job_id, Placement(gpus, gpus))
+            draft.say(job_id, f"goes on on {way['target']}: the test says so")
+
+
+def wrap_moves() -> None:
+    assemble.MOVES = {**assemble.MOVES, "defragment": lambda _settings: OnRequest()}
+
+
 def wrapped(opened: Callable[..., Any], *arguments: Any, nodes: bool, **options: Any) -> Port:
     """The port that `opened` makes, with a place for faults."""
     return Port(opened(*arguments, **options), nodes=nodes)
@@ -263,4 +293,5 @@ def wrap_ports() -> None:
 if __name__ == "__main__":
     wrap_recorder()
     wrap_ports()
+    wrap_moves()
     sys.exit(daemon.run(Path(sys.argv[1]), foreground=True))

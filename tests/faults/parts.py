@@ -80,11 +80,13 @@ class Target:
     job_id: int
     step: str = ""
     """Where the fault comes."""
+    at: str = ""
+    """The node, where the job may be on any."""
 
     @property
     def node(self) -> str:
-        """The (first) node of the job."""
-        return self.workload.nodes[0]
+        """The (first) node of the job, or the one that it migrates to."""
+        return self.at or self.workload.nodes[0]
 
 
 Act = Callable[[Stage, Target], None]
@@ -225,6 +227,25 @@ NODE = Part(
 DISK = Part("journal disk", "file system filled to the last byte for 3 s", _fill_disk, _empty_disk)
 PARTS = (CONTROLLER, AGENT, CHANNEL, SLURMCTLD, SLURMD, SLURMDBD, MUNGE, NODE, DISK)
 
+
+_CANCEL_RESERVATION = """\
+own=$(squeue -h --me -n gandiva-reservation-{job} -o %i)
+[ "$own" ] || {{ echo 'nothing is reserved'; exit 3; }}
+scancel $own"""
+
+
+def _cancel_reservation(stage: Stage, target: Target) -> None:
+    said = stage.sh("ctl", _CANCEL_RESERVATION.format(job=target.job_id), user="gandiva", check=False)
+    if said.status == 3:
+        raise NotReached(said.text.strip())
+    if said.status != 0:
+        raise FaultFailed(said.text.strip())
+
+
+RESERVATION = Part(
+    "reservation", "scancel of the job that keeps the GPUs for it", _cancel_reservation, _nothing
+)
+"""Of a job that migrates only."""
 
 # -- slow parts ----------------------------------------------------------------------------------------------
 

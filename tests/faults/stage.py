@@ -26,6 +26,8 @@ from tests.live.support import ENDED, Site
 SLICE_SECONDS = 1.5
 RESTART_SECONDS = 1.0
 """What was killed is started again so long after, as systemd would."""
+WAY_SECONDS = 60.0
+"""A job that is to migrate is at work, and a node is free for it, within this time."""
 BOOT_SECONDS = 30.0
 """A node that lost power is back so long after."""
 CONVERGED_SECONDS = 60.0
@@ -37,7 +39,12 @@ JOURNAL = "/dev/shm/gandiva/journal.sqlite"
 SETTINGS: Mapping[str, Any] = {
     "cluster": {"rpc_deadline_seconds": 8.0},
     "loop": {"interval_seconds": 0.25},
-    "policy": {"name": "gandiva", "gandiva": {"slice_seconds": SLICE_SECONDS, "max_jobs_per_gpu": 8}},
+    "policy": {
+        "name": "gandiva",
+        "gandiva": {"slice_seconds": SLICE_SECONDS, "max_jobs_per_gpu": 8},
+        # tests/faults/injected.py has another move in its place: jobs migrate when they are told.
+        "moves": ["defragment"],
+    },
     "suspend": {
         "step_deadline_seconds": 8.0,
         "offload_deadline_seconds": 8.0,
@@ -97,6 +104,19 @@ class Order:
     """A node call to refuse first."""
     node: str = ""
     """Whose agent is hit `during` the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Of a job that is to migrate; read by tests/faults/injected.py."""
+
+    job: int
+    source: str
+    target: str
+
+    def node(self, side: Literal["source", "target"]) -> str:
+        """One of its two ends."""
+        return self.source if side == "source" else self.target
 
 
 @dataclass(slots=True)
@@ -243,13 +263,21 @@ class Stage:
 
     def order(self, order: Order) -> None:
         """To be carried out when the daemon gets there."""
-        text = json.dumps(asdict(order))
-        new = f"{FOLDER}/order.new"
-        script = f"cat > {new}; chown gandiva: {new}; mv {new} {FOLDER}/order"
-        self.sh("ctl", f"rm -f {FOLDER}/met {FOLDER}/go; printf %s {shlex.quote(text)} | {{ {script}; }}")
+        self._tell("order", json.dumps(asdict(order)))
+
+    def migrate(self, way: Way) -> None:
+        """Let a job migrate. It is tried again as long as the job is on the first of the two nodes."""
+        self._tell("migrate", json.dumps(asdict(way)))
+
+    def _tell(self, name: str, text: str) -> None:
+        new = f"{FOLDER}/{name}.new"
+        script = f"cat > {new}; chown gandiva: {new}; mv {new} {FOLDER}/{name}"
+        answers = f"rm -f {FOLDER}/met {FOLDER}/go; " if name == "order" else ""
+        self.sh("ctl", f"{answers}printf %s {shlex.quote(text)} | {{ {script}; }}")
 
     def withdraw_order(self) -> None:
-        self.sh("ctl", f"rm -f {FOLDER}/order {FOLDER}/met; touch {FOLDER}/go; sleep 0.1; rm -f {FOLDER}/go")
+        orders = f"{FOLDER}/order {FOLDER}/migrate {FOLDER}/met"
+        self.sh("ctl", f"rm -f {orders}; touch {FOLDER}/go; sleep 0.1; rm -f {FOLDER}/go")
 
     def await_met(self, seconds: float = 15.0) -> dict[str, Any]:
         """Until the order is being carried out. Raises NotReached."""
@@ -323,14 +351,33 @@ class Stage:
         """Until all jobs of this round have ended."""
         self.site.wait("the end of all jobs", lambda: not self.alive(), 120)
 
-    def await_saved(self) -> None:
-        """Until slurmctld has written its jobs down: killed, it forgets what came later."""
-        last = max((j.submitted for j in self.round.jobs), default=0.0)
+    def await_saved(self, since: float | None = None) -> None:
+        """Until slurmctld has written down what was then, or the last submission: killed, it forgets what
+        came later."""
+        last = max((j.submitted for j in self.round.jobs), default=0.0) if since is None else since
         script = (
             f"for i in $(seq 100); do [ $(stat -c %Y /var/spool/slurmctld/job_state) -gt {int(last) + 1} ] "
             "&& exit 0; sleep 0.1; done; exit 9"
         )
         self.sh("ctl", script, check=False)
+
+    def way(self, job: LiveJob) -> Way:
+        """Once the job is at work: from its node to one where no job is. Raises NotReached."""
+        script = "squeue -h -t R,CG,S -o '%A %N'"
+        deadline = time.monotonic() + WAY_SECONDS
+        while time.monotonic() < deadline:
+            lines = [line.split(" ") for line in self.sh("ctl", script).text.splitlines() if line]
+            at = {int(line[0]): line[-1] for line in lines}
+            free = sorted(set(self.site.nodes) - set(at.values()))
+            if free and at.get(job.id) and job.id in self.look([job]).beats:
+                return Way(job.id, at[job.id], free[0])
+            time.sleep(0.2)
+        raise NotReached(f"job {job.id} is not at work, or no node is free for it to go to")
+
+    def reservations(self) -> list[str]:
+        """The jobs that keep GPUs for others."""
+        said = self.sh("ctl", "squeue -h --me -t PD,CF,R,S -o '%j'", user="gandiva")
+        return [line for line in said.text.splitlines() if line.startswith("gandiva-reservation-")]
 
     def requeue_running(self, jobs: Sequence[LiveJob]) -> None:
         """As an operator, behind the controller's back."""

@@ -16,9 +16,9 @@ from types import SimpleNamespace
 import pytest
 
 from container.errors import MiniClusterError
-from controller.act import place, requeue, resume, suspend
+from controller.act import migrate, place, requeue, resume, suspend
 from controller.act.recorder import Step
-from tests.faults import catalogue, runner
+from tests.faults import catalogue, migrating, runner
 from tests.faults.enumerated import POINTS
 from tests.faults.fault import Evidence, Fault, Result
 from tests.faults.parts import PARTS
@@ -32,7 +32,7 @@ def steps_by_operation() -> dict[str, set[Step]]:
     """From the code of the operations: which steps each of them takes, helpers included."""
     functions = {
         node.name: node
-        for module in (place, suspend, resume, requeue)
+        for module in (place, suspend, resume, requeue, migrate)
         for node in ast.parse(inspect.getsource(module)).body
         if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)
     }
@@ -47,16 +47,32 @@ def steps_by_operation() -> dict[str, set[Step]]:
                 found |= steps(node.id, seen | {node.id})
         return found
 
-    operations = ("place", "suspend", "resume", "requeue", "withdraw")
+    operations = ("place", "suspend", "resume", "requeue", "withdraw", "migrate")
     return {name: steps(name, frozenset({name})) for name in operations}
 
 
 def test_every_step_of_every_operation_is_a_place_for_faults() -> None:
     wanted = {(operation, step) for operation, steps in steps_by_operation().items() for step in steps}
-    # No job of these workloads is cancelled (tests/unit/loop/test_unsuspendable.py) or migrates
-    # (tests/unit/loop/test_migrating.py and test_reserving.py, tests/live/test_promised_gpus.py).
-    assert {step for _, step in wanted} == set(Step) - {Step.CANCEL, Step.SAVE}
-    assert {(point.operation, point.step) for point in POINTS} == wanted - {("requeue", Step.RESERVE)}
+    # No job of these workloads is cancelled (tests/unit/loop/test_unsuspendable.py).
+    assert {step for _, step in wanted} == set(Step) - {Step.CANCEL}
+    points = (*POINTS, *migrating.POINTS)
+    assert {(point.operation, point.step) for point in points} == wanted
+
+
+def test_a_migration_is_cut_at_every_step_by_each_part_it_needs() -> None:
+    steps = {(p.operation, p.step) for p in migrating.POINTS}
+    taken = steps_by_operation()
+    assert steps >= {("migrate", step) for step in taken["migrate"]}
+    assert steps >= {("place", step) for step in taken["place"] - {Step.UNDO}}
+    details = {(fault.group, fault.where, fault.detail) for fault in migrating.migrating()}
+    for part in ("controller", "node agent", "slurmctld", "slurmd"):
+        for point in migrating.POINTS:
+            assert (f"migration, {part}", point.operation_in_words, f"before {point.step.value}") in details
+    source = "migrate, checkpoint store, its source"
+    assert {("migration, node agent", source, f"during {step}") for step in ("pause", "save")} <= details
+    for part in ("node agent", "slurmd", "node"):
+        sides = {where.rpartition(", ")[2] for group, where, _ in details if group == f"migration, {part}"}
+        assert sides == {"its source", "its target"}
 
 
 def test_every_part_breaks_at_every_point_and_the_controller_on_both_sides() -> None:
@@ -105,7 +121,7 @@ def test_the_table_counts_and_names_places(tmp_path: Path) -> None:
     lost = result(
         group=JOURNAL_LOST, what="the journal's file is damaged", where="before a start", detail="empty"
     )
-    assert "| 1 | 1–4, 7–9 |" in table([lost], run)
+    assert "| 1 | 1–4, 7–10 |" in table([lost], run)
     text = table(results, run)
     assert "4 faults, 4 injections, all in one run of 40 minutes on 3 mini clusters" in text
     assert "2026-11-22, commit abc1234: **3 passed, 1 failed**" in text

@@ -41,11 +41,18 @@ class Workload:
     nodes: tuple[str, ...]
     options: tuple[str, ...]
     _command: str
+    moves: bool = False
+    """It runs on any node, `nodes` says on how many, and migrates when it is told (`Stage.migrate`)."""
+    store: bool = False
+    """Its sessions have a checkpoint store, `$HOME/store-JOBID`."""
 
     def command(self, gpu_seconds: float = GPU_SECONDS) -> str:
         """For `sbatch --wrap`: work for so long when undisturbed."""
-        steps = round(gpu_seconds * 1000 / _STEP_MS)
-        return self._command.format(steps=steps, tenths=round(gpu_seconds * 10))
+        return self._command.format(steps=self.steps(gpu_seconds), tenths=round(gpu_seconds * 10))
+
+    def steps(self, gpu_seconds: float) -> int:
+        """Mini-batches of a training that works for so long."""
+        return round(gpu_seconds * 1000 / _STEP_MS)
 
 
 COOPERATIVE = Workload(
@@ -75,4 +82,20 @@ GANG = Workload(
     ("--gres=gpu:1", "-N2", "--ntasks-per-node=1", "-w", "n1,n2"),
     f"exec srun {_TRAIN} --steps {{steps}}",
 )
-WORKLOADS = (COOPERATIVE, TRANSPARENT, EMPTY, REQUEUED, GANG)
+MIGRATING = Workload(
+    "checkpoint store",
+    ("n1",),
+    ("--gres=gpu:1", "--open-mode=append"),
+    f"exec {_TRAIN} --steps {{steps}} --store $HOME/store-$SLURM_JOB_ID",
+    moves=True,
+    store=True,
+)
+REQUEUED_ELSEWHERE = Workload(
+    "own checkpoint",
+    ("n1",),
+    ("--gres=gpu:1", "--gandiva-suspend=requeue", "--requeue"),
+    f"exec {_TRAIN} --steps {{steps}} --checkpoint-dir $HOME/ck-$SLURM_JOB_ID --checkpoint-every 10",
+    moves=True,
+)
+STAYING = (COOPERATIVE, TRANSPARENT, EMPTY, REQUEUED, GANG)
+WORKLOADS = (*STAYING, MIGRATING, REQUEUED_ELSEWHERE)
