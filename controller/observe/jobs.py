@@ -78,7 +78,9 @@ def make_job(
         holds = frozenset(gpu for gpu in gpus if not _is_off(on_nodes.get(gpu.node)))
     failed = memory.failed_suspends
     held_until = _later(memory.held_until, now)
-    free, leaves = flight is None and held_until is None, flight is not None and flight.leaves
+    free = flight is None and held_until is None
+    # One that a killed controller has requeued goes on leaving.
+    leaves = flight.leaves if flight is not None else phase is Phase.COMPLETING and bool(memory.promised)
     may_stop = phase is Phase.RUNNING and free and _later(memory.unsuspendable_until, now) is None
     waits_elsewhere = phase is Phase.QUEUED or leaves
     blocks = [job for job in on_nodes.values() if isinstance(job, NodeJob)]

@@ -169,10 +169,9 @@ class CommandTransport:
         """End a reservation, by its own id."""
         await run("scancel", str(own_id), what=f"ending reservation {own_id}", job_id=own_id)
 
-    async def prefer(self, job_id: JobId) -> None:
-        """A released job comes before all others."""
-        fields = [f"Priority={reserving.FIRST_PRIORITY}"]
-        await self._update(job_id, f"preferring job {job_id}", fields)
+    async def prefer(self, job_id: JobId, priority: int) -> None:
+        """Give a job this priority in Slurm, which refuses that for a held one."""
+        await self._update(job_id, f"setting the priority of job {job_id}", [f"Priority={priority}"])
 
     async def close(self) -> None:
         """Nothing is kept open."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from controller.errors import ClusterRefused, UnknownJob
 from controller.model import GpuSet, JobId
 from controller.slurm.command import CommandTransport
-from controller.slurm.reserving import Reservation
+from controller.slurm.reserving import FIRST_PRIORITY, Reservation
 
 log = logging.getLogger(__name__)
 
@@ -22,6 +22,8 @@ class Reserved:
         self._transport = transport
         self._own_ids: dict[JobId, JobId] | None = None
         """Of jobs that GPUs are kept for, the controller's own job that keeps them. None: not known yet."""
+        self._priorities: dict[JobId, int] = {}
+        """Of jobs that were preferred, what Slurm had given them."""
 
     async def look(self) -> Mapping[JobId, GpuSet]:
         """All of them."""
@@ -46,10 +48,13 @@ class Reserved:
                     await self._transport.unreserve(found.id)
         assert self._own_ids is not None
         self._own_ids.pop(job_id, None)
+        if priority := self._priorities.pop(job_id, 0):
+            await self._prefer(job_id, priority)
 
     async def release(self, job_id: JobId) -> None:
         """Release a job, to start where GPUs are kept for it."""
-        if self._own_ids is None:
+        if self._own_ids is None or job_id in self._own_ids:
+            # A slurmctld that was killed may have forgotten it, and given its id to another job.
             await self._look()
         assert self._own_ids is not None
         own_id = self._own_ids.get(job_id)
@@ -63,10 +68,15 @@ class Reserved:
         if own_id is not None:
             # Slurm may have planned to give the node's cores to an ordinary job that waits. It refuses to set
             # the priority of a job that is held.
-            try:
-                await self._transport.prefer(job_id)
-            except (ClusterRefused, UnknownJob) as refused:
-                log.info("job %s: no priority: %s", job_id, refused)
+            with contextlib.suppress(UnknownJob):
+                self._priorities[job_id] = (await self._transport.job(job_id)).priority
+            await self._prefer(job_id, FIRST_PRIORITY)
+
+    async def _prefer(self, job_id: JobId, priority: int) -> None:
+        try:
+            await self._transport.prefer(job_id, priority)
+        except (ClusterRefused, UnknownJob) as refused:
+            log.info("job %s: no priority: %s", job_id, refused)
 
     async def _look(self) -> Sequence[Reservation]:
         found = await self._transport.reservations()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from controller.model import GpuId, GpuSet, Job, Memory, Snapshot, StateAt
-from controller.policies.assemble import make_policy
+from controller.policies import assemble
 from controller.settings.policies import PolicySettings
 from tests.faults import injected
 from tests.faults.moves import twice_at_once, wrong_starts, wrong_steps
@@ -45,9 +45,9 @@ def test_steps_and_starts(steps: list[int], starts: list[int], saved: set[int], 
 
 def test_the_job_migrates_that_the_test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(injected, "MIGRATE", tmp_path / "migrate")
-    monkeypatch.setattr(injected.assemble, "MOVES", injected.assemble.MOVES)
+    monkeypatch.setattr(assemble, "MOVES", assemble.MOVES)
     injected.wrap_moves()
-    policy = make_policy(PolicySettings(name="gandiva", moves=["defragment"]))
+    policy = assemble.make_policy(PolicySettings(name="gandiva", moves=["defragment"]))
     gpus = frozenset({GpuId("n1", 0)})
     job = replace(running(make_job(5), gpus), may_migrate=True)
     nodes = {each.name: each for each in cluster(3, 1)}

@@ -11,7 +11,7 @@ import pytest
 
 from controller.errors import ClusterRefused, ClusterUnavailable
 from controller.journal.reader import JournalReader
-from controller.model import JobId
+from controller.model import JobId, Phase
 from controller.policies.moves.defragment import Defragment
 from controller.policies.settings import DefragmentSettings, MigrationSettings
 from controller.slurm.port import JobState
@@ -238,6 +238,29 @@ def test_no_reservation_outlives_a_kill(tmp_path: Path, step: str, after_seconds
             if not promised and not switching and not world.cluster.reserved:
                 break
         assert world.cluster.reserved == {}
+        await world.end()
+
+    run(scenario)
+
+
+def test_a_promise_holds_while_slurm_ends_the_run_that_a_killed_controller_requeued(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = Moving(tmp_path, slurm_costs=SlurmCosts(0.005, 0.3, 5.0))
+        await world.begin()
+        gang = world.gang()
+        for _ in range(1000):
+            if world.state(world.mover) is JobState.COMPLETING:
+                break
+            await asyncio.sleep(0.01)
+        await world.kill()
+        (gpus,) = world.cluster.reserved.values()
+        world.start()
+        await asyncio.sleep(2)
+        job = world.turns[-1].snapshot.jobs[world.mover]
+        assert job.phase is Phase.COMPLETING and job.promised == gpus and job.leaving
+        await asyncio.sleep(30)
+        assert world.cluster.jobs[world.mover].binding == gpus
+        assert world.nodes_of(gang) == (world.source,)
         await world.end()
 
     run(scenario)

@@ -8,7 +8,7 @@ import pytest
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, GpuSet, JobId
 from controller.slurm.reserved import Reserved
-from controller.slurm.reserving import BUSY, Reservation, parse, salloc
+from controller.slurm.reserving import BUSY, FIRST_PRIORITY, Reservation, parse, salloc
 from tests.unit.slurm.factories import job_record
 from tests.unit.slurm.test_command import Fake, calls, fake, known
 from tests.unit.slurm.test_slurm_cluster import FakeTransport
@@ -39,8 +39,8 @@ class Transport(FakeTransport):
         await self._did("unreserve", own_id)
         self.made = [each for each in self.made if each.id != own_id]
 
-    async def prefer(self, job_id: JobId) -> None:
-        await self._did("prefer", job_id)
+    async def prefer(self, job_id: JobId, priority: int) -> None:
+        await self._did("prefer", job_id, priority)
 
 
 def test_one_shard_of_each_gpu_one_core_and_little_memory() -> None:
@@ -93,7 +93,29 @@ async def test_a_job_with_a_reservation_starts_before_all_others() -> None:
     await reserved.make(JOB, gpus("n1:2"), ("shard:a100_2",), ("n1",), 60.0)
     transport.calls.clear()
     await reserved.release(JOB)
-    assert transport.calls == [("suspend", OWN), ("release", JOB), ("prefer", JOB)]
+    assert transport.calls == [("suspend", OWN), ("release", JOB), ("prefer", JOB, FIRST_PRIORITY)]
+
+
+async def test_a_job_that_has_started_has_its_own_priority_again() -> None:
+    transport = Transport(Reservation(OWN, JOB, gpus("n1:2")))
+    reserved = Reserved(transport)
+    transport.records[JOB] = job_record(id=JOB, partition="gpu", priority=77)
+    await reserved.release(JOB)
+    await reserved.end(JOB)
+    assert transport.calls[-2:] == [("unreserve", OWN), ("prefer", JOB, 77)]
+    await reserved.end(JOB)
+    assert transport.calls[-1] == ("prefer", JOB, 77), "once"
+
+
+async def test_one_that_slurm_has_forgotten_is_not_suspended_under_its_old_id() -> None:
+    """A slurmctld that was killed gives the numbers of jobs of its last seconds out again."""
+    transport = Transport()
+    reserved = Reserved(transport)
+    await reserved.make(JOB, gpus("n1:2"), ("shard:a100_2",), ("n1",), 60.0)
+    transport.made.clear()
+    transport.calls.clear()
+    await reserved.release(JOB)
+    assert transport.calls == [("release", JOB)]
 
 
 async def test_another_controller_finds_it() -> None:
