@@ -48,6 +48,11 @@ class Workload:
 
     def command(self, gpu_seconds: float = GPU_SECONDS) -> str:
         """For `sbatch --wrap`: work for so long when undisturbed."""
+        store = " --store $HOME/store-$SLURM_JOB_ID" if self.store else ""
+        return self.undisturbed(gpu_seconds) + store
+
+    def undisturbed(self, gpu_seconds: float) -> str:
+        """The same for a job without Gandiva."""
         return self._command.format(steps=self.steps(gpu_seconds), tenths=round(gpu_seconds * 10))
 
     def steps(self, gpu_seconds: float) -> int:
@@ -86,7 +91,7 @@ MIGRATING = Workload(
     "checkpoint store",
     ("n1",),
     ("--gres=gpu:1", "--open-mode=append"),
-    f"exec {_TRAIN} --steps {{steps}} --store $HOME/store-$SLURM_JOB_ID",
+    f"exec {_TRAIN} --steps {{steps}}",
     moves=True,
     store=True,
 )
