@@ -69,7 +69,8 @@ class Recorder:
 
     def moved(self, moved: Moved, reason: str, now: float) -> None:
         """What a move did to a job."""
-        self.event(f"{moved.move}-{moved.verdict.value}", reason, now, moved.job_id)
+        kind = f"{moved.move}-{moved.verdict.value}"
+        self._journal.record_event(now, moved.job_id, None, kind, reason, moved.gain)
 
     def event(self, kind: str, message: str, now: float, job_id: JobId | None = None) -> None:
         """Something worth telling an operator."""

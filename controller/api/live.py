@@ -82,6 +82,7 @@ def _job(job: Job, published: Published) -> LiveJobMessage:
     on_nodes = [samples.get(name) for name in {gpu.node for gpu in placement.allocation}]
     parts = [sample.jobs.get(job.id) for sample in on_nodes if isinstance(sample, NodeSample)]
     ranks = [rank for part in parts if part is not None for rank in part.ranks]
+    moved = published.turn.moved.get(job.id)
     return LiveJobMessage.of(
         job,
         job_id=job.id,
@@ -103,6 +104,7 @@ def _job(job: Job, published: Published) -> LiveJobMessage:
         step_seconds=max((rank.step_seconds for rank in ranks), default=0.0) or None,
         busy=job.switching,
         reason=published.turn.reasons.get(job.id, ""),
+        **({} if moved is None else {"move": moved.move, "verdict": moved.verdict.value, "gain": moved.gain}),
     )
 
 

@@ -115,6 +115,12 @@ class LiveJobMessage(_Job):
     steps_done: int = 0
     busy: bool = False
     """In the middle of a switch."""
+    move: str = ""
+    """The last one that changed something for it since the controller started."""
+    verdict: str = ""
+    """What became of that: `planned`, `tried`, `kept`, `undone`."""
+    gain: float | None = None
+    """Throughput of the jobs of that move, as a multiple of that without it; absent: not measured."""
 
 
 class GpusMessage(Message):
@@ -158,6 +164,15 @@ class JobMessage(_Job):
     on_gpus: bool = False
     phase: str | None = None
     """Where the controller has it now; absent when it is over."""
+    least_gpus: int = 0
+    """That it was on; 0: it was on none."""
+    most_gpus: int = 0
+    packs: int = 0
+    """Times a move put it beside another job."""
+    trials: int = 0
+    """Times a move changed something for it on trial."""
+    gain: float | None = None
+    """The last one that was measured of a move which changed something for it."""
     request: dict[str, Any] = {}
 
     @classmethod
@@ -217,6 +232,8 @@ class EventMessage(Message):
     message: str
     node: str | None = None
     job_id: int | None = None
+    gain: float | None = None
+    """Of a move: throughput of its jobs, as a multiple of that without it."""
 
 
 class ExplainMessage(Message):

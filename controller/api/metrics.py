@@ -21,6 +21,7 @@ from controller.act.recorder import Outcome, Step
 from controller.api.live import LiveState, Published
 from controller.api.messages import GpuMessage, GpusMessage
 from controller.model import Phase, Verdict
+from controller.policies.settings import MOVE_NAMES
 from controller.slurm.adapter import CALLS
 from controller.slurm.adapter import OUTCOMES as CALL_OUTCOMES
 
@@ -180,6 +181,12 @@ def _counts(message: GpusMessage) -> Iterator[Metric]:
     oldest = max(0.0, message.time - min(queued)) if queued else 0.0
     yield _gauge("oldest_queued_job_age_seconds", "Age of the job that waits longest; 0: none waits.", oldest)
     yield _by("gpus", "GPUs by use.", "use", USES, message.uses())
+    packed = sum(bool(job.shares_with) for job in message.jobs)
+    yield _gauge("jobs_packed", "Jobs that share their GPUs with another one.", float(packed))
+    resized = sum(bool(job.running_on) and 0 < job.asked_gpus != job.gpus for job in message.jobs)
+    yield _gauge("jobs_resized", "Jobs on another number of GPUs than they asked for.", float(resized))
+    trials = Tally(job.move for job in message.jobs if job.verdict == Verdict.TRIED.value)
+    yield _by("jobs_on_trial", "Jobs of which a trial goes on, by move.", "move", MOVE_NAMES, trials)
     switching = sum(job.busy for job in message.jobs)
     yield _gauge("jobs_in_transition", "Jobs in the middle of an operation.", float(switching))
 

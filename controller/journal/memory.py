@@ -215,9 +215,15 @@ class MemoryJournal:
             self.decisions.append(Decision(time, job_id, action, reason, gpus))
 
     def record_event(
-        self, time: float, job_id: JobId | None, node: str | None, kind: str, message: str
+        self,
+        time: float,
+        job_id: JobId | None,
+        node: str | None,
+        kind: str,
+        message: str,
+        gain: float | None = None,
     ) -> None:
-        self.events.append(Event(time, job_id, node, kind, message))
+        self.events.append(Event(time, job_id, node, kind, message, gain))
 
     def commit(self) -> None:
         """Nothing waits to be written."""

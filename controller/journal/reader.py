@@ -24,6 +24,9 @@ _log = logging.getLogger(__name__)
 
 Row = TypeVar("Row")
 
+_OF_JOB = "FROM events WHERE events.job_id = jobs.job_id AND time >= submit"
+"""Events of a job, not of an earlier one with its number."""
+
 MAX_JOBS = 10_000
 MAX_SLICES = 200_000
 _BUSY_SECONDS = 1.0
@@ -68,7 +71,12 @@ class JournalReader:
                 coalesce(run_seconds, 0), coalesce(gpu_seconds, 0), coalesce(usage.slices, 0),
                 coalesce(usage.gpus, ''), slices.start, slices.gpu_count,
                 (SELECT reason FROM decisions WHERE decisions.job_id = jobs.job_id
-                    ORDER BY id DESC LIMIT 1)
+                    ORDER BY id DESC LIMIT 1),
+                (SELECT min(gpu_count) FROM slices AS s WHERE s.job_id = jobs.job_id),
+                (SELECT max(gpu_count) FROM slices AS s WHERE s.job_id = jobs.job_id),
+                (SELECT count(*) {_OF_JOB} AND kind IN ('pack-tried', 'pack-planned')),
+                (SELECT count(*) {_OF_JOB} AND kind LIKE '%-tried'),
+                (SELECT gain {_OF_JOB} AND gain IS NOT NULL ORDER BY id DESC LIMIT 1)
             FROM jobs
             LEFT JOIN usage USING (job_id)
             LEFT JOIN slices ON slices.job_id = jobs.job_id AND slices.end IS NULL
@@ -94,7 +102,7 @@ class JournalReader:
         """The last events (of one job), oldest first."""
         of_job, values = ("", ()) if job_id is None else ("WHERE job_id = ?", (job_id,))
         rows = self._last(
-            f"SELECT time, job_id, node, kind, message FROM events {of_job} ORDER BY id DESC LIMIT ?",
+            f"SELECT time, job_id, node, kind, message, gain FROM events {of_job} ORDER BY id DESC LIMIT ?",
             *values,
             limit,
         )
@@ -221,7 +229,10 @@ def _where(which: JobFilter) -> tuple[list[str], list[object]]:
 
 def _job_row(row: Sequence[Any], now: float) -> JobRow:
     known = dict(zip(RECORD_FIELDS, row, strict=False))
-    run_seconds, gpu_seconds, slices, places, slice_start, slice_gpus, reason = row[len(RECORD_FIELDS) :]
+    run_seconds, gpu_seconds, slices, places, slice_start, slice_gpus, reason, *moved = row[
+        len(RECORD_FIELDS) :
+    ]
+    least, most, packs, trials, gain = moved
     running = max(0.0, now - slice_start) if slice_start is not None else 0.0
     return JobRow(
         record=JobRecord(**{**known, "request": json.loads(known["request"])}),
@@ -231,4 +242,9 @@ def _job_row(row: Sequence[Any], now: float) -> JobRow:
         last_gpus=gpu_set(places),
         on_gpus=slice_start is not None,
         reason=reason or "",
+        least_gpus=least or 0,
+        most_gpus=most or 0,
+        packs=packs,
+        trials=trials,
+        gain=gain,
     )

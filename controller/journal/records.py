@@ -78,6 +78,15 @@ class JobRow:
     """A slice is open."""
     reason: str
     """Why the last decision about it was taken."""
+    least_gpus: int = 0
+    """Of its slices; 0: it had none."""
+    most_gpus: int = 0
+    packs: int = 0
+    """Times a move put it beside another job."""
+    trials: int = 0
+    """Times a move changed something for it on trial."""
+    gain: float | None = None
+    """The last one that was measured of a move which changed something for it."""
 
 
 @value
@@ -112,6 +121,8 @@ class Event:
     node: str | None
     kind: str
     message: str
+    gain: float | None = None
+    """Of a move: throughput of its jobs, as a multiple of that without it. None: it was not measured."""
 
 
 @value

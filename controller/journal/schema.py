@@ -108,6 +108,7 @@ MIGRATIONS: tuple[str, ...] = (
     ) WITHOUT ROWID;
     DELETE FROM state WHERE key LIKE 'policy-state:%';
     """,
+    "ALTER TABLE events ADD COLUMN gain REAL;",
 )
 
 

@@ -63,7 +63,7 @@ BEGIN_AGAIN = tuple(
     f"DELETE FROM {table} WHERE job_id = ?" for table in ("usage", "jobs", "decisions", "slices")
 )
 DECISION = "INSERT INTO decisions (time, job_id, action, reason, gpus) VALUES (?, ?, ?, ?, ?)"
-EVENT = "INSERT INTO events (time, job_id, node, kind, message) VALUES (?, ?, ?, ?, ?)"
+EVENT = "INSERT INTO events (time, job_id, node, kind, message, gain) VALUES (?, ?, ?, ?, ?, ?)"
 
 # -- pruning: the time before which rows are old, and the most rows to delete
 

@@ -280,10 +280,17 @@ class Journal(Store):
                 self.add(sql.DECISION, time, job_id, *decision)
 
     def record_event(
-        self, time: float, job_id: JobId | None, node: str | None, kind: str, message: str
+        self,
+        time: float,
+        job_id: JobId | None,
+        node: str | None,
+        kind: str,
+        message: str,
+        gain: float | None = None,
     ) -> None:
-        """Something that happened to the controller, a node or a job, and is not a decision."""
-        self.add(sql.EVENT, time, job_id, node, stored_text(kind), stored_text(message))
+        """Something that happened to the controller, a node or a job, and is not a decision. `gain`: what was
+        measured of a move."""
+        self.add(sql.EVENT, time, job_id, node, stored_text(kind), stored_text(message), gain)
 
 
 def _stored(value: object) -> object:

@@ -31,7 +31,7 @@ from controller.loop.pacing import Pace, PaceSettings
 from controller.loop.records import JobRecords
 from controller.loop.repairs import Repairs
 from controller.loop.shares import ShareReader
-from controller.model import JobId, Memory, Plan, Snapshot, Solution, value
+from controller.model import JobId, Memory, Moved, Plan, Snapshot, Solution, value
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
 from controller.observe.identities import Identities
@@ -63,6 +63,8 @@ class Turn:
     """The last of every node, as they are when they are read."""
     reasons: Mapping[JobId, str]
     """Those of all jobs, as they are when they are read."""
+    moved: Mapping[JobId, Moved]
+    """What a move did last to each job, as they are when they are read."""
     memory: Memory
     """What the policy remembered before it decided, to be read while the turn is published."""
     observe_seconds: float
@@ -108,6 +110,8 @@ class Controller:
         self._policy = make_policy(settings.policy) if policy is None else policy
         self.reasons: dict[JobId, str] = {}
         """Why each job is where it is."""
+        self.moved: dict[JobId, Moved] = {}
+        """What a move did last to each job that it changed something for."""
         self.pace = Pace(clock, pace or _pace(settings))
         site = Site(cluster, nodes, clock, JobMemories(), self._recorder, settings)
         self.executor = Executor(site, on_change=self.pace.poke)
@@ -202,6 +206,7 @@ class Controller:
                 tuple(actions),
                 self.observer.nodes.samples,
                 self.reasons,
+                self.moved,
                 self._policy_memory.memory,
                 observed - began,
                 planned - observed,
@@ -264,10 +269,12 @@ class Controller:
         self._keeping.take(plan.targets, snapshot.jobs)
         self.reasons.update(plan.reasons)
         for moved in plan.moved:
+            self.moved[moved.job_id] = moved
             self._recorder.moved(moved, plan.reasons.get(moved.job_id, ""), snapshot.time)
         for job_id in self.observer.looked_at:
             if job_id not in snapshot.jobs:
                 self.reasons.pop(job_id, None)
+                self.moved.pop(job_id, None)
         return plan
 
     def _actions(self, snapshot: Snapshot, plan: Plan) -> list[Action]:

@@ -46,8 +46,9 @@ def explain(
         if entries:
             yield ""
             yield title
+        widest = max([9, *(width(clean(what)) for _, what, _, _ in entries)])
         for time, what, where, why in entries:
-            words = f"{clean(what):<9} " + (f"{where}  " if where else "")
+            words = f"{fit(clean(what), widest, left=True)} " + (f"{where}  " if where else "")
             yield from _wrapped(f"  {units.moment(time)}  {words}", clean(why), columns)
 
 
@@ -170,8 +171,12 @@ def _past(row: Row) -> Iterator[tuple[str, str]]:
             "has run",
             f"{units.duration(job.run_seconds)} of {units.duration(row.elapsed)}{part}, in "
             f"{units.several(job.slices, 'slice')}, {units.several(job.suspends, 'suspend')}, "
-            f"{units.several(job.moves, 'move')}",
+            f"{units.several(job.moves, 'move')}" + (f", on {row.sizes} GPUs" if "-" in row.sizes else ""),
         )
+    if job.packs or job.trials:
+        gain = "" if job.gain is None else f"; measured last: {units.gain(job.gain)} of what was before"
+        counts = f"{units.several(job.packs, 'pack')}, {units.several(job.trials, 'trial')}"
+        yield "was changed", counts + gain
 
 
 def _rivals(rivals: Sequence[LiveJobMessage]) -> Iterator[str]:

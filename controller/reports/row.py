@@ -81,6 +81,14 @@ class Row:
             return ""
         return f"{self.job.gpus if least is None else least}-{self.job.gpus if most is None else most}"
 
+    @property
+    def sizes(self) -> str:
+        """How few and how many GPUs it was on, `1-4`; empty: on none yet."""
+        least, most = self.job.least_gpus, self.job.most_gpus
+        if not most:
+            return ""
+        return str(most) if least == most else f"{least}-{most}"
+
     def asked(self, name: str) -> str:
         """A text of the request, such as `model`; empty where it has none."""
         return str(self.job.request.get(name) or "")

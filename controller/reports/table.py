@@ -30,6 +30,7 @@ COLUMNS = (
     Column("Elapsed", 10, lambda r: units.duration(r.elapsed or 0.0)),
     Column("End", 19, lambda r: units.moment(r.end_time)),
     Column("ExitCode", 8, lambda r: r.exit_code),
+    Column("Gain", 6, lambda r: units.gain(r.job.gain)),
     Column("GPURange", 8, lambda r: r.gpu_range),
     Column("GPUs", 4, lambda r: str(r.job.gpus)),
     Column("GPUTime", 11, lambda r: units.duration(r.job.gpu_seconds)),
@@ -43,6 +44,7 @@ COLUMNS = (
     Column("Moves", 5, lambda r: str(r.job.moves)),
     Column("NodeGPUs", 16, lambda r: gpu_list(r.job.last_gpus), left=True),
     Column("NumGPUs", 7, lambda r: str(len(r.job.last_gpus) or "")),
+    Column("Packs", 5, lambda r: str(r.job.packs)),
     Column("Partition", 10, lambda r: r.job.partition),
     Column("Phase", 10, lambda r: r.job.phase or ""),
     Column("Reason", 40, lambda r: r.job.reason, left=True),
@@ -50,6 +52,7 @@ COLUMNS = (
     Column("RunTime", 11, lambda r: units.duration(r.job.run_seconds)),
     Column("Share", 6, lambda r: units.share(r.job.run_seconds, r.elapsed or 0)),
     Column("SharesWith", 12, lambda r: ",".join(map(str, r.job.shares_with)), left=True),
+    Column("Sizes", 7, lambda r: r.sizes),
     Column("Slices", 6, lambda r: str(r.job.slices)),
     Column("Start", 19, lambda r: units.moment(r.job.start_time)),
     Column("State", 10, lambda r: r.state),
@@ -57,6 +60,7 @@ COLUMNS = (
     Column("Submit", 19, lambda r: units.moment(r.job.submit_time)),
     Column("Suspends", 8, lambda r: str(r.job.suspends)),
     Column("SuspTime", 11, lambda r: units.duration(r.suspended or 0.0)),
+    Column("Trials", 6, lambda r: str(r.job.trials)),
     Column("User", 9, lambda r: r.job.user),
     Column("WaitTime", 11, lambda r: units.duration(r.waited)),
     Column("Weight", 6, lambda r: units.number(r.job.weight)),
@@ -67,7 +71,7 @@ DEFAULT_FORMAT = "JobID%-8,JobName%-10,User%8,GPUs,Weight,State,Elapsed,GPUTime%
 BRIEF_FORMAT = "JobID,State,GPUTime,Share"
 LONG_FORMAT = (
     "JobID,JobName%-16,User,Account,Partition,State,Phase,GPUs,Weight,ReqWeight,WeightLimit,Submit,Start,End,"
-    "WaitTime,Elapsed,RunTime,SuspTime,GPUTime,GPUUtil,Share,Slices,Suspends,Moves,StepTime,MaxGPUMem,NodeGPUs,SharesWith,ExitCode,Reason"
+    "WaitTime,Elapsed,RunTime,SuspTime,GPUTime,GPUUtil,Share,Slices,Suspends,Moves,Sizes,Packs,Trials,Gain,StepTime,MaxGPUMem,NodeGPUs,SharesWith,ExitCode,Reason"
 )
 
 

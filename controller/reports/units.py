@@ -49,6 +49,11 @@ def percent(fraction: float | None) -> str:
     return "" if fraction is None else f"{100 * fraction:.0f}%"
 
 
+def gain(ratio: float | None) -> str:
+    """Throughput as a multiple of that before: `1.60x`; empty for None."""
+    return "" if ratio is None else f"{ratio:.2f}x"
+
+
 def several(number: int, noun: str) -> str:
     """`1 job`, `2 jobs`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

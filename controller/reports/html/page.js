@@ -6,8 +6,9 @@
   const data = JSON.parse($("data").textContent);
   // Columns of data.jobs. Times are tenths of seconds since data.start; durations are seconds.
   const [ID, NAME, USER, STATE, GPUS, WEIGHT, SUBMIT, START, END, WAITED, RUN, GPU_TIME, SHARE, SLICES, SUSPENDS, MOVES, STEP, STEPS,
-    REASON] = Array.from({ length: 19 }, (_, index) => index);
+    REASON, SIZES, PACKS, TRIALS, GAIN] = Array.from({ length: 23 }, (_, index) => index);
   const { jobs, gpus, gangs, slices } = data;
+  const HOST = 1, GUEST = 2;  // of slices.part: a packed job, and one that joined it
   const SPAN = (data.end - data.start) * 10;
   const PALETTE = ["#0072b2", "#e69f00", "#009e73", "#d55e00", "#56b4e9", "#cc79a7", "#b0a000", "#7b5ea7"];
   const OTHERS = "#8a939d";
@@ -178,11 +179,17 @@
     pen.fillText(String(ordinal), gutter - 8, y + rowHeight / 2);
   }
   function drawRow(pen, row, y, colours) {
-    const high = rowHeight > 3 ? rowHeight - 1 : rowHeight, right = gutter + plotWidth();
+    const high = rowHeight > 3 ? rowHeight - 1 : rowHeight, half = high >> 1;
+    drawSlices(pen, row, y, high, colours, false);
+    if (half) drawSlices(pen, row, y + high - half, half, colours, true);  // guests: the lower half of their hosts
+  }
+  function drawSlices(pen, row, y, high, colours, guests) {
+    const right = gutter + plotWidth();
     let painted = gutter - 1;
     for (let at = firstAfter(row, view.from); at < row.length; at++) {
-      const slice = row[at];
+      const slice = row[at], part = slices.part[slice];
       if (slices.from[slice] >= view.to) break;
+      if ((part === GUEST) !== guests) continue;
       const left = Math.max(gutter, xOf(slices.from[slice])), end = Math.min(right, xOf(slices.to[slice]));
       if (end - painted < .5) continue;  // this pixel has its colour: 100,000 blocks cost no more than there are pixels
       painted = end;
@@ -194,13 +201,13 @@
         pen.fillStyle = colours.card;
         pen.fillRect(end - 1, y, 1, high);
       }
-      if (wide > 34 && rowHeight >= 14) {
-        const job = jobs[slices.job[slice]];
-        pen.font = "11px system-ui, sans-serif";
+      if (wide > 34 && rowHeight >= (part ? 20 : 14)) {
+        const job = jobs[slices.job[slice]], middle = part === HOST ? high / 4 : high / 2;
+        pen.font = `${part ? 9 : 11}px system-ui, sans-serif`;
         pen.fillStyle = ink(colour);
         pen.textAlign = "left";
         const words = `${job[ID]} ${job[NAME]}`, letters = Math.floor((wide - 8) / 6);
-        pen.fillText(words.length > letters ? words.slice(0, Math.max(1, letters - 1)) + "…" : words, left + 4, y + rowHeight / 2, wide - 6);
+        pen.fillText(words.length > letters ? words.slice(0, Math.max(1, letters - 1)) + "…" : words, left + 4, y + middle, wide - 6);
       }
     }
     pen.globalAlpha = 1;
@@ -323,11 +330,12 @@
     if (event.clientY - box.top < AXIS || x < gutter) return null;
     const gpu = tops.findIndex(top => y >= top && y < top + rowHeight);
     if (gpu < 0) return null;
-    const slack = 2 / plotWidth() * (view.to - view.from), now = timeOf(x);
+    const slack = 2 / plotWidth() * (view.to - view.from), now = timeOf(x), found = [];
     for (let i = firstAfter(rows[gpu], now - slack); i < rows[gpu].length && slices.from[rows[gpu][i]] <= now + slack; i++) {
-      return { gpu, slice: rows[gpu][i] };
+      if (slices.to[rows[gpu][i]] >= now - slack) found.push(rows[gpu][i]);
     }
-    return null;
+    const lower = y >= tops[gpu] + rowHeight / 2, wanted = found.find(slice => (slices.part[slice] === GUEST) === lower);
+    return found.length ? { gpu, slice: wanted ?? found[0] } : null;
   }
   let drag = null;
   canvas.addEventListener("pointerdown", event => {
@@ -412,13 +420,17 @@
     const job = jobs[slices.job[slice]], from = slices.from[slice], to = slices.to[slice], seconds = (to - from) / 10;
     const steps = job[STEP] ? `, about ${Math.round(seconds / job[STEP])} mini-batches here` : "";
     const done = job[STEPS] ? `, ${job[STEPS]} in all` : "";
-    const index = rows[gpu].indexOf(slice), next = rows[gpu][index + 1];
+    const next = rows[gpu].find(other => other !== slice && slices.from[other] >= to);
+    const beside = rows[gpu].filter(other => other !== slice && slices.from[other] < to && slices.to[other] > from);
+    const names = [...new Set(beside.map(other => jobs[slices.job[other]]))].map(other => `job ${other[ID]} (${other[USER]})`);
+    const packed = names.length ? [`Beside it: ${names.join(", ")}`] : [];
+    const gain = job[GAIN] === null ? [] : [`Gain of its last trial: ${job[GAIN].toFixed(2)}x`];
     const why = slices.why[slice] < 0 ? "It is still there." : `It ended there: ${data.reasons[slices.why[slice]] || "no reason was recorded"}`;
     const then = next === undefined ? [] : [`Then here: job ${jobs[slices.job[next]][ID]} (${jobs[slices.job[next]][USER]}), after ${duration((slices.from[next] - to) / 10)}`];
     return [[`Job ${job[ID]} ${job[NAME]}`], [
       `${job[USER]}, ${job[STATE]}, weight ${job[WEIGHT]}, ${job[GPUS]} GPU${job[GPUS] === 1 ? "" : "s"}${steps}${done}`,
       `On ${gangName(gangs[slices.gang[slice]])}${gpus[gpu][2] ? ` (${gpus[gpu][2]})` : ""}`,
-      `${moment(from)} to ${time(to)} (${duration(seconds)})`, ...then], [why]];
+      `${moment(from)} to ${time(to)} (${duration(seconds)})`, ...packed, ...gain, ...then], [why]];
   }
   function showTip(x, y, heads, lines, why = []) {
     const tip = $("tip");
@@ -515,6 +527,10 @@
     ["Slices", job => job[SLICES]],
     ["Suspends", job => job[SUSPENDS]],
     ["Moves", job => job[MOVES]],
+    ["Sizes", job => job[SIZES]],
+    ["Packs", job => job[PACKS]],
+    ["Trials", job => job[TRIALS]],
+    ["Gain", job => job[GAIN] ?? -1, job => job[GAIN] === null ? "" : `${job[GAIN].toFixed(2)}x`],
     ["Mini-batch", job => job[STEP] ?? -1, job => job[STEP] ? `${Number(job[STEP].toPrecision(3))} s` : ""],
     ["Last reason", job => job[REASON], null, "long"],
   ];

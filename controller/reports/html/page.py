@@ -73,6 +73,7 @@ def page_data(contents: Contents) -> dict[str, Any]:
     gangs: dict[tuple[int, ...], int] = {}
     reasons: dict[str, int] = {}
     columns: dict[str, list[int]] = {"job": [], "gang": [], "from": [], "to": [], "why": []}
+    columns["part"], counts_from = parts(slices, stops)
     for piece, stop in zip(slices, stops, strict=True):
         gang = tuple(sorted(position[split_gpu(name)] for name in piece.gpus))
         columns["job"].append(number[piece.job_id])
@@ -94,12 +95,13 @@ def page_data(contents: Contents) -> dict[str, Any]:
         turn.add(piece.start, stop, -1.0)
     for colouring in colourings:
         series = [MeanOverTime(start, end, BINS) for _ in colouring["labels"]]
-        for piece, stop, index in zip(slices, stops, columns[colouring["by"]], strict=True):
-            series[colouring["of"][index]].add(piece.start, stop, len(piece.gpus))
+        of_slices = [colouring["of"][index] for index in columns[colouring["by"]]]
+        for piece, begin, stop, label in zip(slices, counts_from, stops, of_slices, strict=True):
+            series[label].add(begin, stop, len(piece.gpus))
         in_use.append([one.means() for one in series])
     used = sum(
-        max(0.0, min(until, stop) - max(start, piece.start)) * len(piece.gpus)
-        for piece, stop in zip(slices, stops, strict=True)
+        max(0.0, min(until, stop) - max(start, begin)) * len(piece.gpus)
+        for piece, begin, stop in zip(slices, counts_from, stops, strict=True)
     )
     started = [row.waited for row in rows if row.job.start_time is not None]
     waiting = [row.waited for row in rows if row.job.start_time is None and row.end_time is None]
@@ -126,6 +128,27 @@ def page_data(contents: Contents) -> dict[str, Any]:
     }
 
 
+ALONE, HOST, GUEST = 0, 1, 2
+"""A slice with its GPUs to itself; one that another joins; one that joined another."""
+
+
+def parts(slices: Sequence[TimelineSliceMessage], stops: Sequence[float]) -> tuple[list[int], list[float]]:
+    """Which slices are packed: those that begin while another one goes on on the same GPUs are guests. And
+    from when each counts among the GPUs in use: a guest from when its host has left. `stops`: their ends."""
+    found, begins = [ALONE] * len(slices), [piece.start for piece in slices]
+    on: dict[str, int] = {}
+    for index in sorted(range(len(slices)), key=lambda i: (slices[i].start, slices[i].job_id)):
+        hosts = {on[gpu] for gpu in slices[index].gpus if gpu in on}
+        hosts = {host for host in hosts if stops[host] > slices[index].start}
+        if hosts:
+            found[index], begins[index] = GUEST, max(stops[host] for host in hosts)
+            for host in hosts:
+                found[host] = HOST
+        else:
+            on.update(dict.fromkeys(slices[index].gpus, index))
+    return found, begins
+
+
 def _gpus(
     slices: Iterable[TimelineSliceMessage], live: GpusMessage | None
 ) -> tuple[list[GpuId], dict[GpuId, str]]:
@@ -148,7 +171,8 @@ def _job(row: Row, start: float, steps_done: int) -> list[Any]:
         row.job_id, job.name, job.user, row.state, job.gpus, job.weight, tenths(job.submit_time),
         tenths(job.start_time), tenths(row.end_time), round(row.waited, 1), round(job.run_seconds, 1),
         round(job.gpu_seconds, 1), None if share is None else round(share, 4),
-        job.slices, job.suspends, job.moves, job.step_seconds, steps_done, job.reason,
+        job.slices, job.suspends, job.moves, job.step_seconds, steps_done, job.reason, row.sizes, job.packs,
+        job.trials, job.gain,
     ]  # fmt: skip
 
 

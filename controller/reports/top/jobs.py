@@ -7,6 +7,7 @@ from typing import Any
 from rich.text import Text
 
 from controller.api.messages import LiveJobMessage
+from controller.model import Verdict
 from controller.reports import units
 from controller.reports.text import clean, gpu_list, ranges, split_gpu, width
 from controller.reports.top.gpus import Context
@@ -61,7 +62,7 @@ def jobs_grid(
         ("Wt", {"justify": "right", "width": min(5, max([2] + [len(units.number(j.weight)) for j in jobs]))}),
         ("State", {"width": 11}),
         ("Time on GPUs", {"width": BAR + 5}),
-        ("Where, or why not" if wide else "Where", {"ratio": 6 if wide else 2}),
+        ("Where, or why not" if wide else "Where", {"ratio": 6 if wide else 3}),
     ]
     if order is not None:
         # Text, not an arrow: the narrow columns have no room for one.
@@ -96,10 +97,21 @@ def _short(seconds: float) -> str:
 def _where_or_why(job: LiveJobMessage, wide: bool) -> str:
     if job.running_on:
         beside = f" with {','.join(map(str, job.shares_with))}" if job.shares_with else ""
-        return _short_gpus(job.running_on) + beside + (" (switching)" if job.busy and wide else "")
+        switching = " (switching)" if job.busy and wide else ""
+        return _short_gpus(job.running_on) + beside + _changed(job) + switching
     if job.reason and wide:
         return clean(job.reason)
     return f"next {_short_gpus(job.binding)}" if job.binding else ""
+
+
+def _changed(job: LiveJobMessage) -> str:
+    """What moves have made of its size or company, and what that gains."""
+    resized = 0 < job.asked_gpus != job.gpus
+    words = [f"{job.asked_gpus} asked"] if resized else []
+    if job.move == ("pack" if job.shares_with else "grow" if resized else ""):
+        words += ["on trial"] if job.verdict == Verdict.TRIED.value else []
+        words += [units.gain(job.gain)] if job.gain is not None else []
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _short_gpus(names: Sequence[str]) -> str:

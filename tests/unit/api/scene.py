@@ -18,6 +18,7 @@ from controller.model import (
     Job,
     JobId,
     Memory,
+    Moved,
     Node,
     Phase,
     Placement,
@@ -142,7 +143,11 @@ REASONS = {
 }
 
 
-def turn(of: Snapshot | None = None, reasons: Mapping[JobId, str] = MappingProxyType({})) -> Turn:
+def turn(
+    of: Snapshot | None = None,
+    reasons: Mapping[JobId, str] = MappingProxyType({}),
+    moved: Mapping[JobId, Moved] = MappingProxyType({}),
+) -> Turn:
     """A turn of the loop that saw this."""
     seen = of or snapshot()
     return Turn(
@@ -151,6 +156,7 @@ def turn(of: Snapshot | None = None, reasons: Mapping[JobId, str] = MappingProxy
         actions=(),
         samples=samples(seen),
         reasons=reasons,
+        moved=moved,
         memory=Memory(),
         observe_seconds=0.011,
         plan_seconds=0.001,

@@ -63,7 +63,9 @@ calls: st.SearchStrategy[tuple[Any, ...]] = st.one_of(
     st.tuples(st.just("close_slice"), jobs, times, words),
     st.tuples(st.just("upsert_job"), records),
     st.tuples(st.just("record_decision"), times, jobs, kinds, words, gpus),
-    st.tuples(st.just("record_event"), times, st.none() | jobs, st.none() | words, kinds, words),
+    st.tuples(
+        st.just("record_event"), times, st.none() | jobs, st.none() | words, kinds, words, st.none() | times
+    ),
     st.tuples(st.just("begin_operation"), numbers, jobs, kinds, times, gpus, words),
     st.tuples(st.just("step_operation"), numbers, words, times),
     st.tuples(st.just("end_operation"), numbers, words, times, words),

@@ -150,7 +150,7 @@ def test_widths() -> None:
         ("", "names no column"),
         (",,", "names no column"),
         ("Colour", "there is no column 'Colour'; the columns are Account, "),
-        ("S", "'S' may be any of Share, SharesWith, Slices, Start, State, StepTime, Submit"),
+        ("S", "'S' may be any of Share, SharesWith, Sizes, Slices, Start, State, StepTime, Submit"),
         ("User%0", "width of User must be from 1 to 1000"),
         ("User%9999", "width of User must be from 1 to 1000"),
         ("User%x", "not of the form"),
