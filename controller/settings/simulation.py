@@ -72,6 +72,11 @@ class SimulationSettings(Section):
         ge=0,
         le=1_000_000,
     )
+    stores: bool = setting(
+        False,
+        "The sessions of all jobs have a checkpoint store: a suspended job can migrate from it, as one that "
+        "is requeued can from its own checkpoint. false: only those of jobs of which a trace says it.",
+    )
     doubling_ratio: float = setting(
         1.8,
         "How much faster a job is with twice the GPUs that it asked for, where no table of throughputs says "

@@ -183,7 +183,7 @@ class Simulation:
 
         cluster.on_end = on_end
         running = asyncio.create_task(controller.run(done))
-        arriving = asyncio.create_task(self._submit(cluster, controller))
+        arriving = asyncio.create_task(self._submit(cluster, nodes, controller))
         finished, _ = await asyncio.wait((running, arriving), return_when=asyncio.FIRST_EXCEPTION)
         for task in finished:
             task.result()
@@ -209,13 +209,15 @@ class Simulation:
         rounds = InRounds(self._policy, costs.round_seconds, costs.reset_floor_seconds, late_seconds)
         return rounds, lambda turn: publish(turn) if rounds.decided else None
 
-    async def _submit(self, cluster: SimulatedCluster, controller: Controller) -> None:
+    async def _submit(self, cluster: SimulatedCluster, nodes: SimulatedNodes, controller: Controller) -> None:
         loop = asyncio.get_running_loop()
         for job_id, job in self._workload.jobs.items():
             when = self._workload.submit_time(job)
             if when > loop.time():
                 controller.pace.poke()
                 await asyncio.sleep(when - loop.time())
+            if self._workload.has_store(job_id):
+                nodes.storing.add(job_id)
             cluster.add(self._workload.as_submitted(job_id))
         controller.pace.poke()
 

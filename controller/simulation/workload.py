@@ -97,6 +97,11 @@ class Workload:
             restart_seconds=costs.restart_seconds + move_seconds if costs.restart_seconds else 0.0,
         )
 
+    def has_store(self, job_id: JobId) -> bool:
+        """Whether its sessions have a checkpoint store."""
+        said = self._jobs[job_id].has_store
+        return self._costs.stores if said is None else said
+
     def _max_gpus(self, job: TraceJob) -> int | None:
         """What it may grow to; None: it stays as it is."""
         most = self._costs.max_gpus if job.max_gpus is None else job.max_gpus

@@ -58,6 +58,8 @@ class TraceJob:
     """None: its user did not say."""
     max_gpus: int | None = None
     """It may grow to so many."""
+    has_store: bool | None = None
+    """Its sessions have a checkpoint store. None: as the settings say."""
     gpus_column: str = "gpus"
 
 

@@ -145,10 +145,21 @@ def _tres_gpus(row: Row, counts: list[str]) -> int:
 
 def native(path: Path, hint: str) -> list[TraceJob]:
     """CSV `job_id,submit_seconds,duration_seconds,gpus` and, if wanted,
-    `nodes,model,user,account,qos,weight,gpu_types,pack,max_gpus` (several types with `+` between them; pack:
-    yes or no)."""
+    `nodes,model,user,account,qos,weight,gpu_types,pack,max_gpus,store` (several types with `+` between them;
+    pack and store: yes or no)."""
     needed = ("job_id", "submit_seconds", "duration_seconds", "gpus")
-    optional = ("nodes", "model", "user", "account", "qos", "weight", "gpu_types", "pack", "max_gpus")
+    optional = (
+        "nodes",
+        "model",
+        "user",
+        "account",
+        "qos",
+        "weight",
+        "gpu_types",
+        "pack",
+        "max_gpus",
+        "store",
+    )
     jobs = []
     for row in read_table(path, delimiter=",", needed=needed, optional=optional, hint=hint):
         gpus = row.count("gpus")
@@ -173,6 +184,7 @@ def native(path: Path, hint: str) -> list[TraceJob]:
                 nodes=nodes,
                 gpu_types=tuple(types.split("+")) if types else (),
                 may_pack=row.choice("pack"),
+                has_store=row.choice("store"),
                 max_gpus=row.count("max_gpus") if row.values.get("max_gpus", "").strip() else None,
             )
         )

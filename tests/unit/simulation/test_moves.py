@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,13 +92,17 @@ def test_packing_gains_time_under_overload(policy: str) -> None:
     assert float(packed["avg_jct_seconds"]) < 0.9 * float(plain["avg_jct_seconds"])
 
 
+CLEARED = (
+    TraceJob("long", 0.0, 1, 4000.0, 2),
+    TraceJob("three", 1.0, 3, 600.0, 3),
+    TraceJob("other", 2.0, 2, 4000.0, 4),
+    TraceJob("gang", 700.0, 4, 500.0, 5, nodes=1),
+)
+"""The gang waits for a server, which is free when the first job has gone elsewhere."""
+
+
 def test_a_gang_starts_on_a_server_that_was_cleared() -> None:
-    jobs = [
-        TraceJob("long", 0.0, 1, 4000.0, 2),
-        TraceJob("three", 1.0, 3, 600.0, 3),
-        TraceJob("other", 2.0, 2, 4000.0, 4),
-        TraceJob("gang", 700.0, 4, 500.0, 5, nodes=1),
-    ]
+    jobs = list(CLEARED)
     text = '[requests]\nsuspend = "requeue"'
     plain = simulated(jobs, "fifo-skip", "[]", 8, text).run().jobs
     cleared = simulated(jobs, "fifo-skip", '["defragment"]', 8, text).run().jobs
@@ -125,3 +130,17 @@ def test_what_a_migration_takes_is_measured_in_parts() -> None:
     assert costs["start"] == pytest.approx(0.5, abs=0.5)
     assert costs["load"] == pytest.approx(22.0, abs=2.0)
     assert "load" not in saved["resnext"], "jobs that started for the first time had nothing to load"
+
+
+@pytest.mark.parametrize(
+    ("stores", "said", "migrates"), [(True, None, 1), (False, True, 1), (True, False, 0), (False, None, 0)]
+)
+def test_a_suspended_job_migrates_where_it_has_a_store(
+    stores: bool, said: bool | None, migrates: int
+) -> None:
+    """The settings say it of all jobs, the trace of one."""
+    jobs = [replace(CLEARED[0], has_store=said), *CLEARED[1:]]
+    text = f'[requests]\nsuspend = "cooperative"\n[simulation]\nstores = {str(stores).lower()}'
+    found = simulated(jobs, "fifo-skip", '["defragment"]', 8, text).run().jobs
+    assert found[0].migrations == migrates
+    assert (found[3].start_seconds < 800) is (migrates == 1)
