@@ -47,7 +47,7 @@ class Requeue:
 @value
 class Migrate:
     """Have a job's sessions write its state into its checkpoint store, and put it back into the queue; it
-    starts from there on the GPUs promised to it."""
+    starts from there: on the GPUs promised to it, where it migrates, grows or shrinks."""
 
     job_id: JobId
     reason: str

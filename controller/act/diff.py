@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from controller.act.actions import FREES, Action, Cancel, Migrate, Place, Requeue, Resume, Suspend, Withdraw
 from controller.model import (
+    GpuSet,
     Job,
     JobId,
     Phase,
@@ -77,11 +78,15 @@ def _elsewhere(target: Target) -> bool:
 def _start_again(job: Job, target: Target, reason: str) -> Action | None:
     """Stop it; where it goes on is promised to it."""
     if len(target.placement.gpus) != job.gpus:
-        return Requeue(job.id, f"changes its size: {reason}") if job.may_resize else None
+        return _to_the_queue(job, f"changes its size: {reason}") if job.may_resize else None
     if not job.may_migrate:
         return None
-    action = Migrate if job.has_store else Requeue
-    return action(job.id, f"migrates: {reason}", reserve=target.placement.allocation)
+    return _to_the_queue(job, f"migrates: {reason}", target.placement.allocation)
+
+
+def _to_the_queue(job: Job, reason: str, reserve: GpuSet = frozenset()) -> Action:
+    """It starts again from its store where it has one, else from a checkpoint of its own."""
+    return (Migrate if job.has_store else Requeue)(job.id, reason, reserve)
 
 
 def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action | None:
@@ -96,7 +101,7 @@ def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action 
         return Cancel(job.id, words) if failed.way_out is Unsuspendable.CANCEL else Requeue(job.id, words)
     if moves:
         return Suspend(job.id, f"moves to other GPUs of its server: {reason or 'its turn'}")
-    # A job that grew has started from its own checkpoint: it waits with the size that it asked for.
+    # A job that grew starts again: it waits with the size that it asked for.
     if (job.request.suspend or method) is SuspendMethod.REQUEUE or job.gpus != job.request.size.wanted:
-        return Requeue(job.id, reason)
+        return _to_the_queue(job, reason)
     return Suspend(job.id, reason)

@@ -127,6 +127,11 @@ class Request:
     search: Search | None = None
     """None: it belongs to none."""
 
+    @property
+    def adaptive(self) -> bool:
+        """Whether the job may have another size than it asked for: one of a single node."""
+        return self.size.least < self.size.most and self.nodes in (None, 1)
+
 
 @value
 class Placement:
@@ -205,8 +210,8 @@ class Job:
     """A plan may put it on GPUs outside of its allocation: its state goes to a checkpoint, and it starts
     there again."""
     may_resize: bool = False
-    """A plan may give it another number of GPUs, within its size: it starts again from a checkpoint of its
-    own, and takes the GPUs that it finds then."""
+    """A plan may give it another number of GPUs, within its size: it starts again from a checkpoint, and takes
+    the GPUs that it finds then."""
     held_until: float | None = None
     """An earlier operation failed: nothing is tried before this time."""
     keeps_until: float | None = None

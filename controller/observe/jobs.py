@@ -54,15 +54,13 @@ def make_job(
     now: float,
     *,
     keeps_checkpoints: bool = False,
-    resizes: bool = False,
 ) -> Job:
     """A job, with the abilities that a policy reads.
 
     Args:
         prepared: the GPUs that control blocks of the job name, on whatever node.
         flight: what an operation is making of it, if one is under way.
-        keeps_checkpoints: stopped, it starts again anywhere from its own checkpoint, and its user lets it.
-        resizes: started again from its own checkpoint, it takes as many GPUs as it finds.
+        keeps_checkpoints: stopped, it starts again anywhere from its own checkpoint.
     """
     on_nodes = {name: _on_node(slurm_job.id, name, samples.get(name)) for name in slurm_job.nodes}
     phase, allocation = _phase(slurm_job, on_nodes.values()), slurm_job.binding
@@ -85,6 +83,7 @@ def make_job(
     waits_elsewhere = phase is Phase.QUEUED or leaves
     blocks = [job for job in on_nodes.values() if isinstance(job, NodeJob)]
     has_store = 0 < len(blocks) == len(on_nodes) and all(block.has_store for block in blocks)
+    starts_again = keeps_checkpoints or has_store
     return Job(
         id=slurm_job.id,
         user=slurm_job.user,
@@ -110,8 +109,8 @@ def make_job(
         and all(block.movable for block in blocks)
         and (failed is None or failed.way_out is Unsuspendable.KEEP),
         has_store=has_store,
-        may_migrate=(keeps_checkpoints or (has_store and request.may_migrate)) and may_stop,
-        may_resize=resizes and may_stop,
+        may_migrate=starts_again and request.may_migrate and may_stop,
+        may_resize=starts_again and request.adaptive and may_stop,
         held_until=held_until,
         keeps_until=_later(memory.keeps_until, now) if phase in ON_GPU else None,
         failed_suspends=failed,

@@ -207,7 +207,6 @@ class Observer:
             self.priority_class(seen.qos),
             self._now,
             keeps_checkpoints=self._requests.keeps_checkpoints(request),
-            resizes=self._requests.resizes(request),
         )
 
     def _prepared(self, job_id: JobId) -> GpuSet:

@@ -165,15 +165,7 @@ class RequestReader:
         return known[1]
 
     def keeps_checkpoints(self, request: Request) -> bool:
-        """Whether a job starts again from its own checkpoint wherever it is put, and may be put elsewhere."""
-        return request.may_migrate and self._starts_again(request)
-
-    def resizes(self, request: Request) -> bool:
-        """Whether a job of one node starts again from its own checkpoint with more GPUs, or fewer."""
-        size = request.size
-        return size.least < size.most and request.nodes in (None, 1) and self._starts_again(request)
-
-    def _starts_again(self, request: Request) -> bool:
+        """Whether a job that is stopped starts again from its own checkpoint, wherever it is put."""
         return (request.suspend or self._settings.suspend) is SuspendMethod.REQUEUE
 
     def forget(self, job_id: JobId) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.act.actions import Action, Requeue, Suspend
+from controller.act.actions import Action, Migrate, Requeue, Suspend
 from controller.act.diff import diff
 from controller.journal.reader import JournalReader
 from controller.model import (
@@ -125,6 +125,31 @@ def test_a_job_without_checkpoints_stays(tmp_path: Path, policy: Policy, suspend
     run(scenario)
 
 
+def test_a_job_with_a_store_grows_and_waits_from_what_it_has_saved(tmp_path: Path) -> None:
+    """Whatever it is suspended by. Nothing of its work is lost, also where others take its GPUs."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, policy=gandiva(Grow(GrowSettings(idle_seconds=IDLE_SECONDS))))
+        job = world.submit(1, work_seconds=2000, suspend="cooperative", max_gpus=4)
+        world.nodes.storing.add(job)
+        world.start()
+        await until(lambda: size(world, job) == 4)
+        for _ in range(9):
+            world.submit(1, work_seconds=100)
+        await asyncio.sleep(60)
+        assert world.turns[-1].snapshot.jobs[job].gpus == 1
+        reader = JournalReader(world.journal_path)
+        grows, *leaves = [d.reason for d in reader.decisions(job) if d.action == "migrate"]
+        assert grows.startswith("changes its size: grows from 1 to 4 GPUs") and leaves
+        assert "requeue" not in {d.action for d in reader.decisions(job)}
+        published = [e for e in reader.events(job) if e.kind == "checkpointed"]
+        assert len(published) == 1 + len(leaves)
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
 def test_a_new_controller_finds_the_growth_under_way(tmp_path: Path, policy: Policy) -> None:
     async def scenario() -> None:
         world = World(tmp_path, policy=policy, slurm_costs=SlurmCosts(0.005, 0.3, 10.0))
@@ -178,5 +203,8 @@ def test_a_job_that_grew_is_never_suspended_in_place() -> None:
     assert made(grew, Target(NOWHERE)) == [Requeue(grew.id, "why")]
     assert made(grew, Target(elsewhere, StateAt.STORE)) == [Requeue(grew.id, "changes its size: why")]
     assert made(replace(grew, may_resize=False, may_migrate=True), Target(elsewhere, StateAt.STORE)) == []
+    stored = replace(grew, has_store=True)
+    assert made(stored, Target(NOWHERE)) == [Migrate(grew.id, "why")]
+    assert made(stored, Target(elsewhere, StateAt.STORE)) == [Migrate(grew.id, "changes its size: why")]
     as_asked = running(make_job(1, 2), gpu_set("n1:0", "n1:1"))
     assert made(as_asked, Target(NOWHERE)) == [Suspend(as_asked.id, "why")]
