@@ -29,9 +29,11 @@ processes: env ## Real node agents, jobs and drivers on mock GPUs: no Docker, a 
 	@printf '==> Node agents and jobs on mock GPUs\n'
 	@$(PYTHON) -m pytest tests/unit -m processes -q -n auto
 
-torch: env ## The job side with a real PyTorch, on the CPU, in a container (the image: once, 220 MB)
+torch: env ## The job side with a real PyTorch, on the CPU, and a DDP job on a mini cluster (the image: once, 220 MB)
 	@printf '==> The job side with PyTorch\n'
 	@$(PYTHON) -m tests.in_torch_image
+	@printf '==> A DDP job on a mini cluster with PyTorch\n'
+	@$(PYTHON) -m pytest tests/live/test_ddp.py -m live -q
 
 roles: env ## What pip installs for each role, in a virtual environment of its own: a minute
 	@printf '==> Extras of pip\n'
@@ -50,7 +52,7 @@ smoke: env ## A few live tests on Slurm 24.11 with the command adapter (RELEASE=
 live: env ## Live tests: real Slurm in containers, mock GPUs (KEEP=1 keeps the clusters, three; CLUSTERS=N makes N)
 	@printf '==> Live tests on mini clusters\n'
 	@$(CLUSTER) build
-	@$(PYTHON) -m pytest tests/live -m live -q --ignore tests/live/test_packages.py -n $(or $(CLUSTERS),3) --dist worksteal
+	@$(PYTHON) -m pytest tests/live -m live -q --ignore tests/live/test_packages.py --ignore tests/live/test_ddp.py -n $(or $(CLUSTERS),3) --dist worksteal
 
 faults: env ## Break every part at every step on a real Slurm (QUICK=1: one of each kind; CLUSTERS=N; WRITE=1: into the docs)
 	@printf '==> Faults on mini clusters\n'

@@ -90,7 +90,7 @@ class MiniCluster:
         folder: Path | None = None
         if self.spec.install == "packages":
             folder = packages.Packages(client, self.spec.release, self._report, source).ensure()
-        image = made.ensure() if folder is None else made.ensure_site()
+        image = made.ensure(torch=self.spec.torch) if folder is None else made.ensure_site()
         try:
             self._step("starting containers", lambda: containers.start(client, self.spec, image))
             if folder is not None:

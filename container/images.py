@@ -7,6 +7,7 @@
     deb       base, and what Debian packages are built and checked with     minutes, seldom
     site      base without any of Gandiva: packages are installed into it   a minute, seldom
     torch     base and Debian's PyTorch: the job side is tested in it       two minutes, seldom
+    torch-project   as project, on torch
 
 Layers are made by running a script in a container and committing it. That works with any engine, needs no
 registry and no build plugin, and has a deadline.
@@ -84,30 +85,36 @@ class Images:
         self._release = release
         self._report = report
 
-    def ensure(self) -> str:
+    def ensure(self, *, torch: bool = False) -> str:
         """Name of the image of the sources as they are now; made where it is missing.
+
+        Args:
+            torch: with Debian's PyTorch.
 
         Raises:
             ImageError: a step failed; the message has the tail of its output.
         """
+        layer = "torch-project" if torch else "project"
+        repository = f"{REPOSITORY}-{layer}" if torch else REPOSITORY
+        torch_image = self.ensure_torch() if torch else None
         with engine.exclusive("build"):
             sources = source_files(self._source)
-            base = self._ensure_base()
+            base = torch_image or self._ensure_base()
             scripts = {f"{SCRIPTS_IN_IMAGE}/{name}": script(name) for name in _SCRIPTS}
             content = {f"{SOURCE_IN_IMAGE}/{name}": file for name, file in sources.items()} | scripts
-            tag = f"{REPOSITORY}:{self._release}-{digest(base, content)}"
+            tag = f"{repository}:{self._release}-{digest(base, content)}"
             if self._exists(tag):
                 return tag
             self._report("installing the project into the image")
             self._run_step(
                 base,
                 tag,
-                "project",
+                layer,
                 content,
                 f"bash {SCRIPTS_IN_IMAGE}/project.sh",
                 _PROJECT_SECONDS,
             )
-            self._remove_outdated("project")
+            self._remove_outdated(layer)
             return tag
 
     def ensure_deb(self) -> str:
@@ -307,7 +314,7 @@ def remove_all(client: Any) -> int:
             container.remove(force=True)
     # By name, since a pulled image has no label of ours; others may have tagged our images, that is theirs.
     tags = [tag for image in client.images.list() for tag in image.tags]
-    layers = ("base", "os", "deb", "site", "torch")
+    layers = ("base", "os", "deb", "site", "torch", "torch-project")
     names = {REPOSITORY, *(f"{REPOSITORY}-{layer}" for layer in layers)}
     ours = [tag for tag in tags if tag.partition(":")[0] in names]
     return sum(try_remove(client, tag) for tag in ours)

@@ -126,6 +126,8 @@ class ClusterSpec(_Part):
     """Debian release of the image: forky has Slurm 26.05, trixie 24.11."""
     install: Literal["sources", "packages"] = "sources"
     """How Gandiva gets onto the hosts: from this checkout, or as a site would, from its Debian packages."""
+    torch: bool = False
+    """Whether the hosts have Debian's PyTorch, built for the CPU. Not with `install = "packages"`."""
     nodes: tuple[NodeGroup, ...] = (NodeGroup(),)
     partitions: tuple[Partition, ...] = ()
     """None given: one, `gpu`, with all nodes."""
@@ -147,6 +149,12 @@ class ClusterSpec(_Part):
         names = self.node_names
         if len(set(names)) != len(names):
             raise ValueError("nodes: a name is in two groups")
+        return self
+
+    @model_validator(mode="after")
+    def _torch_is_with_sources(self) -> ClusterSpec:
+        if self.torch and self.install == "packages":
+            raise ValueError("torch: only with install = sources")
         return self
 
     @property

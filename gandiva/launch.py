@@ -58,7 +58,8 @@ def run(command: Sequence[str], ranks: int) -> int:
         signal.signal(number, pass_on)
     try:
         for rank in range(ranks):
-            environ = {**os.environ, **variables(rank, ranks, port)}
+            # PyTorch's store asks for libuv, and some builds have none. For one node either will do.
+            environ = {"USE_LIBUV": "0", **os.environ, **variables(rank, ranks, port)}
             processes.append(subprocess.Popen(command, env=environ))
         if asked:
             _signal(processes, asked[-1])  # It came while they were being started.

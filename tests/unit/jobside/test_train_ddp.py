@@ -24,8 +24,7 @@ def train(folder: Path, ranks: int, until: int, *words: str) -> list[dict[str, A
     folder.mkdir(exist_ok=True)
     environ = {name: text for name, text in os.environ.items() if not name.startswith(("GANDIVA", "SLURM"))}
     environ |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(ranks)))}
-    # Debian's PyTorch is built without libuv, which it asks for by default.
-    environ |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "USE_LIBUV": "0"}
+    environ |= {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     script = [str(ROOT / "examples/train_ddp.py"), "--store", "store", "--log", "log", "--until", str(until)]
     program = [sys.executable, "-m", "gandiva.launch", *script, *words]
     subprocess.run(program, cwd=folder, env=environ, check=True, timeout=PATIENCE_SECONDS * 4)
