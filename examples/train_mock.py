@@ -461,6 +461,8 @@ def train(options: argparse.Namespace, log: TextIO | None) -> int:
     model.restore()
     if session is not None:
         session.register(model)
+        # The shards are spread over however many GPUs there are.
+        session.on_resize(lambda gpus: print(f"rank {rank}: goes on with {gpus} GPUs", flush=True))
 
     started = time.monotonic()
     first = done

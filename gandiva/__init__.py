@@ -17,11 +17,12 @@ import warnings
 from typing import Optional
 
 from . import _environment, layout
+from ._batch import Batch
 from ._communicators import Communicators
 from ._registry import RestoreError
 from ._session import LiveSession, Session
 
-__all__ = ["Communicators", "RestoreError", "Session", "attach"]
+__all__ = ["Batch", "Communicators", "RestoreError", "Session", "attach"]
 __version__ = "0.1.0"
 
 _current: Optional[Session] = None

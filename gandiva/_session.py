@@ -89,6 +89,21 @@ class Session:
         """
         return None
 
+    def on_resize(self, hook: Callable[[int], object]) -> None:
+        """Say that this process goes on with any number of GPUs, so that the scheduler may grow and shrink
+        its job in place.
+
+        `hook(gpus)` is called when the job goes on with another number of GPUs on this node, after its state
+        was copied to host memory and before the registered objects restore it. Each of these must release
+        its CUDA context, and comes back on the GPUs of `visible_positions()`. An exception of the hook is a
+        RestoreError.
+        """
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the job uses on this node now. 0: no scheduler says so, all that can be seen."""
+        return 0
+
     @property
     def active(self) -> bool:
         """Whether a scheduler can suspend this process at `step()`."""
@@ -142,6 +157,7 @@ class LiveSession(Session):
         self._largest_tensor_bytes = 0
         self._kept: Optional[Kept] = None
         self._saved = Saved(0, 0)
+        self._on_resize: List[Callable[[int], object]] = []
 
         self._command_map = _map_command(directory / "command")
         self._rank_file, self._rank_map = _map_rank(directory / "ranks" / str(place.rank))
@@ -150,6 +166,8 @@ class LiveSession(Session):
         self._words = memoryview(self._rank_map).cast("Q")
         self._doubles = memoryview(self._rank_map).cast("d")
         self._run = layout.head_word(Verb.RUN)
+        command = self._read_command()
+        self._gpus = command.gpus if command is not None else 0
 
         self._steps = 0
         self._samples = 0.0
@@ -181,6 +199,15 @@ class LiveSession(Session):
 
     def visible_positions(self) -> Optional[Sequence[int]]:
         return _environment.visible_positions(self._directory)
+
+    def on_resize(self, hook: Callable[[int], object]) -> None:
+        if self._open:
+            self._on_resize.append(hook)
+            self._publish()
+
+    @property
+    def gpus(self) -> int:
+        return self._gpus
 
     def register(self, *objects: Any, name: str = "") -> None:
         if not self._open:
@@ -342,6 +369,7 @@ class LiveSession(Session):
         if self._offloaded:
             self._set(State.RESTORING, command)
             try:
+                self._resize(command.gpus)
                 self._registry.restore()
             except RestoreError as error:
                 self._fail(str(error), command)
@@ -352,6 +380,17 @@ class LiveSession(Session):
         if self._state == State.FAILED and command.verb != Verb.RUN:
             return
         self._set(State.RUNNING, command)
+
+    def _resize(self, gpus: int) -> None:
+        """Tell the script where the number of GPUs is another one. Raises RestoreError."""
+        if gpus in (0, self._gpus):
+            return
+        self._gpus = gpus
+        for hook in self._on_resize:
+            try:
+                hook(gpus)
+            except Exception as error:
+                raise RestoreError(f"cannot go on with {gpus} GPUs: {error!r}") from error
 
     def _fail(self, error: str, command: Command) -> None:
         self._failed_sequence = command.sequence
@@ -409,7 +448,8 @@ class LiveSession(Session):
             self._largest_tensor_bytes,
             layout.FLAG_STATES_HOST_BYTES
             | (layout.FLAG_HAS_STORE if self._kept is not None else 0)
-            | (layout.FLAG_RELEASES_CONTEXT if self._registry.releases_context else 0),
+            | (layout.FLAG_RELEASES_CONTEXT if self._registry.releases_context else 0)
+            | (layout.FLAG_RESIZES if self._on_resize else 0),
             self._error,
             self._host_bytes,
             self._saved.step,

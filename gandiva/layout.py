@@ -31,16 +31,19 @@ FLAG_STATES_HOST_BYTES = 2
 """The field host_bytes is written. Sessions from before it existed leave other bytes there."""
 FLAG_HAS_STORE = 4
 """The session has a checkpoint store and obeys SAVE; saved_step and saved_generation are written."""
+FLAG_RESIZES = 8
+"""After an OFFLOAD the session goes on with any number of GPUs."""
 HOST_BYTES_UNKNOWN = 2**64 - 1
 """In host_bytes: not measured yet."""
 
-COMMAND = struct.Struct("<4sHHQQ")
+COMMAND = struct.Struct("<4sHHQQQ")
 RANK = struct.Struct("<4sHHQQQddQdIIQQQI60sQQQ")
 
 # Positions of the hot fields when a record is seen as an array of 8-byte words.
 WORD_HEAD = 0
 WORD_SEQUENCE = 1
 WORD_TARGET = 2
+WORD_GPUS = 3
 WORD_ANSWERED = 2
 WORD_STEPS = 3
 WORD_SAMPLES = 4
@@ -76,6 +79,8 @@ class Command(NamedTuple):
     verb: Verb
     sequence: int
     target_step: int
+    gpus: int = 0
+    """How many the job uses on this node, from the next RUN on. 0: an older agent does not say."""
 
 
 class RankRecord(NamedTuple):
@@ -109,11 +114,11 @@ def head_word(verb: Verb) -> int:
 
 def parse_command(data: bytes) -> Optional[Command]:
     """Decode a `command` record. None: not one, another version, an unknown verb, or in mid-write."""
-    magic, version, verb, sequence, target_step = COMMAND.unpack_from(data)
+    magic, version, verb, sequence, target_step, gpus = COMMAND.unpack_from(data)
     if magic != COMMAND_MAGIC or version != VERSION or sequence % 2:
         return None
     try:
-        return Command(Verb(verb), sequence, target_step)
+        return Command(Verb(verb), sequence, target_step, gpus)
     except ValueError:
         return None
 

@@ -35,6 +35,15 @@ class Resume:
 
 
 @value
+class Resize:
+    """Have a running job go on with another number of GPUs of its allocation."""
+
+    job_id: JobId
+    gpus: GpuSet
+    reason: str
+
+
+@value
 class Requeue:
     """Stop a job and put it back into the queue; it starts again from its own checkpoint."""
 
@@ -71,6 +80,6 @@ class Withdraw:
     reason: str
 
 
-Action: TypeAlias = Place | Suspend | Resume | Requeue | Migrate | Cancel | Withdraw
-FREES = (Suspend, Requeue, Migrate, Cancel, Withdraw)
+Action: TypeAlias = Place | Suspend | Resume | Resize | Requeue | Migrate | Cancel | Withdraw
+FREES = (Suspend, Resize, Requeue, Migrate, Cancel, Withdraw)
 """Actions that free GPUs; they come first."""

@@ -5,7 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from controller.act.actions import FREES, Action, Cancel, Migrate, Place, Requeue, Resume, Suspend, Withdraw
+from controller.act.actions import (
+    FREES,
+    Action,
+    Cancel,
+    Migrate,
+    Place,
+    Requeue,
+    Resize,
+    Resume,
+    Suspend,
+    Withdraw,
+)
 from controller.model import (
     GpuSet,
     Job,
@@ -66,6 +77,9 @@ def _action(
         case Phase.RUNNING if wanted is not None and wanted.gpus != job.placement.gpus:
             if target is not None and _elsewhere(target):
                 return _start_again(job, target, reason)
+            if wanted.gpus and len(wanted.gpus) != job.gpus:
+                resizes = job.may_resize_here and wanted.gpus <= job.placement.allocation
+                return Resize(job.id, wanted.gpus, f"changes its size: {reason}") if resizes else None
             return _leave(job, bool(wanted.gpus), reason, method)
     return None
 
@@ -101,7 +115,8 @@ def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action 
         return Cancel(job.id, words) if failed.way_out is Unsuspendable.CANCEL else Requeue(job.id, words)
     if moves:
         return Suspend(job.id, f"moves to other GPUs of its server: {reason or 'its turn'}")
-    # A job that grew starts again: it waits with the size that it asked for.
-    if (job.request.suspend or method) is SuspendMethod.REQUEUE or job.gpus != job.request.size.wanted:
+    # A job that grew by starting again waits with the size that it asked for.
+    grew = job.gpus != job.request.size.wanted and not job.may_resize_here
+    if (job.request.suspend or method) is SuspendMethod.REQUEUE or grew:
         return _to_the_queue(job, reason)
     return Suspend(job.id, reason)

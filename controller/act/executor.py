@@ -16,12 +16,13 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
-from controller.act.actions import Action, Cancel, Migrate, Place, Requeue, Resume, Suspend, Withdraw
+from controller.act.actions import Action, Cancel, Migrate, Place, Requeue, Resize, Resume, Suspend, Withdraw
 from controller.act.ledger import ClaimFailed
 from controller.act.migrate import migrate
 from controller.act.place import place
 from controller.act.recorder import Outcome
 from controller.act.requeue import cancel, requeue, withdraw
+from controller.act.resize import resize
 from controller.act.resume import resume
 from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation, Site
 from controller.act.suspend import suspend
@@ -35,6 +36,7 @@ _OPERATIONS: Mapping[type[Any], Callable[[Operation, Any], Coroutine[Any, Any, N
     Place: place,
     Suspend: suspend,
     Resume: resume,
+    Resize: resize,
     Requeue: requeue,
     Migrate: migrate,
     Cancel: cancel,
@@ -141,7 +143,7 @@ def _flight(action: Action, job: Job) -> InFlight:
     match action:
         case Place():
             return InFlight(action.gpus, action.allocation)
-        case Resume():
+        case Resume() | Resize():
             return InFlight(action.gpus, job.placement.allocation)
         case Withdraw():
             return InFlight()  # Slurm may be starting it all the same

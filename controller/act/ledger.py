@@ -66,6 +66,13 @@ class Ledger:
         self._leaving.discard(job_id)
         self._notify()
 
+    def keep(self, job_id: JobId, gpus: GpuSet) -> None:
+        """The job is known to have left all others of its GPUs."""
+        self._leaving.discard(job_id)
+        self._drop(job_id)
+        self._hold(job_id, gpus)
+        self._notify()
+
     def release(self, job_id: JobId) -> None:
         """The job is known to have left all its GPUs."""
         self._leaving.discard(job_id)

@@ -73,16 +73,7 @@ async def _leave_gpus(operation: Operation) -> bool:
     uncooperative: NodeError | None = None
     if method is not SuspendMethod.TRANSPARENT:
         try:
-            operation.step(Step.PAUSE)
-            await pause(site, job)
-            operation.step(Step.OFFLOAD)
-            answers = await site.on_nodes(job, lambda node: _offload(site, node, job))
-            site.left[job.id] = {
-                GpuId(node, ordinal): size
-                for node, answer in answers.items()
-                for ordinal, size in answer.left_on.items()
-            }
-            return all(answer.empty for answer in answers.values())
+            return await leave_together(operation)
         except NodeError as failure:
             if not may_checkpoint or failure.kind not in ("not_cooperative", "deadline"):
                 raise
@@ -103,6 +94,21 @@ async def _leave_gpus(operation: Operation) -> bool:
         if uncooperative is not None and job.gpus > 1 and failure.kind == "unsupported":
             raise uncooperative from failure  # that is what its user can do something about
         raise
+    return all(answer.empty for answer in answers.values())
+
+
+async def leave_together(operation: Operation) -> bool:
+    """With the help of the job's sessions. True: it had nothing on its GPUs. Raises NodeError."""
+    site, job = operation.site, operation.job
+    operation.step(Step.PAUSE)
+    await pause(site, job)
+    operation.step(Step.OFFLOAD)
+    answers = await site.on_nodes(job, lambda node: _offload(site, node, job))
+    site.left[job.id] = {
+        GpuId(node, ordinal): size
+        for node, answer in answers.items()
+        for ordinal, size in answer.left_on.items()
+    }
     return all(answer.empty for answer in answers.values())
 
 

@@ -85,6 +85,8 @@ class JobState(BaseModel):
     stopped: bool = False
     """The agent itself has stopped its processes."""
     movable: bool = False
+    resizable: bool = False
+    """Off its GPUs, it can come back on another number of them."""
     mapped: bool = False
     """The driver has brought its process back on other GPUs: the numbers by which the process knows its GPUs
     are not those of `visible` any more, and it must not choose among them itself."""
@@ -212,10 +214,17 @@ class ControlBlock:
             _remove_tree(trash)
             return
 
-    def write_command(self, verb: layout.Verb, target_step: int) -> int:
-        """Give all sessions a command; the same one again changes nothing. Returns its sequence number."""
+    def write_command(self, verb: layout.Verb, target_step: int, gpus: int | None = None) -> int:
+        """Give all sessions a command; the same one again changes nothing. Returns its sequence number.
+        `gpus`: how many the job uses here; None: as many as before."""
         current = self.read_command()
-        if current is not None and (current.verb, current.target_step) == (verb, target_step):
+        if gpus is None:
+            gpus = current.gpus if current is not None else 0
+        if current is not None and (current.verb, current.target_step, current.gpus) == (
+            verb,
+            target_step,
+            gpus,
+        ):
             return current.sequence
         with opened(self._command, os.O_RDWR | os.O_CREAT, 0o644) as file:
             os.fchmod(file, 0o644)
@@ -228,6 +237,7 @@ class ControlBlock:
                 sequence = (words[layout.WORD_SEQUENCE] | 1) & (2**63 - 1)
                 words[layout.WORD_SEQUENCE] = sequence
                 words[layout.WORD_TARGET] = target_step
+                words[layout.WORD_GPUS] = gpus
                 words[layout.WORD_HEAD] = layout.head_word(verb)
                 words[layout.WORD_SEQUENCE] = sequence + 1
                 return sequence + 1

@@ -117,7 +117,11 @@ def offload(node: Node, args: protocol.OffloadArgs, deadline: Deadline) -> proto
         by_driver = bool(state.checkpointed) and node.can_move(state)
         movable = not any(left_on.values()) and (alone or by_driver)
         state = state.but(
-            stopped_step=state.target_step, movable=movable, held_bytes=held, residual_bytes=limit_bytes
+            stopped_step=state.target_step,
+            movable=movable,
+            resizable=movable and alone and all(rank.resizes for rank in ranks.live),
+            held_bytes=held,
+            residual_bytes=limit_bytes,
         )
         return node.memory_is_off(block, state, left_on, begin)
 
@@ -280,7 +284,9 @@ def checkpoint(node: Node, args: protocol.CheckpointArgs, deadline: Deadline) ->
         holders = occupancy.of_job(args.job_id)
         if not holders:
             node.verify_gone(state, 0)
-            state = state.but(empty=True, movable=False, stopped_step=None, held_bytes={}, residual_bytes=0)
+            state = state.but(
+                empty=True, movable=False, resizable=False, stopped_step=None, held_bytes={}, residual_bytes=0
+            )
             return node.memory_is_off(block, state, {}, begin)
         ranks = node.ranks(block, state, PATIENCE_SECONDS)
         process = _only_process(node, holders, ranks, args.job_id)
@@ -293,7 +299,9 @@ def checkpoint(node: Node, args: protocol.CheckpointArgs, deadline: Deadline) ->
             returning.undo(node, block, state)
             raise
         movable = node.can_move(state) and not any(left_on.values())
-        state = state.but(movable=movable, stopped_step=None, residual_bytes=args.residual_limit_bytes)
+        state = state.but(
+            movable=movable, resizable=False, stopped_step=None, residual_bytes=args.residual_limit_bytes
+        )
         return node.memory_is_off(block, state, left_on, begin)
 
 

@@ -94,6 +94,7 @@ def _job_info(
         trespasses=() if occupancy is None else _trespasses(state, states, occupancy),
         has_store=bool(ranks.working) and all(rank.has_store for rank in ranks.working),
         movable=state.movable if yielded else _looks_movable(node, state, ranks, occupancy),
+        resizable=state.resizable if yielded else _looks_resizable(ranks),
         error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],
     )
 
@@ -104,6 +105,11 @@ def _looks_movable(node: Node, state: JobState, ranks: Ranks, occupancy: Occupan
         return True
     pids = {holder.pid for holder in occupancy.of_job(state.job_id)} if occupancy is not None else set()
     return node.can_move(state) and len(pids) == 1 and len(ranks.live) <= 1
+
+
+def _looks_resizable(ranks: Ranks) -> bool:
+    """Whether a running job could probably come back on another number of GPUs."""
+    return bool(ranks.live) and all(rank.resizes and rank.releases_context for rank in ranks.live)
 
 
 def _trespasses(state: JobState, states: Mapping[int, JobState], occupancy: Occupancy) -> tuple[int, ...]:

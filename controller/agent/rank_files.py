@@ -46,6 +46,8 @@ class Rank(RankSample):
     offload_seconds: float
     process: ProcessId
     releases_context: bool
+    resizes: bool
+    """It goes on with any number of GPUs."""
     states_host_bytes: bool
     """False: a session of an older release, which does not say it."""
     host_bytes: int | None
@@ -188,6 +190,7 @@ def check_record(rank: int, record: layout.RankRecord) -> Rank:
         state_bytes=whole("state bytes", record.state_bytes, MAX_BYTES),
         largest_tensor_bytes=whole("largest tensor bytes", record.largest_tensor_bytes, MAX_BYTES),
         releases_context=bool(record.flags & layout.FLAG_RELEASES_CONTEXT),
+        resizes=bool(record.flags & layout.FLAG_RESIZES),
         error=_printable(record.error),
         states_host_bytes=states_host_bytes,
         host_bytes=None if unknown else whole("host bytes", record.host_bytes, MAX_BYTES),

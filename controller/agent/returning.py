@@ -60,7 +60,7 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
                 raise AgentError(ErrorKind.DRIVER, error.message) from error
             raise
         block.write_visible(args.gpus, binding)
-        sequence = block.write_command(Verb.RUN, 0)
+        sequence = block.write_command(Verb.RUN, 0, len(args.gpus))
         state = block.change(
             state,
             phase=NodePhase.RUNNING,
@@ -126,10 +126,10 @@ def let_run(node: Node, state: JobState) -> None:
 
 def _check_movable(node: Node, state: JobState, args: protocol.ResumeArgs) -> None:
     problem = ""
-    if len(args.gpus) != len(state.gpus):
-        problem = f"it has {len(state.gpus)} GPUs, not {len(args.gpus)}"
-    elif not node.processes.of_job(state.job_id):
+    if not node.processes.of_job(state.job_id):
         return  # not started yet: it will find the new `visible`
+    if len(args.gpus) != len(state.gpus) and not state.resizable:
+        problem = f"it has {len(state.gpus)} GPUs, not {len(args.gpus)}"
     elif state.phase is not NodePhase.YIELDED and not (
         state.phase is NodePhase.PAUSING and state.checkpointed
     ):
@@ -234,6 +234,10 @@ def _memory_needed(node: Node, state: JobState, off: Off, gpus: Sequence[int]) -
         for old, new in zip(sorted(process.gpus), sorted(gpus), strict=False):
             needed[new] = needed.get(new, 0) + process.memory_bytes.get(old, 0)
     if state.phase is NodePhase.YIELDED:
-        for old, new in zip(sorted(state.gpus), sorted(gpus), strict=False):
-            needed[new] = max(needed.get(new, 0), state.held_bytes.get(old, 0))
+        # With another number of GPUs each may take as much as the fullest did.
+        resized = len(gpus) != len(state.gpus)
+        most = max(state.held_bytes.values(), default=0)
+        for place, new in enumerate(sorted(gpus)):
+            held = most if resized else state.held_bytes.get(sorted(state.gpus)[place], 0)
+            needed[new] = max(needed.get(new, 0), held)
     return needed

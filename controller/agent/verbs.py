@@ -57,7 +57,7 @@ def prepare(node: Node, args: protocol.PrepareArgs, deadline: Deadline) -> None:
                 f"job {args.job_id} is here already: its processes must end before it can start again",
             )
         block.clear_ranks(args.uid)
-        block.write_command(Verb.RUN, 0)
+        block.write_command(Verb.RUN, 0, len(args.gpus))
         block.write_visible(args.gpus, args.binding)
         block.save_state(JobState(**args.model_dump() | {"binding": args.binding or args.gpus}))
     node.owners.claim(node.uuids(args.gpus), args.job_id, args.uid)

@@ -212,6 +212,12 @@ class Job:
     may_resize: bool = False
     """A plan may give it another number of GPUs, within its size: it starts again from a checkpoint, and takes
     the GPUs that it finds then."""
+    may_resize_here: bool = False
+    """A plan may give it another number of GPUs of its allocation, within its size: it goes on there. Of a
+    job that waits for its allocation: it may turn out so once it runs."""
+    kept_size: int = 0
+    """GPUs that it must come back on where these are not as many as it asked for: what it left there binds
+    it. Else 0."""
     held_until: float | None = None
     """An earlier operation failed: nothing is tried before this time."""
     keeps_until: float | None = None
@@ -229,7 +235,7 @@ class Job:
     @property
     def gpus(self) -> int:
         """GPUs of the gang: its present size on GPUs, else what it asked for."""
-        return len(self.placement.gpus) or self.request.size.wanted
+        return len(self.placement.gpus) or self.kept_size or self.request.size.wanted
 
     @property
     def allocation(self) -> GpuSet:

@@ -8,7 +8,6 @@ that no two jobs have memory on one GPU but those that may.
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 from typing_extensions import Unpack
 
@@ -18,12 +17,11 @@ from controller.nodes import protocol
 from controller.nodes.port import Leave, NodeSample, Place
 from controller.nodes.progress import Progress
 from controller.nodes.protocol import NodePhase
+from controller.nodes.simulated_gpus import gpu_sample
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster
 from controller.slurm.simulated_job import SimulatedJob
 
-_MEMORY_BYTES = 80 * 2**30
-_JOB_MEMORY_BYTES = 2**30
 _WITH_PROCESSES = (JobState.RUNNING, JobState.SUSPENDED)
 
 
@@ -96,6 +94,8 @@ class SimulatedNodes:
         """Jobs whose store has no room."""
         self.rooted: set[JobId] = set()
         """Jobs that the driver refuses to restore on other GPUs."""
+        self.resizable: set[JobId] = set()
+        """Jobs whose sessions go on with any number of GPUs."""
         self.lose_answers = 0
         self.switches = 0
         self.cluster.may_work = self._may_work
@@ -217,6 +217,8 @@ class SimulatedNodes:
                 block.map_refused = True
                 self._touched[node] = None
                 raise NodeError(node, "unsupported", f"job {job_id} cannot move to GPUs {list(gpus)}")
+            if len(gpus) != len(block.gpus) and job_id not in self.resizable:
+                raise NodeError(node, "unsupported", f"job {job_id} has {len(block.gpus)} GPUs")
             block.gpus, block.beside = tuple(gpus), beside
             if self.costs.restore_seconds:
                 # From here on the GPUs are its own, for all who look meanwhile.
@@ -254,7 +256,7 @@ class SimulatedNodes:
                 for ordinal in job.gpus:
                     on_gpu.setdefault(ordinal, []).append(job_id)
         cards = self.cluster.nodes[node].gpus
-        gpus = [_gpu(node, card.index, card.model, tuple(on_gpu.get(card.index, ()))) for card in cards]
+        gpus = [gpu_sample(node, card.index, card.model, tuple(on_gpu.get(card.index, ()))) for card in cards]
         return NodeSample(node, now, gpus, jobs)
 
     def _say(self, node: str, job_id: JobId, block: Block) -> protocol.NodeJob:
@@ -270,6 +272,7 @@ class SimulatedNodes:
             block.gpus,
             ranks,
             movable=self.movable and not block.map_refused,
+            resizable=job_id in self.resizable,
             has_store=bool(ranks) and job_id in self.storing,
         )
 
@@ -381,20 +384,4 @@ def _rank(job: SimulatedJob, node: str, now: float, *, tells_steps: bool) -> pro
         world_size=len(job.nodes),
         state_bytes=job.state_bytes,
         largest_tensor_bytes=job.largest_tensor_bytes,
-    )
-
-
-@lru_cache(maxsize=1 << 16)
-def _gpu(node: str, ordinal: int, model: str, holders: tuple[JobId, ...]) -> protocol.GpuSample:
-    return protocol.GpuSample(
-        index=ordinal,
-        uuid=f"GPU-{node}-{ordinal}",
-        model=model,
-        memory_bytes=_MEMORY_BYTES,
-        memory_used_bytes=_JOB_MEMORY_BYTES * len(holders),
-        utilization_fraction=1.0 if holders else 0.0,
-        healthy=True,
-        processes=tuple(
-            protocol.GpuProcess(1000 + job_id, job_id, 2001, _JOB_MEMORY_BYTES) for job_id in holders
-        ),
     )

@@ -54,6 +54,7 @@ def make_job(
     now: float,
     *,
     keeps_checkpoints: bool = False,
+    resizes_here: bool = False,
 ) -> Job:
     """A job, with the abilities that a policy reads.
 
@@ -61,6 +62,7 @@ def make_job(
         prepared: the GPUs that control blocks of the job name, on whatever node.
         flight: what an operation is making of it, if one is under way.
         keeps_checkpoints: stopped, it starts again anywhere from its own checkpoint.
+        resizes_here: it may go on with other numbers of GPUs of its node, if its sessions can.
     """
     on_nodes = {name: _on_node(slurm_job.id, name, samples.get(name)) for name in slurm_job.nodes}
     phase, allocation = _phase(slurm_job, on_nodes.values()), slurm_job.binding
@@ -82,6 +84,8 @@ def make_job(
     may_stop = phase is Phase.RUNNING and free and _later(memory.unsuspendable_until, now) is None
     waits_elsewhere = phase is Phase.QUEUED or leaves
     blocks = [job for job in on_nodes.values() if isinstance(job, NodeJob)]
+    can_resize = bool(blocks) and all(block.resizable for block in blocks)
+    off = phase in (Phase.SUSPENDED, Phase.YIELDED)
     has_store = 0 < len(blocks) == len(on_nodes) and all(block.has_store for block in blocks)
     starts_again = keeps_checkpoints or has_store
     return Job(
@@ -111,6 +115,8 @@ def make_job(
         has_store=has_store,
         may_migrate=starts_again and request.may_migrate and may_stop,
         may_resize=starts_again and request.adaptive and may_stop,
+        may_resize_here=resizes_here and (phase is Phase.QUEUED or (may_stop and can_resize)),
+        kept_size=len(gpus) if off and len(gpus) != request.size.wanted and not can_resize else 0,
         held_until=held_until,
         keeps_until=_later(memory.keeps_until, now) if phase in ON_GPU else None,
         failed_suspends=failed,

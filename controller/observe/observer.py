@@ -207,6 +207,7 @@ class Observer:
             self.priority_class(seen.qos),
             self._now,
             keeps_checkpoints=self._requests.keeps_checkpoints(request),
+            resizes_here=self._requests.resizes_here(request),
         )
 
     def _prepared(self, job_id: JobId) -> GpuSet:

@@ -166,7 +166,14 @@ class RequestReader:
 
     def keeps_checkpoints(self, request: Request) -> bool:
         """Whether a job that is stopped starts again from its own checkpoint, wherever it is put."""
-        return (request.suspend or self._settings.suspend) is SuspendMethod.REQUEUE
+        return self._method(request) is SuspendMethod.REQUEUE
+
+    def resizes_here(self, request: Request) -> bool:
+        """Whether a job of one node may change its size within its allocation, if its sessions can."""
+        return request.adaptive and self._method(request) is SuspendMethod.COOPERATIVE
+
+    def _method(self, request: Request) -> SuspendMethod:
+        return request.suspend or self._settings.suspend
 
     def forget(self, job_id: JobId) -> None:
         """Slurm does not know the job any more."""

@@ -147,6 +147,12 @@ class GrowSettings(Section):
         ge=0,
         le=1e7,
     )
+    in_place: bool = setting(
+        False,
+        "Jobs with --gandiva-gpus that are suspended with the help of their sessions are bound to all GPUs "
+        "of their server, and change their size there without a requeue. Slurm gives these GPUs to no "
+        "ordinary job meanwhile.",
+    )
 
 
 class FifoSettings(Section):

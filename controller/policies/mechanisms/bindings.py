@@ -37,8 +37,7 @@ class Bindings:
     def change(self, job_id: JobId, before: Placement, after: Placement) -> dict[str, int | None]:
         """A job is bound, unbound, or on other GPUs of its allocation. Returns affinities as they were."""
         if before.allocation == after.allocation:
-            if before.gpus != after.gpus and self._floats(job_id, after):
-                self.fleet.move(job_id, after.gpus)
+            self._relocate(job_id, before, after)
             self.touch(after)
             return {}
         names = {gpu.node for gpu in before.allocation | after.allocation} & self.fleet.servers.keys()
@@ -59,6 +58,19 @@ class Bindings:
         self._bind(job_id, after, before)
         for name, size in was.items():
             self.fleet.set_affinity(name, size)
+
+    def _relocate(self, job_id: JobId, before: Placement, after: Placement) -> None:
+        """The job is on other GPUs of its allocation, or on another number of them."""
+        known = self.fleet.places.get(job_id)
+        if known is None or before.gpus == after.gpus:
+            return
+        place = self._place(job_id, after)
+        if (place.share, place.exact) != (known.share, known.exact):
+            self.fleet.count_out(job_id)
+            self.fleet.count_in(job_id, place)
+            self.room = True
+        elif not place.exact:
+            self.fleet.move(job_id, after.gpus)
 
     def _bind(self, job_id: JobId, before: Placement, after: Placement) -> None:
         if before.allocation:
@@ -89,7 +101,9 @@ class Bindings:
         job = self._rows[job_id].job
         if placement.gpus:
             return len(placement.gpus)
-        return job.promised_size if job.promised_size and placement.allocation == job.promised else job.gpus
+        if job.promised and placement.allocation == job.promised:
+            return job.promised_size or job.request.size.wanted
+        return job.gpus
 
     def _place(self, job_id: JobId, placement: Placement) -> Place:
         job, exact = self._rows[job_id].job, by_node(placement.allocation)

@@ -13,9 +13,10 @@ from controller.policies.placement.gangs import accepts
 
 
 def free_gpus(snapshot: Snapshot, draft: Draft, names: Iterable[str] | None = None) -> dict[str, list[GpuId]]:
-    """By node, in order: usable GPUs that no job has, or is bound to, as the draft has them. `names`: of the
-    nodes that are looked at; None: all. Those that are not available have none."""
-    taken = set[GpuId]().union(*(placement.allocation for placement in draft.placements.values()))
+    """By node, in order: usable GPUs that no job has, or waits for, as the draft has them: of the GPUs that a
+    floating job is bound to those that it is on, and all of them while it is on none. `names`: of the nodes
+    that are looked at; None: all. Those that are not available have none."""
+    taken = set[GpuId]().union(*(each.gpus or each.allocation for each in draft.placements.values()))
     wanted = (snapshot.nodes[name] for name in (snapshot.nodes if names is None else names))
     free = {
         node.name: [gpu for gpu in node.gpus if gpu.usable and gpu.id not in taken]

@@ -23,9 +23,11 @@ from controller.policies.moves.resizing import (
     resize,
     server_of,
     waiting_jobs,
+    within_reach,
 )
 from controller.policies.moves.shrink import Shrinking
 from controller.policies.moves.trials import Trial, Trials
+from controller.policies.moves.widen import widen
 from controller.policies.placement.draft import Draft
 from controller.policies.settings import GrowSettings
 
@@ -54,6 +56,8 @@ class Grow:
                 trials.end(trial)
         self._judge(snapshot, draft, trials, record, shrinking)
         self._grow(snapshot, draft, trials, record, needs)
+        if settings.in_place:
+            widen(snapshot, draft)
         trials.save()
         record.save(draft)
 
@@ -155,7 +159,8 @@ class _Growing:
         best: tuple[tuple[float, ...], Job] | None = None
         for job_id, size in self._sizes.items():
             job = self._snapshot.jobs[job_id]
-            if size > len(self._left) or 2 * size > job.request.size.most or not self._pays(job, size):
+            room = len(within_reach(job, self._left))
+            if size > room or 2 * size > job.request.size.most or not self._pays(job, size):
                 continue
             gain = self._gain(job, size)
             rank = (gain is None, -(gain or 0.0), -size, job.submit_time, job.id)
@@ -168,8 +173,9 @@ class _Growing:
         taken: dict[JobId, list[GpuId]] = {}
         while (job := self.next()) is not None:
             size = self._sizes[job.id]
-            taken.setdefault(job.id, []).extend(self._left[:size])
-            del self._left[:size]
+            more = within_reach(job, self._left)[:size]
+            taken.setdefault(job.id, []).extend(more)
+            self._left = [gpu for gpu in self._left if gpu not in more]
             self._sizes[job.id] = 2 * size
         return [(self._snapshot.jobs[job_id], gpus) for job_id, gpus in taken.items()]
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.model import GpuSet, Job, JobId, Node, Placement, Snapshot
+from controller.model import GpuId, GpuSet, Job, JobId, Node, Placement, Snapshot
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
 
@@ -47,8 +47,14 @@ def may_resize(draft: Draft, job: Job) -> bool:
     """Whether the job runs alone on one server, stays as it is, and may change its size."""
     placement = job.placement
     stays = bool(placement.gpus) and draft.of(job.id) == placement and not placement.shares_with
-    exact = placement.allocation == placement.gpus and len({gpu.node for gpu in placement.gpus}) == 1
-    return stays and exact and job.may_resize and not job.switching
+    starts_again = job.may_resize and placement.allocation == placement.gpus
+    alone = stays and not job.switching and len({gpu.node for gpu in placement.gpus}) == 1
+    return alone and (starts_again or job.may_resize_here)
+
+
+def within_reach(job: Job, gpus: Iterable[GpuId]) -> list[GpuId]:
+    """Those of these GPUs that it can take: in place only GPUs of its allocation."""
+    return [gpu for gpu in gpus if not job.may_resize_here or gpu in job.placement.allocation]
 
 
 def server_of(gpus: GpuSet) -> str:
@@ -57,8 +63,8 @@ def server_of(gpus: GpuSet) -> str:
 
 
 def resize(draft: Draft, job: Job, gpus: GpuSet, why: str) -> None:
-    """The job goes on with these: it starts again there."""
-    draft.put(job.id, Placement(gpus, gpus))
+    """The job goes on with these: in place, or it starts again there."""
+    draft.put(job.id, Placement(gpus, job.placement.allocation if job.may_resize_here else gpus))
     draft.say(job.id, f"{_words(len(job.placement.gpus), len(gpus))}: {why}")
 
 

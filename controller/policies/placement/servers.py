@@ -87,9 +87,9 @@ def pick_ordinals(free: Sequence[int], count: int) -> list[int]:
     GPUs 0-1, 2-3, 0-3, … share switches or NVLink bridges on common servers, so an aligned block keeps
     a gang together and leaves whole blocks to others.
     """
-    available = set(free)
-    for start in sorted(available):
-        block = range(start, start + count)
-        if start % count == 0 and available.issuperset(block):
-            return list(block)
-    return sorted(free[:count])
+    place = {ordinal: number for number, ordinal in enumerate(free)}
+    starts = (range(ordinal, ordinal + count) for ordinal in free if ordinal % count == 0)
+    blocks = [block for block in starts if place.keys() >= set(block)]
+    if not blocks:
+        return sorted(free[:count])
+    return list(min(blocks, key=lambda block: max(place[ordinal] for ordinal in block)))

@@ -25,11 +25,11 @@ class Block:
         (directory / "ranks").mkdir(parents=True)
         self.command(Verb.RUN)
 
-    def command(self, verb: Verb, target_step: int = 0, *, half_written: bool = False) -> int:
+    def command(self, verb: Verb, target_step: int = 0, *, half_written: bool = False, gpus: int = 0) -> int:
         """Write a command, in place; returns its sequence number."""
         self.sequence += 2
         number = self.sequence - 1 if half_written else self.sequence
-        record = layout.COMMAND.pack(layout.COMMAND_MAGIC, layout.VERSION, verb, number, target_step)
+        record = layout.COMMAND.pack(layout.COMMAND_MAGIC, layout.VERSION, verb, number, target_step, gpus)
         path = self.directory / "command"
         with path.open("r+b" if path.exists() else "w+b") as file:
             file.write(record.ljust(layout.RECORD_BYTES, b"\0") if path.stat().st_size == 0 else record)

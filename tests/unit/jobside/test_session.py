@@ -424,3 +424,49 @@ def test_records_are_where_the_contract_says() -> None:
     parsed = layout.parse_rank(record)
     assert parsed is not None
     assert (parsed.state, parsed.left_bytes, parsed.flags) == (State.FAILED, 7, 1)
+
+
+def test_a_script_is_told_of_another_number_of_gpus_before_its_state_comes_back(block: Block) -> None:
+    story: list[str] = []
+    block.command(Verb.RUN, gpus=1)
+    session = gandiva.attach()
+    session.register(Part("part", story))
+    assert not block.rank().flags & layout.FLAG_RESIZES
+    session.on_resize(lambda gpus: story.append(f"{gpus} GPUs"))
+    assert block.rank().flags & layout.FLAG_RESIZES and session.gpus == 1
+    trainer = Trainer(session)
+    for gpus in (2, 2, 0):
+        block.wait_for(State.OFFLOADED, sequence=block.command(Verb.OFFLOAD, gpus=session.gpus))
+        block.wait_for(State.RUNNING, sequence=block.command(Verb.RUN, gpus=gpus))
+    trainer.finish()
+    assert story == ["part off", "2 GPUs", "part back", "part off", "part back", "part off", "part back"]
+    assert session.gpus == 2, "an older agent does not say it"
+
+
+def test_a_script_that_cannot_go_on_with_so_many_ends(block: Block) -> None:
+    def refuse(gpus: int) -> None:
+        raise ValueError(f"three parts, {gpus} GPUs")
+
+    session = gandiva.attach()
+    session.on_resize(refuse)
+    trainer = Trainer(session)
+    block.wait_for(State.OFFLOADED, sequence=block.command(Verb.OFFLOAD))
+    block.wait_for(State.FAILED, sequence=block.command(Verb.RUN, gpus=2))
+    trainer.join(PATIENCE_SECONDS)
+    assert isinstance(trainer.error, gandiva.RestoreError)
+    assert "cannot go on with 2 GPUs: ValueError('three parts, 2 GPUs')" in str(trainer.error)
+
+
+def test_the_batch_of_a_rank_or_of_all_is_kept() -> None:
+    kept = gandiva.Batch(per_rank=32)
+    assert [(kept.of_rank(n), kept.of_all(n)) for n in (1, 2, 4)] == [(32, 32), (32, 64), (32, 128)]
+    kept = gandiva.Batch(overall=32)
+    assert [(kept.of_rank(n), kept.of_all(n)) for n in (1, 2, 4)] == [(32, 32), (16, 32), (8, 32)]
+    assert [kept.of_rank(3, rank) for rank in range(3)] == [11, 11, 10]
+    for wrong in ({}, {"per_rank": 1, "overall": 1}, {"per_rank": -1}, {"per_rank": -1, "overall": 2}):
+        with pytest.raises(ValueError, match="either per_rank or overall"):
+            gandiva.Batch(**wrong)
+    with pytest.raises(ValueError, match="too few for 64 ranks"):
+        kept.of_rank(64)
+    with pytest.raises(ValueError, match="rank 4 of 4"):
+        kept.of_rank(4, 4)

@@ -97,11 +97,11 @@ def test_a_command_is_changed_in_place_and_numbered(block: ControlBlock) -> None
     with (block.path / "command").open("rb") as file:
         mapped = mmap.mmap(file.fileno(), layout.RECORD_BYTES, prot=mmap.PROT_READ)
     first = block.write_command(Verb.PAUSE, 7)
-    assert layout.parse_command(mapped[:24]) == (Verb.PAUSE, first, 7)
+    assert layout.parse_command(mapped[: layout.COMMAND.size]) == (Verb.PAUSE, first, 7, 0)
     assert block.write_command(Verb.PAUSE, 7) == first
     second = block.write_command(Verb.PAUSE, 8)
     assert second == first + 2
-    assert layout.parse_command(mapped[:24]) == (Verb.PAUSE, second, 8)
+    assert layout.parse_command(mapped[: layout.COMMAND.size]) == (Verb.PAUSE, second, 8, 0)
     mapped.close()
 
 
@@ -113,7 +113,7 @@ def test_a_command_that_was_left_half_written_is_written_anew(block: ControlBloc
     assert block.read_command() is None
     after = block.write_command(Verb.RUN, 0)
     assert after == before + 2
-    assert block.read_command() == (Verb.RUN, after, 0)
+    assert block.read_command() == (Verb.RUN, after, 0, 0)
 
 
 def test_a_block_of_another_user_is_made_anew(block: ControlBlock) -> None:

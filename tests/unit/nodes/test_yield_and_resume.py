@@ -127,6 +127,49 @@ def test_a_job_that_lets_go_of_its_context_comes_back_on_another_gpu(rig: Rig) -
     rig.run(scenario)
 
 
+def test_a_job_that_lets_go_of_its_contexts_comes_back_on_another_number_of_gpus(rig: Rig) -> None:
+    """1, 2, 4, 1, with its four parts spread over them."""
+    work = (*QUICK, *LONGER, "--gpus", "4")
+    undisturbed = rig.start(1, *work, gpus="3", managed=False)
+
+    async def scenario(nodes: RemoteNodes) -> None:
+        binding = [0, 1, 2, 3]
+        await prepare(nodes, 2, [0], binding)
+        job = rig.start(2, *work, gpus="0", binding="0,1,2,3")
+        for gpus in ([0, 1], [0, 1, 2, 3], [2]):
+            rig.wait_for_steps(job, len(job.steps()) + 5)
+            assert (await job_sample(nodes, job)).resizable
+            await offload(nodes, 2)
+            assert (await job_sample(nodes, job)).resizable
+            undisturbed.wait()
+            await resume(nodes, 2, gpus, binding)
+            await resume(nodes, 2, gpus, binding)
+            rig.wait_for_steps(job, len(job.steps()) + 5)
+            seen = await sample(nodes)
+            assert seen.jobs[job.job_id].gpus == tuple(gpus) and not seen.jobs[job.job_id].trespasses
+            assert [gpu.index for gpu in seen.gpus if gpu.memory_used_bytes] == gpus
+        assert digests(job.wait()) == digests(undisturbed.wait())
+
+    rig.run(scenario)
+
+
+def test_a_session_that_does_not_say_so_keeps_its_number_of_gpus(rig: Rig) -> None:
+    async def scenario(nodes: RemoteNodes) -> None:
+        await prepare(nodes, 2, [0], [0, 1])
+        job = rig.start(2, *QUICK, *LONGER, "--keep-context", gpus="0", binding="0,1")
+        rig.wait_for_steps(job, 5)
+        assert not (await job_sample(nodes, job)).resizable
+        await offload(nodes, 2, limit=CONTEXT_BYTES)
+        with pytest.raises(NodeError, match="it has 1 GPUs, not 2") as refused:
+            await resume(nodes, 2, [0, 1], [0, 1])
+        assert refused.value.kind == ErrorKind.UNSUPPORTED.value
+        assert (await job_sample(nodes, job)).phase is NodePhase.YIELDED
+        await resume(nodes, 2, [0], [0, 1])
+        job.wait()
+
+    rig.run(scenario)
+
+
 def test_an_unmodified_job_is_suspended_by_the_driver_and_moved(rig: Rig) -> None:
     undisturbed = rig.start(1, *QUICK, *LONGER, gpus="3", managed=False)
 
