@@ -106,7 +106,7 @@ def planned(operations: Sequence[Operation]) -> list[Hold]:
             continue
         if (last := since.pop(operation.job_id, None)) is not None:
             found += _on_gpus(last, operation.begin)
-        if operation.kind in ("place", "resume"):
+        if operation.kind in ("place", "resume", "resize"):
             since[operation.job_id] = operation
     return found + [hold for last in since.values() for hold in _on_gpus(last, math.inf)]
 

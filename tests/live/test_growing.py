@@ -84,3 +84,89 @@ def test_one_two_four_two_one(site: Site, name: str) -> None:
     assert site.digest("alice", job) == site.digest("alice", plain)
     (row,) = site.report("-j", str(job))
     assert row["gpus"] == 1 and row["gpu_seconds"] > row["run_seconds"]
+
+
+IN_PLACE = ("--gandiva-gpus=1-4", "--gandiva-suspend=cooperative", "--gres=gpu:1", "--requeue")
+
+
+def uses(site: Site, job_id: int, gpus: int) -> None:
+    """Wait until it does: the controller and the GPUs' own history agree, and Slurm has given it all four."""
+
+    def agree() -> bool:
+        names = shown(site, job_id).get("running_on", [])
+        if len(names) != gpus or shards(site, job_id) != 4:
+            return False
+        on_n1 = [hold for hold in site.holds() if hold.node == "n1"]
+        now = max(hold.end for hold in on_n1)
+        return {f"n1:{h.gpu}" for h in on_n1 if h.job_id == job_id and h.end == now} == set(names)
+
+    site.wait(f"job {job_id} on {gpus} of its 4 GPUs", agree)
+
+
+def resizes(site: Site, job_id: int) -> int:
+    """How often the controller has begun to change the job's size in place."""
+    return sum(done.job_id == job_id and done.kind == "resize" for done in site.operations())
+
+
+@pytest.mark.parametrize("name", ["fifo", "gandiva"])
+def test_one_two_four_two_one_in_place(site: Site, name: str) -> None:
+    """The same process from its first step to its last, and the numbers of a run on four GPUs."""
+    site.cluster.stop_controller()
+    grow = {**GROWING["grow"], "in_place": True}
+    site.start_controller(policy={**GROWING, "name": name, "grow": grow})
+    other = site.submit("carol", "sleep 900", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
+    site.wait_state(other, "RUNNING")
+    job = site.train("alice", *IN_PLACE, steps=3000, **WORK)
+    site.wait_on_gpu(job)
+    uses(site, job, 1)
+    one = site.train("bob", "--gandiva", "--gres=gpu:1")
+    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
+    site.wait_on_gpu(job, one, two)
+
+    site.cluster.exec("login", ["scancel", str(one)], user="bob")
+    uses(site, job, 2)
+    site.cluster.exec("login", ["scancel", str(two)], user="bob")
+    uses(site, job, 4)
+    told = " ".join(site.cluster.exec("login", ["gandiva", "explain", str(job)], user="alice").stdout.split())
+    assert "asked for 1 GPU (1-4), weight 1" in told and "grows from 2 to 4 GPUs" in told
+
+    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
+    uses(site, job, 2)
+    site.wait_on_gpu(two)
+    one = site.train("bob", "--gandiva", "--gres=gpu:1")
+    uses(site, job, 1)
+    site.wait_on_gpu(one)
+    site.cluster.exec("login", ["scancel", str(one), str(two), str(other)], user="root")
+
+    assert site.wait_ended([job], 300) == {job: "COMPLETED"}
+    assert site.job(job)["Restarts"] == "0"
+    plain = site.train("alice", "--no-gandiva", "--gres=gpu:4", steps=3000, **WORK)
+    assert site.wait_ended([plain], 200) == {plain: "COMPLETED"}
+    assert site.digest("alice", job) == site.digest("alice", plain)
+    (row,) = site.report("-j", str(job))
+    assert row["gpus"] == 1 and row["gpu_seconds"] > row["run_seconds"]
+
+
+def test_a_killed_controller_is_followed_by_one_that_goes_on_with_the_growth(site: Site) -> None:
+    """Killed again and again, each time a resize has just begun, until one was not in time."""
+    site.cluster.stop_controller()
+    policy = {**GROWING, "name": "fifo", "grow": {**GROWING["grow"], "in_place": True}}
+    site.start_controller(policy=policy)
+    job = site.train("alice", *IN_PLACE, steps=3000, **WORK)
+    uses(site, job, 1)
+    known, kills = 0, 0
+    for _ in range(3):
+        one = site.train("bob", "--gandiva", "--gres=gpu:1", "-w", "n1", steps=100)
+
+        site.wait("a change of size", lambda before=known: resizes(site, job) > before)  # type: ignore[misc]
+        site.cluster.kill_controller()
+        kills += 1
+        site.start_controller(policy=policy)
+        known = resizes(site, job)
+        site.wait_ended([one])
+    uses(site, job, 4)
+    assert kills == 3 and site.job(job)["Restarts"] == "0"
+    assert site.wait_ended([job], 300) == {job: "COMPLETED"}
+    plain = site.train("alice", "--no-gandiva", "--gres=gpu:4", steps=3000, **WORK)
+    assert site.wait_ended([plain], 200) == {plain: "COMPLETED"}
+    assert site.digest("alice", job) == site.digest("alice", plain)
