@@ -37,6 +37,11 @@ class Hook:
         """Whether the object says that nothing of the process stays on the GPU after offload()."""
         return bool(getattr(self.target, "releases_context", False))
 
+    @property
+    def starts_processes(self) -> bool:
+        """Whether the object starts and ends processes that use GPUs and have no session."""
+        return bool(getattr(self.target, "starts_processes", False))
+
 
 class RestoreError(RuntimeError):
     """State could not be put back onto the GPU. The training process cannot go on.
@@ -126,6 +131,11 @@ class Registry:
             # One owner of the whole context speaks for all, unless PyTorch holds one of its own.
             return self._torch is None or not self._torch.uses_accelerator()
         return False
+
+    @property
+    def starts_processes(self) -> bool:
+        """Whether an object speaks for processes without a session."""
+        return any(hook.starts_processes for hook in self._hooks)
 
     def offload(self) -> int:
         """Move everything to host memory. Returns the bytes known to stay on the GPU.

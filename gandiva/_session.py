@@ -449,7 +449,8 @@ class LiveSession(Session):
             layout.FLAG_STATES_HOST_BYTES
             | (layout.FLAG_HAS_STORE if self._kept is not None else 0)
             | (layout.FLAG_RELEASES_CONTEXT if self._registry.releases_context else 0)
-            | (layout.FLAG_RESIZES if self._on_resize else 0),
+            | (layout.FLAG_RESIZES if self._on_resize else 0)
+            | (layout.FLAG_STARTS_PROCESSES if self._registry.starts_processes else 0),
             self._error,
             self._host_bytes,
             self._saved.step,

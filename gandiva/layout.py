@@ -33,6 +33,8 @@ FLAG_HAS_STORE = 4
 """The session has a checkpoint store and obeys SAVE; saved_step and saved_generation are written."""
 FLAG_RESIZES = 8
 """After an OFFLOAD the session goes on with any number of GPUs."""
+FLAG_STARTS_PROCESSES = 16
+"""The session speaks for processes on GPUs that have no session: its own process starts and ends them."""
 HOST_BYTES_UNKNOWN = 2**64 - 1
 """In host_bytes: not measured yet."""
 

@@ -73,8 +73,10 @@ def _cooperating(node: Node, block: ControlBlock, state: JobState, sole: bool) -
             f"job {state.job_id} was moved by the driver and numbers its GPUs in its own way since then",
         )
     working = {rank.process.pid for rank in ranks.working}
+    # Whether all have left the GPUs is seen there afterwards.
+    speaks_for_all = any(rank.starts_processes for rank in ranks.working)
     for holder in holders:
-        if holder.pid not in working:
+        if holder.pid not in working and not speaks_for_all:
             why = "whose session has finished" if holder.pid in ranks.pids else "that no session owns"
             raise AgentError(ErrorKind.NOT_COOPERATIVE, f"{holder}, {why}")
     return ranks

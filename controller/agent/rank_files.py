@@ -48,6 +48,8 @@ class Rank(RankSample):
     releases_context: bool
     resizes: bool
     """It goes on with any number of GPUs."""
+    starts_processes: bool
+    """It speaks for processes of its job that have no session."""
     states_host_bytes: bool
     """False: a session of an older release, which does not say it."""
     host_bytes: int | None
@@ -191,6 +193,7 @@ def check_record(rank: int, record: layout.RankRecord) -> Rank:
         largest_tensor_bytes=whole("largest tensor bytes", record.largest_tensor_bytes, MAX_BYTES),
         releases_context=bool(record.flags & layout.FLAG_RELEASES_CONTEXT),
         resizes=bool(record.flags & layout.FLAG_RESIZES),
+        starts_processes=bool(record.flags & layout.FLAG_STARTS_PROCESSES),
         error=_printable(record.error),
         states_host_bytes=states_host_bytes,
         host_bytes=None if unknown else whole("host bytes", record.host_bytes, MAX_BYTES),
