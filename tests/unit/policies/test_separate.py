@@ -23,7 +23,8 @@ SLOWED = 0.8
 
 def policy(name: str = "fifo-skip", migration: Any = (), **separate: Any) -> Callable[[], Policy]:
     table: dict[str, Any] = {"name": name, "moves": ["separate"], "migration": dict(migration)}
-    return lambda: make_policy(PolicySettings(**table, separate=separate))
+    table["separate"] = separate
+    return lambda: make_policy(PolicySettings(**table))
 
 
 def job(number: int, *gpus: str, **changes: Any) -> Job:
