@@ -22,7 +22,8 @@ root or as the user of the controller. All actions may be used while it runs."""
 _LIST = """\
 The rates that were measured, and those that are declared. Where both are shown
 for a configuration, what was measured counts. With --estimated also those of
-pairs that never ran, as they follow from pairs that did; no policy reads them."""
+pairs that never ran, as they follow from pairs that did, and what a measured
+pair would be taken for."""
 
 _IMPORT = """\
 Declare rates: they count where nothing was measured. FILE is one that `gandiva
@@ -50,7 +51,7 @@ def add_parser(subparsers: Subparsers) -> None:
 -n --noheader     without the header
 -P --parsable2    with | between columns of any width
 --json            as JSON, one object per line
---estimated       also of pairs of models that never shared GPUs""",
+--estimated       also of pairs of models, as other pairs let expect""",
     )
     taken = new_parser(actions, "import", "declare rates", _IMPORT, run=run_import)
     taken.add_argument("file", type=Path, metavar="FILE", help="JSON")
@@ -86,11 +87,12 @@ def run_list(args: argparse.Namespace) -> int:
     declared, measured, now = _declared(args), _measured(args), time.time()
     tables = [measured.table, declared]
     if args.estimated:
-        from controller.observe.estimates import estimated
+        from controller.observe.estimates import estimated, replaced
 
         measured_first = _measured(args)
         measured_first.declare(declared)
         tables.append(estimated(measured_first.table, args.models))
+        tables.append(replaced(measured_first.table, args.models))
     rows = rates_in_order(*tables, models=args.models)
     if args.json:
         for row in rows:

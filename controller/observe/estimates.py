@@ -81,15 +81,15 @@ def estimated(
         {where for known in table.values() for where in known if not where.models_beside},
         key=lambda where: (where.gpu_type, where.gpus, where.nodes),
     )
+    place = {where: at for at, where in enumerate(configurations)}
     parts = np.full((len(configurations), len(names), len(names)), np.nan)
-    for at, where in enumerate(configurations):
-        for one in names:
-            alone = table[one].get(where)
-            for other in names if alone is not None else ():
-                beside = table[one].get(replace(where, models_beside=(other,)))
-                if alone is not None and beside is not None:
-                    part = beside.samples_per_second / alone.samples_per_second
-                    parts[at, number[one], number[other]] = min(1.0, part)
+    for one in names:
+        for where, rate in table[one].items():
+            alone = replace(where, models_beside=()) if len(where.models_beside) == 1 else where
+            if where is alone or alone not in table[one] or where.models_beside[0] not in number:
+                continue
+            part = rate.samples_per_second / table[one][alone].samples_per_second
+            parts[place[alone], number[one], number[where.models_beside[0]]] = min(1.0, part)
     if np.isnan(parts).all():
         return {}
     apart = _apart(np.concatenate(list(parts), axis=1), seed)
@@ -110,6 +110,21 @@ def estimated(
                 if speed > 0:
                     pair = replace(where, models_beside=(other,))
                     found.setdefault(one, {})[pair] = Rate(speed, provenance=Provenance.ESTIMATED)
+    return found
+
+
+def replaced(table: Table, models: Sequence[str] = (), seed: int = 0) -> dict[str, dict[Configuration, Rate]]:
+    """What each measured pair of these models (none given: of all) would be taken for if it had not been
+    measured."""
+    found: dict[str, dict[Configuration, Rate]] = {}
+    for model in models or sorted(table):
+        for where, rate in table.get(model, {}).items():
+            if not where.models_beside or rate.provenance is not Provenance.MEASURED:
+                continue
+            without = {at: known for at, known in table[model].items() if at != where}
+            estimate = estimated({**table, model: without}, [model], seed).get(model, {}).get(where)
+            if estimate is not None:
+                found.setdefault(model, {})[where] = estimate
     return found
 
 

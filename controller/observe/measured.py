@@ -209,8 +209,11 @@ class Measured:
             if job_id in self._started_again:
                 self._started_again.discard(job_id)
                 self.costs.see(job.request.model, "load", self.paces.idle_seconds(job_id))
-            new = self.rates.see(rate_key(job), _configuration(job, observation), rate)
+            since = observation.usage[job_id].since
+            stay = (job_id, observation.now if since is None else since)
+            new = self.rates.see(rate_key(job), _configuration(job, observation), rate, stay)
             self.version += bool(new and job.request.model)
+        self.rates.estimate(observation.now)
 
     def _learn(self, model: str | None, profile: Profile) -> None:
         """What one job shows of all with its model: its sizes, and the most memory that any had."""

@@ -1,16 +1,22 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""How fast the jobs of each model go, by configuration: what was measured, before what was declared."""
+"""How fast the jobs of each model go, by configuration: what was measured, before what was declared, before
+what is estimated."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from controller.model import Configuration, Provenance, Rate, of_one_job
+from controller.model import Configuration, JobId, Provenance, Rate, of_one_job
+from controller.observe.estimates import estimated
 from controller.observe.paces import STEP_FRACTION
 
 Table = Mapping[str, Mapping[Configuration, Rate]]
+Stay = tuple[JobId, float]
+"""A job, and since when it is in its configuration."""
 
 RENEW_SECONDS = 3600.0
 """A rate that is older is taken over all the same."""
@@ -18,6 +24,12 @@ MAX_MODELS = 1000
 """Users choose the names of models: of more than so many those measured longest ago are dropped."""
 MAX_CONFIGURATIONS = 64
 """The same of the configurations of one model."""
+SMOOTHING = 0.5
+"""The part of a new stay in the exponential moving average of all stays (SPEC 3.5)."""
+ESTIMATE_SECONDS = 300.0
+"""Pairs are estimated anew so often at most."""
+MAX_ESTIMATED_MODELS = 32
+"""With more models pairs are not estimated: the effort grows with the square of their number."""
 
 
 class Rates:
@@ -26,29 +38,45 @@ class Rates:
     def __init__(self) -> None:
         self._measured: dict[str, dict[Configuration, Rate]] = {}
         """The model measured longest ago first."""
+        self._stays: dict[str, dict[Configuration, tuple[Stay, float | None]]] = {}
+        """The stay that was seen last in each, and the average of those before it."""
         self._declared: Table = {}
+        self._estimated: Table = {}
+        self._estimate_at: float | None = None
+        """When pairs are to be estimated. None: nothing is new."""
+        self._estimated_at = -math.inf
         self._table: dict[str, Mapping[Configuration, Rate]] = {}
         self.table: Table = MappingProxyType(self._table)
         """By model, as it is now."""
 
-    def see(self, model: str, configuration: Configuration, rate: Rate) -> bool:
-        """A job of this model goes as fast as this. Whether the table says something else than before."""
+    def see(self, model: str, configuration: Configuration, rate: Rate, stay: Stay) -> bool:
+        """A job of this model goes as fast as this. Whether the table says something else than before: the
+        average over the stays of all such jobs, in which a later rate of one stay replaces an earlier one."""
         known = self._measured.get(model, {}).get(configuration)
         if known is not None and known.mini_batches >= rate.mini_batches:
             factor = rate.samples_per_second / known.samples_per_second
             if abs(factor - 1) < STEP_FRACTION and rate.measured_at - known.measured_at < RENEW_SECONDS:
                 return False
+        last, average = self._stays.get(model, {}).get(configuration, (None, None))
+        if stay != last:
+            average = None if known is None else known.samples_per_second
+        if average is not None:
+            speed = SMOOTHING * rate.samples_per_second + (1 - SMOOTHING) * average
+            rate = replace(rate, samples_per_second=speed)
         self._put(model, configuration, rate)
+        self._stays.setdefault(model, {})[configuration] = (stay, average)
         return True
 
     def declare(self, table: Table) -> None:
         """What is assumed of configurations that were not measured, in place of what was declared before."""
         before, self._declared = self._declared, table
+        self._estimate_at = self._estimated_at + ESTIMATE_SECONDS
         for model in {*before, *table}:
             self._show(model)
 
     def drop(self, model: str) -> None:
         """No job will have this key again."""
+        self._stays.pop(model, None)
         if self._measured.pop(model, None) is not None:
             self._show(model)
 
@@ -56,8 +84,12 @@ class Rates:
         known = self._measured.pop(model, {})
         known.pop(configuration, None)
         if len(known) >= MAX_CONFIGURATIONS:
-            del known[next(iter(known))]
+            oldest_of_it = next(iter(known))
+            del known[oldest_of_it]
+            self._stays.get(model, {}).pop(oldest_of_it, None)
         known[configuration] = rate
+        if self._estimate_at is None:
+            self._estimate_at = self._estimated_at + ESTIMATE_SECONDS
         is_new = model not in self._table
         self._measured[model] = known
         if is_new and not of_one_job(model) and len(self._measured) > MAX_MODELS:
@@ -66,8 +98,27 @@ class Rates:
                 self.drop(oldest)
         self._show(model)
 
+    def estimate(self, now: float) -> None:
+        """Estimate the pairs that never ran, where something is new and it was not done just before."""
+        if self._estimate_at is None or now < self._estimate_at:
+            return
+        self._estimate_at, self._estimated_at = None, now
+        before, known = self._estimated, self.known()
+        self._estimated = estimated(known) if len(known) <= MAX_ESTIMATED_MODELS else {}
+        for model in {*before, *self._estimated}:
+            self._show(model)
+
+    def known(self) -> dict[str, dict[Configuration, Rate]]:
+        """What was measured or declared of models; nothing of jobs without one."""
+        return {
+            model: {**self._declared.get(model, {}), **self._measured.get(model, {})}
+            for model in {*self._declared, *self._measured}
+            if not of_one_job(model)
+        }
+
     def _show(self, model: str) -> None:
-        rates = {**self._declared.get(model, {}), **self._measured.get(model, {})}
+        estimates, declared = self._estimated.get(model, {}), self._declared.get(model, {})
+        rates = {**estimates, **declared, **self._measured.get(model, {})}
         if rates:
             self._table[model] = MappingProxyType(rates)
         else:

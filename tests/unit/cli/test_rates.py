@@ -11,7 +11,7 @@ import pytest
 from controller.cli.main import main
 from controller.journal import Journal
 from controller.loop.keeping import MODELS_KEY
-from controller.model import Configuration, Provenance, Rate
+from controller.model import Configuration, JobId, Provenance, Rate
 from controller.observe.declared import DeclaredFile, RatesFileError, declared_path, read_rates
 from controller.observe.rates import Rates
 
@@ -24,6 +24,7 @@ ORACLE = {
     "v100_unconsolidated": {"('LM (batch size 10)', 4)": {"null": 10.0}},
 }
 LM = "LM-batch-size-10"
+STAY = (JobId(1), 0.0)
 
 
 @pytest.fixture()
@@ -38,7 +39,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def measure(folder: Path, samples_per_second: float) -> None:
     """A controller has done so."""
     rates = Rates()
-    rates.see(LM, Configuration("a100", 1), Rate(samples_per_second, 12.5, 1000.0, mini_batches=100))
+    rates.see(LM, Configuration("a100", 1), Rate(samples_per_second, 12.5, 1000.0, mini_batches=100), STAY)
     with Journal(folder / "journal.sqlite") as journal:
         journal.save_state(MODELS_KEY, {"models": {}, "rates": rates.dump()})
         journal.commit()
@@ -84,8 +85,8 @@ def test_pairs_that_never_ran_are_listed_as_estimated_until_they_are_measured(
     beside = Configuration("a100", 1, 1, (other,))
     rates = Rates()
     for model, alone in ((LM, 8.0), (other, 4.0)):
-        rates.see(model, where, Rate(alone, 12.5, 1000.0, mini_batches=100))
-    rates.see(other, beside, Rate(3.0, 12.5, 1000.0, mini_batches=100))
+        rates.see(model, where, Rate(alone, 12.5, 1000.0, mini_batches=100), STAY)
+    rates.see(other, beside, Rate(3.0, 12.5, 1000.0, mini_batches=100), STAY)
 
     def listed() -> list[str]:
         with Journal(folder / "journal.sqlite") as journal:
@@ -95,9 +96,12 @@ def test_pairs_that_never_ran_are_listed_as_estimated_until_they_are_measured(
         return capsys.readouterr().out.splitlines()
 
     assert f"{LM}|a100|1|1|A3C|6/s|||estimated|" in listed()
-    rates.see(LM, beside, Rate(5.0, 12.5, 1000.0, mini_batches=100))
+    rates.see(LM, beside, Rate(5.0, 12.5, 1000.0, mini_batches=100), STAY)
     of_pair = [line for line in listed() if "|A3C|" in line]
-    assert len(of_pair) == 1 and "|measured|" in of_pair[0]
+    assert [("|5/s|" in line, line.split("|")[-2]) for line in of_pair] == [
+        (True, "measured"),
+        (False, "estimated"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from controller.model import (
     Phase,
     Placement,
     Plan,
+    Provenance,
     Rate,
     Request,
     Size,
@@ -27,10 +28,12 @@ from controller.model import (
 )
 from controller.nodes.protocol import RankSample, RankState
 from controller.observe.paces import Paces
-from controller.observe.rates import MAX_CONFIGURATIONS, MAX_MODELS, Rates
+from controller.observe.rates import ESTIMATE_SECONDS, MAX_CONFIGURATIONS, MAX_MODELS, Rates
 from controller.policies.presets import PRESETS
 from controller.policies.settings import FifoSettings
 from tests.unit.loop.world import SLICE_SECONDS, World, run
+
+STAY = (JobId(1), 0.0)
 
 
 class Together:
@@ -108,14 +111,14 @@ def test_turns_that_come_seldom_see_rates_all_the_same(tmp_path: Path) -> None:
 def test_the_table_is_bounded() -> None:
     rates = Rates()
     for number in range(MAX_CONFIGURATIONS + 10):
-        rates.see("m", Configuration("a100", 1, 1, (f"x{number}",)), Rate(1.0, measured_at=number))
+        rates.see("m", Configuration("a100", 1, 1, (f"x{number}",)), Rate(1.0, measured_at=number), STAY)
     assert len(rates.table["m"]) == MAX_CONFIGURATIONS
     assert Configuration("a100", 1, 1, ("x9",)) not in rates.table["m"], "measured longest ago"
     where = Configuration("a100", 1)
-    rates.see(f"job:{JobId(7)}", where, Rate(1.0))
+    rates.see(f"job:{JobId(7)}", where, Rate(1.0), STAY)
     for number in range(MAX_MODELS + 10):
-        rates.see(f"m{number}", where, Rate(1.0))
-        rates.see("used", where, Rate(1.0 + number))
+        rates.see(f"m{number}", where, Rate(1.0), STAY)
+        rates.see("used", where, Rate(1.0 + number), STAY)
     assert sum(not name.startswith("job:") for name in rates.table) <= MAX_MODELS
     assert {"used", "job:7", f"m{MAX_MODELS + 9}"} <= rates.table.keys()
     assert "m0" not in rates.table
@@ -124,13 +127,50 @@ def test_the_table_is_bounded() -> None:
 def test_what_is_measured_stands_before_what_is_declared() -> None:
     rates, one, two = Rates(), Configuration("a100", 1), Configuration("v100", 1)
     rates.declare({"m": {one: Rate(5.0), two: Rate(3.0)}})
-    rates.see("m", one, Rate(4.0))
+    rates.see("m", one, Rate(4.0), STAY)
     assert {where: rate.samples_per_second for where, rate in rates.table["m"].items()} == {
         one: 4.0,
         two: 3.0,
     }
     rates.declare({})
     assert set(rates.table["m"]) == {one}
+
+
+def test_a_rate_is_the_moving_average_over_stays_and_within_one_the_last() -> None:
+    rates, where = Rates(), Configuration("a100", 1)
+
+    def seen(speed: float, job: int, since: float) -> float:
+        rates.see("m", where, Rate(speed, measured_at=since, mini_batches=20), (JobId(job), since))
+        return rates.table["m"][where].samples_per_second
+
+    assert seen(4.0, 1, 0.0) == 4.0
+    assert seen(8.0, 1, 0.0) == 8.0, "the same stay"
+    assert seen(4.0, 1, 50.0) == 6.0
+    assert seen(2.0, 1, 50.0) == 5.0, "what the stay shows counts once"
+    assert seen(1.0, 2, 60.0) == 3.0
+    again = Rates()
+    again.load(rates.dump())
+    again.see("m", where, Rate(1.0, measured_at=70.0, mini_batches=20), (JobId(3), 70.0))
+    assert again.table["m"][where].samples_per_second == 2.0, "a restart goes on with the average"
+
+
+def test_pairs_that_never_ran_are_in_the_table_as_estimated_until_they_are_measured() -> None:
+    rates, where = Rates(), Configuration("a100", 1)
+    mine, other = (Configuration("a100", 1, 1, (beside,)) for beside in ("b", "a"))
+    for model in ("a", "b"):
+        rates.see(model, where, Rate(10.0, mini_batches=20), STAY)
+    rates.see("b", other, Rate(7.0, mini_batches=20), STAY)
+    rates.estimate(0.0)
+    assert rates.table["a"][mine].provenance is Provenance.ESTIMATED
+    assert rates.table["a"][mine].samples_per_second == pytest.approx(7.0)
+    assert all(row[8] == "measured" for row in rates.dump()), "estimates are not kept"
+    rates.see("a", mine, Rate(9.0, mini_batches=20), STAY)
+    assert rates.table["a"][mine] == Rate(9.0, mini_batches=20)
+    rates.see("c", where, Rate(20.0, mini_batches=20), STAY)
+    rates.estimate(1.0)
+    assert set(rates.table["c"]) == {where}, "not so soon after the last time"
+    rates.estimate(ESTIMATE_SECONDS)
+    assert {at.models_beside for at in rates.table["c"]} == {(), ("a",), ("b",), ("c",)}
 
 
 def test_what_operations_take_is_known_by_model_and_after_a_restart(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.model import Configuration, Provenance, Rate
-from controller.observe.estimates import complete, distances, estimated
+from controller.observe.estimates import complete, distances, estimated, replaced
 
 Part = Callable[[str, str], float]
 
@@ -105,6 +105,18 @@ def test_what_is_measured_is_not_estimated_and_parts_scale_with_the_rate_alone()
     assert where == beside("maths")
     twice = {**known, "lamp": {k: Rate(2 * v.samples_per_second) for k, v in known["lamp"].items()}}
     assert estimated(twice)["lamp"][where].samples_per_second == pytest.approx(2 * rate.samples_per_second)
+
+
+def test_what_a_measured_pair_was_taken_for_does_not_depend_on_its_measurement() -> None:
+    known = table(lambda *_: True)
+    expected = estimated({**known, "lamp": {k: v for k, v in known["lamp"].items() if k != beside("maths")}})
+    known["lamp"][beside("maths")] = Rate(0.1)
+    assert replaced(known, ["lamp"])["lamp"][beside("maths")] == expected["lamp"][beside("maths")]
+    declared = {
+        m: {k: Rate(v.samples_per_second, provenance=Provenance.DECLARED) for k, v in t.items()}
+        for m, t in known.items()
+    }
+    assert replaced(declared) == {}
 
 
 def test_nothing_is_estimated_from_nothing() -> None:
