@@ -80,6 +80,8 @@ def _action(
             if wanted.gpus and len(wanted.gpus) != job.gpus:
                 resizes = job.may_resize_here and wanted.gpus <= job.placement.allocation
                 return Resize(job.id, wanted.gpus, f"changes its size: {reason}") if resizes else None
+            if target is not None and _to_store(job, target):
+                return _to_the_queue(job, reason)
             return _leave(job, bool(wanted.gpus), reason, method)
     return None
 
@@ -87,6 +89,11 @@ def _action(
 def _elsewhere(target: Target) -> bool:
     """Whether the job is to go on with another allocation."""
     return bool(target.placement.gpus) and target.keep is StateAt.STORE
+
+
+def _to_store(job: Job, target: Target) -> bool:
+    """Whether the job is to leave its GPUs for a checkpoint, to start anywhere later."""
+    return not target.placement.gpus and target.keep is StateAt.STORE and job.may_migrate
 
 
 def _start_again(job: Job, target: Target, reason: str) -> Action | None:

@@ -209,6 +209,9 @@ class Job:
     may_migrate: bool = False
     """A plan may put it on GPUs outside of its allocation: its state goes to a checkpoint, and it starts
     there again."""
+    starts_anywhere: bool = False
+    """Off its GPUs it can start anywhere, from a checkpoint: it keeps its own, or has a store for them. False
+    while its state is in host memory."""
     may_resize: bool = False
     """A plan may give it another number of GPUs, within its size: it starts again from a checkpoint, and takes
     the GPUs that it finds then."""

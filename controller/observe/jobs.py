@@ -85,7 +85,7 @@ def make_job(
     waits_elsewhere = phase is Phase.QUEUED or leaves
     blocks = [job for job in on_nodes.values() if isinstance(job, NodeJob)]
     can_resize = bool(blocks) and all(block.resizable for block in blocks)
-    off = phase in (Phase.SUSPENDED, Phase.YIELDED)
+    in_host_memory = phase in (Phase.SUSPENDED, Phase.YIELDED)
     has_store = 0 < len(blocks) == len(on_nodes) and all(block.has_store for block in blocks)
     starts_again = keeps_checkpoints or has_store
     return Job(
@@ -114,9 +114,12 @@ def make_job(
         and (failed is None or failed.way_out is Unsuspendable.KEEP),
         has_store=has_store,
         may_migrate=starts_again and request.may_migrate and may_stop,
+        starts_anywhere=(keeps_checkpoints or memory.has_store)
+        and request.may_migrate
+        and not in_host_memory,
         may_resize=starts_again and request.adaptive and may_stop,
         may_resize_here=resizes_here and (phase is Phase.QUEUED or (may_stop and can_resize)),
-        kept_size=len(gpus) if off and len(gpus) != request.size.wanted and not can_resize else 0,
+        kept_size=len(gpus) if in_host_memory and len(gpus) != request.size.wanted and not can_resize else 0,
         held_until=held_until,
         keeps_until=_later(memory.keeps_until, now) if phase in ON_GPU else None,
         failed_suspends=failed,

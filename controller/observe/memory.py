@@ -36,6 +36,8 @@ class JobMemory:
     """GPUs of the gang there, where that is not what the job asked for; else 0."""
     beside: frozenset[JobId] = frozenset()
     """With which jobs plans let it share the GPUs that it is on."""
+    has_store: bool = False
+    """Its sessions have registered a checkpoint store, in this start or an earlier one."""
     suspends: int = 0
     moves: int = 0
 

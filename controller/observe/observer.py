@@ -178,6 +178,8 @@ class Observer:
                     self.measured.forget(job_id)
                     self._requests.forget(job_id)
                 continue
+            if job.has_store and not self._memory.of(job_id).has_store:
+                self._memory.change(job_id).has_store = True  # it is looked at once more
             memory = self._memory.of(job_id)
             self._wait(job_id, changes_at(job, memory, self._now))
             if before is not None and before.placement.gpus == job.placement.gpus:

@@ -24,6 +24,10 @@ pytestmark = pytest.mark.live
 ROUND_SECONDS = 8.0
 ROUNDS = 12
 MEASURED_SECONDS = 40.0
+CHANGING_ROUND_SECONDS = 15.0
+CHANGING_ROUNDS = 10
+EQUAL = {"bound": 70 / 3, "fed": 9.0}
+"""The rates of `RATES`, where a job has as much time on each type."""
 RATES = {"bound": {"v100": 40.0, "p100": 20.0, "k80": 10.0}, "fed": {"v100": 10.0, "p100": 9.0, "k80": 8.0}}
 """Declared: a model that its GPU holds up, and one that waits for its data."""
 FIND_SOLVER = "pgrep -f '[a]llocations.worker'"
@@ -135,15 +139,20 @@ def test_a_solver_that_is_killed_costs_nothing_but_age(site: Site) -> None:
     assert set(site.states(jobs).values()) <= {"RUNNING", "SUSPENDED"}
 
 
-def run_of(site: Site, throughputs: str) -> Mapping[str, list[int]]:
-    """Steps that the jobs of each model do in the same time, all of them there from the beginning."""
-    site.cluster.stop_controller()
+def declare_rates(site: Site) -> None:
+    """In place of all that is known of the models."""
     table = [
         {"model": model, "gpu_type": gpu_type, "gpus": 1, "samples_per_second": 32 * rate}
         for model, rates in RATES.items()
         for gpu_type, rate in rates.items()
     ]
     site.cluster.write_file("ctl", "/tmp/rates.json", json.dumps({"gandiva_rates": 1, "rates": table}))
+    site.cluster.exec("ctl", ["gandiva", "rates", "import", "/tmp/rates.json", "--replace"])
+
+
+def run_of(site: Site, throughputs: str) -> Mapping[str, list[int]]:
+    """Steps that the jobs of each model do in the same time, all of them there from the beginning."""
+    site.cluster.stop_controller()
     jobs: dict[int, tuple[str, str]] = {}
     for number in range(3):
         for model, work in (("bound", (25.0, 0.0)), ("fed", (4.0, 80.0))):
@@ -160,7 +169,7 @@ def run_of(site: Site, throughputs: str) -> Mapping[str, list[int]]:
                 log=log,
             )
             jobs[job] = (model, log)
-    site.cluster.exec("ctl", ["gandiva", "rates", "import", "/tmp/rates.json", "--replace"])
+    declare_rates(site)
     start(site, "gavel-max-throughput", throughputs=throughputs, normalised=True)
     site.wait_on_gpu(*jobs)
     begin = clock(site)
@@ -180,3 +189,52 @@ def test_jobs_do_more_steps_where_throughputs_count(site: Site) -> None:
     assert sum(aware["bound"]) > 1.2 * sum(agnostic["bound"])
     assert min(aware["bound"]) > 1.5 * min(agnostic["bound"])
     assert sum(aware["fed"]) > 0.85 * sum(agnostic["fed"])
+
+
+def las_run(site: Site, throughputs: str) -> Mapping[str, list[int]]:
+    """Steps that four jobs of each model do in ten rounds of LAS, all with checkpoint stores. Those that wait
+    for data come first."""
+    site.cluster.stop_controller()
+    site.cluster.exec("login", "rm -rf /home/alice/las-*", user="alice")
+    jobs: dict[int, tuple[str, str]] = {}
+    for model, work in (("fed", (4.0, 80.0)), ("bound", (25.0, 0.0))):
+        for number in range(4):
+            name = f"las-{throughputs}-{model}-{number}"
+            job = site.train(
+                "alice",
+                "--gandiva",
+                f"--gandiva-model={model}",
+                "--gres=gpu:1",
+                minibatch_ms=work[0],
+                host_ms=work[1],
+                utilisation=100,
+                log=f"{name}.log",
+                store=f"{name}-store",
+            )
+            jobs[job] = (model, f"{name}.log")
+    declare_rates(site)
+    start(site, throughputs=throughputs, round_seconds=CHANGING_ROUND_SECONDS)
+    site.wait_on_gpu(*jobs, timeout_seconds=120)
+    begin = clock(site)
+    pass_seconds(site, CHANGING_ROUNDS * CHANGING_ROUND_SECONDS)
+    holds, end = site.holds(), clock(site)
+    found: dict[str, list[int]] = {model: [] for model in RATES}
+    for job, (model, log) in jobs.items():
+        found[model].append(sum(begin <= at <= end for at in step_times(site, "alice", log)))
+        had = {TYPES[node]: round(received(holds, job, node, begin, end)) for node in TYPES}
+        print(f"{throughputs} job {job}, {model}: {found[model][-1]} steps, seconds by type {had}")
+    site.cancel_all()
+    return found
+
+
+def test_las_does_more_steps_where_throughputs_count(site: Site) -> None:
+    """Eight jobs on six GPUs. A job that is bound changes its type by way of its checkpoint store: by the
+    optimum jobs of both models do a fifth more than with the agnostic twin."""
+    agnostic, aware = las_run(site, "agnostic"), las_run(site, "aware")
+    print(f"steps in {CHANGING_ROUNDS} rounds: agnostic {agnostic}, aware {aware}")
+    gains = {model: sum(aware[model]) / sum(agnostic[model]) for model in RATES}
+    least = [min(min(run[model]) / EQUAL[model] for model in RATES) for run in (agnostic, aware)]
+    print(f"gains {gains}, least share {least}")
+    assert sum(gains.values()) > 2.1
+    assert min(gains.values()) > 0.95
+    assert least[1] > least[0]

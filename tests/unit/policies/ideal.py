@@ -169,6 +169,8 @@ class Ideal:
         self.notes: dict[JobId, Note] = {}
         self.common: dict[str, Any] = {}
         self.reasons: dict[JobId, str] = {}
+        self.stores: set[JobId] = set()
+        """Jobs that can start from a checkpoint."""
         self.now, self.first = 0.0, True
         self.timeline = Timeline()
         self.ends: dict[JobId, float] = {}
@@ -217,6 +219,10 @@ class Ideal:
     def add(self, *jobs: Job) -> None:
         """They come now."""
         for job in jobs:
+            if not self.bound:
+                job = replace(job, starts_anywhere=True)
+            if job.starts_anywhere:
+                self.stores.add(job.id)
             self.jobs[job.id] = job
             self.changed.add(job.id)
             if job.placement.gpus:
@@ -357,9 +363,9 @@ class Ideal:
                 assert job.may_migrate if size == job.gpus else job.may_resize
                 self.migrate(job_id, target.placement)
             else:
-                self.put(job_id, target.placement)
+                self.put(job_id, target.placement, to_store=target.keep is StateAt.STORE)
 
-    def put(self, job_id: JobId, placement: Placement) -> None:
+    def put(self, job_id: JobId, placement: Placement, *, to_store: bool = False) -> None:
         job, usage = self.jobs[job_id], self.usage.setdefault(job_id, Usage())
         runs = bool(placement.gpus)
         if usage.since is not None and not runs:
@@ -377,11 +383,14 @@ class Ideal:
             job = replace(job, promised=placement.allocation, promised_size=0)
         else:
             usage = usage.stopped(self.now)
-            allocation = job.placement.allocation if self.bound else frozenset()
+            assert not to_store or job_id in self.stores
+            stays = self.bound and not to_store
+            allocation = job.placement.allocation if stays else frozenset()
             job = replace(job, placement=Placement(frozenset(), allocation), may_start=True, may_stop=False)
-            job = replace(job, phase=Phase.SUSPENDED if self.bound else Phase.QUEUED)
-            if not self.bound:
+            job = replace(job, phase=Phase.SUSPENDED if stays else Phase.QUEUED)
+            if not stays:
                 job = replace(job, last=frozenset())
+        job = replace(job, starts_anywhere=job_id in self.stores and job.phase is not Phase.SUSPENDED)
         self.jobs[job_id], self.usage[job_id] = job, usage
         self.ends.pop(job_id, None)
         duration = job.request.duration_seconds

@@ -195,16 +195,17 @@ class Rounds:
         return RUNNING if not fixed and all(j.may_stop for j in (job, *guests)) else FIXED
 
     def _types(self, member: Member) -> tuple[str, ...]:
-        """Where the job may run: a job that Slurm has bound cannot leave its type but by a requeue."""
-        accepting = self._pools.accepting(member.job)
-        if member.job.placement.allocation and not self._settings.change_types:
-            return (member.hosted,)
-        return accepting
+        """Where the job may run: a job that Slurm has bound leaves its type by way of a checkpoint only."""
+        return (member.hosted,) if self._stays(member.job) else self._pools.accepting(member.job)
+
+    def _stays(self, job: Job) -> bool:
+        """Whether it cannot leave the type where Slurm has bound it."""
+        return bool(job.placement.allocation) and not (self._settings.change_types and job.starts_anywhere)
 
     def _wants(self, member: Member) -> bool:
         """Whether an allocation counts the job."""
         job = member.job
-        if job.placement.allocation and self._pools.only_closed(job) and not self._settings.change_types:
+        if self._stays(job) and self._pools.only_closed(job):
             return False  # it ends where it is
         return member.standing is not ASIDE or job.leaving or job.held_until is not None
 
@@ -307,8 +308,7 @@ class Rounds:
         )
 
     def _is_bound(self, member: Member) -> bool:
-        others = set(self._pools.accepting(member.job)) - {member.hosted}
-        return bool(member.job.placement.allocation and others) and not self._settings.change_types
+        return self._stays(member.job) and bool(set(self._pools.accepting(member.job)) - {member.hosted})
 
     def _wake(self) -> float:
         if self._due is None:
@@ -319,8 +319,9 @@ class Rounds:
 
     def _target(self, job_id: JobId, placement: Placement) -> Target:
         member = self._members[job_id]
-        leaves = bool(member.assigned) and not placement.gpus and member.assigned != member.hosted
         had = member.job.placement
+        # From host memory it could go on with its type only: what it is allocated would depend on that.
+        leaves = bool(had.gpus) and not placement.gpus and len(member.types) > 1
         migrates = bool(had.gpus and placement.gpus) and placement.allocation != had.allocation
         return Target(placement, StateAt.STORE if leaves or migrates else StateAt.HOST)
 

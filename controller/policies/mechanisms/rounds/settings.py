@@ -33,9 +33,9 @@ class RoundSettings(Section):
         "Within a round, GPUs that become free are given to jobs that wait. false: they wait for its end.",
     )
     change_types: bool = setting(
-        False,
-        "Running jobs are allocated GPUs of other types too: only where all jobs start from checkpoints of "
-        'their own (requests.suspend = "requeue"). false: a job stays on the type where Slurm has bound it.',
+        True,
+        "A job that has a checkpoint store, or is suspended by a requeue, changes types by way of its "
+        "checkpoint. false: it stays on the type where Slurm has bound it.",
     )
 
     rounds: Literal["exact", "reference"] = setting(
