@@ -9,10 +9,13 @@ draws docs/images/compositions.svg, too, with matplotlib.
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 
@@ -22,15 +25,18 @@ from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.configure import configure
 from controller.simulation.driver import Simulation
 from controller.simulation.ground_truth import read_throughputs
+from controller.simulation.oracle import read_declared
 from controller.simulation.traces import TraceJob, read_trace
 
+Composition = tuple[str, tuple[str, ...]]
+"""A policy, and settings."""
 TRACE = "inputs/gavel/generated/cont_multi_n300_lam2200_s0.trace"
 TABLE = "inputs/gavel/shipped/simulation_throughputs.json"
-CLUSTER, PER_NODE, PARTS, JOBS = "v100:12", 4, 2, 60
+PER_NODE, PARTS, JOBS = 4, 2, 60
 # The interference of two models does not change from hour to hour.
 PACK = ("requests.pack=true", "policy.pack.cooldown_seconds=86400")
 SLICES = ("policy.gandiva.slice_seconds=600",)
-COMPOSITIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+ONE_TYPE: Mapping[str, Composition] = {
     "`tiresias-las`": ("tiresias-las", ()),
     "`tiresias-las` + defragment": ("tiresias-las", ('policy.moves=["defragment"]',)),
     "`tiresias-las` + pack": ("tiresias-las", ('policy.moves=["pack"]', *PACK)),
@@ -39,6 +45,18 @@ COMPOSITIONS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "`gavel-las` + pack": ("gavel-las", ('policy.moves=["pack"]', *PACK)),
     "`gandiva`": ("gandiva", SLICES),
     "`gandiva` + pack": ("gandiva", ('policy.moves=["pack"]', *PACK, *SLICES)),
+}
+ALL_MOVES = ('policy.moves=["pack", "defragment"]', *PACK)
+THREE_TYPES: Mapping[str, Composition] = {
+    "`gandiva`": ("gandiva", SLICES),
+    "`gandiva` + pack + defragment": ("gandiva", (*ALL_MOVES, *SLICES)),
+    "`gavel-las`": ("gavel-las", ()),
+    "`gavel-las` + pack": ("gavel-las", ('policy.moves=["pack"]', *PACK)),
+    "`gavel-las` + pack + defragment": ("gavel-las", ALL_MOVES),
+}
+CLUSTERS: Mapping[str, tuple[str, Mapping[str, Composition]]] = {
+    "Twelve V100": ("v100:12", ONE_TYPE),
+    "Eight V100, eight P100, eight K80": ("v100:8,p100:8,k80:8", THREE_TYPES),
 }
 
 
@@ -58,14 +76,18 @@ def parts(refs: Path) -> list[list[TraceJob]]:
     return [[replace(j, submit_seconds=j.submit_seconds - p[0].submit_seconds) for j in p] for p in cut]
 
 
-def line(name: str, refs: Path, traces: Sequence[Sequence[TraceJob]]) -> Line:
-    """Simulate it."""
-    policy, changes = COMPOSITIONS[name]
+def line(
+    name: str, gpus: str, composition: Composition, refs: Path, traces: Sequence[Sequence[TraceJob]]
+) -> Line:
+    """Simulate it. What models do alone is declared, what pairs do is not."""
+    policy, changes = composition
     settings, table = configure(None, policy, changes, own_suspend=True), read_throughputs(refs / TABLE)
-    cluster, found = parse_cluster(CLUSTER, PER_NODE), []
+    cluster, found = parse_cluster(gpus, PER_NODE), []
+    known = read_declared(refs / TABLE, types={}, gpus_per_node=PER_NODE)
+    rates = {m: {at: r for at, r in t.items() if not at.models_beside} for m, t in known.items()}
     for number, jobs in enumerate(traces, start=1):
         print(f"{name}, part {number}", file=sys.stderr, flush=True)
-        found.append(Simulation(refs / TRACE, jobs, cluster, settings, table).run())
+        found.append(Simulation(refs / TRACE, jobs, cluster, settings, table, rates=rates).run())
         jct = fmean(job.jct_seconds for job in found[-1].jobs) / 3600
         print(
             f"  mean JCT {jct:.2f} h, makespan {makespan(found[-1]) / 3600:.1f} h",
@@ -77,54 +99,80 @@ def line(name: str, refs: Path, traces: Sequence[Sequence[TraceJob]]) -> Line:
     return Line(name, fmean(hours), spans)
 
 
-def text(lines: Sequence[Line]) -> str:
-    """The table; what moves add is against the policy alone, the last line without a plus."""
-    rows = [
-        "| composition | mean JCT | by moves | makespans | by moves |",
-        "|---|---|---|---|---|",
-    ]
-    alone = lines[0]
-    for one in lines:
-        if "+" not in one.name:
-            alone = one
-        gain = f"{one.mean / alone.mean - 1:+.1%}" if one is not alone else ""
-        span = f"{sum(one.makespans) / sum(alone.makespans) - 1:+.1%}" if one is not alone else ""
-        spans = ", ".join(f"{hours:.0f}" for hours in one.makespans)
-        rows.append(f"| {one.name} | {one.mean:.1f} h | {gain} | {spans} h | {span} |")
+def text(tables: Mapping[str, Sequence[Line]]) -> str:
+    """The tables; what moves add is against the policy alone, the last line without a plus."""
+    rows: list[str] = []
+    for title, lines in tables.items():
+        rows += [
+            f"\n{title}:\n",
+            "| composition | mean JCT | by moves | makespans | by moves |",
+            "|---|---|---|---|---|",
+        ]
+        alone = lines[0]
+        for one in lines:
+            if "+" not in one.name:
+                alone = one
+            gain = f"{one.mean / alone.mean - 1:+.1%}" if one is not alone else ""
+            span = f"{sum(one.makespans) / sum(alone.makespans) - 1:+.1%}" if one is not alone else ""
+            spans = ", ".join(f"{hours:.0f}" for hours in one.makespans)
+            rows.append(f"| {one.name} | {one.mean:.1f} h | {gain} | {spans} h | {span} |")
     return "\n".join(rows)
 
 
-def draw(lines: Sequence[Line], path: Path) -> None:
-    """Mean JCT and makespan."""
+def draw(tables: Mapping[str, Sequence[Line]], path: Path) -> None:
+    """Mean JCT and makespan, for each cluster."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(9, 3.2), layout="constrained")
-    left, right = figure.subplots(1, 2, sharey=True)
-    names = [one.name.replace("`", "") for one in lines]
-    colors = ["#1f5fa8" if "+" in name else "0.65" for name in names]
-    left.barh(names, [one.mean for one in lines], color=colors)
-    left.set_xlabel("mean job completion time, hours")
-    right.barh(names, [fmean(one.makespans) for one in lines], color=colors)
-    right.set_xlabel("mean makespan of the two parts, hours")
-    left.invert_yaxis()
-    for axes in (left, right):
-        axes.spines[["top", "right"]].set_visible(False)
+    counts = [len(lines) for lines in tables.values()]
+    figure = Figure(figsize=(9, 1.0 + 0.4 * sum(counts)), layout="constrained")
+    rows = figure.subplots(len(tables), 2, squeeze=False, gridspec_kw={"height_ratios": counts})
+    for (title, lines), (left, right) in zip(tables.items(), rows, strict=True):
+        names = [one.name.replace("`", "") for one in lines]
+        colors = ["#1f5fa8" if "+" in name else "0.65" for name in names]
+        left.barh(names, [one.mean for one in lines], color=colors)
+        left.set_title(title, loc="left", fontsize="medium")
+        left.set_xlabel("mean job completion time, hours")
+        right.barh(names, [fmean(one.makespans) for one in lines], color=colors)
+        right.set_xlabel("mean makespan of the two parts, hours")
+        right.set_yticklabels([])
+        for axes in (left, right):
+            axes.invert_yaxis()
+            axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+
+
+def kept(folder: Path | None, title: str, name: str, make: Callable[[], Line]) -> Line:
+    """What an earlier run has left in the folder, else a new one."""
+    if folder is None:
+        return make()
+    path = folder / (re.sub(r"[^a-z0-9]+", "-", f"{title} {name}".lower()).strip("-") + ".json")
+    if not path.exists():
+        found = make()
+        path.write_text(json.dumps([found.name, found.mean, list(found.makespans)]) + "\n")
+        return found
+    name, mean, spans = json.loads(path.read_text())
+    return Line(name, mean, tuple(spans))
 
 
 def main() -> None:
     """Simulate and print, or write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--refs", type=Path, default=Path(os.environ.get("GANDIVA_REFS", "shared/refs")))
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the table between its marks")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the tables between their marks")
+    parser.add_argument("--results", type=Path, metavar="DIR", help="keep results here, and take those there")
+    parser.add_argument("--only", metavar="WORDS", default="", help="lines with these words, and no page")
     options = parser.parse_args()
-    traces = parts(options.refs)
-    lines = [line(name, options.refs, traces) for name in COMPOSITIONS]
-    if options.write is None:
-        print(text(lines))
+    traces, tables = parts(options.refs), dict[str, list[Line]]()
+    for title, (gpus, compositions) in CLUSTERS.items():
+        for name, composition in compositions.items():
+            if options.only in f"{title} {name}":
+                make = partial(line, name, gpus, composition, options.refs, traces)
+                tables.setdefault(title, []).append(kept(options.results, title, name, make))
+    if options.write is None or options.only:
+        print(text(tables))
         return
-    options.write.write_text(replaced(options.write.read_text(), text(lines)))
-    draw(lines, options.write.parent / "images" / "compositions.svg")
+    options.write.write_text(replaced(options.write.read_text(), text(tables)))
+    draw(tables, options.write.parent / "images" / "compositions.svg")
 
 
 if __name__ == "__main__":
