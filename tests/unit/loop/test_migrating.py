@@ -15,6 +15,7 @@ from controller.journal.reader import JournalReader
 from controller.model import JobId, Phase
 from controller.nodes.protocol import Saved
 from controller.nodes.simulated import NodeCosts
+from controller.policies.mechanisms.rounds.settings import GavelLasSettings
 from controller.policies.moves.balance import Balance
 from controller.policies.moves.defragment import Defragment
 from controller.policies.presets import PRESETS
@@ -28,8 +29,11 @@ def move(**migration: float) -> Defragment:
     return Defragment(DefragmentSettings(free_fraction=0.5), MigrationSettings.model_validate(migration))
 
 
-@pytest.fixture(params=["gandiva", "fifo-skip"])
+@pytest.fixture(params=["gandiva", "fifo-skip", "gavel-las"])
 def policy(request: pytest.FixtureRequest) -> Policy:
+    if request.param == "gavel-las":
+        # Within a round nothing but a move makes room for a gang.
+        return PRESETS["gavel-las"](GavelLasSettings(round_seconds=1000.0), (move(),))
     if request.param == "gandiva":
         return gandiva(move())
     return PRESETS["fifo-skip"](FifoSkipSettings(), (move(),))

@@ -18,6 +18,7 @@ from controller.model import (
     JobId,
     Memory,
     Node,
+    Placement,
     Plan,
     Problem,
     ProblemKind,
@@ -29,8 +30,9 @@ from controller.policies.allocations.allocation import Allocated, AllocationErro
 from controller.policies.mechanisms.rounds.choosing import priority
 from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.settings import RoundSettings
+from controller.policies.placement.draft import Draft
 from controller.settings.policies import PolicySettings
-from tests.unit.policies.ideal import Ideal, make_job, make_node
+from tests.unit.policies.ideal import Ideal, cluster, gpu_set, make_job, make_node
 from tests.unit.policies.presets import preset
 
 TYPES = ("a-v100", "b-p100", "c-k80")
@@ -233,6 +235,31 @@ def test_aware_las_does_more_steps_than_its_agnostic_twin_where_jobs_change_type
     aware, agnostic = steps_of("aware"), steps_of("agnostic")
     assert aware["bound"] > 1.15 * agnostic["bound"]
     assert aware["fed"] > 1.15 * agnostic["fed"]
+
+
+class ToFirst:
+    """A move: the second job goes on on the first node when that is free."""
+
+    def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+        first, second = gpu_set("n1:0"), draft.of(JobId(2))
+        if second.gpus == gpu_set("n2:0") and not any(
+            p.allocation & first for p in draft.placements.values()
+        ):
+            draft.put(JobId(2), Placement(first, first))
+
+
+@pytest.mark.parametrize("migration_seconds", [50.0, 500.0])
+def test_gpus_promised_to_a_job_that_a_move_sent_on_are_kept_for_it(migration_seconds: float) -> None:
+    """A round ends meanwhile, or not."""
+    jobs = [make_job(1, duration=5.0), make_job(2), make_job(3, submit=10.0)]
+    jobs = [replace(job, may_migrate=True) for job in jobs]
+    fractions = {n: {"a100": 0.5} for n in (1, 2, 3)}
+    ideal = Ideal(lambda: Rounds(Fixed(fractions), RoundSettings(), moves=(ToFirst(),)), cluster(2, 1), jobs)
+    ideal.migration_seconds = migration_seconds
+    ideal.run(until=20.0)
+    assert ideal.running() == {3} and ideal.jobs[JobId(3)].placement.gpus == gpu_set("n2:0")
+    ideal.run(until=migration_seconds + 20.0)
+    assert ideal.running() == {2, 3} and ideal.jobs[JobId(2)].placement.gpus == gpu_set("n1:0")
 
 
 class Refusing(Fixed):

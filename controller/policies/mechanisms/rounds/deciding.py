@@ -5,8 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controller.model import NOWHERE, JobId
-from controller.policies.mechanisms.rounds.choosing import Choice, GlobalList, Ordering, choose
+from controller.model import NOWHERE, JobId, Placement
+from controller.policies.mechanisms.rounds.choosing import (
+    LEAST_FRACTION,
+    Choice,
+    GlobalList,
+    Ordering,
+    choose,
+)
 from controller.policies.mechanisms.rounds.laying import Refused, lay_out, place
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pools import Pools
@@ -39,6 +45,7 @@ class Deciding:
             if member.standing is FIXED:
                 member.assigned = member.hosted
         self._let_drain(draft)
+        self._let_arrive(draft, now)
         candidates = [
             m
             for m in self._members.values()
@@ -58,17 +65,18 @@ class Deciding:
         something else than before. `allocating`: an allocation is under way, and jobs that it will count for
         the first time wait for it."""
         self._let_drain(draft)
+        arrived = self._let_arrive(draft, now)
         waiting = [m for m in self._members.values() if m.standing is WAITING and not draft.of(m.id).gpus]
         free = self._pools.free()
         for member in self._members.values():
-            if not member.assigned or draft.of(member.id).gpus:
+            if not member.assigned or draft.of(member.id).allocation:
                 continue
             gpus = self._pools.find(member.job, member.assigned) if member.standing is WAITING else None
             if gpus is not None:
                 place(draft, member, gpus)
             free[member.assigned] = free.get(member.assigned, 0) - member.job.gpus
         if not self._settings.refill or max(free.values(), default=0) <= 0:
-            return set()
+            return arrived
         idle = [
             m
             for m in waiting
@@ -78,7 +86,7 @@ class Deciding:
         chosen = self._lay_out(draft, idle, [], order, free)
         for job_id, choice in chosen.items():
             self._assign(self._members[job_id], choice, now)
-        return set(chosen)
+        return arrived | set(chosen)
 
     def _lay_out(
         self,
@@ -111,6 +119,21 @@ class Deciding:
 
     def _open_gpus(self, member: Member) -> int:
         return sum(gpu.node not in self._pools.closed for gpu in member.job.placement.gpus)
+
+    def _let_arrive(self, draft: Draft, now: float) -> set[JobId]:
+        """Jobs that a move has sent elsewhere start where their GPUs are promised to them. Returns those that
+        had no type in this round."""
+        arrived: set[JobId] = set()
+        for member in self._members.values():
+            had = draft.of(member.id)
+            if member.standing is not WAITING or had.gpus or not had.allocation:
+                continue
+            draft.put(member.id, Placement(had.allocation, had.allocation))
+            if member.assigned != member.hosted:
+                extra = member.fraction(member.hosted) < LEAST_FRACTION
+                self._assign(member, Choice(member.id, member.hosted, extra), now)
+                arrived.add(member.id)
+        return arrived
 
     def _let_drain(self, draft: Draft) -> None:
         """A node that is being drained gets empty when the jobs bound to it have ended: those that are off

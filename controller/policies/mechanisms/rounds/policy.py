@@ -24,7 +24,7 @@ from controller.policies.mechanisms.rounds.choosing import LEAST_FRACTION, Order
 from controller.policies.mechanisms.rounds.deciding import Deciding
 from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal_share, make_given
 from controller.policies.mechanisms.rounds.member import Member
-from controller.policies.mechanisms.rounds.pools import Pools, held
+from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.solving import (
     FIRST_PATIENCE_SECONDS,
@@ -164,7 +164,7 @@ class Rounds:
                 member = self._members[job_id] = Member(job)
                 member.recall(note)
             member.job, member.usage = job, snapshot.usage_of(job_id)
-            self._hold(job_id, held(job))
+            self._hold(job_id, self._pools.held(job))
             (self._sharing.add if job.placement.shares_with else self._sharing.discard)(job_id)
         for job_id in found & self._members.keys():
             member = self._members[job_id]

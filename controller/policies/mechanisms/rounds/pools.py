@@ -52,7 +52,9 @@ class Pools:
     def change(self, job_id: JobId, before: Placement, after: Placement) -> None:
         """Guests are counted with their hosts."""
         given = self._counted.pop(job_id, frozenset())
-        taken = frozenset() if self.is_guest(job_id, after) else after.gpus
+        member = self._members.get(job_id)
+        promised = after.allocation & member.job.promised if member else frozenset()
+        taken = frozenset() if self.is_guest(job_id, after) else after.gpus or promised
         if taken:
             self._counted[job_id] = taken
         if given == taken:
@@ -65,6 +67,13 @@ class Pools:
 
     def restore(self, job_id: JobId, before: Placement, after: Placement, undo: None) -> None:
         self.change(job_id, after, before)
+
+    def held(self, job: Job) -> Placement:
+        """What a job has as far as others are concerned: a suspended one has nothing, one that migrates the
+        GPUs that it goes to."""
+        if job.placement.gpus and not job.leaving:
+            return job.placement
+        return Placement(frozenset(), job.promised) if self._whole.all_usable(job.promised) else NOWHERE
 
     def is_guest(self, job_id: JobId, placement: Placement) -> bool:
         if not placement.guest(job_id):
@@ -131,11 +140,6 @@ class Pools:
         share = job.gpus // job.request.nodes if job.request.nodes else 1
         slots = pool.slots
         return nowhere(job, share, (refusal(job, s.node, s.sound.bit_count(), share) for s in slots))
-
-
-def held(job: Job) -> Placement:
-    """What a job has as far as others are concerned: a suspended one has nothing."""
-    return job.placement if job.placement.gpus and not job.leaving else NOWHERE
 
 
 def _of_type(nodes: Mapping[str, Node], gpu_type: str) -> dict[str, Node]:
