@@ -54,10 +54,11 @@ THREE_TYPES: Mapping[str, Composition] = {
     "`gavel-las` + pack": ("gavel-las", ('policy.moves=["pack"]', *PACK)),
     "`gavel-las` + pack + defragment": ("gavel-las", ALL_MOVES),
 }
-CLUSTERS: Mapping[str, tuple[str, Mapping[str, Composition]]] = {
-    "Twelve V100": ("v100:12", ONE_TYPE),
-    "Eight V100, eight P100, eight K80": ("v100:8,p100:8,k80:8", THREE_TYPES),
+CLUSTERS: Mapping[str, tuple[str, int, Mapping[str, Composition]]] = {
+    "Twelve V100": ("v100:12", PARTS, ONE_TYPE),
+    "Eight V100, eight P100, eight K80": ("v100:8,p100:8,k80:8", 1, THREE_TYPES),
 }
+"""GPUs, how many parts of the trace are simulated, and compositions."""
 
 
 @value
@@ -133,7 +134,7 @@ def draw(tables: Mapping[str, Sequence[Line]], path: Path) -> None:
         left.set_title(title, loc="left", fontsize="medium")
         left.set_xlabel("mean job completion time, hours")
         right.barh(names, [fmean(one.makespans) for one in lines], color=colors)
-        right.set_xlabel("mean makespan of the two parts, hours")
+        right.set_xlabel("mean makespan, hours")
         right.set_yticklabels([])
         for axes in (left, right):
             axes.invert_yaxis()
@@ -163,10 +164,10 @@ def main() -> None:
     parser.add_argument("--only", metavar="WORDS", default="", help="lines with these words, and no page")
     options = parser.parse_args()
     traces, tables = parts(options.refs), dict[str, list[Line]]()
-    for title, (gpus, compositions) in CLUSTERS.items():
+    for title, (gpus, count, compositions) in CLUSTERS.items():
         for name, composition in compositions.items():
             if options.only in f"{title} {name}":
-                make = partial(line, name, gpus, composition, options.refs, traces)
+                make = partial(line, name, gpus, composition, options.refs, traces[:count])
                 tables.setdefault(title, []).append(kept(options.results, title, name, make))
     if options.write is None or options.only:
         print(text(tables))

@@ -235,6 +235,6 @@ def test_las_does_more_steps_where_throughputs_count(site: Site) -> None:
     gains = {model: sum(aware[model]) / sum(agnostic[model]) for model in RATES}
     least = [min(min(run[model]) / EQUAL[model] for model in RATES) for run in (agnostic, aware)]
     print(f"gains {gains}, least share {least}")
-    assert sum(gains.values()) > 2.1
-    assert min(gains.values()) > 0.95
-    assert least[1] > least[0]
+    assert sum(gains.values()) > 2.15
+    assert min(gains.values()) > 0.85
+    assert least[1] > 1.2 * least[0]
