@@ -15,6 +15,7 @@ from controller.model import JobId
 from controller.nodes.simulated import NodeCosts
 from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.settings import RoundSettings
+from controller.slurm.simulated import SlurmCosts
 from tests.unit.loop.world import World, run
 from tests.unit.policies.test_rounds import Fixed
 
@@ -28,7 +29,8 @@ def rounds_world(folder: Path, *, deltas: bool, change_types: bool = True) -> Wo
     settings = RoundSettings(round_seconds=ROUND_SECONDS, change_types=change_types)
     costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=1.0)
     policy = Rounds(Fixed(HALVES), settings)
-    world = World(folder, nodes=2, gpus=1, policy=policy, deltas=deltas, node_costs=costs)
+    slow = SlurmCosts(0.005, 3.0, 0.1)
+    world = World(folder, nodes=2, gpus=1, policy=policy, deltas=deltas, node_costs=costs, slurm_costs=slow)
     for name, model in TYPES.items():
         node = world.cluster.nodes[name]
         world.cluster.nodes[name] = replace(node, gpus=tuple(replace(g, model=model) for g in node.gpus))
@@ -63,6 +65,9 @@ def test_jobs_have_their_part_of_each_type(tmp_path: Path, way: str, deltas: boo
             actions = {d.action for d in JournalReader(world.journal_path).decisions(job)}
             assert actions == {"place", "migrate" if way == "store" else "requeue"}
             assert world.cluster.jobs[job].restart_count >= 4
+            seen = [turn.snapshot.jobs[job] for turn in world.turns if job in turn.snapshot.jobs]
+            bound = [each.starts_anywhere for each in seen if each.placement.allocation]
+            assert all(bound[bound.index(True) :]), "also while its sessions start again"
         assert world.turns[-1].plan.memory.common.get("rounds", {}).get("bound", 0) == 0
         await world.stop()
         world.check()
