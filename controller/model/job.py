@@ -213,8 +213,8 @@ class Job:
     """Off its GPUs it can start anywhere, from a checkpoint: it keeps its own, or has a store for them. False
     while its state is in host memory."""
     may_resize: bool = False
-    """A plan may give it another number of GPUs, within its size: it starts again from a checkpoint, and takes
-    the GPUs that it finds then."""
+    """A plan may give it another number of GPUs, within its size: it starts again from a checkpoint, and
+    takes the GPUs that it finds then."""
     may_resize_here: bool = False
     """A plan may give it another number of GPUs of its allocation, within its size: it goes on there. Of a
     job that waits for its allocation: it may turn out so once it runs."""

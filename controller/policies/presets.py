@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.finish_time import FinishTime
 from controller.policies.allocations.presets import ALLOCATIONS
-from controller.policies.allocations.settings import AllocationSettings
+from controller.policies.allocations.settings import AllocationSettings, SharingSettings
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.rounds.given import Pricing
@@ -121,7 +121,8 @@ def _rounds(name: str, settings: Any, moves: Moves, pricing: Pricing) -> Policy:
     """The allocation of this name in rounds."""
     stated = AsProblem(name, settings)
     if settings.rounds == "exact":
-        return Rounds(stated, settings, name=name, moves=moves, pricing=pricing)
+        pairs = isinstance(settings, SharingSettings) and settings.space_sharing
+        return Rounds(stated, settings, name=name, moves=moves, pricing=pricing, pairs=pairs)
     aware = isinstance(settings, AllocationSettings) and settings.throughputs == "aware"
     allocation = ALLOCATIONS[name](settings)
     isolated = allocation.isolated_rates if isinstance(allocation, FinishTime) else None

@@ -10,19 +10,15 @@ Source: Gandiva (OSDI'18) 4.3.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import islice
 
 from controller.model import (
     Configuration,
-    GpuId,
-    GpuSet,
     Job,
     JobId,
     Placement,
     Snapshot,
     Verdict,
-    by_node,
     rate_key,
 )
 from controller.policies.moves.alone import alone_on, rates_alone
@@ -30,8 +26,7 @@ from controller.policies.moves.free import bindings, free_gpus, tightest
 from controller.policies.moves.hosts import Hosts
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
-from controller.policies.placement.gangs import accepts
-from controller.policies.placement.sharing import peak_bytes, refusal_to_share, utilization
+from controller.policies.placement.sharing import can_join, peak_bytes, refusal_to_share, utilization
 from controller.policies.settings import PackSettings
 
 _TRIES = 16
@@ -153,7 +148,7 @@ class Pack:
                 if score is not None and not self._is_gain(score):
                     continue
                 may_share = not refusal_to_share(snapshot, host, guest, gpus)
-                if may_share and _can_bind(snapshot, guest, gpus, bound):
+                if may_share and can_join(snapshot, guest, gpus, bound):
                     hosts.remove(host_id)
                     if score is None and trial is None:
                         trials.begin(what, before)
@@ -199,21 +194,6 @@ def _together(snapshot: Snapshot, draft: Draft, jobs: tuple[JobId, ...]) -> bool
         if not job.placement.gpus or draft.of(job_id).gpus != job.placement.gpus:
             return False
     return True
-
-
-def _can_bind(snapshot: Snapshot, guest: Job, gpus: GpuSet, bound: Mapping[GpuId, int]) -> bool:
-    """Whether the guest may use these GPUs. `bound`: how many jobs Slurm has bound to each."""
-    cards = [snapshot.gpu(gpu) for gpu in gpus]
-    if not all(card is not None and card.usable for card in cards):
-        return False
-    if guest.placement.allocation:
-        return gpus == guest.last or (guest.may_move and gpus <= guest.placement.allocation)
-    nodes = by_node(gpus)
-    if guest.request.nodes not in (None, len(nodes)):
-        return False
-    if not all(accepts(snapshot.nodes[name], guest, len(ordinals)) for name, ordinals in nodes.items()):
-        return False
-    return all(card is not None and bound[card.id] < card.shards for card in cards)
 
 
 def _may_leave(job: Job) -> bool:

@@ -7,7 +7,10 @@ peaks of their memory, both measured while they ran, fit together on each GPU.
 
 from __future__ import annotations
 
-from controller.model import GpuSet, Job, Snapshot
+from collections.abc import Mapping
+
+from controller.model import GpuId, GpuSet, Job, Snapshot, by_node
+from controller.policies.placement.gangs import accepts
 
 _RESERVE_FRACTION = 0.1
 """Of a GPU's memory that stays free beside the two peaks: fragments, and what was not measured."""
@@ -49,3 +52,25 @@ def refusal_to_share(snapshot: Snapshot, one: Job, other: Job, gpus: GpuSet) -> 
         return ""
     first, second = (f"{peak / 2**30:.1f}" for peak in peaks)
     return f"their memory, {first} and {second} GiB, does not fit into {room / 2**30:.1f} GiB"
+
+
+def can_join(
+    snapshot: Snapshot, guest: Job, gpus: GpuSet, bound: Mapping[GpuId, int], promised: int = 0
+) -> bool:
+    """Whether a job that is off GPUs may use these beside the one that has them.
+
+    Args:
+        bound: how many jobs Slurm has bound to each.
+        promised: how many more it is about to bind there.
+    """
+    cards = [snapshot.gpu(gpu) for gpu in gpus]
+    if not all(card is not None and card.usable for card in cards):
+        return False
+    if guest.placement.allocation:
+        return gpus == guest.last or (guest.may_move and gpus <= guest.placement.allocation)
+    nodes = by_node(gpus)
+    if guest.request.nodes not in (None, len(nodes)):
+        return False
+    if not all(accepts(snapshot.nodes[name], guest, len(ordinals)) for name, ordinals in nodes.items()):
+        return False
+    return all(card is not None and bound[card.id] + promised < card.shards for card in cards)

@@ -34,7 +34,7 @@ def books(
 
 
 def chosen(made: Books, **workers: int) -> dict[int, str]:
-    return {choice.job_id: choice.gpu_type for choice in made.choose({**dict.fromkeys(TYPES, 0), **workers})}
+    return {choice.jobs[0]: choice.gpu_type for choice in made.choose({**dict.fromkeys(TYPES, 0), **workers})}
 
 
 def play(made: Books, now: float, **workers: int) -> tuple[dict[int, str], float]:

@@ -3,18 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from controller.model import NOWHERE, JobId, Placement
-from controller.policies.mechanisms.rounds.choosing import (
-    LEAST_FRACTION,
-    Choice,
-    GlobalList,
-    Ordering,
-    choose,
-)
-from controller.policies.mechanisms.rounds.laying import Refused, lay_out, place
-from controller.policies.mechanisms.rounds.member import Member
+from controller.model import GpuId, JobId, Placement, Snapshot
+from controller.policies.mechanisms.rounds.choosing import Choice, GlobalList, Ordering, choose
+from controller.policies.mechanisms.rounds.laying import Refused, find_together, keep, lay_out, place
+from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Member
+from controller.policies.mechanisms.rounds.pairs import Sharing
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING
@@ -33,17 +28,30 @@ class Deciding:
         members: Mapping[JobId, Member],
         settings: RoundSettings,
         ordering: Ordering | None,
+        snapshot: Snapshot,
+        *,
+        pairs: bool,
     ) -> None:
-        """`members`: all jobs; it follows what is observed."""
-        self._pools, self._members, self._settings = pools, members, settings
+        """
+        Args:
+            members: all jobs; it follows what is observed.
+            pairs: jobs that share GPUs do so because a round has chosen them together.
+        """
+        self._pools, self._members, self._settings, self._pairs = pools, members, settings, pairs
         self._ordering = ordering or GlobalList()
+        self._sharing = Sharing(snapshot)
+
+    def look(self, snapshot: Snapshot) -> None:
+        """A plan begins: who may share GPUs is read from this."""
+        self._sharing = Sharing(snapshot)
 
     def begin_round(self, draft: Draft, now: float) -> None:
         """Choose anew among all jobs. Those that are not chosen, or for another type, stop."""
         for member in self._members.values():
-            member.settle_extra(now)
+            member.settle(now)
             if member.standing is FIXED:
-                member.assigned = member.hosted
+                others = member.job.placement.shares_with if self._pairs else ()
+                member.assign(member.hosted, min(others, default=ALONE), False, now)
         self._let_drain(draft)
         self._let_arrive(draft, now)
         candidates = [
@@ -53,12 +61,11 @@ class Deciding:
         ]
         running = [m for m in candidates if m.standing is RUNNING]
         free = self._pools.free()
-        for member in running:
-            free[member.hosted] = free.get(member.hosted, 0) + self._open_gpus(member)
+        for gpu_type, gpus in self._open_gpus(running).items():
+            free[gpu_type] = free.get(gpu_type, 0) + len(gpus)
         order = self._ordering.order(candidates, free, now, self._settings.round_seconds)
         chosen = self._lay_out(draft, candidates, running, order, free)
-        for job_id, choice in chosen.items():
-            self._assign(self._members[job_id], choice, now)
+        self._assign(chosen, now)
 
     def go_on(self, draft: Draft, now: float, *, allocating: bool) -> set[JobId]:
         """Start those whose GPUs have become free, and others on what is left. Returns jobs that are assigned
@@ -71,10 +78,12 @@ class Deciding:
         for member in self._members.values():
             if not member.assigned or draft.of(member.id).allocation:
                 continue
-            gpus = self._pools.find(member.job, member.assigned) if member.standing is WAITING else None
-            if gpus is not None:
-                place(draft, member, gpus)
-            free[member.assigned] = free.get(member.assigned, 0) - member.job.gpus
+            partner = self._members.get(member.beside)
+            there = partner is not None and bool(draft.of(partner.id).gpus)
+            if member.standing is WAITING:
+                self._start(draft, member, partner if there else None)
+            if not there and (partner is None or member.id < partner.id):
+                free[member.assigned] = free.get(member.assigned, 0) - member.job.gpus
         if not self._settings.refill or max(free.values(), default=0) <= 0:
             return arrived
         idle = [
@@ -84,9 +93,21 @@ class Deciding:
         ]
         order = self._ordering.order(idle, free, now, self._settings.round_seconds)
         chosen = self._lay_out(draft, idle, [], order, free)
-        for job_id, choice in chosen.items():
-            self._assign(self._members[job_id], choice, now)
-        return arrived | set(chosen)
+        self._assign(chosen, now)
+        return arrived | {job_id for choice in chosen for job_id in choice.jobs}
+
+    def _start(self, draft: Draft, member: Member, host: Member | None) -> None:
+        """On GPUs of the type that it is assigned, if there are any now. `host`: its partner, which has
+        some."""
+        if host is None:
+            gpus = find_together(self._pools, self._sharing, [member.job], member.assigned)
+            if gpus is not None:
+                place(draft, [member.job], gpus)
+            return
+        had = draft.of(host.id)
+        free = not had.shares_with and self._pools.type_of(had.gpus) == member.assigned
+        if free and self._sharing.may_join(member.job, host.job, had.gpus):
+            place(draft, [host.job, member.job], had.gpus)
 
     def _lay_out(
         self,
@@ -95,30 +116,36 @@ class Deciding:
         running: list[Member],
         order: list[Choice],
         free: Mapping[str, int],
-    ) -> dict[JobId, Choice]:
+    ) -> list[Choice]:
         """Jobs with the types that they get."""
         gpus = {m.id: m.job.gpus for m in candidates}
         refused: Refused = set()
-        mark, chosen = draft.mark(), dict[JobId, Choice]()
+        mark, chosen = draft.mark(), list[Choice]()
         for tries_left in reversed(range(_TRIES)):
             chosen = choose(order, gpus, free, refused)
-            for member in running:
-                if member.id not in chosen or chosen[member.id].gpu_type != member.hosted:
-                    draft.put(member.id, NOWHERE)
-            new = lay_out(draft, self._pools, self._members, chosen)
+            bound = not self._settings.change_types
+            new = keep(draft, self._members, running, chosen, bound=bound)
+            new |= lay_out(draft, self._pools, self._members, chosen, self._sharing)
             if not new or not tries_left:
-                chosen = {i: c for i, c in chosen.items() if (i, c.gpu_type) not in new}
+                chosen = [choice for choice in chosen if (choice.jobs, choice.gpu_type) not in new]
                 break
             refused |= new
             draft.rollback(mark)
         return chosen
 
-    def _assign(self, member: Member, choice: Choice, now: float) -> None:
-        member.assigned = choice.gpu_type
-        member.extra_from = member.seconds(choice.gpu_type, now) if choice.extra else None
+    def _assign(self, chosen: Sequence[Choice], now: float) -> None:
+        for choice in chosen:
+            for job_id in choice.jobs:
+                member = self._members[job_id]
+                member.assign(choice.gpu_type, choice.partner(job_id), choice.extra, now)
 
-    def _open_gpus(self, member: Member) -> int:
-        return sum(gpu.node not in self._pools.closed for gpu in member.job.placement.gpus)
+    def _open_gpus(self, running: Sequence[Member]) -> dict[str, set[GpuId]]:
+        """By type, those of these jobs where others may start too."""
+        found: dict[str, set[GpuId]] = {}
+        for member in running:
+            gpus = (gpu for gpu in member.job.placement.gpus if gpu.node not in self._pools.closed)
+            found.setdefault(member.hosted, set()).update(gpus)
+        return found
 
     def _let_arrive(self, draft: Draft, now: float) -> set[JobId]:
         """Jobs that a move has sent elsewhere start where their GPUs are promised to them. Returns those that
@@ -131,7 +158,7 @@ class Deciding:
             draft.put(member.id, Placement(had.allocation, had.allocation))
             if member.assigned != member.hosted:
                 extra = member.fraction(member.hosted) < LEAST_FRACTION
-                self._assign(member, Choice(member.id, member.hosted, extra), now)
+                member.assign(member.hosted, ALONE, extra, now)
                 arrived.add(member.id)
         return arrived
 
@@ -144,4 +171,4 @@ class Deciding:
             if member.standing is WAITING and self._pools.partly_closed(member.job):
                 gpus = self._pools.find(member.job, member.hosted)
                 if gpus is not None and not draft.of(member.id).gpus:
-                    place(draft, member, gpus)
+                    place(draft, [member.job], gpus)

@@ -9,8 +9,8 @@ from dataclasses import field
 
 from controller.model import Job, Snapshot
 from controller.model.value import empty, value
-from controller.policies.allocations.allocation import AllocationJob, Entity, Given
-from controller.policies.mechanisms.rounds.member import Member
+from controller.policies.allocations.allocation import AllocationJob, Entity, Given, Jobs, Pair
+from controller.policies.mechanisms.rounds.member import ALONE, Member
 from controller.policies.mechanisms.rounds.speeds import Speeds
 
 
@@ -41,8 +41,9 @@ def make_given(
     speeds: Speeds,
     workers: Mapping[str, int],
     pricing: Pricing,
+    pairs: tuple[Pair, ...] = (),
 ) -> Given:
-    """`members`: those that want GPUs. `workers`: GPUs by type."""
+    """`members`: those that want GPUs. `workers`: GPUs by type. `pairs`: of them, that may share GPUs."""
     now = snapshot.time
     return Given(
         types=tuple(workers),
@@ -50,12 +51,22 @@ def make_given(
         prices={gpu_type: pricing.prices.get(gpu_type, 1.0) for gpu_type in workers},
         jobs=tuple(_job(member, speeds.alone(member), pricing, now) for member in members),
         entities=_entities(snapshot, members),
-        previous={
-            (member.id,): {t: account.fraction for t, account in member.accounts.items()}
-            for member in members
-            if member.allocated
-        },
+        pairs=pairs,
+        previous=_previous(members),
     )
+
+
+def _previous(members: Iterable[Member]) -> dict[Jobs, dict[str, float]]:
+    """The allocation in force. A pair is listed with the first of the two."""
+    found: dict[Jobs, dict[str, float]] = {}
+    for member in members:
+        if member.allocated:
+            found[member.id,] = {}
+            for (gpu_type, beside), account in member.accounts.items():
+                if beside == ALONE or beside > member.id:
+                    jobs = (member.id,) if beside == ALONE else (member.id, beside)
+                    found.setdefault(jobs, {})[gpu_type] = account.fraction
+    return found
 
 
 def _job(member: Member, throughput: Mapping[str, float], pricing: Pricing, now: float) -> AllocationJob:

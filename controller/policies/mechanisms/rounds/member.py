@@ -1,27 +1,37 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A job as rounds know it: what it is to have of each GPU type, and what it had."""
+"""A job as rounds know it: what it is to have of each GPU type, alone or beside another job, and what it
+had."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 from controller.model import Job, JobId, Note, Usage
+from controller.policies.allocations.allocation import Fractions
 from controller.policies.mechanisms.row import ASIDE, Standing
 
-_FIELDS = 5
-"""In a note, of each account."""
+ALONE = JobId(0)
+"""In the place of a partner: none."""
+LEAST_FRACTION = 1e-6
+"""Less is none: solvers that approach an optimum from inside give every job a little of everything."""
+Slot: TypeAlias = tuple[str, JobId]
+"""A GPU type, and the job beside which the time there is."""
+_HEAD, _FIELDS = 7, 6
+"""In a note: values of the job, and of each account."""
 
 
 @dataclass(slots=True)
 class Account:
-    """Of one job with one GPU type."""
+    """Of one job with one slot."""
 
     fraction: float = 0.0
     """Of the time that the job is to run there, as last allocated."""
     uncounted: float = 0.0
-    """Seconds on the type up to now that do not count: before the last reset, or beyond its fraction."""
+    """Seconds on the type up to now that do not count: before the last reset, beyond its fraction, or in
+    another slot of the type."""
     owed: float = 0.0
     """Seconds that earlier allocations gave it since the last reset."""
     deficit: float = 0.0
@@ -41,15 +51,19 @@ class Member:
     """The type of the GPUs that it has, or that Slurm has given it."""
     assigned: str = ""
     """The type that it runs on in this round. Empty: none."""
-    extra_from: float | None = None
-    """In this round it runs beyond its fraction: its seconds on the type when it was given that."""
+    beside: JobId = ALONE
+    """The job that it shares GPUs with in this round."""
+    extra: bool = False
+    """In this round it runs beyond its fractions."""
+    mark: float = 0.0
+    """Its seconds on the type when it was given this round."""
     extra_seconds: float = 0.0
     """What it had beyond its fractions in earlier rounds."""
     allocated: bool = False
     """An allocation counted it."""
     since: float = 0.0
     """When its fractions were taken over."""
-    accounts: dict[str, Account] = field(default_factory=dict)
+    accounts: dict[Slot, Account] = field(default_factory=dict)
     noted: Note = None
     """Its note as it was told last."""
 
@@ -58,13 +72,12 @@ class Member:
         return self.job.id
 
     def account(self, gpu_type: str) -> Account:
-        found = self.accounts.get(gpu_type)
-        if found is None:
-            found = self.accounts[gpu_type] = Account()
-        return found
+        """Of its time alone."""
+        return self.accounts.setdefault((gpu_type, ALONE), Account())
 
     def fraction(self, gpu_type: str) -> float:
-        found = self.accounts.get(gpu_type)
+        """Alone."""
+        found = self.accounts.get((gpu_type, ALONE))
         return 0.0 if found is None else found.fraction
 
     def seconds(self, gpu_type: str, now: float) -> float:
@@ -74,21 +87,57 @@ class Member:
             return before
         return before + (now - self.usage.since)
 
-    def received(self, gpu_type: str, now: float) -> float:
+    def received(self, slot: Slot, now: float) -> float:
         """Seconds there since the last reset, those beyond its fraction not counted."""
-        found = self.accounts.get(gpu_type)
+        found = self.accounts.get(slot)
         uncounted = 0.0 if found is None else found.uncounted
-        if self.extra_from is not None and self.assigned == gpu_type:
-            return max(0.0, self.extra_from - uncounted)
-        return max(0.0, self.seconds(gpu_type, now) - uncounted)
+        return max(0.0, self._countable(slot, now) - uncounted)
 
-    def settle_extra(self, now: float) -> None:
-        """Its round is over: what it ran beyond its fraction is not counted."""
-        if self.extra_from is not None:
-            extra = self.seconds(self.assigned, now) - self.extra_from
-            self.account(self.assigned).uncounted += extra
-            self.extra_seconds += extra
-        self.assigned, self.extra_from = "", None
+    def _countable(self, slot: Slot, now: float) -> float:
+        """Seconds on the type, without those of this round where it is for another slot."""
+        gpu_type, beside = slot
+        elsewhere = gpu_type == self.assigned and (self.extra or beside != self.beside)
+        return self.mark if elsewhere else self.seconds(gpu_type, now)
+
+    # -- rounds ---------------------------------------------------------------------------------------
+
+    def assign(self, gpu_type: str, beside: JobId, extra: bool, now: float) -> None:
+        """It has this round there."""
+        self.assigned, self.beside, self.extra = gpu_type, beside, extra
+        self.mark = self.seconds(gpu_type, now)
+
+    def settle(self, now: float) -> None:
+        """Its round is over: what it ran there is not counted but in the slot that it was for."""
+        if self.assigned or self.extra:
+            ran, slot = self.seconds(self.assigned, now) - self.mark, (self.assigned, self.beside)
+            self.account(self.assigned)
+            for (gpu_type, beside), account in self.accounts.items():
+                if gpu_type == self.assigned and (self.extra or (gpu_type, beside) != slot):
+                    account.uncounted += ran
+            self.extra_seconds += ran if self.extra else 0.0
+        self.assigned, self.beside, self.extra, self.mark = "", ALONE, False, 0.0
+
+    def lose_partner(self, now: float) -> None:
+        """The job that it shared GPUs with is gone: what it runs until the end of the round is beyond its
+        fractions."""
+        gpu_type = self.assigned
+        self.settle(now)
+        self.assign(gpu_type, ALONE, True, now)
+
+    # -- allocations ----------------------------------------------------------------------------------
+
+    def take(self, rows: Mapping[Slot, float], now: float) -> None:
+        """These are its fractions from now on; slots that are not named have none."""
+        self.allocated, self.since = True, now
+        for slot in {*rows, *self.accounts}:
+            fraction = rows.get(slot, 0.0)
+            fraction = fraction if fraction >= LEAST_FRACTION else 0.0
+            if slot in self.accounts:
+                self.accounts[slot].fraction = fraction
+            elif slot[1] == ALONE:
+                self.accounts[slot] = Account(fraction)
+            elif fraction:
+                self.accounts[slot] = Account(fraction, self._countable(slot, now))
 
     def accrue(self, now: float) -> None:
         """Another allocation follows, and counting goes on."""
@@ -97,39 +146,59 @@ class Member:
         self.since = now
 
     def reset(self, elapsed: float, now: float) -> None:
-        """Begin to count anew; what it had too little or too much is its deficit."""
-        for gpu_type in {*self.accounts, *self.types}:
-            account, received = self.account(gpu_type), self.received(gpu_type, now)
+        """Begin to count anew; what it had too little or too much is its deficit. A pair that the last
+        allocation gave nothing is forgotten."""
+        for slot in [s for s, a in self.accounts.items() if s[1] != ALONE and not a.fraction]:
+            del self.accounts[slot]
+        for gpu_type in self.types:
+            self.account(gpu_type)
+        for slot, account in self.accounts.items():
+            received = self.received(slot, now)
             should = account.owed + account.fraction * min(elapsed, now - self.since)
             account.deficit += should - received
             account.owed = 0.0
             account.uncounted += received
-        if self.extra_from is not None:
-            self.extra_from = max(self.extra_from, self.accounts[self.assigned].uncounted)
+        if self.extra:
+            self.mark = max(self.mark, self.account(self.assigned).uncounted)
+
+    # -- memory ---------------------------------------------------------------------------------------
 
     def note(self) -> Note:
         """What is to be remembered: JSON scalars."""
-        said: list[Any] = [self.assigned, self.extra_from, self.extra_seconds, self.allocated, self.since]
-        for gpu_type in sorted(self.accounts):
-            one = self.accounts[gpu_type]
-            said += (gpu_type, one.fraction, one.uncounted, one.owed, one.deficit)
+        said: list[Any] = [self.assigned, self.mark, self.extra_seconds, self.allocated, self.since]
+        said += (int(self.beside), self.extra)
+        for slot in sorted(self.accounts):
+            one = self.accounts[slot]
+            said += (slot[0], int(slot[1]), one.fraction, one.uncounted, one.owed, one.deficit)
         return tuple(said)
 
     def recall(self, note: Note) -> None:
         """Take over a note, which may be another policy's or damaged: then it counts as none."""
-        if note is None or len(note) < _FIELDS or len(note) % _FIELDS:
+        if note is None or len(note) < _HEAD or (len(note) - _HEAD) % _FIELDS:
             return
-        assigned, extra_from, extra_seconds, allocated, since = note[:_FIELDS]
-        rows = [note[i : i + _FIELDS] for i in range(_FIELDS, len(note), _FIELDS)]
-        times = [extra_seconds, since, *(v for row in rows for v in row[1:])]
-        if not all(_number(v) for v in times) or not (extra_from is None or _number(extra_from)):
+        assigned, mark, extra_seconds, allocated, since, beside, extra = note[:_HEAD]
+        rows = [note[i : i + _FIELDS] for i in range(_HEAD, len(note), _FIELDS)]
+        numbers = [mark, extra_seconds, since, beside, *(v for row in rows for v in row[1:])]
+        if not all(_number(v) for v in numbers):
             return
         if not all(isinstance(v, str) for v in (assigned, *(row[0] for row in rows))):
             return
-        self.assigned, self.extra_from, self.extra_seconds = assigned, extra_from, extra_seconds
-        self.allocated, self.since = bool(allocated), since
-        self.accounts = {row[0]: Account(*map(float, row[1:])) for row in rows}
+        self.assigned, self.mark, self.extra_seconds = assigned, float(mark), float(extra_seconds)
+        self.allocated, self.since = bool(allocated), float(since)
+        self.beside, self.extra = JobId(int(beside)), bool(extra)
+        self.accounts = {(row[0], JobId(int(row[1]))): Account(*map(float, row[2:])) for row in rows}
         self.noted = note
+
+
+def by_job(fractions: Fractions) -> dict[JobId, dict[Slot, float]]:
+    """What each job is to have, alone and beside others."""
+    found: dict[JobId, dict[Slot, float]] = {}
+    for jobs, row in fractions.items():
+        for job_id in jobs:
+            beside = next((other for other in jobs if other != job_id), ALONE)
+            own = found.setdefault(job_id, {})
+            own.update({(gpu_type, beside): fraction for gpu_type, fraction in row.items()})
+    return found
 
 
 def _number(found: object) -> bool:

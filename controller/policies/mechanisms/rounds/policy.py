@@ -17,13 +17,14 @@ from hashlib import blake2b
 from typing import Any
 
 from controller.model import NOWHERE, Job, JobId, Memory, Note, Placement, Plan, Snapshot, StateAt, Target
-from controller.policies.allocations.allocation import Fractions
+from controller.policies.allocations.allocation import Fractions, Given, Pair
 from controller.policies.mechanisms import sentences
 from controller.policies.mechanisms.rounds import words
-from controller.policies.mechanisms.rounds.choosing import LEAST_FRACTION, Ordering
+from controller.policies.mechanisms.rounds.choosing import Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
 from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal_share, make_given
-from controller.policies.mechanisms.rounds.member import Member
+from controller.policies.mechanisms.rounds.member import ALONE, Member, by_job
+from controller.policies.mechanisms.rounds.pairs import Pairing
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.solving import (
@@ -52,9 +53,14 @@ class Rounds:
         moves: Sequence[Move] = (),
         ordering: Ordering | None = None,
         pricing: Pricing = UNPRICED,
+        pairs: bool = False,
     ) -> None:
-        """`name`: of the problems that it states."""
-        self._pricing = pricing
+        """
+        Args:
+            name: of the problems that it states.
+            pairs: two jobs may be allocated the same GPUs at the same time.
+        """
+        self._pricing, self._pairing = pricing, Pairing(pairs, bound=not settings.change_types)
         self._settings, self._moves, self._ordering = settings, tuple(moves), ordering
         self._ready = True
         """Something changed since the last decision."""
@@ -71,6 +77,7 @@ class Rounds:
             self._reset(snapshot, memory if changed.everything else self._remembered())
         notes: dict[JobId, Note] = {}
         touched = set(changed.jobs if known else {*snapshot.jobs, *self._recalled})
+        self._deciding.look(snapshot)
         self._take_over(snapshot, touched, notes)
         self._ready = self._ready or bool(touched) or bool(changed.nodes)
         self._allocate(snapshot)
@@ -100,7 +107,9 @@ class Rounds:
         self._members: dict[JobId, Member] = {}
         self._pools = Pools(snapshot.nodes, self._members)
         self._workers = self._pools.workers()
-        self._deciding = Deciding(self._pools, self._members, self._settings, self._ordering)
+        self._deciding = Deciding(
+            self._pools, self._members, self._settings, self._ordering, snapshot, pairs=self._pairing.on
+        )
         self._placements: dict[JobId, Placement] = {}
         """What jobs have as far as others are concerned."""
         self._sharing: set[JobId] = set()
@@ -122,6 +131,7 @@ class Rounds:
         self._due, self._reset_at = _time(self._common.get("due")), _time(self._common.get("reset_at"))
         self._bound = self._common.get("bound", 0)
         """Jobs that stay on a type because Slurm has bound them there, as of the last round."""
+        self._pairing.reset(self._common)
         self._solving.reset(self._common)
         moves = memory.common.get("moves")
         self._moves_remember = moves if isinstance(moves, Mapping) else {}
@@ -137,7 +147,8 @@ class Rounds:
 
     def _own_common(self) -> dict[str, Any]:
         """What is remembered beyond the jobs and the problem under way."""
-        return {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
+        own = {"due": self._due, "reset_at": self._reset_at, "bound": self._bound}
+        return {**own, **self._pairing.common()}
 
     def _note_changes(self, notes: dict[JobId, Note]) -> Mapping[JobId, Note]:
         for job_id in self._changed & self._members.keys():
@@ -166,6 +177,10 @@ class Rounds:
             member.job, member.usage = job, snapshot.usage_of(job_id)
             self._hold(job_id, self._pools.held(job))
             (self._sharing.add if job.placement.shares_with else self._sharing.discard)(job_id)
+        for member in self._members.values() if self._pairing.on else ():
+            if member.beside != ALONE and member.beside not in self._members:
+                member.lose_partner(self._now)
+                self._changed.add(member.id)
         for job_id in found & self._members.keys():
             member = self._members[job_id]
             member.standing = self._standing(member.job)
@@ -191,7 +206,9 @@ class Rounds:
         if not job.placement.gpus:
             return WAITING if job.may_start else ASIDE
         guests = [self._members[i].job for i in job.placement.shares_with if i in self._members]
-        fixed = self._pools.is_guest(job.id, job.placement) or self._pools.only_closed(job)
+        # A guest that no round has chosen comes and goes with its host.
+        guest = not self._pairing.on and self._pools.is_guest(job.id, job.placement)
+        fixed = guest or self._pools.only_closed(job)
         return RUNNING if not fixed and all(j.may_stop for j in (job, *guests)) else FIXED
 
     def _types(self, member: Member) -> tuple[str, ...]:
@@ -232,14 +249,22 @@ class Rounds:
             self._solving.problems = {}
             return
         retry_at = self._now + self._settings.round_seconds
+        due = self._due is not None and self._now >= self._due - TINY
         fractions = self._solving.advance(
             snapshot,
-            f"{self._digest:016x}",
+            self._pairing.wanted(f"{self._digest:016x}", due, lambda: self._find_pairs(snapshot)),
             retry_at,
-            lambda: make_given(snapshot, self._counted(), self._speeds, self._workers, self._pricing),
+            lambda: self._stated(snapshot),
         )
         if fractions is not None:
             self._adopt(fractions)
+
+    def _stated(self, snapshot: Snapshot) -> Given:
+        pairs = self._find_pairs(snapshot)
+        return make_given(snapshot, self._counted(), self._speeds, self._workers, self._pricing, pairs)
+
+    def _find_pairs(self, snapshot: Snapshot) -> tuple[Pair, ...]:
+        return self._pairing.find(snapshot, self._counted(), self._speeds)
 
     def _counted(self) -> list[Member]:
         """Those that an allocation counts."""
@@ -249,18 +274,14 @@ class Rounds:
         """Take over an allocation. The time that jobs received is counted anew, if not for long enough."""
         last, now = self._reset_at, self._now
         reset = last is None or now - last >= self._settings.reset_seconds - TINY
+        rows = by_job(fractions)
         for member in self._members.values():
             if reset:
                 member.reset(now - (now if last is None else last), now)
             else:
                 member.accrue(now)
-            given = fractions.get((member.id,))
-            if given is None:
-                continue
-            member.allocated, member.since = True, now
-            for gpu_type in {*given, *member.accounts}:
-                fraction = given.get(gpu_type, 0.0)
-                member.account(gpu_type).fraction = fraction if fraction >= LEAST_FRACTION else 0.0
+            if (member.id,) in fractions:
+                member.take(rows[member.id], now)
         if reset:
             self._reset_at = now
         self._changed.update(self._members)
@@ -340,7 +361,10 @@ class Rounds:
         job = member.job
         if target is not None and target.placement.gpus:
             self._off_gpus.discard(job.id)
-            return "" if job.placement.gpus else words.starts(member)
+            if not job.placement.gpus:
+                return words.starts(member)
+            shares = self._pairing.on and target.placement.shares_with != job.placement.shares_with
+            return words.shares(member) if shares else ""
         if target is not None:
             self._off_gpus.add(job.id)
             return words.stops(member)

@@ -152,10 +152,10 @@ class Books:
         if self._seed is not None:
             self._random.shuffle(order)
             self._shuffles += 1
-        listed = [Choice(job_id, gpu_type) for gpu_type in order for job_id in self._listed(gpu_type)]
+        listed = [Choice((job_id,), gpu_type) for gpu_type in order for job_id in self._listed(gpu_type)]
         gpus = {job_id: book.gpus for job_id, book in self.jobs.items()}
         chosen = choose(listed, gpus, workers)
-        return [choice for choice in chosen.values() if self.jobs[choice.job_id].fractions is not None]
+        return [choice for choice in chosen if self.jobs[choice.jobs[0]].fractions is not None]
 
     def _listed(self, gpu_type: str) -> list[JobId]:
         total = self._totals[gpu_type]

@@ -51,7 +51,7 @@ class ReferenceRounds(Rounds):
         self, members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
     ) -> list[Choice]:
         present = {member.id for member in members}
-        return [choice for choice in self._books.choose(self._workers) if choice.job_id in present]
+        return [choice for choice in self._books.choose(self._workers) if choice.jobs[0] in present]
 
     # -- memory ---------------------------------------------------------------------------------------
 

@@ -9,6 +9,8 @@ from controller.model import Configuration, Rate, rate_key
 from controller.policies.mechanisms.rounds.member import Member
 
 Table = Mapping[str, Mapping[Configuration, Rate]]
+Together = Mapping[str, tuple[float, float]]
+"""By GPU type: samples per second of each of two jobs."""
 
 
 class Speeds:
@@ -17,6 +19,7 @@ class Speeds:
     def __init__(self, rates: Table) -> None:
         self._rates = dict(rates)
         self._alone: dict[tuple[str, int, tuple[str, ...]], Mapping[str, float]] = {}
+        self._together: dict[int, dict[str, dict[str, Together]]] = {}
 
     def same(self, rates: Table) -> bool:
         """Whether this is the table."""
@@ -34,11 +37,37 @@ class Speeds:
             found = self._alone[model, gpus, types] = {t: known.get(t, fastest) for t in types}
         return found
 
-    def _known(self, model: str, gpus: int) -> Mapping[str, float]:
+    def together(self, gpus: int) -> Mapping[str, Mapping[str, Together]]:
+        """Samples per second of two jobs with so many GPUs on the same ones, by the names of both, then by
+        type: first that of the first. Of those types where the rates of both are known, alone and beside the
+        other."""
+        found = self._together.get(gpus)
+        if found is None:
+            found = self._together[gpus] = {}
+            beside = {
+                (model, other): known
+                for model in self._rates
+                for other in self._partners(model, gpus)
+                if (known := self._known(model, gpus, (other,)))
+            }
+            alone = {model: self._known(model, gpus) for pair in beside for model in pair}
+            for (model, other), rates in beside.items():
+                back = beside.get((other, model), {})
+                types = back.keys() & alone[model].keys() & alone[other].keys()
+                if both := {t: (rate, back[t]) for t, rate in rates.items() if t in types}:
+                    found.setdefault(model, {})[other] = both
+        return found
+
+    def _partners(self, model: str, gpus: int) -> set[str]:
+        """The models beside which its rate is known."""
+        table = self._rates[model]
+        return {w.models_beside[0] for w in table if w.gpus == gpus and len(w.models_beside) == 1}
+
+    def _known(self, model: str, gpus: int, beside: tuple[str, ...] = ()) -> Mapping[str, float]:
         """By type, on as few nodes as is known."""
         found: dict[str, tuple[int, float]] = {}
         for where, rate in self._rates.get(model, {}).items():
-            if where.gpus == gpus and not where.models_beside:
+            if where.gpus == gpus and where.models_beside == beside:
                 known = found.get(where.gpu_type)
                 if known is None or where.nodes < known[0]:
                     found[where.gpu_type] = (where.nodes, rate.samples_per_second)

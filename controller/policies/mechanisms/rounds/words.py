@@ -3,22 +3,32 @@
 
 from __future__ import annotations
 
-from controller.policies.mechanisms.rounds.choosing import LEAST_FRACTION
-from controller.policies.mechanisms.rounds.member import Member
+from controller.model import JobId
+from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Member
+
+_NAMED = 4
+"""So many parts are named."""
 
 
 def fractions(member: Member) -> str:
-    """`0.40 of the time on v100, 0.10 on k80`."""
+    """`0.40 of the time on v100, 0.10 on k80 beside job 12`."""
     named = [
-        (gpu_type, account.fraction)
-        for gpu_type, account in sorted(member.accounts.items())
+        (_where(gpu_type, beside), account.fraction)
+        for (gpu_type, beside), account in sorted(member.accounts.items())
         if account.fraction >= LEAST_FRACTION
     ]
     if not named:
         return "no part of the time" if member.allocated else "a part that is being computed"
+    if len(named) > _NAMED:
+        named.sort(key=lambda part: -part[1])
     (first, most), *others = named
-    rest = "".join(f", {fraction:.2f} on {gpu_type or 'GPUs'}" for gpu_type, fraction in others)
-    return f"{most:.2f} of the time on {first or 'GPUs'}{rest}"
+    rest = "".join(f", {fraction:.2f} on {where}" for where, fraction in others[: _NAMED - 1])
+    more = f" and {len(named) - _NAMED} smaller parts" if len(named) > _NAMED else ""
+    return f"{most:.2f} of the time on {first}{rest}{more}"
+
+
+def _where(gpu_type: str, beside: JobId) -> str:
+    return f"{gpu_type or 'GPUs'}{'' if beside == ALONE else f' beside job {beside}'}"
 
 
 def starts(member: Member) -> str:
@@ -26,9 +36,16 @@ def starts(member: Member) -> str:
     where = member.assigned
     if not where:
         return "goes on where Slurm has bound it: its GPUs are free"
-    if member.extra_from is not None:
+    if member.extra:
         return f"runs on {where}, which no job with a part of them takes: this does not count as its own part"
-    return f"its turn on {where}: it is allocated {fractions(member)}"
+    return f"its turn on {_where(where, member.beside)}: it is allocated {fractions(member)}"
+
+
+def shares(member: Member) -> str:
+    """It stays on its GPUs, beside another job than before, or alone."""
+    if member.beside == ALONE:
+        return "has its GPUs to itself in this round"
+    return f"shares its GPUs with job {member.beside} in this round: it is allocated {fractions(member)}"
 
 
 def stops(member: Member) -> str:
@@ -43,6 +60,7 @@ def waits(member: Member, nowhere: str) -> str:
     if nowhere:
         return nowhere
     if member.assigned:
-        return f"its turn on {member.assigned}: it starts when its GPUs are free"
+        where = _where(member.assigned, member.beside)
+        return f"its turn on {where}: it starts when its GPUs are free"
     bound = f"; it stays on {member.hosted}, where Slurm has bound it" if member.hosted else ""
     return f"waits for its turn: it is allocated {fractions(member)}{bound}"
