@@ -17,7 +17,7 @@ from controller.policies.moves.move import Move
 from controller.policies.moves.pack import Pack
 from controller.policies.moves.separate import Separate
 from controller.policies.orders.order import Order
-from controller.policies.presets import PRESETS, WEIGHED, WEIGHED_BY_SERVER, gangs
+from controller.policies.presets import PRESETS, WEIGHED, WEIGHED_BY_SERVER, gangs, pairs_jobs
 from controller.policies.protocol import Policy
 from controller.policies.share_weights import DividedWeights
 from controller.policies.shares import ByShares, InFactorOrder, Rule
@@ -48,6 +48,8 @@ def make_policy(settings: PolicySettings) -> Policy:
             f"policy.moves: {settings.name} computes shares for the sizes that jobs ask "
             "for, which grow changes"
         )
+    if preset and "pack" in settings.moves and pairs_jobs(settings.chosen):
+        raise SettingsError(f"policy.moves: {settings.name} pairs jobs itself (space_sharing), without pack")
     if settings.fair_share:
         own_order = isinstance(policy, InOrder)
         if preset and not own_order and settings.name not in WEIGHED:

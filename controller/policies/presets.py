@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.finish_time import FinishTime
 from controller.policies.allocations.presets import ALLOCATIONS
-from controller.policies.allocations.settings import AllocationSettings, SharingSettings
+from controller.policies.allocations.settings import AllocationSettings, GavelGandivaSettings, SharingSettings
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.rounds.given import Pricing
@@ -117,11 +117,18 @@ def _cost_slo(settings: GavelCostSloSettings, moves: Moves) -> Policy:
     return _rounds("gavel-cost-slo", settings, moves, pricing)
 
 
+def pairs_jobs(settings: Any) -> bool:
+    """Whether the allocation of these settings gives two jobs the same GPUs."""
+    if isinstance(settings, SharingSettings):
+        return settings.space_sharing
+    return isinstance(settings, GavelGandivaSettings)
+
+
 def _rounds(name: str, settings: Any, moves: Moves, pricing: Pricing) -> Policy:
     """The allocation of this name in rounds."""
     stated = AsProblem(name, settings)
     if settings.rounds == "exact":
-        pairs = isinstance(settings, SharingSettings) and settings.space_sharing
+        pairs = pairs_jobs(settings)
         return Rounds(stated, settings, name=name, moves=moves, pricing=pricing, pairs=pairs)
     aware = isinstance(settings, AllocationSettings) and settings.throughputs == "aware"
     allocation = ALLOCATIONS[name](settings)
