@@ -146,6 +146,30 @@ def test_who_is_left_alone_within_a_round_goes_on_beyond_its_part() -> None:
     assert note is not None and note[6] is True
 
 
+def test_a_guest_whose_memory_grew_leaves_and_does_not_come_back_in_this_round() -> None:
+    made = ideal(TWO, GOOD)
+    made.run(until=100.0)
+    assert made.running() == {1, 2}
+    made.profiles[JobId(1)] = Profile(peak_memory_bytes=70 * GIB)
+    made.change(1)
+    made.run(until=200.0)
+    assert made.running() == {1}
+    assert all(len(jobs) == 1 for jobs in history(made, 6))
+
+
+def test_a_pair_that_cannot_be_stopped_now_goes_on_as_a_pair() -> None:
+    made = ideal([*TWO, sharing(3, "heavy", may=False)], GOOD)
+    made.run(until=1.0)
+    while made.running() != {1, 2}:
+        made.run(until=made.now + 360.0)
+        assert made.now < 3600
+    made.change(1, may_stop=False)
+    made.run(until=made.now + 720.0)
+    assert made.running() == {1, 2}
+    notes = [made.notes[JobId(number)] or () for number in (1, 2)]
+    assert [note[5] for note in notes] == [2, 1]
+
+
 def test_what_a_job_has_beside_another_does_not_count_as_its_part_alone() -> None:
     member = Member(make_job(1), types=(TYPE,))
     member.take(by_job({(JobId(1),): {TYPE: 0.5}, (JobId(1), JobId(2)): {TYPE: 0.5}})[JobId(1)], 0.0)
@@ -214,6 +238,12 @@ def test_pairs_grow_with_the_jobs_and_not_with_their_square() -> None:
     assert count <= len(found) <= pairs.PARTNERS * count
     of_each = Counter(number for jobs_of in found for number in jobs_of)
     assert len(of_each) == count and max(of_each.values()) <= 2 * pairs.PARTNERS
+
+
+def test_two_that_gain_nothing_are_no_pair() -> None:
+    jobs = [sharing(1, "one"), sharing(2, "other")]
+    assert not found_pairs(jobs, {("one", "other"): 0.4, ("other", "one"): 0.6})
+    assert found_pairs(jobs, {("one", "other"): 0.41, ("other", "one"): 0.6})
 
 
 def test_the_best_partners_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
