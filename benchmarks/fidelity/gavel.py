@@ -46,7 +46,9 @@ POLICIES = {
     "min_total_duration": "gavel-makespan",
     "finish_time_fairness": "gavel-ftf",
 }
-"""Gavel's name, without the `_perf` of those that know how fast jobs are: our preset."""
+"""Gavel's name, without the `_perf` of those that know how fast jobs are and the `_packed` of those that pair
+jobs: our preset."""
+KNOWING = ("_perf", "_packed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,12 @@ class Row:
     def run(self) -> Outcome:
         """Ours."""
         row = self.reference
-        preset = POLICIES[row["policy"].removesuffix("_perf")]
+        preset, packed = POLICIES[_plain(row["policy"])], row["policy"].endswith("_packed")
         changes = [f"type_seed={row['seed']}", f"reset_seconds={row['min_alloc_reset_s']}"]
         if preset != "isolated":
-            aware = row["policy"].endswith("_perf")
+            aware = row["policy"].endswith(KNOWING)
             changes += [f"throughputs={'aware' if aware else 'agnostic'}", f"solver={self.solver}"]
+            changes += ["space_sharing=true"] if packed else []
         counts = zip(("v100", "p100", "k80"), row["cluster_v100_p100_k80"].split(":"), strict=True)
         cluster = ",".join(f"{name}:{count}" for name, count in counts if count != "0")
         trace, table = self.refs / row["trace"], self.refs / row["throughputs"]
@@ -87,10 +90,14 @@ class Row:
         ).run()
 
 
+def _plain(policy: str) -> str:
+    return policy.removesuffix("_perf").removesuffix("_packed")
+
+
 def rows(refs: Path, solver: str | None) -> Iterator[Row]:
     """All that can be compared. `solver`: in place of the one that the reference used."""
     for row in json.loads((refs / "results_public.json").read_text())["gavel"]:
-        known = row["policy"].removesuffix("_perf") in POLICIES and row.get("avg_jct_s")
+        known = _plain(row["policy"]) in POLICIES and row.get("avg_jct_s")
         if known and (solver is None or row["policy"] != "isolated"):
             yield Row(refs, row, solver or row["solver"].lower())
 

@@ -127,14 +127,14 @@ def pairs_jobs(settings: Any) -> bool:
 def _rounds(name: str, settings: Any, moves: Moves, pricing: Pricing) -> Policy:
     """The allocation of this name in rounds."""
     stated = AsProblem(name, settings)
+    pairs = pairs_jobs(settings)
     if settings.rounds == "exact":
-        pairs = pairs_jobs(settings)
         return Rounds(stated, settings, name=name, moves=moves, pricing=pricing, pairs=pairs)
     aware = isinstance(settings, AllocationSettings) and settings.throughputs == "aware"
     allocation = ALLOCATIONS[name](settings)
     isolated = allocation.isolated_rates if isinstance(allocation, FinishTime) else None
     return ReferenceRounds(
-        stated, settings, name=name, moves=moves, shuffled=not aware, isolated_rates=isolated
+        stated, settings, name=name, moves=moves, shuffled=not aware, isolated_rates=isolated, pairs=pairs
     )
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from controller.model import JobId
+from controller.model import GpuId, JobId
 from controller.slurm.simulated_job import SimulatedJob
 
 
@@ -29,7 +29,11 @@ class Lease:
 
 class Leases:
     """Gives jobs leases. The time ends when the longest lease ends: then jobs whose work is done end, and the
-    others get another lease. A job that is done earlier keeps its GPUs until then."""
+    others get another lease. A job that is done earlier keeps its GPUs until then.
+
+    Jobs on the same GPUs are done when the last of them is. Where the lease of one fails, that of all does,
+    and is not counted.
+    """
 
     def __init__(
         self,
@@ -82,11 +86,14 @@ class Leases:
         """All leases have ended."""
         now, held = self._clock(), self._held
         self._held, self._timer = {}, None
-        for lease in held.values():
-            job = lease.job
-            job.done_seconds += job.lease_seconds
-            job.working_since, job.lease_seconds = now, math.inf
-            self._failed[job.id] = self._failed.get(job.id, 0) + 1 if lease.fails else 0
+        for together in _together(held.values()):
+            fails, until = any(lease.fails for lease in together), max(lease.until for lease in together)
+            for lease in together:
+                job, lease.fails, lease.until = lease.job, fails, until
+                job.done_seconds += 0.0 if fails else job.lease_seconds
+                job.working_since, job.lease_seconds = now, math.inf
+                if len(together) == 1:
+                    self._failed[job.id] = self._failed.get(job.id, 0) + 1 if fails else 0
         going_on = [lease.job for lease in held.values() if not self._ended(lease, now)]
         for job in going_on:
             self._held[job.id] = self._lease(job, now)
@@ -95,10 +102,18 @@ class Leases:
     def _ended(self, lease: Lease, now: float) -> bool:
         """Whether the job ends with this lease."""
         job = lease.job
-        if lease.fails and self._failed[job.id] >= self._failures:
+        if lease.fails and self._failed.get(job.id, 0) >= self._failures:
             self._end(job, "FAILED", now)
         elif lease.last and not lease.fails:
             self._end(job, "COMPLETED", lease.until)
         else:
             return False
         return True
+
+
+def _together(leases: Iterable[Lease]) -> Iterable[list[Lease]]:
+    """Those of jobs on the same GPUs."""
+    found: dict[frozenset[GpuId], list[Lease]] = {}
+    for lease in leases:
+        found.setdefault(frozenset(lease.job.binding), []).append(lease)
+    return found.values()

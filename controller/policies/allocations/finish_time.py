@@ -10,7 +10,7 @@ from controller.model import JobId
 from controller.model.solving import Cone, Program, Solution, SolutionStatus
 from controller.policies.allocations.allocation import Allocated, Asked, Given
 from controller.policies.allocations.checked import fractions, solved, valid
-from controller.policies.allocations.layout import Layout, Row
+from controller.policies.allocations.layout import Layout, Row, single
 from controller.policies.allocations.settings import GavelFtfSettings
 from controller.policies.allocations.shares import fixed, isolated, isolated_throughputs
 from controller.policies.allocations.solving import asked, none_can_run, seen
@@ -97,7 +97,12 @@ class FinishTime:
             zip(layout.jobs, isolated_throughputs(layout), strict=True)
         ):
             unit = layout.fastest(number) if self._exact else 1.0
-            speeds.append([(column, rate / unit) for column, rate in layout.of_job[number]])
+            if self._settings.space_sharing and not self._exact:
+                # Gavel's code rounds them, and counts the weights twice.
+                row = [(column, single(single(rate) / job.weight)) for column, rate in layout.of_job[number]]
+                speeds.append(row)
+            else:
+                speeds.append([(column, rate / unit) for column, rate in layout.of_job[number]])
             so_far = job.seconds_so_far
             if job.steps_left is None:
                 ratios.append((0.0, isolated_rate / unit))

@@ -8,7 +8,7 @@ from typing import Any
 from controller.model.solving import Cone, Program, Solution, SolutionStatus
 from controller.policies.allocations.allocation import Allocated, AllocationError, AllocationJob, Asked, Given
 from controller.policies.allocations.checked import fractions, solved, valid
-from controller.policies.allocations.layout import Layout, Row
+from controller.policies.allocations.layout import Layout, Row, single
 from controller.policies.allocations.settings import GavelMakespanSettings
 from controller.policies.allocations.shares import fixed, isolated
 from controller.policies.allocations.solving import asked, none_can_run, seconds_left, seen
@@ -82,11 +82,15 @@ class Makespan:
         program = Program()
         first = program.variables(len(layout.columns)).start
         layout.add_validity(program, first)
+        rounded = single if self._settings.space_sharing else float
         rows = zip(layout.jobs, left, layout.of_job, strict=True)
         program.cone(
             Cone.NONNEGATIVE,
             (
-                ([(first + column, -rate) for column, rate in row], -_steps(layout, job, needed) / seconds)
+                (
+                    [(first + column, -rounded(rate)) for column, rate in row],
+                    -_steps(layout, job, needed) / seconds,
+                )
                 for job, needed, row in rows
             ),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from controller.model import GpuId, JobId, Placement, Snapshot
+from controller.model import GpuId, JobId, Placement
 from controller.policies.mechanisms.rounds.choosing import Choice, GlobalList, Ordering, choose
 from controller.policies.mechanisms.rounds.laying import Refused, find_together, keep, lay_out, place
 from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Member
@@ -28,7 +28,7 @@ class Deciding:
         members: Mapping[JobId, Member],
         settings: RoundSettings,
         ordering: Ordering | None,
-        snapshot: Snapshot,
+        sharing: Sharing,
         *,
         pairs: bool,
     ) -> None:
@@ -39,11 +39,8 @@ class Deciding:
         """
         self._pools, self._members, self._settings, self._pairs = pools, members, settings, pairs
         self._ordering = ordering or GlobalList()
-        self._sharing = Sharing(snapshot)
-
-    def look(self, snapshot: Snapshot) -> None:
-        """A plan begins: who may share GPUs is read from this."""
-        self._sharing = Sharing(snapshot)
+        self.sharing = sharing
+        """Who may share GPUs; anew in each plan."""
 
     def begin_round(self, draft: Draft, now: float) -> None:
         """Choose anew among all jobs. Those that are not chosen, or for another type, stop."""
@@ -100,13 +97,13 @@ class Deciding:
         """On GPUs of the type that it is assigned, if there are any now. `host`: its partner, which has
         some."""
         if host is None:
-            gpus = find_together(self._pools, self._sharing, [member.job], member.assigned)
+            gpus = find_together(self._pools, self.sharing, [member.job], member.assigned)
             if gpus is not None:
                 place(draft, [member.job], gpus)
             return
         had = draft.of(host.id)
         free = not had.shares_with and self._pools.type_of(had.gpus) == member.assigned
-        if free and self._sharing.may_join(member.job, host.job, had.gpus):
+        if free and self.sharing.may_join(member.job, host.job, had.gpus):
             place(draft, [host.job, member.job], had.gpus)
 
     def _lay_out(
@@ -125,7 +122,7 @@ class Deciding:
             chosen = choose(order, gpus, free, refused)
             bound = not self._settings.change_types
             new = keep(draft, self._members, running, chosen, bound=bound)
-            new |= lay_out(draft, self._pools, self._members, chosen, self._sharing)
+            new |= lay_out(draft, self._pools, self._members, chosen, self.sharing)
             if not new or not tries_left:
                 chosen = [choice for choice in chosen if (choice.jobs, choice.gpu_type) not in new]
                 break

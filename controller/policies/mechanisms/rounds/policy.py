@@ -12,7 +12,7 @@ The plan depends on the snapshot and the memory alone. What is kept between call
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -24,7 +24,7 @@ from controller.policies.mechanisms.rounds.choosing import Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
 from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal_share, make_given
 from controller.policies.mechanisms.rounds.member import ALONE, Member, by_job
-from controller.policies.mechanisms.rounds.pairs import Pairing
+from controller.policies.mechanisms.rounds.pairs import Pairing, Sharing
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.solving import (
@@ -77,7 +77,7 @@ class Rounds:
             self._reset(snapshot, memory if changed.everything else self._remembered())
         notes: dict[JobId, Note] = {}
         touched = set(changed.jobs if known else {*snapshot.jobs, *self._recalled})
-        self._deciding.look(snapshot)
+        self._deciding.sharing = self._look(snapshot)
         self._take_over(snapshot, touched, notes)
         self._ready = self._ready or bool(touched) or bool(changed.nodes)
         self._allocate(snapshot)
@@ -85,7 +85,7 @@ class Rounds:
         self._decide(draft)
         mark = draft.mark()
         if self._sharing:
-            part(snapshot, draft, _with_partners(snapshot, touched | draft.put_since()) & self._sharing)
+            self._part(snapshot, draft, _with_partners(snapshot, touched | draft.put_since()) & self._sharing)
         for move in self._moves:
             move.propose(snapshot, draft)
         moves_learned = draft.remembered != self._moves_remember
@@ -108,7 +108,12 @@ class Rounds:
         self._pools = Pools(snapshot.nodes, self._members)
         self._workers = self._pools.workers()
         self._deciding = Deciding(
-            self._pools, self._members, self._settings, self._ordering, snapshot, pairs=self._pairing.on
+            self._pools,
+            self._members,
+            self._settings,
+            self._ordering,
+            self._look(snapshot),
+            pairs=self._pairing.on,
         )
         self._placements: dict[JobId, Placement] = {}
         """What jobs have as far as others are concerned."""
@@ -297,6 +302,16 @@ class Rounds:
                     member.account(gpu_type).fraction = fraction
                 member.since = self._now
                 self._changed.add(member.id)
+
+    # -- sharing --------------------------------------------------------------------------------------
+
+    def _look(self, snapshot: Snapshot) -> Sharing:
+        """Who may share GPUs now."""
+        return Sharing(snapshot)
+
+    def _part(self, snapshot: Snapshot, draft: Draft, sharing: Collection[JobId]) -> None:
+        """Separate those of these that may not share GPUs."""
+        part(snapshot, draft, sharing)
 
     # -- deciding -------------------------------------------------------------------------------------
 

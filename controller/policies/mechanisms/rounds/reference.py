@@ -14,17 +14,21 @@ Where it differs from the paper (SPEC 3.5):
   at time 0 counts as none.
 * A job is given the whole steps that fit into a round, and the round ends with the longest of these times.
 * A gang with fewer steps left than GPUs gets nothing done.
+* A pair ends its round with the longer of its two, and what either has done counts then. It begins without
+  the half round that jobs begin with.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from controller.model import JobId
+from controller.policies.allocations.allocation import Fractions, Jobs
 from controller.policies.mechanisms.rounds.choosing import Choice, choose
+from controller.policies.mechanisms.rounds.member import ALONE
 
 Row = dict[str, float]
 """By GPU type."""
@@ -37,36 +41,51 @@ class Grant:
     gpu_type: str
     steps: int
     until: float
-    """When it has done them."""
+    """When it has done them, and its partner what that one is to do."""
+    beside: JobId = ALONE
 
 
-@dataclass(slots=True)
-class Book:
-    """Of one job."""
+@dataclass(slots=True, kw_only=True)
+class Counted:
+    """What a row of the allocation, a job or a pair, is to have and had."""
 
-    gpus: int
     throughput: Row
-    """Steps per second."""
-    steps_left: int
+    """Steps per second; of a pair, of the slower one."""
     seconds: Row
-    """On each type since the last reset, and the half round that all begin with."""
+    """On each type since the last reset, and the half round that counts begin with."""
     deficit: Row
     """Seconds that it had too little up to the last reset."""
     fractions: Row | None = None
     """Its allocation. None: it came after that was made."""
-    isolated_seconds: float = 0.0
-    """What its steps up to the last reset would have taken on its own part of the cluster."""
-    isolated_since: tuple[int, float] | None = None
-    """Its steps left at the last reset, and its steps per second on that part."""
-    grant: Grant | None = None
 
     def priority(self, gpu_type: str, total_seconds: float) -> float:
-        """`total_seconds`: that all jobs had on the type."""
+        """`total_seconds`: that all had on the type."""
         if self.fractions is None or self.throughput.get(gpu_type, 0.0) <= 0:
             return 0.0
         fraction = self.fractions.get(gpu_type, 0.0)
         part = self.seconds[gpu_type] / total_seconds if total_seconds > 0 else 0.0
         return fraction / part if part > 0 and fraction else fraction * 1e9
+
+
+@dataclass(slots=True, kw_only=True)
+class PairBook(Counted):
+    """Of two jobs."""
+
+    rates: Mapping[str, tuple[float, float]]
+    """Steps per second of each, by type."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Book(Counted):
+    """Of one job."""
+
+    gpus: int
+    steps_left: int
+    isolated_seconds: float = 0.0
+    """What its steps up to the last reset would have taken on its own part of the cluster."""
+    isolated_since: tuple[int, float] | None = None
+    """Its steps left at the last reset, and its steps per second on that part."""
+    grant: Grant | None = None
 
     def fails(self, grant: Grant) -> bool:
         """Whether it gets nothing done."""
@@ -89,6 +108,8 @@ class Books:
         self._round_seconds, self._floor_seconds = round_seconds, floor_seconds
         self.jobs: dict[JobId, Book] = {}
         """In the order in which they came."""
+        self.pairs: dict[Jobs, PairBook] = {}
+        """In that of the later of their jobs, then of the earlier."""
         self._totals = dict.fromkeys(types, 0.0)
         self._reset_at = self._ended_at = 0.0
         """The last reset; the end of the last round in which jobs ran."""
@@ -99,16 +120,49 @@ class Books:
 
     # -- jobs ----------------------------------------------------------------------------------------
 
-    def add(self, job_id: JobId, gpus: int, throughput: Mapping[str, float], steps: int) -> None:
-        """A job has come."""
-        half, none = dict.fromkeys(self._types, self._round_seconds / 2), dict.fromkeys(self._types, 0.0)
-        self.jobs[job_id] = Book(gpus, dict(throughput), steps, half, none)
+    def add(
+        self,
+        job_id: JobId,
+        gpus: int,
+        throughput: Mapping[str, float],
+        steps: int,
+        beside: Mapping[JobId, Mapping[str, tuple[float, float]]] | None = None,
+    ) -> None:
+        """A job has come. `beside`: jobs of its size that are there, in the order in which they came, with
+        the steps per second of each, the one of the lower id first. A type that is not named: none."""
+        half, none = self._row(self._round_seconds / 2), self._row(0.0)
+        self.jobs[job_id] = Book(
+            gpus=gpus, throughput=dict(throughput), steps_left=steps, seconds=half, deficit=none
+        )
+        for other, rates in (beside or {}).items():
+            known = {t: rates.get(t, (0.0, 0.0)) for t in self._types}
+            self.pairs[min(job_id, other), max(job_id, other)] = PairBook(
+                rates=known,
+                throughput={t: min(both) for t, both in known.items()},
+                seconds=self._row(0.0),
+                deficit=self._row(0.0),
+            )
         self._news = True
+
+    def _row(self, number: float) -> Row:
+        return dict.fromkeys(self._types, number)
 
     def remove(self, job_id: JobId) -> None:
         """A job has ended."""
         del self.jobs[job_id]
+        self.pairs = {jobs: pair for jobs, pair in self.pairs.items() if job_id not in jobs}
         self._news = True
+
+    def _rows(self) -> Iterator[tuple[Jobs, Counted]]:
+        """Each job, and after it its pairs with those that came before."""
+        later: dict[JobId, list[tuple[Jobs, Counted]]] = {}
+        if self.pairs:
+            came = {job_id: number for number, job_id in enumerate(self.jobs)}
+            for jobs, pair in self.pairs.items():
+                later.setdefault(max(jobs, key=came.__getitem__), []).append((jobs, pair))
+        for job_id, book in self.jobs.items():
+            yield (job_id,), book
+            yield from later.get(job_id, ())
 
     # -- resets --------------------------------------------------------------------------------------
 
@@ -121,7 +175,7 @@ class Books:
         elapsed, half = now - self._reset_at, self._round_seconds / 2
         for gpu_type in self._types:
             self._totals[gpu_type] = 0.0
-            for book in self.jobs.values():
+            for _, book in self._rows():
                 received = book.seconds[gpu_type] - half
                 should = book.fractions[gpu_type] * elapsed if book.fractions is not None else 0.0
                 book.deficit[gpu_type] += should - received
@@ -129,11 +183,13 @@ class Books:
                 self._totals[gpu_type] += half
         self._reset_at, self._news = now, False
 
-    def adopt(self, fractions: Mapping[JobId, Mapping[str, float]]) -> None:
-        """The allocation that was made with the last reset."""
-        for job_id, book in self.jobs.items():
-            given = fractions.get(job_id)
-            book.fractions = None if given is None else {t: given.get(t, 0.0) for t in self._types}
+    def adopt(self, fractions: Mapping[JobId, Mapping[str, float]], pairs: Fractions | None = None) -> None:
+        """The allocation that was made with the last reset: of jobs, and of pairs."""
+        given: dict[Jobs, Mapping[str, float]] = {(job_id,): row for job_id, row in fractions.items()}
+        given.update(pairs or {})
+        for jobs, book in self._rows():
+            row = given.get(jobs)
+            book.fractions = None if row is None else {t: row.get(t, 0.0) for t in self._types}
 
     def count_isolated(self, rates: Mapping[JobId, float]) -> None:
         """A reset follows. `rates`: steps per second of each job on its own part of the cluster, from now
@@ -152,51 +208,74 @@ class Books:
         if self._seed is not None:
             self._random.shuffle(order)
             self._shuffles += 1
-        listed = [Choice((job_id,), gpu_type) for gpu_type in order for job_id in self._listed(gpu_type)]
+        rows = dict(self._rows())
+        listed = [Choice(jobs, gpu_type) for gpu_type in order for jobs in self._listed(gpu_type, rows)]
         gpus = {job_id: book.gpus for job_id, book in self.jobs.items()}
         chosen = choose(listed, gpus, workers)
-        return [choice for choice in chosen if self.jobs[choice.jobs[0]].fractions is not None]
+        return [choice for choice in chosen if rows[choice.jobs].fractions is not None]
 
-    def _listed(self, gpu_type: str) -> list[JobId]:
+    def _listed(self, gpu_type: str, rows: Mapping[Jobs, Counted]) -> list[Jobs]:
         total = self._totals[gpu_type]
-        rows = [
+        found = [
             (
                 book.priority(gpu_type, total),
                 book.deficit[gpu_type],
                 0.0 if book.fractions is None else book.fractions[gpu_type],
-                job_id,
+                jobs,
             )
-            for job_id, book in self.jobs.items()
+            for jobs, book in rows.items()
             if book.throughput.get(gpu_type, 0.0) > 0
         ]
-        rows.sort(key=lambda row: row[:3], reverse=True)
-        return [row[3] for row in rows]
+        found.sort(key=lambda row: row[:3], reverse=True)
+        return [row[3] for row in found]
 
-    def begin(self, chosen: Mapping[JobId, str], now: float) -> float | None:
-        """These jobs run, on these types. Returns when the round is over; None: no job runs."""
+    def begin(
+        self, chosen: Mapping[JobId, str], now: float, beside: Mapping[JobId, JobId] | None = None
+    ) -> float | None:
+        """These jobs run, on these types. `beside`: partners of those that run in pairs. Returns when the
+        round is over; None: no job runs."""
+        partners = beside or {}
         for job_id, gpu_type in chosen.items():
-            book = self.jobs[job_id]
+            book, partner = self.jobs[job_id], partners.get(job_id, ALONE)
             speed = book.throughput[gpu_type]
+            if partner != ALONE:
+                jobs = (min(job_id, partner), max(job_id, partner))
+                speed = self.pairs[jobs].rates[gpu_type][jobs.index(job_id)]
             most = max(1, int(speed * self._round_seconds))
             # A job that takes longer than declared goes on, round by round.
             steps = min(most, book.steps_left or most)
-            book.grant = Grant(gpu_type, steps, now + steps / speed)
+            book.grant = Grant(gpu_type, steps, now + steps / speed, partner)
+        for _, grant, other in self._granted():
+            if other is not None:
+                grant.until = other.until = max(grant.until, other.until)
         return max((b.grant.until for b in self.jobs.values() if b.grant is not None), default=None)
+
+    def _granted(self) -> list[tuple[JobId, Grant, Grant | None]]:
+        """Jobs with their grants and their partners'; pairs once, with the lower id."""
+        found: list[tuple[JobId, Grant, Grant | None]] = []
+        for job_id, book in self.jobs.items():
+            partner = None if book.grant is None else self.jobs.get(book.grant.beside)
+            if book.grant is not None and (partner is None or job_id < book.grant.beside):
+                found.append((job_id, book.grant, None if partner is None else partner.grant))
+        return found
 
     def end(self) -> None:
         """The round is over: what was granted is done."""
         began = self._ended_at
-        granted = [(b.grant.until, job_id) for job_id, b in self.jobs.items() if b.grant is not None]
-        for until, job_id in sorted(granted, key=lambda one: (-one[0], one[1])):
-            book = self.jobs[job_id]
-            assert book.grant is not None
-            grant, seconds = book.grant, until - began
-            book.grant, self._ended_at = None, max(self._ended_at, until)
-            if book.fails(grant) or seconds <= 0:
+        for job_id, grant, other in sorted(self._granted(), key=lambda one: (-one[1].until, one[0])):
+            seconds, ids = grant.until - began, [job_id, *([grant.beside] if other is not None else [])]
+            self._ended_at = max(self._ended_at, grant.until)
+            grants = [grant, *([other] if other is not None else [])]
+            fails = any(self.jobs[i].fails(g) for i, g in zip(ids, grants, strict=True))
+            for each in ids:
+                self.jobs[each].grant = None
+            if fails or seconds <= 0:
                 self._news = True
                 continue
-            book.steps_left = max(0, book.steps_left - grant.steps)
-            book.seconds[grant.gpu_type] += seconds
+            for each, done in zip(ids, grants, strict=True):
+                self.jobs[each].steps_left = max(0, self.jobs[each].steps_left - done.steps)
+            row = self.jobs[job_id] if other is None else self.pairs[ids[0], ids[1]]
+            row.seconds[grant.gpu_type] += seconds
             self._totals[grant.gpu_type] += seconds
 
     # -- memory --------------------------------------------------------------------------------------
@@ -210,11 +289,12 @@ class Books:
             self._news,
             self._shuffles,
             [[job_id, *_dump_book(book)] for job_id, book in self.jobs.items()],
+            [[list(jobs), *_dump_pair(pair)] for jobs, pair in self.pairs.items()],
         ]
 
     def load(self, raw: Any) -> None:
         """Undo `dump`. Raises ValueError, TypeError, KeyError."""
-        totals, reset_at, ended_at, news, shuffles, jobs = raw
+        totals, reset_at, ended_at, news, shuffles, jobs, pairs = raw
         if set(totals) != set(self._types):
             return  # Other GPUs: everything is counted anew.
         self._totals, self._reset_at, self._ended_at = dict(totals), float(reset_at), float(ended_at)
@@ -222,6 +302,7 @@ class Books:
         for _ in range(self._shuffles):
             self._random.shuffle(list(self._types))
         self.jobs = {JobId(job_id): _load_book(row) for job_id, *row in jobs}
+        self.pairs = {(JobId(one), JobId(other)): _load_pair(row) for (one, other), *row in pairs}
 
 
 def _shuffler(seed: int | None) -> random.Random:
@@ -240,13 +321,34 @@ def _dump_book(book: Book) -> list[Any]:
         None if book.fractions is None else dict(book.fractions),
         book.isolated_seconds,
         None if book.isolated_since is None else list(book.isolated_since),
-        None if grant is None else [grant.gpu_type, grant.steps, grant.until],
+        None if grant is None else [grant.gpu_type, grant.steps, grant.until, grant.beside],
     ]
 
 
 def _load_book(row: list[Any]) -> Book:
     gpus, throughput, steps_left, seconds, deficit, fractions, isolated_seconds, since, grant = row
-    book = Book(gpus, throughput, steps_left, seconds, deficit, fractions, isolated_seconds)
+    book = Book(
+        gpus=gpus,
+        throughput=throughput,
+        steps_left=steps_left,
+        seconds=seconds,
+        deficit=deficit,
+        fractions=fractions,
+        isolated_seconds=isolated_seconds,
+    )
     book.isolated_since = None if since is None else (since[0], since[1])
     book.grant = None if grant is None else Grant(*grant)
     return book
+
+
+def _dump_pair(pair: PairBook) -> list[Any]:
+    rates = {gpu_type: list(both) for gpu_type, both in pair.rates.items()}
+    fractions = None if pair.fractions is None else dict(pair.fractions)
+    return [rates, dict(pair.seconds), dict(pair.deficit), fractions]
+
+
+def _load_pair(row: list[Any]) -> PairBook:
+    raw, seconds, deficit, fractions = row
+    rates = {gpu_type: (float(one), float(other)) for gpu_type, (one, other) in raw.items()}
+    slower = {gpu_type: min(both) for gpu_type, both in rates.items()}
+    return PairBook(rates=rates, throughput=slower, seconds=seconds, deficit=deficit, fractions=fractions)

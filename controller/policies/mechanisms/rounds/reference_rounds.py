@@ -7,10 +7,11 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from controller.model import JobId, Memory, Snapshot
-from controller.policies.allocations.allocation import AllocationJob, Fractions, Given
+from controller.model import GpuSet, Job, JobId, Memory, Snapshot, rate_key
+from controller.policies.allocations.allocation import AllocationJob, Fractions, Given, Pair
 from controller.policies.mechanisms.rounds.choosing import Choice
 from controller.policies.mechanisms.rounds.member import Member
+from controller.policies.mechanisms.rounds.pairs import Sharing
 from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.reference import Books
 from controller.policies.mechanisms.rounds.settings import RoundSettings
@@ -21,6 +22,13 @@ from controller.policies.moves.move import Move
 from controller.policies.placement.draft import Draft
 
 IsolatedRates = Callable[[Given], Mapping[JobId, float]]
+
+
+class AnySharing(Sharing):
+    """Any two jobs may share GPUs."""
+
+    def may_join(self, job: Job, host: Job, gpus: GpuSet) -> bool:
+        return True
 
 
 class ReferenceRounds(Rounds):
@@ -36,22 +44,24 @@ class ReferenceRounds(Rounds):
         moves: Sequence[Move] = (),
         shuffled: bool = False,
         isolated_rates: IsolatedRates | None = None,
+        pairs: bool = False,
     ) -> None:
         """
         Args:
             shuffled: the order of types is drawn in each round.
             isolated_rates: for an allocation that reads what jobs would have done on their own part.
+            pairs: any two of one size may be allocated the same GPUs.
         """
         self._seed = settings.type_seed if shuffled else None
         self._isolated_rates = isolated_rates
         settings = settings.model_copy(update={"change_types": True, "refill": False})
-        super().__init__(allocation, settings, name=name, moves=moves, ordering=self)
+        super().__init__(allocation, settings, name=name, moves=moves, ordering=self, pairs=pairs)
 
     def order(
         self, members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
     ) -> list[Choice]:
         present = {member.id for member in members}
-        return [choice for choice in self._books.choose(self._workers) if choice.jobs[0] in present]
+        return [choice for choice in self._books.choose(self._workers) if present.issuperset(choice.jobs)]
 
     # -- memory ---------------------------------------------------------------------------------------
 
@@ -97,7 +107,8 @@ class ReferenceRounds(Rounds):
                 self._given,
             )
         if fractions is not None:
-            self._books.adopt({jobs[0]: row for jobs, row in fractions.items() if len(jobs) == 1})
+            alone = {jobs[0]: row for jobs, row in fractions.items() if len(jobs) == 1}
+            self._books.adopt(alone, {jobs: row for jobs, row in fractions.items() if len(jobs) > 1})
             for member in self._members.values():
                 member.allocated = (member.id,) in fractions
                 for gpu_type, fraction in fractions.get((member.id,), {}).items():
@@ -121,8 +132,19 @@ class ReferenceRounds(Rounds):
         speeds = Speeds(snapshot.rates)
         for member in sorted(come, key=lambda m: (m.job.submit_time, m.id)):
             rates = speeds.alone(member)
-            self._books.add(member.id, member.job.gpus, rates, self._steps_of(member, rates))
+            beside = self._beside(member, speeds) if self._pairing.on else {}
+            self._books.add(member.id, member.job.gpus, rates, self._steps_of(member, rates), beside)
         return True
+
+    def _beside(self, member: Member, speeds: Speeds) -> dict[JobId, Mapping[str, tuple[float, float]]]:
+        """Its rates with each job of its size, on the types where both are known."""
+        found: dict[JobId, Mapping[str, tuple[float, float]]] = {}
+        gpus = member.job.gpus
+        for other_id in [i for i, book in self._books.jobs.items() if book.gpus == gpus]:
+            one, other = sorted((member.id, other_id))
+            names = [rate_key(self._members[job_id].job) for job_id in (one, other)]
+            found[other_id] = speeds.together(gpus).get(names[0], {}).get(names[1], {})
+        return found
 
     def _steps_of(self, member: Member, rates: Mapping[str, float]) -> int:
         """From the declared duration."""
@@ -148,11 +170,20 @@ class ReferenceRounds(Rounds):
                     entity=job.account,
                 )
             )
-        return Given(types=tuple(self._workers), workers=self._workers, jobs=tuple(jobs))
+        pairs = tuple(Pair((a, b), pair.rates) for (a, b), pair in self._books.pairs.items())
+        return Given(types=tuple(self._workers), workers=self._workers, jobs=tuple(jobs), pairs=pairs)
 
     def _count_isolated(self) -> None:
         if self._isolated_rates is not None:
             self._books.count_isolated(self._isolated_rates(self._given()))
+
+    # -- sharing --------------------------------------------------------------------------------------
+
+    def _look(self, snapshot: Snapshot) -> Sharing:
+        return AnySharing(snapshot)
+
+    def _part(self, snapshot: Snapshot, draft: Draft, sharing: Collection[JobId]) -> None:
+        """The simulator knows no memory."""
 
     # -- deciding -------------------------------------------------------------------------------------
 
@@ -162,7 +193,8 @@ class ReferenceRounds(Rounds):
         if self._beginning:
             self._deciding.begin_round(draft, self._now)
             chosen = {m.id: m.assigned for m in self._members.values() if m.assigned}
-            self._due = self._books.begin(chosen, self._at)
+            beside = {job_id: self._members[job_id].beside for job_id in chosen}
+            self._due = self._books.begin(chosen, self._at, beside)
             self._changed.update(self._members)
         elif self._ready:
             self._changed |= self._deciding.go_on(draft, self._now, allocating=False)
