@@ -45,13 +45,13 @@ def test_average_and_median_are_theirs(case: Case) -> None:
 def short_rows() -> list[gavel.Row]:
     if not (REFS / "results_public.json").exists():
         return []
-    wanted = re.compile(r"^ae/|^cont96_phys/(max_min_fairness_perf|min_total_duration_perf)$")
+    wanted = re.compile(r"^ae/|^cont96_phys/(max_min_fairness_(perf|packed)|min_total_duration_perf)$")
     return [row for row in gavel.rows(REFS, None) if wanted.search("/".join(row.key[:2]))]
 
 
 @pytest.mark.parametrize("row", short_rows(), ids=lambda row: "-".join(row.key))
 def test_every_job_of_gavel_in_rounds_ends_when_it_does_there(row: gavel.Row) -> None:
-    """With types that jobs cannot run on, gangs, and a gang that is dropped."""
+    """With types that jobs cannot run on, gangs, a gang that is dropped, and pairs."""
     pytest.importorskip("ecos")
     with gzip.open(REFS / "per_job/per_job_jct_public.json.gz") as file:
         found = gavel.compare(row, json.load(file))

@@ -165,6 +165,83 @@ def test_seconds_on_a_part_of_the_cluster_of_its_own() -> None:
     assert made.jobs[JobId(1)].isolated_seconds == 360 / 2.0
 
 
+def paired(steps: tuple[int, int] = (10**6, 10**6), gpus: int = 1, pair: float = 0.5) -> Books:
+    """Jobs 1 and 2 with 0.8 and 0.4 steps per second on the V100 together, and none on the K80."""
+    made = Books(TYPES, 360.0, 1920.0, None)
+    made.add(JobId(1), gpus, {"v100": 1.0, "k80": 0.5}, steps[0])
+    made.add(JobId(2), gpus, {"v100": 0.5, "k80": 0.5}, steps[1], {JobId(1): {"v100": (0.8, 0.4)}})
+    made.reset(0.0)
+    alone = {JobId(number): {"v100": 0.1} for number in (1, 2)}
+    made.adopt(alone, {(JobId(1), JobId(2)): {"v100": pair, "k80": 1.0}})
+    return made
+
+
+def run_pair(made: Books, now: float) -> float:
+    until = made.begin({JobId(1): "v100", JobId(2): "v100"}, now, {JobId(1): JobId(2), JobId(2): JobId(1)})
+    assert until is not None
+    made.end()
+    return until
+
+
+def test_a_pair_stands_in_the_list_after_the_later_of_its_jobs() -> None:
+    both = [(1, 2), "v100"]
+    assert [[c.jobs, c.gpu_type] for c in paired().choose({"v100": 2, "k80": 2})] == [both]
+    # The first reset counts the half round that a pair begins without as a deficit.
+    made = paired(pair=0.1)
+    assert made.pairs[JobId(1), JobId(2)].deficit["v100"] == 180.0
+    assert [c.jobs for c in made.choose({"v100": 1, "k80": 0})] == [(1, 2)]
+    # Equal rows stand in the order in which jobs came: job 2 came before its pair with job 1.
+    made.pairs[JobId(1), JobId(2)].deficit["v100"] = 0.0
+    assert [c.jobs for c in made.choose({"v100": 1, "k80": 0})] == [(1,)]
+    made = paired(pair=0.0)
+    assert [[c.jobs, c.gpu_type] for c in made.choose({"v100": 1, "k80": 1})] == [
+        [(1,), "v100"],
+        [(2,), "k80"],
+    ]
+
+
+def test_a_pair_does_not_run_on_a_type_where_one_makes_no_steps() -> None:
+    assert [c.jobs for c in paired().choose({"v100": 0, "k80": 1})] == [(1,)]
+
+
+def test_a_pair_is_done_when_the_later_one_is_and_its_time_is_its_own() -> None:
+    made = paired(steps=(100, 100))
+    assert run_pair(made, 0.0) == 100 / 0.4
+    pair = made.pairs[JobId(1), JobId(2)]
+    assert [made.jobs[JobId(number)].steps_left for number in (1, 2)] == [0, 0]
+    # It begins with half a round from the first reset on, like all others.
+    assert pair.seconds["v100"] == 180.0 + 250.0
+    assert made.jobs[JobId(1)].seconds["v100"] == 180.0
+
+
+def test_a_pair_that_came_after_the_last_reset_begins_with_nothing() -> None:
+    made = paired()
+    made.add(JobId(3), 1, {"v100": 1.0}, 100, {JobId(1): {"v100": (1.0, 1.0)}, JobId(2): {}})
+    assert made.pairs[JobId(1), JobId(3)].seconds["v100"] == 0.0
+    assert made.jobs[JobId(3)].seconds["v100"] == 180.0
+    made.remove(JobId(1))
+    assert list(made.pairs) == [(2, 3)]
+
+
+def test_where_one_of_a_pair_gets_nothing_done_neither_does() -> None:
+    made = paired(steps=(3, 1000), gpus=4)
+    run_pair(made, 0.0)
+    assert [made.jobs[JobId(number)].steps_left for number in (1, 2)] == [3, 1000]
+    assert made.pairs[JobId(1), JobId(2)].seconds["v100"] == 180.0
+    assert made.may_reset(0.0)
+
+
+def test_books_with_pairs_are_remembered() -> None:
+    made = paired()
+    made.begin({JobId(1): "v100", JobId(2): "v100"}, 0.0, {JobId(1): JobId(2), JobId(2): JobId(1)})
+    other = Books(TYPES, 360.0, 1920.0, None)
+    other.load(json.loads(json.dumps(made.dump())))
+    for each in (made, other):
+        each.end()
+    assert other.dump() == made.dump()
+    assert other.choose({"v100": 1, "k80": 1}) == made.choose({"v100": 1, "k80": 1})
+
+
 @pytest.mark.parametrize("seed", [None, 0])
 def test_what_is_remembered_goes_on_the_same(seed: int | None) -> None:
     rows = {n: {"v100": 0.1 * n, "k80": 0.5 - 0.1 * n} for n in (1, 2, 3, 4)}

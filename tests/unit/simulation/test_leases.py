@@ -63,6 +63,22 @@ def test_a_gang_with_fewer_steps_left_than_gpus_is_dropped() -> None:
     assert b.start_seconds == pytest.approx(200 + 3 * 3)
 
 
+PAIRED = """lease_failures = 3
+[policy.gavel-las]
+rounds = "reference"
+round_seconds = 100.0
+space_sharing = true
+"""
+
+
+def test_two_on_the_same_gpu_are_done_when_the_later_one_is() -> None:
+    table = Throughputs({("v100", "m", 1): 1.0}, {("v100", "m", 1, "m", 1): 0.8})
+    jobs = [job("a", 50), job("b", 70, line=3)]
+    outcome = simulate(jobs, table, "v100:1", policy="gavel-las", more=PAIRED)
+    assert [o.start_seconds for o in outcome.jobs] == [0, 0]
+    assert [o.end_seconds for o in outcome.jobs] == pytest.approx([70 / 0.8] * 2)
+
+
 def test_a_job_does_not_ask_for_a_type_that_it_cannot_run_on() -> None:
     table = Throughputs({("v100", "m", 1): 1.0, ("k80", "m", 1): 0.0})
     jobs = [job("a", 90), job("b", 90, line=3)]
