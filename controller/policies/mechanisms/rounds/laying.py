@@ -55,7 +55,8 @@ def keep(
             taken |= had.gpus
             # Guests of a move come and go with their hosts.
             others = (had.shares_with - may_keep) | (ids - {job.id})
-            stay[job.id] = Placement(had.gpus, had.allocation, others)
+            as_before = others == had.shares_with
+            stay[job.id] = had if as_before else Placement(had.gpus, had.allocation, others)
     for job_id in may_keep:
         draft.put(job_id, stay.get(job_id, NOWHERE))
     return refused

@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from controller.model import GpuId, GpuSet, Job, Snapshot, rate_key
+from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, rate_key
 from controller.policies.allocations.allocation import Jobs, Pair
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.speeds import Speeds, Together
@@ -70,8 +70,8 @@ class Pairing:
         if not self.on:
             return jobs
         if due or self._jobs != jobs:
-            said = repr([(pair.jobs, sorted(pair.throughput.items())) for pair in find()])
-            self._jobs, self._pairs = jobs, blake2b(said.encode(), digest_size=8).hexdigest()
+            pairs = digest([(pair.jobs, sorted(pair.throughput.items())) for pair in find()])
+            self._jobs, self._pairs = jobs, f"{pairs:016x}"
         return f"{self._jobs} {self._pairs}"
 
     def find(self, snapshot: Snapshot, members: Sequence[Member], speeds: Speeds) -> tuple[Pair, ...]:
@@ -176,3 +176,17 @@ def _can_meet(one: Job, other: Job) -> bool:
         or (one.may_move and others <= one.placement.allocation)
         or (other.may_move and own <= other.placement.allocation)
     )
+
+
+def with_partners(snapshot: Snapshot, ids: Iterable[JobId]) -> set[JobId]:
+    """These and those that share GPUs with them: what may be done with one depends on the other."""
+    found = set(ids)
+    for job_id in ids:
+        if (job := snapshot.jobs.get(job_id)) is not None:
+            found |= job.placement.shares_with & snapshot.jobs.keys()
+    return found
+
+
+def digest(found: object) -> int:
+    """The same in every run."""
+    return int.from_bytes(blake2b(repr(found).encode(), digest_size=8).digest(), "big")

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from hashlib import blake2b
 from typing import Any
 
 from controller.model import NOWHERE, Job, JobId, Memory, Note, Placement, Plan, Snapshot, StateAt, Target
@@ -24,7 +23,7 @@ from controller.policies.mechanisms.rounds.choosing import Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
 from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal_share, make_given
 from controller.policies.mechanisms.rounds.member import ALONE, Member, by_job
-from controller.policies.mechanisms.rounds.pairs import Pairing, Sharing
+from controller.policies.mechanisms.rounds.pairs import Pairing, Sharing, digest, with_partners
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.solving import (
@@ -85,7 +84,7 @@ class Rounds:
         self._decide(draft)
         mark = draft.mark()
         if self._sharing:
-            self._part(snapshot, draft, _with_partners(snapshot, touched | draft.put_since()) & self._sharing)
+            self._part(snapshot, draft, with_partners(snapshot, touched | draft.put_since()) & self._sharing)
         for move in self._moves:
             move.propose(snapshot, draft)
         moves_learned = draft.remembered != self._moves_remember
@@ -120,7 +119,7 @@ class Rounds:
         self._sharing: set[JobId] = set()
         self._digests: dict[JobId, int] = {}
         """Of what an allocation is given of each job."""
-        self._digest = _digest(sorted(self._workers.items()))
+        self._digest = digest(sorted(self._workers.items()))
         """Of all of them, and of the GPUs."""
         self._speeds = Speeds(snapshot.rates)
         """As the digests have them."""
@@ -167,7 +166,7 @@ class Rounds:
     # -- taking over what was observed ----------------------------------------------------------------
 
     def _take_over(self, snapshot: Snapshot, ids: Iterable[JobId], notes: dict[JobId, Note]) -> None:
-        found = _with_partners(snapshot, ids)
+        found = with_partners(snapshot, ids)
         for job_id in sorted(found):
             job, member = snapshot.jobs.get(job_id), self._members.get(job_id)
             note = self._recalled.pop(job_id, None)
@@ -235,12 +234,12 @@ class Rounds:
         if not self._wants(member):
             return 0
         job, rates = member.job, self._speeds.alone(member)
-        return _digest([job.id, job.gpus, job.request.weight, job.account, *rates.items()])
+        return digest([job.id, job.gpus, job.request.weight, job.account, *rates.items()])
 
-    def _give_digest(self, job_id: JobId, digest: int) -> None:
-        self._digest ^= self._digests.pop(job_id, 0) ^ digest
-        if digest:
-            self._digests[job_id] = digest
+    def _give_digest(self, job_id: JobId, new: int) -> None:
+        self._digest ^= self._digests.pop(job_id, 0) ^ new
+        if new:
+            self._digests[job_id] = new
 
     # -- the allocation -------------------------------------------------------------------------------
 
@@ -397,20 +396,6 @@ class Rounds:
         return ""
 
 
-def _with_partners(snapshot: Snapshot, ids: Iterable[JobId]) -> set[JobId]:
-    """These and those that share GPUs with them: what may be done with one depends on the other."""
-    found = set(ids)
-    for job_id in ids:
-        if (job := snapshot.jobs.get(job_id)) is not None:
-            found |= job.placement.shares_with & snapshot.jobs.keys()
-    return found
-
-
 def _time(found: object) -> float | None:
     """A time out of a memory, which may be damaged."""
     return float(found) if isinstance(found, int | float) and math.isfinite(found) else None
-
-
-def _digest(found: object) -> int:
-    """The same in every run."""
-    return int.from_bytes(blake2b(repr(found).encode(), digest_size=8).digest(), "big")
