@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
@@ -27,6 +28,8 @@ def check_moves(stage: Stage, job: LiveJob, found: Sequence[Hold]) -> Iterator[s
         saved, broken = _saved_steps(stage, job)
         starts = [int(step) for step in re.findall(r"goes on from step (\d+)", output)]
         wrong += [*wrong_starts(starts, steps, saved), *broken]
+        if not stage.round.node_deaths:
+            wrong += done_twice(steps)
     yield from (f"job {job.id} ({job.workload.name}): {words}" for words in wrong)
 
 
@@ -52,9 +55,18 @@ def wrong_starts(starts: Sequence[int], steps: Sequence[int], saved: frozenset[i
     for start in starts:
         if start and start not in saved:
             yield f"it went on from step {start}; saved were {sorted(saved)}"
+    if list(starts) != sorted(starts):
+        yield f"it went on from steps {starts}: a newer generation was there"
     for before, after in pairwise(steps):
         if after <= before and after - 1 not in starts:
             yield f"step {after} was done anew, and no start was from there"
+
+
+def done_twice(steps: Sequence[int]) -> Iterator[str]:
+    """No step is, where no node lost its memory: the job stops at the step that it saves."""
+    twice = sorted(step for step, times in Counter(steps).items() if times > 1)
+    if twice:
+        yield f"steps done twice: {twice[:3]}, {len(twice)} in all"
 
 
 def _saved_steps(stage: Stage, job: LiveJob) -> tuple[frozenset[int], list[str]]:

@@ -13,7 +13,7 @@ from controller.model import GpuId, GpuSet, Job, Memory, Snapshot, StateAt
 from controller.policies import assemble
 from controller.settings.policies import PolicySettings
 from tests.faults import injected
-from tests.faults.moves import twice_at_once, wrong_starts, wrong_steps
+from tests.faults.moves import done_twice, twice_at_once, wrong_starts, wrong_steps
 from tests.live.gpu_history import Hold
 from tests.unit.policies.ideal import cluster, make_job, running
 
@@ -37,10 +37,16 @@ def test_a_job_at_two_places_is_found() -> None:
         ([1, 2, 3, 4], [0, 2], {3}, 1),  # from a step that was not saved
         ([1, 2, 3, 3, 4], [0], set(), 1),  # done anew without a start
         ([1, 2, 3, 2, 3, 4], [0, 2], {2}, 1),  # from another step than it says
+        ([1, 2, 3, 1, 2, 3, 4], [0, 2, 0], {2}, 1),  # from nothing, though a generation was there
     ],
 )
 def test_steps_and_starts(steps: list[int], starts: list[int], saved: set[int], wrong: int) -> None:
     assert len([*wrong_steps(steps, 4), *wrong_starts(starts, steps, frozenset(saved))]) == wrong
+
+
+def test_steps_done_twice_are_found() -> None:
+    assert not [*done_twice([1, 2, 3])]
+    assert [*done_twice([1, 2, 3, 2, 3])] == ["steps done twice: [2, 3], 2 in all"]
 
 
 def test_the_job_migrates_that_the_test_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
