@@ -18,9 +18,15 @@ from controller.nodes.simulated import NodeCosts
 from controller.policies.mechanisms.rounds.settings import GavelLasSettings
 from controller.policies.moves.balance import Balance
 from controller.policies.moves.defragment import Defragment
+from controller.policies.moves.locality import Locality
 from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
-from controller.policies.settings import DefragmentSettings, FifoSkipSettings, MigrationSettings
+from controller.policies.settings import (
+    DefragmentSettings,
+    FifoSkipSettings,
+    LocalitySettings,
+    MigrationSettings,
+)
 from tests.unit.loop.world import World, gandiva, run
 
 
@@ -143,6 +149,46 @@ def test_a_job_that_takes_turns_goes_to_gpus_that_became_free(tmp_path: Path) ->
         (reason,) = [decision.reason for decision in decisions if decision.action == "migrate"]
         assert "there is room, and job" in reason
         await world.until_ended(pair, 2000)
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("store", [False, True])
+def test_a_spread_gang_comes_together_where_it_has_a_gpu_already(tmp_path: Path, store: bool) -> None:
+    """One of its new GPUs is its own up to then: it leaves it, and starts on it again."""
+    options = {} if store else {"suspend": "requeue"}
+
+    async def scenario() -> None:
+        policy = PRESETS["fifo-skip"](
+            FifoSkipSettings(), (Locality(LocalitySettings(), MigrationSettings()),)
+        )
+        costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=1.0)
+        world = World(tmp_path, nodes=2, gpus=2, policy=policy, node_costs=costs)
+        departs = world.submit(1, work_seconds=60)
+        world.start()
+        await asyncio.sleep(3)
+        (at,) = nodes(world, departs)
+        world.cluster.set_node(at[0], up=False)
+        stays = world.submit(1, work_seconds=600)
+        await asyncio.sleep(3)
+        world.cluster.set_node(at[0], up=True)
+        await asyncio.sleep(3)
+        gang = world.submit(2, work_seconds=300, nodes=None, **options)
+        await asyncio.sleep(5)
+        assert len(nodes(world, gang)[0]) == 2
+        if store:
+            world.nodes.storing.add(gang)
+            world.nodes._touched.update(dict.fromkeys(world.cluster.nodes))
+        await world.until_ended([departs], 200)
+        await asyncio.sleep(15)
+        assert nodes(world, gang) == [at] != nodes(world, stays)
+        decisions = JournalReader(world.journal_path).decisions(gang)
+        action = "migrate" if store else "requeue"
+        (reason,) = [decision.reason for decision in decisions if decision.action == action]
+        assert "it was spread over 2 servers" in reason
+        await world.until_ended([gang, stays], 2000)
         await world.stop()
         world.check()
 
