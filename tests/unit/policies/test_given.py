@@ -13,6 +13,7 @@ from controller.policies.allocations import given_data
 from controller.policies.allocations.allocation import AllocationJob, Given
 from controller.policies.allocations.at_once import allocate
 from controller.policies.allocations.presets import ALLOCATIONS, SETTINGS
+from controller.policies.mechanisms.rounds.member import Member
 from controller.solver import ImmediateSolver
 from tests.unit.policies.ideal import Ideal, make_job, make_node
 from tests.unit.policies.presets import preset
@@ -37,9 +38,9 @@ def after(policy: str, jobs: list[Job], until: float = 100.0, **settings: Any) -
 
 def fractions(ideal: Ideal, number: int) -> dict[str, float]:
     """As the note of the job has them."""
-    note = ideal.notes[JobId(number)]
-    assert note is not None
-    return {note[i]: note[i + 1] for i in range(5, len(note), 5)}
+    member = Member(ideal.jobs[JobId(number)])
+    member.recall(ideal.notes[JobId(number)])
+    return {gpu_type: account.fraction for (gpu_type, _), account in member.accounts.items()}
 
 
 def test_v10_the_cheapest_throughput_is_that_of_one_job_on_the_fast_type() -> None:
