@@ -81,12 +81,17 @@ class Deciding:
                 self._start(draft, member, partner if there else None)
             if not there and (partner is None or member.id < partner.id):
                 free[member.assigned] = free.get(member.assigned, 0) - member.job.gpus
-        if not self._settings.refill or max(free.values(), default=0) <= 0:
+        free = {gpu_type: count for gpu_type, count in free.items() if count > 0}
+        if not self._settings.refill or not free:
             return arrived
+        most = max(free.values())
         idle = [
             m
             for m in waiting
-            if not m.assigned and not draft.of(m.id).gpus and (m.allocated or not allocating)
+            if m.job.gpus <= most
+            and not m.assigned
+            and not draft.of(m.id).gpus
+            and (m.allocated or not allocating)
         ]
         order = self._ordering.order(idle, free, now, self._settings.round_seconds)
         chosen = self._lay_out(draft, idle, [], order, free)

@@ -71,9 +71,7 @@ def _previous(members: Iterable[Member]) -> dict[Jobs, dict[str, float]]:
 
 def _job(member: Member, throughput: Mapping[str, float], pricing: Pricing, now: float) -> AllocationJob:
     job = member.job
-    never_ran = member.usage.since is None and not member.usage.seconds_by_type
-    rates = () if never_ran else throughput.items()
-    done = math.fsum(member.seconds(t, now) * rate for t, rate in rates)
+    done = math.fsum(member.seconds(t, now) * throughput[t] for t in member.had if t in throughput)
     return AllocationJob(
         id=job.id,
         gpus=job.gpus,

@@ -5,7 +5,7 @@ had."""
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -86,6 +86,12 @@ class Member:
         if self.usage.since is None or self.usage.gpu_type != gpu_type:
             return before
         return before + (now - self.usage.since)
+
+    @property
+    def had(self) -> Collection[str]:
+        """The types that it has run on."""
+        usage = self.usage
+        return usage.seconds_by_type if usage.since is None else {*usage.seconds_by_type, usage.gpu_type}
 
     def received(self, slot: Slot, now: float) -> float:
         """Seconds there since the last reset, those beyond its fraction not counted."""

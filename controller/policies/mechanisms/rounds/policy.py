@@ -384,7 +384,7 @@ class Rounds:
             return words.stops(member)
         if member.standing is WAITING:
             self._off_gpus.add(job.id)
-            return words.waits(member, self._pools.why_nowhere(job))
+            return words.waits(member, "" if member.types else self._pools.why_nowhere(job))
         if job.switching or job.leaving:
             return ""
         if member.standing is ASIDE:
