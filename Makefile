@@ -100,6 +100,7 @@ soak: env ## 610 jobs on 64 nodes x 8 GPUs of a real Slurm for 30 minutes, every
 
 fidelity: env ## Compare the simulator with results of other people's simulators
 	@$(PYTHON) benchmarks/fidelity/run.py
+	@$(PYTHON) benchmarks/fidelity/gavel.py --only '^(ae|cont96_phys)/'
 
 clean: ## Remove everything this folder made: clusters, images, the Docker engine it started, .venv, build
 	@if [ -x $(PYTHON) ]; then $(CLUSTER) clean; fi

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Compares Gavel's allocations, served in rounds, with results of Gavel's own simulator, job by job.
 
-    python benchmarks/fidelity/gavel.py --rows rows.jsonl [--refs DIR] [--only REGEX] [--solver clarabel]
+    python benchmarks/fidelity/gavel.py [--rows rows.jsonl] [--refs DIR] [--only REGEX] [--solver clarabel]
     python benchmarks/fidelity/gavel.py --rows rows.jsonl --write docs/fidelity.md
 
 The references are not part of this repository: --refs or GANDIVA_REFS names their folder (default:
@@ -45,10 +45,16 @@ POLICIES = {
     "max_min_fairness": "gavel-las",
     "min_total_duration": "gavel-makespan",
     "finish_time_fairness": "gavel-ftf",
+    "fifo": "gavel-fifo",
+    "allox": "allox",
+    "max_sum_throughput": "gavel-max-throughput",
+    "max_min_fairness_water_filling": "gavel-hierarchical",
 }
 """Gavel's name, without the `_perf` of those that know how fast jobs are and the `_packed` of those that pair
 jobs: our preset."""
 KNOWING = ("_perf", "_packed")
+WITHOUT_SOLVER = ("isolated", "allox", "gavel-fifo")
+"""Presets that another solver makes no difference to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +79,13 @@ class Row:
         row = self.reference
         preset, packed = POLICIES[_plain(row["policy"])], row["policy"].endswith("_packed")
         changes = [f"type_seed={row['seed']}", f"reset_seconds={row['min_alloc_reset_s']}"]
-        if preset != "isolated":
+        if preset not in WITHOUT_SOLVER:
+            changes += [f"solver={self.solver}"]
+        if preset not in ("isolated", "allox"):
             aware = row["policy"].endswith(KNOWING)
-            changes += [f"throughputs={'aware' if aware else 'agnostic'}", f"solver={self.solver}"]
-            changes += ["space_sharing=true"] if packed else []
+            changes += [f"throughputs={'aware' if aware else 'agnostic'}"]
+        if packed:
+            changes += ["space_sharing=true"]
         counts = zip(("v100", "p100", "k80"), row["cluster_v100_p100_k80"].split(":"), strict=True)
         cluster = ",".join(f"{name}:{count}" for name, count in counts if count != "0")
         trace, table = self.refs / row["trace"], self.refs / row["throughputs"]
@@ -97,8 +106,11 @@ def _plain(policy: str) -> str:
 def rows(refs: Path, solver: str | None) -> Iterator[Row]:
     """All that can be compared. `solver`: in place of the one that the reference used."""
     for row in json.loads((refs / "results_public.json").read_text())["gavel"]:
-        known = _plain(row["policy"]) in POLICIES and row.get("avg_jct_s")
-        if known and (solver is None or row["policy"] != "isolated"):
+        preset = POLICIES.get(_plain(row["policy"]))
+        one_type = row["cluster_v100_p100_k80"].endswith(":0:0")
+        if preset is None or not row.get("avg_jct_s") or (row["policy"] == "fifo" and not one_type):
+            continue  # The agnostic one draws types.
+        if solver is None or preset not in WITHOUT_SOLVER:
             yield Row(refs, row, solver or row["solver"].lower())
 
 
@@ -158,11 +170,13 @@ def main() -> int:
     )
     default = os.environ.get("GANDIVA_REFS", str(ROOT.parent / "shared" / "refs"))
     parser.add_argument("--refs", type=Path, default=Path(default), metavar="DIR")
-    parser.add_argument("--rows", type=Path, required=True, metavar="FILE", help="one JSON object per line")
+    parser.add_argument("--rows", type=Path, metavar="FILE", help="results, one JSON object per line")
     parser.add_argument("--only", default="", metavar="REGEX", help="rows `case/policy` that match")
     parser.add_argument("--solver", choices=("ecos", "clarabel"), help="in place of the reference's own")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="make its table anew; nothing is run")
     args = parser.parse_args()
+    if args.write is not None and args.rows is None:
+        parser.error("--write needs --rows")
     if args.write is not None:
         text = args.write.read_text(encoding="utf-8")
         before, rest = text.split(BEGIN)
@@ -174,15 +188,18 @@ def main() -> int:
         return 2
     with gzip.open(args.refs / "per_job/per_job_jct_public.json.gz") as file:
         per_job = json.load(file)
-    known = [row["row"] for row in _read(args.rows)]
+    found = _read(args.rows) if args.rows else []
+    known = [row["row"] for row in found]
     for row in rows(args.refs, args.solver):
         if row.key in known or not re.search(args.only, "/".join(row.key[:2])):
             continue
-        line = json.dumps(compare(row, per_job))
+        found.append(compare(row, per_job))
+        line = json.dumps(found[-1])
         print(line, flush=True)
-        with args.rows.open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
-    return int(any(row["same_solver"] and row["same"] < row["jobs"] for row in _read(args.rows)))
+        if args.rows:
+            with args.rows.open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+    return int(any(row["same_solver"] and row["same"] < row["jobs"] for row in found))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ Terms: TypeAlias = Iterable[tuple[int, float]]
 
 
 class ProblemKind(str, enum.Enum):
-    """Which solver a problem is for. All take the data that `Program` makes."""
+    """Which solver a problem is for. The first four take the data that `Program` makes."""
 
     LINEAR = "linear"
     """HiGHS. Cones: `zero` and `nonnegative`."""
@@ -28,6 +28,10 @@ class ProblemKind(str, enum.Enum):
     """Clarabel. Its optimum is central among equal ones. Cones: all of `Cone`."""
     ECOS = "ecos"
     """ECOS, for comparisons. Cones: all but `exponential`."""
+    QUEUES = "queues"
+    """Jobs in the queues of machines, by the Hungarian method of SciPy, for comparisons: `seconds` of each
+    job on each machine and the `delays` that each job has already. The k-th job from the end of a queue
+    counts k times. The values are machine + (k - 1) * machines, by job; `variables` is their number."""
     ALLOCATION = "allocation"
     """A whole allocation, stated and solved where the solver is. Its data has the number of its values as
     `variables`, and is no `Program`'s."""
@@ -52,7 +56,7 @@ class Problem:
 
     kind: ProblemKind
     data: Mapping[str, Any]
-    """JSON, as `Program.data` makes it but for ALLOCATION."""
+    """JSON, as `Program.data` makes it but for QUEUES and ALLOCATION."""
     deadline_seconds: float = 30.0
     """What solving may take; then it counts as failed."""
     subject: Any = None
@@ -68,7 +72,7 @@ class Problem:
     @property
     def variables(self) -> int:
         """How many values its solution has."""
-        return int(self.data["variables"]) if self.kind is ProblemKind.ALLOCATION else len(self.data["cost"])
+        return int(self.data["variables"]) if "variables" in self.data else len(self.data["cost"])
 
 
 class SolutionStatus(str, enum.Enum):

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 
 from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.finish_time import FinishTime
+from controller.policies.allocations.greedy import FirstComeReference
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.settings import AllocationSettings, GavelGandivaSettings, SharingSettings
 from controller.policies.mechanisms.gang_lanes import GangLanes
@@ -134,7 +135,14 @@ def _rounds(name: str, settings: Any, moves: Moves, pricing: Pricing) -> Policy:
     allocation = ALLOCATIONS[name](settings)
     isolated = allocation.isolated_rates if isinstance(allocation, FinishTime) else None
     return ReferenceRounds(
-        stated, settings, name=name, moves=moves, shuffled=not aware, isolated_rates=isolated, pairs=pairs
+        stated,
+        settings,
+        name=name,
+        moves=moves,
+        shuffled=not aware,
+        isolated_rates=isolated,
+        pairs=pairs,
+        only_allocated=isinstance(allocation, FirstComeReference),
     )
 
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Solves problems with HiGHS, Clarabel and ECOS. Runs in the worker process, or at once on virtual time."""
+"""Solves problems with HiGHS, Clarabel, ECOS and SciPy. Runs in the worker process, or at once on virtual
+time."""
 
 from __future__ import annotations
 
@@ -13,6 +14,7 @@ from controller.solver.conic import solve_conic
 from controller.solver.ecos import solve_ecos
 from controller.solver.linear import solve_linear, solve_vertex
 from controller.solver.problem_data import Found
+from controller.solver.queues import solve_queues
 
 Solve: TypeAlias = Callable[[Mapping[str, Any]], Found]
 """From the data of a problem."""
@@ -42,4 +44,5 @@ _SOLVERS: Mapping[ProblemKind, Solve] = {
     ProblemKind.VERTEX: solve_vertex,
     ProblemKind.CONIC: solve_conic,
     ProblemKind.ECOS: solve_ecos,
+    ProblemKind.QUEUES: solve_queues,
 }

@@ -26,12 +26,13 @@ class Free:
     def types(self, job: int) -> list[str]:
         """Where the job can begin now, the fastest first."""
         mine = self._layout.jobs[job]
-        can = [
-            name
-            for name in self._layout.types
-            if mine.throughput.get(name, 0.0) > 0 and mine.gpus <= self._gpus[self._base(name)]
-        ]
+        can = [name for name in self.room(job) if mine.throughput.get(name, 0.0) > 0]
         return sorted(can, key=lambda name: -mine.throughput[name])
+
+    def room(self, job: int) -> list[str]:
+        """Types with as many free GPUs as the job has, also where it cannot run."""
+        gpus = self._layout.jobs[job].gpus
+        return [name for name in self._layout.types if gpus <= self._gpus[self._base(name)]]
 
     def take(self, job: int, name: str) -> None:
         self._gpus[self._base(name)] -= self._layout.jobs[job].gpus
@@ -107,8 +108,10 @@ class FirstComeReference:
             if key in rows:
                 continue
             types = free.types(job)
-            if not types:
+            if not free.room(job):
                 break
+            if not types:
+                continue
             name = types[0]
             if self._settings.throughputs == "agnostic":
                 name = draw.choice(sorted(types))

@@ -8,6 +8,7 @@ from typing import Any
 
 from controller.policies.allocations.allocation import Allocation
 from controller.policies.allocations.allox import Allox
+from controller.policies.allocations.allox_reference import AlloxReference
 from controller.policies.allocations.cost import Cost
 from controller.policies.allocations.finish_time import FinishTime
 from controller.policies.allocations.greedy import FirstComeReference, ShortestFirst
@@ -41,6 +42,10 @@ def _fifo(settings: GavelFifoSettings) -> Allocation:
     return Fifo(settings) if settings.formulation == "exact" else FirstComeReference(settings)
 
 
+def _allox(settings: AlloxSettings) -> Allocation:
+    return Allox(settings) if settings.formulation == "exact" else AlloxReference(settings)
+
+
 def _cost(settings: GavelCostSettings) -> Allocation:
     return Cost(settings, slo=False)
 
@@ -58,7 +63,7 @@ def _proportional(settings: ProportionalSettings) -> Allocation:
 
 
 ALLOCATIONS: Mapping[str, Callable[[Any], Allocation]] = {
-    "allox": Allox,
+    "allox": _allox,
     "gavel-cost": _cost,
     "gavel-cost-slo": _cost_slo,
     "gavel-fifo": _fifo,

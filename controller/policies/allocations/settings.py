@@ -135,6 +135,9 @@ class GavelStrategyProofSettings(AllocationSettings):
 class AlloxSettings(KnownSettings):
     """AlloX: the sum of completion times is the least. For jobs of one GPU. A job that has begun stays."""
 
+    formulation: Literal["exact", "reference"] = setting(
+        "exact", "exact: the linear problem. reference: the one of equal optima that Gavel's code finds."
+    )
     considered_fraction: float = setting(
         1.0,
         "Only this part of the waiting jobs, the oldest, is considered; at least as many as free GPUs.",

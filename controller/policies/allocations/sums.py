@@ -32,8 +32,9 @@ def total(x: list[float], of_column: list[float]) -> float:
 
 
 def most(layout: Layout, program: Program, of_column: list[float]) -> None:
-    """The program: the largest sum. Gains are divided by their largest, so that all numbers are small."""
-    unit = max(of_column, default=0.0) or 1.0
+    """The program: the largest sum. Gains are divided by their largest, so that all numbers are small;
+    Gavel's code has them as they are."""
+    unit = (max(of_column, default=0.0) or 1.0) if layout.exact else 1.0
     for gain in of_column:
         program.variables(1, -gain / unit)
     layout.add_validity(program, 0)

@@ -43,6 +43,31 @@ def test_allox_considers_the_oldest() -> None:
     assert answer("allox", waiting, considered_fraction=0.5).fractions[ONE,] == {"t0": 1.0}
 
 
+def test_allox_of_the_reference_reaches_the_same_sum() -> None:
+    """What the queues do not say: their first jobs run, the longest of each."""
+    waiting = given([[1], [1], [1]], [1], {n: {"steps_left": float(9 - n)} for n in range(3)})
+    found = answer("allox", waiting, formulation="reference").fractions
+    assert [found[job,]["t0"] for job in (ZERO, ONE, TWO)] == [0, 0, 1]
+    running = replace(waiting, previous={(ZERO,): {"t0": 1.0}})
+    found = answer("allox", running, formulation="reference").fractions
+    assert [found[job,]["t0"] for job in (ZERO, ONE, TWO)] == [1, 0, 0]
+
+
+def test_allox_of_the_reference_runs_jobs_on_their_types() -> None:
+    """Two jobs, two types: the sum is least where each is on its fast one."""
+    pair = given([[1, 9], [9, 1]], [1, 1], {n: {"steps_left": 90.0} for n in range(2)})
+    found = answer("allox", pair, formulation="reference").fractions
+    assert found == {(ZERO,): {"t0": 0.0, "t1": 1.0}, (ONE,): {"t0": 1.0, "t1": 0.0}}
+
+
+def test_first_come_of_the_reference_passes_over_a_job_that_cannot_run_on_what_is_left() -> None:
+    queue = given([[1, 1], [1, 0], [1, 1]], [1, 1])
+    found = answer("gavel-fifo", queue, formulation="reference").fractions
+    assert found[ZERO,] == {"t0": 1.0, "t1": 0.0}
+    assert found[ONE,] == {"t0": 0.0, "t1": 0.0}
+    assert found[TWO,] == {"t0": 0.0, "t1": 1.0}
+
+
 def test_first_come_of_the_reference_stops_at_the_first_that_does_not_fit() -> None:
     queue = given([[1], [1], [1]], [4], {0: {"gpus": 2}, 1: {"gpus": 4}})
     found = answer("gavel-fifo", queue, formulation="reference").fractions

@@ -23,9 +23,10 @@ def books(
     rates: Mapping[str, float] | None = None,
     floor: float = 1920.0,
     seed: int | None = None,
+    only_allocated: bool = False,
 ) -> Books:
     """At time 0, with these jobs and fractions."""
-    made = Books(TYPES, 360.0, floor, seed)
+    made = Books(TYPES, 360.0, floor, seed, only_allocated=only_allocated)
     for job_id in fractions:
         made.add(JobId(job_id), gpus, rates or {"v100": 1.0, "k80": 0.5}, steps)
     made.reset(0.0)
@@ -50,6 +51,12 @@ def test_types_are_gone_through_one_after_the_other() -> None:
     # In one list by priority job 1 would take the K80: there its part is larger.
     made = books({1: {"v100": 0.4, "k80": 0.6}, 2: {"v100": 0.3, "k80": 0.1}})
     assert chosen(made, v100=1, k80=1) == {1: "v100", 2: "k80"}
+
+
+def test_only_allocated_leaves_gpus_idle() -> None:
+    fractions = {1: {"v100": 1.0, "k80": 0.0}, 2: {"v100": 0.0, "k80": 0.0}}
+    assert chosen(books(fractions), v100=1, k80=1) == {1: "v100", 2: "k80"}
+    assert chosen(books(fractions, only_allocated=True), v100=1, k80=1) == {1: "v100"}
 
 
 def test_the_order_of_types_is_drawn_each_round() -> None:

@@ -14,7 +14,7 @@ from controller.model import Cone, Problem, ProblemKind, Program, Solution, Solu
 from controller.solver import ImmediateSolver
 from controller.solver.frames import Nonsense, decode
 
-BOTH = [kind for kind in ProblemKind if kind is not ProblemKind.ALLOCATION]
+BOTH = [kind for kind in ProblemKind if kind not in (ProblemKind.QUEUES, ProblemKind.ALLOCATION)]
 
 
 def solved(problem: Problem) -> Solution:
@@ -70,6 +70,14 @@ def test_equal_is_equal(kind: ProblemKind) -> None:
     program.at_most([(x, -1.0)], -1.0)
     program.at_most([(y, -1.0)], 0.0)
     assert solved(Problem(kind, program.data())).values == pytest.approx((1.0, 1.5), abs=1e-6)
+
+
+def test_queues_have_the_least_sum() -> None:
+    """One machine: the shortest job is the third from the end. Two: each job is on its fast one."""
+    one = {"seconds": [[3.0], [1.0], [2.0]], "delays": [0.0, 5.0, 0.0], "variables": 3}
+    assert solved(Problem(ProblemKind.QUEUES, one)).values == (0.0, 2.0, 1.0)
+    two = {"seconds": [[9.0, 1.0], [1.0, 9.0]], "delays": [0.0, 0.0], "variables": 2}
+    assert solved(Problem(ProblemKind.QUEUES, two)).values == (1.0, 0.0)
 
 
 def test_a_second_order_cone() -> None:

@@ -9,7 +9,8 @@ Where it differs from the paper (SPEC 3.5):
 * Each job begins with half a round on each type. Its part of a type is its time there by that of all jobs,
   whatever their sizes; those that ended count until the next reset.
 * Among jobs of equal priority those come first that had too little until the last reset.
-* A job without an allocation keeps GPUs that nobody else takes, but does not run.
+* A job without an allocation keeps GPUs that nobody else takes, but does not run. First come, first served
+  gives GPUs to jobs with a fraction only.
 * The allocation and the times are made anew together, some time after the last reset at the earliest. A reset
   at time 0 counts as none.
 * A job is given the whole steps that fit into a round, and the round ends with the longest of these times.
@@ -96,15 +97,22 @@ class Books:
     """All of them."""
 
     def __init__(
-        self, types: Sequence[str], round_seconds: float, floor_seconds: float, seed: int | None
+        self,
+        types: Sequence[str],
+        round_seconds: float,
+        floor_seconds: float,
+        seed: int | None,
+        *,
+        only_allocated: bool = False,
     ) -> None:
         """
         Args:
             types: in the order in which they are gone through.
             floor_seconds: the least time between two resets.
             seed: of the order of types in each round. None: that of `types`.
+            only_allocated: a job without a fraction of a type is not given GPUs of it.
         """
-        self._types, self._seed = tuple(types), seed
+        self._types, self._seed, self._only_allocated = tuple(types), seed, only_allocated
         self._round_seconds, self._floor_seconds = round_seconds, floor_seconds
         self.jobs: dict[JobId, Book] = {}
         """In the order in which they came."""
@@ -226,6 +234,8 @@ class Books:
             for jobs, book in rows.items()
             if book.throughput.get(gpu_type, 0.0) > 0
         ]
+        if self._only_allocated:
+            found = [row for row in found if row[0] > 0]
         found.sort(key=lambda row: row[:3], reverse=True)
         return [row[3] for row in found]
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from controller.model import GpuSet, Job, JobId, Memory, Snapshot, rate_key
-from controller.policies.allocations.allocation import AllocationJob, Fractions, Given, Pair
+from controller.policies.allocations.allocation import AllocationJob, Fractions, Given, Jobs, Pair
 from controller.policies.mechanisms.rounds.choosing import Choice
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pairs import Sharing
@@ -45,13 +45,16 @@ class ReferenceRounds(Rounds):
         shuffled: bool = False,
         isolated_rates: IsolatedRates | None = None,
         pairs: bool = False,
+        only_allocated: bool = False,
     ) -> None:
         """
         Args:
             shuffled: the order of types is drawn in each round.
             isolated_rates: for an allocation that reads what jobs would have done on their own part.
             pairs: any two of one size may be allocated the same GPUs.
+            only_allocated: GPUs that are left are not given to jobs without a fraction of them.
         """
+        self._only_allocated = only_allocated
         self._seed = settings.type_seed if shuffled else None
         self._isolated_rates = isolated_rates
         settings = settings.model_copy(update={"change_types": True, "refill": False})
@@ -70,7 +73,13 @@ class ReferenceRounds(Rounds):
         settings, types = self._settings, self._pools.types
         first = [t for t in settings.type_order if t in types]
         in_order = [*first, *(t for t in types if t not in first)]
-        self._books = Books(in_order, settings.round_seconds, settings.reset_seconds, self._seed)
+        self._books = Books(
+            in_order,
+            settings.round_seconds,
+            settings.reset_seconds,
+            self._seed,
+            only_allocated=self._only_allocated,
+        )
         try:
             if (kept := self._common.get("books")) is not None:
                 self._books.load(kept)
@@ -171,7 +180,12 @@ class ReferenceRounds(Rounds):
                 )
             )
         pairs = tuple(Pair((a, b), pair.rates) for (a, b), pair in self._books.pairs.items())
-        return Given(types=tuple(self._workers), workers=self._workers, jobs=tuple(jobs), pairs=pairs)
+        rows = [*(((job_id,), book) for job_id, book in self._books.jobs.items()), *self._books.pairs.items()]
+        previous: dict[Jobs, Mapping[str, float]] = {
+            jobs: row.fractions for jobs, row in rows if row.fractions is not None
+        }
+        workers = self._workers
+        return Given(types=tuple(workers), workers=workers, jobs=tuple(jobs), pairs=pairs, previous=previous)
 
     def _count_isolated(self) -> None:
         if self._isolated_rates is not None:
