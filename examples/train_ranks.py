@@ -53,6 +53,7 @@ def main() -> int:
     context = mockcuda.Context(int(os.environ["LOCAL_RANK"]))
     address = context.alloc(STATE_BYTES, 256 * MIB)
 
+    session = gandiva.attach()  # tells the launcher how far the rank is
     while state["samples"] < options.samples:
         sizes = [batch.of_rank(world_size, other) for other in range(world_size)]
         first = state["samples"] + sum(sizes[:rank])
@@ -60,6 +61,7 @@ def main() -> int:
         context.step(round(len(mine) * options.sample_ms * 1000), 100, address, STATE_BYTES, first)
         context.synchronize()
         state["sum"] = (state["sum"] + group.sum(sum(mix(sample) for sample in mine))) & WORD
+        session.step(samples=len(mine))
         state["samples"] = min(state["samples"] + batch.of_all(world_size), options.samples)
         if group.sum(int(stop.asked)):
             break

@@ -20,6 +20,7 @@ from . import _environment, layout
 from ._batch import Batch
 from ._communicators import Communicators
 from ._registry import RestoreError
+from ._reporting import reporting_session
 from ._session import LiveSession, Session
 
 __all__ = ["Batch", "Communicators", "RestoreError", "Session", "attach"]
@@ -52,7 +53,7 @@ def _forked(session: Session) -> bool:
 def _attach(rank: Optional[int], world_size: Optional[int]) -> Session:
     directory = _environment.control_dir(os.environ)
     if directory is None:
-        return Session()
+        return reporting_session(os.environ) or Session()
     try:
         if not layout.LITTLE_ENDIAN:
             raise ValueError("big-endian machines are not supported")

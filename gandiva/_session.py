@@ -105,6 +105,11 @@ class Session:
         return 0
 
     @property
+    def asked(self) -> bool:
+        """Whether the scheduler waits for this process at its next boundary."""
+        return False
+
+    @property
     def active(self) -> bool:
         """Whether a scheduler can suspend this process at `step()`."""
         return False
@@ -184,6 +189,10 @@ class LiveSession(Session):
         # A data-loader worker shares the mapping with its parent and must not speak for it.
         os.register_at_fork(after_in_child=_weak_call(self, LiveSession._become_inert))
         atexit.register(_weak_call(self, LiveSession.finish))
+
+    @property
+    def asked(self) -> bool:
+        return self._open and self._command[0] != self._run
 
     @property
     def active(self) -> bool:

@@ -21,6 +21,7 @@ import time
 from typing import Any, List, Mapping, Optional, Sequence
 
 from . import attach
+from ._reporting import FD_NAME, Reports
 from ._session import Session
 
 LOOK_SECONDS = 0.05
@@ -63,6 +64,7 @@ class Ranks:
         """`grace_seconds`: so long the ranks have after SIGTERM."""
         self._command, self._devices, self._grace_seconds = list(command), devices, grace_seconds
         self._processes: List["subprocess.Popen[bytes]"] = []
+        self.reports = Reports()
 
     def restore(self) -> None:
         """Start a rank for each GPU, unless the training has ended."""
@@ -72,12 +74,15 @@ class Ranks:
         common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
         common.pop("GANDIVA_CONTROL_DIR", None)  # the launcher speaks for the job
         common.update(WORLD_SIZE=str(len(names)), LOCAL_WORLD_SIZE=str(len(names)))
+        report = self.reports.descriptor
+        common[FD_NAME] = str(report)
         if names != [""]:
             common["CUDA_VISIBLE_DEVICES"] = ",".join(names)
         self._processes = []
         for rank in range(len(names)):
             environ = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-            self._processes.append(subprocess.Popen([sys.executable, *self._command], env=environ))
+            command = [sys.executable, *self._command]
+            self._processes.append(subprocess.Popen(command, env=environ, pass_fds=[report]))
         print(f"gandiva.ranks: started {len(names)} ranks", file=sys.stderr, flush=True)
 
     def offload(self) -> int:
@@ -115,8 +120,11 @@ def run(command: Sequence[str], grace_seconds: float, session: Session) -> int:
         if status is not None:
             ranks.offload()
             return status
-        session.step()
-        time.sleep(LOOK_SECONDS)
+        done = ranks.reports.take()
+        # Asked by the scheduler the ranks need be at no boundary: they save when they are ended.
+        if done or session.asked:
+            session.step(sum(done))
+        ranks.reports.wait(LOOK_SECONDS)
     ranks.offload()
     return STOPPED
 

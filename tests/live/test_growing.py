@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.support import QUICK, Site
+from tests.live.support import EXAMPLES, QUICK, Site
 
 pytestmark = pytest.mark.live
 
@@ -170,3 +170,42 @@ def test_a_killed_controller_is_followed_by_one_that_goes_on_with_the_growth(sit
     plain = site.train("alice", "--no-gandiva", "--gres=gpu:4", steps=3000, **WORK)
     assert site.wait_ended([plain], 200) == {plain: "COMPLETED"}
     assert site.digest("alice", job) == site.digest("alice", plain)
+
+
+@pytest.mark.parametrize("kept", ["--overall 24", "--per-rank 8"])
+def test_one_rank_for_each_gpu_in_place(site: Site, kept: str) -> None:
+    """1, 2, 4, 2, 1 with `gandiva.ranks`: the ranks are started anew, the job and its launcher go on, and
+    every sample counts once."""
+    site.cluster.stop_controller()
+    policy = {**GROWING, "name": "gandiva", "grow": {**GROWING["grow"], "in_place": True}}
+    site.start_controller(policy=policy)
+    work = f"{EXAMPLES}/train_ranks.py --samples 14400 --sample-ms 10 {kept} --folder"
+    other = site.submit("carol", "sleep 900", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
+    site.wait_state(other, "RUNNING")
+    folder = f"ranks{kept.split()[0]}"
+    job = site.submit("alice", f"exec python3 -m gandiva.ranks {work} {folder}", *IN_PLACE)
+    site.wait_on_gpu(job)
+    uses(site, job, 1)
+    one = site.train("bob", "--gandiva", "--gres=gpu:1")
+    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
+    site.wait_on_gpu(one, two)
+    for gone, gpus in ((one, 2), (two, 4)):
+        site.cluster.exec("login", ["scancel", str(gone)], user="bob")
+        uses(site, job, gpus)
+    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
+    uses(site, job, 2)
+    one = site.train("bob", "--gandiva", "--gres=gpu:1")
+    uses(site, job, 1)
+    site.wait_on_gpu(one, two)
+    site.cluster.exec("login", ["scancel", str(one), str(two), str(other)], user="root")
+
+    assert site.wait_ended([job], 300) == {job: "COMPLETED"}
+    assert site.job(job)["Restarts"] == "0"
+    told = site.output("alice", job)
+    started = [line.split()[2] for line in told.splitlines() if line.startswith("gandiva.ranks: started")]
+    assert started[:5] == ["1", "2", "4", "2", "1"], told
+    plain = f"PYTHONPATH=/opt/gandiva/src python3 -m gandiva.ranks {work} plain-{folder}"
+    plain_job = site.submit("alice", plain, "--no-gandiva", "--gres=gpu:4")
+    assert site.wait_ended([plain_job], 200) == {plain_job: "COMPLETED"}
+    ends = [site.output("alice", each).splitlines()[-1].partition(": ")[2] for each in (job, plain_job)]
+    assert ends[0].startswith("14400 samples") and ends[0] == ends[1]

@@ -363,6 +363,9 @@ class Ideal:
                 assert job.may_migrate if size == job.gpus else job.may_resize
                 self.migrate(job_id, target.placement)
             else:
+                job, size = self.jobs[job_id], len(target.placement.gpus)
+                in_place = job.placement.gpus and size and size != job.gpus
+                assert not in_place or job.may_resize_here
                 self.put(job_id, target.placement, to_store=target.keep is StateAt.STORE)
 
     def put(self, job_id: JobId, placement: Placement, *, to_store: bool = False) -> None:
@@ -371,6 +374,8 @@ class Ideal:
         if usage.since is not None and not runs:
             self.timeline.runs.setdefault(int(job_id), []).append((usage.since, self.now))
         if runs:
+            if usage.since is not None and usage.gpus != len(placement.gpus):
+                usage = usage.stopped(self.now)
             if usage.since is None:
                 usage = usage.started(self.now, len(placement.gpus), gpu_type(placement.gpus, self.nodes))
             start = self.now if job.start_time is None else job.start_time

@@ -15,6 +15,7 @@ from controller.model import (
     Job,
     JobId,
     Moved,
+    Placement,
     Plan,
     Provenance,
     Rate,
@@ -26,7 +27,7 @@ from controller.model import (
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
 from controller.settings.policies import PolicySettings
-from tests.unit.policies.ideal import Ideal, gpu_set, make_job, make_node, running
+from tests.unit.policies.ideal import Ideal, gpu_set, make_job, make_node, running, suspended
 
 IDLE_SECONDS = 300.0
 MINUTE = 60.0
@@ -337,3 +338,104 @@ def test_a_server_is_kept_for_what_its_jobs_asked_for() -> None:
     pass_time(c, IDLE_SECONDS + 60)
     assert sizes(c) == {1: 4}
     assert c.common["lanes"]["affinity"] == {"s0": 1}
+
+
+WIDE = Placement(frozenset(), gpu_set("s0:0", "s0:1", "s0:2", "s0:3"))
+
+
+# -- in place -------------------------------------------------------------------------------------------
+
+
+def floating(number: int, gpus: int = 1, most: int = 4, **changes: Any) -> Job:
+    """A job that may change its size within its allocation."""
+    return replace(adaptive(number, gpus, most, **changes), may_resize=False, may_resize_here=True)
+
+
+def in_place(name: str, *jobs: Job, servers: int = 1, **settings: Any) -> Ideal:
+    settings = {"in_place": True, **settings}
+    c = Ideal(policy(name, **settings), [make_node(f"s{i}", 4) for i in range(servers)], [], bound=True)
+    c.add(*jobs)
+    return c
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_papers_run_in_place(name: str) -> None:
+    """Bound to the whole server, on as many of its GPUs as it has just now."""
+    c = in_place(name, floating(1), make_job(2, 1, 1e6, nodes=1), make_job(3, 2, 1e6, nodes=1))
+    allocations: set[int] = set()
+    c.on_plan = lambda _snapshot, plan: allocations.update(
+        len(target.placement.allocation) for i, target in plan.targets.items() if i == 1
+    )
+    pass_time(c, 25 * MINUTE)
+    assert sizes(c) == {1: 1, 2: 1, 3: 2}
+    c.remove(2)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c)[1] == 2
+    pass_time(c, 15 * MINUTE)
+    c.remove(3)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 4}
+    pass_time(c, 25 * MINUTE)
+    c.add(make_job(4, 2, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 0)
+    assert sizes(c) == {1: 2, 4: 2}, "at once"
+    c.add(make_job(5, 1, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 0)
+    assert sizes(c) == {1: 1, 4: 2, 5: 1}
+    assert allocations == {4} and c.timeline.preemptions == 0
+
+
+@EVERY
+def test_it_grows_only_within_its_allocation(name: str) -> None:
+    """The other GPUs of its server were not usable when it started."""
+    node = make_node("s0", 4)
+    gpus = tuple(replace(gpu, healthy=i < 2) for i, gpu in enumerate(node.gpus))
+    c = in_place(name, floating(1), servers=0)
+    c.change_node(replace(node, gpus=gpus))
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 2}
+    c.change_node(node)
+    pass_time(c, 2 * IDLE_SECONDS)
+    assert sizes(c) == {1: 2}
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_only_where_the_site_lets_it(enabled: bool) -> None:
+    c = in_place("fifo", floating(1), in_place=enabled)
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 4 if enabled else 1}
+    assert len(c.jobs[JobId(1)].placement.allocation) == (4 if enabled else 1)
+
+
+def test_stopped_it_comes_back_as_it_was_asked_for_on_any_gpu_of_its_allocation() -> None:
+    c = in_place("tiresias-las", floating(1))
+    pass_time(c, 2 * 3600.0)
+    assert sizes(c) == {1: 4}
+    c.add(make_job(2, 2, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 0)
+    pass_time(c, 1)
+    assert sizes(c) == {1: 1, 2: 2} and c.jobs[JobId(1)].placement.gpus.isdisjoint(
+        c.jobs[JobId(2)].placement.gpus
+    )
+
+
+def test_what_binds_it_to_its_gpus_brings_it_back_on_as_many() -> None:
+    """It left a context on each of them: it waits until all four are free."""
+    c = in_place("fifo-skip")
+    grown = running(replace(floating(1), kept_size=4), gpu_set("s0:0", "s0:1", "s0:2", "s0:3"))
+    c.add(suspended(grown, grown.placement.gpus), running(make_job(2), gpu_set("s0:0")))
+    c.change(1, may_move=False, may_resize_here=False)
+    pass_time(c, 0)
+    assert sizes(c) == {1: 0, 2: 1}
+    c.remove(2)
+    pass_time(c, 0)
+    assert sizes(c) == {1: 4}
+
+
+def test_a_new_job_takes_gpus_that_nothing_runs_on() -> None:
+    """The floating job need not move for it."""
+    c = in_place("gandiva", running(replace(floating(1), placement=WIDE), gpu_set("s0:0", "s0:1")))
+    c.add(make_job(2, 2, 1e6, nodes=1))
+    pass_time(c, 0)
+    assert c.jobs[JobId(1)].placement.gpus == gpu_set("s0:0", "s0:1")
+    assert c.jobs[JobId(2)].placement.gpus == gpu_set("s0:2", "s0:3")
