@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.act.actions import Action, Migrate, Requeue, Suspend
+from controller.act.actions import Action, Migrate, Requeue, Resize, Suspend
 from controller.act.diff import diff
 from controller.journal.reader import JournalReader
 from controller.model import (
@@ -208,3 +208,9 @@ def test_a_job_that_grew_is_never_suspended_in_place() -> None:
     assert made(stored, Target(elsewhere, StateAt.STORE)) == [Migrate(grew.id, "changes its size: why")]
     as_asked = running(make_job(1, 2), gpu_set("n1:0", "n1:1"))
     assert made(as_asked, Target(NOWHERE)) == [Suspend(as_asked.id, "why")]
+    # In place it keeps its allocation, whatever its size is.
+    wide = replace(grew, may_resize=False, may_resize_here=True)
+    smaller = Placement(gpu_set("n1:0"), grew.placement.allocation)
+    assert made(wide, Target(NOWHERE)) == [Suspend(grew.id, "why")]
+    assert made(wide, Target(smaller)) == [Resize(grew.id, smaller.gpus, "changes its size: why")]
+    assert made(replace(wide, may_resize_here=False), Target(smaller)) == []

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -81,6 +83,9 @@ def test_one_two_four_two_one(tmp_path: Path, policy: Policy, deltas: bool) -> N
         await world.until_ended([one, two, job], 5000)
         await world.stop()
         world.check()
+        with closing(sqlite3.connect(world.journal_path)) as journal:
+            outcomes = set(journal.execute("SELECT outcome FROM operations"))
+        assert outcomes == {("done",)}, "jobs that come wait for the GPUs that are given up"
 
     run(scenario)
 
@@ -168,6 +173,7 @@ def test_a_job_that_reaches_no_boundary_keeps_its_size(tmp_path: Path, policy: P
         await until(lambda: bool(reasons(world, job)))
         await asyncio.sleep(120)
         assert size(world, job) == 1 and int(job) in world.running()
+        assert not world.turns[-1].snapshot.jobs[job].may_stop, "not asked again for a while"
         await world.stop()
         world.check()
 
