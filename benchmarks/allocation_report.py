@@ -46,7 +46,7 @@ def table(rows: Rows) -> str:
         shown = "".join(f" {_pair(at.get(jobs))} |" for jobs in SHOWN)
         last = both[-1]
         ended = next((row["theirs_failed"] for row in mine if row["theirs_failed"]), "")
-        most = f"{last['jobs']:,}: {_pair(last)}" + (f"; then {ended}" if ended else "")
+        most = f"{last['jobs']:,}: {_pair(last)}" + (f"; then {_why(ended)}" if ended else "")
         ratio = last["theirs_seconds"] / last["ours_seconds"]
         grown = ", ".join(_growth(both, side) for side in ("theirs_seconds", "ours_seconds"))
         lines.append(f"| `{policy}` |{shown} {most} | {ratio:.2g} | {grown} |")
@@ -71,6 +71,11 @@ def _time(seconds: float | None) -> str:
     if seconds >= 1:
         return f"{seconds:.1f} s"
     return f"{seconds * 1e3:.0f} ms" if seconds >= 0.01 else f"{seconds * 1e3:.2g} ms"
+
+
+def _why(failed: str) -> str:
+    """Why theirs ended."""
+    return failed if failed.startswith("more than") else "its solver fails"
 
 
 def _growth(rows: Rows, side: str) -> str:
