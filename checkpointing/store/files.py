@@ -20,6 +20,8 @@ GPFS_MAGIC = 0x47504653
 CHUNK_BYTES = 8 << 20
 MOST_CHUNK_BYTES = 64 << 20
 _DEPTH = 8
+_SYNC_FILE_RANGE_WRITE = 2
+"""sync_file_range(2): begin, and wait for nothing."""
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -53,6 +55,14 @@ class Files:
     def write(self, fd: int, data: memoryview) -> int:
         """Bytes that were written, at least one."""
         return os.write(fd, data)
+
+    def begin_sync(self, fd: int, begin: int, size_bytes: int) -> None:
+        """Have this part of a file go to the disk while others are written. Only a hint: `sync` waits for all
+        of it. A file system that cannot do it is left alone."""
+        call = getattr(_libc, "sync_file_range", None)
+        if call is not None:
+            place = (ctypes.c_int64(begin), ctypes.c_int64(size_bytes))
+            call(ctypes.c_int(fd), *place, ctypes.c_uint(_SYNC_FILE_RANGE_WRITE))
 
     def sync(self, fd: int) -> None:
         """A file's content, or a folder's names, onto the disk."""

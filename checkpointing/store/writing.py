@@ -167,7 +167,6 @@ class Attempt:
         free = os.fstatvfs(folder)
         if free.f_bavail * free.f_frsize < sum(sizes.values()) + _SPARE_BYTES:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        records = []
         with ExitStack() as opened_files:
             # Space for all of them before a byte is written: a full disk is told now.
             fds = {
@@ -175,22 +174,33 @@ class Attempt:
             }
             for name, fd in fds.items():
                 self._files.reserve(fd, sizes[name])
+            # Threads compute the checksums beside the writing.
+            checksums = {
+                name: [self._pool.submit(_sha256, piece) for piece in _pieces(parts)]
+                for name, parts in contents.items()
+            }
             for name, fd in fds.items():
-                records.append(FileRecord(name, sizes[name], self._write_file(fd, contents[name])))
+                self._write_file(fd, contents[name])
+            for fd in fds.values():
                 self._files.sync(fd)
-        manifest = RankManifest(self.name, self._step, self._rank, self._world_size, tuple(records))
+            records = tuple(
+                FileRecord(name, sizes[name], tuple(each.result() for each in checksums[name]))
+                for name in sizes
+            )
+        manifest = RankManifest(self.name, self._step, self._rank, self._world_size, records)
         write_small(self._files, _PART, folder, to_json(manifest))
         self._files.rename(_PART, MANIFEST, folder)
         self._files.sync(folder)
 
-    def _write_file(self, fd: int, parts: Sequence[memoryview]) -> tuple[str, ...]:
-        """Returns the checksums, which threads compute beside the writing."""
-        checksums = [self._pool.submit(_sha256, piece) for piece in _pieces(parts)]
-        chunk = chunk_bytes(fd)
+    def _write_file(self, fd: int, parts: Sequence[memoryview]) -> None:
+        """The disk is at work from the first chunk on."""
+        chunk, done = chunk_bytes(fd), 0
         for part in parts:
             for begin in range(0, part.nbytes, chunk):
-                write_all(self._files, fd, part[begin : begin + chunk])
-        return tuple(checksum.result() for checksum in checksums)
+                piece = part[begin : begin + chunk]
+                write_all(self._files, fd, piece)
+                self._files.begin_sync(fd, done, piece.nbytes)
+                done += piece.nbytes
 
     def _publish(self, attempt: int, deadline: Deadline) -> int:
         records = []
