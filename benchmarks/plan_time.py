@@ -119,6 +119,7 @@ class Cluster:
             phase=Phase.QUEUED,
             may_start=True,
             may_move=True,
+            may_migrate=not self.bound,
         )
         self.usage[job_id], self.profiles[job_id] = Usage(), Profile(peak_memory_bytes=30 << 30)
         self.changed.add(job_id)

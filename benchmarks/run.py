@@ -15,6 +15,10 @@ BENCHMARKS = {
         ["benchmarks.plan_time", "--policies", "gandiva", "tiresias-las", "tiresias-gittins"],
         "one decision for 10,000 GPUs and 20,000 jobs, by policy (budget: p99 100 ms)",
     ),
+    "moves": (
+        ["benchmarks.plan_time", "--policies", "gandiva", "tiresias-las", "--moves", "pack", "defragment"],
+        "the same with packing and defragmentation (budget: p99 100 ms)",
+    ),
     "rounds": (
         ["benchmarks.plan_time", "--policies", "gavel-las", "--types", "5", "--gpus", "5000", "--events=3"],
         "one decision of an allocation for 10,000 jobs on five GPU types",

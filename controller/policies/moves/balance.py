@@ -11,6 +11,7 @@ Source: Gandiva (OSDI'18) 3.4, 4.1.
 from __future__ import annotations
 
 from controller.model import GpuId, Job, JobId, Snapshot, by_node
+from controller.policies.moves.drawers import Drawers
 from controller.policies.moves.free import free_gpus, tightest
 from controller.policies.moves.migrations import Migrations
 from controller.policies.placement.draft import Draft
@@ -27,8 +28,8 @@ class Balance:
 
     def propose(self, snapshot: Snapshot, draft: Draft) -> None:
         waiting = _Waiting(snapshot, draft)
-        free = free_gpus(snapshot, draft) if waiting else {}
-        if not any(free.values()):
+        free = Drawers(free_gpus(snapshot, draft)) if waiting else Drawers({})
+        if not free:
             return
         migrations = Migrations(snapshot, draft, self._migration)
         for job in waiting.in_the_way(snapshot):
@@ -40,10 +41,9 @@ class Balance:
             gain = min(job.gpus, sum(other.gpus for other in helped)) * migrations.remaining_seconds(job)
             if name is None or not migrations.pays(gain, [job]) or not migrations.may_go(job):
                 continue
-            gpus, free[name] = frozenset(free[name][: job.gpus]), free[name][job.gpus :]
             waiting.serve(helped, job.gpus)
             words = f"there is room, and job {helped[0].id} waits for the GPUs that it leaves"
-            migrations.go(NAME, job.id, gpus, words)
+            migrations.go(NAME, job.id, free.take(name, job.gpus), words)
         migrations.save()
 
 

@@ -9,15 +9,23 @@ Source: Gandiva (OSDI'18) 4.4.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping
+from itertools import islice
 
 from controller.model import GpuId, GpuSet, Job, JobId, Node, Snapshot
+from controller.policies.moves.drawers import Drawers
 from controller.policies.moves.free import free_gpus
 from controller.policies.moves.migrations import Migrations
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
 from controller.policies.settings import DefragmentSettings, MigrationSettings
 
+_TRIES = 16
+"""Servers that are looked at for one shape of waiting jobs,"""
+_LOOKS = 256
+"""servers that a job could go to,"""
+_CLEARINGS = 256
+"""and how often in one plan it is tried to clear one."""
 NAME = "defragment"
 
 
@@ -46,7 +54,6 @@ class Defragment:
         self, waiting: list[Job], servers: _Servers, snapshot: Snapshot, migrations: Migrations
     ) -> None:
         """The first job for which it pays."""
-        may = {job.id for job in snapshot.jobs.values() if migrations.may_go(job)}
         tried: set[tuple[object, ...]] = set()
         for job in sorted(waiting, key=lambda job: (-job.priority_class, job.submit_time, job.id)):
             shape = (job.gpus, job.priority_class, job.request.gpu_types, job.required_nodes)
@@ -54,7 +61,7 @@ class Defragment:
                 continue
             tried.add(shape)
             for name in servers.nearly_free(self._settings.free_fraction):
-                moves = servers.cleared(name, job, may)
+                moves = servers.cleared(name, job, migrations.may_go)
                 moved = [snapshot.jobs[job_id] for job_id in moves]
                 if 0 < len(moved) <= migrations.left and migrations.pays(
                     _gain(job, moved, migrations), moved
@@ -80,59 +87,64 @@ class _Servers:
         self._on: dict[str, set[JobId]] = {}
         """Jobs that have GPUs of a node, or are bound to it."""
         for job_id, placement in draft.placements.items():
-            for gpu in placement.allocation:
-                self._on.setdefault(gpu.node, set()).add(job_id)
+            for name in {gpu.node for gpu in placement.allocation}:
+                self._on.setdefault(name, set()).add(job_id)
+        self._takes: dict[object, bool] = {}
+        self._clearings = _CLEARINGS
+        self._all = Drawers(free)
+        self._in_use = Drawers({name: gpus for name, gpus in free.items() if self._on.get(name)})
 
     def takes(self, job: Job) -> bool:
         """Whether a node takes the job as things stand."""
-        return any(self._room(name, job, len(free)) for name, free in self._free.items())
+        host = (job.cpus_per_node, job.memory_per_node_bytes)
+        shape = (job.gpus, job.request.gpu_types, job.required_nodes, job.excluded_nodes, host)
+        if shape not in self._takes:
+            tried = list(islice(self._all.emptiest(job.gpus), _LOOKS))
+            nodes = (self._snapshot.nodes[name] for name in tried)
+            # Where not all were looked at, it may be that one does.
+            self._takes[shape] = len(tried) == _LOOKS or any(accepts(node, job, job.gpus) for node in nodes)
+        return self._takes[shape]
 
     def _room(self, name: str, job: Job, gpus: int) -> bool:
         return gpus >= job.gpus and accepts(self._snapshot.nodes[name], job, job.gpus)
 
     def nearly_free(self, fraction: float) -> list[str]:
-        """Nodes in use where so much is free, those with the most free GPUs first."""
-        found = [
-            name
-            for name, free in self._free.items()
-            if self._on.get(name) and len(free) >= fraction * len(self._snapshot.nodes[name].gpus)
-        ]
-        return sorted(found, key=lambda name: (-len(self._free[name]), name))
+        """Nodes in use where so much is free, those with the most free GPUs first: the first few."""
+        nodes = self._snapshot.nodes
+        free = self._in_use.emptiest(1)
+        return list(islice((n for n in free if len(self._free[n]) >= fraction * len(nodes[n].gpus)), _TRIES))
 
-    def cleared(self, name: str, job: Job, may: Set[JobId]) -> dict[JobId, GpuSet]:
+    def cleared(self, name: str, job: Job, may_go: Callable[[Job], bool]) -> dict[JobId, GpuSet]:
         """Where jobs of this node go, so that it takes the job: as few as are needed, the smallest first.
-        Empty: not all that would have to go may, and have a place. `may`: jobs that may go."""
+        Empty: not all that would have to go may, and have a place. `may_go`: whether a job may go."""
         usable = sum(gpu.usable for gpu in self._snapshot.nodes[name].gpus)
-        if not self._room(name, job, usable):
+        self._clearings -= 1
+        if self._clearings < 0 or not self._room(name, job, usable):
             return {}
-        free = {other: list(gpus) for other, gpus in self._free.items() if self._on.get(other)}
         left, moves = len(self._free[name]), dict[JobId, GpuSet]()
         here = [self._snapshot.jobs[job_id] for job_id in self._on[name]]
         for other in sorted(here, key=lambda other: (other.gpus, other.id)):
             if left >= job.gpus:
                 break
             outranks = other.priority_class > job.priority_class
-            if outranks or other.id not in may or {gpu.node for gpu in other.placement.gpus} != {name}:
+            if outranks or not may_go(other) or {gpu.node for gpu in other.placement.gpus} != {name}:
                 continue
-            target = self._tightest(other, name, free)
+            target = self._tightest(other, name)
             if target is not None:
-                moves[other.id] = frozenset(free[target][: other.gpus])
-                del free[target][: other.gpus]
+                moves[other.id] = self._in_use.take(target, other.gpus)
                 left += other.gpus
+        for gpus in moves.values():
+            self._in_use.give(next(iter(gpus)).node, gpus)
         return moves if left >= job.gpus else {}
 
-    def _tightest(self, job: Job, source: str, free: Mapping[str, list[GpuId]]) -> str | None:
+    def _tightest(self, job: Job, source: str) -> str | None:
         """A node in use that has no more free GPUs than the one it leaves, and the same type."""
         nodes, most = self._snapshot.nodes, len(self._free[source])
-        fits = [
-            name
-            for name, gpus in free.items()
-            if name != source
-            and job.gpus <= len(gpus) <= most
-            and _types(nodes[name]) == _types(nodes[source])
-            and accepts(nodes[name], job, job.gpus)
-        ]
-        return min(fits, key=lambda name: (len(free[name]), name), default=None)
+        types = _types(nodes[source])
+        for name in islice(self._in_use.fitting(job.gpus, most), _LOOKS):
+            if name != source and _types(nodes[name]) == types and accepts(nodes[name], job, job.gpus):
+                return name
+        return None
 
 
 def _types(node: Node) -> set[str]:

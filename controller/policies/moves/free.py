@@ -4,12 +4,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import chain
+from collections.abc import Iterable, Set
+from itertools import chain, islice
 
 from controller.model import GpuId, Job, Snapshot, gpu_type
+from controller.policies.moves.drawers import Drawers
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.gangs import accepts
+
+_LOOKS = 256
+"""Servers that are looked at for a job that could have GPUs of its own."""
 
 
 def free_gpus(snapshot: Snapshot, draft: Draft, names: Iterable[str] | None = None) -> dict[str, list[GpuId]]:
@@ -27,19 +31,21 @@ def free_gpus(snapshot: Snapshot, draft: Draft, names: Iterable[str] | None = No
     return {name: [gpu.id for gpu in gpus if bound[gpu.id] < gpu.shards] for name, gpus in free.items()}
 
 
-def bindings(snapshot: Snapshot) -> Counter[GpuId]:
-    """How many jobs Slurm has bound to each GPU."""
+def bindings(snapshot: Snapshot, among: Set[GpuId] | None = None) -> Counter[GpuId]:
+    """How many jobs Slurm has bound to each GPU. `among`: these GPUs; None: all."""
+    if among is not None:
+        near = (
+            job.placement.allocation & among for job in snapshot.jobs.values() if job.placement.allocation
+        )
+        return Counter(chain.from_iterable(near))
     return Counter(chain.from_iterable(job.placement.allocation for job in snapshot.jobs.values()))
 
 
-def tightest(snapshot: Snapshot, job: Job, free: Mapping[str, Sequence[GpuId]]) -> str | None:
+def tightest(snapshot: Snapshot, job: Job, free: Drawers) -> str | None:
     """The node with the fewest free GPUs that takes the running job, with the type of those it is on."""
     here = gpu_type(job.placement.gpus, snapshot.nodes)
-    fits = [
-        name
-        for name, gpus in free.items()
-        if len(gpus) >= job.gpus
-        and gpu_type(frozenset(gpus), snapshot.nodes) == here
-        and accepts(snapshot.nodes[name], job, job.gpus)
-    ]
-    return min(fits, key=lambda name: (len(free[name]), name), default=None)
+    for name in islice(free.fitting(job.gpus), _LOOKS):
+        same = gpu_type(frozenset(free.of(name)), snapshot.nodes) == here
+        if same and accepts(snapshot.nodes[name], job, job.gpus):
+            return name
+    return None

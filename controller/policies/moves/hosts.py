@@ -5,14 +5,18 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Set
 
-from controller.model import Job, JobId, Placement, Snapshot, by_node, rate_key
+from controller.model import GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node, rate_key
 from controller.policies.placement.draft import Draft
 from controller.policies.placement.sharing import peak_bytes, room_bytes, utilization
 
 _LOOKS = 50_000
 """Within one plan, hosts are looked at so often at most."""
+
+MOST = 256
+"""Running jobs that one plan looks at; the next plan, asked for at once, goes on with others."""
+_FIRST = JobId(0)
 
 _Entry = tuple[float, int, JobId]
 """Utilisation, what is left of the memory (negative), job."""
@@ -21,33 +25,53 @@ _Entry = tuple[float, int, JobId]
 class Hosts:
     """Those first that use their GPUs least, then those that leave the most memory."""
 
-    def __init__(self, snapshot: Snapshot, draft: Draft, guests: Sequence[Job]) -> None:
-        """For these guests."""
-        keys = {key for guest in guests for key in _keys(guest)}
-        bound = any(guest.placement.allocation for guest in guests)
+    def __init__(self, snapshot: Snapshot, draft: Draft, begin: JobId = _FIRST) -> None:
+        """`begin`: the first of the running jobs that are looked at."""
         self._lists: dict[object, list[_Entry]] = {}
         """By size of the gang and by node."""
         self._entries: dict[JobId, _Entry] = {}
-        self._keys: dict[JobId, list[object]] = {}
+        self._keys: dict[JobId, list[int | str]] = {}
         self._beyond: dict[object, float] = {}
         """Bytes that no host leaves, by key."""
         self._looks = _LOOKS
-        for job_id, placement in draft.placements.items():
-            if not placement.gpus or placement.shares_with:
-                continue
-            nodes = by_node(placement.gpus) if bound else ()
-            own = [key for key in (len(placement.gpus), *nodes) if key in keys]
-            job = snapshot.jobs[job_id]
-            if own and _may_host(snapshot, job, placement):
-                left = room_bytes(snapshot, placement.gpus) - peak_bytes(snapshot, job)
+        self._room_of: dict[str, int] = {}
+        self._near: set[GpuId] = set()
+        """GPUs of nodes with hosts."""
+        alone = [
+            i for i, each in draft.placements.items() if i >= begin and each.gpus and not each.shares_with
+        ]
+        alone.sort()
+        self.next = alone[MOST] if len(alone) > MOST else None
+        """The first one that was not looked at. None: all were."""
+        for job_id in alone[:MOST]:
+            job, placement = snapshot.jobs[job_id], draft.of(job_id)
+            if _may_host(snapshot, job, placement):
+                names = {gpu.node for gpu in placement.gpus}
+                own: list[int | str] = [len(placement.gpus), *sorted(names)]
+                self._near.update(gpu.id for name in names for gpu in snapshot.nodes[name].gpus)
+                left = self._room(snapshot, placement.gpus) - peak_bytes(snapshot, job)
                 self._entries[job_id], self._keys[job_id] = (utilization(snapshot, job), -left, job_id), own
                 for key in own:
                     self._lists.setdefault(key, []).append(self._entries[job_id])
         for line in self._lists.values():
             line.sort()
 
+    def _room(self, snapshot: Snapshot, gpus: GpuSet) -> int:
+        """How much peaks may take there, by the smallest GPU of each node."""
+        names = {gpu.node for gpu in gpus}
+        for name in names - self._room_of.keys():
+            node = snapshot.nodes.get(name)
+            all_of_it = frozenset(gpu.id for gpu in node.gpus) if node is not None else gpus
+            self._room_of[name] = room_bytes(snapshot, all_of_it)
+        return min(self._room_of[name] for name in names)
+
     def __len__(self) -> int:
         return len(self._entries)
+
+    @property
+    def gpus(self) -> Set[GpuId]:
+        """All GPUs of the nodes where they are."""
+        return self._near
 
     def remove(self, job_id: JobId) -> None:
         entry = self._entries.pop(job_id)
@@ -56,8 +80,11 @@ class Hosts:
             del line[bisect_left(line, entry)]
 
     def any_for(self, guest: Job) -> bool:
-        """Whether there are hosts of its size; of a guest that is bound, on its own nodes."""
-        return any(self._lists.get(key) for key in _keys(guest))
+        """Whether there were hosts of its size; of a guest that is bound, on its own nodes."""
+        lists = self._lists
+        if not guest.placement.allocation:
+            return bool(lists.get(guest.request.size.wanted))
+        return not self._near.isdisjoint(guest.placement.allocation)
 
     def with_room(self, guest: Job, peak: int) -> Iterable[JobId]:
         """Hosts that leave so much memory; of a guest that is bound, on its own nodes. Not to be asked on

@@ -10,10 +10,13 @@ Source: Gandiva (OSDI'18) 4.3.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
+from typing import Any
 
 from controller.model import (
     Configuration,
+    GpuId,
     Job,
     JobId,
     Placement,
@@ -22,6 +25,7 @@ from controller.model import (
     rate_key,
 )
 from controller.policies.moves.alone import alone_on, rates_alone
+from controller.policies.moves.drawers import Drawers
 from controller.policies.moves.free import bindings, free_gpus, tightest
 from controller.policies.moves.hosts import Hosts
 from controller.policies.moves.trials import Trials
@@ -29,8 +33,16 @@ from controller.policies.placement.draft import Draft
 from controller.policies.placement.sharing import can_join, peak_bytes, refusal_to_share, utilization
 from controller.policies.settings import PackSettings
 
+NAME = "pack"
+"""What the draft remembers under it, where one plan does not look at all running jobs: that with which the
+next plan begins, and whether pairs were made since the first one."""
+_ROUND_SECONDS = 60.0
+"""After so long they are looked at again (SPEC 1.9)."""
 _TRIES = 16
 """Hosts with room that are tried for a guest."""
+_MOST_CHANGES = 32
+"""So many pairs are made, and so many parted because there is room, with one plan at most; the next plan,
+asked for at once, goes on."""
 IN_TURNS = 1.0
 """The score of jobs that take turns: the sum of their rates relative to those alone."""
 
@@ -101,17 +113,23 @@ class Pack:
 
     def _spread(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
         """Guests that may migrate go to GPUs that the mechanism has no use for."""
-        guests = [i for i, placement in draft.placements.items() if placement.guest(i)]
+        guests = [i for i, each in draft.placements.items() if each.shares_with and each.guest(i)]
         guests = [i for i in guests if _may_leave(snapshot.jobs[i]) and not trials.busy(i)]
-        free = free_gpus(snapshot, draft) if guests else {}
-        for guest_id in sorted(guests):
+        free = Drawers(free_gpus(snapshot, draft)) if guests else Drawers({})
+        left = _MOST_CHANGES
+        for guest_id in sorted(guests) if free else ():
             guest, (host_id,) = snapshot.jobs[guest_id], draft.of(guest_id).shares_with
+            if not _together(snapshot, draft, (host_id, guest_id)):
+                continue
             name = tightest(snapshot, guest, free)
-            if name is not None and _together(snapshot, draft, (host_id, guest_id)):
-                gpus = frozenset(free[name][: guest.gpus])
-                del free[name][: guest.gpus]
+            if name is not None:
+                gpus = free.take(name, guest.gpus)
                 self._part(guest_id, host_id, draft, f"{guest.gpus} GPUs of {name} are free")
                 draft.put(guest_id, Placement(gpus, gpus))
+                left -= 1
+                if not left:
+                    draft.wake(snapshot.time)
+                    return
 
     def _part(self, guest_id: JobId, host_id: JobId, draft: Draft, why: str) -> None:
         host = draft.of(host_id)
@@ -123,20 +141,28 @@ class Pack:
     # -- new pairs --------------------------------------------------------------------------------------
 
     def _pack(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
-        guests = [job for job in snapshot.jobs.values() if _may_join(snapshot, job, draft)]
-        hosts = Hosts(snapshot, draft, guests) if guests else None
+        waiting = [job for job in snapshot.jobs.values() if job.may_start and job.request.may_pack]
+        begin, made = _round(draft)
+        hosts = Hosts(snapshot, draft, begin) if waiting else None
+        following = hosts.next if hosts is not None else None
+        self._go_on(snapshot, draft, begin, following, made)
         if not hosts:
             return
-        guests = [guest for guest in guests if hosts.any_for(guest)]
-        bound = bindings(snapshot) if any(not guest.placement.allocation for guest in guests) else {}
+        guests = [job for job in waiting if hosts.any_for(job) and _may_join(snapshot, job, draft)]
+        bound: Mapping[GpuId, int] | None = None
+        in_vain: set[object] = set()
+        """Guests of these kinds gain with none of the hosts that are tried for them."""
+        left = _MOST_CHANGES
         for guest in sorted(guests, key=lambda job: _first(snapshot, job)):
-            trial = trials.of(guest.id)
-            if trial is None and trials.busy(guest.id):
+            trial, kind = trials.of(guest.id), _kind(guest)
+            if kind in in_vain or (trial is None and trials.busy(guest.id)):
                 continue
+            alike = trial is None
             for host_id in islice(hosts.with_room(guest, peak_bytes(snapshot, guest)), _TRIES):
                 # The job with the lower id stands for both: it must be the one that the mechanism runs.
                 free = host_id in trial.jobs if trial is not None else not trials.busy(host_id)
                 if host_id > guest.id or not free:
+                    alike = False
                     continue
                 host, gpus = snapshot.jobs[host_id], draft.of(host_id).gpus
                 where = alone_on(snapshot, gpus)
@@ -147,13 +173,37 @@ class Pack:
                 score = trials.score(what)
                 if score is not None and not self._is_gain(score):
                     continue
+                alike = False
+                if bound is None and not guest.placement.allocation:
+                    bound = bindings(snapshot, hosts.gpus)
                 may_share = not refusal_to_share(snapshot, host, guest, gpus)
-                if may_share and can_join(snapshot, guest, gpus, bound):
+                if may_share and can_join(snapshot, guest, gpus, bound or {}):
                     hosts.remove(host_id)
                     if score is None and trial is None:
                         trials.begin(what, before)
                     self._join(guest, host_id, draft, score)
+                    left -= 1
+                    self._go_on(snapshot, draft, begin, following, made=True)
                     break
+            if alike:
+                in_vain.add(kind)
+            if not left:
+                draft.remember(NAME, [begin, True])
+                draft.wake(snapshot.time)
+                return
+
+    def _go_on(
+        self, snapshot: Snapshot, draft: Draft, begin: JobId, following: JobId | None, made: bool
+    ) -> None:
+        """With the next running jobs, at once. A round that made pairs is followed by another one; after one
+        that made none it is looked again some time later."""
+        if following is not None:
+            draft.remember(NAME, [following, made])
+            draft.wake(snapshot.time)
+        else:
+            draft.remember(NAME, None)
+            if begin:
+                draft.wake(snapshot.time if made else snapshot.time + _ROUND_SECONDS)
 
     def _is_gain(self, score: float) -> bool:
         return score > IN_TURNS + self._settings.gain_fraction
@@ -173,6 +223,22 @@ class Pack:
 
 def _first(snapshot: Snapshot, job: Job) -> tuple[float, ...]:
     return (-job.priority_class, utilization(snapshot, job), job.submit_time, job.id)
+
+
+def _round(draft: Draft) -> tuple[JobId, bool]:
+    """The running job that this plan begins with, and whether pairs were made since the first one. A memory
+    may be damaged."""
+    raw: Any = draft.remembered.get(NAME)
+    try:
+        begin, made = raw
+        return JobId(int(begin)), bool(made)
+    except (TypeError, ValueError):
+        return JobId(0), False
+
+
+def _kind(guest: Job) -> object:
+    """Equal for guests that gain with the same hosts."""
+    return (rate_key(guest), guest.request.size.wanted, guest.priority_class, guest.placement.allocation)
 
 
 def _gain(score: float, who: str = "they") -> str:
@@ -201,5 +267,5 @@ def _may_leave(job: Job) -> bool:
 
 
 def _may_join(snapshot: Snapshot, job: Job, draft: Draft) -> bool:
-    may = job.may_start and job.request.may_pack and not draft.of(job.id).gpus
-    return bool(may) and rate_key(job) in snapshot.rates and peak_bytes(snapshot, job) > 0
+    known = rate_key(job) in snapshot.rates and peak_bytes(snapshot, job) > 0
+    return known and not draft.of(job.id).gpus

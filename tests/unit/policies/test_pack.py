@@ -10,6 +10,7 @@ from dataclasses import replace
 import pytest
 
 from controller.model import Configuration, Job, JobId, Phase, Profile, Rate
+from controller.policies.moves import hosts, pack
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import GIB, Ideal, cluster, gpu_set, make_job, running, suspended
 from tests.unit.policies.presets import preset
@@ -238,3 +239,37 @@ def test_a_job_in_transition_is_no_host() -> None:
     c.change(1, phase=Phase.RUNNING, may_stop=True, switching=False)
     c.step()
     assert c.running() == {1, 2}
+
+
+def test_pairs_are_made_in_portions_and_all_come_to_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def packed(portion: int, looks: int) -> tuple[list[int], dict[int, frozenset[JobId]], dict[int, float]]:
+        monkeypatch.setattr(pack, "_MOST_CHANGES", portion)
+        monkeypatch.setattr(hosts, "MOST", looks)
+        jobs = [packable(n, 10) for n in range(1, 11)]
+        c = ideal(FIFO, jobs, gpus=5, **{f"j{n}": 30 for n in range(1, 11)})
+        joins: list[int] = []
+        c.on_plan = lambda _snapshot, plan: joins.append(
+            sum(target.placement.guest(i) for i, target in plan.targets.items())
+        )
+        c.step()
+        pairs = {int(job.id): job.placement.shares_with for job in c.jobs.values()}
+        return joins, pairs, c.run().ends
+
+    at_once, pairs, ends = packed(250, 250)
+    assert max(at_once) == 5
+    for portion, looks in ((2, 250), (250, 2), (2, 3)):
+        in_portions, same_pairs, same_ends = packed(portion, looks)
+        assert max(in_portions) == 2
+        assert same_ends == ends and all(same_pairs.values())
+        # Who joins whom depends on which hosts are looked at together.
+        assert looks < 250 or same_pairs == pairs
+
+
+def test_hosts_beyond_those_that_one_plan_looks_at_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first four never share, so the plans after the first one go on with others, and begin anew."""
+    monkeypatch.setattr(hosts, "MOST", 2)
+    jobs = [packable(n, 10, may=n > 4) for n in range(1, 8)]
+    c = ideal(FIFO, jobs, gpus=5, **{f"j{n}": 30 for n in range(1, 8)})
+    c.step()
+    assert c.jobs[JobId(5)].placement.shares_with == {6}
+    assert c.run().ends == {1: 10, 2: 10, 3: 10, 4: 10, 5: 10, 6: 10, 7: 20}
