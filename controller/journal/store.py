@@ -175,7 +175,7 @@ class Store:
     def _tell(self, message: str) -> None:
         self.messages.append(message)
         log.error("%s", message)
-        self.add(EVENT, clock.time(), None, None, "journal", stored_text(message))
+        self.add(EVENT, clock.time(), None, None, "journal", stored_text(message), None)
 
 
 class RowQueue:
