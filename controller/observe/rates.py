@@ -11,7 +11,6 @@ from types import MappingProxyType
 from typing import Any
 
 from controller.model import Configuration, JobId, Provenance, Rate, of_one_job
-from controller.observe.estimates import estimated
 from controller.observe.paces import STEP_FRACTION
 
 Table = Mapping[str, Mapping[Configuration, Rate]]
@@ -104,7 +103,12 @@ class Rates:
             return
         self._estimate_at, self._estimated_at = None, now
         before, known = self._estimated, self.known()
-        self._estimated = estimated(known) if len(known) <= MAX_ESTIMATED_MODELS else {}
+        self._estimated = {}
+        some = any(where.models_beside for rates in known.values() for where in rates)
+        if some and len(known) <= MAX_ESTIMATED_MODELS:
+            from controller.observe.estimates import estimated  # NumPy takes a while to load
+
+            self._estimated = estimated(known)
         for model in {*before, *self._estimated}:
             self._show(model)
 

@@ -38,7 +38,7 @@ def test_the_mix() -> None:
 def test_gains_are_against_the_policy_alone() -> None:
     lines = [Line("a", 10.0, (4.0, 6.0)), Line("a + pack", 9.0, (4.0, 4.0))]
     lines += [Line("b", 20.0, (5.0, 5.0)), Line("b + pack", 22.0, (5.0, 6.0))]
-    gains = [[cell.strip() for cell in row.split("|")] for row in text(lines).splitlines()[2:]]
+    gains = [[cell.strip() for cell in row.split("|")] for row in text({"A trace": lines}).splitlines()[5:]]
     assert [(cells[3], cells[5]) for cells in gains] == [
         ("", ""),
         ("-10.0%", "-20.0%"),

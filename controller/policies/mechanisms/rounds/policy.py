@@ -244,7 +244,8 @@ class Rounds:
     # -- the allocation -------------------------------------------------------------------------------
 
     def _allocate(self, snapshot: Snapshot) -> None:
-        if self._due is not None and self._now >= self._due - TINY and not self._speeds.same(snapshot.rates):
+        due = self._due is not None and self._now >= self._due - TINY
+        if due and not self._speeds.same(snapshot.rates):
             # What was measured meanwhile counts from this round on.
             self._speeds = Speeds(snapshot.rates)
             for member in self._members.values():
@@ -252,12 +253,10 @@ class Rounds:
         if not self._digests:
             self._solving.problems = {}
             return
-        retry_at = self._now + self._settings.round_seconds
-        due = self._due is not None and self._now >= self._due - TINY
         fractions = self._solving.advance(
             snapshot,
             self._pairing.wanted(f"{self._digest:016x}", due, lambda: self._find_pairs(snapshot)),
-            retry_at,
+            self._now + self._settings.round_seconds,
             lambda: self._stated(snapshot),
         )
         if fractions is not None:
