@@ -102,9 +102,11 @@ def draw(rows: Rows, path: Path) -> None:
                 label = _short(name) if side == "ours_seconds" else None
                 if points:
                     axes.loglog(*zip(*points, strict=True), style, color=color, marker=".", label=label)
+        if not mine:
+            axes.set_axis_off()
+            continue
         axes.set_title(title, fontsize=9)
-        if mine:
-            axes.legend(fontsize=6, frameon=False)
+        axes.legend(fontsize=6, frameon=False)
         axes.set_xticks([32, 128, 512, 2048], ["32", "128", "512", "2,048"])
         axes.minorticks_off()
         axes.spines[["top", "right"]].set_visible(False)
