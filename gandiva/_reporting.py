@@ -4,13 +4,15 @@
 import contextlib
 import os
 import select
+import stat
 import struct
 from typing import List, Mapping, Optional, Tuple
 
 from ._session import Session
 
 FD_NAME = "GANDIVA_REPORT_FD"
-"""The environment variable with the number of the pipe's end."""
+"""The environment variable with the pipe's end: its descriptor and its inode. A process below the rank
+inherits the variable, and may have another file under that number."""
 _RECORD = struct.Struct("<Id")
 _MOST = 4096 * _RECORD.size
 
@@ -35,8 +37,14 @@ class ReportingSession(Session):
 
 def reporting_session(environ: Mapping[str, str]) -> Optional[Session]:
     """The session of a rank below the launcher; None elsewhere."""
-    descriptor, rank = environ.get(FD_NAME, ""), environ.get("RANK", "")
+    (descriptor, _, inode), rank = environ.get(FD_NAME, "").partition(":"), environ.get("RANK", "")
     if not (descriptor.isdecimal() and rank.isdecimal()):
+        return None
+    try:
+        found = os.fstat(int(descriptor))
+    except (OSError, OverflowError):
+        return None
+    if not stat.S_ISFIFO(found.st_mode) or str(found.st_ino) != inode:
         return None
     return ReportingSession(int(descriptor), int(rank))
 

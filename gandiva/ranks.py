@@ -75,7 +75,7 @@ class Ranks:
         common.pop("GANDIVA_CONTROL_DIR", None)  # the launcher speaks for the job
         common.update(WORLD_SIZE=str(len(names)), LOCAL_WORLD_SIZE=str(len(names)))
         report = self.reports.descriptor
-        common[FD_NAME] = str(report)
+        common[FD_NAME] = f"{report}:{os.fstat(report).st_ino}"
         if names != [""]:
             common["CUDA_VISIBLE_DEVICES"] = ",".join(names)
         self._processes = []

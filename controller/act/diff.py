@@ -122,8 +122,9 @@ def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action 
         return Cancel(job.id, words) if failed.way_out is Unsuspendable.CANCEL else Requeue(job.id, words)
     if moves:
         return Suspend(job.id, f"moves to other GPUs of its server: {reason or 'its turn'}")
-    # A job that grew by starting again waits with the size that it asked for.
-    grew = job.gpus != job.request.size.wanted and not job.may_resize_here
+    # A job that grew by starting again waits with the size that it asked for; one that grew in place may have
+    # nothing to start from.
+    grew = job.gpus != job.request.size.wanted and job.may_resize and not job.may_resize_here
     if (job.request.suspend or method) is SuspendMethod.REQUEUE or grew:
         return _to_the_queue(job, reason)
     return Suspend(job.id, reason)

@@ -10,7 +10,7 @@ from controller.act.requeue import back_to_queue, reserve, reserve_later
 from controller.act.resume import put_back
 from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation
 from controller.act.suspend import pause
-from controller.errors import GandivaError, NodeError
+from controller.errors import GandivaError, NodeError, NodeUnreachable
 from controller.nodes.protocol import Saved
 
 log = logging.getLogger(__name__)
@@ -26,6 +26,10 @@ async def migrate(operation: Operation, action: Migrate) -> None:
         saved = await _save(operation)
     except GandivaError as failure:
         await _goes_on(operation, failure)
+        if not isinstance(failure, NodeUnreachable):
+            # A full file system, say. Until then it leaves its GPUs as a job without a store does.
+            pause_seconds = site.settings.suspend.retry_after_seconds
+            site.memory.change(job.id).unsavable_until = site.clock.now() + pause_seconds
         message = f"does not migrate, and stays where it is: {failure}"
         site.hold(job.id, PLACE_RETRY_SECONDS, "migrate-failed", message)
         raise

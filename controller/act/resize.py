@@ -41,7 +41,8 @@ async def resize(operation: Operation, action: Resize) -> None:
         await put_back(site, job, new, beside)
     except GandivaError as failure:
         if await site.has_ended(job.id):
-            site.ledger.release(job.id)
+            if left_at is not None:
+                site.ledger.release(job.id)  # else it may be on its GPUs still: the next snapshot says
             raise JobEnded(f"job {job.id} ended while it changed its size") from failure
         message = f"stays on {names(old)}: {failure}"
         site.hold(job.id, PLACE_RETRY_SECONDS, "resize-failed", message)

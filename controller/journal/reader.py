@@ -18,6 +18,7 @@ from urllib.parse import quote
 from controller.errors import JournalError
 from controller.journal.damage import forgiving
 from controller.journal.records import RECORD_FIELDS, Decision, Event, JobRecord, JobRow, Slice, gpu_set
+from controller.journal.schema import MIGRATIONS, version_of
 from controller.model import JobId
 
 _log = logging.getLogger(__name__)
@@ -162,6 +163,9 @@ class JournalReader:
             with closing(open_read_only(self.path, busy_seconds=_BUSY_SECONDS)) as connection:
                 deadline = clock.monotonic() + self.deadline_seconds
                 connection.set_progress_handler(lambda: clock.monotonic() > deadline, 10_000)
+                if 0 < (found := version_of(connection)) < len(MIGRATIONS):
+                    words = f"has schema {found}, and this program reads {len(MIGRATIONS)}"
+                    raise JournalError(f"the journal {self.path} {words}: start the new controller first")
                 yield connection
         except sqlite3.Error as error:
             if "interrupted" in str(error):

@@ -86,7 +86,8 @@ def make_job(
     blocks = [job for job in on_nodes.values() if isinstance(job, NodeJob)]
     can_resize = bool(blocks) and all(block.resizable for block in blocks)
     in_host_memory = phase in (Phase.SUSPENDED, Phase.YIELDED)
-    has_store = 0 < len(blocks) == len(on_nodes) and all(block.has_store for block in blocks)
+    savable = _later(memory.unsavable_until, now) is None
+    has_store = savable and 0 < len(blocks) == len(on_nodes) and all(block.has_store for block in blocks)
     starts_again = keeps_checkpoints or has_store
     return Job(
         id=slurm_job.id,
@@ -114,7 +115,7 @@ def make_job(
         and (failed is None or failed.way_out is Unsuspendable.KEEP),
         has_store=has_store,
         may_migrate=starts_again and request.may_migrate and may_stop,
-        starts_anywhere=(keeps_checkpoints or memory.has_store)
+        starts_anywhere=(keeps_checkpoints or (memory.has_store and savable))
         and request.may_migrate
         and not in_host_memory,
         may_resize=starts_again and request.adaptive and may_stop,
@@ -134,7 +135,8 @@ def make_job(
 
 def changes_at(job: Job, memory: JobMemory, now: float) -> float | None:
     """When a job made at this moment is another one by the passing of time alone."""
-    times = (job.held_until, job.keeps_until, _later(memory.unsuspendable_until, now))
+    later = (_later(time, now) for time in (memory.unsuspendable_until, memory.unsavable_until))
+    times = (job.held_until, job.keeps_until, *later)
     return min((time for time in times if time is not None), default=None)
 
 

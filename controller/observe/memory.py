@@ -23,6 +23,8 @@ class JobMemory:
     """An operation failed: nothing is tried before this time."""
     unsuspendable_until: float | None = None
     """A suspend failed: not asked again before this time."""
+    unsavable_until: float | None = None
+    """Its sessions could not write into their store: not asked again before this time."""
     failed_suspends: FailedSuspends | None = None
     resumed_at: float | None = None
     """A node was asked then to put it back onto its GPUs, and its answer is not known."""

@@ -106,8 +106,10 @@ class Rates:
         self._estimated = {}
         some = any(where.models_beside for rates in known.values() for where in rates)
         if some and len(known) <= MAX_ESTIMATED_MODELS:
-            from controller.observe.estimates import estimated  # NumPy takes a while to load
-
+            try:
+                from controller.observe.estimates import estimated  # NumPy takes a while to load
+            except ImportError:
+                return  # A simulation with the client's packages alone has no NumPy.
             self._estimated = estimated(known)
         for model in {*before, *self._estimated}:
             self._show(model)

@@ -46,3 +46,8 @@ class Timers:
         while self._heap and self._times.get(self._heap[0][1]) != self._heap[0][0]:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else math.inf
+
+
+def remembered_time(found: object) -> float | None:
+    """A time out of a memory, which may be damaged."""
+    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None

@@ -19,6 +19,7 @@ from controller.policies.moves.resizing import (
     NAME,
     Needs,
     Record,
+    in_place,
     may_resize,
     resize,
     server_of,
@@ -68,12 +69,12 @@ class Grow:
     ) -> None:
         """Jobs whose trials are over keep their GPUs, or go back to the size that they had."""
 
-        def in_place(trial: Trial) -> bool:
+        def goes_on(trial: Trial) -> bool:
             job = snapshot.jobs[trial.jobs[0]]
             grew = len(job.placement.gpus) > record.grown.get(job.id, (0.0, math.inf))[1]
             return grew and may_resize(draft, job)
 
-        for trial in trials.ripe(in_place):
+        for trial in trials.ripe(goes_on):
             job, rates = snapshot.jobs[trial.jobs[0]], trials.rates(trial)
             gain, before = rates.get(job.id, 0.0) / trial.before[0], record.grown[job.id][1]
             trials.end(trial)
@@ -96,7 +97,8 @@ class Grow:
     def _grow(self, snapshot: Snapshot, draft: Draft, trials: Trials, record: Record, needs: Needs) -> None:
         jobs: dict[str, list[Job]] = {}
         for job in snapshot.jobs.values():
-            if may_resize(draft, job) and not trials.busy(job.id):
+            allowed = self._settings.in_place or not in_place(job)
+            if allowed and may_resize(draft, job) and not trials.busy(job.id):
                 jobs.setdefault(server_of(job.placement.gpus), []).append(job)
         free = free_gpus(snapshot, draft, jobs.keys() & snapshot.nodes.keys())
         idle_before, record.idle = record.idle, {}

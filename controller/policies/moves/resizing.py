@@ -52,9 +52,16 @@ def may_resize(draft: Draft, job: Job) -> bool:
     return alone and (starts_again or job.may_resize_here)
 
 
+def in_place(job: Job) -> bool:
+    """Whether it changes its size where it is. One that is bound to just its GPUs starts again from its
+    checkpoint where it can."""
+    exact = job.placement.allocation == job.placement.gpus
+    return job.may_resize_here and not (job.may_resize and exact)
+
+
 def within_reach(job: Job, gpus: Iterable[GpuId]) -> list[GpuId]:
     """Those of these GPUs that it can take: in place only GPUs of its allocation."""
-    return [gpu for gpu in gpus if not job.may_resize_here or gpu in job.placement.allocation]
+    return [gpu for gpu in gpus if not in_place(job) or gpu in job.placement.allocation]
 
 
 def server_of(gpus: GpuSet) -> str:
@@ -64,7 +71,7 @@ def server_of(gpus: GpuSet) -> str:
 
 def resize(draft: Draft, job: Job, gpus: GpuSet, why: str) -> None:
     """The job goes on with these: in place, or it starts again there."""
-    draft.put(job.id, Placement(gpus, job.placement.allocation if job.may_resize_here else gpus))
+    draft.put(job.id, Placement(gpus, job.placement.allocation if in_place(job) else gpus))
     draft.say(job.id, f"{_words(len(job.placement.gpus), len(gpus))}: {why}")
 
 

@@ -54,6 +54,12 @@ def test_a_journal_of_every_schema_is_taken_over_with_its_data(tmp_path: Path, v
     assert (found.problems, found.schema) == ((), len(schema.MIGRATIONS))
 
 
+def test_a_reader_says_that_the_journal_is_older_than_it(tmp_path: Path) -> None:
+    restore(tmp_path / "journal.sqlite", 3)
+    with pytest.raises(JournalError, match=r"has schema 3, and this program reads \d+: start the new contr"):
+        JournalReader(tmp_path / "journal.sqlite").jobs()
+
+
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "journal.sqlite"
     restore(path, 1)

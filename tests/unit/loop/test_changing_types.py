@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,11 +25,17 @@ HALVES = {job: dict.fromkeys(TYPES.values(), 0.5) for job in (1, 2)}
 ROUND_SECONDS = 30.0
 
 
-def rounds_world(folder: Path, *, deltas: bool, change_types: bool = True) -> World:
+def rounds_world(
+    folder: Path,
+    *,
+    deltas: bool,
+    change_types: bool = True,
+    fractions: Mapping[int, Mapping[str, float]] = HALVES,
+) -> World:
     """One GPU of each type, and two jobs that are to have half of each."""
     settings = RoundSettings(round_seconds=ROUND_SECONDS, change_types=change_types)
     costs = NodeCosts(0.1, 0.05, 0.05, save_seconds=1.0)
-    policy = Rounds(Fixed(HALVES), settings)
+    policy = Rounds(Fixed(fractions), settings)
     slow = SlurmCosts(0.005, 3.0, 0.1)
     world = World(folder, nodes=2, gpus=1, policy=policy, deltas=deltas, node_costs=costs, slurm_costs=slow)
     for name, model in TYPES.items():
@@ -69,6 +76,28 @@ def test_jobs_have_their_part_of_each_type(tmp_path: Path, way: str, deltas: boo
             bound = [each.starts_anywhere for each in seen if each.placement.allocation]
             assert all(bound[bound.index(True) :]), "also while its sessions start again"
         assert world.turns[-1].plan.memory.common.get("rounds", {}).get("bound", 0) == 0
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_a_job_whose_store_is_full_takes_turns_on_its_type(tmp_path: Path) -> None:
+    """It is suspended as a job without a store, and keeps the others from no GPU."""
+
+    async def scenario() -> None:
+        thirds = {job: dict.fromkeys(TYPES.values(), 1 / 3) for job in (1, 2, 3)}
+        world = rounds_world(tmp_path, deltas=False, fractions=thirds)
+        jobs = [world.submit() for _ in range(3)]
+        world.nodes.storing |= set(jobs)
+        world.nodes.full.add(jobs[0])
+        world.start()
+        await asyncio.sleep(16 * ROUND_SECONDS)
+        usage = world.turns[-1].snapshot
+        had = [usage.usage_of(job).seconds for job in jobs]
+        assert min(had) > 3 * ROUND_SECONDS, had
+        actions = [d.action for d in JournalReader(world.journal_path).decisions(jobs[0])]
+        assert "suspend" in actions
         await world.stop()
         world.check()
 

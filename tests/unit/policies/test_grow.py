@@ -407,6 +407,23 @@ def test_only_where_the_site_lets_it(enabled: bool) -> None:
     assert len(c.jobs[JobId(1)].placement.allocation) == (4 if enabled else 1)
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_bound_to_just_its_gpus_it_starts_again_from_its_checkpoint(enabled: bool) -> None:
+    job = replace(floating(1), may_resize=True)
+    alone = running(job, gpu_set("s0:0"))
+    c = in_place("fifo", alone, in_place=enabled)
+    pass_time(c, IDLE_SECONDS)
+    assert len(c.jobs[JobId(1)].promised | c.jobs[JobId(1)].placement.gpus) == 4
+
+
+def test_a_floating_job_grows_only_where_the_site_lets_it() -> None:
+    wide = gpu_set(*(f"s0:{i}" for i in range(4)))
+    job = running(floating(1), gpu_set("s0:0"))
+    c = in_place("fifo", replace(job, placement=replace(job.placement, allocation=wide)), in_place=False)
+    pass_time(c, 2 * IDLE_SECONDS)
+    assert sizes(c) == {1: 1}
+
+
 def test_stopped_it_comes_back_as_it_was_asked_for_on_any_gpu_of_its_allocation() -> None:
     c = in_place("tiresias-las", floating(1))
     pass_time(c, 2 * 3600.0)

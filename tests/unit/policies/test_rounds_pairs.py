@@ -210,8 +210,8 @@ def found_pairs(jobs: Sequence[Job], beside: Beside, *, bound: bool = False) -> 
         profiles={job.id: Profile(peak_memory_bytes=GIB) for job in jobs},
         rates=rates(beside),
     )
-    members = [Member(job, types=(TYPE,)) for job in jobs]
-    found = find_pairs(snapshot, members, Speeds(snapshot.rates), bound=bound)
+    members = [Member(job, types=(TYPE,), bound=bound and bool(job.placement.allocation)) for job in jobs]
+    found = find_pairs(snapshot, members, Speeds(snapshot.rates))
     return [(int(pair.jobs[0]), int(pair.jobs[1])) for pair in found]
 
 
@@ -225,9 +225,7 @@ def test_rates_of_a_pair_are_those_of_each_in_the_order_of_its_jobs() -> None:
         profiles={job.id: Profile(peak_memory_bytes=GIB) for job in jobs},
         rates=rates(beside),
     )
-    (pair,) = find_pairs(
-        snapshot, [Member(job, types=(TYPE,)) for job in jobs], Speeds(snapshot.rates), bound=False
-    )
+    (pair,) = find_pairs(snapshot, [Member(job, types=(TYPE,)) for job in jobs], Speeds(snapshot.rates))
     assert (pair.jobs, dict(pair.throughput)) == ((1, 2), {TYPE: (0.3, 0.9)})
 
 

@@ -125,8 +125,7 @@ class Deciding:
         mark, chosen = draft.mark(), list[Choice]()
         for tries_left in reversed(range(_TRIES)):
             chosen = choose(order, gpus, free, refused)
-            bound = not self._settings.change_types
-            new = keep(draft, self._members, running, chosen, bound=bound)
+            new = keep(draft, self._members, running, chosen)
             new |= lay_out(draft, self._pools, self._members, chosen, self.sharing)
             if not new or not tries_left:
                 chosen = [choice for choice in chosen if (choice.jobs, choice.gpu_type) not in new]

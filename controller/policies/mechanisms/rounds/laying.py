@@ -28,14 +28,9 @@ def keep(
     members: Mapping[JobId, Member],
     running: Iterable[Member],
     chosen: Iterable[Choice],
-    *,
-    bound: bool,
 ) -> Refused:
     """Jobs that run on the type they are given keep their GPUs, all others of `running` leave theirs. Of two
     that were together and are so no more, the one that was chosen first keeps them.
-
-    Args:
-        bound: a job that leaves its GPUs can go on there alone.
 
     Returns:
         Jobs with types that have no place for them.
@@ -44,9 +39,10 @@ def keep(
     stay, refused = dict[JobId, Placement](), Refused()
     for choice in chosen:
         on = [members[i].job for i in choice.jobs if i in may_keep and members[i].hosted == choice.gpu_type]
+        on.sort(key=lambda job: not members[job.id].bound)
         there = [job for job in on if taken.isdisjoint(job.placement.gpus)]
         there = [job for job in there if job.placement.gpus == there[0].placement.gpus]
-        if bound and len(there) < len(on):
+        if any(members[job.id].bound for job in on if job not in there):
             refused.add((choice.jobs, choice.gpu_type))
             continue
         ids = frozenset(job.id for job in there)

@@ -21,6 +21,8 @@ Slot: TypeAlias = tuple[str, JobId]
 """A GPU type, and the job beside which the time there is."""
 _HEAD, _FIELDS = 7, 6
 """In a note: values of the job, and of each account."""
+NOTE_FORMAT = f"{_HEAD} {_FIELDS}"
+"""Part of what an allocation is known by: its fractions are in notes, and other formats are not read."""
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class Member:
     usage: Usage = field(default_factory=Usage)
     types: tuple[str, ...] = ()
     """GPU types that it may run on."""
+    bound: bool = False
+    """Off its GPUs it can go on there alone."""
     standing: Standing = ASIDE
     hosted: str = ""
     """The type of the GPUs that it has, or that Slurm has given it."""

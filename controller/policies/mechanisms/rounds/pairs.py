@@ -48,9 +48,9 @@ class Pairing:
     """The pairs that are stated with an allocation. They are looked for when jobs come or go, and when a
     round begins."""
 
-    def __init__(self, on: bool, *, bound: bool) -> None:
-        """`on`: there are any. `bound`: a job that Slurm has bound can go on there alone."""
-        self.on, self._bound = on, bound
+    def __init__(self, on: bool) -> None:
+        """`on`: there are any."""
+        self.on = on
         self.reset({})
 
     def reset(self, common: Mapping[str, Any]) -> None:
@@ -76,18 +76,15 @@ class Pairing:
 
     def find(self, snapshot: Snapshot, members: Sequence[Member], speeds: Speeds) -> tuple[Pair, ...]:
         """Those of now."""
-        return find_pairs(snapshot, members, speeds, bound=self._bound) if self.on else ()
+        return find_pairs(snapshot, members, speeds) if self.on else ()
 
 
-def find_pairs(
-    snapshot: Snapshot, members: Sequence[Member], speeds: Speeds, *, bound: bool
-) -> tuple[Pair, ...]:
+def find_pairs(snapshot: Snapshot, members: Sequence[Member], speeds: Speeds) -> tuple[Pair, ...]:
     """Pairs that may share GPUs and do more together than in turns on some type. Each job has up to
     `PARTNERS` of its own choice, those with the largest gain first, and may be chosen by others.
 
     Args:
         members: jobs that an allocation counts.
-        bound: a job that Slurm has bound can go on there alone.
     """
     groups: dict[tuple[str, int, int], list[Member]] = {}
     for member in members:
@@ -109,7 +106,7 @@ def find_pairs(
             own = 0
             for other, both in islice(_others(member, number, partners), _LOOKS):
                 pair = _pair(snapshot, member, other, speeds, both, rooms)
-                if pair is None or (bound and not _can_meet(member.job, other.job)):
+                if pair is None or not _can_meet(member, other):
                     continue
                 found.setdefault(pair.jobs, pair)
                 own += 1
@@ -166,15 +163,15 @@ def _rooms(snapshot: Snapshot) -> dict[str, int]:
     return {gpu_type: room_bytes(snapshot, frozenset(gpus)) for gpu_type, gpus in by_type.items()}
 
 
-def _can_meet(one: Job, other: Job) -> bool:
-    """Whether two jobs can be on the same GPUs where Slurm has bound them."""
-    if not one.placement.allocation or not other.placement.allocation:
+def _can_meet(one: Member, other: Member) -> bool:
+    """Whether two jobs can be on the same GPUs."""
+    if not one.bound or not other.bound:
         return True
-    own, others = own_gpus(one), own_gpus(other)
+    own, others = own_gpus(one.job), own_gpus(other.job)
     return (
         own == others
-        or (one.may_move and others <= one.placement.allocation)
-        or (other.may_move and own <= other.placement.allocation)
+        or (one.job.may_move and others <= one.job.placement.allocation)
+        or (other.job.may_move and own <= other.job.placement.allocation)
     )
 
 

@@ -22,19 +22,14 @@ from controller.policies.mechanisms.rounds import words
 from controller.policies.mechanisms.rounds.choosing import Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
 from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal_share, make_given
-from controller.policies.mechanisms.rounds.member import ALONE, Member, by_job
+from controller.policies.mechanisms.rounds.member import ALONE, NOTE_FORMAT, Member, by_job
 from controller.policies.mechanisms.rounds.pairs import Pairing, Sharing, digest, with_partners
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
-from controller.policies.mechanisms.rounds.solving import (
-    FIRST_PATIENCE_SECONDS,
-    PATIENCE_SECONDS,
-    Solving,
-    Stated,
-)
+from controller.policies.mechanisms.rounds.solving import FIRST_PATIENCE_SECONDS, Solving, Stated
 from controller.policies.mechanisms.rounds.speeds import Speeds
 from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Standing
-from controller.policies.mechanisms.timers import TINY
+from controller.policies.mechanisms.timers import TINY, remembered_time
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part
 from controller.policies.placement.draft import Draft, hold
@@ -42,6 +37,9 @@ from controller.policies.placement.draft import Draft, hold
 
 class Rounds:
     """An allocation and moves, composed into a policy."""
+
+    _estimates = True
+    """Rates of pairs that are estimated count until they are measured."""
 
     def __init__(
         self,
@@ -59,7 +57,7 @@ class Rounds:
             name: of the problems that it states.
             pairs: two jobs may be allocated the same GPUs at the same time.
         """
-        self._pricing, self._pairing = pricing, Pairing(pairs, bound=not settings.change_types)
+        self._pricing, self._pairing = pricing, Pairing(pairs)
         self._settings, self._moves, self._ordering = settings, tuple(moves), ordering
         self._ready = True
         """Something changed since the last decision."""
@@ -121,7 +119,7 @@ class Rounds:
         """Of what an allocation is given of each job."""
         self._digest = digest(sorted(self._workers.items()))
         """Of all of them, and of the GPUs."""
-        self._speeds = Speeds(snapshot.rates)
+        self._speeds = Speeds(snapshot.rates, self._estimates)
         """As the digests have them."""
         self._recalled = dict(memory.jobs)
         """Notes of jobs that were not seen yet."""
@@ -132,7 +130,8 @@ class Rounds:
         self._ready = True
         common = memory.common.get("rounds")
         self._common: Mapping[str, Any] = common if isinstance(common, Mapping) else {}
-        self._due, self._reset_at = _time(self._common.get("due")), _time(self._common.get("reset_at"))
+        self._due = remembered_time(self._common.get("due"))
+        self._reset_at = remembered_time(self._common.get("reset_at"))
         self._bound = self._common.get("bound", 0)
         """Jobs that stay on a type because Slurm has bound them there, as of the last round."""
         self._pairing.reset(self._common)
@@ -190,6 +189,7 @@ class Rounds:
             member.standing = self._standing(member.job)
             member.hosted = self._pools.type_of(member.job.placement.allocation or member.job.promised)
             member.types = self._types(member)
+            member.bound = self._returns(member)
             self._changed.add(job_id)
             self._give_digest(job_id, self._digest_of(member))
 
@@ -223,6 +223,12 @@ class Rounds:
         """Whether it cannot leave the type where Slurm has bound it."""
         return bool(job.placement.allocation) and not (self._settings.change_types and job.starts_anywhere)
 
+    def _returns(self, member: Member) -> bool:
+        """Whether it goes on where Slurm has bound it once it is off its GPUs (`_target`)."""
+        job = member.job
+        suspended = job.has_store and len(member.types) == 1
+        return self._stays(job) or (bool(job.placement.allocation) and suspended)
+
     def _wants(self, member: Member) -> bool:
         """Whether an allocation counts the job."""
         job = member.job
@@ -234,7 +240,7 @@ class Rounds:
         if not self._wants(member):
             return 0
         job, rates = member.job, self._speeds.alone(member)
-        return digest([job.id, job.gpus, job.request.weight, job.account, *rates.items()])
+        return digest([NOTE_FORMAT, job.id, job.gpus, job.request.weight, job.account, *rates.items()])
 
     def _give_digest(self, job_id: JobId, new: int) -> None:
         self._digest ^= self._digests.pop(job_id, 0) ^ new
@@ -247,7 +253,7 @@ class Rounds:
         due = self._due is not None and self._now >= self._due - TINY
         if due and not self._speeds.same(snapshot.rates):
             # What was measured meanwhile counts from this round on.
-            self._speeds = Speeds(snapshot.rates)
+            self._speeds = Speeds(snapshot.rates, self._estimates)
             for member in self._members.values():
                 self._give_digest(member.id, self._digest_of(member))
         if not self._digests:
@@ -336,10 +342,8 @@ class Rounds:
     def _patient_until(self) -> float:
         """A round that is due waits so long for the allocation."""
         assert self._due is not None
-        counted = self._solving.error or any(member.allocated for member in self._members.values())
-        return min(self._solving.asked_at, self._due) + (
-            PATIENCE_SECONDS if counted else FIRST_PATIENCE_SECONDS
-        )
+        allocated = any(member.allocated for member in self._members.values())
+        return self._solving.patient_until(self._due, allocated=allocated)
 
     def _is_bound(self, member: Member) -> bool:
         return self._stays(member.job) and bool(set(self._pools.accepting(member.job)) - {member.hosted})
@@ -393,8 +397,3 @@ class Rounds:
             self._off_gpus.discard(job.id)
             return sentences.still_on(job)
         return ""
-
-
-def _time(found: object) -> float | None:
-    """A time out of a memory, which may be damaged."""
-    return float(found) if isinstance(found, int | float) and math.isfinite(found) else None

@@ -35,6 +35,8 @@ class ReferenceRounds(Rounds):
     """An allocation, composed into a policy. It decides when a round is over, and when a job comes while none
     runs; what happens in between waits. Implements `Ordering`."""
 
+    _estimates = False
+
     def __init__(
         self,
         allocation: Stated,
@@ -138,7 +140,7 @@ class ReferenceRounds(Rounds):
             self._at = newest if abs(newest - self._now) < TINY else self._now
         for job_id in [i for i in self._books.jobs if i not in self._digests]:
             self._books.remove(job_id)
-        speeds = Speeds(snapshot.rates)
+        speeds = Speeds(snapshot.rates, self._estimates)
         for member in sorted(come, key=lambda m: (m.job.submit_time, m.id)):
             rates = speeds.alone(member)
             beside = self._beside(member, speeds) if self._pairing.on else {}

@@ -71,6 +71,11 @@ class Solving:
     def under_way(self) -> bool:
         return bool(self._asked)
 
+    def patient_until(self, due: float, *, allocated: bool) -> float:
+        """A round that is due then waits so long for an allocation. `allocated`: there was one before."""
+        known = bool(self.error) or allocated
+        return min(self.asked_at, due) + (PATIENCE_SECONDS if known else FIRST_PATIENCE_SECONDS)
+
     def advance(
         self, snapshot: Snapshot, wanted: str, retry_at: float, make_given: Callable[[], Given]
     ) -> Fractions | None:
