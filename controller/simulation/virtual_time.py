@@ -77,7 +77,7 @@ class VirtualTimeLoop(asyncio.AbstractEventLoop):
         return asyncio.Task(coro, loop=self, **options)
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
-        """What was raised where nobody waits for it, as asyncio's own loops say it."""
+        """What was raised where no task waits for it, as asyncio's own loops say it."""
         log.error(context["message"], exc_info=context.get("exception"))
 
     def get_debug(self) -> bool:

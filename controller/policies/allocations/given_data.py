@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """What an allocation was given, as JSON. It goes with the problem and comes back with the solution, so that
-this is read for the jobs that it was made of, whoever came or went meanwhile."""
+this is read for the jobs that it was made of; later arrivals and ends do not count."""
 
 from __future__ import annotations
 

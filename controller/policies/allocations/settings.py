@@ -42,7 +42,9 @@ class SolvedSettings(AllocationSettings):
 class SharingSettings(SolvedSettings):
     """What all allocations have that may put two jobs on one GPU."""
 
-    space_sharing: bool = setting(False, "Two jobs may run on the same GPUs where that is faster for both.")
+    space_sharing: bool = setting(
+        False, "Two jobs may run on the same GPUs where together they do more than in turns."
+    )
 
     @model_validator(mode="after")
     def _aware_of_pairs(self) -> Any:

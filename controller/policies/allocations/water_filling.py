@@ -64,7 +64,7 @@ class WaterFilling:
         if still and len(still) < len(undecided):
             return self._ask_who_rises(layout, levels, frozen, still, x)
         if not still and not memory["corner"]:
-            # Somebody stopped the last rise.
+            # A job stopped the last rise.
             weights = _weights(layout, set(frozen))
             all_of_them = [job for job, weight in enumerate(weights) if weight > 0]
             return self._ask(layout, memory | {"undecided": all_of_them, "corner": True})

@@ -90,7 +90,7 @@ class Pools:
     # -- what is free ---------------------------------------------------------------------------------
 
     def workers(self) -> dict[str, int]:
-        """GPUs that jobs may start on, by type, whoever holds them now."""
+        """GPUs that jobs may start on, by type, free or not."""
         return {t: sum(s.usable.bit_count() for s in pool.slots) for t, pool in self._pools.items()}
 
     def free(self) -> dict[str, int]:

@@ -9,7 +9,7 @@ Where it differs from the paper (SPEC 3.5):
 * Each job begins with half a round on each type. Its part of a type is its time there by that of all jobs,
   whatever their sizes; those that ended count until the next reset.
 * Among jobs of equal priority those come first that had too little until the last reset.
-* A job without an allocation keeps GPUs that nobody else takes, but does not run. First come, first served
+* A job without an allocation keeps GPUs that no other job takes, but does not run. First come, first served
   gives GPUs to jobs with a fraction only.
 * The allocation and the times are made anew together, some time after the last reset at the earliest. A reset
   at time 0 counts as none.
