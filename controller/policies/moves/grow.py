@@ -2,8 +2,8 @@
 """Growing and shrinking: a job that allows it (`--gandiva-gpus`) takes GPUs of its server that no job needs,
 and gives them back when one may need them (SPEC 1.6).
 
-Sizes are what the job asked for, doubled: with each it starts again from a checkpoint, or goes on in place. A growth is
-a trial where the rate before is known: one that gains too little is undone.
+Sizes are what the job asked for, doubled: with each it starts again from a checkpoint, or goes on in place.
+A growth is a trial where the rate before is known: one that gains too little is undone.
 
 Source: Gandiva (OSDI'18) 4.5. The paper gives no formula; which job grows first is this project's rule.
 """
