@@ -29,8 +29,10 @@ def start(folder: Path, script: str, devices: str = "4,7") -> subprocess.Popen[s
 
 def test_each_rank_is_told_which_it_is(tmp_path: Path) -> None:
     names = "RANK LOCAL_RANK WORLD_SIZE LOCAL_WORLD_SIZE MASTER_ADDR CUDA_VISIBLE_DEVICES"
-    script = f"import os, sys\nprint(*(os.environ[n] for n in {names.split()}), sys.argv[1])"
-    done = start(tmp_path, f"{script}\nassert int(os.environ['MASTER_PORT']) > 0")
+    line = f"' '.join([*(os.environ[n] for n in {names.split()}), sys.argv[1]]) + '\\n'"
+    # One write: both ranks have the same pipe.
+    script = f"import os, sys\nos.write(1, ({line}).encode())\nassert int(os.environ['MASTER_PORT']) > 0"
+    done = start(tmp_path, script)
     out, _ = done.communicate(timeout=PATIENCE_SECONDS)
     assert sorted(out.splitlines()) == [f"{rank} {rank} 2 2 127.0.0.1 4,7 word" for rank in range(2)]
     assert done.returncode == 0
