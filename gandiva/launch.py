@@ -10,11 +10,12 @@ has GPUs now. When one fails, the others are ended, and its status is that of th
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from ._processes import end, free_port, status
 
 LOOK_SECONDS = 0.1
 END_SECONDS = 10.0
@@ -46,7 +47,7 @@ def variables(rank: int, ranks: int, port: int) -> Dict[str, str]:
 def run(command: Sequence[str], ranks: int) -> int:
     """Run that many processes of the command, and wait for all. The exit status: 128 and the signal's number
     where a signal has ended the first that failed."""
-    port = _free_port()
+    port = free_port()
     processes: List["subprocess.Popen[bytes]"] = []
     asked: List[int] = []
 
@@ -64,38 +65,18 @@ def run(command: Sequence[str], ranks: int) -> int:
         if asked:
             _signal(processes, asked[-1])  # It came while they were being started.
         while True:
-            codes = [process.poll() for process in processes]
-            failed = next((code for code in codes if code), None)
-            if failed is not None:
-                return failed if failed > 0 else 128 - failed
-            if all(code == 0 for code in codes):
-                return 0
+            code = status(processes)
+            if code is not None:
+                return code
             time.sleep(LOOK_SECONDS)
     finally:
-        _end(processes)
-
-
-def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return int(found.getsockname()[1])
+        end(processes, END_SECONDS)
 
 
 def _signal(processes: Sequence["subprocess.Popen[bytes]"], number: int) -> None:
     for process in processes:
         if process.poll() is None:
             process.send_signal(number)
-
-
-def _end(processes: Sequence["subprocess.Popen[bytes]"]) -> None:
-    _signal(processes, signal.SIGTERM)
-    until = time.monotonic() + END_SECONDS
-    for process in processes:
-        try:
-            process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:

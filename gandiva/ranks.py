@@ -14,13 +14,12 @@ ranks is the end of the training; another one without a SIGTERM is the launcher'
 import argparse
 import os
 import signal
-import socket
 import subprocess
 import sys
-import time
 from typing import Any, List, Mapping, Optional, Sequence
 
 from . import attach
+from ._processes import end, free_port, status
 from ._reporting import FD_NAME, Reports
 from ._session import Session
 
@@ -71,7 +70,7 @@ class Ranks:
         if self._processes and self.ended() == 0:
             return
         names = self._devices.now()
-        common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
         common.pop("GANDIVA_CONTROL_DIR", None)  # the launcher speaks for the job
         common.update(WORLD_SIZE=str(len(names)), LOCAL_WORLD_SIZE=str(len(names)))
         report = self.reports.descriptor
@@ -87,24 +86,12 @@ class Ranks:
 
     def offload(self) -> int:
         """End all ranks. Those that do not end are killed, and start from an older checkpoint."""
-        for process in self._processes:
-            process.terminate()
-        until = time.monotonic() + self._grace_seconds
-        for process in self._processes:
-            try:
-                process.wait(max(0.0, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(self._processes, self._grace_seconds)
         return 0
 
     def ended(self) -> Optional[int]:
         """The exit status of the training; None while it goes on."""
-        codes = [process.poll() for process in self._processes]
-        failed = next((code for code in codes if code), None)
-        if failed is not None:
-            return failed if failed > 0 else 128 - failed
-        return 0 if all(code == 0 for code in codes) else None
+        return status(self._processes)
 
 
 def run(command: Sequence[str], grace_seconds: float, session: Session) -> int:
@@ -116,10 +103,10 @@ def run(command: Sequence[str], grace_seconds: float, session: Session) -> int:
     session.register(ranks, name="ranks")
     session.on_resize(lambda _gpus: None)
     while not stop:
-        status = ranks.ended()
-        if status is not None:
+        code = ranks.ended()
+        if code is not None:
             ranks.offload()
-            return status
+            return code
         done = ranks.reports.take()
         # Asked by the scheduler the ranks need be at no boundary: they save when they are ended.
         if done or session.asked:
@@ -141,11 +128,6 @@ def main(arguments: Optional[Sequence[str]] = None) -> int:
         parser.error("which script?")
     with attach(rank=0, world_size=1) as session:
         return run(options.command, options.grace, session)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
 
 
 if __name__ == "__main__":

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: MIT
+"""The processes of a launcher, one for each rank."""
+
+import socket
+import subprocess
+import time
+from typing import Optional, Sequence
+
+
+def free_port() -> int:
+    """One that no process of this node listens on now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
+
+
+def status(processes: Sequence["subprocess.Popen[bytes]"]) -> Optional[int]:
+    """The exit status of all: 0, or that of the first that failed, 128 and the signal's number where a signal
+    has ended it. None while they go on."""
+    codes = [process.poll() for process in processes]
+    failed = next((code for code in codes if code), None)
+    if failed is not None:
+        return failed if failed > 0 else 128 - failed
+    return 0 if all(code == 0 for code in codes) else None
+
+
+def end(processes: Sequence["subprocess.Popen[bytes]"], grace_seconds: float) -> None:
+    """SIGTERM to all, and SIGKILL to those that are there after so long."""
+    for process in processes:
+        process.terminate()
+    until = time.monotonic() + grace_seconds
+    for process in processes:
+        try:
+            process.wait(max(0.0, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
