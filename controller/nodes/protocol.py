@@ -10,6 +10,7 @@ import enum
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, cast
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, model_validator
@@ -106,11 +107,11 @@ Step = Annotated[int, Field(ge=0, le=MAX_STEP)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=False, defer_build=True)
 
 
 class _Open(BaseModel):
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
 
 class Request(_Strict):
@@ -351,19 +352,21 @@ class Saved:
     seconds: Annotated[float, Field(ge=0)]
 
 
-_RESULTS: Mapping[Any, TypeAdapter[Any]] = {
-    kind: TypeAdapter(kind) for kind in (HelloResult, ObserveResult, Living, Pause, Offload, Saved, dict)
-}
+@cache
+def _results() -> Mapping[Any, TypeAdapter[Any]]:
+    """Built when the first one is needed: simulations need none."""
+    kinds = (HelloResult, ObserveResult, Living, Pause, Offload, Saved, dict)
+    return {kind: TypeAdapter(kind) for kind in kinds}
 
 
 def read_result(kind: type[Result], content: object) -> Result:
     """A result as one of the types above. Raises ValidationError."""
-    return cast(Result, _RESULTS[kind].validate_python(content))
+    return cast(Result, _results()[kind].validate_python(content))
 
 
 def result_as_json(result: object) -> dict[str, Any]:
     """What goes over the wire; None stands for a verb that only says that it is done."""
-    return {} if result is None else dict(_RESULTS[type(result)].dump_python(result, mode="json"))
+    return {} if result is None else dict(_results()[type(result)].dump_python(result, mode="json"))
 
 
 class ErrorBody(_Open):

@@ -29,7 +29,7 @@ class RatesFileError(GandivaError):
 class FileRate(BaseModel):
     """One rate in a file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
     model: _Name
     gpu_type: _Type
@@ -46,7 +46,7 @@ class FileRate(BaseModel):
 class RatesFile(BaseModel):
     """The whole file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
     gandiva_rates: Literal[1] = 1
     rates: Annotated[tuple[FileRate, ...], Field(max_length=MAX_RATES)] = ()

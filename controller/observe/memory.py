@@ -44,6 +44,10 @@ class JobMemory:
     moves: int = 0
 
 
+_NOTHING = JobMemory()
+"""What is known of a job that was never changed."""
+
+
 class JobMemories:
     """All jobs. Changes go through `change`, so that observation knows which jobs to look at."""
 
@@ -56,12 +60,14 @@ class JobMemories:
 
     def of(self, job_id: JobId) -> JobMemory:
         """What is known, to be read only."""
-        return self._jobs.get(job_id) or JobMemory()
+        return self._jobs.get(job_id, _NOTHING)
 
     def change(self, job_id: JobId) -> JobMemory:
         """The same, to be changed."""
         self._changed.add(job_id)
-        return self._jobs.setdefault(job_id, JobMemory())
+        if job_id not in self._jobs:
+            self._jobs[job_id] = JobMemory()
+        return self._jobs[job_id]
 
     def known(self) -> Collection[JobId]:
         """Jobs that something is known of."""

@@ -40,7 +40,7 @@ class InvalidRequest(GandivaError):
 class _Message(BaseModel):
     """The JSON behind the prefix."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False, defer_build=True)
 
     v: Literal[1]
     gpus: Count | None = None

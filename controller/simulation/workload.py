@@ -36,10 +36,11 @@ class Workload:
         """`trace`: for messages. Raises TraceError, or SimulationError where no job can run."""
         self._trace, self._cluster, self._costs = trace, cluster, costs
         self._throughputs = throughputs
+        self._types = cluster.models
         self._counting = costs.placement == "count"
         truth = GroundTruth(
             throughputs,
-            cluster.models[0],
+            self._types[0],
             placement_matters=not self._counting,
             doubling_ratio=costs.doubling_ratio,
         )
@@ -126,9 +127,9 @@ class Workload:
 
     def _usable(self, job: TraceJob) -> tuple[str, ...]:
         """The types that a job asks for which cannot run on all: where its throughput is 0. Empty: all."""
-        types = self._cluster.models
-        speeds = [self._throughputs.rate(t, job.model, job.gpus) for t in types]
-        return tuple(t for t, speed in zip(types, speeds, strict=True) if speed != 0) if 0 in speeds else ()
+        speeds = [self._throughputs.rate(t, job.model, job.gpus) for t in self._types]
+        usable = tuple(t for t, speed in zip(self._types, speeds, strict=True) if speed != 0)
+        return usable if 0 in speeds else ()
 
     def _work_of(self, job: TraceJob) -> float | None:
         """Seconds on the reference type; None: left out. Raises TraceError."""

@@ -30,7 +30,7 @@ class Original(BaseModel):
     """What the adapters need of the request that the job_submit module wrote into `admin_comment`:
     what the user asked for, to restore it (docs/interfaces.md, section 2)."""
 
-    model_config = ConfigDict(extra="ignore", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True, defer_build=True)
 
     gpus_per_node: int | None = None
     gpus: int | None = None

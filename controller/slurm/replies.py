@@ -45,7 +45,7 @@ _Words = Annotated[tuple[str, ...], BeforeValidator(_words)]
 class _Job(BaseModel):
     """A job under the names of `JobRecord`."""
 
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
     id: int = Field(alias="job_id")
     uid: int = Field(alias="user_id")
@@ -109,7 +109,7 @@ class _Job(BaseModel):
 
 
 class _Node(BaseModel):
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", defer_build=True)
 
     name: str
     address: str = ""

@@ -84,7 +84,7 @@ User = Annotated[int | str, pydantic.PlainValidator(_user)]
 class _Table(BaseModel):
     """A misspelt key must not be ignored."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class Cluster(_Table):
