@@ -31,7 +31,7 @@ executor.update_parameters(
     timeout_min=10, slurm_gpus_per_node=1, slurm_mem="200M",
     slurm_additional_parameters={{"gandiva": True, "nodelist": "n2"}},
 )
-jobs = [executor.submit(train, 120) for _ in range(2)]
+jobs = [executor.submit(train, 240) for _ in range(2)]
 seen = {{job.job_id: [] for job in jobs}}
 while not all(job.done() for job in jobs):
     for job in jobs:
