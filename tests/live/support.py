@@ -20,8 +20,9 @@ PYTHON = "/opt/gandiva/venv/bin/python"
 READ_OPERATIONS = """\
 import json, sqlite3
 journal = sqlite3.connect("file:/var/lib/gandiva/journal.sqlite?mode=ro", uri=True, timeout=10)
-rows = journal.execute("SELECT job_id, kind, begin, outcome, json_extract(detail, '$.gpus') FROM operations")
-names = ("job_id", "kind", "begin", "outcome")
+columns = "job_id, kind, begin, outcome, coalesce(end - begin, 0) AS seconds"
+rows = journal.execute(f"SELECT {columns}, json_extract(detail, '$.gpus') FROM operations")
+names = [column[0] for column in rows.description]
 print(json.dumps([{**dict(zip(names, row)), "gpus": json.loads(row[-1])} for row in rows]))
 """
 """Prints what the controller decided, from its journal."""
