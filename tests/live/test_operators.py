@@ -425,10 +425,16 @@ def owners(site: Site, node: str) -> tuple[dict[str, set[int]], dict[str, set[in
     return held, named
 
 
-def doing(site: Site) -> list[tuple[int, str, bool]]:
-    """What the controller has jobs doing: id, phase, in the middle of a switch."""
-    jobs = json.loads(fetch(site, "/v1/gpus")[1])["jobs"]
-    return sorted((job["job_id"], job["phase"], job["busy"]) for job in jobs)
+def doing(site: Site, since: float = 0.0) -> list[tuple[int, str, bool]]:
+    """What the controller saw after `since` that jobs do: id, phase, in the middle of a switch."""
+    seen: dict[str, Any] = {}
+
+    def look() -> bool:
+        seen.update(json.loads(fetch(site, "/v1/gpus")[1]))
+        return bool(seen["time"] > since)
+
+    site.wait("a later look of the controller", look)
+    return sorted((job["job_id"], job["phase"], job["busy"]) for job in seen["jobs"])
 
 
 def test_owner_files_name_the_jobs_that_hold_the_gpus(site: Site) -> None:
@@ -447,7 +453,8 @@ def test_owner_files_name_the_jobs_that_hold_the_gpus(site: Site) -> None:
     while (changes < 3 or looks < 6) and time.monotonic() < deadline:
         before = doing(site)
         held, named = owners(site, "n1")
-        if any(busy for _, _, busy in before) or doing(site) != before or not held:
+        after = doing(site, since=time.time())
+        if any(busy for _, _, busy in before) or after != before or not held:
             continue  # a switch is going on
         assert named == held, f"files {named}, memory {held}, jobs {before}"
         looks += 1
