@@ -16,6 +16,8 @@ from tests.live.gpu_history import EVENTS, OPERATIONS, Hold, Operation, holds
 EXAMPLES = "/opt/gandiva/src/examples"
 TRAIN = f"python3 {EXAMPLES}/train_mock.py"
 SLICE_SECONDS = 3.0
+KILLED_AGAIN_SECONDS = 90.0
+"""A cancelled job has ended: slurmctld repeats a kill that was lost after a minute."""
 PYTHON = "/opt/gandiva/venv/bin/python"
 READ_OPERATIONS = """\
 import json, sqlite3
@@ -185,5 +187,5 @@ class Site:
         self.wait(
             "an empty queue",
             lambda: not self.cluster.exec("ctl", ["squeue", "-h"], check=False).stdout.strip(),
-            60,
+            KILLED_AGAIN_SECONDS,
         )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.support import QUICK, TRAIN, Site
+from tests.live.support import KILLED_AGAIN_SECONDS, QUICK, TRAIN, Site
 
 pytestmark = pytest.mark.live
 
@@ -72,7 +72,7 @@ def block(site: Site, node: str, gpus: int) -> int:
 
 def cancel(site: Site, job: int) -> None:
     site.cluster.exec("ctl", ["scancel", str(job)])
-    site.wait_ended([job], 60)
+    site.wait_ended([job], KILLED_AGAIN_SECONDS)
 
 
 def scattered(site: Site, on_n1: list[Training], on_n2: list[Training]) -> None:

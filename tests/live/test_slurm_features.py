@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.live.support import TRAIN, Site
+from tests.live.support import KILLED_AGAIN_SECONDS, TRAIN, Site
 
 pytestmark = pytest.mark.live
 
@@ -181,7 +181,7 @@ def test_cancelled_while_suspended_or_queued_it_is_gone(site: Site) -> None:
     states = site.states(jobs)
     suspended = [job for job, state in states.items() if state == "SUSPENDED"]
     site.cluster.exec("login", ["scancel", *map(str, suspended)], user="alice")
-    site.wait_ended(suspended, 40)
+    site.wait_ended(suspended, KILLED_AGAIN_SECONDS)
     left = [job for job in jobs if job not in suspended]
 
     def on_gpu_seconds() -> float:
