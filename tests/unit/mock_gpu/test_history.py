@@ -203,5 +203,5 @@ def test_whatever_happens_to_the_processes_the_history_adds_up(bare_node: Node) 
 def test_memory_is_free_as_soon_as_the_process_has_ended(node: Node) -> None:
     worker = node.worker(job=1)
     worker.finish()
-    wait_until(lambda: node.used() == 0, seconds=1)
+    wait_until(lambda: node.used() == 0)
     assert node.history()[-1]["event"] == "exit"
