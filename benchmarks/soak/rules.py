@@ -7,6 +7,7 @@ import itertools
 import json
 import math
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ SWITCH_SECONDS: Final = 2.0
 Slurm's answer, or one that failed and was taken back) the job runs for the one and not for the other."""
 TOTAL_SHARE: Final = 0.05
 """By which the sums over all jobs may differ."""
+ACCOUNTING_SECONDS: Final = 60.0
+"""The ends of all jobs are known everywhere after so long."""
+_NOT_OVER: Final = frozenset({"PENDING", "RUNNING", "SUSPENDED", "REQUEUED"})
 
 _OPERATIONS: Final = """
 import json, sqlite3
@@ -58,23 +62,13 @@ def gather(cluster: MiniCluster, jobs: Sequence[SoakJob], references: Mapping[in
     turns_text = cluster.exec(
         "login", f"cd {FOLDER}/turns; grep -H . -r . || true", timeout_seconds=120
     ).stdout
-    first = min(job.job_id for job in jobs)
-    accounting = cluster.exec(
-        "ctl",
-        ["sacct", "-a", "-n", "-X", "-P", "-S", "now-1days", "-o", "JobIDRaw,State,ElapsedRaw"],
-        timeout_seconds=60,
-    ).stdout
-    slurm = {}
-    for line in accounting.splitlines():
-        job_id, state, elapsed = line.split("|")
-        if job_id.isdecimal() and int(job_id) >= first:
-            slurm[int(job_id)] = (state.partition(" ")[0], float(elapsed))
-    text = cluster.exec(
-        "login", ["gandiva", "report", "-a", "--json", "--deadline", "60"], user="alice", timeout_seconds=90
-    ).stdout
-    report = {
-        row["job_id"]: (row["state"], float(row["run_seconds"] or 0.0)) for row in json.loads(text)["jobs"]
-    }
+    deadline = time.monotonic() + ACCOUNTING_SECONDS
+    # slurmctld tells slurmdbd of an end a moment later, and the controller sees it with its next turn.
+    while True:
+        slurm, report = accounting(cluster, jobs), reported(cluster)
+        if time.monotonic() > deadline or not (_open(slurm, jobs) or _open(report, jobs)):
+            break
+        time.sleep(1.0)
     return Evidence(
         jobs=jobs,
         turns_text=turns_text,
@@ -92,6 +86,36 @@ def gather(cluster: MiniCluster, jobs: Sequence[SoakJob], references: Mapping[in
         queue=cluster.exec("ctl", ["squeue", "-h", "-o", "%A %T %r"]).stdout.strip(),
         nodes=cluster.exec("ctl", ["sinfo", "-h", "-N", "-o", "%N %T"]).stdout,
     )
+
+
+def accounting(cluster: MiniCluster, jobs: Sequence[SoakJob]) -> dict[int, tuple[str, float]]:
+    """By job: its state, and seconds of running, of sacct."""
+    first = min(job.job_id for job in jobs)
+    text = cluster.exec(
+        "ctl",
+        ["sacct", "-a", "-n", "-X", "-P", "-S", "now-1days", "-o", "JobIDRaw,State,ElapsedRaw"],
+        timeout_seconds=60,
+    ).stdout
+    found = {}
+    for line in text.splitlines():
+        job_id, state, elapsed = line.split("|")
+        if job_id.isdecimal() and int(job_id) >= first:
+            found[int(job_id)] = (state.partition(" ")[0], float(elapsed))
+    return found
+
+
+def reported(cluster: MiniCluster) -> dict[int, tuple[str, float]]:
+    """The same of `gandiva report`, whose own default begins at midnight."""
+    command = ["gandiva", "report", "-a", "-S", "now-1days", "--json", "--deadline", "60"]
+    text = cluster.exec("login", command, user="alice", timeout_seconds=90).stdout
+    return {
+        row["job_id"]: (row["state"], float(row["run_seconds"] or 0.0)) for row in json.loads(text)["jobs"]
+    }
+
+
+def _open(found: Mapping[int, tuple[str, float]], jobs: Sequence[SoakJob]) -> bool:
+    """Whether some of these have no end there."""
+    return any(found.get(job.job_id, ("PENDING",))[0] in _NOT_OVER for job in jobs)
 
 
 def digests(cluster: MiniCluster, jobs: Sequence[SoakJob]) -> dict[int, str]:

@@ -410,7 +410,7 @@ class ClusterPortContract:
             return all([await seen(world, i) == await world.port.job(i) for i in (waits, runs)])
 
         async def look() -> None:
-            await until("views that show each job as it is", same, timeout_seconds=5.0)
+            await until("views that show each job as it is", same, timeout_seconds=20.0)
 
         await look()
         await running(world, gpus(world.nodes[0], 0, 1), runs)

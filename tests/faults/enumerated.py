@@ -16,14 +16,15 @@ from tests.faults.workload import COOPERATIVE, EMPTY, GANG, REQUEUED, TRANSPAREN
 
 Side = Literal["source", "target"]
 
-ATTEMPTS = 3
+ATTEMPTS = 6
+"""A job may end, or a call be over, before it is hit."""
 REACHED_SECONDS = 20.0
 MOVED_SECONDS = 45.0
 """The same of a job that has to leave its node first."""
 MOVING_GPU_SECONDS = 6.0
 LONG_GPU_SECONDS = 12.0
 NOT_WRITTEN = "cannot write the journal"
-DELAYS_SECONDS = (0.006, 0.002, 0.0)
+DELAYS_SECONDS = (0.006, 0.002, *[0.0] * (ATTEMPTS - 2))
 """From the time when the agent is at work on the job to the blow, at each attempt: a call may be shorter."""
 STANDSTILL_SECONDS = 1.0
 """Sooner no stopped agent goes on."""

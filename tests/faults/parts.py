@@ -328,7 +328,7 @@ class Refusal:
     """False: the job may be there already or not yet, and Slurm does either."""
 
 
-ENDED_BY_ITSELF = "Job has already finished"
+ENDED_BY_ITSELF = "Job has already finished|already completing or completed"
 Refusals = Mapping[str, Refusal]
 """By step. Everywhere else the command must succeed."""
 
@@ -361,7 +361,7 @@ def _as_expected(words: Sequence[str], said: Said, refusal: Refusal | None) -> N
         if refusal is not None and refusal.always:
             raise FaultFailed(f"{command} succeeded: expected Slurm to say {refusal.said!r}")
     elif refusal is None or not re.search(refusal.said, answer):
-        if ENDED_BY_ITSELF in answer:
+        if re.search(ENDED_BY_ITSELF, answer):
             raise NotReached(f"{command}: {answer}")
         raise FaultFailed(f"{command} failed: {answer}")
 

@@ -356,7 +356,8 @@ class Stage:
         came later."""
         last = max((j.submitted for j in self.round.jobs), default=0.0) if since is None else since
         script = (
-            f"for i in $(seq 100); do [ $(stat -c %Y /var/spool/slurmctld/job_state) -gt {int(last) + 1} ] "
+            f"for i in $(seq {300 if since is None else 100}); do "
+            f"[ $(stat -c %Y /var/spool/slurmctld/job_state) -gt {int(last) + 1} ] "
             "&& exit 0; sleep 0.1; done; exit 9"
         )
         self.sh("ctl", script, check=False)

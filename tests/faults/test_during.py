@@ -61,8 +61,9 @@ def test_commands_of_people_must_end_as_expected() -> None:
     for said, refusal in wrong:
         with pytest.raises(FaultFailed):
             _as_expected(["scontrol"], said, refusal)
-    with pytest.raises(NotReached):
-        _as_expected(["scontrol", "hold"], Said("Job has already finished for job 3", 1), None)
+    for answer in ("Job has already finished for job 3", "Job/step already completing or completed"):
+        with pytest.raises(NotReached):
+            _as_expected(["scontrol", "suspend"], Said(f"scontrol: {answer}", 1), None)
 
 
 @pytest.mark.parametrize("how", DAMAGE)
@@ -122,7 +123,7 @@ def test_an_agent_at_work_is_killed(tmp_path: Path, agent: subprocess.Popen[byte
 
 
 def test_an_agent_that_has_done_its_work_is_missed(tmp_path: Path, agent: subprocess.Popen[bytes]) -> None:
-    process, lock = strike(tmp_path, "STOP", 0.5)
+    process, lock = strike(tmp_path, "STOP", 3.0)
     lock.write_text(f"{agent.pid} 0000.0\n")
     threading.Timer(0.1, lambda: os.truncate(lock, 0)).start()
     found = outcome(process, tmp_path)
@@ -146,8 +147,11 @@ def test_a_signal_that_nothing_got_is_not_passed_over() -> None:
 class FakePort:
     """Slurm's port and the nodes' both have calls of these names."""
 
+    def __init__(self, seconds: float = 0.05) -> None:
+        self.seconds = seconds
+
     async def resume(self, *_: Any, **__: Any) -> str:
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(self.seconds)
         return "resumed"
 
 
@@ -180,20 +184,22 @@ def test_a_lost_answer_is_one_of_slurms_and_a_refusal_one_of_a_node(folder: Path
         asyncio.run(nodes.resume("n1", 5))
 
 
-@pytest.mark.parametrize(("seconds", "pending"), [(0.0, True), (0.2, False)])
-def test_it_is_written_down_whether_the_call_was_pending(folder: Path, seconds: float, pending: bool) -> None:
+@pytest.mark.parametrize(("hit_after", "takes", "pending"), [(0.0, 2.0, True), (2.0, 0.05, False)])
+def test_it_is_written_down_whether_the_call_was_pending(
+    folder: Path, hit_after: float, takes: float, pending: bool
+) -> None:
     os.mkfifo(folder / "trigger")
 
     def hit() -> None:
         with (folder / "trigger").open() as pipe:
             assert pipe.readline() == "5\n"
-        time.sleep(seconds)
+        time.sleep(hit_after)
         draft = folder / "draft"
         draft.write_text(json.dumps({"struck": True, "why": "", "agent": 7, "at": time.monotonic()}))
         draft.rename(folder / "struck")
 
     async def call() -> None:
-        nodes = injected.Port(FakePort(), nodes=True)
+        nodes = injected.Port(FakePort(takes), nodes=True)
         injected._under_way[5] = order(folder, moment="during")
         assert await nodes.resume("n2", 5) == "resumed"  # another node's is not meant
         assert not (folder / "call_ended").exists()

@@ -92,6 +92,8 @@ class Operation(BaseModel):
     """None: under way."""
     gpus: tuple[str, ...]
     """As NODE:INDEX."""
+    seconds: float = 0.0
+    """How long it took; none yet where it is under way."""
 
 
 OPERATIONS = TypeAdapter(list[Operation])

@@ -16,12 +16,15 @@ from tests.live.gpu_history import EVENTS, OPERATIONS, Hold, Operation, holds
 EXAMPLES = "/opt/gandiva/src/examples"
 TRAIN = f"python3 {EXAMPLES}/train_mock.py"
 SLICE_SECONDS = 3.0
+KILLED_AGAIN_SECONDS = 90.0
+"""A cancelled job has ended: slurmctld repeats a kill that was lost after a minute."""
 PYTHON = "/opt/gandiva/venv/bin/python"
 READ_OPERATIONS = """\
 import json, sqlite3
 journal = sqlite3.connect("file:/var/lib/gandiva/journal.sqlite?mode=ro", uri=True, timeout=10)
-rows = journal.execute("SELECT job_id, kind, begin, outcome, json_extract(detail, '$.gpus') FROM operations")
-names = ("job_id", "kind", "begin", "outcome")
+columns = "job_id, kind, begin, outcome, coalesce(end - begin, 0) AS seconds"
+rows = journal.execute(f"SELECT {columns}, json_extract(detail, '$.gpus') FROM operations")
+names = [column[0] for column in rows.description]
 print(json.dumps([{**dict(zip(names, row)), "gpus": json.loads(row[-1])} for row in rows]))
 """
 """Prints what the controller decided, from its journal."""
@@ -184,5 +187,5 @@ class Site:
         self.wait(
             "an empty queue",
             lambda: not self.cluster.exec("ctl", ["squeue", "-h"], check=False).stdout.strip(),
-            60,
+            KILLED_AGAIN_SECONDS,
         )

@@ -92,7 +92,7 @@ def test_an_unbound_job_gets_no_gpu(cluster: MiniCluster) -> None:
 
 @pytest.mark.smoke
 def test_a_held_job_runs_on_exactly_the_gpus_it_is_bound_to(cluster: MiniCluster) -> None:
-    job = submit(cluster, "alice", SHOW_GPUS + "sleep 60", "--hold", "--gres=gpu:2", "--nodes=1")
+    job = submit(cluster, "alice", SHOW_GPUS + "sleep 600", "--hold", "--gres=gpu:2", "--nodes=1")
     # The module holds what Gandiva holds; this is a user's own hold of an ordinary job.
     cluster.exec(
         "ctl",
@@ -216,7 +216,7 @@ def test_the_agents_key_opens_nothing_but_the_agent(cluster: MiniCluster) -> Non
     assert done.exit_code != 0 and "/root" not in done.stdout.replace("sftp> ls /root", ""), done
 
     # The agent that runs with `ssh -A` has no way back to the keys of the controller's user.
-    forwarded = f"(echo '{HELLO}'; sleep 5) | ssh -A {KEY} root@n1 gandiva-agent n1"
+    forwarded = f"(echo '{HELLO}'; sleep 20) | ssh -A {KEY} root@n1 gandiva-agent n1"
     ctl(f"setsid ssh-agent sh -c {shlex.quote(forwarded)} > /dev/null 2>&1 < /dev/null &")
     environs = "for p in $(pgrep -f '[g]andiva-agent'); do tr '\\0' '\\n' < /proc/$p/environ; done"
     deadline = time.monotonic() + 30
@@ -266,7 +266,7 @@ def test_files_and_input_of_any_content(cluster: MiniCluster) -> None:
 
 @pytest.mark.smoke
 def test_a_job_survives_the_death_of_every_daemon(cluster: MiniCluster) -> None:
-    job = submit(cluster, "bob", "sleep 60", "--gres=gpu:1", "-w", "n1")
+    job = submit(cluster, "bob", "sleep 600", "--gres=gpu:1", "-w", "n1")
     wait_state(cluster, job, "RUNNING")
     # Killed before it has saved its state, slurmctld forgets the job. It saves only what has changed, at most
     # every 5 s.

@@ -18,7 +18,7 @@ import pytest
 from container.cluster import MiniCluster
 from container.spec import ClusterSpec
 from tests.live.conftest import own_name, running
-from tests.live.support import EXAMPLES, QUICK, Site
+from tests.live.support import EXAMPLES, KILLED_AGAIN_SECONDS, QUICK, Site
 
 pytestmark = pytest.mark.live
 
@@ -135,7 +135,7 @@ def other(site: Site, gpus: int, *options: str) -> int:
 
 def cancel(site: Site, *jobs: int) -> None:
     site.cluster.exec("ctl", ["scancel", *map(str, jobs)])
-    site.wait_ended(jobs, 60)
+    site.wait_ended(jobs, KILLED_AGAIN_SECONDS)
 
 
 def test_a_ddp_job_is_suspended_migrates_grows_and_shrinks(site: Site) -> None:

@@ -4,9 +4,11 @@ everything that tells of types agrees. These tests have a cluster of their own."
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
+import statistics
 from collections.abc import Iterator
 from typing import Any
 
@@ -145,11 +147,13 @@ def test_steps_and_rates_follow_the_speed_of_the_type(site: Site) -> None:
 
     site.wait("a rate for each type", lambda: set(rates()) == set(TYPES.values()))
     site.wait("a hundred steps on the slowest", lambda: len(step_times(site, "alice", "steps-k80")) > 100)
-    speed = {}
+    speed, undisturbed = {}, {}
     for model in TYPES.values():
         times = step_times(site, "alice", f"steps-{model}")[10:]
         speed[model] = (len(times) - 1) / (times[-1] - times[0])
-    assert speed["v100"] / speed["p100"] == pytest.approx(2, rel=0.2), speed
-    assert speed["p100"] / speed["k80"] == pytest.approx(2, rel=0.2), speed
+        # What else this machine does adds to the time of some steps.
+        undisturbed[model] = statistics.quantiles([b - a for a, b in itertools.pairwise(times)], n=4)[0]
+    assert undisturbed["p100"] / undisturbed["v100"] == pytest.approx(2, rel=0.2), undisturbed
+    assert undisturbed["k80"] / undisturbed["p100"] == pytest.approx(2, rel=0.2), undisturbed
     for model, rate in rates().items():
         assert rate == pytest.approx(speed[model] * SAMPLES_PER_STEP, rel=0.25), (model, rate, speed)

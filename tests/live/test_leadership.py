@@ -215,7 +215,7 @@ def test_a_leader_that_wakes_up_too_late_stands_back(site: Site, stranger: Secon
     site.wait("the second to stand by", lambda: "standby: controller ctl:" in stranger.log())
     site.cluster.kill_controller(signal.SIGSTOP)
     try:
-        site.wait("the second to lead", lambda: leads(stranger), 30)
+        site.wait("the second to lead", lambda: leads(stranger), TAKEOVER_SECONDS)
         site.wait("the second to have its nodes", lambda: decisions(site, OTHER) > 0, 60)
     finally:
         site.cluster.kill_controller(signal.SIGCONT)

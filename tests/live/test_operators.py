@@ -322,6 +322,10 @@ def metrics(site: Site) -> dict[str, float]:
     }
 
 
+LEAVING = ("offload", "checkpoint")
+"""What an agent is asked to take a job off its GPUs, the second where the first is not to be had."""
+
+
 def test_metrics_count_what_the_jobs_went_through(site: Site) -> None:
     fill = [
         site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{count}", "-w", node)
@@ -329,28 +333,42 @@ def test_metrics_count_what_the_jobs_went_through(site: Site) -> None:
     ]
     for job in fill:
         site.wait_state(job, "RUNNING")
-    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=120) for _ in range(3)]
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=200) for _ in range(3)]
     site.wait_on_gpu(*jobs)
     during = metrics(site)
     assert during["gandiva_gpus[('use', 'ordinary')]"] == 7
     assert sum(v for k, v in during.items() if k.startswith("gandiva_jobs[")) == 3
     assert set(site.wait_ended(jobs, 120).values()) == {"COMPLETED"}
     site.wait("the ends to be seen", lambda: metrics(site)["gandiva_jobs[('phase', 'running')]"] == 0)
+    site.wait("the end of what is done with them", lambda: all(each.outcome for each in site.operations()))
     after = metrics(site)
     rows = [row for row in site.report() if row["job_id"] in jobs]
-    suspends = sum(row["suspends"] for row in rows)
-    assert suspends >= 3
-    assert after["gandiva_operations_total[('kind', 'suspend'), ('outcome', 'done')]"] == suspends
+    reported = sum(row["suspends"] for row in rows)
+    journal = [each for each in site.operations() if each.job_id in jobs]
+    outcomes = {
+        kind: [each.outcome for each in journal if each.kind == kind] for kind in ("suspend", "resume")
+    }
+    begun, done = len(outcomes["suspend"]), outcomes["suspend"].count("done")
+    assert done >= 3
+    assert after["gandiva_operations_total[('kind', 'suspend'), ('outcome', 'done')]"] == done
     assert after["gandiva_operations_total[('kind', 'place'), ('outcome', 'done')]"] == 3
     assert after["gandiva_queue_wait_seconds_count"] == 3
-    assert after["gandiva_step_duration_seconds_count[('step', 'offload')]"] >= suspends
+    assert after["gandiva_step_duration_seconds_count[('step', 'offload')]"] >= done
     # Three jobs took turns on one GPU: it went from hand to hand, and each time lay idle for a moment.
     gaps, total = after["gandiva_switch_gap_seconds_count"], after["gandiva_switch_gap_seconds_sum"]
     # (Not every suspend: the next one may have been asked for a moment later.)
-    assert suspends / 2 <= gaps and 0 < total / gaps < 30
-    assert after["gandiva_slurm_calls_total[('call', 'suspend'), ('outcome', 'ok')]"] == suspends
+    assert done / 2 <= gaps and 0 < total / gaps < 30
+    # One that failed, or whose job ended meanwhile, may have got as far as these calls. Where all were done
+    # the numbers are equal.
+    assert done - (begun - done) <= reported <= done
+    undone = len(outcomes["resume"]) - outcomes["resume"].count("done")  # such a job is suspended again
+    calls = {k: v for k, v in after.items() if k.startswith("gandiva_slurm_calls_total[('call', 'suspend')")}
+    suspended = calls["gandiva_slurm_calls_total[('call', 'suspend'), ('outcome', 'ok')]"]
+    in_vain = sum(calls.values()) - suspended  # or done, and its answer was lost
+    assert done - in_vain <= suspended <= begun + undone, (calls, journal)
+    verbs = [f"gandiva_agent_calls_total[('outcome', 'ok'), ('verb', '{verb}')]" for verb in LEAVING]
+    assert done <= sum(after.get(verb, 0) for verb in verbs) <= begun, journal
     assert after["gandiva_slurm_calls_total[('call', 'load'), ('outcome', 'ok')]"] > 10
-    assert after["gandiva_agent_calls_total[('outcome', 'ok'), ('verb', 'offload')]"] == suspends
     assert after["gandiva_ticks_total"] > during["gandiva_ticks_total"]
     assert after["gandiva_journal_size_bytes[('file', 'main')]"] > 0
     assert after["process_resident_memory_bytes"] > 20e6
@@ -366,7 +384,8 @@ def test_a_silent_slurmctld_and_a_lost_node_are_counted(site: Site) -> None:
     try:
         cut = "gandiva_slurm_calls_total[('call', 'load'), ('outcome', 'cut_off')]"
         site.wait("calls that are cut off", lambda: metrics(site)[cut] >= 1, 90)
-        assert metrics(site)["gandiva_problems"] == 1
+        # Calls are counted at once, problems published with the turn.
+        site.wait("the problem", lambda: metrics(site)["gandiva_problems"] == 1)
     finally:
         slurmctld.kill(signal.SIGCONT)
     site.wait("no problem any more", lambda: metrics(site)["gandiva_problems"] == 0, 120)
@@ -406,10 +425,16 @@ def owners(site: Site, node: str) -> tuple[dict[str, set[int]], dict[str, set[in
     return held, named
 
 
-def doing(site: Site) -> list[tuple[int, str, bool]]:
-    """What the controller has jobs doing: id, phase, in the middle of a switch."""
-    jobs = json.loads(fetch(site, "/v1/gpus")[1])["jobs"]
-    return sorted((job["job_id"], job["phase"], job["busy"]) for job in jobs)
+def doing(site: Site, since: float = 0.0) -> list[tuple[int, str, bool]]:
+    """What the controller saw after `since` that jobs do: id, phase, in the middle of a switch."""
+    seen: dict[str, Any] = {}
+
+    def look() -> bool:
+        seen.update(json.loads(fetch(site, "/v1/gpus")[1]))
+        return bool(seen["time"] > since)
+
+    site.wait("a later look of the controller", look)
+    return sorted((job["job_id"], job["phase"], job["busy"]) for job in seen["jobs"])
 
 
 def test_owner_files_name_the_jobs_that_hold_the_gpus(site: Site) -> None:
@@ -428,7 +453,8 @@ def test_owner_files_name_the_jobs_that_hold_the_gpus(site: Site) -> None:
     while (changes < 3 or looks < 6) and time.monotonic() < deadline:
         before = doing(site)
         held, named = owners(site, "n1")
-        if any(busy for _, _, busy in before) or doing(site) != before or not held:
+        after = doing(site, since=time.time())
+        if any(busy for _, _, busy in before) or after != before or not held:
             continue  # a switch is going on
         assert named == held, f"files {named}, memory {held}, jobs {before}"
         looks += 1

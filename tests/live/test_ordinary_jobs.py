@@ -27,8 +27,10 @@ OPENS = (
 
 
 def opened(site: Site, user: str, job_id: int) -> set[frozenset[int]]:
-    """The different sets of GPUs that the job has been able to open."""
-    text = site.cluster.read_file("login", f"/home/{user}/{job_id}.opens")
+    """The different sets of GPUs that the job has been able to open, once it has looked."""
+    path = f"/home/{user}/{job_id}.opens"
+    site.cluster.exec("login", f"until grep -qs ^ {path}; do sleep 0.1; done", timeout_seconds=60)
+    text = site.cluster.read_file("login", path)
     whole = text[: text.rindex("\n") + 1]  # it may be writing
     return {frozenset(map(int, line)) for line in whole.splitlines()}
 

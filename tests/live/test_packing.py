@@ -29,6 +29,14 @@ def shown(site: Site, job_id: int) -> dict[str, Any]:
     return dict(json.loads(done.stdout)["live"] or {})
 
 
+def parted(site: Site, job_id: int) -> str:
+    """What the controller said when it undid the trial of the job; empty before that. (What a trial shows
+    lasts three seconds, and `gandiva explain` takes one on a busy machine: the journal keeps it.)"""
+    done = site.cluster.exec("login", ["gandiva", "explain", str(job_id), "--json"], user="alice")
+    events = json.loads(done.stdout)["events"]
+    return " ".join(event["message"] for event in events if event["kind"] == "pack-undone")
+
+
 def shards(site: Site, job_id: int) -> str:
     """What Slurm gave the job on its node, such as `gres/shard:a100_3:1`."""
     return site.job(job_id)["TresPerNode"]
@@ -50,7 +58,8 @@ def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
     site.wait(
         "both on the GPU",
         lambda: (
-            shown(site, first)["shares_with"] == [second] and shown(site, second)["shares_with"] == [first]
+            shown(site, first).get("shares_with") == [second]
+            and shown(site, second).get("shares_with") == [first]
         ),
     )
     assert shards(site, first) == shards(site, second), "Slurm has bound them to the same GPU"
@@ -58,7 +67,7 @@ def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
     told = site.cluster.exec("login", ["gandiva", "explain", str(second)], user="bob").stdout
     assert f"job {first}, on the same GPUs" in told
     kept = f"shares its GPUs with job {first}: together they do 1."
-    site.wait("the end of their trial", lambda: kept in shown(site, second)["reason"])
+    site.wait("the end of their trial", lambda: kept in shown(site, second).get("reason", ""))
     rows = {row["job_id"]: row for row in site.report()}
     assert (rows[first]["shares_with"], rows[second]["shares_with"]) == ([second], [first])
     assert rows[first]["last_gpus"] == rows[second]["last_gpus"]
@@ -79,7 +88,9 @@ def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
     end = max(hold.end for hold in found)
     held = {job: held_seconds(found, job, 0, end) for job in (first, second, third, unsaid)}
     for job, seen in held.items():
-        assert rows[job]["run_seconds"] == pytest.approx(seen, rel=0.15, abs=1.0)
+        # From Slurm's start to the first memory a job loads its program.
+        loads = min(hold.start for hold in found if hold.job_id == job) - rows[job]["start_time"]
+        assert rows[job]["run_seconds"] == pytest.approx(loads + seen, rel=0.15, abs=1.0)
     # Steps that jobs did for each second that the GPU was theirs, together and in turns.
     packed = 2 * STEPS / (held[first] + held[second] - together)
     in_turns = 2 * STEPS / (held[third] + held[unsaid])
@@ -97,15 +108,14 @@ def test_two_jobs_that_fill_the_gpu_are_packed_measured_and_parted(site: Site) -
         site.submit(user, HEAVY, "--gandiva-pack=yes", "--gandiva-model=heavy", "--gres=gpu:1")
         for user in ("alice", "bob")
     )
-    site.wait("both on the GPU", lambda: shown(site, second).get("shares_with") == [first])
+    site.wait("the end of their trial", lambda: bool(parted(site, second)))
+    assert f"stops sharing GPUs with job {first}: together they do " in parted(site, second)
     site.wait("each alone again", lambda: shown(site, second).get("shares_with") == [])
-    told = site.cluster.exec("login", ["gandiva", "explain", str(second)], user="bob").stdout
-    assert f"stops sharing GPUs with job {first}: together they do " in " ".join(told.split())
     states = site.wait_ended([first, second], 240)
     assert set(states.values()) == {"COMPLETED"}, states
     found = overlaps(site.holds())
     together = sum(min(one.end, other.end) - max(one.start, other.start) for one, other in found)
-    assert together < 15.0, "they were packed once, for a trial"
+    assert 0 < together < 15.0, "they were packed once, for a trial"
 
 
 def test_one_of_a_pair_is_cancelled_and_the_other_runs_on(site: Site) -> None:
@@ -118,8 +128,9 @@ def test_one_of_a_pair_is_cancelled_and_the_other_runs_on(site: Site) -> None:
     site.wait_on_gpu(first)
     second = site.submit("bob", COMMAND, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")
     site.wait("both on the GPU", lambda: shown(site, second).get("shares_with") == [first])
+    (before,) = site.report("-j", str(second))
     site.cluster.exec("login", ["scancel", str(first)], user="alice")
     site.wait("the second alone", lambda: shown(site, second).get("shares_with") == [])
     assert site.wait_ended([second], 120)[second] == "COMPLETED"
     (row,) = site.report("-j", str(second))
-    assert row["suspends"] <= 1, "it went on where it was"
+    assert row["suspends"] == before["suspends"], "it went on where it was"

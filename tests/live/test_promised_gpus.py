@@ -10,8 +10,11 @@ from tests.live.support import Site
 pytestmark = pytest.mark.live
 
 DEFRAGMENTS = {"name": "fifo-skip", "moves": ["defragment"]}
-LEAVES_SLOWLY = "trap 'sleep 3; exit 0' TERM; while true; do sleep 0.2; done"
-"""Its checkpoint takes three seconds."""
+LEAVES_SLOWLY = (
+    "trap 'touch told-$SLURM_JOB_ID; until [ -e go-$SLURM_JOB_ID ]; do sleep 0.1; done; exit 0' TERM; "
+    "while true; do sleep 0.2; done"
+)
+"""Its checkpoint takes as long as the test wants, or Slurm's KillWait of five seconds."""
 
 
 def reservations(site: Site) -> list[str]:
@@ -52,10 +55,13 @@ def test_an_ordinary_job_does_not_get_the_gpu_that_a_job_migrates_to(site: Site,
 
     gang = site.submit("carol", "sleep 900", "--gandiva", "--gres=gpu:4")
     site.wait("a reservation", lambda: any(f"-{mover} n2 " in line for line in reservations(site)))
-    wants = ordinary(site, "n2", 1)
-    assert node(site, mover) == "n1", "it has not left yet"
+    told = f"until [ -e told-{mover} ]; do sleep 0.05; done"
+    site.cluster.exec("login", told, user="alice", timeout_seconds=60)
     if killed:
         site.cluster.kill_controller()
+    wants = ordinary(site, "n2", 1)
+    site.cluster.exec("login", ["touch", f"go-{mover}"], user="alice")
+    if killed:
         site.wait("the job to have left", lambda: site.job(mover)["JobState"] == "PENDING")
         assert site.state(wants) == "PENDING"
         site.start_controller(policy=DEFRAGMENTS)

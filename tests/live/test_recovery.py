@@ -54,7 +54,7 @@ def test_killed_in_mid_switch_every_job_goes_on(site: Site) -> None:
     for n, node in ((4, "n1"), (2, "n2")):
         job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", node)
         site.wait_state(job, "RUNNING")
-    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=600) for _ in range(4)]
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=900) for _ in range(4)]
     site.wait_on_gpu(*jobs[:2])
     cut_off: dict[int, str] = {}
     for _ in range(8):
@@ -64,7 +64,7 @@ def test_killed_in_mid_switch_every_job_goes_on(site: Site) -> None:
         assert not site.cluster.controller_running()
         cut_off |= {number: f"{kind}: {step}" for number, kind, step in json.loads(done.stdout)}
         site.start_controller()
-    states = site.wait_ended(jobs, 180)
+    states = site.wait_ended(jobs, 240)
     assert set(states.values()) == {"COMPLETED"}, states
     assert len(cut_off) >= 4, f"few kills came in the middle of a switch: {cut_off}"
     assert len(set(cut_off.values())) >= 2, f"always at the same step: {cut_off}"
@@ -80,7 +80,7 @@ def test_jobs_keep_running_without_a_controller_and_none_stays_suspended(site: S
     for n, node in ((4, "n1"), (3, "n2")):
         job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", node)
         site.wait_state(job, "RUNNING")
-    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=200) for _ in range(2)]
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=300) for _ in range(2)]
     site.wait_on_gpu(*jobs)
     site.cluster.stop_controller()
     states = site.states(jobs)

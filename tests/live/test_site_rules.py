@@ -40,7 +40,7 @@ def test_a_weight_above_the_limit_is_said_at_submission_and_counts_as_the_limit(
 
 def test_a_job_that_cannot_be_suspended_is_cancelled_and_its_user_reads_why(site: Site) -> None:
     """Two processes on one GPU, without a session: neither they nor the driver can take them off it."""
-    rule = {"unsuspendable": "cancel", "unsuspendable_tries": 2, "retry_after_seconds": 3.0}
+    rule = {"unsuspendable": "cancel", "unsuspendable_tries": 2, "retry_after_seconds": 12.0}
     site.cluster.stop_controller()
     site.start_controller(suspend={**QUICK["suspend"], "step_deadline_seconds": 3.0, **rule})
     filler = site.submit("carol", "sleep 600", "--no-gandiva", "--gres=gpu:3", "-w", "n2")

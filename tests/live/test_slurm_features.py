@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.live.support import TRAIN, Site
+from tests.live.support import KILLED_AGAIN_SECONDS, TRAIN, Site
 
 pytestmark = pytest.mark.live
 
@@ -94,9 +94,10 @@ def test_suspended_time_does_not_count_as_run_time(site: Site) -> None:
         shown = site.job(job)
         hours, minutes, seconds = map(int, shown["RunTime"].split(":"))
         slurm_seconds = hours * 3600 + minutes * 60 + seconds
-        assert slurm_seconds == pytest.approx(rows[job]["run_seconds"], abs=4)
-        # More than what the two may differ by.
-        assert rows[job]["suspended_seconds"] > 6
+        # Slurm counts from its resume to its suspend, the report what lies between the switches.
+        switching = sum(done.seconds for done in site.operations() if done.job_id == job)
+        assert -4 <= slurm_seconds - rows[job]["run_seconds"] <= 4 + switching
+        assert rows[job]["suspended_seconds"] > 4 + switching, "more than what the two may differ by"
 
 
 @pytest.mark.smoke
@@ -136,7 +137,9 @@ def test_srun_and_salloc_take_turns_like_batch_jobs(site: Site) -> None:
 
 def test_steps_one_after_the_other_survive_being_suspended_between_them(site: Site) -> None:
     leave_one_gpu(site)
-    step = f"srun {TRAIN} --steps 50 --minibatch-ms 50 --memory-mb 512"
+    # A slice is over in the middle of a step: a suspend that meets a step being started fails, and with short
+    # steps the job is over before the next try.
+    step = f"srun {TRAIN} --steps 100 --minibatch-ms 50 --memory-mb 512"
     jobs = [
         site.submit(user, f"{step} && {step} && echo both", "--gandiva", "--gres=gpu:1")
         for user in ("alice", "bob")
@@ -178,7 +181,7 @@ def test_cancelled_while_suspended_or_queued_it_is_gone(site: Site) -> None:
     states = site.states(jobs)
     suspended = [job for job, state in states.items() if state == "SUSPENDED"]
     site.cluster.exec("login", ["scancel", *map(str, suspended)], user="alice")
-    site.wait_ended(suspended, 40)
+    site.wait_ended(suspended, KILLED_AGAIN_SECONDS)
     left = [job for job in jobs if job not in suspended]
 
     def on_gpu_seconds() -> float:

@@ -11,7 +11,7 @@ import json
 import pytest
 
 from tests.live.gpu_history import held_seconds, overlaps
-from tests.live.support import EXAMPLES, QUICK, SLICE_SECONDS, Site
+from tests.live.support import EXAMPLES, KILLED_AGAIN_SECONDS, QUICK, SLICE_SECONDS, Site
 
 pytestmark = pytest.mark.live
 
@@ -31,7 +31,7 @@ executor.update_parameters(
     timeout_min=10, slurm_gpus_per_node=1, slurm_mem="200M",
     slurm_additional_parameters={{"gandiva": True, "nodelist": "n2"}},
 )
-jobs = [executor.submit(train, 120) for _ in range(2)]
+jobs = [executor.submit(train, 240) for _ in range(2)]
 seen = {{job.job_id: [] for job in jobs}}
 while not all(job.done() for job in jobs):
     for job in jobs:
@@ -101,7 +101,7 @@ def test_slurm_says_running_all_the_time_and_the_turns_are_fair(site: Site) -> N
     one, two = (held_seconds(found, job, turns[0], turns[-1]) for job in jobs[:2])
     assert one == pytest.approx(two, abs=1.5 * SLICE_SECONDS), "one may have had a turn more"
     site.cluster.exec("login", ["scancel", str(jobs[2])], user="alice")
-    assert site.wait_ended([jobs[2]], 45) == {jobs[2]: "CANCELLED"}
+    assert site.wait_ended([jobs[2]], KILLED_AGAIN_SECONDS) == {jobs[2]: "CANCELLED"}
 
 
 def test_from_one_mode_to_the_other_with_jobs_off_their_gpus(site: Site) -> None:

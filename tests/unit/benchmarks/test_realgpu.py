@@ -163,9 +163,12 @@ def test_the_watcher_sees_two_jobs_on_one_gpu(place: Place) -> None:
                 jobs = [rig.spawn(0, *words, "--no-session", managed=False) for _ in range(2)]
                 for job in jobs:
                     await job.more_steps(3)
-                await asyncio.sleep(0.1)
+                pids = [job.process.pid for job in jobs]
+                until = time.monotonic() + 30
+                while not watch.judge(watch.read_lines(seen), {"1": pids[:1], "2": pids[1:]}).overlaps:
+                    assert time.monotonic() < until, "the watcher looks many times a second"
+                    await asyncio.sleep(0.05)
             lines = watch.read_lines(seen)
-            pids = [job.process.pid for job in jobs]
             both = watch.judge(lines, {"1": [pids[0]], "2": [pids[1]]})
             return both, watch.judge(lines, {"1": [pids[0]]})
 

@@ -119,8 +119,8 @@ def test_a_rank_that_fails_ends_the_attempt_for_all(tmp_path: Path) -> None:
 
 
 def test_two_processes_with_one_rank_are_refused(tmp_path: Path) -> None:
-    first = Store(tmp_path, rank=1, world_size=2, run="run", deadline_seconds=0.5)
-    second = Store(tmp_path, rank=1, world_size=2, run="run", deadline_seconds=0.5)
+    first = Store(tmp_path, rank=1, world_size=2, run="run", deadline_seconds=3.0)
+    second = Store(tmp_path, rank=1, world_size=2, run="run", deadline_seconds=3.0)
     saving = first.save_async(1, contents(1))
     while not below(tmp_path, "writing-*/rank-00001/manifest.json"):
         assert not saving.done()

@@ -82,7 +82,7 @@ def test_a_process_may_do_it_to_itself(node: Node) -> None:
 
 def test_lock_waits_for_the_kernel_or_gives_up(node: Node, agent: Worker) -> None:
     job = node.worker()
-    job.ask("spin", 0, 700_000, 50)
+    job.ask("spin", 0, 2_000_000, 50)
     assert agent.code("lock", job.pid, 100) == NOT_READY
     assert agent.ask("state", job.pid) == "running"  # nothing has happened
     job.ask("alloc", 0, MIB)
@@ -93,7 +93,7 @@ def test_lock_waits_for_the_kernel_or_gives_up(node: Node, agent: Worker) -> Non
 
 
 def test_a_stopped_process_does_not_answer(bare_node: Node) -> None:
-    node = bare_node.init("--operation-timeout-ms", "100")
+    node = bare_node.init("--operation-timeout-ms", "1000")
     job, agent = node.worker(), node.bare_worker()
     job.signal(signal.SIGSTOP)
     assert agent.code("lock", job.pid, 100) == NOT_READY

@@ -90,11 +90,11 @@ def test_kernels_of_one_process_queue_up(clock_table: Path) -> None:
 
 def test_two_processes_slow_each_other_down_for_real(node: Node) -> None:
     one, other = node.worker(), node.worker()
-    one.send("timed", 200_000, 90)
-    other.send("timed", 200_000, 90)
-    # Together they need 360 ms of the GPU; the second to end cannot have been done before (less what it
+    one.send("timed", 1_000_000, 90)
+    other.send("timed", 1_000_000, 90)
+    # Together they need 1.8 s of the GPU; the second to end cannot have been done before (less what it
     # started later than the first, which then ran alone for that time).
-    assert one.answer() + other.answer() > 0.5
-    assert node.show()["gpus"][0]["busy_ns"] >= 359_000_000
+    assert one.answer() + other.answer() > 2.5
+    assert node.show()["gpus"][0]["busy_ns"] >= 1_795_000_000
     busy = [event for event in node.history() if event["event"] == "busy"]
     assert all(0 < event["busy_ns"] <= event["window_ns"] for event in busy)

@@ -152,12 +152,14 @@ def test_a_cleared_history_begins_with_what_is_held(node: Node) -> None:
 
 def test_busy_time_is_kept_in_sums(node: Node) -> None:
     worker = node.worker(job=1)
-    for _ in range(30):
-        worker.ask("spin", 0, 2000, 50)
+    began = time.monotonic()
+    for _ in range(300):
+        worker.ask("spin", 0, 200, 50)
     worker.ask("sync", 0)
     worker.ask("destroy", 0)
+    seconds = time.monotonic() - began
     busy = [event for event in node.history("--job", "1") if event["event"] == "busy"]
-    assert len(busy) <= 2  # a job's kernels are too many to be noted one by one
+    assert len(busy) <= 2 + seconds  # one a second: a job's kernels are too many to be noted one by one
     assert sum(event["busy_ns"] for event in busy) >= 59_000_000
 
 
@@ -203,5 +205,5 @@ def test_whatever_happens_to_the_processes_the_history_adds_up(bare_node: Node) 
 def test_memory_is_free_as_soon_as_the_process_has_ended(node: Node) -> None:
     worker = node.worker(job=1)
     worker.finish()
-    wait_until(lambda: node.used() == 0, seconds=1)
+    wait_until(lambda: node.used() == 0)
     assert node.history()[-1]["event"] == "exit"

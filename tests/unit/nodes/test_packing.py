@@ -21,10 +21,10 @@ from controller.nodes.protocol import ErrorKind, NodePhase
 from controller.nodes.remote import RemoteNodes
 
 from .conftest import CONTEXT_BYTES, MIB, NODE, Job, Rig, job_sample, sample
-from .test_yield_and_resume import checkpoint, digests, offload, prepare, resume
+from .test_yield_and_resume import AT_ONCE, checkpoint, digests, offload, prepare, resume
 
 MEMORY_MIB = 4096
-STEPS = ("--steps", "100", "--minibatch-ms", "10", "--memory-mb", str(MEMORY_MIB), "--state-kb", "8")
+STEPS = ("--steps", "300", "--minibatch-ms", "10", "--memory-mb", str(MEMORY_MIB), "--state-kb", "8")
 HELD_BYTES = MEMORY_MIB * MIB + CONTEXT_BYTES
 
 
@@ -48,11 +48,11 @@ async def start_both(rig: Rig, nodes: RemoteNodes, *arguments: str) -> tuple[Job
 
 
 def test_a_job_that_is_named_may_be_there_and_no_other(rig: Rig) -> None:
-    digest = digests(rig.start(1, *STEPS, gpus="3", managed=False).wait())
+    digest = digests(rig.start(1, *STEPS, *AT_ONCE, gpus="3", managed=False).wait())
 
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0])
-        first = rig.start(2, *STEPS, "--steps", "400", gpus="0", binding="0")
+        first = rig.start(2, *STEPS, "--steps", "1500", gpus="0", binding="0")
         rig.wait_for_steps(first, 3)
         assert "job 2 is running on GPU 0" in await busy(nodes, 3)
         assert "job 2 is running on GPU 0" in await busy(nodes, 3, beside=(4,))
@@ -77,8 +77,8 @@ def test_a_job_that_is_named_may_be_there_and_no_other(rig: Rig) -> None:
 
 @pytest.mark.parametrize("way", ["sessions", "driver"])
 def test_one_leaves_and_comes_back_while_the_other_runs_on(rig: Rig, way: str) -> None:
-    arguments = ("--steps", "300", *(("--no-step",) if way == "driver" else ()))
-    digest = digests(rig.start(1, *STEPS, *arguments, gpus="3", managed=False).wait())
+    arguments = ("--steps", "600", *(("--no-step",) if way == "driver" else ()))
+    digest = digests(rig.start(1, *STEPS, *arguments, *AT_ONCE, gpus="3", managed=False).wait())
 
     async def scenario(nodes: RemoteNodes) -> None:
         first, second = await start_both(rig, nodes, *arguments)
@@ -146,7 +146,7 @@ def test_two_jobs_that_were_not_told_of_each_other_trespass(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
         for job_id in (2, 3):  # neither has a process yet
             await prepare(nodes, job_id, [0], [0])
-        jobs = [rig.start(job_id, *STEPS, "--steps", "400", gpus="0", binding="0") for job_id in (2, 3)]
+        jobs = [rig.start(job_id, *STEPS, "--steps", "1500", gpus="0", binding="0") for job_id in (2, 3)]
         for job in jobs:
             rig.wait_for_steps(job, 3)
         assert [(await job_sample(nodes, job)).trespasses for job in jobs] == [(0,), (0,)]

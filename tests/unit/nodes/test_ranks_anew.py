@@ -8,6 +8,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,11 @@ import pytest
 from controller.nodes.protocol import NodePhase
 from controller.nodes.remote import RemoteNodes
 
-from .conftest import NODE, ROOT, Job, Rig, eventually, job_sample, sample
+from .conftest import NODE, PATIENCE_SECONDS, ROOT, Job, Rig, eventually, job_sample, sample
 from .test_yield_and_resume import offload, prepare, resume
 
-SAMPLES = 1200
+SAMPLES = 3600
+"""More than four seconds on four GPUs: a busy machine may take some of them from look to request."""
 
 
 def launch(rig: Rig, job_id: int, *arguments: str, samples: int = SAMPLES, managed: bool = True) -> Job:
@@ -37,7 +39,8 @@ def launch(rig: Rig, job_id: int, *arguments: str, samples: int = SAMPLES, manag
     if managed:
         environ["GANDIVA_CONTROL_DIR"] = str(rig.run_dir / str(job_id))
     script = str(ROOT / "examples" / "train_ranks.py")
-    sizes = ("--samples", str(samples), "--sample-ms", "5", "--folder", str(folder))
+    # How long they take makes no difference to the result.
+    sizes = ("--samples", str(samples), "--sample-ms", "5" if managed else "1", "--folder", str(folder))
     with (folder / "out").open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "gandiva.ranks", script, *sizes, *arguments],
@@ -97,9 +100,10 @@ def test_the_ranks_are_as_many_as_the_gpus(rig: Rig, kept: tuple[str, str]) -> N
             await resume(nodes, 2, gpus, binding)
             at_work(rig, job, gpus)
             assert not (await sample(nodes)).jobs[job.job_id].trespasses
-        for _ in range(200):
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
             (rank,) = (await job_sample(nodes, job)).ranks
-            if rank.steps_done > 10:
+            if rank.steps_done > 10 or time.monotonic() > until:
                 break
             await asyncio.sleep(0.02)
         assert rank.steps_done > 10 and 10 < rank.samples_done <= SAMPLES
