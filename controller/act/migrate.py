@@ -10,6 +10,7 @@ from controller.act.requeue import back_to_queue, reserve, reserve_later
 from controller.act.resume import put_back
 from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation
 from controller.act.suspend import pause
+from controller.act.warming import warmed_up
 from controller.errors import GandivaError, NodeError, NodeUnreachable
 from controller.nodes.protocol import Saved
 
@@ -23,7 +24,8 @@ async def migrate(operation: Operation, action: Migrate) -> None:
     reserved = await reserve(operation, action.reserve)
     began = site.clock.now()
     try:
-        saved = await _save(operation)
+        async with warmed_up(operation):
+            saved = await _save(operation)
     except GandivaError as failure:
         await _goes_on(operation, failure)
         if not isinstance(failure, NodeUnreachable):

@@ -160,6 +160,10 @@ class Processes:
         says so of are counted too. 0: nothing of it is here, whatever became of its control block."""
         return sum(self._looks_like(pid, job_id) for pid in self._pids())
 
+    def maps(self, pid: int) -> str:
+        """What is in the address space of a process, as in /proc/PID/maps; empty when it has ended."""
+        return self._read(pid, "maps") or ""
+
     def halted(self, pid: int) -> str | None:
         """ "stopped" or "frozen" when the process cannot run now; None when it can, or has ended."""
         fields = self._stat(pid)

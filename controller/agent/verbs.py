@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from checkpointing.cuda_driver import CudaError
 from checkpointing.driver_process import DriverProcesses
-from controller.agent import leaving, looking, returning, saving
+from controller.agent import leaving, looking, returning, saving, warming
 from controller.agent.control_block import ControlBlock, JobState
 from controller.agent.deadline import Deadline, polls
 from controller.agent.gpus import GpuReader
@@ -153,6 +153,8 @@ VERBS: Mapping[str, Callable[..., object]] = {
     "resume": returning.resume,
     "forget": forget,
     "living": looking.living,
+    "mapped": warming.mapped,
+    "warm": warming.warm,
 }
 """Each is called with the node, its arguments and the deadline."""
 

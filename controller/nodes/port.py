@@ -117,5 +117,11 @@ class NodePort(Protocol):
     async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
         """What of a job lives on a node, control block or not."""
 
+    async def mapped(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Sequence[str]:
+        """Paths of files that processes of the job have mapped on this node."""
+
+    async def warm(self, node: str, *, uid: int, files: Sequence[str], deadline_seconds: float) -> None:
+        """Have these files in the page cache of the node, as far as this user may read them."""
+
     async def close(self) -> None:
         """Close all connections; jobs on the nodes go on."""

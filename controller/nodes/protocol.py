@@ -25,15 +25,10 @@ Result = TypeVar("Result")
 VERSION = 3
 MAX_LINE_BYTES = 1 << 20
 MAX_DEADLINE_SECONDS = 3600.0
-MAX_GPUS = 64
-MAX_RANKS = 128
-MAX_BESIDE = 64
-MAX_JOBS = 1024
-MAX_STEP = 2**53
-MAX_BYTES = 2**53
+MAX_GPUS, MAX_RANKS, MAX_BESIDE, MAX_JOBS, MAX_FILES = 64, 128, 64, 1024, 256
+MAX_STEP = MAX_BYTES = 2**53
 MAX_JOB_ID = 2**32 - 1
-MAX_MESSAGE_CHARS = 2000
-MAX_CONTROLLER_CHARS = 200
+MAX_MESSAGE_CHARS, MAX_CONTROLLER_CHARS, MAX_PATH_CHARS = 2000, 200, 512
 MAX_LEASE_SECONDS = 300.0
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -104,6 +99,7 @@ JobIds = Annotated[tuple[JobIdField, ...], Field(max_length=MAX_BESIDE), AfterVa
 Seconds = Annotated[float, Field(ge=0, le=MAX_DEADLINE_SECONDS, allow_inf_nan=False)]
 ByteCount = Annotated[int, Field(ge=0, le=MAX_BYTES)]
 Step = Annotated[int, Field(ge=0, le=MAX_STEP)]
+Path = Annotated[str, Field(pattern=rf"^/[^\x00]{{1,{MAX_PATH_CHARS}}}$")]
 
 
 class _Strict(BaseModel):
@@ -191,6 +187,11 @@ class StopArgs(JobArgs):
     wait_seconds: Seconds
 
 
+class WarmArgs(_Strict):
+    uid: UidField
+    files: Annotated[tuple[Path, ...], Field(max_length=MAX_FILES)]
+
+
 VERBS: dict[str, type[_Strict]] = {
     "hello": HelloArgs,
     "observe": NoArgs,
@@ -204,6 +205,8 @@ VERBS: dict[str, type[_Strict]] = {
     "resume": ResumeArgs,
     "forget": JobArgs,
     "living": JobArgs,
+    "mapped": JobArgs,
+    "warm": WarmArgs,
 }
 
 

@@ -124,6 +124,13 @@ class RemoteNodes:
     async def living(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Living:
         return await self._ask(node, "living", deadline_seconds, Living, job_id=job_id)
 
+    async def mapped(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Sequence[str]:
+        answer = await self._ask(node, "mapped", deadline_seconds, dict, job_id=job_id)
+        return [path for path in answer.get("files", ()) if isinstance(path, str)]
+
+    async def warm(self, node: str, *, uid: int, files: Sequence[str], deadline_seconds: float) -> None:
+        await self._ask(node, "warm", deadline_seconds, dict, uid=uid, files=list(files))
+
     async def close(self) -> None:
         for connection in self._connections.values():
             await connection.close()

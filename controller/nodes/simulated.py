@@ -22,6 +22,8 @@ from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster
 from controller.slurm.simulated_job import SimulatedJob
 
+PROGRAM = "/usr/bin/python3"
+"""What all jobs run."""
 _WITH_PROCESSES = (JobState.RUNNING, JobState.SUSPENDED)
 
 
@@ -241,6 +243,15 @@ class SimulatedNodes:
         self._reach(node)
         self._answer(node)
         return protocol.Living(int(self._lives_on(node, job_id)), 0.0)
+
+    async def mapped(self, node: str, job_id: JobId, *, deadline_seconds: float) -> Sequence[str]:
+        self._reach(node)
+        self._answer(node)
+        return [PROGRAM] if self._lives_on(node, job_id) else []
+
+    async def warm(self, node: str, *, uid: int, files: Sequence[str], deadline_seconds: float) -> None:
+        self._reach(node)
+        self._answer(node)
 
     async def close(self) -> None:
         """Nothing to close."""

@@ -292,6 +292,13 @@ class NodePortContract:
                 await call
             assert caught.value.kind == "unknown_job"
 
+    async def test_the_programs_of_a_job_are_known_and_can_be_read_ahead(self, site: Site) -> None:
+        job_id = await running(site, 0)
+        files = await site.port.mapped(site.node, job_id, deadline_seconds=DEADLINE_SECONDS)
+        assert files and all(path.startswith("/") for path in files)
+        assert not await site.port.mapped(site.node, NO_JOB, deadline_seconds=DEADLINE_SECONDS)
+        await site.port.warm(site.node, uid=site.uid, files=files, deadline_seconds=DEADLINE_SECONDS)
+
     async def test_a_job_that_ended_is_off_its_gpus(self, site: Site) -> None:
         job_id = await running(site, 0)
         await site.end(job_id)

@@ -73,6 +73,8 @@ REQUESTS: tuple[dict[str, Any], ...] = (
     },
     {"id": 7, "verb": "forget", "args": {"job_id": 7}, "deadline_seconds": 30.0},
     {"id": 7, "verb": "living", "args": {"job_id": 7}, "deadline_seconds": 5.0},
+    {"id": 7, "verb": "mapped", "args": {"job_id": 7}, "deadline_seconds": 5.0},
+    {"id": 7, "verb": "warm", "args": {"uid": 1000, "files": ["/lib/libc.so.6"]}, "deadline_seconds": 5.0},
     {
         "id": 8,
         "verb": "save",

@@ -11,10 +11,11 @@ import pytest
 
 from controller.act.actions import Migrate
 from controller.act.recorder import Step
+from controller.errors import NodeError
 from controller.journal.reader import JournalReader
 from controller.model import JobId, Phase
 from controller.nodes.protocol import Saved
-from controller.nodes.simulated import NodeCosts
+from controller.nodes.simulated import PROGRAM, NodeCosts
 from controller.policies.mechanisms.rounds.settings import GavelLasSettings
 from controller.policies.moves.balance import Balance
 from controller.policies.moves.defragment import Defragment
@@ -364,6 +365,35 @@ def test_a_gang_over_two_nodes_migrates_when_both_tell_of_one_generation(
         assert kinds == ["checkpointed" if agree else "migrate-failed"]
         assert world.cluster.jobs[job].restart_count == agree
         await world.until_ended([job], 300)
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("outcome", ["read", "refused", "hangs"])
+def test_the_node_that_a_job_comes_to_reads_its_programs_meanwhile(
+    tmp_path: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch, outcome: str
+) -> None:
+    asked: list[tuple[str, list[str], int]] = []
+
+    async def scenario() -> None:
+        site = await fragmented(tmp_path, policy, store=True)
+        world, mover = site.world, site.mover
+
+        async def warm(node: str, *, files: list[str], **_: object) -> None:
+            asked.append((node, files, world.cluster.jobs[mover].restart_count))
+            if outcome == "refused":
+                raise NodeError(node, "bad_request", "verb: 'warm' is none of an older agent's")
+            if outcome == "hangs":
+                await asyncio.sleep(1000)
+
+        monkeypatch.setattr(world.nodes, "warm", warm)
+        gang = await site.gang()
+        to = nodes(world, mover)[0][0]
+        assert asked == [(to, [PROGRAM], 0)], "before the job has left its node"
+        assert to != site.at and nodes(world, gang) == [(site.at,)]
+        assert [kind for kind, _ in site.events(mover)] == ["checkpointed"]
         await world.stop()
         world.check()
 
