@@ -40,7 +40,7 @@ def microseconds(call: Callable[[], object]) -> dict[str, float]:
 def make_block(directory: Path) -> None:
     """A control block as the node agent makes it, on tmpfs where there is one."""
     (directory / "ranks").mkdir()
-    record = layout.COMMAND.pack(layout.COMMAND_MAGIC, layout.VERSION, layout.Verb.RUN, 2, 0, 0)
+    record = layout.COMMAND.pack(layout.COMMAND_MAGIC, layout.VERSION, layout.Verb.RUN, 2, 0, 0, 0)
     (directory / "command").write_bytes(record.ljust(layout.RECORD_BYTES, b"\0"))
 
 

@@ -465,7 +465,7 @@ def train(options: argparse.Namespace, log: TextIO | None) -> int:
         session.on_resize(lambda gpus: print(f"rank {rank}: goes on with {gpus} GPUs", flush=True))
 
     started = time.monotonic()
-    first = done
+    first, limit = done, 0
     while done < options.steps:
         training.reduced = group.sum(model.train_step(mix(options.seed, done, training.reduced)))
         done += 1
@@ -484,6 +484,9 @@ def train(options: argparse.Namespace, log: TextIO | None) -> int:
             return 128 + signal.SIGTERM
         if session is not None:
             session.step(samples=SAMPLES_PER_STEP)
+            if limit != session.memory_limit_bytes:
+                limit = session.memory_limit_bytes
+                print(f"rank {rank}: memory limit of each GPU is {limit // MIB} MiB", flush=True)
 
     digest = hashlib.sha256(training.reduced.to_bytes(8, "little"))
     for state in model.snapshot():

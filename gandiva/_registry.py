@@ -85,12 +85,14 @@ class Registry:
 
         return _torch.is_torch_state(torch, target)
 
-    def watch_torch(self) -> None:
-        """Note CUDA graphs from now on, if torch has been imported. The session calls it again and again."""
+    def watch_torch(self, memory_limit_bytes: int) -> None:
+        """Note CUDA graphs from now on and keep to the limit, if torch has been imported. The session calls
+        it again and again."""
         if "torch" in sys.modules:
             from . import _torch
 
             _torch.watch_graphs(sys.modules["torch"])
+            _torch.limit_memory(sys.modules["torch"], memory_limit_bytes)
 
     def _torch_state(self) -> Any:
         if self._torch is None:

@@ -105,6 +105,12 @@ class Session:
         return 0
 
     @property
+    def memory_limit_bytes(self) -> int:
+        """The most memory that the job may take of each of its GPUs now, while another job shares them.
+        0: no limit. PyTorch is kept to it."""
+        return 0
+
+    @property
     def asked(self) -> bool:
         """Whether the scheduler waits for this process at its next boundary."""
         return False
@@ -181,7 +187,7 @@ class LiveSession(Session):
         self._boundary = self._clock()
         self._publish_at = 0.0
         self._warm = False
-        self._registry.watch_torch()
+        self._registry.watch_torch(self.memory_limit_bytes)
         # What an earlier process left under this rank's number must not be read as this one's.
         self._words[layout.WORD_STEPS] = 0
         self._doubles[layout.WORD_SAMPLES] = 0.0
@@ -218,10 +224,14 @@ class LiveSession(Session):
     def gpus(self) -> int:
         return self._gpus
 
+    @property
+    def memory_limit_bytes(self) -> int:
+        return self._command[layout.WORD_MEMORY_LIMIT]
+
     def register(self, *objects: Any, name: str = "") -> None:
         if not self._open:
             return
-        self._registry.watch_torch()
+        self._registry.watch_torch(self.memory_limit_bytes)
         for number, target in enumerate(objects):
             label = name or type(target).__name__
             self._registry.add(target, f"{label}[{number}]" if len(objects) > 1 else label)
@@ -262,7 +272,7 @@ class LiveSession(Session):
         try:
             if now >= self._publish_at:
                 self._publish_at = now + PUBLISH_SECONDS
-                self._registry.watch_torch()
+                self._registry.watch_torch(self.memory_limit_bytes)
                 if not self._warm and self._steps > WARM_UP_STEPS:
                     self._warm = True
                     self._measure_state()  # optimizers made their state in the first steps

@@ -10,6 +10,7 @@ reset autograd's gradient accumulators, and DDP would then silently stop averagi
 torch is never imported here: the session passes the module that the training script has loaded.
 """
 
+import contextlib
 import functools
 import gc
 import time
@@ -27,6 +28,10 @@ MAX_DEPTH = 4
 
 DEFAULT_POOL = (0, 0)
 """Id of the caching allocator's own pool. CUDA graphs and torch.cuda.MemPool have others."""
+
+
+_limits: Dict[int, int] = {}
+"""By GPU, how many bytes PyTorch was told last to take at most; 0: all there are."""
 
 
 class Accelerator:
@@ -157,6 +162,24 @@ def watch_graphs(torch: Any) -> None:
 
     capture_begin.gandiva_captured = captured  # type: ignore[attr-defined]
     graph.capture_begin = capture_begin
+
+
+def limit_memory(torch: Any, limit_bytes: int) -> None:
+    """Have PyTorch take at most this of each GPU that the process uses; 0: all of it. A second call changes
+    nothing."""
+    # No AttributeError from a torch that is just being imported, or is older than 1.8; no RuntimeError from
+    # an allocator of the script's own.
+    with contextlib.suppress(AttributeError, RuntimeError):
+        cuda = torch.cuda
+        if not (limit_bytes or _limits) or not cuda.is_initialized():
+            return
+        for index in range(cuda.device_count()):
+            # Only devices this process has used: to limit another would create a context there.
+            if _limits.get(index, 0) != limit_bytes and cuda.memory_reserved(index):
+                total = cuda.get_device_properties(index).total_memory
+                with cuda.device(index):  # PyTorch leaves the GPU it limits the current one
+                    cuda.set_per_process_memory_fraction(min(1.0, (limit_bytes or total) / total), index)
+                _limits[index] = limit_bytes
 
 
 def _captured_graphs(graph: Any) -> Any:

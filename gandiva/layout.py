@@ -4,8 +4,8 @@
 `command` is written by the agent and read by the sessions; `ranks/<rank>` is written by one session and
 read by the agent (docs/interfaces.md, section 3). Both are 4,096 bytes, little-endian, versioned, and
 guarded by a sequence number which is odd while the record is being written (a seqlock). The two fields
-that change at every mini-batch, `steps_done` and `samples_done`, lie outside that guard: each is one
-aligned 8-byte store.
+that change at every mini-batch, `steps_done` and `samples_done`, lie outside that guard, and so does the
+`memory_limit_bytes` of a command: each is one aligned 8-byte store.
 
 This module is the only place that knows the offsets; the agent imports it from here.
 """
@@ -38,7 +38,7 @@ FLAG_STARTS_PROCESSES = 16
 HOST_BYTES_UNKNOWN = 2**64 - 1
 """In host_bytes: not measured yet."""
 
-COMMAND = struct.Struct("<4sHHQQQ")
+COMMAND = struct.Struct("<4sHHQQQQ")
 RANK = struct.Struct("<4sHHQQQddQdIIQQQI60sQQQ")
 
 # Positions of the hot fields when a record is seen as an array of 8-byte words.
@@ -46,6 +46,7 @@ WORD_HEAD = 0
 WORD_SEQUENCE = 1
 WORD_TARGET = 2
 WORD_GPUS = 3
+WORD_MEMORY_LIMIT = 4
 WORD_ANSWERED = 2
 WORD_STEPS = 3
 WORD_SAMPLES = 4
@@ -83,6 +84,8 @@ class Command(NamedTuple):
     target_step: int
     gpus: int = 0
     """How many the job uses on this node, from the next RUN on. 0: an older agent does not say."""
+    memory_limit_bytes: int = 0
+    """The most that the job may take of each of its GPUs. 0: no limit."""
 
 
 class RankRecord(NamedTuple):
@@ -116,11 +119,11 @@ def head_word(verb: Verb) -> int:
 
 def parse_command(data: bytes) -> Optional[Command]:
     """Decode a `command` record. None: not one, another version, an unknown verb, or in mid-write."""
-    magic, version, verb, sequence, target_step, gpus = COMMAND.unpack_from(data)
+    magic, version, verb, sequence, *fields = COMMAND.unpack_from(data)
     if magic != COMMAND_MAGIC or version != VERSION or sequence % 2:
         return None
     try:
-        return Command(Verb(verb), sequence, target_step, gpus)
+        return Command(Verb(verb), sequence, *fields)
     except ValueError:
         return None
 

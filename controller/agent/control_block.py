@@ -76,6 +76,8 @@ class JobState(BaseModel):
     """What the job may keep on each GPU while it is off them."""
     held_bytes: dict[int, protocol.ByteCount] = Field(default_factory=dict)
     """The most it held on each GPU when its sessions left: so much must be there for it to come back."""
+    peak_bytes: protocol.ByteCount = 0
+    """The most it was ever seen to hold on one GPU, in this run."""
     offload_seconds: float = 0.0
     empty: bool = False
     """It had nothing on any GPU when it was asked to leave."""
@@ -127,6 +129,11 @@ class ControlBlocks:
             return []
         numbers = (int(name) for name in names if re.fullmatch(r"[1-9]\d{0,9}", name))
         return sorted(number for number in numbers if number <= protocol.MAX_JOB_ID)
+
+    def states(self) -> list[JobState]:
+        """What agents know about the jobs."""
+        found = (self.block(job_id).load_state() for job_id in self.job_ids())
+        return [state for state in found if state is not None]
 
     def uid_of_job(self, job_id: int) -> int | None:
         """Whose job it is, as root wrote it down; None without a block."""
@@ -241,6 +248,19 @@ class ControlBlock:
                 words[layout.WORD_HEAD] = layout.head_word(verb)
                 words[layout.WORD_SEQUENCE] = sequence + 1
                 return sequence + 1
+
+    def write_memory_limit(self, limit_bytes: int) -> None:
+        """Say how much the job may take of each of its GPUs; 0: no limit. It is no part of a command: the
+        sequence stays, and no session answers. Raises OSError."""
+        current = self.read_command()
+        if current is None or current.memory_limit_bytes == limit_bytes:
+            return
+        with (
+            opened(self._command, os.O_RDWR) as file,
+            mmap.mmap(file, layout.RECORD_BYTES) as mapped,
+            memoryview(mapped).cast("Q") as words,
+        ):
+            words[layout.WORD_MEMORY_LIMIT] = limit_bytes
 
     def read_command(self) -> layout.Command | None:
         """The command in force; None without one that can be read."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from checkpointing.cuda_driver import Capabilities
 from controller import __version__
+from controller.agent import shares
 from controller.agent.control_block import JobState
 from controller.agent.deadline import Deadline
 from controller.agent.files import text_of
@@ -69,6 +70,8 @@ def observe(node: Node, _args: protocol.NoArgs, deadline: Deadline) -> protocol.
         # A job that ends meanwhile takes its block with it.
         with contextlib.suppress(AgentError):
             states[job_id] = node.state(node.blocks.block(job_id))
+    if occupancy is not None:
+        shares.follow(node, states.values(), occupancy)
     jobs = tuple(_job_info(node, state, states, occupancy) for state in states.values())
     return protocol.ObserveResult(time=time.time(), gpus=gpus, jobs=jobs)
 

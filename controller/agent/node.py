@@ -153,8 +153,7 @@ class Node:
 
     def beside(self, state: JobState) -> set[int]:
         """Jobs that may have memory on the job's GPUs while it has."""
-        others = (self.blocks.block(job_id).load_state() for job_id in self.blocks.job_ids())
-        return {other.job_id for other in others if other is not None and other.shares_with(state)}
+        return {other.job_id for other in self.blocks.states() if other.shares_with(state)}
 
     def _settled(
         self, complaints: Callable[[Occupancy], tuple[list[str], bool]], deadline: Deadline

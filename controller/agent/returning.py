@@ -6,7 +6,7 @@ import logging
 import signal
 from collections.abc import Sequence
 
-from controller.agent import transparent
+from controller.agent import shares, transparent
 from controller.agent.control_block import CheckpointedProcess, ControlBlock, JobState
 from controller.agent.deadline import Deadline, polls
 from controller.agent.gpus import describe
@@ -50,6 +50,7 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
             # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
             if has_none:
                 state = block.change(state, phase=NodePhase.PAUSING, off=False, error="", **place)
+                shares.tell(node, node.blocks.states())
         try:
             _restore(node, off, args.gpus, binding, args.job_id, deadline)
         except AgentError as error:

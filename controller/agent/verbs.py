@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from checkpointing.cuda_driver import CudaError
 from checkpointing.driver_process import DriverProcesses
-from controller.agent import leaving, looking, returning, saving, warming
+from controller.agent import leaving, looking, returning, saving, shares, warming
 from controller.agent.control_block import ControlBlock, JobState
 from controller.agent.deadline import Deadline, polls
 from controller.agent.gpus import GpuReader
@@ -60,6 +60,7 @@ def prepare(node: Node, args: protocol.PrepareArgs, deadline: Deadline) -> None:
         block.write_command(Verb.RUN, 0, len(args.gpus))
         block.write_visible(args.gpus, args.binding)
         block.save_state(JobState(**args.model_dump() | {"binding": args.binding or args.gpus}))
+        shares.tell(node, node.blocks.states())
     node.owners.claim(node.uuids(args.gpus), args.job_id, args.uid)
 
 

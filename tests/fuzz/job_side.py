@@ -26,7 +26,7 @@ GOOD_RANK = layout.RANK.pack(
     *(b"GNDR", 1, 0, 4, 2, 17, 34.0, 0.25, 0, 0.5, _PID, 1),
     *(_environment.start_time_ticks(_PID), 1000, 500, 6, b"an error", 1000, 17, 3),
 ).ljust(layout.RECORD_BYTES, b"\0")
-GOOD_COMMAND = layout.COMMAND.pack(b"GNDC", 1, 0, 2, 0, 0).ljust(layout.RECORD_BYTES, b"\0")
+GOOD_COMMAND = layout.COMMAND.pack(b"GNDC", 1, 0, 2, 0, 0, 0).ljust(layout.RECORD_BYTES, b"\0")
 GOOD_STATE = json.dumps(
     {"job_id": 7, "uid": os.getuid(), "gpus": [0, 1], "binding": [0, 1], "phase": "yielded"}
 )

@@ -20,6 +20,10 @@ STEPS = 600
 COMMAND = f"{TRAIN} --steps {STEPS} --minibatch-ms 40 --memory-mb 4096"
 HEAVY = f"{COMMAND} --utilisation 100"
 """Fills its GPU: two of them take turns, whether they are packed or not."""
+LARGE = COMMAND.replace("4096", "16384")
+CONTEXT_MIB = 400
+SMALL_MIB, LARGE_MIB, GPU_MIB = 4096 + CONTEXT_MIB, 16384 + CONTEXT_MIB, 80 << 10
+LIMIT = "memory limit of each GPU is"
 PACKING = {**QUICK["policy"], "moves": ["pack"], "pack": {"trial_seconds": 3.0}}
 
 
@@ -96,6 +100,26 @@ def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
     in_turns = 2 * STEPS / (held[third] + held[unsaid])
     print(f"steps per GPU second: {packed:.1f} packed, {in_turns:.1f} in turns")
     assert packed > 1.15 * in_turns
+
+
+def test_packed_jobs_know_their_share_of_the_memory(site: Site) -> None:
+    """Neither may take what the other has had, and a job that is alone again may take all of it."""
+    site.cluster.stop_controller()
+    site.start_controller(policy=PACKING)
+    for number, node in ((4, "n1"), (3, "n2")):
+        job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
+        site.wait_state(job, "RUNNING")
+    first = site.submit("alice", COMMAND, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")
+    site.wait_on_gpu(first)
+    second = site.submit("bob", LARGE, "--gandiva-pack=yes", "--gandiva-model=large", "--gres=gpu:1")
+    # Each has run alone before: until then neither joins the other.
+    of_first, of_second = f"{LIMIT} {GPU_MIB - LARGE_MIB} MiB", f"{LIMIT} {GPU_MIB - SMALL_MIB} MiB"
+    site.wait("the limit of the first", lambda: of_first in site.output("alice", first))
+    site.wait("the limit of the second", lambda: of_second in site.output("bob", second))
+    assert f"{LIMIT} 0 MiB" not in site.output("alice", first)
+    site.cluster.exec("login", ["scancel", str(second)], user="bob")
+    site.wait("no limit", lambda: f"{LIMIT} 0 MiB" in site.output("alice", first))
+    assert site.wait_ended([first], 120)[first] == "COMPLETED"
 
 
 def test_two_jobs_that_fill_the_gpu_are_packed_measured_and_parted(site: Site) -> None:

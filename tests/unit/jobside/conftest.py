@@ -22,6 +22,7 @@ class Block:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.sequence = 0
+        self.memory_limit_bytes = 0
         (directory / "ranks").mkdir(parents=True)
         self.command(Verb.RUN)
 
@@ -29,11 +30,19 @@ class Block:
         """Write a command, in place; returns its sequence number."""
         self.sequence += 2
         number = self.sequence - 1 if half_written else self.sequence
-        record = layout.COMMAND.pack(layout.COMMAND_MAGIC, layout.VERSION, verb, number, target_step, gpus)
+        head = (layout.COMMAND_MAGIC, layout.VERSION, verb, number, target_step, gpus)
+        record = layout.COMMAND.pack(*head, self.memory_limit_bytes)
         path = self.directory / "command"
         with path.open("r+b" if path.exists() else "w+b") as file:
             file.write(record.ljust(layout.RECORD_BYTES, b"\0") if path.stat().st_size == 0 else record)
         return self.sequence
+
+    def limit(self, limit_bytes: int) -> None:
+        """Write a memory limit, which is no command."""
+        self.memory_limit_bytes = limit_bytes
+        with (self.directory / "command").open("r+b") as file:
+            file.seek(8 * layout.WORD_MEMORY_LIMIT)
+            file.write(limit_bytes.to_bytes(8, "little"))
 
     def rank(self, rank: int = 0) -> RankRecord:
         """What a session has published."""

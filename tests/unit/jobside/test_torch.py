@@ -241,7 +241,7 @@ def test_a_graph_that_garbage_collection_cannot_see_is_refused() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "torch", accelerator.torch)
         for _ in range(3):  # the session does it again and again
-            Registry().watch_torch()
+            Registry().watch_torch(0)
     graph = cuda.CUDAGraph()
     assert graph.capture_begin(pool=(0, 1)) == (0, 1)
     gc.collect()
@@ -284,6 +284,14 @@ def test_graphs_of_this_pytorch_can_be_watched(monkeypatch: pytest.MonkeyPatch) 
     _torch.watch_graphs(torch)
     assert torch.cuda.CUDAGraph.capture_begin.__wrapped__ is begin
     assert inspect.signature(torch.cuda.CUDAGraph.capture_begin) == inspect.signature(begin)
+
+
+def test_this_pytorch_takes_a_limit() -> None:
+    wanted = ["fraction", "device"]
+    assert list(inspect.signature(torch.cuda.set_per_process_memory_fraction).parameters) == wanted
+    _torch.limit_memory(torch, 1 << 30)
+    assert not torch.cuda.is_initialized()
+    assert _torch._limits == {}
 
 
 @pytest.fixture

@@ -142,7 +142,7 @@ def test_leaves_the_gpu_when_gandiva_asks(node: Node, tmp_path: Path, undisturbe
 
     def command(verb: int, sequence: int) -> None:
         with (control / "command").open("r+b") as file:
-            file.write(layout.COMMAND.pack(layout.COMMAND_MAGIC, layout.VERSION, verb, sequence, 0, 0))
+            file.write(layout.COMMAND.pack(layout.COMMAND_MAGIC, layout.VERSION, verb, sequence, 0, 0, 0))
 
     def rank() -> tuple[int, int]:
         record = layout.parse_rank((control / "ranks" / "0").read_bytes())

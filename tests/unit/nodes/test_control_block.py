@@ -97,12 +97,24 @@ def test_a_command_is_changed_in_place_and_numbered(block: ControlBlock) -> None
     with (block.path / "command").open("rb") as file:
         mapped = mmap.mmap(file.fileno(), layout.RECORD_BYTES, prot=mmap.PROT_READ)
     first = block.write_command(Verb.PAUSE, 7)
-    assert layout.parse_command(mapped[: layout.COMMAND.size]) == (Verb.PAUSE, first, 7, 0)
+    assert layout.parse_command(mapped[: layout.COMMAND.size]) == (Verb.PAUSE, first, 7, 0, 0)
     assert block.write_command(Verb.PAUSE, 7) == first
     second = block.write_command(Verb.PAUSE, 8)
     assert second == first + 2
-    assert layout.parse_command(mapped[: layout.COMMAND.size]) == (Verb.PAUSE, second, 8, 0)
+    assert layout.parse_command(mapped[: layout.COMMAND.size]) == (Verb.PAUSE, second, 8, 0, 0)
     mapped.close()
+
+
+def test_a_memory_limit_is_no_command_and_outlasts_commands(block: ControlBlock) -> None:
+    before = block.write_command(Verb.PAUSE, 7, 2)
+    block.write_memory_limit(3 << 30)
+    assert block.read_command() == (Verb.PAUSE, before, 7, 2, 3 << 30)
+    assert block.write_command(Verb.PAUSE, 7) == before
+    after = block.write_command(Verb.RUN, 0)
+    assert block.read_command() == (Verb.RUN, after, 0, 2, 3 << 30)
+    assert (block.path / "command").read_bytes()[32:40] == (3 << 30).to_bytes(8, "little")
+    block.write_memory_limit(0)
+    assert block.read_command() == (Verb.RUN, after, 0, 2, 0)
 
 
 def test_a_command_that_was_left_half_written_is_written_anew(block: ControlBlock) -> None:
@@ -113,7 +125,7 @@ def test_a_command_that_was_left_half_written_is_written_anew(block: ControlBloc
     assert block.read_command() is None
     after = block.write_command(Verb.RUN, 0)
     assert after == before + 2
-    assert block.read_command() == (Verb.RUN, after, 0, 0)
+    assert block.read_command() == (Verb.RUN, after, 0, 0, 0)
 
 
 def test_a_block_of_another_user_is_made_anew(block: ControlBlock) -> None:
