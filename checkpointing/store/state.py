@@ -8,7 +8,8 @@
     saving = state.save(store, step)            # copies to host memory, writes while training goes on
 
 Anything with state_dict() and load_state_dict() can be part of it. State dicts may have tensors and plain
-data: numbers, texts, bytes, lists, tuples, dicts; nothing is pickled. Random number generators of Python,
+data: numbers, texts, bytes, lists, tuples, dicts; nothing is pickled. Of tensors that are spread over ranks
+(DTensor, as fully_shard() makes them) each rank writes its block. Random number generators of Python,
 NumPy and PyTorch are always part of it, each rank's own. PyTorch is used in a process that has imported it.
 """
 
@@ -23,6 +24,7 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from .blocks import joined, live_state, spread_only
 from .errors import InvalidGeneration
 from .store import Store
 from .tensor_file import Packer, tensors_of, unpack
@@ -44,11 +46,11 @@ def run_word() -> str:
 class State:
     """Named parts of a job's state.
 
-    `replicated`: names of parts that are the same in all ranks, as a model and its optimizer are under
-    DistributedDataParallel. Only rank 0 writes them, and all ranks read them from there, also when there are
-    more ranks than before. All other parts are each rank's own, and need the same number of ranks. Random
-    number generators of ranks that were not there stay as they are. Tensors of DTensor, as
-    fully_shard() makes them, are refused.
+    `replicated`: names of parts that all ranks have in common, as a model and its optimizer are under
+    DistributedDataParallel and fully_shard(). Rank 0 writes them, and all ranks read them from there; of
+    tensors that are spread over the ranks each rank writes its block, and reads what its own part needs. So
+    there may be more ranks than before, or fewer. All other parts are each rank's own, and need the same
+    number of ranks. Random number generators of ranks that were not there stay as they are.
     """
 
     def __init__(self, replicated: Iterable[str] = (), **parts: Any) -> None:
@@ -72,11 +74,13 @@ class State:
         """
         torch = sys.modules.get("torch")
         packer = Packer(torch)
-        packed = {
-            name: packer.pack(part.state_dict(), name)
-            for name, part in self._parts.items()
-            if store.rank == 0 or name not in self._replicated
-        }
+        packed = {}
+        for name, part in self._parts.items():
+            state = part.state_dict()  # Also where it is rank 0's: ranks may have to make it together.
+            if name in self._replicated and store.rank != 0:
+                state = spread_only(state)
+            if state is not None:
+                packed[name] = packer.pack(state, name)
         packed[_RANDOM] = packer.pack(_random_state(torch), "random")
         return {VALUES: json.dumps(packed).encode(), TENSORS: packer.file(store.buffer)}
 
@@ -86,39 +90,61 @@ class State:
         Called by all ranks together where torch.distributed is initialised.
 
         Raises InvalidGeneration where it is whole, but does not fit the parts or the number of ranks: nothing
-        was loaded then.
+        was loaded then, in any rank.
         """
         torch = sys.modules.get("torch")
-        found = store.restore(ranks=lambda size: {0, store.rank} & set(range(size)), agree=_agreement(torch))
+        agree = _agreement(torch)
+        found = store.restore(
+            ranks=lambda size: {0, store.rank} if size == store.world_size else range(size), agree=agree
+        )
         if found is None:
             return None
-        states = {rank: _unpacked(torch, rank, files) for rank, files in found.files.items()}
-        own = states.get(store.rank, {})
-        chosen: dict[str, Any] = {}
-        for name in self._parts:
-            state = states[0] if name in self._replicated else own
-            if name not in state or (name not in self._replicated and found.world_size != store.world_size):
-                raise InvalidGeneration(
-                    f"{store.folder}: generation {found.number} of {found.world_size} ranks has no part "
-                    f"{name} for rank {store.rank} of {store.world_size}; parts that all ranks have in "
-                    "common are to be named in `replicated`"
-                )
-            chosen[name] = state[name]
+        place = f"{store.folder}: generation {found.number} of {found.world_size} ranks"
+        error = None
+        try:
+            states = {rank: _unpacked(torch, rank, files) for rank, files in found.files.items()}
+            chosen = {
+                name: self._chosen(torch, name, states, store, found.world_size) for name in self._parts
+            }
+        except (ValueError, TypeError, RecursionError) as caught:
+            error = caught
+        # All ranks load it, or none: one that went on alone would wait for the others in vain.
+        if agree is not None and not agree(error is None) and error is None:
+            error = ValueError("another rank cannot load it, and says why")
+        if error is not None:
+            raise InvalidGeneration(f"{place}: {error}") from error
         for name, part in self._parts.items():
             part.load_state_dict(chosen[name])
+        own = states.get(store.rank, {})
         if _RANDOM in own:
             _set_random_state(torch, own[_RANDOM])
         return found.step
 
+    def _chosen(
+        self, torch: Any, name: str, states: Mapping[int, dict[str, Any]], store: Store, world_size: int
+    ) -> Any:
+        """What a part is to load. `states`: by rank, of the ranks of the generation. Raises ValueError."""
+        common = name in self._replicated
+        ranks = sorted(states) if common else [store.rank]
+        if not (common or world_size == store.world_size) or name not in states[ranks[0]]:
+            raise ValueError(
+                f"no part {name} for rank {store.rank} of {store.world_size}; parts that all ranks have in "
+                "common are to be named in `replicated`"
+            )
+        held = [states[rank][name] for rank in ranks if name in states[rank]]
+        if spread_only(held[0]) is None:
+            return held[0]
+        return joined(torch, held, live_state(self._parts[name]), name)
+
 
 def _unpacked(torch: Any, rank: int, files: Mapping[str, memoryview]) -> dict[str, Any]:
+    """Raises ValueError."""
     try:
-        values = json.loads(bytes(files[VALUES]))
-        found = unpack(values, tensors_of(torch, files[TENSORS]))
+        found = unpack(json.loads(bytes(files[VALUES])), tensors_of(torch, files[TENSORS]))
         if not isinstance(found, dict):
             raise ValueError("not an object")  # noqa: TRY004
     except (KeyError, ValueError, TypeError, RecursionError) as error:
-        raise InvalidGeneration(f"files of rank {rank} are not a job's state: {error}") from error
+        raise ValueError(f"files of rank {rank} are not a job's state: {error}") from error
     return found
 
 

@@ -14,11 +14,14 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from .blocks import Block, block_of, checked, is_spread
+
 MOST_HEADER_BYTES = 64 << 20
 _TENSOR = "$tensor"
 _TUPLE = "$tuple"
 _MAPPING = "$mapping"
 _BYTES = "$bytes"
+_BLOCK = "$block"
 _TYPES = {
     "float64": "F64",
     "float32": "F32",
@@ -54,8 +57,12 @@ class Packer:
     def pack(self, value: Any, place: str) -> Any:
         """Raises TypeError, naming the place, for what is neither a tensor nor plain data."""
         if self._torch is not None and self._torch.is_tensor(value):
+            if is_spread(value):
+                return self._block(value, place)
             if type(value) not in (self._torch.Tensor, self._torch.nn.Parameter):
-                raise TypeError(f"{place} is a {type(value).__name__}: only plain tensors can be written")
+                raise TypeError(
+                    f"{place} is a {type(value).__name__}: only plain tensors and DTensors can be written"
+                )
             return {_TENSOR: self._key(value, place)}
         if value is None or isinstance(value, (bool, int, float, str)):
             return value
@@ -71,6 +78,14 @@ class Packer:
             pairs = [[self.pack(k, place), self.pack(v, f"{place}.{k}")] for k, v in value.items()]
             return {_MAPPING: pairs}
         raise TypeError(f"{place} is of type {type(value).__name__}: neither a tensor nor plain data")
+
+    def _block(self, value: Any, place: str) -> Any:
+        try:
+            block = block_of(value.detach())
+        except (ValueError, RuntimeError) as error:
+            raise TypeError(f"{place}: {error}") from None
+        packed = self.pack(block.tensor, place)
+        return {_BLOCK: packed, "shape": list(block.shape), "offset": list(block.offset)}
 
     def _key(self, tensor: Any, place: str) -> str:
         if str(tensor.dtype)[6:] not in _TYPES or tensor.layout is not self._torch.strided:
@@ -114,6 +129,8 @@ def unpack(value: Any, tensors: Mapping[str, Any]) -> Any:
         if value[_TENSOR] not in tensors:
             raise ValueError(f"there is no tensor {value[_TENSOR]!r}")
         return tensors[value[_TENSOR]]
+    if _BLOCK in value:
+        return _unpacked_block(value, tensors)
     if _TUPLE in value:
         return tuple(unpack(value[_TUPLE], tensors))
     if _BYTES in value:
@@ -124,6 +141,20 @@ def unpack(value: Any, tensors: Mapping[str, Any]) -> Any:
     if _MAPPING in value:
         return {unpack(k, tensors): unpack(v, tensors) for k, v in value[_MAPPING]}
     return {key: unpack(item, tensors) for key, item in value.items()}
+
+
+def _unpacked_block(value: Mapping[str, Any], tensors: Mapping[str, Any]) -> Block:
+    tensor = unpack(value[_BLOCK], tensors)
+    shape, offset = (_numbers(value.get(key)) for key in ("shape", "offset"))
+    if not hasattr(tensor, "dtype"):
+        raise ValueError("a block without a tensor")
+    return checked(Block(shape, offset, tensor))
+
+
+def _numbers(value: Any) -> tuple[int, ...]:
+    if not isinstance(value, list) or not all(type(number) is int for number in value):
+        raise ValueError(f"{value!r:.100} are not the sizes of a tensor")
+    return tuple(value)
 
 
 def tensors_of(torch: Any, data: bytearray | memoryview) -> dict[str, Any]:

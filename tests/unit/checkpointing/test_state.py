@@ -6,9 +6,6 @@ from __future__ import annotations
 import json
 import os
 import random
-import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +14,10 @@ import pytest
 from checkpointing.store import InvalidGeneration, Store
 from checkpointing.store.state import State
 from checkpointing.store.tensor_file import Packer, tensors_of, unpack
+from tests.unit.checkpointing.torch_ranks import torch_ranks
 from tests.unit.jobside.need_torch import need_torch
 
 torch: Any = need_torch()
-ROOT = Path(__file__).resolve().parents[3]
 
 
 class Loader:
@@ -107,7 +104,7 @@ def test_replicated_parts_are_written_once_and_read_by_more_ranks(tmp_path: Path
 
 def test_parts_of_each_rank_need_as_many_ranks(tmp_path: Path) -> None:
     State(model=torch.nn.Linear(2, 2)).save(Store(tmp_path, rank=0, world_size=1), 1).result(20)
-    with pytest.raises(InvalidGeneration, match=r"of 1 ranks has no part model for rank 0 of 2"):
+    with pytest.raises(InvalidGeneration, match=r"of 1 ranks: no part model for rank 0 of 2"):
         State(model=torch.nn.Linear(2, 2)).restore(Store(tmp_path, rank=0, world_size=2, run="more"))
     with pytest.raises(InvalidGeneration, match="no part other"):
         State(other=torch.nn.Linear(2, 2)).restore(Store(tmp_path, rank=0, world_size=1))
@@ -115,13 +112,16 @@ def test_parts_of_each_rank_need_as_many_ranks(tmp_path: Path) -> None:
 
 RANK = """
 import sys, torch
-from checkpointing.store import Store
+from checkpointing.store import InvalidGeneration, Store
 from checkpointing.store.state import State, run_word
 torch.distributed.init_process_group("gloo")
 torch.manual_seed(torch.distributed.get_rank())
 store = Store(sys.argv[1], run=run_word())
 state = State(model=torch.nn.Linear(3, 3))
-print("restored", state.restore(store), flush=True)
+try:
+    print("restored", state.restore(store), flush=True)
+except InvalidGeneration as error:
+    print(error, flush=True)
 for step in (1, 2) if sys.argv[2:] else ():
     print("saved", state.save(store, step).result(60), flush=True)
 torch.distributed.destroy_process_group()
@@ -129,23 +129,7 @@ torch.distributed.destroy_process_group()
 
 
 def ranks(folder: Path, *words: str) -> list[str]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    common = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    common |= {"WORLD_SIZE": "2", "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    # Debian's PyTorch is built without libuv, which it asks for by default.
-    common["USE_LIBUV"] = "0"
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(folder), *words],
-            env={**os.environ, **common, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(2)
-    ]
-    return [process.communicate(timeout=120)[0] for process in processes]
+    return torch_ranks(RANK, 2, str(folder), *words)
 
 
 def test_ranks_of_torch_distributed_use_the_same_generation(tmp_path: Path) -> None:
@@ -154,6 +138,17 @@ def test_ranks_of_torch_distributed_use_the_same_generation(tmp_path: Path) -> N
         file.seek(-1, os.SEEK_END)
         file.write(b"?")
     assert ranks(tmp_path) == ["restored 1\n"] * 2
+
+
+def test_ranks_load_a_generation_together_or_not_at_all(tmp_path: Path) -> None:
+    """A rank that went on alone would wait for the others in its first collective."""
+    stores = [Store(tmp_path, rank=rank, world_size=2, run="two") for rank in range(2)]
+    states = [State(model=torch.nn.Linear(3, 3)), State()]
+    saves = [state.save(store, 7) for state, store in zip(states, stores, strict=True)]
+    assert [saving.result(20) for saving in saves] == [1, 1]
+    said = ranks(tmp_path)
+    assert "generation 1 of 2 ranks: another rank cannot load it" in said[0]
+    assert "generation 1 of 2 ranks: no part model for rank 1 of 2" in said[1]
 
 
 # -- tensors in a file -------------------------------------------------------------------------

@@ -333,6 +333,35 @@ def test_a_wrapper_without_memory_is_left_and_what_is_in_it_is_moved(gpu: CpuAsG
     assert torch.equal(wrapper.grad.to_local(), torch.ones(3, 4))
 
 
+def test_a_fully_sharded_model_leaves_between_steps(gpu: CpuAsGpu, mesh: Any) -> None:
+    from torch.distributed.fsdp import fully_shard
+
+    def spread() -> tuple[Any, Any]:
+        net = make_net()
+        fully_shard(net, mesh=mesh)
+        return net, torch.optim.Adam(net.parameters(), lr=0.01)
+
+    def local(net: Any, optimizer: Any) -> list[Any]:
+        return [getattr(tensor, "_local_tensor", tensor) for tensor in everything(net, optimizer)]
+
+    torch.manual_seed(1)
+    undisturbed = spread()
+    train(*undisturbed, range(8))
+    torch.manual_seed(1)
+    net, optimizer = spread()
+    state = TorchState(torch, gpu)
+    state.add(net)
+    state.add(optimizer)
+    for begin in range(0, 8, 2):
+        train(net, optimizer, range(begin, begin + 2))
+        gpu.put(*local(net, optimizer))
+        leave(state)
+        assert all(storage_of(tensor).nbytes() == 0 for tensor in local(net, optimizer))
+        state.restore()
+    pairs = zip(local(net, optimizer), local(*undisturbed), strict=True)
+    assert all(torch.equal(left, right) for left, right in pairs)
+
+
 def test_what_counts_as_torch_state() -> None:
     net, optimizer = build("adam")
 
