@@ -3,20 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from controller.model import GpuId, JobId, Placement
-from controller.policies.mechanisms.rounds.choosing import Choice, GlobalList, Ordering, choose
-from controller.policies.mechanisms.rounds.laying import Refused, find_together, keep, lay_out, place
+from controller.policies.mechanisms.rounds.choosing import Choice, Choosing, GlobalList, Ordering
+from controller.policies.mechanisms.rounds.laying import Layout, find_together, place
 from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Member
 from controller.policies.mechanisms.rounds.pairs import Sharing
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING
 from controller.policies.placement.draft import Draft
-
-_TRIES = 16
-"""How often a round is chosen anew because jobs found no place."""
 
 
 class Deciding:
@@ -41,11 +38,29 @@ class Deciding:
         self._ordering = ordering or GlobalList()
         self.sharing = sharing
         """Who may share GPUs; anew in each plan."""
+        self._listed: Iterable[Choice] | None = None
+        """All jobs, where a round is about to begin."""
 
-    def begin_round(self, draft: Draft, now: float) -> None:
-        """Choose anew among all jobs. Those that are not chosen, or for another type, stop."""
+    @property
+    def listed(self) -> bool:
+        """A round is over, and what follows is to be chosen."""
+        return self._listed is not None
+
+    def list_all(self, now: float) -> None:
+        """A round is over. Put all jobs in order for the next one."""
+        candidates: list[Member] = []
         for member in self._members.values():
             member.settle(now)
+            if member.standing in (RUNNING, WAITING):
+                candidates.append(member)
+        types, length = self._pools.types, self._settings.round_seconds
+        self._listed = self._ordering.order(candidates, types, now, length)
+
+    def begin_round(self, draft: Draft, now: float) -> None:
+        """Choose among all jobs that are listed. Those that are not chosen, or for another type, stop."""
+        assert self._listed is not None
+        listed, self._listed = self._listed, None
+        for member in self._members.values():
             if member.standing is FIXED:
                 others = member.job.placement.shares_with if self._pairs else ()
                 member.assign(member.hosted, min(others, default=ALONE), False, now)
@@ -60,9 +75,7 @@ class Deciding:
         free = self._pools.free()
         for gpu_type, gpus in self._open_gpus(running).items():
             free[gpu_type] = free.get(gpu_type, 0) + len(gpus)
-        order = self._ordering.order(candidates, free, now, self._settings.round_seconds)
-        chosen = self._lay_out(draft, candidates, running, order, free)
-        self._assign(chosen, now)
+        self._lay_out(draft, candidates, running, listed, free, now)
 
     def go_on(self, draft: Draft, now: float, *, allocating: bool) -> set[JobId]:
         """Start those whose GPUs have become free, and others on what is left. Returns jobs that are assigned
@@ -94,8 +107,7 @@ class Deciding:
             and (m.allocated or not allocating)
         ]
         order = self._ordering.order(idle, free, now, self._settings.round_seconds)
-        chosen = self._lay_out(draft, idle, [], order, free)
-        self._assign(chosen, now)
+        chosen = self._lay_out(draft, idle, [], order, free, now)
         return arrived | {job_id for choice in chosen for job_id in choice.jobs}
 
     def _start(self, draft: Draft, member: Member, host: Member | None) -> None:
@@ -114,33 +126,22 @@ class Deciding:
     def _lay_out(
         self,
         draft: Draft,
-        candidates: list[Member],
-        running: list[Member],
-        order: list[Choice],
+        candidates: Iterable[Member],
+        running: Iterable[Member],
+        order: Iterable[Choice],
         free: Mapping[str, int],
+        now: float,
     ) -> list[Choice]:
-        """Jobs with the types that they get."""
-        gpus = {m.id: m.job.gpus for m in candidates}
-        refused: Refused = set()
-        mark, chosen = draft.mark(), list[Choice]()
-        for tries_left in reversed(range(_TRIES)):
-            chosen = choose(order, gpus, free, refused)
-            new = keep(draft, self._members, running, chosen)
-            new |= lay_out(draft, self._pools, self._members, chosen, self.sharing)
-            if not new or not tries_left:
-                chosen = [choice for choice in chosen if (choice.jobs, choice.gpu_type) not in new]
-                break
-            refused |= new
-            draft.rollback(mark)
-        return chosen
-
-    def _assign(self, chosen: Sequence[Choice], now: float) -> None:
+        """Assigns jobs the types that they get."""
+        choosing = Choosing(order, {m.id: m.job.gpus for m in candidates}, free)
+        chosen = Layout(draft, self._pools, self._members, running, choosing, self.sharing).run()
         for choice in chosen:
             for job_id in choice.jobs:
                 member = self._members[job_id]
                 member.assign(choice.gpu_type, choice.partner(job_id), choice.extra, now)
+        return chosen
 
-    def _open_gpus(self, running: Sequence[Member]) -> dict[str, set[GpuId]]:
+    def _open_gpus(self, running: Iterable[Member]) -> dict[str, set[GpuId]]:
         """By type, those of these jobs where others may start too."""
         found: dict[str, set[GpuId]] = {}
         for member in running:

@@ -331,6 +331,7 @@ class Rounds:
                 return
             self._fall_back()
             self._bound = sum(map(self._is_bound, self._members.values()))
+            self._deciding.list_all(self._now)
             self._deciding.begin_round(draft, self._now)
             self._changed.update(self._members)
             length = self._settings.round_seconds

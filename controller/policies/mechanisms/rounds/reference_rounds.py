@@ -207,6 +207,7 @@ class ReferenceRounds(Rounds):
         if self._solving.under_way:
             return
         if self._beginning:
+            self._deciding.list_all(self._now)
             self._deciding.begin_round(draft, self._now)
             chosen = {m.id: m.assigned for m in self._members.values() if m.assigned}
             beside = {job_id: self._members[job_id].beside for job_id in chosen}
