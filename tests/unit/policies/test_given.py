@@ -37,10 +37,11 @@ def after(policy: str, jobs: list[Job], until: float = 100.0, **settings: Any) -
 
 
 def fractions(ideal: Ideal, number: int) -> dict[str, float]:
-    """As the note of the job has them."""
+    """As the note of the job has them, which names no type of which it has none."""
     member = Member(ideal.jobs[JobId(number)])
     member.recall(ideal.notes[JobId(number)])
-    return {gpu_type: account.fraction for (gpu_type, _), account in member.accounts.items()}
+    known = {gpu_type: account.fraction for (gpu_type, _), account in member.accounts.items()}
+    return dict.fromkeys(PRICES, 0.0) | known
 
 
 def test_v10_the_cheapest_throughput_is_that_of_one_job_on_the_fast_type() -> None:

@@ -56,6 +56,10 @@ class Deciding:
         types, length = self._pools.types, self._settings.round_seconds
         self._listed = self._ordering.order(candidates, types, now, length)
 
+    def unlist(self) -> None:
+        """They are to be put in order anew."""
+        self._listed = None
+
     def begin_round(self, draft: Draft, now: float) -> None:
         """Choose among all jobs that are listed. Those that are not chosen, or for another type, stop."""
         assert self._listed is not None

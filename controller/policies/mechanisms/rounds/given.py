@@ -11,7 +11,6 @@ from controller.model import Job, Snapshot
 from controller.model.value import empty, value
 from controller.policies.allocations.allocation import AllocationJob, Entity, Given, Jobs, Pair
 from controller.policies.mechanisms.rounds.member import ALONE, Member
-from controller.policies.mechanisms.rounds.speeds import Speeds
 
 
 @value(kw_only=True)
@@ -38,7 +37,6 @@ UNPRICED = Pricing()
 def make_given(
     snapshot: Snapshot,
     members: Sequence[Member],
-    speeds: Speeds,
     workers: Mapping[str, int],
     pricing: Pricing,
     pairs: tuple[Pair, ...] = (),
@@ -49,7 +47,7 @@ def make_given(
         types=tuple(workers),
         workers=workers,
         prices={gpu_type: pricing.prices.get(gpu_type, 1.0) for gpu_type in workers},
-        jobs=tuple(_job(member, speeds.alone(member), pricing, now) for member in members),
+        jobs=tuple(_job(member, pricing, now) for member in members),
         entities=_entities(snapshot, members),
         pairs=pairs,
         previous=_previous(members),
@@ -57,20 +55,19 @@ def make_given(
 
 
 def _previous(members: Iterable[Member]) -> dict[Jobs, dict[str, float]]:
-    """The allocation in force. A pair is listed with the first of the two."""
+    """The allocation in force, where it gives anything. A pair is listed with the first of the two."""
     found: dict[Jobs, dict[str, float]] = {}
     for member in members:
         if member.allocated:
-            found[member.id,] = {}
             for (gpu_type, beside), account in member.accounts.items():
-                if beside == ALONE or beside > member.id:
+                if account.fraction and (beside == ALONE or beside > member.id):
                     jobs = (member.id,) if beside == ALONE else (member.id, beside)
                     found.setdefault(jobs, {})[gpu_type] = account.fraction
     return found
 
 
-def _job(member: Member, throughput: Mapping[str, float], pricing: Pricing, now: float) -> AllocationJob:
-    job = member.job
+def _job(member: Member, pricing: Pricing, now: float) -> AllocationJob:
+    job, throughput = member.job, member.rates
     done = math.fsum(member.seconds(t, now) * throughput[t] for t in member.had if t in throughput)
     return AllocationJob(
         id=job.id,

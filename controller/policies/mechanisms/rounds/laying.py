@@ -42,6 +42,8 @@ class Layout:
         self._draft, self._pools, self._members, self._sharing = draft, pools, members, sharing
         self._choosing = choosing
         self._running = {member.id for member in running}
+        self._leaving = set(self._running)
+        """Those of them that still have their GPUs and are not chosen."""
         self._kept: dict[Choice, dict[JobId, Placement]] = {}
         """Who goes on with what."""
         self._taken: set[GpuId] = set()
@@ -86,9 +88,9 @@ class Layout:
                 self._taken |= placement.gpus
             if there:
                 self._kept[choice] = there
-        staying = {i: placement for kept in self._kept.values() for i, placement in kept.items()}
-        for job_id in self._running - staying.keys():
-            self._draft.put(job_id, NOWHERE)
+        self._leaving.difference_update(*self._kept.values())
+        while self._leaving:
+            self._draft.put(self._leaving.pop(), NOWHERE)
         for choice in found:
             for job_id, placement in self._kept.get(choice, {}).items():
                 for other in {self._started[gpu] for gpu in placement.gpus if gpu in self._started}:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from controller.model import Job, JobId, Note, Usage
+from controller.model.value import empty
 from controller.policies.allocations.allocation import Fractions
 from controller.policies.mechanisms.row import ASIDE, Standing
 
@@ -51,6 +52,8 @@ class Member:
     bound: bool = False
     """Off its GPUs it can go on there alone."""
     standing: Standing = ASIDE
+    rates: Mapping[str, float] = field(default_factory=empty)
+    """Samples per second, alone, by the types that it may run on."""
     hosted: str = ""
     """The type of the GPUs that it has, or that Slurm has given it."""
     assigned: str = ""
@@ -77,7 +80,10 @@ class Member:
 
     def account(self, gpu_type: str) -> Account:
         """Of its time alone."""
-        return self.accounts.setdefault((gpu_type, ALONE), Account())
+        found = self.accounts.get((gpu_type, ALONE))
+        if found is None:
+            found = self.accounts[gpu_type, ALONE] = Account()
+        return found
 
     def fraction(self, gpu_type: str) -> float:
         """Alone."""
@@ -139,15 +145,14 @@ class Member:
     def take(self, rows: Mapping[Slot, float], now: float) -> None:
         """These are its fractions from now on; slots that are not named have none."""
         self.allocated, self.since = True, now
-        for slot in {*rows, *self.accounts}:
-            fraction = rows.get(slot, 0.0)
-            fraction = fraction if fraction >= LEAST_FRACTION else 0.0
+        for account in self.accounts.values():
+            account.fraction = 0.0
+        for slot, fraction in rows.items():
             if slot in self.accounts:
                 self.accounts[slot].fraction = fraction
-            elif slot[1] == ALONE:
-                self.accounts[slot] = Account(fraction)
-            elif fraction:
-                self.accounts[slot] = Account(fraction, self._countable(slot, now))
+            else:
+                uncounted = 0.0 if slot[1] == ALONE else self._countable(slot, now)
+                self.accounts[slot] = Account(fraction, uncounted)
 
     def accrue(self, now: float) -> None:
         """Another allocation follows, and counting goes on."""
@@ -160,11 +165,12 @@ class Member:
         allocation gave nothing is forgotten."""
         for slot in [s for s, a in self.accounts.items() if s[1] != ALONE and not a.fraction]:
             del self.accounts[slot]
-        for gpu_type in self.types:
+        for gpu_type in self.had:
             self.account(gpu_type)
+        elapsed = min(elapsed, now - self.since)
         for slot, account in self.accounts.items():
-            received = self.received(slot, now)
-            should = account.owed + account.fraction * min(elapsed, now - self.since)
+            received = max(0.0, self._countable(slot, now) - account.uncounted)
+            should = account.owed + account.fraction * elapsed
             account.deficit += should - received
             account.owed = 0.0
             account.uncounted += received
@@ -201,13 +207,15 @@ class Member:
 
 
 def by_job(fractions: Fractions) -> dict[JobId, dict[Slot, float]]:
-    """What each job is to have, alone and beside others."""
+    """What each job is to have, alone and beside others. A slot that is not named: nothing."""
     found: dict[JobId, dict[Slot, float]] = {}
     for jobs, row in fractions.items():
         for job_id in jobs:
             beside = next((other for other in jobs if other != job_id), ALONE)
             own = found.setdefault(job_id, {})
-            own.update({(gpu_type, beside): fraction for gpu_type, fraction in row.items()})
+            for gpu_type, fraction in row.items():
+                if fraction >= LEAST_FRACTION:
+                    own[gpu_type, beside] = fraction
     return found
 
 
