@@ -65,6 +65,15 @@ def _find_anew(pool: GpuPool, job: Job, consolidated: bool) -> GpuSet | None:
     return None
 
 
+def find_scattered(pool: GpuPool, job: Job) -> GpuSet | None:
+    """GPUs for a job that is not bound, on more nodes than its size needs; on as few as can be had."""
+    for count in spreads(pool, job, consolidated=False)[1:]:
+        found = _nodes(pool, job, count, job.gpus // count, consolidated=False)
+        if found is not None:
+            return found
+    return None
+
+
 def spreads(pool: GpuPool, job: Job, consolidated: bool) -> list[int]:
     """Over how many nodes the gang may be spread, the fewest first."""
     counts = node_counts(job, len(pool.slots), pool.largest)

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from controller.model import JobId, value
 from controller.policies.allocations.allocation import Jobs
+from controller.policies.mechanisms.rounds.kinds import type_of_kind
 from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Account, Member
 
 _DIGITS = 3
@@ -22,6 +23,7 @@ class Choice:
 
     jobs: Jobs
     gpu_type: str
+    """Its kind, where an allocation has two of it."""
     extra: bool = False
     """Beyond its fraction: the GPUs would be idle."""
 
@@ -43,8 +45,8 @@ class Ordering(Protocol):
     def order(
         self, members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
     ) -> Iterable[Choice]:
-        """Every job and every pair with every type of which it has a fraction, the first choice first; then,
-        as `extra`, every job with those of which it has none."""
+        """Every job and every pair with every kind of GPUs of which it has a fraction, in order; then, as
+        `extra`, every job with those of which it has none. `types`: these kinds alone."""
         ...
 
 
@@ -126,14 +128,14 @@ class Choosing:
         for place, choice in enumerate(self._onwards(), self._next):
             if most <= 0:
                 break
-            size = self._gpus.get(choice.jobs[0], 0)
-            if not 0 < size <= self._left.get(choice.gpu_type, 0) or choice in self._refused:
+            size, gpu_type = self._gpus.get(choice.jobs[0], 0), type_of_kind(choice.gpu_type)
+            if not 0 < size <= self._left.get(gpu_type, 0) or choice in self._refused:
                 continue
             if self._taken.isdisjoint(choice.jobs) and all(i in self._gpus for i in choice.jobs):
                 found.append(choice)
                 self.chosen[choice] = place
                 self._taken.update(choice.jobs)
-                self._left[choice.gpu_type] -= size
+                self._left[gpu_type] -= size
                 most -= size
         return found
 
@@ -157,4 +159,4 @@ class Choosing:
         for choice in choices:
             del self.chosen[choice]
             self._taken.difference_update(choice.jobs)
-            self._left[choice.gpu_type] += self._gpus[choice.jobs[0]]
+            self._left[type_of_kind(choice.gpu_type)] += self._gpus[choice.jobs[0]]

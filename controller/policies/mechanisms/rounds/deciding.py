@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from controller.model import GpuId, JobId, Placement
 from controller.policies.mechanisms.rounds.choosing import Choice, Choosing, GlobalList, Ordering
+from controller.policies.mechanisms.rounds.kinds import kinds, type_of_kind
 from controller.policies.mechanisms.rounds.laying import Layout, find_together, place
 from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Member
 from controller.policies.mechanisms.rounds.pairs import Sharing
@@ -53,7 +54,7 @@ class Deciding:
             member.settle(now)
             if member.standing in (RUNNING, WAITING):
                 candidates.append(member)
-        types, length = self._pools.types, self._settings.round_seconds
+        types, length = kinds(self._pools.types), self._settings.round_seconds
         self._listed = self._ordering.order(candidates, types, now, length)
 
     def unlist(self) -> None:
@@ -97,7 +98,8 @@ class Deciding:
             if member.standing is WAITING:
                 self._start(draft, member, partner if there else None)
             if not there and (partner is None or member.id < partner.id):
-                free[member.assigned] = free.get(member.assigned, 0) - member.job.gpus
+                gpu_type = type_of_kind(member.assigned)
+                free[gpu_type] = free.get(gpu_type, 0) - member.job.gpus
         free = {gpu_type: count for gpu_type, count in free.items() if count > 0}
         if not self._settings.refill or not free:
             return arrived
@@ -110,7 +112,7 @@ class Deciding:
             and not draft.of(m.id).gpus
             and (m.allocated or not allocating)
         ]
-        order = self._ordering.order(idle, free, now, self._settings.round_seconds)
+        order = self._ordering.order(idle, kinds(free), now, self._settings.round_seconds)
         chosen = self._lay_out(draft, idle, [], order, free, now)
         return arrived | {job_id for choice in chosen for job_id in choice.jobs}
 
@@ -123,7 +125,7 @@ class Deciding:
                 place(draft, [member.job], gpus)
             return
         had = draft.of(host.id)
-        free = not had.shares_with and self._pools.type_of(had.gpus) == member.assigned
+        free = not had.shares_with and self._pools.type_of(had.gpus) == type_of_kind(member.assigned)
         if free and self.sharing.may_join(member.job, host.job, had.gpus):
             place(draft, [host.job, member.job], had.gpus)
 
@@ -150,7 +152,7 @@ class Deciding:
         found: dict[str, set[GpuId]] = {}
         for member in running:
             gpus = (gpu for gpu in member.job.placement.gpus if gpu.node not in self._pools.closed)
-            found.setdefault(member.hosted, set()).update(gpus)
+            found.setdefault(type_of_kind(member.hosted), set()).update(gpus)
         return found
 
     def _let_arrive(self, draft: Draft, now: float) -> set[JobId]:

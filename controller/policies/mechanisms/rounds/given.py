@@ -10,6 +10,7 @@ from dataclasses import field
 from controller.model import Job, Snapshot
 from controller.model.value import empty, value
 from controller.policies.allocations.allocation import AllocationJob, Entity, Given, Jobs, Pair
+from controller.policies.mechanisms.rounds.kinds import is_scattered, type_of_kind
 from controller.policies.mechanisms.rounds.member import ALONE, Member
 
 
@@ -43,13 +44,15 @@ def make_given(
 ) -> Given:
     """`members`: those that want GPUs. `workers`: GPUs by type. `pairs`: of them, that may share GPUs."""
     now = snapshot.time
+    virtual = sorted({kind for member in members for kind in member.rates if is_scattered(kind)})
     return Given(
-        types=tuple(workers),
+        types=(*workers, *virtual),
         workers=workers,
         prices={gpu_type: pricing.prices.get(gpu_type, 1.0) for gpu_type in workers},
         jobs=tuple(_job(member, pricing, now) for member in members),
         entities=_entities(snapshot, members),
         pairs=pairs,
+        draws_on={kind: type_of_kind(kind) for kind in virtual},
         previous=_previous(members),
     )
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from controller.model import NOWHERE, GpuId, GpuSet, Job, JobId, Placement
 from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
+from controller.policies.mechanisms.rounds.kinds import type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pairs import Sharing
 from controller.policies.mechanisms.rounds.pools import Pools
@@ -164,7 +165,8 @@ class Layout:
         """Take GPUs from jobs chosen after this one; those that are not in its way keep theirs."""
         draft, rank = self._draft, self._choosing.chosen
         mark = draft.mark()
-        behind = [c for c in self._kept if c.gpu_type == choice.gpu_type and rank[c] > rank[choice]]
+        gpu_type, place = type_of_kind(choice.gpu_type), rank[choice]
+        behind = [c for c in self._kept if type_of_kind(c.gpu_type) == gpu_type and rank[c] > place]
         had = [(other, {i: draft.of(i) for i in other.jobs}) for other in behind]
         for _, placements in had:
             for job_id in placements:
@@ -184,7 +186,7 @@ class Layout:
 
 
 def find_together(pools: Pools, sharing: Sharing, jobs: Sequence[Job], gpu_type: str) -> GpuSet | None:
-    """Idle GPUs of the type for a job, or for two that may share them."""
+    """Idle GPUs of the type, or kind, for a job, or for two that may share them."""
     if len(jobs) == 1:
         return pools.find(jobs[0], gpu_type)
     for first, second in (jobs, jobs[::-1]):

@@ -15,20 +15,20 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from controller.model import NOWHERE, Job, JobId, Memory, Note, Placement, Plan, Snapshot, StateAt, Target
+from controller.model import NOWHERE, JobId, Memory, Note, Placement, Plan, Snapshot, StateAt, Target
 from controller.policies.allocations.allocation import Fractions, Given, Pair
 from controller.policies.mechanisms.rounds.choosing import Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
 from controller.policies.mechanisms.rounds.effort import Effort
 from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal_share, make_given
 from controller.policies.mechanisms.rounds.member import ALONE, NOTE_FORMAT, Member, by_job
+from controller.policies.mechanisms.rounds.observing import Observing
 from controller.policies.mechanisms.rounds.pairs import Pairing, Sharing, digest, with_partners
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.solving import FIRST_PATIENCE_SECONDS, Solving, Stated
 from controller.policies.mechanisms.rounds.speeds import Speeds
 from controller.policies.mechanisms.rounds.telling import Telling
-from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Standing
 from controller.policies.mechanisms.timers import TINY, remembered_time
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part
@@ -127,6 +127,9 @@ class Rounds:
         """Of all of them, and of the GPUs."""
         self._speeds = Speeds(snapshot.rates, self._estimates)
         """As the digests have them."""
+        self._observing = Observing(
+            self._settings, self._pools, self._members, self._speeds, pairs=self._pairing.on
+        )
         self._recalled = dict(memory.jobs)
         """Notes of jobs that were not seen yet."""
         self._changed: set[JobId] = set()
@@ -191,10 +194,8 @@ class Rounds:
                 self._changed.add(member.id)
         for job_id in found & self._members.keys():
             member = self._members[job_id]
-            member.standing = self._standing(member.job)
-            member.hosted = self._pools.type_of(member.job.placement.allocation or member.job.promised)
-            member.types = self._types(member)
-            member.bound = self._returns(member)
+            member.standing = self._observing.standing(member.job)
+            self._observing.find_kinds(member)
             self._changed.add(job_id)
             self._give_digest(job_id, self._digest_of(member))
 
@@ -210,40 +211,8 @@ class Rounds:
         if self._placements.get(job_id, NOWHERE) != placement:
             hold(self._pools, self._placements, job_id, placement)
 
-    def _standing(self, job: Job) -> Standing:
-        if job.leaving:
-            return ASIDE
-        if not job.placement.gpus:
-            return WAITING if job.may_start else ASIDE
-        guests = [self._members[i].job for i in job.placement.shares_with if i in self._members]
-        # A guest that no round has chosen comes and goes with its host.
-        guest = not self._pairing.on and self._pools.is_guest(job.id, job.placement)
-        fixed = guest or self._pools.only_closed(job)
-        return RUNNING if not fixed and all(j.may_stop for j in (job, *guests)) else FIXED
-
-    def _types(self, member: Member) -> tuple[str, ...]:
-        """Where the job may run: a job that Slurm has bound leaves its type by way of a checkpoint only."""
-        return (member.hosted,) if self._stays(member.job) else self._pools.accepting(member.job)
-
-    def _stays(self, job: Job) -> bool:
-        """Whether it cannot leave the type where Slurm has bound it."""
-        return bool(job.placement.allocation) and not (self._settings.change_types and job.starts_anywhere)
-
-    def _returns(self, member: Member) -> bool:
-        """Whether it goes on where Slurm has bound it once it is off its GPUs (`_target`)."""
-        job = member.job
-        suspended = job.has_store and len(member.types) == 1
-        return self._stays(job) or (bool(job.placement.allocation) and suspended)
-
-    def _wants(self, member: Member) -> bool:
-        """Whether an allocation counts the job."""
-        job = member.job
-        if self._stays(job) and self._pools.only_closed(job):
-            return False  # it ends where it is
-        return member.standing is not ASIDE or job.leaving or job.held_until is not None
-
     def _digest_of(self, member: Member) -> int:
-        if not self._wants(member):
+        if not self._observing.wants(member):
             return 0
         job, member.rates = member.job, self._speeds.alone(member)
         content = (NOTE_FORMAT, job.id, job.gpus, job.request.weight, job.account, member.rates)
@@ -267,8 +236,9 @@ class Rounds:
             if not self._effort.allows(len(self._members)):
                 return
             # What was measured meanwhile counts from this round on.
-            self._speeds = Speeds(snapshot.rates, self._estimates)
+            self._speeds = self._observing.speeds = Speeds(snapshot.rates, self._estimates)
             for member in self._members.values():
+                self._observing.find_kinds(member)
                 self._give_digest(member.id, self._digest_of(member))
         if not self._digests:
             return
@@ -350,7 +320,7 @@ class Rounds:
                 if not self._effort.allows(len(self._members)):
                     return
                 self._fall_back()
-                self._bound = sum(map(self._is_bound, self._members.values()))
+                self._bound = sum(map(self._observing.misses_types, self._members.values()))
                 self._deciding.list_all(self._now)
             if not self._effort.allows(len(self._members)):
                 return
@@ -368,9 +338,6 @@ class Rounds:
         assert self._due is not None
         allocated = any(member.allocated for member in self._members.values())
         return self._solving.patient_until(self._due, allocated=allocated)
-
-    def _is_bound(self, member: Member) -> bool:
-        return self._stays(member.job) and bool(set(self._pools.accepting(member.job)) - {member.hosted})
 
     def _wake(self) -> float:
         if self._due is None:

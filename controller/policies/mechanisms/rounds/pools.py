@@ -7,8 +7,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from controller.model import NOWHERE, GpuId, GpuSet, Job, JobId, Node, Placement
+from controller.policies.mechanisms.rounds.kinds import is_scattered, scattered, type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
-from controller.policies.placement.gangs import find, find_own, own_gpus
+from controller.policies.placement.gangs import find, find_own, find_scattered, own_gpus, spreads
 from controller.policies.placement.pool import GpuPool
 from controller.policies.placement.refusal import nowhere, refusal
 
@@ -103,10 +104,18 @@ class Pools:
         return self._type_of.get(min(gpus), "") if gpus else ""
 
     def find(self, job: Job, gpu_type: str) -> GpuSet | None:
-        """GPUs of the type for the job now; where Slurm has bound it, those that it is bound to."""
+        """GPUs of the type, or kind, for the job now; where Slurm has bound it, those that it is bound to."""
         if job.placement.allocation:
             return find_own(self, job)
-        return find(self._pools[gpu_type], job, consolidated=False)
+        pool = self._pools[type_of_kind(gpu_type)]
+        if is_scattered(gpu_type):
+            return find_scattered(pool, job)
+        return find(pool, job, consolidated=scattered(gpu_type) in self._members[job.id].types)
+
+    def least_nodes(self, job: Job, gpu_type: str) -> int:
+        """The fewest nodes of the type that the gang needs. 0: it can be spread in no other way."""
+        counts = spreads(self._pools[gpu_type], job, consolidated=False) if gpu_type in self._pools else []
+        return counts[0] if len(counts) > 1 else 0
 
     def only_closed(self, job: Job) -> bool:
         """Whether all GPUs that it has, or goes on with, are on nodes where nothing starts."""

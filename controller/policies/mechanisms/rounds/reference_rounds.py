@@ -59,7 +59,9 @@ class ReferenceRounds(Rounds):
         self._only_allocated = only_allocated
         self._seed = settings.type_seed if shuffled else None
         self._isolated_rates = isolated_rates
-        settings = settings.model_copy(update={"change_types": True, "refill": False})
+        settings = settings.model_copy(
+            update={"change_types": True, "refill": False, "placement_sensitive": False}
+        )
         super().__init__(allocation, settings, name=name, moves=moves, ordering=self, pairs=pairs)
 
     def order(
