@@ -20,14 +20,16 @@ class Pricing:
 
     prices: Mapping[str, float] = field(default_factory=empty)
     """Of one GPU for an hour, by type; 1 for a type that is not named."""
-    deadline_ratio: float | None = None
-    """A job is to end within so many times its declared duration from its submission. None: no job has a
-    deadline."""
+    deadline_ratio: float = 0.0
+    """A job without a deadline is to end within so many times its declared duration from its submission. 0:
+    it has none."""
 
     def seconds_left(self, job: Job, now: float) -> float | None:
         """Until the job's deadline; below 0 where that is past. None: it has none."""
+        if job.deadline_at is not None:
+            return job.deadline_at - now
         duration = job.request.duration_seconds
-        if self.deadline_ratio is None or duration is None:
+        if not self.deadline_ratio or duration is None:
             return None
         return job.submit_time + self.deadline_ratio * duration - now
 

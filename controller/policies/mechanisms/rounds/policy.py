@@ -215,7 +215,9 @@ class Rounds:
         if not self._observing.wants(member):
             return 0
         job, member.rates = member.job, self._speeds.alone(member)
-        content = (NOTE_FORMAT, job.id, job.gpus, job.request.weight, job.account, member.rates)
+        request = job.request
+        own = (job.id, job.gpus, request.weight, job.account, job.deadline_at, request.duration_seconds)
+        content = (NOTE_FORMAT, *own, member.rates)
         known, found = self._digested.get(job.id, (None, 0))
         if content != known:
             found = digest([*content[:-1], *member.rates.items()])

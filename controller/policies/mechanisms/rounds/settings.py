@@ -99,10 +99,10 @@ class GavelCostSloSettings(PricedSettings, own.GavelCostSloSettings):
     __doc__ = own.GavelCostSloSettings.__doc__
 
     deadline_ratio: float = setting(
-        2.0,
-        "A job is to end within so many times its declared duration from its submission. A job that declares "
-        "none has no deadline.",
-        ge=1,
+        0.0,
+        "A job without a deadline of its own is to end within so many times its declared duration from its "
+        "submission. 0: it has no deadline.",
+        ge=0,
         le=1e6,
     )
 
