@@ -14,7 +14,7 @@ from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.row import ASIDE, WAITING
 
 _AT_ONCE = 2000
-"""With one plan it says why so many jobs are where they are, besides those that this plan starts or stops."""
+"""With one plan it says why so many jobs are where they are; more where the plan starts or stops more."""
 
 
 class Telling:
@@ -45,7 +45,8 @@ class Telling:
     def tell(self, changed: Iterable[JobId], targets: Mapping[JobId, Target]) -> dict[JobId, str]:
         """What is to be said with this plan. `changed`: something else may be true of these."""
         self._unsaid.update(dict.fromkeys(changed))
-        said_now = [*targets, *islice((i for i in self._unsaid if i not in targets), _AT_ONCE)]
+        more = max(0, _AT_ONCE - len(targets))
+        said_now = [*targets, *islice((i for i in self._unsaid if i not in targets), more)]
         found: dict[JobId, str] = {}
         for job_id in said_now:
             self._unsaid.pop(job_id, None)
