@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.model import Configuration, JobId, Profile, Rate
+from controller.model import Configuration, JobId, Plan, Profile, Rate, Snapshot
 from controller.policies.mechanisms.rounds import effort, laying, telling
 from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
 from controller.policies.mechanisms.rounds.effort import Effort
@@ -34,11 +34,15 @@ def run(seed: int, sizes: tuple[int, ...]) -> tuple[Timeline, Ideal]:
     return ideal.run(), ideal
 
 
+def small_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effort, "MOST_JOBS", 2)
+    monkeypatch.setattr(effort, "_LITTLE", 1)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_in_portions_all_comes_to_the_same(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     at_once, _ = run(seed, (1, 1, 2, 4))
-    monkeypatch.setattr(effort, "MOST_JOBS", 10)
-    monkeypatch.setattr(effort, "_LITTLE", 3)
+    small_plans(monkeypatch)
     in_portions, _ = run(seed, (1, 1, 2, 4))
     assert in_portions.plans > at_once.plans
     assert in_portions.runs == at_once.runs
@@ -110,3 +114,38 @@ def test_of_a_pair_without_a_place_neither_goes_on_uncounted(monkeypatch: pytest
     monkeypatch.setattr(laying, "_TRIES", 1)
     ideal.run(until=30.0)
     assert [number for number in ideal.running() if (ideal.notes[JobId(number)] or ("",))[0] == ""] == []
+
+
+@pytest.mark.parametrize("what", ["ends", "stays", "is cancelled"])
+def test_a_job_may_change_between_laying_out_and_saying_it(
+    monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Four jobs take turns on two GPUs. When the second round is laid out, one that is to stop has ended, or
+    cannot be stopped; or one that is to start is gone. All others have their turn."""
+    jobs = [make_job(n, 1, 1e6) for n in (1, 2, 3, 4)]
+    ideal = Ideal(
+        preset("gavel-las", round_seconds=20.0), [make_node("n1", 2, model="v100")], jobs, check=False
+    )
+    ideal.run(until=10.0)
+    assert ideal.running() == {1, 2}
+    small_plans(monkeypatch)
+    laid: list[float] = []
+
+    def watch(_: Snapshot, plan: Plan) -> None:
+        if ideal.policy._laid is not None and not laid:  # type: ignore[attr-defined]
+            assert not plan.targets and plan.wake_at == ideal.now
+            laid.append(ideal.now)
+
+    ideal.on_plan = watch
+    while not laid:
+        ideal.now = max(ideal.now, 20.0)
+        ideal.plan()
+    if what == "stays":
+        ideal.change(1, may_stop=False)
+    else:
+        ideal.remove(1 if what == "ends" else 3)
+    ideal.run(until=30.0)
+    allowed = {"ends": [{3, 4}], "stays": [{1, 3}, {1, 4}], "is cancelled": [{1, 4}, {2, 4}]}
+    assert ideal.running() in allowed[what]
+    ideal.run(until=100.0)
+    assert len(ideal.running()) == 2

@@ -21,6 +21,7 @@ from controller.policies.mechanisms.rounds.choosing import Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
 from controller.policies.mechanisms.rounds.effort import Effort
 from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal_share, make_given
+from controller.policies.mechanisms.rounds.laid import Laid
 from controller.policies.mechanisms.rounds.member import ALONE, NOTE_FORMAT, Member, by_job
 from controller.policies.mechanisms.rounds.observing import Observing
 from controller.policies.mechanisms.rounds.pairs import Pairing, Sharing, digest, with_partners
@@ -81,15 +82,16 @@ class Rounds:
         self._ready = self._ready or bool(touched) or bool(changed.nodes)
         self._allocate(snapshot)
         draft = Draft(self._pools, self._placements, self._moves_remember)
-        self._decide(draft)
+        said_now = self._decide(draft)
         mark = draft.mark()
-        if self._sharing:
-            self._part(snapshot, draft, with_partners(snapshot, touched | draft.put_since()) & self._sharing)
+        if self._sharing and self._laid is None:
+            put = touched | draft.put_since() | said_now.keys()
+            self._part(snapshot, draft, with_partners(snapshot, put) & self._sharing)
         for move in () if self._effort.put_off else self._moves:
             move.propose(snapshot, draft)
         moves_learned = draft.remembered != self._moves_remember
         self._moves_remember = draft.remembered
-        targets = {job_id: self._target(job_id, to) for job_id, to in draft.changes().items()}
+        targets = {job_id: self._target(job_id, to) for job_id, to in self._changes(draft, said_now).items()}
         said = {**self._telling.tell(self._changed, targets), **draft.said}
         # What a move freed is for the mechanism.
         goes_on = draft.freed_since(mark) or self._effort.put_off or self._telling.behind
@@ -116,6 +118,8 @@ class Rounds:
             self._look(snapshot),
             pairs=self._pairing.on,
         )
+        self._laid: Laid | None = None
+        """Of a round that begins, and not said yet."""
         self._placements: dict[JobId, Placement] = {}
         """What jobs have as far as others are concerned."""
         self._sharing: set[JobId] = set()
@@ -234,7 +238,8 @@ class Rounds:
     def _allocate(self, snapshot: Snapshot) -> None:
         due = self._due is not None and self._now >= self._due - TINY
         self._solving.problems = {}
-        if due and not self._deciding.listed and not self._speeds.same(snapshot.rates):
+        begun = self._deciding.listed or self._laid is not None
+        if due and not begun and not self._speeds.same(snapshot.rates):
             if not self._effort.allows(len(self._members)):
                 return
             # What was measured meanwhile counts from this round on.
@@ -246,7 +251,7 @@ class Rounds:
             return
         retry_at = self._now + self._settings.round_seconds
         self._adopt(self._solving.read(snapshot, retry_at))
-        if self._deciding.listed:
+        if self._deciding.listed or self._laid is not None:
             return  # the round begins first
         found = self._pairing.wanted(f"{self._digest:016x}", due, lambda: self._find_pairs(snapshot))
         if self._solving.wants(self._now, found) and self._effort.allows(len(self._digests)):
@@ -308,32 +313,55 @@ class Rounds:
 
     # -- deciding -------------------------------------------------------------------------------------
 
-    def _decide(self, draft: Draft) -> None:
+    def _decide(self, draft: Draft) -> Mapping[JobId, Placement]:
+        """Changes the draft. Returns what is to be said of it besides: it was laid out by a plan before."""
         if not self._members:
-            self._due = None
-            return
+            self._due, self._laid = None, None
+            return {}
         if self._due is None or self._now > self._due + self._settings.round_seconds + FIRST_PATIENCE_SECONDS:
             # There was no job, or no controller for long.
             self._due = self._now
         if self._now >= self._due - TINY:
             if self._solving.under_way and self._now < self._patient_until() - TINY:
-                return
+                return {}
+            return self._begin_round(draft)
+        if self._ready:
+            allocating = self._solving.under_way or self._effort.put_off
+            self._changed |= self._deciding.go_on(draft, self._now, allocating=allocating)
+        self._ready = False
+        return {}
+
+    def _begin_round(self, draft: Draft) -> Mapping[JobId, Placement]:
+        """List all jobs, choose among them and lay out, and say it: with as many plans as that needs."""
+        assert self._due is not None
+        if self._laid is None:
             if not self._deciding.listed:
                 if not self._effort.allows(len(self._members)):
-                    return
+                    return {}
                 self._fall_back()
                 self._bound = sum(map(self._observing.misses_types, self._members.values()))
                 self._deciding.list_all(self._now)
             if not self._effort.allows(len(self._members)):
-                return
+                return {}
             self._deciding.begin_round(draft, self._now)
-            self._changed.update(self._members)
-            length = self._settings.round_seconds
-            self._due += length * (math.floor((self._now - self._due + TINY) / length) + 1)
-        elif self._ready:
-            allocating = self._solving.under_way or self._effort.put_off
-            self._changed |= self._deciding.go_on(draft, self._now, allocating=allocating)
-        self._ready = False
+            self._laid = Laid(draft.changes(), self._members)
+            self._ready = False
+        if not self._effort.allows(len(self._members)):
+            return {}
+        laid, self._laid = self._laid, None
+        self._changed.update(self._members)
+        length = self._settings.round_seconds
+        self._due += length * (math.floor((self._now - self._due + TINY) / length) + 1)
+        # Jobs that came since it was laid out are looked at with the next plan.
+        self._effort.put_off = self._effort.put_off or self._ready
+        return laid.say(draft)
+
+    def _changes(self, draft: Draft, said_now: Iterable[JobId]) -> Mapping[JobId, Placement]:
+        """What jobs are to have instead of what they have."""
+        if self._laid is not None:
+            return {}
+        laid = {i: to for i in said_now if (to := draft.of(i)) != self._pools.held(self._members[i].job)}
+        return {**laid, **draft.changes()}
 
     def _patient_until(self) -> float:
         """A round that is due waits so long for the allocation."""

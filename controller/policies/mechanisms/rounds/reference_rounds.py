@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from controller.model import GpuSet, Job, JobId, Memory, Snapshot, rate_key
+from controller.model import GpuSet, Job, JobId, Memory, Placement, Snapshot, rate_key
 from controller.policies.allocations.allocation import AllocationJob, Fractions, Given, Jobs, Pair
 from controller.policies.mechanisms.rounds.choosing import Choice
 from controller.policies.mechanisms.rounds.member import Member
@@ -205,9 +205,9 @@ class ReferenceRounds(Rounds):
 
     # -- deciding -------------------------------------------------------------------------------------
 
-    def _decide(self, draft: Draft) -> None:
+    def _decide(self, draft: Draft) -> Mapping[JobId, Placement]:
         if self._solving.under_way:
-            return
+            return {}
         if self._beginning:
             self._deciding.list_all(self._now)
             self._deciding.begin_round(draft, self._now)
@@ -218,6 +218,7 @@ class ReferenceRounds(Rounds):
         elif self._ready:
             self._changed |= self._deciding.go_on(draft, self._now, allocating=False)
         self._ready = False
+        return {}
 
     def _wake(self) -> float:
         if self._solving.under_way:
