@@ -229,6 +229,8 @@ class Job:
     failed_suspends: FailedSuspends | None = None
     start_time: float | None = None
     """First start, seconds since the epoch."""
+    deadline_at: float | None = None
+    """It is to have ended then, seconds since the epoch. None: its user said none."""
     memory_per_node_bytes: int = 0
     """Host memory Slurm allocates per node."""
     cpus_per_node: int = 0

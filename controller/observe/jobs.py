@@ -125,6 +125,7 @@ def make_job(
         keeps_until=_later(memory.keeps_until, now) if phase in ON_GPU else None,
         failed_suspends=failed,
         start_time=memory.first_start,
+        deadline_at=slurm_job.deadline_at,
         memory_per_node_bytes=slurm_job.memory_per_node_bytes,
         cpus_per_node=slurm_job.cpus_per_node,
         excluded_nodes=slurm_job.excluded_nodes,

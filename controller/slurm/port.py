@@ -110,8 +110,11 @@ class SlurmJob:
     excluded_nodes: frozenset[str]
     required_nodes: frozenset[str]
     exit_code: int = 0
+    deadline_at: float | None = None
+    """It is to have ended then, as its user said (`--deadline`)."""
     duration_seconds: float | None = None
-    """Time on GPUs it needs in all, where the adapter knows (Slurm does not)."""
+    """Time on GPUs it needs in all, where the adapter knows. Slurm knows the time limit of a job with a
+    deadline, and cancels the job when that does not fit before the deadline any more."""
 
 
 @value

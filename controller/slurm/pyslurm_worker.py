@@ -138,6 +138,8 @@ def _job(job: Any) -> JobRecord:
         array_tasks=array_tasks,
         array_limit=_number(job.array_tasks_parallel),
         trial=trial_word(_text(job, "comment")),
+        deadline=_number(job.deadline),
+        time_limit_minutes=_number(job.time_limit),
     )
 
 

@@ -66,6 +66,10 @@ class JobRecord(NamedTuple):
     """How many tasks of the array may run at once; 0: any."""
     trial: str = ""
     """The word in its comment that says what it is to its search."""
+    deadline: int = 0
+    """`--deadline`: it is to have ended then."""
+    time_limit_minutes: int = 0
+    """0: none."""
 
     @property
     def is_gandiva(self) -> bool:

@@ -63,6 +63,8 @@ class _Job(BaseModel):
     submit_time: _Int = 0
     start_time: _Int = 0
     end_time: _Int = 0
+    deadline: _Int = 0
+    time_limit_minutes: _Int = Field(0, alias="time_limit")
     request: str = Field("", alias="admin_comment")
     comment: str = ""
     gres: str = Field("", alias="tres_per_node")

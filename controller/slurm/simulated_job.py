@@ -37,6 +37,7 @@ class SimulatedJob:
     """What it is bound to ask for."""
     start_time: float | None = None
     end_time: float | None = None
+    deadline_at: float | None = None
     restart_count: int = 0
     requeue: bool = True
     """False: `--no-requeue`."""
@@ -110,6 +111,7 @@ class SimulatedJob:
             submit_time=self.submit_time,
             start_time=self.start_time,
             end_time=self.end_time,
+            deadline_at=self.deadline_at,
             binding=frozenset() if self.state is JobState.PENDING else self.binding,
             exclusive_gpus=False,
             nodes=self.nodes,

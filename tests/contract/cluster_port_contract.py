@@ -622,6 +622,14 @@ class RealSlurmContract(ClusterPortContract):
         await world.user("scontrol", "update", f"jobid={later}", "starttime=now")
         assert (await world.port.job(later)).eligible
 
+    async def test_a_deadline(self, world: SlurmWorld) -> None:
+        before = time.time()
+        job = await world.port.job(await world.submit("--deadline=now+2hours", "--time=30"))
+        assert job.deadline_at is not None and job.deadline_at - before == pytest.approx(7200, abs=300)
+        assert job.duration_seconds == 1800.0
+        plain = await world.port.job(await world.submit("--time=30"))
+        assert plain.deadline_at is None and plain.duration_seconds is None
+
     async def test_a_users_hold(self, world: SlurmWorld) -> None:
         job_id = await world.submit()
         await world.user("scontrol", "hold", str(job_id))

@@ -191,6 +191,24 @@ def test_jobs_do_more_steps_where_throughputs_count(site: Site) -> None:
     assert sum(aware["fed"]) > 0.85 * sum(agnostic["fed"])
 
 
+def test_a_job_with_a_deadline_gets_the_gpus_that_it_needs_for_it(site: Site) -> None:
+    """The slow GPUs do the most for their price. A job that needs ten minutes of the fast ones and has twelve
+    cannot end in time on the slow ones."""
+    site.cluster.stop_controller()
+    options = {"cheap": (), "due": ("--time=10", "--deadline=now+12minutes")}
+    jobs = {
+        name: site.train("alice", "--gandiva", "--gandiva-model=bound", "--gres=gpu:1", *more)
+        for name, more in options.items()
+    }
+    declare_rates(site)
+    start(site, "gavel-cost-slo", prices={"v100": 10.0, "p100": 6.0, "k80": 1.0})
+    site.wait_on_gpu(*jobs.values(), timeout_seconds=120)
+    pass_seconds(site, 2 * ROUND_SECONDS)
+    holds = site.holds()
+    on = {name: {TYPES[hold.node] for hold in holds if hold.job_id == job} for name, job in jobs.items()}
+    assert on == {"cheap": {"k80"}, "due": {"v100"}}
+
+
 def las_run(site: Site, throughputs: str) -> Mapping[str, list[int]]:
     """Steps that four jobs of each model do in ten rounds of LAS, all with checkpoint stores. Those that wait
     for data come first."""

@@ -5,8 +5,9 @@ A job that Slurm has bound goes on where it is bound; all others are placed anew
 """
 
 from collections.abc import Iterable
+from typing import Protocol
 
-from controller.model import GpuSet, Job, Node
+from controller.model import GpuId, GpuSet, Job, Node
 from controller.policies.placement.groups import node_counts
 from controller.policies.placement.masks import pick
 from controller.policies.placement.pool import GpuPool, Slot
@@ -14,6 +15,18 @@ from controller.policies.placement.refusal import refusal
 
 _TRIES = 8
 """First nodes that are tried for a gang over several nodes."""
+
+
+class Held(Protocol):
+    """Who holds which GPUs."""
+
+    def all_idle(self, gpus: Iterable[GpuId]) -> bool:
+        """Whether no job holds any of these, on whatever node."""
+        ...
+
+    def all_free(self, gpus: Iterable[GpuId]) -> bool:
+        """Whether a job may start on all of these."""
+        ...
 
 
 def own_gpus(job: Job) -> GpuSet:
@@ -24,8 +37,11 @@ def own_gpus(job: Job) -> GpuSet:
 def find(pool: GpuPool, job: Job, *, consolidated: bool) -> GpuSet | None:
     """GPUs for the job now. `consolidated`: of one that is not bound, on as few nodes as its size allows,
     under one switch, or not at all; else on as few as can be had."""
-    if not job.placement.allocation:
-        return _find_anew(pool, job, consolidated)
+    return find_own(pool, job) if job.placement.allocation else _find_anew(pool, job, consolidated)
+
+
+def find_own(pool: Held, job: Job) -> GpuSet | None:
+    """GPUs for a bound job now."""
     own = own_gpus(job)
     if len(own) == job.gpus and pool.all_idle(own):
         return own
@@ -44,6 +60,15 @@ def _find_anew(pool: GpuPool, job: Job, consolidated: bool) -> GpuSet | None:
     for count in spreads(pool, job, consolidated):
         share = job.gpus // count
         found = _one_node(pool, job) if count == 1 else _nodes(pool, job, count, share, consolidated)
+        if found is not None:
+            return found
+    return None
+
+
+def find_scattered(pool: GpuPool, job: Job) -> GpuSet | None:
+    """GPUs for a job that is not bound, on more nodes than its size needs; on as few as can be had."""
+    for count in spreads(pool, job, consolidated=False)[1:]:
+        found = _nodes(pool, job, count, job.gpus // count, consolidated=False)
         if found is not None:
             return found
     return None

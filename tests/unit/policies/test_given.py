@@ -37,10 +37,11 @@ def after(policy: str, jobs: list[Job], until: float = 100.0, **settings: Any) -
 
 
 def fractions(ideal: Ideal, number: int) -> dict[str, float]:
-    """As the note of the job has them."""
+    """As the note of the job has them, which names no type of which it has none."""
     member = Member(ideal.jobs[JobId(number)])
     member.recall(ideal.notes[JobId(number)])
-    return {gpu_type: account.fraction for (gpu_type, _), account in member.accounts.items()}
+    known = {gpu_type: account.fraction for (gpu_type, _), account in member.accounts.items()}
+    return dict.fromkeys(PRICES, 0.0) | known
 
 
 def test_v10_the_cheapest_throughput_is_that_of_one_job_on_the_fast_type() -> None:
@@ -64,6 +65,29 @@ def test_a_job_with_a_declared_duration_has_a_deadline_and_runs_for_it() -> None
     speed = sum(RATES["small"][t] * fraction for t, fraction in fractions(ideal, 2).items())
     assert speed == pytest.approx(0.8, abs=1e-3)
     assert fractions(ideal, 1)["v100"] == pytest.approx(1.0, abs=1e-3)
+
+
+@pytest.mark.parametrize(("ratio", "speed"), [(0.0, 0.8), (5.0, 0.8)])
+def test_a_job_with_a_deadline_runs_for_it(ratio: float, speed: float) -> None:
+    """The same by the job's own deadline, whatever the ratio."""
+    jobs = [job_of(1, "big"), replace(job_of(2, "small", duration=1000.0), deadline_at=2500.0)]
+    ideal = after("gavel-cost-slo", jobs, until=10.0, prices=PRICES, deadline_ratio=ratio)
+    found = sum(RATES["small"][t] * fraction for t, fraction in fractions(ideal, 2).items())
+    assert found == pytest.approx(speed, abs=1e-3)
+
+
+def test_without_a_deadline_and_a_ratio_no_job_has_one() -> None:
+    jobs = [job_of(1, "big", duration=1000.0), job_of(2, "small", duration=1000.0)]
+    ideal = after("gavel-cost-slo", jobs, until=10.0, prices=PRICES)
+    assert sum(fractions(ideal, 2).values()) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_a_deadline_that_is_changed_counts_at_once() -> None:
+    jobs = [job_of(1, "big"), job_of(2, "small", duration=1000.0)]
+    ideal = after("gavel-cost-slo", jobs, until=10.0, prices=PRICES)
+    ideal.change(2, deadline_at=2510.0)
+    ideal.run(until=20.0)
+    assert sum(fractions(ideal, 2).values()) > 0.5
 
 
 def test_v13_what_a_job_has_done_counts_as_time_on_its_own_part() -> None:

@@ -24,9 +24,9 @@ if _START == "raise":
 
 _FIELDS = """
     account admin_comment allocated_nodes allocated_tres array_id array_task_id array_tasks_parallel
-    array_tasks_waiting comment dependencies eligible_time end_time excluded_nodes exit_code exit_code_signal
-    gres_per_node max_nodes memory_per_cpu partition qos requested_tres requeue_count required_nodes
-    start_time state_reason submit_time
+    array_tasks_waiting comment deadline dependencies eligible_time end_time excluded_nodes exit_code
+    exit_code_signal gres_per_node max_nodes memory_per_cpu partition qos requested_tres requeue_count
+    required_nodes start_time state_reason submit_time time_limit
 """
 """All empty, unless a test says otherwise."""
 

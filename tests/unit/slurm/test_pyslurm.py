@@ -150,6 +150,13 @@ async def test_gres_that_pyslurm_cannot_parse_costs_one_job_or_node_only(
     assert "node n2: '(pyslurm cannot read it)'" in caplog.text
 
 
+async def test_a_deadline_and_a_time_limit(plan: Plan, transport: PyslurmTransport) -> None:
+    job = {"id": 7, "state": "PENDING", "admin_comment": REQUEST}
+    plan(Jobs_load={"jobs": [job, {**job, "id": 8, "deadline": 2000, "time_limit": 90}]}, Nodes_load={})
+    found = [(record.deadline, record.time_limit_minutes) for record in (await transport.load()).jobs]
+    assert found == [(0, 0), (2000, 90)]
+
+
 async def test_task_zero_of_an_array_is_a_task(plan: Plan, transport: PyslurmTransport) -> None:
     plan(Job_load={"job": {"id": 7, "array_id": 6, "array_task_id": None}})
     assert (await transport.job(JOB)).array_task_id == 0

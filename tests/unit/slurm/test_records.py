@@ -104,6 +104,21 @@ def test_killed_by_a_signal() -> None:
     assert (job.exit_code, job.end_time, job.state_name) == (137, 1500, "FAILED")
 
 
+@pytest.mark.parametrize(
+    ("fields", "deadline_at", "duration_seconds"),
+    [
+        ({"deadline": 9000, "time_limit_minutes": 30}, 9000.0, 1800.0),
+        ({"deadline": 9000}, 9000.0, None),
+        ({"time_limit_minutes": 30}, None, None),
+    ],
+)
+def test_a_job_with_a_deadline_needs_its_time_limit(
+    fields: dict[str, int], deadline_at: float | None, duration_seconds: float | None
+) -> None:
+    job = slurm_job(job_record(**fields), now=NOW)
+    assert (job.deadline_at, job.duration_seconds) == (deadline_at, duration_seconds)
+
+
 def test_cores_per_node_round_up() -> None:
     assert slurm_job(running_record("gres/shard:a100_1:1", "n[1-2]", cpus=5), now=NOW).cpus_per_node == 3
     assert slurm_job(job_record(cpus=4, min_nodes=2), now=NOW).cpus_per_node == 2

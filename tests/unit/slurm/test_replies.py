@@ -72,6 +72,18 @@ def test_waiting_jobs(release: str) -> None:
     assert found["picky"].excluded_nodes == {"n1"}
 
 
+def test_a_deadline_and_a_time_limit(release: str) -> None:
+    """As the release writes both, with other numbers."""
+    reply = json.loads(recordings.text(release, "squeue"))
+    (waiting,) = (job for job in reply["jobs"] if job["name"] == "waiting")
+    assert waiting["deadline"]["number"] == 0 and jobs(release)["waiting"].deadline_at is None
+    waiting["deadline"]["number"] = 1_900_000_000
+    waiting["time_limit"] = {**waiting["time_limit"], "set": True, "infinite": False, "number": 90}
+    records, _ = gandiva_jobs(json.dumps(reply), "test")
+    (record,) = (record for record in records if record.name == "waiting")
+    assert (record.deadline, record.time_limit_minutes) == (1_900_000_000, 90)
+
+
 def test_a_failed_job(release: str) -> None:
     failed = jobs(release)["failed"]
     assert failed.state is JobState.ENDED

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
 from typing import Any, Protocol
 
 from controller.model import JobId, value
 from controller.policies.allocations.allocation import Jobs
+from controller.policies.mechanisms.rounds.kinds import type_of_kind
 from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Account, Member
 
 _DIGITS = 3
@@ -21,6 +23,7 @@ class Choice:
 
     jobs: Jobs
     gpu_type: str
+    """Its kind, where an allocation has two of it."""
     extra: bool = False
     """Beyond its fraction: the GPUs would be idle."""
 
@@ -41,9 +44,9 @@ class Ordering(Protocol):
 
     def order(
         self, members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
-    ) -> list[Choice]:
-        """Every job and every pair with every type of which it has a fraction, the first choice first; then,
-        as `extra`, every job with those of which it has none."""
+    ) -> Iterable[Choice]:
+        """Every job and every pair with every kind of GPUs of which it has a fraction, in order; then, as
+        `extra`, every job with those of which it has none. `types`: these kinds alone."""
         ...
 
 
@@ -53,39 +56,43 @@ class GlobalList:
 
     def order(
         self, members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
-    ) -> list[Choice]:
+    ) -> Iterable[Choice]:
         present = {member.id: member for member in members}
-        first: list[tuple[Any, ...]] = []
-        extra: list[tuple[Any, ...]] = []
+        found: list[tuple[Any, ...]] = []
         for member in present.values():
             job = member.job
-            for gpu_type in member.types:
-                if gpu_type not in types:
+            head, submitted = -job.priority_class, job.submit_time
+            for slot, account in member.accounts.items():
+                gpu_type, beside = slot
+                if account.fraction < LEAST_FRACTION or gpu_type not in types or gpu_type not in member.types:
                     continue
-                account = member.account(gpu_type)
-                if account.fraction < LEAST_FRACTION:
-                    had = round(member.extra_seconds / round_seconds, _DIGITS)
-                    kept = member.hosted == gpu_type and bool(job.placement.gpus)
-                    extra.append((-job.priority_class, had, not kept, job.submit_time, (job.id,), gpu_type))
-                    continue
-                received = member.received((gpu_type, ALONE), now)
-                urgency = _urgency(account, received, round_seconds)
-                first.append((-job.priority_class, *urgency, job.submit_time, (job.id,), gpu_type))
-            for (gpu_type, beside), account in member.accounts.items():
-                # A pair is listed with the first of the two.
-                other = present.get(beside) if beside > job.id else None
-                if other is None or account.fraction < LEAST_FRACTION or gpu_type not in types:
-                    continue
-                if gpu_type in member.types and gpu_type in other.types:
-                    urgency = _urgency(account, member.received((gpu_type, beside), now), round_seconds)
-                    since = min(job.submit_time, other.job.submit_time)
-                    first.append((-job.priority_class, *urgency, since, (job.id, beside), gpu_type))
-        first.sort()
-        extra.sort()
-        return [
-            *(Choice(key[-2], key[-1]) for key in first),
-            *(Choice(key[-2], key[-1], True) for key in extra),
-        ]
+                jobs: Jobs = (job.id,)
+                since = submitted
+                if beside != ALONE:
+                    # A pair is listed with the first of the two.
+                    other = present.get(beside) if beside > job.id else None
+                    if other is None or gpu_type not in other.types:
+                        continue
+                    jobs, since = (job.id, beside), min(submitted, other.job.submit_time)
+                urgency = _urgency(account, member.received(slot, now), round_seconds)
+                found.append((head, *urgency, since, jobs, gpu_type))
+        found.sort()
+        return chain(
+            (Choice(key[-2], key[-1]) for key in found), _extra(present.values(), types, round_seconds)
+        )
+
+
+def _extra(members: Iterable[Member], types: Collection[str], round_seconds: float) -> Iterator[Choice]:
+    """What is beyond fractions. It is made when the list comes to it: mostly no GPU is left then."""
+    found: list[tuple[Any, ...]] = []
+    for member in members:
+        job, had = member.job, round(member.extra_seconds / round_seconds, _DIGITS)
+        for gpu_type in member.types:
+            if gpu_type in types and member.fraction(gpu_type) < LEAST_FRACTION:
+                kept = member.hosted == gpu_type and bool(job.placement.gpus)
+                found.append((-job.priority_class, had, not kept, job.submit_time, (job.id,), gpu_type))
+    for key in sorted(found):
+        yield Choice(key[-2], key[-1], True)
 
 
 def _urgency(account: Account, received_seconds: float, round_seconds: float) -> tuple[float, ...]:
@@ -95,28 +102,61 @@ def _urgency(account: Account, received_seconds: float, round_seconds: float) ->
     return -round(priority(account.fraction, received), 9), -deficit, -round(account.fraction, 6)
 
 
-def choose(
-    order: Iterable[Choice],
-    gpus: Mapping[JobId, int],
-    free: Mapping[str, int],
-    refused: Collection[tuple[Jobs, str]] = (),
-) -> list[Choice]:
-    """Go through the list; a gang that does not fit is passed over, and so is a job that has its part of this
-    round alone or in a pair.
+class Choosing:
+    """Goes through a list; a gang that does not fit is passed over, and so is a job that has its part of this
+    round alone or in a pair. What was chosen before a choice that is taken back stays."""
 
-    Args:
-        gpus: sizes of the gangs.
-        free: GPUs to be given, by type.
-        refused: jobs with types that have no place for them.
-    """
-    left, taken, chosen = dict(free), set[JobId](), list[Choice]()
-    for choice in order:
-        size, gpu_type = gpus[choice.jobs[0]], choice.gpu_type
-        if size > left.get(gpu_type, 0) or not taken.isdisjoint(choice.jobs):
-            continue
-        if (choice.jobs, gpu_type) in refused:
-            continue
-        chosen.append(choice)
-        taken.update(choice.jobs)
-        left[gpu_type] -= size
-    return chosen
+    def __init__(self, order: Iterable[Choice], gpus: Mapping[JobId, int], free: Mapping[str, int]) -> None:
+        """
+        Args:
+            gpus: sizes of the gangs. Jobs that are not named are passed over.
+            free: GPUs to be given, by type.
+        """
+        self._rest, self._gpus, self._left = iter(order), gpus, dict(free)
+        self._seen: list[Choice] = []
+        self._next = 0
+        """The place in the list to go on from."""
+        self._taken: set[JobId] = set()
+        self._refused: set[Choice] = set()
+        self.chosen: dict[Choice, int] = {}
+        """With their places in the list, in its order."""
+
+    def go_on(self) -> list[Choice]:
+        """Choose what fits. Returns what was chosen now."""
+        found: list[Choice] = []
+        most = sum(self._left.values())
+        for place, choice in enumerate(self._onwards(), self._next):
+            if most <= 0:
+                break
+            size, gpu_type = self._gpus.get(choice.jobs[0], 0), type_of_kind(choice.gpu_type)
+            if not 0 < size <= self._left.get(gpu_type, 0) or choice in self._refused:
+                continue
+            if self._taken.isdisjoint(choice.jobs) and all(i in self._gpus for i in choice.jobs):
+                found.append(choice)
+                self.chosen[choice] = place
+                self._taken.update(choice.jobs)
+                self._left[gpu_type] -= size
+                most -= size
+        return found
+
+    def _onwards(self) -> Iterator[Choice]:
+        yield from islice(self._seen, self._next, None)
+        for choice in self._rest:
+            self._seen.append(choice)
+            yield choice
+
+    def cut(self, refused: Collection[Choice]) -> list[Choice]:
+        """These have no place. The first of them and all that was chosen after it is taken back, and the list
+        is gone on with from there. Returns them."""
+        self._refused.update(refused)
+        self._next = min(self.chosen[choice] for choice in refused)
+        cut = [choice for choice, place in self.chosen.items() if place >= self._next]
+        self.drop(cut)
+        return cut
+
+    def drop(self, choices: Collection[Choice]) -> None:
+        """Take these back."""
+        for choice in choices:
+            del self.chosen[choice]
+            self._taken.difference_update(choice.jobs)
+            self._left[type_of_kind(choice.gpu_type)] += self._gpus[choice.jobs[0]]

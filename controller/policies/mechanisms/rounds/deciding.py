@@ -3,20 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from controller.model import GpuId, JobId, Placement
-from controller.policies.mechanisms.rounds.choosing import Choice, GlobalList, Ordering, choose
-from controller.policies.mechanisms.rounds.laying import Refused, find_together, keep, lay_out, place
+from controller.policies.mechanisms.rounds.choosing import Choice, Choosing, GlobalList, Ordering
+from controller.policies.mechanisms.rounds.kinds import kinds, type_of_kind
+from controller.policies.mechanisms.rounds.laying import Layout, find_together, place
 from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Member
 from controller.policies.mechanisms.rounds.pairs import Sharing
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.row import FIXED, RUNNING, WAITING
 from controller.policies.placement.draft import Draft
-
-_TRIES = 16
-"""How often a round is chosen anew because jobs found no place."""
 
 
 class Deciding:
@@ -41,11 +39,33 @@ class Deciding:
         self._ordering = ordering or GlobalList()
         self.sharing = sharing
         """Who may share GPUs; anew in each plan."""
+        self._listed: Iterable[Choice] | None = None
+        """All jobs, where a round is about to begin."""
 
-    def begin_round(self, draft: Draft, now: float) -> None:
-        """Choose anew among all jobs. Those that are not chosen, or for another type, stop."""
+    @property
+    def listed(self) -> bool:
+        """A round is over, and what follows is to be chosen."""
+        return self._listed is not None
+
+    def list_all(self, now: float) -> None:
+        """A round is over. Put all jobs in order for the next one."""
+        candidates: list[Member] = []
         for member in self._members.values():
             member.settle(now)
+            if member.standing in (RUNNING, WAITING):
+                candidates.append(member)
+        types, length = kinds(self._pools.types), self._settings.round_seconds
+        self._listed = self._ordering.order(candidates, types, now, length)
+
+    def unlist(self) -> None:
+        """They are to be put in order anew."""
+        self._listed = None
+
+    def begin_round(self, draft: Draft, now: float) -> None:
+        """Choose among all jobs that are listed. Those that are not chosen, or for another type, stop."""
+        assert self._listed is not None
+        listed, self._listed = self._listed, None
+        for member in self._members.values():
             if member.standing is FIXED:
                 others = member.job.placement.shares_with if self._pairs else ()
                 member.assign(member.hosted, min(others, default=ALONE), False, now)
@@ -60,9 +80,7 @@ class Deciding:
         free = self._pools.free()
         for gpu_type, gpus in self._open_gpus(running).items():
             free[gpu_type] = free.get(gpu_type, 0) + len(gpus)
-        order = self._ordering.order(candidates, free, now, self._settings.round_seconds)
-        chosen = self._lay_out(draft, candidates, running, order, free)
-        self._assign(chosen, now)
+        self._lay_out(draft, candidates, running, listed, free, now)
 
     def go_on(self, draft: Draft, now: float, *, allocating: bool) -> set[JobId]:
         """Start those whose GPUs have become free, and others on what is left. Returns jobs that are assigned
@@ -80,7 +98,8 @@ class Deciding:
             if member.standing is WAITING:
                 self._start(draft, member, partner if there else None)
             if not there and (partner is None or member.id < partner.id):
-                free[member.assigned] = free.get(member.assigned, 0) - member.job.gpus
+                gpu_type = type_of_kind(member.assigned)
+                free[gpu_type] = free.get(gpu_type, 0) - member.job.gpus
         free = {gpu_type: count for gpu_type, count in free.items() if count > 0}
         if not self._settings.refill or not free:
             return arrived
@@ -93,9 +112,8 @@ class Deciding:
             and not draft.of(m.id).gpus
             and (m.allocated or not allocating)
         ]
-        order = self._ordering.order(idle, free, now, self._settings.round_seconds)
-        chosen = self._lay_out(draft, idle, [], order, free)
-        self._assign(chosen, now)
+        order = self._ordering.order(idle, kinds(free), now, self._settings.round_seconds)
+        chosen = self._lay_out(draft, idle, [], order, free, now)
         return arrived | {job_id for choice in chosen for job_id in choice.jobs}
 
     def _start(self, draft: Draft, member: Member, host: Member | None) -> None:
@@ -107,45 +125,34 @@ class Deciding:
                 place(draft, [member.job], gpus)
             return
         had = draft.of(host.id)
-        free = not had.shares_with and self._pools.type_of(had.gpus) == member.assigned
+        free = not had.shares_with and self._pools.type_of(had.gpus) == type_of_kind(member.assigned)
         if free and self.sharing.may_join(member.job, host.job, had.gpus):
             place(draft, [host.job, member.job], had.gpus)
 
     def _lay_out(
         self,
         draft: Draft,
-        candidates: list[Member],
-        running: list[Member],
-        order: list[Choice],
+        candidates: Iterable[Member],
+        running: Iterable[Member],
+        order: Iterable[Choice],
         free: Mapping[str, int],
+        now: float,
     ) -> list[Choice]:
-        """Jobs with the types that they get."""
-        gpus = {m.id: m.job.gpus for m in candidates}
-        refused: Refused = set()
-        mark, chosen = draft.mark(), list[Choice]()
-        for tries_left in reversed(range(_TRIES)):
-            chosen = choose(order, gpus, free, refused)
-            new = keep(draft, self._members, running, chosen)
-            new |= lay_out(draft, self._pools, self._members, chosen, self.sharing)
-            if not new or not tries_left:
-                chosen = [choice for choice in chosen if (choice.jobs, choice.gpu_type) not in new]
-                break
-            refused |= new
-            draft.rollback(mark)
-        return chosen
-
-    def _assign(self, chosen: Sequence[Choice], now: float) -> None:
+        """Assigns jobs the types that they get."""
+        choosing = Choosing(order, {m.id: m.job.gpus for m in candidates}, free)
+        chosen = Layout(draft, self._pools, self._members, running, choosing, self.sharing).run()
         for choice in chosen:
             for job_id in choice.jobs:
                 member = self._members[job_id]
                 member.assign(choice.gpu_type, choice.partner(job_id), choice.extra, now)
+        return chosen
 
-    def _open_gpus(self, running: Sequence[Member]) -> dict[str, set[GpuId]]:
+    def _open_gpus(self, running: Iterable[Member]) -> dict[str, set[GpuId]]:
         """By type, those of these jobs where others may start too."""
         found: dict[str, set[GpuId]] = {}
         for member in running:
             gpus = (gpu for gpu in member.job.placement.gpus if gpu.node not in self._pools.closed)
-            found.setdefault(member.hosted, set()).update(gpus)
+            found.setdefault(type_of_kind(member.hosted), set()).update(gpus)
         return found
 
     def _let_arrive(self, draft: Draft, now: float) -> set[JobId]:

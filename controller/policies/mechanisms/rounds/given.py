@@ -10,8 +10,8 @@ from dataclasses import field
 from controller.model import Job, Snapshot
 from controller.model.value import empty, value
 from controller.policies.allocations.allocation import AllocationJob, Entity, Given, Jobs, Pair
+from controller.policies.mechanisms.rounds.kinds import is_scattered, type_of_kind
 from controller.policies.mechanisms.rounds.member import ALONE, Member
-from controller.policies.mechanisms.rounds.speeds import Speeds
 
 
 @value(kw_only=True)
@@ -20,14 +20,16 @@ class Pricing:
 
     prices: Mapping[str, float] = field(default_factory=empty)
     """Of one GPU for an hour, by type; 1 for a type that is not named."""
-    deadline_ratio: float | None = None
-    """A job is to end within so many times its declared duration from its submission. None: no job has a
-    deadline."""
+    deadline_ratio: float = 0.0
+    """A job without a deadline is to end within so many times its declared duration from its submission. 0:
+    it has none."""
 
     def seconds_left(self, job: Job, now: float) -> float | None:
         """Until the job's deadline; below 0 where that is past. None: it has none."""
+        if job.deadline_at is not None:
+            return job.deadline_at - now
         duration = job.request.duration_seconds
-        if self.deadline_ratio is None or duration is None:
+        if not self.deadline_ratio or duration is None:
             return None
         return job.submit_time + self.deadline_ratio * duration - now
 
@@ -38,39 +40,39 @@ UNPRICED = Pricing()
 def make_given(
     snapshot: Snapshot,
     members: Sequence[Member],
-    speeds: Speeds,
     workers: Mapping[str, int],
     pricing: Pricing,
     pairs: tuple[Pair, ...] = (),
 ) -> Given:
     """`members`: those that want GPUs. `workers`: GPUs by type. `pairs`: of them, that may share GPUs."""
     now = snapshot.time
+    virtual = sorted({kind for member in members for kind in member.rates if is_scattered(kind)})
     return Given(
-        types=tuple(workers),
+        types=(*workers, *virtual),
         workers=workers,
         prices={gpu_type: pricing.prices.get(gpu_type, 1.0) for gpu_type in workers},
-        jobs=tuple(_job(member, speeds.alone(member), pricing, now) for member in members),
+        jobs=tuple(_job(member, pricing, now) for member in members),
         entities=_entities(snapshot, members),
         pairs=pairs,
+        draws_on={kind: type_of_kind(kind) for kind in virtual},
         previous=_previous(members),
     )
 
 
 def _previous(members: Iterable[Member]) -> dict[Jobs, dict[str, float]]:
-    """The allocation in force. A pair is listed with the first of the two."""
+    """The allocation in force, where it gives anything. A pair is listed with the first of the two."""
     found: dict[Jobs, dict[str, float]] = {}
     for member in members:
         if member.allocated:
-            found[member.id,] = {}
             for (gpu_type, beside), account in member.accounts.items():
-                if beside == ALONE or beside > member.id:
+                if account.fraction and (beside == ALONE or beside > member.id):
                     jobs = (member.id,) if beside == ALONE else (member.id, beside)
                     found.setdefault(jobs, {})[gpu_type] = account.fraction
     return found
 
 
-def _job(member: Member, throughput: Mapping[str, float], pricing: Pricing, now: float) -> AllocationJob:
-    job = member.job
+def _job(member: Member, pricing: Pricing, now: float) -> AllocationJob:
+    job, throughput = member.job, member.rates
     done = math.fsum(member.seconds(t, now) * throughput[t] for t in member.had if t in throughput)
     return AllocationJob(
         id=job.id,

@@ -3,17 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from controller.model import NOWHERE, GpuId, GpuSet, Job, JobId, Placement
-from controller.policies.allocations.allocation import Jobs
-from controller.policies.mechanisms.rounds.choosing import Choice
+from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
+from controller.policies.mechanisms.rounds.kinds import type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
 from controller.policies.mechanisms.rounds.pairs import Sharing
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.placement.draft import Draft
 
-Refused = set[tuple[Jobs, str]]
+_TRIES = 16
+"""How often the list is gone on with because jobs found no place."""
 
 
 def place(draft: Draft, jobs: Sequence[Job], gpus: GpuSet) -> None:
@@ -23,89 +24,169 @@ def place(draft: Draft, jobs: Sequence[Job], gpus: GpuSet) -> None:
         draft.put(job.id, Placement(gpus, job.placement.allocation or gpus, ids - {job.id}))
 
 
-def keep(
-    draft: Draft,
-    members: Mapping[JobId, Member],
-    running: Iterable[Member],
-    chosen: Iterable[Choice],
-) -> Refused:
-    """Jobs that run on the type they are given keep their GPUs, all others of `running` leave theirs. Of two
-    that were together and are so no more, the one that was chosen first keeps them.
+class Layout:
+    """GPUs for those that are chosen from a list. Jobs that run on the type that they are given keep their
+    GPUs, all others leave theirs. Jobs that wait join the other one of their pair, or are placed server by
+    server, those that Slurm has bound first, then the largest gangs. A gang that finds no room takes it from
+    jobs chosen after it. Where a choice has no place, the list is gone on with from there."""
 
-    Returns:
-        Jobs with types that have no place for them.
-    """
-    may_keep, taken = {member.id for member in running}, set[GpuId]()
-    stay, refused = dict[JobId, Placement](), Refused()
-    for choice in chosen:
-        on = [members[i].job for i in choice.jobs if i in may_keep and members[i].hosted == choice.gpu_type]
-        on.sort(key=lambda job: not members[job.id].bound)
-        there = [job for job in on if taken.isdisjoint(job.placement.gpus)]
+    def __init__(
+        self,
+        draft: Draft,
+        pools: Pools,
+        members: Mapping[JobId, Member],
+        running: Iterable[Member],
+        choosing: Choosing,
+        sharing: Sharing,
+    ) -> None:
+        """`running`: jobs that keep their GPUs or leave them."""
+        self._draft, self._pools, self._members, self._sharing = draft, pools, members, sharing
+        self._choosing = choosing
+        self._running = {member.id for member in running}
+        self._leaving = set(self._running)
+        """Those of them that still have their GPUs and are not chosen."""
+        self._kept: dict[Choice, dict[JobId, Placement]] = {}
+        """Who goes on with what."""
+        self._taken: set[GpuId] = set()
+        """Those GPUs."""
+        self._started: dict[GpuId, Choice] = {}
+        """GPUs given to jobs that wait."""
+
+    def run(self) -> list[Choice]:
+        """Who gets GPUs."""
+        for tries_left in reversed(range(_TRIES)):
+            found = self._choosing.go_on()
+            refused, starting = self._keep(found)
+            refused |= self._start([*starting, *found])
+            if not refused:
+                break
+            if tries_left:
+                taken_back: Collection[Choice] = self._choosing.cut(refused)
+            else:
+                self._choosing.drop(taken_back := refused)
+            for choice in taken_back:
+                self._lift(choice)
+        return list(self._choosing.chosen)
+
+    # -- jobs on GPUs ---------------------------------------------------------------------------------
+
+    def _keep(self, found: Iterable[Choice]) -> tuple[set[Choice], list[Choice]]:
+        """Of two that were together and are so no more, the one that was chosen first keeps their GPUs.
+
+        Returns:
+            Choices that have no place, and those that have to be placed elsewhere.
+        """
+        refused, moved = set[Choice](), list[Choice]()
+        for choice in found:
+            on = [i for i in choice.jobs if i in self._running and self._members[i].hosted == choice.gpu_type]
+            if not on:
+                continue
+            there = self._together(on)
+            if any(self._members[i].bound for i in on if i not in there):
+                refused.add(choice)
+                continue
+            for placement in there.values():
+                self._taken |= placement.gpus
+            if there:
+                self._kept[choice] = there
+        self._leaving.difference_update(*self._kept.values())
+        while self._leaving:
+            self._draft.put(self._leaving.pop(), NOWHERE)
+        for choice in found:
+            for job_id, placement in self._kept.get(choice, {}).items():
+                for other in {self._started[gpu] for gpu in placement.gpus if gpu in self._started}:
+                    self._lift(other)
+                    moved.append(other)
+                self._draft.put(job_id, placement)
+        return refused, moved
+
+    def _together(self, on: Sequence[JobId]) -> dict[JobId, Placement]:
+        """Those of a choice that go on with their GPUs, and how."""
+        jobs = [self._members[i].job for i in on]
+        jobs.sort(key=lambda job: not self._members[job.id].bound)
+        there = [job for job in jobs if self._taken.isdisjoint(job.placement.gpus)]
         there = [job for job in there if job.placement.gpus == there[0].placement.gpus]
-        if any(members[job.id].bound for job in on if job not in there):
-            refused.add((choice.jobs, choice.gpu_type))
-            continue
         ids = frozenset(job.id for job in there)
+        found: dict[JobId, Placement] = {}
         for job in there:
             had = job.placement
-            taken |= had.gpus
             # Guests of a move come and go with their hosts.
-            others = (had.shares_with - may_keep) | (ids - {job.id})
+            others = (had.shares_with - self._running) | (ids - {job.id})
             as_before = others == had.shares_with
-            stay[job.id] = had if as_before else Placement(had.gpus, had.allocation, others)
-    for job_id in may_keep:
-        draft.put(job_id, stay.get(job_id, NOWHERE))
-    return refused
+            found[job.id] = had if as_before else Placement(had.gpus, had.allocation, others)
+        return found
 
+    def _lift(self, choice: Choice) -> None:
+        """Take its GPUs back."""
+        for placement in self._kept.pop(choice, {}).values():
+            self._taken -= placement.gpus
+        for job_id in choice.jobs:
+            for gpu in self._draft.of(job_id).gpus:
+                self._started.pop(gpu, None)
+            self._draft.put(job_id, NOWHERE)
 
-def lay_out(
-    draft: Draft,
-    pools: Pools,
-    members: Mapping[JobId, Member],
-    chosen: Sequence[Choice],
-    sharing: Sharing,
-) -> Refused:
-    """Jobs that wait join the other one of their pair, or are placed server by server, those that Slurm has
-    bound first, then the largest gangs. A gang that finds no room takes it from jobs chosen after it.
+    # -- jobs that wait -------------------------------------------------------------------------------
 
-    Returns:
-        Jobs with types that have no place for them; empty: all have theirs.
-    """
-    rank = {choice.jobs: number for number, choice in enumerate(chosen)}
-    kept = [c for c in chosen if any(members[i].job.placement.gpus and draft.of(i).gpus for i in c.jobs)]
-    starting = [
-        (c, waiting) for c in chosen if (waiting := [j for i in c.jobs if _waits(j := members[i].job)])
-    ]
-    starting.sort(
-        key=lambda s: (not any(j.placement.allocation for j in s[1]), -s[1][0].gpus, rank[s[0].jobs])
-    )
-    refused: Refused = set()
-    for choice, waiting in starting:
-        host = next((members[i].job for i in choice.jobs if draft.of(i).gpus), None)
-        if host is not None:
-            gpus = draft.of(host.id).gpus
-            if sharing.may_join(waiting[0], host, gpus):
-                place(draft, (host, waiting[0]), gpus)
+    def _start(self, found: Iterable[Choice]) -> set[Choice]:
+        """Returns choices that have no place."""
+        rank, refused = self._choosing.chosen, set[Choice]()
+        starting = [
+            (c, jobs) for c in found if (jobs := [j for i in c.jobs if _waits(j := self._members[i].job)])
+        ]
+        starting.sort(
+            key=lambda s: (not any(j.placement.allocation for j in s[1]), -s[1][0].gpus, rank[s[0]])
+        )
+        for choice, waiting in starting:
+            host = next((self._members[i].job for i in choice.jobs if self._draft.of(i).gpus), None)
+            if host is not None:
+                gpus = self._draft.of(host.id).gpus
+                if self._sharing.may_join(waiting[0], host, gpus):
+                    place(self._draft, (host, waiting[0]), gpus)
+                else:
+                    refused.add(choice)
+                continue
+
+            def find(waiting: Sequence[Job] = waiting, gpu_type: str = choice.gpu_type) -> GpuSet | None:
+                return find_together(self._pools, self._sharing, waiting, gpu_type)
+
+            gpus_found = find()
+            if gpus_found is None:
+                gpus_found = self._clear(choice, find, refused)
+            if gpus_found is None:
+                refused.add(choice)
             else:
-                refused.add((choice.jobs, choice.gpu_type))
-            continue
+                place(self._draft, waiting, gpus_found)
+                self._started.update(dict.fromkeys(gpus_found, choice))
+        return refused
 
-        def find(waiting: Sequence[Job] = waiting, gpu_type: str = choice.gpu_type) -> GpuSet | None:
-            return find_together(pools, sharing, waiting, gpu_type)
-
-        found = find()
-        if found is None:
-            behind = [c for c in kept if rank[c.jobs] > rank[choice.jobs] and c.gpu_type == choice.gpu_type]
-            found = _clear(draft, find, behind, refused, kept)
-        if found is None:
-            refused.add((choice.jobs, choice.gpu_type))
-        else:
-            place(draft, waiting, found)
-    return refused
+    def _clear(
+        self, choice: Choice, find: Callable[[], GpuSet | None], refused: set[Choice]
+    ) -> GpuSet | None:
+        """Take GPUs from jobs chosen after this one; those that are not in its way keep theirs."""
+        draft, rank = self._draft, self._choosing.chosen
+        mark = draft.mark()
+        gpu_type, place = type_of_kind(choice.gpu_type), rank[choice]
+        behind = [c for c in self._kept if type_of_kind(c.gpu_type) == gpu_type and rank[c] > place]
+        had = [(other, {i: draft.of(i) for i in other.jobs}) for other in behind]
+        for _, placements in had:
+            for job_id in placements:
+                draft.put(job_id, NOWHERE)
+        gpus = find()
+        if gpus is None:
+            draft.rollback(mark)
+            return None
+        for other, placements in had:
+            if all(placement.gpus.isdisjoint(gpus) for placement in placements.values()):
+                for job_id, placement in placements.items():
+                    draft.put(job_id, placement)
+            else:
+                self._lift(other)
+                refused.add(other)
+        return gpus
 
 
 def find_together(pools: Pools, sharing: Sharing, jobs: Sequence[Job], gpu_type: str) -> GpuSet | None:
-    """Idle GPUs of the type for a job, or for two that may share them."""
+    """Idle GPUs of the type, or kind, for a job, or for two that may share them."""
     if len(jobs) == 1:
         return pools.find(jobs[0], gpu_type)
     for first, second in (jobs, jobs[::-1]):
@@ -117,29 +198,3 @@ def find_together(pools: Pools, sharing: Sharing, jobs: Sequence[Job], gpu_type:
 
 def _waits(job: Job) -> bool:
     return job.may_start and not job.placement.gpus
-
-
-def _clear(
-    draft: Draft,
-    find: Callable[[], GpuSet | None],
-    behind: Iterable[Choice],
-    refused: Refused,
-    kept: list[Choice],
-) -> GpuSet | None:
-    """Take GPUs from jobs chosen after this one; those that are not in its way keep theirs."""
-    mark, had = draft.mark(), [(choice, {i: draft.of(i) for i in choice.jobs}) for choice in behind]
-    for _, placements in had:
-        for job_id in placements:
-            draft.put(job_id, NOWHERE)
-    gpus = find()
-    if gpus is None:
-        draft.rollback(mark)
-        return None
-    for choice, placements in had:
-        if all(placement.gpus.isdisjoint(gpus) for placement in placements.values()):
-            for job_id, placement in placements.items():
-                draft.put(job_id, placement)
-        else:
-            kept.remove(choice)
-            refused.add((choice.jobs, choice.gpu_type))
-    return gpus

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from controller.model import Job, JobId, Note, Usage
+from controller.model.value import empty
 from controller.policies.allocations.allocation import Fractions
+from controller.policies.mechanisms.rounds.kinds import scattered, type_of_kind
 from controller.policies.mechanisms.row import ASIDE, Standing
 
 ALONE = JobId(0)
@@ -18,7 +20,7 @@ ALONE = JobId(0)
 LEAST_FRACTION = 1e-6
 """Less is none: solvers that approach an optimum from inside give every job a little of everything."""
 Slot: TypeAlias = tuple[str, JobId]
-"""A GPU type, and the job beside which the time there is."""
+"""A GPU type, or a kind of it, and the job beside which the time there is."""
 _HEAD, _FIELDS = 7, 6
 """In a note: values of the job, and of each account."""
 NOTE_FORMAT = f"{_HEAD} {_FIELDS}"
@@ -47,12 +49,14 @@ class Member:
     job: Job
     usage: Usage = field(default_factory=Usage)
     types: tuple[str, ...] = ()
-    """GPU types that it may run on."""
+    """GPU types, and kinds of them, that it may run on."""
     bound: bool = False
     """Off its GPUs it can go on there alone."""
     standing: Standing = ASIDE
+    rates: Mapping[str, float] = field(default_factory=empty)
+    """Samples per second, alone, by the types that it may run on."""
     hosted: str = ""
-    """The type of the GPUs that it has, or that Slurm has given it."""
+    """The kind of the GPUs that it has, or that Slurm has given it."""
     assigned: str = ""
     """The type that it runs on in this round. Empty: none."""
     beside: JobId = ALONE
@@ -77,7 +81,10 @@ class Member:
 
     def account(self, gpu_type: str) -> Account:
         """Of its time alone."""
-        return self.accounts.setdefault((gpu_type, ALONE), Account())
+        found = self.accounts.get((gpu_type, ALONE))
+        if found is None:
+            found = self.accounts[gpu_type, ALONE] = Account()
+        return found
 
     def fraction(self, gpu_type: str) -> float:
         """Alone."""
@@ -85,7 +92,8 @@ class Member:
         return 0.0 if found is None else found.fraction
 
     def seconds(self, gpu_type: str, now: float) -> float:
-        """On GPUs of this type in all."""
+        """On GPUs of this type in all, whatever their kind."""
+        gpu_type = type_of_kind(gpu_type)
         before = self.usage.seconds_by_type.get(gpu_type, 0.0)
         if self.usage.since is None or self.usage.gpu_type != gpu_type:
             return before
@@ -105,9 +113,16 @@ class Member:
 
     def _countable(self, slot: Slot, now: float) -> float:
         """Seconds on the type, without those of this round where it is for another slot."""
-        gpu_type, beside = slot
-        elsewhere = gpu_type == self.assigned and (self.extra or beside != self.beside)
-        return self.mark if elsewhere else self.seconds(gpu_type, now)
+        elsewhere = self._shares_type(slot) and (self.extra or slot != (self.assigned, self.beside))
+        return self.mark if elsewhere else self.seconds(slot[0], now)
+
+    def _shares_type(self, slot: Slot) -> bool:
+        """Whether it is of the type of this round."""
+        return type_of_kind(slot[0]) == type_of_kind(self.assigned)
+
+    def _kinds_of(self, gpu_type: str) -> list[str]:
+        """Those that it distinguishes."""
+        return [gpu_type, *(k for k in self.types if k != gpu_type and type_of_kind(k) == gpu_type)]
 
     # -- rounds ---------------------------------------------------------------------------------------
 
@@ -120,9 +135,10 @@ class Member:
         """Its round is over: what it ran there is not counted but in the slot that it was for."""
         if self.assigned or self.extra:
             ran, slot = self.seconds(self.assigned, now) - self.mark, (self.assigned, self.beside)
-            self.account(self.assigned)
-            for (gpu_type, beside), account in self.accounts.items():
-                if gpu_type == self.assigned and (self.extra or (gpu_type, beside) != slot):
+            for kind in self._kinds_of(type_of_kind(self.assigned)):
+                self.account(kind)
+            for other, account in self.accounts.items():
+                if self._shares_type(other) and (self.extra or other != slot):
                     account.uncounted += ran
             self.extra_seconds += ran if self.extra else 0.0
         self.assigned, self.beside, self.extra, self.mark = "", ALONE, False, 0.0
@@ -139,15 +155,15 @@ class Member:
     def take(self, rows: Mapping[Slot, float], now: float) -> None:
         """These are its fractions from now on; slots that are not named have none."""
         self.allocated, self.since = True, now
-        for slot in {*rows, *self.accounts}:
-            fraction = rows.get(slot, 0.0)
-            fraction = fraction if fraction >= LEAST_FRACTION else 0.0
+        for account in self.accounts.values():
+            account.fraction = 0.0
+        for slot, fraction in rows.items():
             if slot in self.accounts:
                 self.accounts[slot].fraction = fraction
-            elif slot[1] == ALONE:
-                self.accounts[slot] = Account(fraction)
-            elif fraction:
-                self.accounts[slot] = Account(fraction, self._countable(slot, now))
+            else:
+                plain = slot[1] == ALONE and scattered(type_of_kind(slot[0])) not in self.types
+                uncounted = 0.0 if plain else self._countable(slot, now)
+                self.accounts[slot] = Account(fraction, uncounted)
 
     def accrue(self, now: float) -> None:
         """Another allocation follows, and counting goes on."""
@@ -160,11 +176,13 @@ class Member:
         allocation gave nothing is forgotten."""
         for slot in [s for s, a in self.accounts.items() if s[1] != ALONE and not a.fraction]:
             del self.accounts[slot]
-        for gpu_type in self.types:
-            self.account(gpu_type)
+        for gpu_type in self.had:
+            for kind in self._kinds_of(gpu_type):
+                self.account(kind)
+        elapsed = min(elapsed, now - self.since)
         for slot, account in self.accounts.items():
-            received = self.received(slot, now)
-            should = account.owed + account.fraction * min(elapsed, now - self.since)
+            received = max(0.0, self._countable(slot, now) - account.uncounted)
+            should = account.owed + account.fraction * elapsed
             account.deficit += should - received
             account.owed = 0.0
             account.uncounted += received
@@ -201,13 +219,15 @@ class Member:
 
 
 def by_job(fractions: Fractions) -> dict[JobId, dict[Slot, float]]:
-    """What each job is to have, alone and beside others."""
+    """What each job is to have, alone and beside others. A slot that is not named: nothing."""
     found: dict[JobId, dict[Slot, float]] = {}
     for jobs, row in fractions.items():
         for job_id in jobs:
             beside = next((other for other in jobs if other != job_id), ALONE)
             own = found.setdefault(job_id, {})
-            own.update({(gpu_type, beside): fraction for gpu_type, fraction in row.items()})
+            for gpu_type, fraction in row.items():
+                if fraction >= LEAST_FRACTION:
+                    own[gpu_type, beside] = fraction
     return found
 
 

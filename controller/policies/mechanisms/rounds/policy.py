@@ -15,20 +15,21 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from controller.model import NOWHERE, Job, JobId, Memory, Note, Placement, Plan, Snapshot, StateAt, Target
+from controller.model import NOWHERE, JobId, Memory, Note, Placement, Plan, Snapshot, StateAt, Target
 from controller.policies.allocations.allocation import Fractions, Given, Pair
-from controller.policies.mechanisms import sentences
-from controller.policies.mechanisms.rounds import words
 from controller.policies.mechanisms.rounds.choosing import Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
+from controller.policies.mechanisms.rounds.effort import Effort
 from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal_share, make_given
+from controller.policies.mechanisms.rounds.laid import Laid
 from controller.policies.mechanisms.rounds.member import ALONE, NOTE_FORMAT, Member, by_job
+from controller.policies.mechanisms.rounds.observing import Observing
 from controller.policies.mechanisms.rounds.pairs import Pairing, Sharing, digest, with_partners
 from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.mechanisms.rounds.solving import FIRST_PATIENCE_SECONDS, Solving, Stated
 from controller.policies.mechanisms.rounds.speeds import Speeds
-from controller.policies.mechanisms.row import ASIDE, FIXED, RUNNING, WAITING, Standing
+from controller.policies.mechanisms.rounds.telling import Telling
 from controller.policies.mechanisms.timers import TINY, remembered_time
 from controller.policies.moves.move import Move
 from controller.policies.moves.part import part
@@ -75,25 +76,30 @@ class Rounds:
         notes: dict[JobId, Note] = {}
         touched = set(changed.jobs if known else {*snapshot.jobs, *self._recalled})
         self._deciding.sharing = self._look(snapshot)
+        self._effort = Effort()
+        self._effort.spend(len(touched))
         self._take_over(snapshot, touched, notes)
         self._ready = self._ready or bool(touched) or bool(changed.nodes)
         self._allocate(snapshot)
         draft = Draft(self._pools, self._placements, self._moves_remember)
-        self._decide(draft)
+        said_now = self._decide(draft)
         mark = draft.mark()
-        if self._sharing:
-            self._part(snapshot, draft, with_partners(snapshot, touched | draft.put_since()) & self._sharing)
-        for move in self._moves:
+        if self._sharing and self._laid is None:
+            put = touched | draft.put_since() | said_now.keys()
+            self._part(snapshot, draft, with_partners(snapshot, put) & self._sharing)
+        for move in () if self._effort.put_off else self._moves:
             move.propose(snapshot, draft)
         moves_learned = draft.remembered != self._moves_remember
         self._moves_remember = draft.remembered
-        targets = {job_id: self._target(job_id, to) for job_id, to in draft.changes().items()}
+        targets = {job_id: self._target(job_id, to) for job_id, to in self._changes(draft, said_now).items()}
+        said = {**self._telling.tell(self._changed, targets), **draft.said}
+        # What a move freed is for the mechanism.
+        goes_on = draft.freed_since(mark) or self._effort.put_off or self._telling.behind
         return Plan(
             targets,
-            {**self._explained(targets), **draft.said},
+            said,
             Memory(self._common_changes(moves_learned), self._note_changes(notes)),
-            # What a move freed is for the mechanism.
-            self._now if draft.freed_since(mark) else max(self._now, min(self._wake(), draft.wake_at)),
+            self._now if goes_on else max(self._now, min(self._wake(), draft.wake_at)),
             tuple(draft.moved),
             self._solving.problems,
         )
@@ -112,21 +118,27 @@ class Rounds:
             self._look(snapshot),
             pairs=self._pairing.on,
         )
+        self._laid: Laid | None = None
+        """Of a round that begins, and not said yet."""
         self._placements: dict[JobId, Placement] = {}
         """What jobs have as far as others are concerned."""
         self._sharing: set[JobId] = set()
         self._digests: dict[JobId, int] = {}
         """Of what an allocation is given of each job."""
+        self._digested: dict[JobId, tuple[object, int]] = {}
+        """Of what they were made last."""
         self._digest = digest(sorted(self._workers.items()))
         """Of all of them, and of the GPUs."""
         self._speeds = Speeds(snapshot.rates, self._estimates)
         """As the digests have them."""
+        self._observing = Observing(
+            self._settings, self._pools, self._members, self._speeds, pairs=self._pairing.on
+        )
         self._recalled = dict(memory.jobs)
         """Notes of jobs that were not seen yet."""
         self._changed: set[JobId] = set()
         """Jobs whose note or reason may be another one."""
-        self._off_gpus: set[JobId] = set()
-        """Jobs whose last reason is one of a job off its GPUs."""
+        self._telling = Telling(self._pools, self._members, pairs=self._pairing.on)
         self._ready = True
         common = memory.common.get("rounds")
         self._common: Mapping[str, Any] = common if isinstance(common, Mapping) else {}
@@ -186,10 +198,8 @@ class Rounds:
                 self._changed.add(member.id)
         for job_id in found & self._members.keys():
             member = self._members[job_id]
-            member.standing = self._standing(member.job)
-            member.hosted = self._pools.type_of(member.job.placement.allocation or member.job.promised)
-            member.types = self._types(member)
-            member.bound = self._returns(member)
+            member.standing = self._observing.standing(member.job)
+            self._observing.find_kinds(member)
             self._changed.add(job_id)
             self._give_digest(job_id, self._digest_of(member))
 
@@ -197,50 +207,26 @@ class Rounds:
         self._hold(job_id, NOWHERE)
         self._members.pop(job_id, None)
         self._sharing.discard(job_id)
-        self._off_gpus.discard(job_id)
+        self._digested.pop(job_id, None)
+        self._telling.forget(job_id)
         self._give_digest(job_id, 0)
 
     def _hold(self, job_id: JobId, placement: Placement) -> None:
         if self._placements.get(job_id, NOWHERE) != placement:
             hold(self._pools, self._placements, job_id, placement)
 
-    def _standing(self, job: Job) -> Standing:
-        if job.leaving:
-            return ASIDE
-        if not job.placement.gpus:
-            return WAITING if job.may_start else ASIDE
-        guests = [self._members[i].job for i in job.placement.shares_with if i in self._members]
-        # A guest that no round has chosen comes and goes with its host.
-        guest = not self._pairing.on and self._pools.is_guest(job.id, job.placement)
-        fixed = guest or self._pools.only_closed(job)
-        return RUNNING if not fixed and all(j.may_stop for j in (job, *guests)) else FIXED
-
-    def _types(self, member: Member) -> tuple[str, ...]:
-        """Where the job may run: a job that Slurm has bound leaves its type by way of a checkpoint only."""
-        return (member.hosted,) if self._stays(member.job) else self._pools.accepting(member.job)
-
-    def _stays(self, job: Job) -> bool:
-        """Whether it cannot leave the type where Slurm has bound it."""
-        return bool(job.placement.allocation) and not (self._settings.change_types and job.starts_anywhere)
-
-    def _returns(self, member: Member) -> bool:
-        """Whether it goes on where Slurm has bound it once it is off its GPUs (`_target`)."""
-        job = member.job
-        suspended = job.has_store and len(member.types) == 1
-        return self._stays(job) or (bool(job.placement.allocation) and suspended)
-
-    def _wants(self, member: Member) -> bool:
-        """Whether an allocation counts the job."""
-        job = member.job
-        if self._stays(job) and self._pools.only_closed(job):
-            return False  # it ends where it is
-        return member.standing is not ASIDE or job.leaving or job.held_until is not None
-
     def _digest_of(self, member: Member) -> int:
-        if not self._wants(member):
+        if not self._observing.wants(member):
             return 0
-        job, rates = member.job, self._speeds.alone(member)
-        return digest([NOTE_FORMAT, job.id, job.gpus, job.request.weight, job.account, *rates.items()])
+        job, member.rates = member.job, self._speeds.alone(member)
+        request = job.request
+        own = (job.id, job.gpus, request.weight, job.account, job.deadline_at, request.duration_seconds)
+        content = (NOTE_FORMAT, *own, member.rates)
+        known, found = self._digested.get(job.id, (None, 0))
+        if content != known:
+            found = digest([*content[:-1], *member.rates.items()])
+            self._digested[job.id] = content, found
+        return found
 
     def _give_digest(self, job_id: JobId, new: int) -> None:
         self._digest ^= self._digests.pop(job_id, 0) ^ new
@@ -251,26 +237,29 @@ class Rounds:
 
     def _allocate(self, snapshot: Snapshot) -> None:
         due = self._due is not None and self._now >= self._due - TINY
-        if due and not self._speeds.same(snapshot.rates):
+        self._solving.problems = {}
+        begun = self._deciding.listed or self._laid is not None
+        if due and not begun and not self._speeds.same(snapshot.rates):
+            if not self._effort.allows(len(self._members)):
+                return
             # What was measured meanwhile counts from this round on.
-            self._speeds = Speeds(snapshot.rates, self._estimates)
+            self._speeds = self._observing.speeds = Speeds(snapshot.rates, self._estimates)
             for member in self._members.values():
+                self._observing.find_kinds(member)
                 self._give_digest(member.id, self._digest_of(member))
         if not self._digests:
-            self._solving.problems = {}
             return
-        fractions = self._solving.advance(
-            snapshot,
-            self._pairing.wanted(f"{self._digest:016x}", due, lambda: self._find_pairs(snapshot)),
-            self._now + self._settings.round_seconds,
-            lambda: self._stated(snapshot),
-        )
-        if fractions is not None:
-            self._adopt(fractions)
+        retry_at = self._now + self._settings.round_seconds
+        self._adopt(self._solving.read(snapshot, retry_at))
+        if self._deciding.listed or self._laid is not None:
+            return  # the round begins first
+        found = self._pairing.wanted(f"{self._digest:016x}", due, lambda: self._find_pairs(snapshot))
+        if self._solving.wants(self._now, found) and self._effort.allows(len(self._digests)):
+            self._adopt(self._solving.ask(snapshot, found, retry_at, lambda: self._stated(snapshot)))
 
     def _stated(self, snapshot: Snapshot) -> Given:
         pairs = self._find_pairs(snapshot)
-        return make_given(snapshot, self._counted(), self._speeds, self._workers, self._pricing, pairs)
+        return make_given(snapshot, self._counted(), self._workers, self._pricing, pairs)
 
     def _find_pairs(self, snapshot: Snapshot) -> tuple[Pair, ...]:
         return self._pairing.find(snapshot, self._counted(), self._speeds)
@@ -279,8 +268,12 @@ class Rounds:
         """Those that an allocation counts."""
         return [self._members[job_id] for job_id in sorted(self._digests)]
 
-    def _adopt(self, fractions: Fractions) -> None:
-        """Take over an allocation. The time that jobs received is counted anew, if not for long enough."""
+    def _adopt(self, fractions: Fractions | None) -> None:
+        """Take over an allocation, if there is one. The time that jobs received is counted anew, if not for
+        long enough."""
+        if fractions is None:
+            return
+        self._effort.spend(len(self._members))
         last, now = self._reset_at, self._now
         reset = last is None or now - last >= self._settings.reset_seconds - TINY
         rows = by_job(fractions)
@@ -290,9 +283,10 @@ class Rounds:
             else:
                 member.accrue(now)
             if (member.id,) in fractions:
-                member.take(rows[member.id], now)
+                member.take(rows.get(member.id, {}), now)
         if reset:
             self._reset_at = now
+        self._deciding.unlist()
         self._changed.update(self._members)
         self._ready = True
 
@@ -319,34 +313,61 @@ class Rounds:
 
     # -- deciding -------------------------------------------------------------------------------------
 
-    def _decide(self, draft: Draft) -> None:
+    def _decide(self, draft: Draft) -> Mapping[JobId, Placement]:
+        """Changes the draft. Returns what is to be said of it besides: it was laid out by a plan before."""
         if not self._members:
-            self._due = None
-            return
+            self._due, self._laid = None, None
+            return {}
         if self._due is None or self._now > self._due + self._settings.round_seconds + FIRST_PATIENCE_SECONDS:
             # There was no job, or no controller for long.
             self._due = self._now
         if self._now >= self._due - TINY:
             if self._solving.under_way and self._now < self._patient_until() - TINY:
-                return
-            self._fall_back()
-            self._bound = sum(map(self._is_bound, self._members.values()))
-            self._deciding.begin_round(draft, self._now)
-            self._changed.update(self._members)
-            length = self._settings.round_seconds
-            self._due += length * (math.floor((self._now - self._due + TINY) / length) + 1)
-        elif self._ready:
-            self._changed |= self._deciding.go_on(draft, self._now, allocating=self._solving.under_way)
+                return {}
+            return self._begin_round(draft)
+        if self._ready:
+            allocating = self._solving.under_way or self._effort.put_off
+            self._changed |= self._deciding.go_on(draft, self._now, allocating=allocating)
         self._ready = False
+        return {}
+
+    def _begin_round(self, draft: Draft) -> Mapping[JobId, Placement]:
+        """List all jobs, choose among them and lay out, and say it: with as many plans as that needs."""
+        assert self._due is not None
+        if self._laid is None:
+            if not self._deciding.listed:
+                if not self._effort.allows(len(self._members)):
+                    return {}
+                self._fall_back()
+                self._bound = sum(map(self._observing.misses_types, self._members.values()))
+                self._deciding.list_all(self._now)
+            if not self._effort.allows(len(self._members)):
+                return {}
+            self._deciding.begin_round(draft, self._now)
+            self._laid = Laid(draft.changes(), self._members)
+            self._ready = False
+        if not self._effort.allows(len(self._members)):
+            return {}
+        laid, self._laid = self._laid, None
+        self._changed.update(self._members)
+        length = self._settings.round_seconds
+        self._due += length * (math.floor((self._now - self._due + TINY) / length) + 1)
+        # Jobs that came since it was laid out are looked at with the next plan.
+        self._effort.put_off = self._effort.put_off or self._ready
+        return laid.say(draft)
+
+    def _changes(self, draft: Draft, said_now: Iterable[JobId]) -> Mapping[JobId, Placement]:
+        """What jobs are to have instead of what they have."""
+        if self._laid is not None:
+            return {}
+        laid = {i: to for i in said_now if (to := draft.of(i)) != self._pools.held(self._members[i].job)}
+        return {**laid, **draft.changes()}
 
     def _patient_until(self) -> float:
         """A round that is due waits so long for the allocation."""
         assert self._due is not None
         allocated = any(member.allocated for member in self._members.values())
         return self._solving.patient_until(self._due, allocated=allocated)
-
-    def _is_bound(self, member: Member) -> bool:
-        return self._stays(member.job) and bool(set(self._pools.accepting(member.job)) - {member.hosted})
 
     def _wake(self) -> float:
         if self._due is None:
@@ -362,38 +383,3 @@ class Rounds:
         leaves = bool(had.gpus) and not placement.gpus and len(member.types) > 1
         migrates = bool(had.gpus and placement.gpus) and placement.allocation != had.allocation
         return Target(placement, StateAt.STORE if leaves or migrates else StateAt.HOST)
-
-    # -- words ----------------------------------------------------------------------------------------
-
-    def _explained(self, targets: Mapping[JobId, Target]) -> dict[JobId, str]:
-        """Why the jobs that changed are where they are, or are to be."""
-        found: dict[JobId, str] = {}
-        for job_id in (self._changed | targets.keys()) & self._members.keys():
-            said = self._explain(self._members[job_id], targets.get(job_id))
-            if said:
-                found[job_id] = said
-        return found
-
-    def _explain(self, member: Member, target: Target | None) -> str:
-        job = member.job
-        if target is not None and target.placement.gpus:
-            self._off_gpus.discard(job.id)
-            if not job.placement.gpus:
-                return words.starts(member)
-            shares = self._pairing.on and target.placement.shares_with != job.placement.shares_with
-            return words.shares(member) if shares else ""
-        if target is not None:
-            self._off_gpus.add(job.id)
-            return words.stops(member)
-        if member.standing is WAITING:
-            self._off_gpus.add(job.id)
-            return words.waits(member, "" if member.types else self._pools.why_nowhere(job))
-        if job.switching or job.leaving:
-            return ""
-        if member.standing is ASIDE:
-            self._off_gpus.add(job.id)
-            return sentences.aside(job)
-        if job.id in self._off_gpus:
-            self._off_gpus.discard(job.id)
-            return sentences.still_on(job)
-        return ""

@@ -3,23 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from controller.model import NOWHERE, GpuId, GpuSet, Job, JobId, Node, Placement
+from controller.policies.mechanisms.rounds.kinds import is_scattered, scattered, type_of_kind
 from controller.policies.mechanisms.rounds.member import Member
-from controller.policies.placement.gangs import find, own_gpus
+from controller.policies.placement.gangs import find, find_own, find_scattered, own_gpus, spreads
 from controller.policies.placement.pool import GpuPool
 from controller.policies.placement.refusal import nowhere, refusal
 
 
 class Pools:
-    """Who holds what, in one pool for the whole cluster and one for each type. Implements `Room`."""
+    """Who holds what, in one pool for each type. Implements `Room` and `Held`."""
 
     def __init__(self, nodes: Mapping[str, Node], members: Mapping[JobId, Member]) -> None:
         """`members`: all jobs; it follows what is observed."""
         self._members = members
         self._whole = GpuPool(nodes)
+        """What the nodes offer. Who holds what is in those of the types."""
         self._type_of = {gpu.id: gpu.model for node in nodes.values() for gpu in node.gpus}
         self.types = tuple(sorted(set(self._type_of.values())))
         self._pools = {t: GpuPool(_of_type(nodes, t)) for t in self.types}
@@ -59,11 +61,10 @@ class Pools:
             self._counted[job_id] = taken
         if given == taken:
             return
-        for gpus, give in ((given, True), (taken, False)):
-            for gpu_type, part in self._by_type(gpus).items():
-                for pool in (self._whole, self._pools.get(gpu_type)):
-                    if pool is not None:
-                        (pool.give if give else pool.take)(part)
+        for gpu_type, part in self._by_type(given):
+            self._pools[gpu_type].give(part)
+        for gpu_type, part in self._by_type(taken):
+            self._pools[gpu_type].take(part)
 
     def restore(self, job_id: JobId, before: Placement, after: Placement, undo: None) -> None:
         self.change(job_id, after, before)
@@ -81,11 +82,12 @@ class Pools:
         host = self._members.get(min(placement.shares_with))
         return host is not None and host.job.placement.gpus == placement.gpus
 
-    def _by_type(self, gpus: GpuSet) -> dict[str, list[GpuId]]:
-        found: dict[str, list[GpuId]] = {}
-        for gpu in gpus:
-            found.setdefault(self._type_of.get(gpu, ""), []).append(gpu)
-        return found
+    def _by_type(self, gpus: GpuSet) -> list[tuple[str, GpuSet]]:
+        """Those of known types."""
+        types = set(map(self._type_of.get, gpus))
+        if len(types) < 2:
+            return [(t, gpus) for t in types if t is not None]
+        return [(t, frozenset(g for g in gpus if self._type_of.get(g) == t)) for t in types if t is not None]
 
     # -- what is free ---------------------------------------------------------------------------------
 
@@ -102,22 +104,38 @@ class Pools:
         return self._type_of.get(min(gpus), "") if gpus else ""
 
     def find(self, job: Job, gpu_type: str) -> GpuSet | None:
-        """GPUs of the type for the job now; where Slurm has bound it, those that it is bound to."""
-        pool = self._whole if job.placement.allocation else self._pools[gpu_type]
-        return find(pool, job, consolidated=False)
+        """GPUs of the type, or kind, for the job now; where Slurm has bound it, those that it is bound to."""
+        if job.placement.allocation:
+            return find_own(self, job)
+        pool = self._pools[type_of_kind(gpu_type)]
+        if is_scattered(gpu_type):
+            return find_scattered(pool, job)
+        return find(pool, job, consolidated=scattered(gpu_type) in self._members[job.id].types)
+
+    def least_nodes(self, job: Job, gpu_type: str) -> int:
+        """The fewest nodes of the type that the gang needs. 0: it can be spread in no other way."""
+        counts = spreads(self._pools[gpu_type], job, consolidated=False) if gpu_type in self._pools else []
+        return counts[0] if len(counts) > 1 else 0
 
     def only_closed(self, job: Job) -> bool:
         """Whether all GPUs that it has, or goes on with, are on nodes where nothing starts."""
-        own = job.placement.gpus or own_gpus(job)
+        own = (job.placement.gpus or own_gpus(job)) if self.closed else ()
         return bool(own) and all(gpu.node in self.closed for gpu in own)
 
     def partly_closed(self, job: Job) -> bool:
         """Whether it goes on with a GPU on a node where nothing starts."""
         return any(gpu.node in self.closed for gpu in own_gpus(job))
 
-    def idle(self, gpus: GpuSet) -> bool:
+    def all_idle(self, gpus: Iterable[GpuId]) -> bool:
         """Whether no job holds any of these."""
-        return self._whole.all_idle(gpus)
+        return all(pool is not None and pool.all_idle((gpu,)) for gpu, pool in self._with_pools(gpus))
+
+    def all_free(self, gpus: Iterable[GpuId]) -> bool:
+        """Whether a job may start on all of these."""
+        return all(pool is not None and pool.all_free((gpu,)) for gpu, pool in self._with_pools(gpus))
+
+    def _with_pools(self, gpus: Iterable[GpuId]) -> Iterator[tuple[GpuId, GpuPool | None]]:
+        return ((gpu, self._pools.get(self._type_of.get(gpu, ""))) for gpu in gpus)
 
     # -- what takes a job -----------------------------------------------------------------------------
 

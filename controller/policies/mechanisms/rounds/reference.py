@@ -28,7 +28,7 @@ from typing import Any
 
 from controller.model import JobId
 from controller.policies.allocations.allocation import Fractions, Jobs
-from controller.policies.mechanisms.rounds.choosing import Choice, choose
+from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
 from controller.policies.mechanisms.rounds.member import ALONE
 
 Row = dict[str, float]
@@ -219,7 +219,7 @@ class Books:
         rows = dict(self._rows())
         listed = [Choice(jobs, gpu_type) for gpu_type in order for jobs in self._listed(gpu_type, rows)]
         gpus = {job_id: book.gpus for job_id, book in self.jobs.items()}
-        chosen = choose(listed, gpus, workers)
+        chosen = Choosing(listed, gpus, workers).go_on()
         return [choice for choice in chosen if rows[choice.jobs].fractions is not None]
 
     def _listed(self, gpu_type: str, rows: Mapping[Jobs, Counted]) -> list[Jobs]:

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from controller.model import GpuSet, Job, JobId, Memory, Snapshot, rate_key
+from controller.model import GpuSet, Job, JobId, Memory, Placement, Snapshot, rate_key
 from controller.policies.allocations.allocation import AllocationJob, Fractions, Given, Jobs, Pair
 from controller.policies.mechanisms.rounds.choosing import Choice
 from controller.policies.mechanisms.rounds.member import Member
@@ -59,7 +59,9 @@ class ReferenceRounds(Rounds):
         self._only_allocated = only_allocated
         self._seed = settings.type_seed if shuffled else None
         self._isolated_rates = isolated_rates
-        settings = settings.model_copy(update={"change_types": True, "refill": False})
+        settings = settings.model_copy(
+            update={"change_types": True, "refill": False, "placement_sensitive": False}
+        )
         super().__init__(allocation, settings, name=name, moves=moves, ordering=self, pairs=pairs)
 
     def order(
@@ -203,10 +205,11 @@ class ReferenceRounds(Rounds):
 
     # -- deciding -------------------------------------------------------------------------------------
 
-    def _decide(self, draft: Draft) -> None:
+    def _decide(self, draft: Draft) -> Mapping[JobId, Placement]:
         if self._solving.under_way:
-            return
+            return {}
         if self._beginning:
+            self._deciding.list_all(self._now)
             self._deciding.begin_round(draft, self._now)
             chosen = {m.id: m.assigned for m in self._members.values() if m.assigned}
             beside = {job_id: self._members[job_id].beside for job_id in chosen}
@@ -215,6 +218,7 @@ class ReferenceRounds(Rounds):
         elif self._ready:
             self._changed |= self._deciding.go_on(draft, self._now, allocating=False)
         self._ready = False
+        return {}
 
     def _wake(self) -> float:
         if self._solving.under_way:

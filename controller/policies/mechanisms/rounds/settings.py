@@ -37,11 +37,16 @@ class RoundSettings(Section):
         "A job that has a checkpoint store, or is suspended by a requeue, changes types by way of its "
         "checkpoint. false: it stays on the type where Slurm has bound it.",
     )
+    placement_sensitive: bool = setting(
+        False,
+        "Time on as few nodes as a gang needs and time on more nodes are allocated apart, where its rates on "
+        "both are known, and it is placed so. For jobs that leave the number of nodes to the policy.",
+    )
 
     rounds: Literal["exact", "reference"] = setting(
         "exact",
         "exact: one list by what each job had of its part. reference: as Gavel's simulator, for comparisons "
-        "(docs/gavel.md): then change_types is true and refill is false.",
+        "(docs/gavel.md): then change_types is true, refill and placement_sensitive are false.",
     )
     type_order: list[str] = setting(
         [], "rounds = reference: types are gone through in this order; others follow by name.", max_length=64
@@ -94,10 +99,10 @@ class GavelCostSloSettings(PricedSettings, own.GavelCostSloSettings):
     __doc__ = own.GavelCostSloSettings.__doc__
 
     deadline_ratio: float = setting(
-        2.0,
-        "A job is to end within so many times its declared duration from its submission. A job that declares "
-        "none has no deadline.",
-        ge=1,
+        0.0,
+        "A job without a deadline of its own is to end within so many times its declared duration from its "
+        "submission. 0: it has no deadline.",
+        ge=0,
         le=1e6,
     )
 

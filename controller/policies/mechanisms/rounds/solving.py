@@ -89,19 +89,37 @@ class Solving:
         Returns:
             An allocation that is new, else None.
         """
-        self.problems, found = {}, None
+        found = self.read(snapshot, retry_at)
+        if self.wants(snapshot.time, wanted):
+            found = self.ask(snapshot, wanted, retry_at, make_given) or found
+        return found
+
+    def read(self, snapshot: Snapshot, retry_at: float) -> Fractions | None:
+        """What was solved and is new."""
+        self.problems = {}
         try:
-            found = self._read(snapshot)
-            if self._asked and not self._stated:
-                # What the controller before asked is not solved any more.
-                self._ask(self.asked_at, wanted, make_given())
-                found = self._read(snapshot)
-            elif not self._asked and wanted != self._solved and snapshot.time >= self._retry_at:
-                self._ask(snapshot.time, wanted, make_given())
-                found = self._read(snapshot) or found
+            return self._read(snapshot)
         except AllocationError as error:
             self._fail(str(error), retry_at)
-        return found
+        return None
+
+    def wants(self, now: float, wanted: str) -> bool:
+        """Whether a problem is to be stated."""
+        if self._asked:
+            # What the controller before asked is not solved any more.
+            return not self._stated
+        return wanted != self._solved and now >= self._retry_at
+
+    def ask(
+        self, snapshot: Snapshot, wanted: str, retry_at: float, make_given: Callable[[], Given]
+    ) -> Fractions | None:
+        """State it. Returns what needs no solving, or is solved already."""
+        try:
+            self._ask(self.asked_at if self._asked else snapshot.time, wanted, make_given())
+            return self._read(snapshot)
+        except AllocationError as error:
+            self._fail(str(error), retry_at)
+        return None
 
     def _ask(self, asked_at: float, wanted: str, given: Given) -> None:
         """Raises AllocationError."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from controller.model import Configuration, Provenance, Rate, rate_key
+from controller.policies.mechanisms.rounds.kinds import scattered
 from controller.policies.mechanisms.rounds.member import Member
 
 Table = Mapping[str, Mapping[Configuration, Rate]]
@@ -22,6 +23,7 @@ class Speeds:
         if not estimates:
             self._rates = {model: _without_estimates(known) for model, known in rates.items()}
         self._alone: dict[tuple[str, int, tuple[str, ...]], Mapping[str, float]] = {}
+        self._scattered: dict[tuple[str, int], Mapping[str, tuple[int, float]]] = {}
         self._together: dict[int, dict[str, dict[str, Together]]] = {}
 
     def same(self, rates: Table) -> bool:
@@ -37,7 +39,25 @@ class Speeds:
         if found is None:
             known = self._known(model, gpus)
             fastest = max(known.values(), default=1.0)
+            known = {
+                **known,
+                **{scattered(t): rate for t, (_, rate) in self.on_more_nodes(model, gpus).items()},
+            }
             found = self._alone[model, gpus, types] = {t: known.get(t, fastest) for t in types}
+        return found
+
+    def on_more_nodes(self, model: str, gpus: int) -> Mapping[str, tuple[int, float]]:
+        """By GPU type: the least number of nodes that its rate alone is known on, and that on the next
+        number. Types where it is known on one number only are left out."""
+        found = self._scattered.get((model, gpus))
+        if found is None:
+            by_type: dict[str, dict[int, float]] = {}
+            for where, rate in self._rates.get(model, {}).items():
+                if where.gpus == gpus and not where.models_beside:
+                    by_type.setdefault(where.gpu_type, {})[where.nodes] = rate.samples_per_second
+            ordered = {t: sorted(on.items()) for t, on in by_type.items() if len(on) > 1}
+            found = {t: (on[0][0], on[1][1]) for t, on in ordered.items()}
+            self._scattered[model, gpus] = found
         return found
 
     def together(self, gpus: int) -> Mapping[str, Mapping[str, Together]]:
