@@ -11,7 +11,7 @@ import asyncio
 import enum
 import random
 from collections import deque
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -197,6 +197,7 @@ _OLDER_ANSWERS: Mapping[str, Any] = {
     "offload": Offload(0, 0.05),
     "checkpoint": Offload(0, 0.05),
     "living": Living(1, 0.0),
+    "mapped": (),
 }
 
 
@@ -281,6 +282,13 @@ class FaultyNodes:
     async def living(self, node: str, job_id: JobId, **options: Any) -> Living:
         answer: Living = await self._call("living", node, job_id, options["deadline_seconds"], options)
         return answer
+
+    async def mapped(self, node: str, job_id: JobId, **options: Any) -> Sequence[str]:
+        answer: Sequence[str] = await self._call("mapped", node, job_id, options["deadline_seconds"], options)
+        return answer
+
+    async def warm(self, node: str, **options: Any) -> None:
+        await self._nodes.warm(node, **options)
 
     async def close(self) -> None:
         """Nothing to close."""
