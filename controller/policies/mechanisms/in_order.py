@@ -62,9 +62,11 @@ class InOrder:
         mark = draft.mark()
         if self._sharing:
             part(snapshot, draft, self._with_partners(snapshot, touched | draft.put_since()) & self._sharing)
-        # Moves follow a decision that is whole.
+        # Moves follow a decision that is whole, and the moves before them.
         for move in () if more else self._moves:
             move.propose(snapshot, draft)
+            if draft.wake_at <= self._now:
+                break
         moves_learned = draft.remembered != self._moves_remember
         self._moves_remember = draft.remembered
         targets = draft.changes()

@@ -132,6 +132,31 @@ def test_two_of_four_start_and_the_next_plan_is_made_at_once(name: str) -> None:
     assert timeline.ends == dict.fromkeys(range(1, 5), 10.0)
 
 
+def test_a_move_follows_when_the_one_before_it_is_through() -> None:
+    plans: list[list[str]] = []
+
+    class GoesOnOnce:
+        def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+            plans.append(["first"])
+            if not draft.remembered:
+                draft.remember("first", True)
+                draft.wake(snapshot.time)
+
+    class Second:
+        def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+            plans[-1].append("second")
+            draft.wake(snapshot.time + 1.0)
+
+    def policy() -> Policy:
+        return InOrder(
+            ORDERS["continuous"](), GangLanes(Consolidation()), moves=[GoesOnOnce(), Second(), Second()]
+        )
+
+    c = Ideal(policy, cluster(1, 4), [make_job(1, 1, 1e4)], check=False)
+    c.step()
+    assert plans[:2] == [["first"], ["first", "second", "second"]]
+
+
 def test_moves_follow_when_all_have_started() -> None:
     seen: list[int] = []
 
