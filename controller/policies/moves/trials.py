@@ -93,8 +93,9 @@ class Trials:
         """Trials of this move that can be judged now. Those whose jobs have ended, or were long not as the
         trial wants them, are given up."""
         found: list[Trial] = []
+        gone = {job_id for job_id in self._of if job_id not in self._snapshot.jobs}
         for trial in [trial for trial in self._open.values() if trial.move == self._move]:
-            if not all(job_id in self._snapshot.jobs for job_id in trial.jobs):
+            if not gone.isdisjoint(trial.jobs):
                 self.end(trial)
                 continue
             now = self._follow(trial, in_place(trial))
