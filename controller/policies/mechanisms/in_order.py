@@ -26,6 +26,10 @@ from controller.policies.moves.part import part
 from controller.policies.orders.order import Order
 from controller.policies.placement.draft import Draft, hold
 
+_PORTION_JOBS = 2000
+"""So many jobs whose time has come are looked at with one plan. Where there are more, the next plans, asked
+for at once, go on, and the one with the last of them decides."""
+
 
 class InOrder:
     """An order, lanes and moves, composed into a policy."""
@@ -52,23 +56,24 @@ class InOrder:
         """Of jobs that this plan does not decide about."""
         touched = set(changed.jobs if known else {*snapshot.jobs, *self._recalled})
         self._take_over(snapshot, touched)
-        advanced = self._advance()
+        advanced, more = self._advance()
         draft = Draft(self._lanes, self._placements, self._moves_remember)
-        more = self._lanes.decide(draft, self._now, self._ranks)
+        more = more or self._lanes.decide(draft, self._now, self._ranks)
         mark = draft.mark()
         if self._sharing:
             part(snapshot, draft, self._with_partners(snapshot, touched | draft.put_since()) & self._sharing)
-        # Moves follow a decision that is whole.
+        # Moves follow a decision that is whole, and the moves before them.
         for move in () if more else self._moves:
             move.propose(snapshot, draft)
+            if draft.wake_at <= self._now:
+                break
         moves_learned = draft.remembered != self._moves_remember
         self._moves_remember = draft.remembered
         targets = draft.changes()
         for job_id, placement in targets.items():
             self._settle(self._rows[job_id], placement, draft)
         for row in advanced:
-            if row.id not in targets and row.usage.since is not None:
-                self._ranks.settle(row)
+            if row.id not in targets and row.usage.since is not None and self._ranks.settle(row):
                 self._refresh(row)
         return Plan(
             {job_id: _target(self._rows[job_id].job, placement) for job_id, placement in targets.items()},
@@ -218,9 +223,11 @@ class InOrder:
         self._leave(row)
         self._enter(row)
 
-    def _advance(self) -> list[Row]:
-        """Jobs whose time has come: their notes or standings change. Returns those whose notes did."""
-        due = {job_id: self._rows[job_id] for job_id in self._timers.due(self._now)}
+    def _advance(self) -> tuple[list[Row], bool]:
+        """Jobs whose time has come: their notes or standings change. Returns those whose notes did, and
+        whether there may be more jobs."""
+        due = {job_id: self._rows[job_id] for job_id in self._timers.due(self._now, _PORTION_JOBS)}
+        more = len(due) == _PORTION_JOBS
         self._polled_wake, asked = math.inf, list[tuple[Row, float]]()
         while self._polled.first() < self._polled_wake:
             row = self._rows[self._polled.pop()]
@@ -238,7 +245,7 @@ class InOrder:
             if row.standing is not ASIDE and self._ranks.advance(row):
                 advanced.append(row)
             self._enter(row)
-        return advanced
+        return advanced, more
 
     def _settle(self, row: Row, placement: Placement, draft: Draft) -> None:
         """The plan gives this to a job: it starts, stops, moves, or is promised GPUs. It will be observed

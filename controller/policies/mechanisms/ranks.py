@@ -38,9 +38,12 @@ class Ranks:
         self._number += 1
         return self._number
 
-    def _note(self, row: Row, note: Note) -> None:
-        if note != row.note:
-            row.note = self.notes[row.id] = note
+    def _note(self, row: Row, note: Note) -> bool:
+        """Whether this is news."""
+        if note == row.note:
+            return False
+        row.note = self.notes[row.id] = note
+        return True
 
     # -- jobs that come and go ------------------------------------------------------------------------
 
@@ -119,16 +122,15 @@ class Ranks:
         """Change the note if its time has come; whether it had."""
         if self.until(row) > self._now + TINY:
             return False
-        before = row.note
-        self._note(row, self._order.advance(row.job, row.usage, row.note, self._now, self._next()))
-        if row.note == before:
+        if not self._note(row, self._order.advance(row.job, row.usage, row.note, self._now, self._next())):
             raise ValueError(f"the time of job {row.id} has come (until), and nothing changes (advance)")
         return True
 
-    def settle(self, row: Row, usage: Usage | None = None) -> None:
-        """The plan starts, stops or advanced the job; with this usage, where that is another."""
+    def settle(self, row: Row, usage: Usage | None = None) -> bool:
+        """The plan starts, stops or advanced the job; with this usage, where that is another. Whether its
+        note changed."""
         note = self._order.settle(row.job, usage or row.usage, row.note, self._now, self._next())
-        self._note(row, note)
+        return self._note(row, note)
 
 
 def _peers(rows: Iterable[Row]) -> list[Peer]:

@@ -28,10 +28,10 @@ class Timers:
             self._times[job_id] = time
             heappush(self._heap, (time, job_id))
 
-    def due(self, now: float) -> list[JobId]:
-        """Jobs whose time has come; it is over with that."""
+    def due(self, now: float, most: int) -> list[JobId]:
+        """Jobs whose time has come, so many at most, the first ones; it is over with that."""
         found: list[JobId] = []
-        while self.first() <= now + TINY:
+        while len(found) < most and self.first() <= now + TINY:
             found.append(self.pop())
         return found
 

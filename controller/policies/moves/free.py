@@ -32,13 +32,11 @@ def free_gpus(snapshot: Snapshot, draft: Draft, names: Iterable[str] | None = No
 
 
 def bindings(snapshot: Snapshot, among: Set[GpuId] | None = None) -> Counter[GpuId]:
-    """How many jobs Slurm has bound to each GPU. `among`: these GPUs; None: all."""
+    """How many jobs Slurm has bound to each GPU. `among`: of these GPUs; None: of all."""
+    allocations = (job.placement.allocation for job in snapshot.jobs.values())
     if among is not None:
-        near = (
-            job.placement.allocation & among for job in snapshot.jobs.values() if job.placement.allocation
-        )
-        return Counter(chain.from_iterable(near))
-    return Counter(chain.from_iterable(job.placement.allocation for job in snapshot.jobs.values()))
+        allocations = (gpus for gpus in allocations if not among.isdisjoint(gpus))
+    return Counter(chain.from_iterable(allocations))
 
 
 def tightest(snapshot: Snapshot, job: Job, free: Drawers) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Set
+from collections.abc import Callable, Iterable, Set
 
 from controller.model import GpuId, GpuSet, Job, JobId, Placement, Snapshot, by_node, rate_key
 from controller.policies.placement.draft import Draft
@@ -23,10 +23,14 @@ _Entry = tuple[float, int, JobId]
 
 
 class Hosts:
-    """Those first that use their GPUs least, then those that leave the most memory."""
+    """Those first that use their GPUs least, then those that leave the most memory. Hosts of open trials wait
+    for their guests, and are found by their ids alone."""
 
-    def __init__(self, snapshot: Snapshot, draft: Draft, begin: JobId = _FIRST) -> None:
-        """`begin`: the first of the running jobs that are looked at."""
+    def __init__(
+        self, snapshot: Snapshot, draft: Draft, on_trial: Callable[[JobId], bool], begin: JobId = _FIRST
+    ) -> None:
+        """`on_trial`: whether a job is part of an open trial. `begin`: the first of the running jobs that are
+        looked at."""
         self._lists: dict[object, list[_Entry]] = {}
         """By size of the gang and by node."""
         self._entries: dict[JobId, _Entry] = {}
@@ -50,8 +54,9 @@ class Hosts:
                 own: list[int | str] = [len(placement.gpus), *sorted(names)]
                 self._near.update(gpu.id for name in names for gpu in snapshot.nodes[name].gpus)
                 left = self._room(snapshot, placement.gpus) - peak_bytes(snapshot, job)
-                self._entries[job_id], self._keys[job_id] = (utilization(snapshot, job), -left, job_id), own
-                for key in own:
+                self._entries[job_id] = (utilization(snapshot, job), -left, job_id)
+                self._keys[job_id] = [] if on_trial(job_id) else own
+                for key in self._keys[job_id]:
                     self._lists.setdefault(key, []).append(self._entries[job_id])
         for line in self._lists.values():
             line.sort()
@@ -67,6 +72,9 @@ class Hosts:
 
     def __len__(self) -> int:
         return len(self._entries)
+
+    def __contains__(self, job_id: JobId) -> bool:
+        return job_id in self._entries
 
     @property
     def gpus(self) -> Set[GpuId]:

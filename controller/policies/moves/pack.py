@@ -143,25 +143,29 @@ class Pack:
     def _pack(self, snapshot: Snapshot, draft: Draft, trials: Trials) -> None:
         waiting = [job for job in snapshot.jobs.values() if job.may_start and job.request.may_pack]
         begin, made = _round(draft)
-        hosts = Hosts(snapshot, draft, begin) if waiting else None
+        hosts = Hosts(snapshot, draft, trials.busy, begin) if waiting else None
         following = hosts.next if hosts is not None else None
         self._go_on(snapshot, draft, begin, following, made)
         if not hosts:
             return
-        guests = [job for job in waiting if hosts.any_for(job) and _may_join(snapshot, job, draft)]
+        guests = [
+            job
+            for job in waiting
+            if (_on_trial(job, trials, hosts) if trials.busy(job.id) else hosts.any_for(job))
+        ]
         bound: Mapping[GpuId, int] | None = None
         in_vain: set[object] = set()
         """Guests of these kinds gain with none of the hosts that are tried for them."""
         left = _MOST_CHANGES
         for guest in sorted(guests, key=lambda job: _first(snapshot, job)):
             trial, kind = trials.of(guest.id), _kind(guest)
-            if kind in in_vain or (trial is None and trials.busy(guest.id)):
+            if (trial is None and kind in in_vain) or not _may_join(snapshot, guest, draft):
                 continue
             alike = trial is None
-            for host_id in islice(hosts.with_room(guest, peak_bytes(snapshot, guest)), _TRIES):
+            found = hosts.with_room(guest, peak_bytes(snapshot, guest))
+            for host_id in islice(found, _TRIES) if trial is None else _on_trial(guest, trials, hosts):
                 # The job with the lower id stands for both: it must be the one that the mechanism runs.
-                free = host_id in trial.jobs if trial is not None else not trials.busy(host_id)
-                if host_id > guest.id or not free:
+                if host_id > guest.id:
                     alike = False
                     continue
                 host, gpus = snapshot.jobs[host_id], draft.of(host_id).gpus
@@ -221,6 +225,12 @@ class Pack:
         draft.note("pack", Verdict.TRIED if score is None else Verdict.PLANNED, (host_id, guest.id), score)
 
 
+def _on_trial(guest: Job, trials: Trials, hosts: Hosts) -> list[JobId]:
+    """The host of an open trial of the move, for its guest."""
+    trial = trials.of(guest.id)
+    return [] if trial is None else [job_id for job_id in trial.jobs if job_id in hosts]
+
+
 def _first(snapshot: Snapshot, job: Job) -> tuple[float, ...]:
     return (-job.priority_class, utilization(snapshot, job), job.submit_time, job.id)
 
@@ -254,10 +264,11 @@ def _what(host: Job, guest: Job, where: Configuration) -> str:
 def _together(snapshot: Snapshot, draft: Draft, jobs: tuple[JobId, ...]) -> bool:
     """Whether both are on the same GPUs, with nothing under way, and stay there."""
     for job_id in jobs:
-        job, others = snapshot.jobs[job_id], frozenset(jobs) - {job_id}
-        if job.placement.shares_with != others or draft.of(job_id).shares_with != others or job.switching:
+        job, there = snapshot.jobs[job_id], draft.of(job_id)
+        if not job.placement.gpus or job.placement.gpus != there.gpus or job.switching:
             return False
-        if not job.placement.gpus or draft.of(job_id).gpus != job.placement.gpus:
+        others = frozenset(jobs) - {job_id}
+        if job.placement.shares_with != others or there.shares_with != others:
             return False
     return True
 

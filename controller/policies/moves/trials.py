@@ -9,10 +9,9 @@ tried, such as the models and the configuration, until its cool-down is over.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from controller.model import JobId, Snapshot, value
+from controller.model import JobId, Snapshot
 from controller.policies.placement.draft import Draft
 
 NAME = "trials"
@@ -25,9 +24,8 @@ PATIENCE = 10.0
 """A trial ends without rates after so many times its length."""
 
 
-@value
-class Trial:
-    """One that is not judged yet."""
+class Trial(NamedTuple):
+    """One that is not judged yet, as it is remembered: JSON scalars and rows of them."""
 
     move: str
     what: str
@@ -95,8 +93,9 @@ class Trials:
         """Trials of this move that can be judged now. Those whose jobs have ended, or were long not as the
         trial wants them, are given up."""
         found: list[Trial] = []
+        gone = {job_id for job_id in self._of if job_id not in self._snapshot.jobs}
         for trial in [trial for trial in self._open.values() if trial.move == self._move]:
-            if not all(job_id in self._snapshot.jobs for job_id in trial.jobs):
+            if not gone.isdisjoint(trial.jobs):
                 self.end(trial)
                 continue
             now = self._follow(trial, in_place(trial))
@@ -116,12 +115,8 @@ class Trials:
         if not self._open and not self._judged:
             self._draft.remember(NAME, None)
             return
-        rows = [
-            [t.move, t.what, list(t.jobs), list(t.before), t.at, t.seconds, t.in_place]
-            for t in self._open.values()
-        ]
-        judged = {key: list(found) for key, found in sorted(self._judged.items())}
-        self._draft.remember(NAME, {"open": rows, "judged": judged})
+        judged = dict(sorted(self._judged.items()))
+        self._draft.remember(NAME, {"open": list(self._open.values()), "judged": judged})
 
     def _follow(self, trial: Trial, in_place: bool) -> Trial | None:
         """The trial as of now; None: given up."""
@@ -132,7 +127,7 @@ class Trials:
         if in_place is trial.in_place:
             return trial
         seconds = trial.seconds + (now - trial.at if trial.in_place else 0.0)
-        followed = replace(trial, at=now, seconds=seconds, in_place=in_place)
+        followed = trial._replace(at=now, seconds=seconds, in_place=in_place)
         self._open[trial.jobs] = followed
         return followed
 
@@ -148,22 +143,17 @@ class Trials:
         return False
 
 
+def _trial(move: Any, what: Any, jobs: Any, before: Any, at: Any, seconds: Any, in_place: Any) -> Trial:
+    """Out of the journal."""
+    ids, rates = tuple(JobId(int(i)) for i in jobs), tuple(map(float, before))
+    return Trial(str(move), str(what), ids, rates, float(at), float(seconds), bool(in_place))
+
+
 def _read(raw: Any) -> tuple[list[Trial], dict[str, tuple[float, float]]]:
     """Open and judged trials, from a memory that may be damaged."""
     try:
-        rows, judged = raw["open"], raw["judged"].items()
-        trials = [
-            Trial(
-                str(move),
-                str(what),
-                tuple(JobId(int(i)) for i in jobs),
-                tuple(map(float, before)),
-                float(at),
-                float(seconds),
-                bool(in_place),
-            )
-            for move, what, jobs, before, at, seconds, in_place in rows
-        ]
+        judged = raw["judged"].items()
+        trials = [row if isinstance(row, Trial) else _trial(*row) for row in raw["open"]]
         if len({job_id for trial in trials for job_id in trial.jobs}) < sum(len(t.jobs) for t in trials):
             return [], {}
         return trials, {str(key): (float(score), float(at)) for key, (score, at) in judged}

@@ -34,7 +34,7 @@ class QueueNote(NamedTuple):
     forgiven_waiting_seconds: float = 0.0
     """Waiting that does not count for promotion any more."""
     fresh: int = 0
-    """1: it entered its queue with the plan being made, while running."""
+    """1: it entered its queue with the plan being made, while running. 0 in the order of start times."""
 
 
 class Queues(Order):
@@ -84,9 +84,9 @@ class Queues(Order):
     def advance(self, job: Job, usage: Usage, note: Note, now: float, i: int) -> Note:
         known = as_note(note)
         if self._by_entry:
-            known = known._replace(group=1, stamp=now, number=i)
+            known = known._replace(group=1, stamp=now, number=i, fresh=1)
         if usage.since is not None:
-            return known._replace(queue=known.queue + 1, fresh=1)
+            return known._replace(queue=known.queue + 1)
         # Starved: to queue 1, as if it had never run.
         return known._replace(
             queue=0,

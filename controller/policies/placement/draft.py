@@ -82,7 +82,8 @@ class Draft:
             self.remembered[name] = json
 
     def wake(self, at: float) -> None:
-        """Plan again at this time, even if nothing happens."""
+        """Plan again at this time, even if nothing happens. Now: the move goes on with the next plan, and
+        those behind it follow when it is through."""
         self.wake_at = min(self.wake_at, at)
 
     def _set(self, job_id: JobId, placement: Placement) -> None:

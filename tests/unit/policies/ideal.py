@@ -435,7 +435,8 @@ class Ideal:
             fresh.wake_at,
             plan.wake_at,
         )
-        moves = [{**self.common, **made.memory.common}.get("moves") for made in (plan, fresh)]
+        commons = [json.loads(json.dumps({**self.common, **made.memory.common})) for made in (plan, fresh)]
+        moves = [common.get("moves") for common in commons]
         assert moves[0] == moves[1] or not any(moves)
         mine = {i: tuple(n) for i, n in {**notes, **plan.memory.jobs}.items() if n and i in self.jobs}
         other = {i: tuple(n) for i, n in {**notes, **fresh.memory.jobs}.items() if n and i in self.jobs}

@@ -273,3 +273,21 @@ def test_hosts_beyond_those_that_one_plan_looks_at_are_found(monkeypatch: pytest
     c.step()
     assert c.jobs[JobId(5)].placement.shares_with == {6}
     assert c.run().ends == {1: 10, 2: 10, 3: 10, 4: 10, 5: 10, 6: 10, 7: 20}
+
+
+@pytest.mark.parametrize(("guest", "host"), [(4, 1), (3, 2)])
+def test_a_guest_on_trial_joins_its_host_and_others_try_none_that_is_on_trial(
+    monkeypatch: pytest.MonkeyPatch, guest: int, host: int
+) -> None:
+    """Job 1 is on trial with job 4. The host that is tried first, for the memory that it leaves, is the other
+    one in both cases."""
+    monkeypatch.setattr(pack, "_TRIES", 1)
+    jobs = [running(packable(n), gpu_set(f"n1:{n}")) for n in (1, 2)]
+    jobs += [replace(packable(n), may_start=n == guest) for n in (3, 4)]
+    first, second = (40, 10) if guest == 4 else (10, 40)
+    c = ideal(FIFO, jobs, gpus=3, j1=first, j2=second, j3=20, j4=20)
+    c.nodes["n1"] = replace(c.nodes["n1"], gpus=c.nodes["n1"].gpus[1:])
+    trial = ["pack", "m + m on 1 x 1 a100", [1, 4], [10.0, 10.0], 0.0, 0.0, False]
+    c.common["moves"] = {"trials": {"open": [trial], "judged": {}}}
+    c.step()
+    assert c.jobs[JobId(guest)].placement.shares_with == {host}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Plans that start no more than so many jobs at a time."""
+"""Plans that start no more than so many jobs at a time, or change the notes of so many."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.model import Plan, Snapshot
+from controller.policies.mechanisms import in_order
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.orders.gittins import Gittins
@@ -19,6 +20,7 @@ from controller.policies.placement.consolidation import Consolidation
 from controller.policies.placement.draft import Draft
 from controller.policies.protocol import Policy
 from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
+from tests.unit.policies.presets import las
 from tests.unit.policies.test_invariants import Shared, jobs_of
 from tests.unit.policies.test_random import GITTINS
 from tests.unit.policies.test_random import ORDERS as WITH_EPOCHS
@@ -40,8 +42,11 @@ def make(name: str, portion: int) -> Callable[[], Policy]:
     )
 
 
-def run(name: str, seed: int, portion: int, sizes: tuple[int, ...]) -> tuple[Timeline, list[int]]:
-    """What happens with jobs of these sizes, and how many of them each plan starts."""
+def run(
+    name: str, seed: int, portion: int, sizes: tuple[int, ...], due: int = 10**6
+) -> tuple[Timeline, list[int]]:
+    """What happens with jobs of these sizes, and how many of them each plan starts. `due`: of how many jobs
+    whose time has come the notes change with one plan."""
     starts: list[int] = []
 
     def count(snapshot: Snapshot, plan: Plan) -> None:
@@ -54,21 +59,24 @@ def run(name: str, seed: int, portion: int, sizes: tuple[int, ...]) -> tuple[Tim
 
     ideal = Ideal(make(name, portion), cluster(2, 4), jobs_of(seed, 20, sizes))
     ideal.on_plan = count
-    return ideal.run(), starts
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_order, "_PORTION_JOBS", due)
+        return ideal.run(), starts
 
 
 PORTIONS = {
     "seed": st.integers(0, 10**6),
     "name": st.sampled_from(sorted(ORDERS)),
     "portion": st.integers(1, 4),
+    "due": st.integers(1, 4),
 }
 
 
 @Shared
 @given(**PORTIONS)
-def test_in_portions_all_comes_to_the_same(seed: int, name: str, portion: int) -> None:
+def test_in_portions_all_comes_to_the_same(seed: int, name: str, portion: int, due: int) -> None:
     at_once, _ = run(name, seed, 10**6, (1,))
-    in_portions, starts = run(name, seed, portion, (1,))
+    in_portions, starts = run(name, seed, portion, (1,), due)
     assert max(starts) <= portion
     if name in BY_ENTRY:
         assert in_portions.ends.keys() == at_once.ends.keys()
@@ -79,11 +87,39 @@ def test_in_portions_all_comes_to_the_same(seed: int, name: str, portion: int) -
 
 @Shared
 @given(**PORTIONS)
-def test_gangs_that_make_room_for_each_other_all_end(seed: int, name: str, portion: int) -> None:
+def test_gangs_that_make_room_for_each_other_all_end(seed: int, name: str, portion: int, due: int) -> None:
     """With gangs of several sizes it matters which of them fit beside those of one portion."""
-    timeline, starts = run(name, seed, portion, (1, 1, 2, 4, 8))
+    timeline, starts = run(name, seed, portion, (1, 1, 2, 4, 8), due)
     assert max(starts) <= portion
     assert len(timeline.ends) == 20
+
+
+def queues(due: int) -> tuple[list[tuple[int, int]], Timeline]:
+    """Six jobs reach the limit of the first queue at once while six others wait: how many notes each plan at
+    that moment changes of jobs that it does not start or stop, and how many it stops; and what happens."""
+    seen: list[tuple[int, int]] = []
+
+    def count(snapshot: Snapshot, plan: Plan) -> None:
+        if snapshot.time == 10.0:
+            stops = [i for i, target in plan.targets.items() if not target.placement.gpus]
+            seen.append((len(plan.memory.jobs.keys() - plan.targets.keys()), len(stops)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(in_order, "_PORTION_JOBS", due)
+        jobs = [make_job(n, 1, 15.0) for n in range(1, 7)]
+        jobs += [make_job(n, 1, 15.0, submit=1.0) for n in range(7, 11)]
+        ideal = Ideal(las(queue_limits=[10.0]), cluster(1, 6), jobs)
+        ideal.on_plan = count
+        return seen, ideal.run()
+
+
+def test_jobs_whose_time_has_come_are_advanced_in_portions_and_no_job_stops_before_all_are() -> None:
+    at_once, timeline = queues(100)
+    in_portions, same = queues(2)
+    assert at_once[0] == (2, 4), "two of those demoted go on"
+    assert in_portions[:3] == [(2, 0)] * 3
+    assert [stops for _, stops in in_portions if stops] == [4]
+    assert same.ends == timeline.ends and same.runs == timeline.runs
 
 
 @pytest.mark.parametrize("name", sorted(ORDERS))
@@ -94,6 +130,31 @@ def test_two_of_four_start_and_the_next_plan_is_made_at_once(name: str) -> None:
     timeline = ideal.run()
     assert seen[0] == (2, True)
     assert timeline.ends == dict.fromkeys(range(1, 5), 10.0)
+
+
+def test_a_move_follows_when_the_one_before_it_is_through() -> None:
+    plans: list[list[str]] = []
+
+    class GoesOnOnce:
+        def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+            plans.append(["first"])
+            if not draft.remembered:
+                draft.remember("first", True)
+                draft.wake(snapshot.time)
+
+    class Second:
+        def propose(self, snapshot: Snapshot, draft: Draft) -> None:
+            plans[-1].append("second")
+            draft.wake(snapshot.time + 1.0)
+
+    def policy() -> Policy:
+        return InOrder(
+            ORDERS["continuous"](), GangLanes(Consolidation()), moves=[GoesOnOnce(), Second(), Second()]
+        )
+
+    c = Ideal(policy, cluster(1, 4), [make_job(1, 1, 1e4)], check=False)
+    c.step()
+    assert plans[:2] == [["first"], ["first", "second", "second"]]
 
 
 def test_moves_follow_when_all_have_started() -> None:
