@@ -8,6 +8,8 @@ import errno
 import fcntl
 import os
 import re
+import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +20,8 @@ from checkpointing.store import Store
 from checkpointing.store.files import BLOCK_BYTES, LARGE_BYTES, direct_or_not, set_direct
 from checkpointing.store.manifest import PIECE_BYTES
 from checkpointing.store.overview import overview
+from tests.unit.checkpointing.test_store_crashes import in_child
+from tests.unit.checkpointing.watched import Call, Watched
 
 SIZE = PIECE_BYTES + LARGE_BYTES + BLOCK_BYTES + 5
 """Two pieces, and odd bytes at the end."""
@@ -155,6 +159,36 @@ def test_what_is_refused_both_ways_is_an_error(tmp_path: Path) -> None:
         with (tmp_path / "file").open("wb") as file, pytest.raises(OSError, match=os.strerror(code)):
             direct_or_not(file.fileno(), fail)
         assert len(calls) == tries
+
+
+def test_killed_at_every_call(direct_path: Path) -> None:
+    """As with small files: the generation before is there until the new one is, and all of either."""
+    at, steps = 0, []
+    old = filled(Store(direct_path, rank=0, world_size=1), LARGE_BYTES + 5)
+    new = bytes(reversed(old))
+    while True:
+        folder = direct_path / f"killed-{at}"
+        Store(folder, rank=0, world_size=1, keep=1).save(1, {"model": old})
+
+        def save(folder: Path = folder, at: int = at) -> None:
+            def before(call: Call) -> None:
+                if call.number == at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+            store = Store(folder, rank=0, world_size=1, keep=1, files=Watched(before))
+            store.save_async(2, {"model": new}).result(60)
+
+        status = in_child(save)
+        found = Store(folder, rank=0, world_size=1).restore()
+        assert found is not None
+        assert found.files[0]["model"] == (old if found.step == 1 else new)
+        steps.append(found.step)
+        shutil.rmtree(folder)
+        if status == 0:
+            break
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        at += 1
+    assert at > 15 and steps == sorted(steps) and set(steps) == {1, 2}
 
 
 @pytest.mark.parametrize("place", [0, PIECE_BYTES - 1, PIECE_BYTES, SIZE - 6, SIZE - 1])
