@@ -13,13 +13,21 @@ from tests.live.support import EXAMPLES, QUICK, Site
 pytestmark = pytest.mark.live
 
 ADAPTIVE = ("--gandiva-gpus=1-4", "--gandiva-suspend=requeue", "--gres=gpu:1", "--requeue")
-GROWING = {
-    **QUICK["policy"],
-    "moves": ["grow"],
-    "grow": {"idle_seconds": 4.0, "trial_seconds": 3.0},
-}
+IDLE_SECONDS = 4.0
 WORK = {"gpus": 4, "minibatch_ms": 20, "utilisation": 100, "memory_mb": 512}
 """Four parts, on however many GPUs there are: each GPU computes its parts one after the other."""
+
+
+def start(site: Site, name: str, *, in_place: bool = False, idle_seconds: float = IDLE_SECONDS) -> None:
+    """A controller with this policy, whose jobs grow once GPUs are idle for so long."""
+    site.cluster.stop_controller()
+    grow = {"idle_seconds": idle_seconds, "trial_seconds": 3.0, "in_place": in_place}
+    site.start_controller(policy={**QUICK["policy"], "name": name, "moves": ["grow"], "grow": grow})
+
+
+def start_without_growth(site: Site, name: str, *, in_place: bool = False) -> None:
+    """Until the controller is started anew no job grows, however long the test takes to submit others."""
+    start(site, name, in_place=in_place, idle_seconds=3600.0)
 
 
 def undisturbed(site: Site, steps: int) -> str:
@@ -58,8 +66,7 @@ def runs_on(site: Site, job_id: int, gpus: int) -> None:
 
 @pytest.mark.parametrize("name", ["fifo", "gandiva"])
 def test_one_two_four_two_one(site: Site, name: str) -> None:
-    site.cluster.stop_controller()
-    site.start_controller(policy={**GROWING, "name": name})
+    start_without_growth(site, name)
     other = site.submit("carol", "sleep 900", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
     site.wait_state(other, "RUNNING")
     extra = {**WORK, "checkpoint_dir": f"adaptive-{name}", "checkpoint_every": 50}
@@ -68,6 +75,7 @@ def test_one_two_four_two_one(site: Site, name: str) -> None:
     two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
     site.wait_on_gpu(job, one, two)
     runs_on(site, job, 1)
+    start(site, name)
 
     site.cluster.exec("login", ["scancel", str(one)], user="bob")
     runs_on(site, job, 2)
@@ -121,9 +129,7 @@ def resizes(site: Site, job_id: int) -> int:
 @pytest.mark.parametrize("name", ["fifo", "gandiva"])
 def test_one_two_four_two_one_in_place(site: Site, name: str) -> None:
     """The same process from its first step to its last, and the numbers of a run on four GPUs."""
-    site.cluster.stop_controller()
-    grow = {**GROWING["grow"], "in_place": True}
-    site.start_controller(policy={**GROWING, "name": name, "grow": grow})
+    start_without_growth(site, name, in_place=True)
     other = site.submit("carol", "sleep 900", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
     site.wait_state(other, "RUNNING")
     job = site.train("alice", *IN_PLACE, steps=3000, **WORK)
@@ -132,6 +138,7 @@ def test_one_two_four_two_one_in_place(site: Site, name: str) -> None:
     one = site.train("bob", "--gandiva", "--gres=gpu:1")
     two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
     site.wait_on_gpu(job, one, two)
+    start(site, name, in_place=True)
 
     site.cluster.exec("login", ["scancel", str(one)], user="bob")
     uses(site, job, 2)
@@ -157,11 +164,10 @@ def test_one_two_four_two_one_in_place(site: Site, name: str) -> None:
 
 def test_a_killed_controller_is_followed_by_one_that_goes_on_with_the_growth(site: Site) -> None:
     """Killed again and again, each time a resize has just begun, until one was not in time."""
-    site.cluster.stop_controller()
-    policy = {**GROWING, "name": "fifo", "grow": {**GROWING["grow"], "in_place": True}}
-    site.start_controller(policy=policy)
+    start_without_growth(site, "fifo", in_place=True)
     job = site.train("alice", *IN_PLACE, steps=5000, **WORK)
     uses(site, job, 1)
+    start(site, "fifo", in_place=True)
     known, kills = 0, 0
     for _ in range(3):
         one = site.train("bob", "--gandiva", "--gres=gpu:1", "-w", "n1", steps=100)
@@ -169,7 +175,7 @@ def test_a_killed_controller_is_followed_by_one_that_goes_on_with_the_growth(sit
         site.wait("a change of size", lambda before=known: resizes(site, job) > before)  # type: ignore[misc]
         site.cluster.kill_controller()
         kills += 1
-        site.start_controller(policy=policy)
+        start(site, "fifo", in_place=True)
         known = resizes(site, job)
         site.wait_ended([one])
     uses(site, job, 4)
@@ -182,9 +188,7 @@ def test_a_killed_controller_is_followed_by_one_that_goes_on_with_the_growth(sit
 def test_one_rank_for_each_gpu_in_place(site: Site, kept: str) -> None:
     """1, 2, 4, 2, 1 with `gandiva.ranks`: the ranks are started anew, the job and its launcher go on, and
     every sample counts once."""
-    site.cluster.stop_controller()
-    policy = {**GROWING, "name": "gandiva", "grow": {**GROWING["grow"], "in_place": True}}
-    site.start_controller(policy=policy)
+    start_without_growth(site, "gandiva", in_place=True)
     work = f"{EXAMPLES}/train_ranks.py --samples 14400 --sample-ms 10 {kept} --folder"
     other = site.submit("carol", "sleep 900", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
     site.wait_state(other, "RUNNING")
@@ -195,6 +199,7 @@ def test_one_rank_for_each_gpu_in_place(site: Site, kept: str) -> None:
     one = site.train("bob", "--gandiva", "--gres=gpu:1")
     two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
     site.wait_on_gpu(one, two)
+    start(site, "gandiva", in_place=True)
     for gone, gpus in ((one, 2), (two, 4)):
         site.cluster.exec("login", ["scancel", str(gone)], user="bob")
         uses(site, job, gpus)
