@@ -128,7 +128,7 @@ def test_weights_of_finish_time_fairness() -> None:
     assert found[ZERO] == pytest.approx(2 * found[ONE], rel=1e-5)
     reference = effective(problem, answer("gavel-ftf", problem, formulation="reference").fractions)
     assert reference[ZERO] == pytest.approx(reference[ONE], rel=1e-5)
-    assert isolated_rates(problem) == pytest.approx({ZERO: 2 / 3, ONE: 1 / 3})
+    assert isolated_rates(Layout(problem)) == pytest.approx({ZERO: 2 / 3, ONE: 1 / 3})
 
 
 def test_a_job_that_does_not_tell_its_steps_has_no_end() -> None:

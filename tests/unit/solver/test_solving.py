@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.model import Cone, Problem, ProblemKind, Program, Solution, SolutionStatus
+from controller.model import Cone, Problem, ProblemKind, Solution, SolutionStatus
 from controller.solver import ImmediateSolver
 from controller.solver.frames import Nonsense, decode
+from controller.solver.program import Program
 
 BOTH = [kind for kind in ProblemKind if kind not in (ProblemKind.QUEUES, ProblemKind.ALLOCATION)]
 
