@@ -41,10 +41,11 @@ class WaterFilling:
         frozen = np.zeros(len(layout.jobs), bool)
         while True:
             weights = _weights(layout, frozen)
-            x = filling.rise(weights)
-            still = filling.cannot_rise(weights > 0)
-            frozen |= still
-            if frozen.all() or not still.any():
+            x, rose = filling.rise(weights)
+            stuck = filling.cannot_rise(weights > 0)
+            frozen |= stuck
+            # Where none is stuck, the rise came to its end too early; another goes on.
+            if frozen.all() or not (stuck.any() or rose):
                 objective = float(filling.reached(x).sum())
                 return Allocated(fractions=fractions(layout, x), objective=objective, status="optimal")
 
@@ -61,8 +62,8 @@ class _Filling:
     def reached(self, x: Array) -> Array:
         return self._layout.by_job(x, self._parts)
 
-    def rise(self, weights: Array) -> Array:
-        """Raise the levels together, as far as they can. The X that has them."""
+    def rise(self, weights: Array) -> tuple[Array, bool]:
+        """Raise the levels together, as far as they can. The X that has them, and whether any has risen."""
         layout, program = self._layout, Program()
         together = program.variables(1, -1.0).start
         first = program.variables(layout.size).start
@@ -71,18 +72,19 @@ class _Filling:
         values, _ = self._found(program, corner=False)
         x = valid(layout, values[first:])
         # Never above what X has: then the next problem has a solution.
-        self._levels = np.minimum(self._levels + max(0.0, values[together]) * rises, self.reached(x))
-        return x
+        before = self._levels
+        self._levels = np.minimum(before + max(0.0, values[together]) * rises, self.reached(x))
+        return x, bool((self._levels > before + (before + 1) * RISES).any())
 
     def cannot_rise(self, rising: Array) -> Array:
         """Which of these jobs can rise no further, if no level falls."""
-        undecided, corner = np.flatnonzero(rising), False
+        undecided, corner, tried = np.flatnonzero(rising), False, False
         while True:
             by, cornered = self._further(undecided, corner)
-            still = undecided[by <= (self._levels[undecided] + 1) * RISES]
+            still, tried = undecided[by <= (self._levels[undecided] + 1) * RISES], tried or cornered
             if 0 < len(still) < len(undecided):
                 undecided, corner = still, False
-            elif not len(still) and not cornered:
+            elif not len(still) and not tried:
                 # A job stopped the last rise.
                 undecided, corner = np.flatnonzero(rising), True
             else:
