@@ -215,7 +215,7 @@ def test_water_filling_ends_where_a_rise_came_to_its_end_too_early() -> None:
     problem = drawn(5, most_jobs=14, pairs=True)
     levels = effective(problem, answer("gavel-hierarchical", problem).fractions)
     equal = dict(zip([job.id for job in problem.jobs], equal_throughputs(Layout(problem)), strict=True))
-    assert levels[JobId(5)] / equal[JobId(5)] == pytest.approx(2.9816, rel=1e-3)
+    assert levels[JobId(5)] / equal[JobId(5)] > 2.7  # 2.65 after the rise that ended too early
 
 
 @pytest.mark.parametrize("name", ["gavel-makespan", "gavel-ftf"])
