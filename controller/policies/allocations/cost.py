@@ -98,9 +98,11 @@ class _Priced:
             found = self._best_ratio(needs)
         values = solved(found, self._layout.size + 1)
         x = valid(self._layout, values[:-1] / max(values[-1], 1e-12))
-        found = self._most(self._layout, self._gains, needs, self._loss(self._ratio(x)))
+        kept = x > 0  # the central optimum has what any optimum has
+        layout, loss = self._layout.only(kept), self._loss(self._ratio(x))[kept]
+        found = self._most(layout, self._gains[kept], needs, loss)
         if found[0] in GOOD:
-            x = valid(self._layout, solved(found, self._layout.size))
+            x[kept] = valid(layout, solved(found, layout.size))
         return self._allocated(x, status)
 
     def _allocated(self, x: Array, status: str) -> Allocated:
