@@ -38,9 +38,8 @@ from controller.policies.allocations.allocation import AllocationJob, Fractions,
 from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.checked import effective
 from controller.policies.allocations.layout import Layout
-from controller.policies.allocations.presets import SETTINGS
 from controller.policies.allocations.problem_file import read_problem
-from controller.policies.allocations.settings import GavelLasSettings
+from controller.policies.allocations.settings import SETTINGS, GavelLasSettings
 from controller.policies.allocations.shares import equal_throughputs, isolated_throughputs
 from controller.policies.allocations.worker import COMMAND, answers
 from controller.solver import WorkerSolver
@@ -149,9 +148,11 @@ def value(policy: str, given: Given, fractions: Fractions) -> float | None:
     layout, rates = Layout(given), effective(given, fractions)
     mine = [rates[job.id] for job in layout.jobs]
     if policy in ("max_min_fairness_perf", "max_min_fairness_packed"):
-        return min(rate / equal for rate, equal in zip(mine, equal_throughputs(layout), strict=True))
+        return min(rate / float(equal) for rate, equal in zip(mine, equal_throughputs(layout), strict=True))
     if policy in ("finish_time_fairness_perf", "finish_time_fairness_packed"):
-        return min(rate / alone for rate, alone in zip(mine, isolated_throughputs(layout), strict=True))
+        return min(
+            rate / float(alone) for rate, alone in zip(mine, isolated_throughputs(layout), strict=True)
+        )
     if policy in ("min_total_duration_perf", "min_total_duration_packed"):
         return min(
             rate / (job.steps_left or 0.0)

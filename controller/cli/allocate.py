@@ -39,16 +39,16 @@ def run(args: argparse.Namespace) -> int:
     """Print the allocation. Raises GandivaError where there is none."""
     import time
 
-    from controller.policies.allocations.at_once import allocate
-    from controller.policies.allocations.presets import ALLOCATIONS, SETTINGS
+    from controller.policies.allocations.presets import ALLOCATIONS
     from controller.policies.allocations.problem_file import read_problem
-    from controller.solver import ImmediateSolver
+    from controller.policies.allocations.settings import SETTINGS
+    from controller.solver.solve import find
 
     if args.policy not in ALLOCATIONS:
         raise GandivaError(f"--policy {args.policy}: must be one of {', '.join(ALLOCATIONS)}")
     given, settings = read_problem(_text(args.problem), str(args.problem), SETTINGS[args.policy])
     began = time.monotonic()
-    allocated = allocate(ALLOCATIONS[args.policy](settings), given, ImmediateSolver())
+    allocated = ALLOCATIONS[args.policy](settings).allocate(given, find)
     seconds = time.monotonic() - began
     if args.json:
         import json

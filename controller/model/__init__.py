@@ -55,7 +55,7 @@ from controller.model.snapshot import (
     Target,
     Verdict,
 )
-from controller.model.solving import Cone, Problem, ProblemKind, Program, Solution, SolutionStatus
+from controller.model.solving import Cone, Problem, ProblemKind, Solution, SolutionStatus
 from controller.model.value import value
 
 __all__ = [
@@ -87,7 +87,6 @@ __all__ = [
     "Problem",
     "ProblemKind",
     "Profile",
-    "Program",
     "Provenance",
     "Rate",
     "Request",

@@ -7,18 +7,15 @@ from __future__ import annotations
 import enum
 import hashlib
 import marshal
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import field
-from typing import Any, TypeAlias
+from typing import Any
 
 from controller.model.value import value
 
-Terms: TypeAlias = Iterable[tuple[int, float]]
-"""A linear expression: (variable, coefficient) pairs."""
-
 
 class ProblemKind(str, enum.Enum):
-    """Which solver a problem is for. The first four take the data that `Program` makes."""
+    """Which solver a problem is for. The first four take the data that `solver.program.Program` makes."""
 
     LINEAR = "linear"
     """HiGHS. Cones: `zero` and `nonnegative`."""
@@ -34,7 +31,7 @@ class ProblemKind(str, enum.Enum):
     counts k times. The values are machine + (k - 1) * machines, by job; `variables` is their number."""
     ALLOCATION = "allocation"
     """A whole allocation, stated and solved where the solver is. Its data has the number of its values as
-    `variables`, and is no `Program`'s."""
+    `variables`, and is not that of a `Program`."""
 
 
 class Cone(str, enum.Enum):
@@ -56,7 +53,7 @@ class Problem:
 
     kind: ProblemKind
     data: Mapping[str, Any]
-    """JSON, as `Program.data` makes it but for QUEUES and ALLOCATION."""
+    """JSON, as `solver.program.Program.data` makes it but for QUEUES and ALLOCATION."""
     deadline_seconds: float = 30.0
     """What solving may take; then it counts as failed."""
     subject: Any = None
@@ -101,58 +98,3 @@ class Solution:
     seconds: float = 0.0
     """How long solving took."""
     error: str = ""
-
-
-class Program:
-    """Builds the data of a problem. Variables are numbers from 0 on, without bounds of their own."""
-
-    def __init__(self) -> None:
-        self._cost: list[float] = []
-        self._rows: list[int] = []
-        self._columns: list[int] = []
-        self._values: list[float] = []
-        self._limits: list[float] = []
-        self._cones: list[tuple[str, int]] = []
-
-    def variables(self, count: int, cost: float = 0.0) -> range:
-        """New variables, each with this cost."""
-        first = len(self._cost)
-        self._cost.extend([float(cost)] * count)
-        return range(first, first + count)
-
-    def at_most(self, terms: Terms, limit: float) -> None:
-        """The expression is at most `limit`."""
-        self.cone(Cone.NONNEGATIVE, [(terms, limit)])
-
-    def equal(self, terms: Terms, limit: float) -> None:
-        """The expression is `limit`."""
-        self.cone(Cone.ZERO, [(terms, limit)])
-
-    def cone(self, cone: Cone, rows: Iterable[tuple[Terms, float]]) -> None:
-        """`limit - expression` of these rows lies in the cone. Rows of ZERO and NONNEGATIVE that follow each
-        other make one block."""
-        first = len(self._limits)
-        for terms, limit in rows:
-            row = len(self._limits)
-            if terms := list(terms):
-                variables, coefficients = zip(*terms, strict=True)
-                self._rows.extend([row] * len(terms))
-                self._columns.extend(map(int, variables))
-                self._values.extend(map(float, coefficients))
-            self._limits.append(float(limit))
-        count = len(self._limits) - first
-        if cone in (Cone.ZERO, Cone.NONNEGATIVE) and self._cones and self._cones[-1][0] == cone.value:
-            count += self._cones.pop()[1]
-        self._cones.append((cone.value, count))
-
-    def data(self) -> Mapping[str, Any]:
-        """What was built: `cost` by variable; `rows`, `columns` and `values` of the coefficients; `limits` by
-        row; `cones` as [name, number of rows], in the order of the rows."""
-        return {
-            "cost": list(self._cost),
-            "rows": list(self._rows),
-            "columns": list(self._columns),
-            "values": list(self._values),
-            "limits": list(self._limits),
-            "cones": [list(cone) for cone in self._cones],
-        }

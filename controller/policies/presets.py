@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from controller.policies.allocations.as_problem import AsProblem
-from controller.policies.allocations.finish_time import FinishTime
-from controller.policies.allocations.greedy import FirstComeReference
-from controller.policies.allocations.presets import ALLOCATIONS
-from controller.policies.allocations.settings import AllocationSettings, GavelGandivaSettings, SharingSettings
+from controller.policies.allocations.settings import (
+    SETTINGS,
+    AllocationSettings,
+    GavelGandivaSettings,
+    SharingSettings,
+)
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.mechanisms.rounds.given import Pricing
@@ -131,6 +133,11 @@ def _rounds(name: str, settings: Any, moves: Moves, pricing: Pricing) -> Policy:
     pairs = pairs_jobs(settings)
     if settings.rounds == "exact":
         return Rounds(stated, settings, name=name, moves=moves, pricing=pricing, pairs=pairs)
+    # NumPy takes a moment to load, and most policies need none of it.
+    from controller.policies.allocations.finish_time import FinishTime
+    from controller.policies.allocations.greedy import FirstComeReference
+    from controller.policies.allocations.presets import ALLOCATIONS
+
     aware = isinstance(settings, AllocationSettings) and settings.throughputs == "aware"
     allocation = ALLOCATIONS[name](settings)
     isolated = allocation.isolated_rates if isinstance(allocation, FinishTime) else None
@@ -159,7 +166,7 @@ PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {
     "srtf": _srtf,
     "tiresias-gittins": _tiresias_gittins,
     "tiresias-las": _tiresias_las,
-    **{name: _in_rounds(name) for name in ALLOCATIONS},
+    **{name: _in_rounds(name) for name in SETTINGS},
     "gavel-cost": _cost,
     "gavel-cost-slo": _cost_slo,
 }

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A problem as the process that solves it gets it, and what it finds."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 from scipy import sparse
 
 from controller.model.solving import SolutionStatus
 
-Found = tuple[SolutionStatus, list[float], str]
+Found: TypeAlias = tuple[SolutionStatus, Sequence[float], str]
 """Status, values, and what failed."""
 
 

@@ -21,22 +21,29 @@ Solve: TypeAlias = Callable[[Mapping[str, Any]], Found]
 NO_OTHERS: Mapping[ProblemKind, Solve] = {}
 
 
-def answer(request: bytes, others: Mapping[ProblemKind, Solve] = NO_OTHERS) -> bytes:
-    """The answer to an encoded problem; whatever goes wrong is told in it.
+def find(
+    kind: ProblemKind, data: Mapping[str, Any], others: Mapping[ProblemKind, Solve] = NO_OTHERS
+) -> Found:
+    """The solution of one problem; whatever goes wrong is told in it.
 
     Args:
         others: for kinds of problems that are not the solvers' own.
     """
-    began = time.monotonic()
     try:
-        kind, data, _ = marshal.loads(request)
-        status, values, error = {**_SOLVERS, **others}[ProblemKind(kind)](data)
+        return {**_SOLVERS, **others}[kind](data)
     except ImportError as missing:
-        status, values = SolutionStatus.FAILED, []
-        error = f"this needs the Python module {missing.name}, which is not installed"
+        why = f"this needs the Python module {missing.name}, which is not installed"
     except Exception as wrong:  # a problem that is stated wrongly must not end the process
-        status, values, error = SolutionStatus.FAILED, [], f"{type(wrong).__name__}: {wrong}"
-    return marshal.dumps((status.value, values, time.monotonic() - began, error))
+        why = f"{type(wrong).__name__}: {wrong}"
+    return SolutionStatus.FAILED, [], why
+
+
+def answer(request: bytes, others: Mapping[ProblemKind, Solve] = NO_OTHERS) -> bytes:
+    """The answer to an encoded problem. `others`: as for `find`."""
+    began = time.monotonic()
+    kind, data, _ = marshal.loads(request)
+    status, values, error = find(ProblemKind(kind), data, others)
+    return marshal.dumps((status.value, list(values), time.monotonic() - began, error))
 
 
 _SOLVERS: Mapping[ProblemKind, Solve] = {

@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from controller.errors import GandivaError
 from controller.model import JobId
-from controller.model.solving import Problem, Solution
+from controller.model.solving import Problem, ProblemKind
 from controller.model.value import empty, value
+
+if TYPE_CHECKING:
+    from controller.solver.problem_data import Found
 
 Jobs: TypeAlias = tuple[JobId, ...]
 """Jobs that run together: one, or the two of a pair."""
@@ -104,18 +107,15 @@ class Asked:
     """The allocation needs this to be solved."""
 
     problem: Problem
-    """Never the one that it asked just before: a solver solves that only once."""
-    memory: Any = None
-    """JSON, to be handed to `go_on` with the solution."""
+
+
+Solve: TypeAlias = "Callable[[ProblemKind, Mapping[str, Any]], Found]"
+"""Solves a problem of this kind at once, from its data."""
 
 
 class Allocation(Protocol):
-    """An allocation policy. It is pure: neither clock nor I/O; all memory is in `Asked`."""
+    """An allocation policy. It is pure: neither clock nor I/O."""
 
-    def begin(self, given: Given) -> Asked | Allocated:
-        """Start on a problem. Raises AllocationError."""
-        ...
-
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Asked | Allocated:
-        """Read the solution of what was asked last, for the same `given`. Raises AllocationError."""
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
+        """The answer. Raises AllocationError."""
         ...

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Callable
 
-from controller.model.solving import Cone, Problem, ProblemKind, Program, Solution
-from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Given
+import numpy as np
+
+from controller.model.solving import Cone, ProblemKind
+from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Solve
 from controller.policies.allocations.check import check
 from controller.policies.allocations.checked import solved
 from controller.policies.allocations.greedy import Free
@@ -15,6 +17,7 @@ from controller.policies.allocations.layout import Layout
 from controller.policies.allocations.settings import AlloxSettings
 from controller.policies.allocations.shares import as_fractions
 from controller.policies.allocations.solving import none_can_run, seconds_left, seen
+from controller.solver.program import Program
 
 Slot = tuple[int, str, int]
 """A job, a type, and its place in the queue of one of its GPUs, counted from the last."""
@@ -31,40 +34,29 @@ class Allox:
     def __init__(self, settings: AlloxSettings) -> None:
         self._settings = settings
 
-    def begin(self, given: Given) -> Asked | Allocated:
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
         layout = self._layout(given)
         if not layout.jobs:
             return none_can_run(given)
         running, slots = self._stated(layout)
         if not slots:
-            return self._allocated(given, running, 0.0)
-        seconds = self._seconds(layout)
-        unit = max(k * seconds(job, name) for job, name, k in slots) or 1.0
-        program = Program()
-        by_job: dict[int, list[int]] = {}
-        by_place: dict[tuple[str, int], list[int]] = {}
-        for number, (job, name, k) in enumerate(slots):
-            program.variables(1, k * seconds(job, name) / unit)
-            by_job.setdefault(job, []).append(number)
-            by_place.setdefault((layout.given.draws_on.get(name, name), k), []).append(number)
-        program.cone(Cone.NONNEGATIVE, (([(number, -1.0)], 0.0) for number in range(len(slots))))
-        free = self._free(layout, running)
-        for (name, _), numbers in by_place.items():
-            program.at_most([(number, 1.0) for number in numbers], float(free[name]))
-        for numbers in by_job.values():
-            program.equal([(number, 1.0) for number in numbers], 1.0)
-        return Asked(Problem(ProblemKind.VERTEX, program.data(), self._settings.deadline_seconds))
-
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Asked | Allocated:
-        layout = self._layout(given)
-        running, slots = self._stated(layout)
-        values = solved(solution, len(slots))
+            return self._allocated(layout, running, 0.0)
+        seconds, free = self._seconds(layout), self._free(layout, running)
+        costs = np.array([k * seconds(job, name) for job, name, k in slots])
+        numbers, program = np.arange(len(slots)), Program()
+        program.variables(len(slots), costs / (costs.max() or 1.0))
+        program.block(Cone.NONNEGATIVE, np.zeros(len(slots)), (numbers, numbers, -1.0))
+        places: dict[tuple[str, int], int] = {}
+        of_place = [places.setdefault((self._base(layout, name), k), len(places)) for _, name, k in slots]
+        program.block(Cone.NONNEGATIVE, [free[name] for name, _ in places], (of_place, numbers, 1.0))
+        jobs: dict[int, int] = {}
+        of_job = [jobs.setdefault(job, len(jobs)) for job, _, _ in slots]
+        program.block(Cone.ZERO, np.ones(len(jobs)), (of_job, numbers, 1.0))
+        values = solved(solve(ProblemKind.VERTEX, program.arrays()), program.size).tolist()
         taken = [slot for slot, value in zip(slots, values, strict=True) if value > 0.5]
         if sorted(job for job, _, _ in taken) != sorted({job for job, _, _ in slots}):
             raise AllocationError("the solver did not assign each job to one place")
-        seconds = self._seconds(layout)
         objective = sum(k * seconds(job, name) for job, name, k in taken)
-        free = self._free(layout, running)
         rows = dict(running)
         # A queue of k jobs begins with one in the k-th place: with all of them where no queue is longer.
         for base in layout.physical:
@@ -77,14 +69,14 @@ class Allox:
                 for _, job, name in at[: max(0, len(at) - begun)]:
                     rows[job] = name
                 begun = max(begun, len(at))
-        return self._allocated(given, rows, objective)
+        return self._allocated(layout, rows, objective)
 
     def _layout(self, given: Given) -> Layout:
         check(given)
         for job in given.jobs:
             if job.gpus != 1:
                 raise AllocationError(f"job {job.id}: gpus: allox takes jobs of one GPU, not of {job.gpus}")
-        return Layout(seen(given, self._settings, ones=False, agnostic_type=self._settings.agnostic_type))
+        return seen(given, self._settings, agnostic_type=self._settings.agnostic_type)
 
     def _stated(self, layout: Layout) -> tuple[dict[int, str], list[Slot]]:
         """Jobs that run and where, and the places for those that wait."""
@@ -124,19 +116,15 @@ class Allox:
     def _base(self, layout: Layout, name: str) -> str:
         return layout.given.draws_on.get(name, name)
 
-    def _seconds(self, layout: Layout) -> Any:
-        left = seconds_left(layout, self._settings.assumed_seconds)
-
-        def seconds(job: int, name: str) -> float:
-            return left[job] * layout.fastest(job) / layout.jobs[job].throughput[name]
-
-        return seconds
+    def _seconds(self, layout: Layout) -> Callable[[int, str], float]:
+        """How long a job still takes on a type."""
+        steps = (seconds_left(layout, self._settings.assumed_seconds) * layout.fastest).tolist()
+        return lambda job, name: steps[job] / layout.usable[job][name]
 
     def _age(self, layout: Layout, job: int) -> tuple[float, int]:
         return layout.jobs[job].arrival, job
 
-    def _allocated(self, given: Given, rows: dict[int, str], objective: float) -> Allocated:
+    def _allocated(self, layout: Layout, rows: dict[int, str], objective: float) -> Allocated:
         """The objective is the sum of the completion times of the waiting jobs, in seconds from now."""
-        layout = self._layout(given)
         whole = {layout.keys[job]: {name: 1.0} for job, name in rows.items()}
-        return Allocated(fractions=as_fractions(given, whole), objective=objective, status="optimal")
+        return Allocated(fractions=as_fractions(layout.given, whole), objective=objective, status="optimal")

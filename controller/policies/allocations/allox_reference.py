@@ -4,10 +4,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-from controller.model.solving import Problem, ProblemKind, Solution
-from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Given, Jobs
+from controller.model.solving import ProblemKind
+from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Jobs, Solve
 from controller.policies.allocations.checked import solved
 from controller.policies.allocations.layout import Layout
 from controller.policies.allocations.settings import AlloxSettings
@@ -25,33 +24,27 @@ class AlloxReference:
     def __init__(self, settings: AlloxSettings) -> None:
         self._settings = settings
 
-    def begin(self, given: Given) -> Asked | Allocated:
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
         layout = self._layout(given)
         if not layout.jobs:
             return none_can_run(given)
         kept, waiting, machines = self._stated(layout)
         if not waiting or not machines:
             return self._allocated(given, kept)
-        left = seconds_left(layout, self._settings.assumed_seconds)
+        left = (seconds_left(layout, self._settings.assumed_seconds) * layout.fastest).tolist()
         steps = [
-            left[n] * layout.fastest(n) if job.steps_left is None else job.steps_left
-            for n, job in enumerate(layout.jobs)
+            assumed if job.steps_left is None else job.steps_left
+            for job, assumed in zip(layout.jobs, left, strict=True)
         ]
         data = {
             "seconds": [
-                [steps[job] / (layout.jobs[job].throughput.get(name, 0.0) or NEVER) for name in machines]
-                for job in waiting
+                [steps[job] / layout.usable[job].get(name, NEVER) for name in machines] for job in waiting
             ],
             "delays": [layout.jobs[job].seconds_so_far for job in waiting],
-            "variables": len(waiting),
         }
-        return Asked(Problem(ProblemKind.QUEUES, data, self._settings.deadline_seconds))
-
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Allocated:
-        layout = self._layout(given)
-        kept, waiting, machines = self._stated(layout)
+        places = solved(solve(ProblemKind.QUEUES, data), len(waiting))
         queues: dict[int, list[tuple[int, int]]] = {}
-        for job, place in zip(waiting, solved(solution, len(waiting)), strict=True):
+        for job, place in zip(waiting, places.tolist(), strict=True):
             from_end, machine = divmod(int(place), len(machines))
             queues.setdefault(machine, []).append((from_end, job))
         first = {layout.keys[max(queue)[1]]: machines[machine] for machine, queue in queues.items()}
@@ -60,7 +53,7 @@ class AlloxReference:
     def _layout(self, given: Given) -> Layout:
         if any(job.gpus != 1 for job in given.jobs):
             raise AllocationError("allox takes jobs of one GPU")
-        return Layout(seen(given, self._settings, ones=False, exact=False), exact=False)
+        return seen(given, self._settings, exact=False)
 
     def _stated(self, layout: Layout) -> tuple[dict[Jobs, str], list[int], list[str]]:
         """Jobs that keep their GPUs; those that are assigned, the oldest first; GPUs that are left."""

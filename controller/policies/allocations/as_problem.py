@@ -10,8 +10,8 @@ from controller.model import JobId
 from controller.model.solving import Problem, ProblemKind, Solution
 from controller.policies.allocations import given_data
 from controller.policies.allocations.allocation import AllocationError, Asked, Fractions, Given
-from controller.policies.allocations.checked import solved
-from controller.policies.allocations.presets import SETTINGS
+from controller.policies.allocations.check import check_answer
+from controller.policies.allocations.settings import SETTINGS
 from controller.settings.base import Section
 
 DEADLINE_SECONDS = 30.0
@@ -42,7 +42,8 @@ class AsProblem:
     def read(self, solution: Solution) -> Fractions:
         """Of the problem that was stated last. Raises AllocationError."""
         types, keys = solution.subject
-        values = solved(solution, len(keys) * len(types))
+        values = solution.values
+        check_answer((solution.status, values, solution.error), len(keys) * len(types))
         if values and not 0 <= min(values) <= max(values) <= 1:
             raise AllocationError(f"the solver answered fractions from {min(values):g} to {max(values):g}")
         width = len(types)

@@ -1,21 +1,38 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Whether the input of an allocation makes sense."""
+"""Whether the input of an allocation makes sense, and the answer of a solver."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
+from controller.model.solving import SolutionStatus
 from controller.policies.allocations.allocation import AllocationError, Given
 
+if TYPE_CHECKING:
+    from controller.solver.problem_data import Found
+
 T = TypeVar("T")
+GOOD = (SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE)
+"""Of an answer that has values."""
 
 
 def check(given: Given) -> None:
     """Raises AllocationError: where the input is wrong, and what is allowed there."""
     for wrong in _mistakes(given):
         raise AllocationError(wrong)
+
+
+def check_answer(found: Found, count: int) -> None:
+    """Raises AllocationError where there are no values, too few, or some that are no numbers."""
+    status, values, error = found
+    if status not in GOOD:
+        raise AllocationError(_SENTENCES.get(status, f"the solver failed: {error}"))
+    if len(values) != count:
+        raise AllocationError(f"the solver answered {len(values)} values for {count} variables")
+    if not all(map(math.isfinite, values)):
+        raise AllocationError("the solver answered numbers that are not finite")
 
 
 def _mistakes(given: Given) -> Iterator[str]:
@@ -35,26 +52,31 @@ def _mistakes(given: Given) -> Iterator[str]:
     if not any(given.workers.get(name, 0) for name in known - set(given.draws_on)):
         yield "workers: no type has any; at least one GPU is needed"
     for name, price in given.prices.items():
-        yield from _number(f"prices.{name}", price)
+        if wrong := _wrong(price):
+            yield f"prices.{name}: {wrong}"
     ids = [job.id for job in given.jobs]
-    if len(set(ids)) < len(ids):
+    known_ids = set(ids)
+    if len(known_ids) < len(ids):
         yield f"jobs: {_twice(ids)} is there twice; ids must differ"
     entities = [entity.name for entity in given.entities]
     if len(set(entities)) < len(entities):
         yield f"entities: {_twice(entities)!r} is there twice"
     for entity in given.entities:
-        yield from _number(f"entity {entity.name}: weight", entity.weight, above_zero=True)
+        if wrong := _wrong(entity.weight, above_zero=True):
+            yield f"entity {entity.name}: weight: {wrong}"
     for job in given.jobs:
         place = f"job {job.id}"
         if job.gpus < 1:
             yield f"{place}: gpus: {job.gpus} is less than 1"
-        yield from _number(f"{place}: weight", job.weight, above_zero=True)
+        if wrong := _wrong(job.weight, above_zero=True):
+            yield f"{place}: weight: {wrong}"
         yield from _unknown(f"{place}: throughput", job.throughput, known)
         for name, rate in job.throughput.items():
-            yield from _number(f"{place}: throughput.{name}", rate)
+            if wrong := _wrong(rate):
+                yield f"{place}: throughput.{name}: {wrong}"
         for what in ("steps_left", "steps_done", "seconds_so_far", "isolated_seconds"):
-            if (number := getattr(job, what)) is not None:
-                yield from _number(f"{place}: {what}", number)
+            if (number := getattr(job, what)) is not None and (wrong := _wrong(number)):
+                yield f"{place}: {what}: {wrong}"
         for what in ("slo_seconds_left", "arrival"):
             if (number := getattr(job, what)) is not None and not math.isfinite(number):
                 yield f"{place}: {what}: {number} is not a finite number"
@@ -65,27 +87,36 @@ def _mistakes(given: Given) -> Iterator[str]:
         yield f"pairs: {sorted(_twice(pairs))} is there twice"
     for pair in given.pairs:
         place = f"pair {pair.jobs[0]}, {pair.jobs[1]}"
-        if pair.jobs[0] == pair.jobs[1] or not set(pair.jobs) <= set(ids):
+        if pair.jobs[0] == pair.jobs[1] or not known_ids.issuperset(pair.jobs):
             yield f"{place}: jobs: must be the ids of two of the jobs"
         yield from _unknown(f"{place}: throughput", pair.throughput, known)
         for name, rates in pair.throughput.items():
             for rate in rates:
-                yield from _number(f"{place}: throughput.{name}", rate)
+                if wrong := _wrong(rate):
+                    yield f"{place}: throughput.{name}: {wrong}"
 
 
-def _number(place: str, number: float, above_zero: bool = False) -> Iterator[str]:
+def _wrong(number: float, above_zero: bool = False) -> str:
+    """What is wrong with it; empty where nothing is."""
     if not math.isfinite(number):
-        yield f"{place}: {number} is not a finite number"
-    elif number < 0 or (above_zero and number == 0):
-        yield f"{place}: {number} must be {'above 0' if above_zero else '0 or more'}"
+        return f"{number} is not a finite number"
+    if number < 0 or (above_zero and number == 0):
+        return f"{number} must be {'above 0' if above_zero else '0 or more'}"
+    return ""
 
 
 def _unknown(place: str, names: Iterable[str], known: set[str]) -> Iterator[str]:
-    for name in names:
-        if name not in known:
+    if not known.issuperset(names):
+        for name in [name for name in names if name not in known]:
             yield f"{place}: {name!r} is none of the types {', '.join(sorted(known))}"
 
 
 def _twice(values: Sequence[T]) -> T:
     """The first that is there twice."""
     return next(each for number, each in enumerate(values) if each in values[:number])
+
+
+_SENTENCES = {
+    SolutionStatus.INFEASIBLE: "the problem has no solution (infeasible)",
+    SolutionStatus.UNBOUNDED: "the problem has no optimum (unbounded)",
+}

@@ -3,13 +3,18 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from controller.model import JobId
-from controller.model.solving import Solution, SolutionStatus
 from controller.policies.allocations.allocation import AllocationError, Fractions, Given, Jobs
-from controller.policies.allocations.layout import Layout
+from controller.policies.allocations.check import check_answer
+from controller.policies.allocations.layout import Array, Layout
+
+if TYPE_CHECKING:
+    from controller.solver.problem_data import Found
 
 TOLERANCE = 1e-4
 """An answer that is invalid by more than this fraction is nonsense."""
@@ -17,52 +22,52 @@ LEAST = 1e-7
 """Smaller fractions are none."""
 
 
-def solved(solution: Solution, count: int) -> Sequence[float]:
+def solved(found: Found, count: int) -> Array:
     """Its values. Raises AllocationError where there are none, too few, or no numbers."""
-    if solution.status not in (SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE):
-        raise AllocationError(_SENTENCES.get(solution.status, f"the solver failed: {solution.error}"))
-    if len(solution.values) != count:
-        raise AllocationError(f"the solver answered {len(solution.values)} values for {count} variables")
-    if not all(map(math.isfinite, solution.values)):
-        raise AllocationError("the solver answered numbers that are not finite")
-    return solution.values
+    check_answer(found, count)
+    return np.asarray(found[1], float)
 
 
-def valid(layout: Layout, answer: Sequence[float]) -> list[float]:
+def valid(layout: Layout, answer: Array) -> Array:
     """X, made exactly valid where the answer is valid but for rounding. Raises AllocationError where it is
     not. What reproduces Gavel's code (`layout.exact` is false) is only cut to 0…1, as there."""
-    if answer and min(answer) < -TOLERANCE:
-        raise AllocationError(f"the solver answered a fraction of {min(answer):g}")
-    x = [min(1.0, max(0.0, fraction)) for fraction in answer]
+    if answer.min(initial=0.0) < -TOLERANCE:
+        raise AllocationError(f"the solver answered a fraction of {answer.min():g}")
+    if answer.max(initial=0.0) > 1 + TOLERANCE:
+        raise AllocationError(f"the solver gave a fraction of {answer.max():g}")
+    x = np.clip(answer, 0.0, 1.0)
     if layout.exact:
-        x = [fraction if fraction >= LEAST else 0.0 for fraction in x]
-    shrink = [1.0] * len(x)
-    for row in layout.of_job:
-        _fit(x, [(column, 1.0) for column, _ in row], 1.0, "a job more than all the time", shrink)
-    for name, used in layout.capacity:
-        limit = float(layout.given.workers.get(name, 0))
-        _fit(x, used, limit, f"more GPUs of type {name} than there are", shrink)
-    return [fraction * by for fraction, by in zip(x, shrink, strict=True)] if layout.exact else x
+        x[x < LEAST] = 0.0
+    time = _fit(
+        layout.by_job(x, np.ones(len(layout.job))), np.ones(len(layout.jobs)), "a job more than all the time"
+    )
+    used = np.bincount(layout.base_of, layout.gpus * x, len(layout.limits))
+    room = _fit(used, layout.limits, "more GPUs of a type than there are")
+    if not layout.exact:
+        return x
+    shrink = room[layout.base_of]
+    np.minimum.at(shrink, layout.column, time[layout.job])
+    return x * shrink
 
 
-def _fit(
-    x: Sequence[float], row: Sequence[tuple[int, float]], limit: float, what: str, shrink: list[float]
-) -> None:
-    """Note by how much each column of the row must shrink so that the sum is within the limit."""
-    total = sum(x[column] * coefficient for column, coefficient in row)
-    if total > limit * (1 + TOLERANCE) + TOLERANCE:
-        raise AllocationError(f"the solver gave {what}: {total:g} instead of {limit:g}")
-    if total > limit:
-        for column, _ in row:
-            shrink[column] = min(shrink[column], limit / total)
+def _fit(totals: Array, limits: Array, what: str) -> Array:
+    """By how much what makes up each total must shrink to be within its limit."""
+    for number in np.flatnonzero(totals > limits * (1 + TOLERANCE) + TOLERANCE).tolist():
+        raise AllocationError(f"the solver gave {what}: {totals[number]:g} instead of {limits[number]:g}")
+    return np.divide(limits, totals, out=np.ones_like(totals), where=totals > limits)
 
 
-def fractions(layout: Layout, x: Sequence[float]) -> Fractions:
+def fractions(layout: Layout, x: Array) -> Fractions:
     """X by jobs and type. Jobs that can run nowhere have only zeros."""
-    found: dict[Jobs, dict[str, float]] = {(job.id,): {} for job in layout.given.jobs}
-    for (key, name), fraction in zip(layout.columns, x, strict=True):
-        found.setdefault(layout.keys[key], {})[name] = fraction
-    return {jobs: {name: mine.get(name, 0.0) for name in layout.given.types} for jobs, mine in found.items()}
+    names = layout.given.types
+    place = np.array([names.index(name) for name in layout.types])
+    table = np.zeros((len(layout.keys), len(names)))
+    table[layout.key_of, place[layout.type_of]] = x
+    rows = (dict(zip(names, row, strict=True)) for row in table.tolist())
+    found: dict[Jobs, Mapping[str, float]] = {}
+    found.update(dict.fromkeys(((job.id,) for job in layout.given.jobs), dict.fromkeys(names, 0.0)))
+    found.update(zip(layout.keys, rows, strict=True))
+    return found
 
 
 def effective(given: Given, allocated: Fractions) -> Mapping[JobId, float]:
@@ -77,9 +82,3 @@ def effective(given: Given, allocated: Fractions) -> Mapping[JobId, float]:
             for job, rate in zip(jobs, rates[jobs].get(name, (0.0,) * len(jobs)), strict=True):
                 total[job] += rate * fraction
     return total
-
-
-_SENTENCES = {
-    SolutionStatus.INFEASIBLE: "the problem has no solution (infeasible)",
-    SolutionStatus.UNBOUNDED: "the problem has no optimum (unbounded)",
-}

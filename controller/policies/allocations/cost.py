@@ -3,27 +3,35 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from controller.model.solving import Cone, Program, Solution, SolutionStatus
-from controller.policies.allocations.allocation import Allocated, AllocationError, Asked, Given
+import numpy as np
+
+from controller.model.solving import Cone, SolutionStatus
+from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Solve
+from controller.policies.allocations.check import GOOD
 from controller.policies.allocations.checked import fractions, solved, valid
-from controller.policies.allocations.layout import Layout
+from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import GavelCostSettings
 from controller.policies.allocations.solving import asked, none_can_run, seen
-from controller.policies.allocations.sums import gains, most, total, units
+from controller.policies.allocations.sums import gains, most, units
+from controller.solver.program import Program
+
+if TYPE_CHECKING:
+    from controller.solver.problem_data import Found
 
 ROUNDING = 1e-8
-"""How much of the best ratio the second problem may give away."""
+"""How much of the best ratio the last problem may give away, relative to the largest gain."""
 
 
 class Cost:
     """Maximises the sum of throughputs divided by the price of the GPUs in use.
 
-    Three problems at most. The first finds the best ratio (by the transformation of Charnes and Cooper); the
-    last finds the most throughput at that ratio, since using less of the same has it too. Where the deadlines
-    cannot all be kept, one before asks how much of each can: the throughput that they need falls short by as
-    little as possible, summed over the jobs, each relative to what it needs.
+    The last problem finds the most throughput at the best ratio, since using less of the same has it too.
+    Without deadlines that ratio is the one of the best column; with them a problem before finds it (by the
+    transformation of Charnes and Cooper). Where the deadlines cannot all be kept, one before that asks how
+    much of each can: the throughput that they need falls short by as little as possible, summed over the
+    jobs, each relative to what it needs.
 
     `formulation = reference` maximises the sum of throughput / price, and without any deadline where they
     cannot all be kept.
@@ -33,138 +41,120 @@ class Cost:
         self._settings, self._slo = settings, slo
         self._exact = settings.formulation == "exact"
 
-    def begin(self, given: Given) -> Asked | Allocated:
-        layout = self._layout(given)
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
+        layout = seen(given, self._settings, exact=self._exact, pairs=self._settings.space_sharing)
         for name in layout.physical:
             if not given.prices.get(name, 0.0) > 0:
                 raise AllocationError(f"prices.{name}: a price above 0 is needed")
         if not layout.jobs:
             return none_can_run(given)
+        priced = _Priced(layout, self._settings, solve)
         needs = self._needs(layout)
-        if self._exact:
-            return self._ask_ratio(layout, needs, "optimal")
-        return self._ask_sum(layout, needs, "optimal")
+        return priced.best_ratio(needs) if self._exact else priced.largest_sum(needs)
 
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Asked | Allocated:
-        layout = self._layout(given)
-        stage, status = memory["stage"], memory["status"]
-        missed = solution.status is SolutionStatus.INFEASIBLE and status == "optimal"
-        columns = len(layout.columns)
-        if stage == "sum":
-            if missed and memory["needs"]:
-                return self._ask_sum(layout, [], "without deadlines")
-            x = valid(layout, solved(solution, columns))
-            return self._allocated(layout, x, total(x, self._per_price(layout)), status)
-        if stage == "ratio" and missed and memory["needs"]:
-            return self._ask_shortfall(layout, memory["needs"])
-        if stage == "ratio":
-            values = solved(solution, columns + 1)
-            x = valid(layout, [part / max(values[columns], 1e-12) for part in values[:columns]])
-            return self._ask_most(layout, x, memory["needs"], status)
-        if stage == "shortfall":
-            needs = memory["needs"]
-            short = solved(solution, columns + len(needs))[columns:]
-            kept = [
-                [job, need * max(0.0, 1 - max(0.0, missing) - 1e-7)]
-                for (job, need), missing in zip(needs, short, strict=True)
-            ]
-            late = sum(missing > 1e-6 for missing in short)
-            return self._ask_ratio(layout, kept, f"{late} jobs cannot keep their deadline")
-        x = memory["x"]
-        if solution.status in (SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE):
-            x = valid(layout, solved(solution, columns))
-        return self._allocated(layout, x, self._ratio(layout, x), status)
-
-    def _layout(self, given: Given) -> Layout:
-        seen_so = seen(given, self._settings, ones=False, exact=self._exact)
-        return Layout(seen_so, pairs=self._settings.space_sharing, exact=self._exact)
-
-    def _needs(self, layout: Layout) -> list[list[Any]]:
-        """Number of a job and throughput that it needs to end in time, for each that has a deadline ahead."""
+    def _needs(self, layout: Layout) -> Array:
+        """The throughput that each job needs to end in time; 0 for one that has no deadline ahead."""
         if not self._slo:
-            return []
-        return [
-            [number, job.steps_left / job.slo_seconds_left]
-            for number, job in enumerate(layout.jobs)
-            if job.steps_left and job.slo_seconds_left is not None and job.slo_seconds_left > 0
-        ]
+            return np.zeros(len(layout.jobs))
+        left, seconds = layout.of_jobs("steps_left"), layout.of_jobs("slo_seconds_left")
+        return np.divide(left, seconds, out=np.zeros_like(left), where=(left > 0) & (seconds > 0))
 
-    def _gains(self, layout: Layout) -> list[float]:
-        return gains(layout, units(layout, self._settings.normalised))
 
-    def _price(self, layout: Layout, name: str) -> float:
-        return layout.given.prices[layout.given.draws_on.get(name, name)]
+class _Priced:
+    """The problems of one allocation."""
 
-    def _prices(self, layout: Layout) -> list[float]:
-        return [self._price(layout, name) * layout.sizes[key] for key, name in layout.columns]
+    def __init__(self, layout: Layout, settings: GavelCostSettings, solve: Solve) -> None:
+        self._layout, self._settings, self._solve = layout, settings, solve
+        by_type = np.array([layout.given.prices[name] for name in layout.physical])
+        self._cheapest = by_type.min()
+        self._price = by_type[layout.base_of]
+        """By column: of one GPU."""
+        self._prices = self._price * layout.gpus
+        self._gains = gains(layout, units(layout, settings.normalised))
 
-    def _per_price(self, layout: Layout) -> list[float]:
-        return [
-            gain / self._price(layout, name)
-            for gain, (_, name) in zip(self._gains(layout), layout.columns, strict=True)
-        ]
+    def largest_sum(self, needs: Array) -> Allocated:
+        """Of throughput / price, as Gavel's code has it."""
+        per_price, status = self._gains / self._price, "optimal"
+        found = self._most(self._layout, per_price, needs)
+        if found[0] is SolutionStatus.INFEASIBLE and needs.any():
+            found, status = self._most(self._layout, per_price, np.zeros_like(needs)), "without deadlines"
+        x = valid(self._layout, solved(found, self._layout.size))
+        return Allocated(
+            fractions=fractions(self._layout, x), objective=float((x * per_price).sum()), status=status
+        )
 
-    def _ratio(self, layout: Layout, x: list[float]) -> float:
-        price = total(x, self._prices(layout))
-        return total(x, self._gains(layout)) / price if price > 0 else 0.0
+    def best_ratio(self, needs: Array) -> Allocated:
+        """Of throughput to price; of the answers that have it, that with the most throughput."""
+        if not needs.any():
+            # Nothing is better than the best column alone; any sum of such columns is as good.
+            kept = self._loss((self._gains / self._prices).max()) <= ROUNDING
+            layout, x = self._layout.only(kept), np.zeros(self._layout.size)
+            found = self._most(layout, self._gains[kept], needs)
+            x[kept] = valid(layout, solved(found, layout.size))
+            return self._allocated(x, "optimal")
+        status, found = "optimal", self._best_ratio(needs)
+        if found[0] is SolutionStatus.INFEASIBLE:
+            needs, status = self._relaxed(needs)
+            found = self._best_ratio(needs)
+        values = solved(found, self._layout.size + 1)
+        x = valid(self._layout, values[:-1] / max(values[-1], 1e-12))
+        kept = x > 0  # the central optimum has what any optimum has
+        layout, loss = self._layout.only(kept), self._loss(self._ratio(x))[kept]
+        found = self._most(layout, self._gains[kept], needs, loss)
+        if found[0] in GOOD:
+            x[kept] = valid(layout, solved(found, layout.size))
+        return self._allocated(x, status)
 
-    def _ask_sum(self, layout: Layout, needs: list[list[Any]], status: str) -> Asked:
-        program = Program()
-        most(layout, program, self._per_price(layout))
-        _keep(layout, program, needs)
-        return asked(self._settings, program, {"stage": "sum", "needs": needs, "status": status})
+    def _allocated(self, x: Array, status: str) -> Allocated:
+        return Allocated(fractions=fractions(self._layout, x), objective=self._ratio(x), status=status)
 
-    def _ask_ratio(self, layout: Layout, needs: list[list[Any]], status: str) -> Asked:
-        """The best ratio: X times a scale so large that it costs 1."""
-        of_column, prices = self._gains(layout), self._prices(layout)
-        unit, dear = max(of_column), max(prices)
-        program = Program()
-        for gain in of_column:
-            program.variables(1, -gain / unit)
-        scale = program.variables(1)[0]
-        layout.add_validity(program, 0, scale)
-        # The largest X of the best ratio uses all the time of one job or all GPUs of one type.
-        program.at_most([(scale, 1.0)], dear / min(layout.given.prices[name] for name in layout.physical))
-        for number, need in needs:
-            fastest = layout.fastest(number)
-            terms = [(column, -rate / fastest) for column, rate in layout.of_job[number]]
-            program.at_most([*terms, (scale, need / fastest)], 0.0)
-        program.equal([(column, price / dear) for column, price in enumerate(prices)], 1.0)
-        return asked(self._settings, program, {"stage": "ratio", "needs": needs, "status": status})
+    def _ratio(self, x: Array) -> float:
+        price = float((x * self._prices).sum())
+        return float((x * self._gains).sum()) / price if price > 0 else 0.0
 
-    def _ask_shortfall(self, layout: Layout, needs: list[list[Any]]) -> Asked:
-        program = Program()
-        program.variables(len(layout.columns))
-        short = program.variables(len(needs), 1.0)
-        layout.add_validity(program, 0)
-        for missing, (number, need) in zip(short, needs, strict=True):
-            program.at_most([(missing, -1.0)], 0.0)
-            terms = [(column, -rate / need) for column, rate in layout.of_job[number]]
-            program.at_most([*terms, (missing, -1.0)], -1.0)
-        return asked(self._settings, program, {"stage": "shortfall", "needs": needs, "status": ""})
+    def _loss(self, ratio: float) -> Array:
+        """What each column falls short of this ratio, relative to the largest gain."""
+        loss: Array = (ratio * self._prices - self._gains) / self._gains.max()
+        return loss
 
-    def _ask_most(self, layout: Layout, x: list[float], needs: list[list[Any]], status: str) -> Asked:
-        of_column, prices = self._gains(layout), self._prices(layout)
-        ratio, unit = self._ratio(layout, x), max(of_column)
+    def _most(self, layout: Layout, of_column: Array, needs: Array, loss: Array | None = None) -> Found:
+        """The largest sum with the throughput that jobs need. `loss`: its sum is next to nothing."""
         program = Program()
         most(layout, program, of_column)
-        loss = [(ratio * price - gain) / unit for gain, price in zip(of_column, prices, strict=True)]
-        program.at_most(enumerate(loss), ROUNDING)
-        _keep(layout, program, needs)
-        memory = {"stage": "most", "needs": needs, "status": status, "x": x}
-        return asked(self._settings, program, memory)
+        if loss is not None:
+            program.block(Cone.NONNEGATIVE, ROUNDING, (0, np.arange(layout.size), loss))
+        some, unit = needs > 0, np.where(needs > 0, needs, 1.0)
+        rows = layout.terms(0, -layout.rate / unit[layout.job], some)
+        program.block(Cone.NONNEGATIVE, np.full(some.sum(), -1.0), rows)
+        return asked(self._solve, self._settings, program)
 
-    def _allocated(self, layout: Layout, x: list[float], objective: float, status: str) -> Allocated:
-        return Allocated(fractions=fractions(layout, x), objective=objective, status=status)
+    def _best_ratio(self, needs: Array) -> Found:
+        """The best ratio: X times a scale so large that it costs 1."""
+        layout, program, dear = self._layout, Program(), self._prices.max()
+        program.variables(layout.size, -self._gains / self._gains.max())
+        scale = program.variables(1).start
+        layout.add_validity(program, 0, scale)
+        # The largest X of the best ratio uses all the time of one job or all GPUs of one type.
+        program.at_most([(scale, 1.0)], dear / self._cheapest)
+        some = needs > 0
+        rows = layout.terms(0, (-layout.rate / layout.fastest[layout.job]), some)
+        needed = (np.arange(some.sum()), scale, (needs / layout.fastest)[some])
+        program.block(Cone.NONNEGATIVE, np.zeros(some.sum()), rows, needed)
+        program.block(Cone.ZERO, 1.0, (0, np.arange(layout.size), self._prices / dear))
+        return asked(self._solve, self._settings, program)
 
-
-def _keep(layout: Layout, program: Program, needs: list[list[Any]]) -> None:
-    """The jobs have the throughput that they need."""
-    program.cone(
-        Cone.NONNEGATIVE,
-        (
-            ([(column, -rate / need) for column, rate in layout.of_job[number]], -1.0)
-            for number, need in needs
-            if need > 0
-        ),
-    )
+    def _relaxed(self, needs: Array) -> tuple[Array, str]:
+        """What of each need can be had, where all of them cannot."""
+        layout, program, some = self._layout, Program(), needs > 0
+        program.variables(layout.size)
+        short = np.array(program.variables(some.sum(), 1.0))
+        layout.add_validity(program, 0)
+        jobs = np.arange(len(short))
+        program.block(Cone.NONNEGATIVE, np.zeros(len(short)), (jobs, short, -1.0))
+        unit = np.where(some, needs, 1.0)
+        rows = layout.terms(0, -layout.rate / unit[layout.job], some)
+        program.block(Cone.NONNEGATIVE, np.full(len(short), -1.0), (jobs, short, -1.0), rows)
+        missing = solved(asked(self._solve, self._settings, program), program.size)[layout.size :]
+        kept = needs.copy()
+        kept[some] *= np.maximum(0.0, 1 - np.maximum(0.0, missing) - 1e-7)
+        return kept, f"{(missing > 1e-6).sum()} jobs cannot keep their deadline"

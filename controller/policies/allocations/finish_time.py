@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+
+import numpy as np
 
 from controller.model import JobId
-from controller.model.solving import Cone, Program, Solution, SolutionStatus
-from controller.policies.allocations.allocation import Allocated, Asked, Given
+from controller.model.solving import Cone
+from controller.policies.allocations.allocation import Allocated, Given, Solve
+from controller.policies.allocations.check import GOOD
 from controller.policies.allocations.checked import fractions, solved, valid
-from controller.policies.allocations.layout import Layout, Row, single
+from controller.policies.allocations.layout import Array, Layout, single
 from controller.policies.allocations.settings import GavelFtfSettings
-from controller.policies.allocations.shares import fixed, isolated, isolated_throughputs
+from controller.policies.allocations.shares import fixed, isolated, isolated_rates, isolated_throughputs
 from controller.policies.allocations.solving import asked, none_can_run, seen
-
-Ratio = tuple[float, float]
-"""A job's ratio is the first number plus the second divided by its speed."""
+from controller.solver.program import Program
 
 
 class FinishTime:
@@ -30,88 +30,84 @@ class FinishTime:
         self._settings = settings
         self._exact = settings.formulation == "exact"
 
-    def begin(self, given: Given) -> Asked | Allocated:
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
         layout = self._layout(given)
         if not layout.jobs:
             return none_can_run(given)
-        speeds, ratios = self._stated(layout)
-        if not any(part for _, part in ratios):
+        speeds = self._speeds(layout)
+        done, part = self._ratios(layout)
+        if not part.any():
             return fixed(layout, isolated(layout), "no job has steps left")
-        program = Program()
-        if self._no_ratio(layout):
-            inverse = [program.variables(1, ratios[0][1])[0]]
-            first = program.variables(len(layout.columns)).start
+        jobs, program = np.arange(len(layout.jobs)), Program()
+        if not self._exact and len(jobs) == 1:
+            # Gavel's code has no variable for the largest ratio where there is one job.
+            inverse = program.variables(1, part).start
+            first = program.variables(layout.size).start
         else:
-            largest = program.variables(1, 1.0)[0]
-            first = program.variables(len(layout.columns)).start
-            inverse = list(program.variables(len(layout.jobs)))
-            program.cone(
-                Cone.NONNEGATIVE,
-                (([(largest, -1.0), (inverse[job], part)], -done) for job, (done, part) in enumerate(ratios)),
-            )
+            largest = program.variables(1, 1.0).start
+            first = program.variables(layout.size).start
+            inverse = program.variables(len(jobs)).start
+            ratio = (jobs, largest, -1.0), (jobs, inverse + jobs, part)
+            program.block(Cone.NONNEGATIVE, -done, *ratio)
         layout.add_validity(program, first)
-        for job, row in enumerate(speeds):
-            # inverse * speed >= 1
-            terms = [(first + column, -speed) for column, speed in row]
-            one = inverse[job]
-            cone = [([*terms, (one, -1.0)], 0.0), ([*terms, (one, 1.0)], 0.0), ([], 2.0)]
-            program.cone(Cone.SECOND_ORDER, cone)
-        return asked(self._settings, program)
-
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Asked | Allocated:
-        layout = self._layout(given)
-        with_values = solution.status in (SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE)
-        if not self._exact and not with_values:
+        # inverse * speed >= 1
+        of_job, variables, coefficients = 3 * layout.job, first + layout.column, -speeds
+        program.block(
+            Cone.SECOND_ORDER,
+            np.tile([0.0, 0.0, 2.0], len(jobs)),
+            (of_job, variables, coefficients),
+            (of_job + 1, variables, coefficients),
+            (3 * jobs, inverse + jobs, -1.0),
+            (3 * jobs + 1, inverse + jobs, 1.0),
+            rows_each=3,
+        )
+        found = asked(solve, self._settings, program)
+        if not self._exact and found[0] not in GOOD:
             return fixed(layout, isolated(layout), "isolated")
-        columns = len(layout.columns)
-        values = solved(solution, 1 + columns + (0 if self._no_ratio(layout) else len(layout.jobs)))
-        x = valid(layout, values[1 : 1 + columns])
-        speeds, ratios = self._stated(layout)
-        worst = 0.0
-        for row, (done, part) in zip(speeds, ratios, strict=True):
-            speed = sum(each * x[column] for column, each in row)
-            worst = max(worst, done + (part / speed if speed > 0 else float(part > 0) * 1e300))
-        return Allocated(fractions=fractions(layout, x), objective=worst, status=solution.status.value)
+        x = valid(layout, solved(found, program.size)[first : first + layout.size])
+        speed, some = layout.by_job(x, speeds), part > 0
+        with np.errstate(divide="ignore"):
+            worst = float((done + np.divide(part, speed, out=np.zeros_like(part), where=some)).max())
+        objective = min(worst, 1e300)
+        return Allocated(fractions=fractions(layout, x), objective=objective, status=found[0].value)
 
     def isolated_rates(self, given: Given) -> Mapping[JobId, float]:
         """Steps per second of each job on its own part of the cluster, as this allocation sees them; 0 for
         one that can run nowhere. Raises AllocationError."""
-        layout = self._layout(given)
-        rates = zip(layout.jobs, isolated_throughputs(layout), strict=True)
-        return {**{job.id: 0.0 for job in given.jobs}, **{job.id: rate for job, rate in rates}}
-
-    def _no_ratio(self, layout: Layout) -> bool:
-        """Gavel's code has no variable for the largest ratio where there is one job."""
-        return not self._exact and len(layout.jobs) == 1
+        return isolated_rates(self._layout(given))
 
     def _layout(self, given: Given) -> Layout:
-        named = self._settings.agnostic_type
-        seen_so = seen(given, self._settings, ones=False, exact=self._exact, agnostic_type=named)
-        return Layout(seen_so, pairs=self._settings.space_sharing, exact=self._exact)
+        return seen(
+            given,
+            self._settings,
+            exact=self._exact,
+            pairs=self._settings.space_sharing,
+            agnostic_type=self._settings.agnostic_type,
+        )
 
-    def _stated(self, layout: Layout) -> tuple[list[Row], list[Ratio]]:
-        """Speeds by column, and the ratios in terms of them. An exact problem has speeds relative to the
-        fastest type, so that all numbers are of similar size."""
-        speeds, ratios = [], []
-        for number, (job, isolated_rate) in enumerate(
-            zip(layout.jobs, isolated_throughputs(layout), strict=True)
-        ):
-            unit = layout.fastest(number) if self._exact else 1.0
-            if self._settings.space_sharing and not self._exact:
-                # Gavel's code rounds them, and counts the weights twice.
-                row = [(column, single(single(rate) / job.weight)) for column, rate in layout.of_job[number]]
-                speeds.append(row)
-            else:
-                speeds.append([(column, rate / unit) for column, rate in layout.of_job[number]])
-            so_far = job.seconds_so_far
-            if job.steps_left is None:
-                ratios.append((0.0, isolated_rate / unit))
-                continue
-            alone = so_far if job.steps_done is None else job.steps_done / isolated_rate
-            alone = alone if job.isolated_seconds is None else job.isolated_seconds
-            alone += job.steps_left / isolated_rate
-            if alone > 0:
-                ratios.append((so_far * (1.0 / alone), job.steps_left / unit * (1.0 / alone)))
-            else:
-                ratios.append((0.0, 0.0))
-        return speeds, ratios
+    def _units(self, layout: Layout) -> Array:
+        """An exact problem has speeds relative to the fastest type, so that numbers are of similar size."""
+        return layout.fastest if self._exact else np.ones(len(layout.jobs))
+
+    def _speeds(self, layout: Layout) -> Array:
+        """By term."""
+        speeds: Array = layout.rate / self._units(layout)[layout.job]
+        if self._settings.space_sharing and not self._exact:
+            # Gavel's code rounds them, and counts the weights twice.
+            speeds = single(single(layout.rate) / layout.of_jobs("weight")[layout.job])
+        return speeds
+
+    def _ratios(self, layout: Layout) -> tuple[Array, Array]:
+        """A job's ratio is the first number plus the second divided by its speed."""
+        rate, unit, so_far = (
+            isolated_throughputs(layout),
+            self._units(layout),
+            layout.of_jobs("seconds_so_far"),
+        )
+        left, steps_done = layout.of_jobs("steps_left"), layout.of_jobs("steps_done")
+        known = layout.of_jobs("isolated_seconds")
+        alone = np.where(np.isnan(steps_done), so_far, steps_done / rate)
+        alone = np.where(np.isnan(known), alone, known) + left / rate
+        scale = np.divide(1.0, alone, out=np.zeros_like(alone), where=alone > 0)
+        endless = np.isnan(left)
+        return np.where(endless, 0.0, so_far * scale), np.where(endless, rate / unit, left / unit * scale)

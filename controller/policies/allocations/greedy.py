@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
-from controller.model.solving import Solution
-from controller.policies.allocations.allocation import Allocated, Given, Jobs
+from controller.policies.allocations.allocation import Allocated, Given, Jobs, Solve
 from controller.policies.allocations.checked import effective
 from controller.policies.allocations.layout import Layout
 from controller.policies.allocations.settings import GavelFifoSettings, GavelSjfSettings
@@ -25,9 +23,8 @@ class Free:
 
     def types(self, job: int) -> list[str]:
         """Where the job can begin now, the fastest first."""
-        mine = self._layout.jobs[job]
-        can = [name for name in self.room(job) if mine.throughput.get(name, 0.0) > 0]
-        return sorted(can, key=lambda name: -mine.throughput[name])
+        rates = self._layout.usable[job]
+        return sorted((name for name in self.room(job) if name in rates), key=lambda name: -rates[name])
 
     def room(self, job: int) -> list[str]:
         """Types with as many free GPUs as the job has, also where it cannot run."""
@@ -48,23 +45,19 @@ class ShortestFirst:
     def __init__(self, settings: GavelSjfSettings) -> None:
         self._settings = settings
 
-    def begin(self, given: Given) -> Allocated:
-        named = self._settings.agnostic_type
-        layout = Layout(seen(given, self._settings, ones=False, agnostic_type=named))
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
+        layout = seen(given, self._settings, agnostic_type=self._settings.agnostic_type)
         if not layout.jobs:
             return none_can_run(given)
-        left = seconds_left(layout, self._settings.assumed_seconds)
+        left = seconds_left(layout, self._settings.assumed_seconds).tolist()
+        fastest = layout.fastest.tolist()
         free, rows, first = Free(layout), {}, float("inf")
         for job in sorted(range(len(left)), key=lambda job: (left[job], layout.jobs[job].id)):
             for name in free.types(job)[:1]:
                 free.take(job, name)
                 rows[layout.keys[job]] = {name: 1.0}
-                speed = layout.jobs[job].throughput[name] / layout.fastest(job)
-                first = min(first, left[job] / speed)
+                first = min(first, left[job] / (layout.usable[job][name] / fastest[job]))
         return Allocated(fractions=as_fractions(given, rows), objective=first, status="optimal")
-
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Allocated:
-        return self.begin(given)
 
 
 class FirstComeReference:
@@ -75,7 +68,7 @@ class FirstComeReference:
     def __init__(self, settings: GavelFifoSettings) -> None:
         self._settings = settings
 
-    def begin(self, given: Given) -> Allocated:
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
         layout = Layout(given, exact=False)
         if not layout.jobs:
             return none_can_run(given)
@@ -84,15 +77,11 @@ class FirstComeReference:
             self._pack(layout, rows)
         fractions = as_fractions(given, {jobs: {name: 1.0} for jobs, name in rows.items()})
         rates = effective(given, fractions)
-        order = by_arrival(layout)
+        order, fastest = by_arrival(layout), layout.fastest.tolist()
         objective = sum(
-            rates[layout.jobs[job].id] / layout.fastest(job) * (len(order) - rank)
-            for rank, job in enumerate(order)
+            rates[layout.jobs[job].id] / fastest[job] * (len(order) - rank) for rank, job in enumerate(order)
         )
         return Allocated(fractions=fractions, objective=objective, status="greedy")
-
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Allocated:
-        return self.begin(given)
 
     def _alone(self, layout: Layout, free: Free) -> dict[Jobs, str]:
         rows: dict[Jobs, str] = {}

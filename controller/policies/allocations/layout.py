@@ -3,17 +3,23 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator, Mapping, Sequence
+import copy
+from collections.abc import Callable
 from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from controller.model import JobId
-from controller.model.solving import Cone, Program
-from controller.policies.allocations.allocation import AllocationJob, Given, Jobs
+from controller.model.solving import Cone
+from controller.policies.allocations.allocation import AllocationJob, Given, Jobs, Pair
 from controller.policies.allocations.check import check
+from controller.solver.program import Part, Program
 
-Row = list[tuple[int, float]]
-MANY = 1 << 60
+Array: TypeAlias = NDArray[Any]
+Alike: TypeAlias = Callable[[AllocationJob], float]
+"""The throughput of a job on every type, for an allocation that takes all types for equally fast."""
 
 
 class Layout:
@@ -23,140 +29,185 @@ class Layout:
     The order of the input makes no difference, so equal problems have the same optimum.
     """
 
-    def __init__(self, given: Given, *, pairs: bool = False, exact: bool = True) -> None:
+    def __init__(
+        self, given: Given, *, pairs: bool = False, exact: bool = True, alike: Alike | None = None
+    ) -> None:
         """
         Args:
             pairs: pairs have columns too.
             exact: no columns for what can never run: a type where a job has no throughput or that has fewer
                 GPUs than its gang, and pairs that are no better than taking turns.
+            alike: where it is given, it takes the place of the throughputs.
 
         Raises:
             AllocationError: the input is wrong.
         """
         check(given)
         self.given = given
-        self.types = tuple(sorted(given.types))
         self.exact = exact
-        limits = {name: self.workers(name) if exact else MANY for name in self.types}
-        usable = {
-            job.id: {
-                name: rate
-                for name, limit in limits.items()
-                if (rate := job.throughput.get(name, 0.0)) > 0 and job.gpus <= limit
-            }
-            for job in given.jobs
-        }
-        self.jobs: list[AllocationJob] = sorted(
-            (job for job in given.jobs if usable[job.id]), key=lambda job: job.id
-        )
+        self.types = tuple(sorted(given.types))
+        self.physical = tuple(name for name in self.types if name not in given.draws_on)
+        """Types that have GPUs of their own."""
+        self.base = np.array([self.physical.index(given.draws_on.get(name, name)) for name in self.types])
+        """By type: the number of the physical type whose GPUs it draws on."""
+        self.limits = np.array([float(self.workers(name)) for name in self.physical])
+        """GPUs by physical type."""
+        jobs = sorted(given.jobs, key=lambda job: job.id)
+        rates = _table([[job.throughput.get(name, 0.0) for name in self.types] for job in jobs], self.types)
+        if alike is not None:
+            everywhere = np.array([alike(job) for job in jobs], float).reshape(-1, 1)
+            rates = (
+                np.where(rates > 0, everywhere, 0.0) if exact else np.repeat(everywhere, len(self.types), 1)
+            )
+        if exact:
+            sizes = np.array([job.gpus for job in jobs], float).reshape(-1, 1)
+            rates = np.where(sizes <= self.limits[self.base], rates, 0.0)
+        can = np.flatnonzero(rates.any(axis=1))
+        self.jobs = [jobs[number] for number in can.tolist()]
         """Those that can run somewhere."""
-        self.usable: list[dict[str, float]] = [usable[job.id] for job in self.jobs]
-        """Throughput of each alone, on the types where it can run."""
+        self.rates = rates[can]
+        """Throughput of each alone, by type. 0: it cannot run there."""
         self.index: dict[JobId, int] = {job.id: number for number, job in enumerate(self.jobs)}
         self.keys: list[Jobs] = [(job.id,) for job in self.jobs]
-        self.sizes: list[int] = [job.gpus for job in self.jobs]
-        rates: list[dict[str, tuple[float, ...]]] = [
-            {name: (rate,) for name, rate in by_type.items()}
-            if exact
-            else {name: (by_type.get(name, 0.0),) for name in self.types}
-            for by_type in self.usable
-        ]
+        self.sizes = self.of_jobs("gpus")
+        """GPUs of each key."""
+        usable = self.rates > 0 if exact else np.ones_like(self.rates, bool)
+        members, shared = np.zeros((0, 2), int), np.zeros((0, len(self.types), 2))
         if pairs:
-            for pair in sorted(given.pairs, key=lambda pair: pair.jobs):
-                if shared := self._pair(pair.jobs, pair.throughput):
-                    self.keys.append(pair.jobs)
-                    self.sizes.append(self.jobs[self.index[pair.jobs[0]]].gpus)
-                    rates.append(shared)
-        self.columns: list[tuple[int, str]] = []
-        """Which key on which type."""
-        self.of_job: list[Row] = [[] for _ in self.jobs]
-        """The throughput of each job in each of its columns."""
-        members = [tuple(self.of_job[self.index[job]] for job in jobs) for jobs in self.keys]
-        for name in self.types:
-            for key, by_type in enumerate(rates):
-                if (of_key := by_type.get(name)) is not None:
-                    for row, rate in zip(members[key], of_key, strict=True):
-                        row.append((len(self.columns), rate))
-                    self.columns.append((key, name))
+            members, shared = self._pairs()
+            usable = np.concatenate([usable, (shared > 0).all(axis=2) | (not exact)])
+            self.keys += [(self.jobs[one].id, self.jobs[other].id) for one, other in members.tolist()]
+            self.sizes = np.concatenate([self.sizes, self.sizes[members[:, 0]]])
+        self.type_of, self.key_of = np.nonzero(usable.T)
+        """By column: numbers of its type and key."""
+        # Terms: the throughput of each job in each of its columns, by job and column.
+        alone = np.flatnonzero(self.key_of < len(self.jobs))
+        both = np.flatnonzero(self.key_of >= len(self.jobs))
+        key, on = self.key_of[both] - len(self.jobs), self.type_of[both]
+        job = np.concatenate([self.key_of[alone], members[key, 0], members[key, 1]])
+        column = np.concatenate([alone, both, both])
+        rate = np.concatenate(
+            [self.rates[self.key_of[alone], self.type_of[alone]], shared[key, on, 0], shared[key, on, 1]]
+        )
+        order = np.lexsort((column, job))
+        self.job, self.column, self.rate = job[order], column[order], rate[order]
 
     def workers(self, name: str) -> int:
         """GPUs that a type, also a virtual one, draws on."""
         return self.given.workers.get(self.given.draws_on.get(name, name), 0)
 
-    @cached_property
-    def physical(self) -> tuple[str, ...]:
-        """Types that have GPUs of their own."""
-        return tuple(name for name in self.types if name not in self.given.draws_on)
+    @property
+    def size(self) -> int:
+        """How many columns there are."""
+        return len(self.key_of)
+
+    def of_jobs(self, name: str) -> Array:
+        """This field of each job; not a number where it is None."""
+        return np.array([getattr(job, name) for job in self.jobs], float)
+
+    def by_column(self, by_term: Array) -> Array:
+        """Sums over the jobs of each column."""
+        return np.bincount(self.column, by_term, self.size)
+
+    def by_job(self, x: Array, by_term: Array | None = None) -> Array:
+        """Sums over the columns of each job, times the fractions: of the throughputs, or of what is named."""
+        return np.bincount(
+            self.job, (self.rate if by_term is None else by_term) * x[self.column], len(self.jobs)
+        )
 
     @cached_property
-    def capacity(self) -> list[tuple[str, Row]]:
-        """By physical type: the GPUs that each column takes of it."""
-        rows: dict[str, Row] = {name: [] for name in self.physical}
-        for column, (key, name) in enumerate(self.columns):
-            rows[self.given.draws_on.get(name, name)].append((column, float(self.sizes[key])))
-        return list(rows.items())
+    def gpus(self) -> Array:
+        """By column: the GPUs that it takes of its type."""
+        return self.sizes[self.key_of]
+
+    @cached_property
+    def base_of(self) -> Array:
+        """By column: the number of the physical type."""
+        return self.base[self.type_of]
+
+    @cached_property
+    def fastest(self) -> Array:
+        """Throughput of each job on its best type, alone."""
+        rates: Array = self.rates.max(axis=1, initial=0.0)
+        return rates
+
+    @cached_property
+    def best(self) -> Array:
+        """Throughput of each job on the physical types, in its best placement."""
+        found = np.zeros((len(self.jobs), len(self.physical)))
+        for number, base in enumerate(self.base):
+            found[:, base] = np.maximum(found[:, base], self.rates[:, number])
+        return found
+
+    @cached_property
+    def usable(self) -> list[dict[str, float]]:
+        """Throughput of each job alone, on the types where it can run, by name."""
+        return [
+            {name: rate for name, rate in zip(self.types, row, strict=True) if rate > 0}
+            for row in self.rates.tolist()
+        ]
+
+    def only(self, kept: Array) -> Layout:
+        """The same jobs with these columns alone."""
+        terms = kept[self.column]
+        found = copy.copy(self)
+        found.__dict__.pop("gpus", None), found.__dict__.pop("base_of", None)
+        found.type_of, found.key_of = self.type_of[kept], self.key_of[kept]
+        found.job, found.rate = self.job[terms], self.rate[terms]
+        found.column = (np.cumsum(kept) - 1)[self.column[terms]]
+        return found
+
+    def terms(self, first: int, coefficients: Array, jobs: Array | None = None) -> Part:
+        """A row for each job, with these coefficients by term. X begins with the variable `first`.
+
+        Args:
+            jobs: rows for some alone: by job, whether it has one.
+        """
+        some = np.ones(len(self.jobs), bool) if jobs is None else jobs
+        kept = some[self.job]
+        return (np.cumsum(some) - 1)[self.job[kept]], first + self.column[kept], coefficients[kept]
 
     def add_validity(self, program: Program, first: int, scale: int | None = None) -> None:
         """The rows of a valid X, whose variables begin with `first`: none below 0, no more GPUs than there
         are, no job more than all the time. `scale`: a variable that multiplies all limits."""
+        columns = np.arange(self.size)
+        of_jobs = self.size + len(self.limits)
+        limits = np.concatenate([np.zeros(self.size), self.limits, np.ones(len(self.jobs))])
+        parts: list[Part] = [
+            (columns, first + columns, -1.0),
+            (self.size + self.base_of, first + columns, self.gpus),
+            (of_jobs + self.job, first + self.column, 1.0),
+        ]
+        if scale is not None:
+            parts.append((np.arange(len(limits)), scale, -limits))
+            limits = np.zeros(len(limits))
+        program.block(Cone.NONNEGATIVE, limits, *parts)
 
-        def limited(row: Row, limit: float) -> tuple[Row, float]:
-            moved = [(first + column, coefficient) for column, coefficient in row]
-            return (moved, limit) if scale is None else ([*moved, (scale, -limit)], 0.0)
-
-        def rows() -> Iterator[tuple[Row, float]]:
-            for column in range(len(self.columns)):
-                yield [(first + column, -1.0)], 0.0
-            for name, row in self.capacity:
-                yield limited(row, float(self.given.workers.get(name, 0)))
-            for row in self.of_job:
-                yield limited([(column, 1.0) for column, _ in row], 1.0)
-
-        program.cone(Cone.NONNEGATIVE, rows())
-
-    def throughputs(self, x: Sequence[float]) -> list[float]:
-        """Effective throughput of each job."""
-        return [sum(rate * x[column] for column, rate in row) for row in self.of_job]
-
-    def fastest(self, job: int) -> float:
-        """Throughput on its best type, alone, of the job of this number."""
-        return max(self.usable[job].values())
-
-    @cached_property
-    def best(self) -> list[dict[str, float]]:
-        """Throughput of each job on the physical types, in its best placement, where it can run."""
-        if not self.given.draws_on:
-            return self.usable
-        found: list[dict[str, float]] = []
-        for by_type in self.usable:
-            physical: dict[str, float] = {}
-            for name, rate in by_type.items():
-                base = self.given.draws_on.get(name, name)
-                physical[base] = max(rate, physical.get(base, 0.0))
-            found.append(physical)
-        return found
-
-    def _pair(
-        self, jobs: tuple[JobId, JobId], throughput: Mapping[str, tuple[float, float]]
-    ) -> dict[str, tuple[float, ...]]:
-        """The throughputs of a pair by type; empty where it is never to run."""
-        if not all(job in self.index for job in jobs):
-            return {}
-        first_job, second_job = (self.index[job] for job in jobs)
-        if self.sizes[first_job] != self.sizes[second_job]:
-            return {}
-        one, other = self.usable[first_job], self.usable[second_job]
-        if not self.exact:
-            return {name: throughput.get(name, (0.0, 0.0)) for name in self.types}
-        return {
-            name: (first, second)
-            for name, (first, second) in throughput.items()
-            if name in one and name in other and first > 0 and second > 0
-            if first / one[name] + second / other[name] > 1
-        }
+    def _pairs(self) -> tuple[Array, Array]:
+        """The pairs that have columns: the numbers of their jobs, and by type the throughputs of both."""
+        known: list[Pair] = sorted(
+            (pair for pair in self.given.pairs if all(job in self.index for job in pair.jobs)),
+            key=lambda pair: pair.jobs,
+        )
+        members = np.array([[self.index[job] for job in pair.jobs] for pair in known], int).reshape(-1, 2)
+        none = (0.0, 0.0)
+        rates = [[pair.throughput.get(name, none) for name in self.types] for pair in known]
+        shared = np.array(rates, float).reshape(-1, len(self.types), 2)
+        one, other = members.T
+        good = self.sizes[one] == self.sizes[other]
+        if self.exact:
+            alone = np.stack([self.rates[one], self.rates[other]], axis=2)
+            relative = np.divide(shared, alone, out=np.zeros_like(shared), where=alone > 0)
+            worth = (relative > 0).all(axis=2) & (relative.sum(axis=2) > 1)
+            shared = np.where(worth[:, :, None], shared, 0.0)
+            good &= worth.any(axis=1)
+        return members[good], shared[good]
 
 
-def single(number: float) -> float:
+def _table(rows: list[list[float]], columns: tuple[str, ...]) -> Array:
+    return np.array(rows, float).reshape(-1, len(columns))
+
+
+def single(numbers: Array) -> Array:
     """Rounded to the 32 bits that Gavel's code has for the throughputs of pairs."""
-    rounded: float = struct.unpack("f", struct.pack("f", number))[0]
-    return rounded
+    return numbers.astype(np.float32).astype(float)

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
-from controller.model.solving import Cone, Program, Solution, SolutionStatus
-from controller.policies.allocations.allocation import Allocated, AllocationError, AllocationJob, Asked, Given
+from controller.model.solving import Cone, SolutionStatus
+from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Solve
 from controller.policies.allocations.checked import fractions, solved, valid
-from controller.policies.allocations.layout import Layout, Row, single
+from controller.policies.allocations.layout import Array, Layout, single
 from controller.policies.allocations.settings import GavelMakespanSettings
 from controller.policies.allocations.shares import fixed, isolated
 from controller.policies.allocations.solving import asked, none_can_run, seconds_left, seen
+from controller.solver.program import Program
 
 LOW_SECONDS, HIGH_SECONDS = 100.0, 1e6
 """Where the bisection of Gavel's code begins."""
@@ -29,101 +30,76 @@ class Makespan:
         self._settings = settings
         self._exact = settings.formulation == "exact"
 
-    def begin(self, given: Given) -> Asked | Allocated:
-        layout = self._layout(given)
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
+        layout = seen(
+            given,
+            self._settings,
+            exact=self._exact,
+            pairs=self._settings.space_sharing,
+            agnostic_type=self._settings.agnostic_type,
+        )
         if not layout.jobs:
             return none_can_run(given)
         left = seconds_left(layout, self._settings.assumed_seconds)
-        if not any(left):
+        if not left.any():
             return fixed(layout, isolated(layout), "no job has steps left")
         if not self._exact:
-            search = {"low": LOW_SECONDS, "high": HIGH_SECONDS, "last": HIGH_SECONDS, "x": None}
-            return self._try(layout, left, search)
-        work = sum(seconds * job.gpus for seconds, job in zip(left, layout.jobs, strict=True))
-        about = max(max(left), work / sum(layout.workers(name) for name in layout.physical))
+            return self._allocated(
+                layout, left, valid(layout, self._bisected(layout, left, solve)), "within 5 %"
+            )
+        about = max(left.max(), (left * layout.of_jobs("gpus")).sum() / layout.limits.sum())
         program = Program()
         speed = program.variables(1, 1.0)[0]  # the negative of `about` divided by the makespan
-        first = program.variables(len(layout.columns)).start
-        program.cone(
-            Cone.NONNEGATIVE,
-            (
-                _in_time(layout, job, first, speed, seconds / about)
-                for job, seconds in enumerate(left)
-                if seconds > 0
-            ),
-        )
+        first = program.variables(layout.size).start
+        _add_in_time(program, layout, left / about, speed, first)
         layout.add_validity(program, first)
-        return asked(self._settings, program)
+        found = asked(solve, self._settings, program)
+        return self._allocated(
+            layout, left, valid(layout, solved(found, program.size)[first:]), found[0].value
+        )
 
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Asked | Allocated:
-        layout = self._layout(given)
-        left = seconds_left(layout, self._settings.assumed_seconds)
-        if not self._exact:
-            return self._narrow(layout, left, dict(memory), solution)
-        x = valid(layout, solved(solution, 1 + len(layout.columns))[1:])
-        return self._allocated(layout, left, x, solution.status.value)
-
-    def _layout(self, given: Given) -> Layout:
-        named = self._settings.agnostic_type
-        seen_so = seen(given, self._settings, ones=False, exact=self._exact, agnostic_type=named)
-        return Layout(seen_so, pairs=self._settings.space_sharing, exact=self._exact)
-
-    def _allocated(self, layout: Layout, left: list[float], x: list[float], status: str) -> Allocated:
+    def _allocated(self, layout: Layout, left: Array, x: Array, status: str) -> Allocated:
         """The objective is the makespan, in seconds."""
-        speeds = [rate / layout.fastest(job) for job, rate in enumerate(layout.throughputs(x))]
-        if any(speed <= 0 < seconds for speed, seconds in zip(speeds, left, strict=True)):
+        speeds, some = layout.by_job(x) / layout.fastest, left > 0
+        if (speeds[some] <= 0).any():
             raise AllocationError("the solver left a job out: the makespan would be infinite")
-        most = max(seconds / speed for speed, seconds in zip(speeds, left, strict=True) if seconds > 0)
+        most = float((left[some] / speeds[some]).max())
         return Allocated(fractions=fractions(layout, x), objective=most, status=status)
 
-    def _try(self, layout: Layout, left: list[float], search: dict[str, Any]) -> Asked:
-        """Can all jobs end within the middle of the range?"""
-        seconds = (search["low"] + search["high"]) / 2.0
-        program = Program()
-        first = program.variables(len(layout.columns)).start
-        layout.add_validity(program, first)
-        rounded = single if self._settings.space_sharing else float
-        rows = zip(layout.jobs, left, layout.of_job, strict=True)
-        program.cone(
-            Cone.NONNEGATIVE,
-            (
-                (
-                    [(first + column, -rounded(rate)) for column, rate in row],
-                    -_steps(layout, job, needed) / seconds,
-                )
-                for job, needed, row in rows
-            ),
-        )
-        return asked(self._settings, program, search)
-
-    def _narrow(
-        self, layout: Layout, left: list[float], search: dict[str, Any], solution: Solution
-    ) -> Asked | Allocated:
-        middle = (search["low"] + search["high"]) / 2.0
-        if solution.status is SolutionStatus.OPTIMAL:
-            search |= {"high": middle, "x": list(solved(solution, len(layout.columns)))}
-        else:
-            search["low"] = middle
-        if 1.05 * search["low"] < search["high"]:
-            return self._try(layout, left, search)
-        if search["x"] is None:
-            if search["last"] > MOST_SECONDS:
+    def _bisected(self, layout: Layout, left: Array, solve: Solve) -> Array:
+        """The last X with which all jobs end in time."""
+        low, high, last, x = LOW_SECONDS, HIGH_SECONDS, HIGH_SECONDS, None
+        while True:
+            middle = (low + high) / 2.0
+            found = asked(solve, self._settings, self._within(layout, left, middle))
+            if found[0] is SolutionStatus.OPTIMAL:
+                high, x = middle, solved(found, layout.size)
+            else:
+                low = middle
+            if 1.05 * low < high:
+                continue
+            if x is not None:
+                return x
+            if last > MOST_SECONDS:
                 raise AllocationError("the jobs do not end within any time (infeasible)")
-            search |= {"low": search["last"], "high": search["last"] * 10.0, "last": search["last"] * 10.0}
-            return self._try(layout, left, search)
-        return self._allocated(layout, left, valid(layout, search["x"]), "within 5 %")
+            low, high, last = last, last * 10.0, last * 10.0
+
+    def _within(self, layout: Layout, left: Array, seconds: float) -> Program:
+        """Can all jobs end within this time?"""
+        known = layout.of_jobs("steps_left")
+        steps = np.where(np.isnan(known), left * layout.fastest, known)
+        program = Program()
+        program.variables(layout.size)
+        layout.add_validity(program, 0)
+        rates = single(layout.rate) if self._settings.space_sharing else layout.rate
+        program.block(Cone.NONNEGATIVE, -steps / seconds, layout.terms(0, -rates))
+        return program
 
 
-def _in_time(layout: Layout, job: int, first: int, speed: int, part: float) -> tuple[Row, float]:
-    """The row of one job: its speed is as large as the part that it is of the makespan. Divided by that part,
+def _add_in_time(program: Program, layout: Layout, parts: Array, speed: int, first: int) -> None:
+    """A row for each job: its speed is as large as the part that it is of the makespan. Divided by that part,
     so that a solver's tolerance is one of the makespan, but for the shortest jobs."""
-    unit = max(part, LEAST_PART)
-    scale = unit * layout.fastest(job)
-    row = [(first + column, -rate / scale) for column, rate in layout.of_job[job]]
-    return [(speed, -part / unit), *row], 0.0
-
-
-def _steps(layout: Layout, job: AllocationJob, seconds: float) -> float:
-    if job.steps_left is not None:
-        return job.steps_left
-    return seconds * layout.fastest(layout.index[job.id])
+    unit, some = np.maximum(parts, LEAST_PART), parts > 0
+    rows = layout.terms(first, -layout.rate / (unit * layout.fastest)[layout.job], some)
+    needed = (np.arange(some.sum()), speed, -(parts / unit)[some])
+    program.block(Cone.NONNEGATIVE, np.zeros(some.sum()), needed, rows)

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
-from controller.model.solving import Cone, Program, Solution
-from controller.policies.allocations.allocation import Allocated, Asked, Given
+from controller.model.solving import Cone
+from controller.policies.allocations.allocation import Allocated, Given, Solve
 from controller.policies.allocations.checked import fractions, solved, valid
-from controller.policies.allocations.layout import Layout, Row, single
+from controller.policies.allocations.layout import Array, Layout, single
 from controller.policies.allocations.settings import GavelLasSettings
 from controller.policies.allocations.shares import equal_throughputs
 from controller.policies.allocations.solving import asked, none_can_run, seen
+from controller.solver.program import Program
 
 
 class MaxMin:
@@ -22,43 +23,28 @@ class MaxMin:
         self._settings = settings
         self._exact = settings.formulation == "exact"
 
-    def begin(self, given: Given) -> Asked | Allocated:
-        layout = self._layout(given)
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
+        layout = seen(given, self._settings, ones=True, exact=self._exact, pairs=self._settings.space_sharing)
         if not layout.jobs:
             return none_can_run(given)
+        shares, jobs = self._shares(layout), len(layout.jobs)
         program = Program()
         least = program.variables(1, 1.0)[0]  # the negative of the least share
-        first = program.variables(len(layout.columns)).start
-        program.cone(
-            Cone.NONNEGATIVE,
-            (
-                ([(least, -1.0), *((first + column, -part) for column, part in row)], 0.0)
-                for row in self._shares(layout)
-            ),
-        )
+        first = program.variables(layout.size).start
+        of_least = (np.arange(jobs), least, -1.0)
+        program.block(Cone.NONNEGATIVE, np.zeros(jobs), of_least, layout.terms(first, -shares))
         layout.add_validity(program, first)
-        return asked(self._settings, program)
+        found = asked(solve, self._settings, program)
+        x = valid(layout, solved(found, program.size)[first:])
+        objective = float(layout.by_job(x, shares).min())
+        return Allocated(fractions=fractions(layout, x), objective=objective, status=found[0].value)
 
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Asked | Allocated:
-        layout = self._layout(given)
-        x = valid(layout, solved(solution, 1 + len(layout.columns))[1:])
-        least = min(sum(part * x[column] for column, part in row) for row in self._shares(layout))
-        return Allocated(fractions=fractions(layout, x), objective=least, status=solution.status.value)
-
-    def _layout(self, given: Given) -> Layout:
-        seen_so = seen(given, self._settings, ones=True, exact=self._exact)
-        return Layout(seen_so, pairs=self._settings.space_sharing, exact=self._exact)
-
-    def _shares(self, layout: Layout) -> list[Row]:
-        """Each job's share per unit of its columns. The order of the products is that of Gavel's code, so
-        that even the last bits are the same."""
-        equal = equal_throughputs(layout)
+    def _shares(self, layout: Layout) -> Array:
+        """Each job's share per unit of its columns, by term. The order of the products is that of Gavel's
+        code, so that even the last bits are the same."""
+        weight, gpus = layout.of_jobs("weight")[layout.job], layout.of_jobs("gpus")[layout.job]
+        equal = equal_throughputs(layout)[layout.job]
+        shares: Array = (layout.rate * ((1.0 / weight) * (1.0 / equal))) * gpus
         if self._settings.space_sharing and not layout.exact:
-            return [
-                [(column, single(single(rate) / job.weight) * job.gpus / mine) for column, rate in row]
-                for job, mine, row in zip(layout.jobs, equal, layout.of_job, strict=True)
-            ]
-        return [
-            [(column, (rate * ((1.0 / job.weight) * (1.0 / mine))) * job.gpus) for column, rate in row]
-            for job, mine, row in zip(layout.jobs, equal, layout.of_job, strict=True)
-        ]
+            shares = single(single(layout.rate) / weight) * gpus / equal
+        return shares

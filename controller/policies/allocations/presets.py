@@ -20,14 +20,6 @@ from controller.policies.allocations.settings import (
     GavelCostSettings,
     GavelCostSloSettings,
     GavelFifoSettings,
-    GavelFtfSettings,
-    GavelGandivaSettings,
-    GavelHierarchicalSettings,
-    GavelLasSettings,
-    GavelMakespanSettings,
-    GavelMaxThroughputSettings,
-    GavelSjfSettings,
-    GavelStrategyProofSettings,
     IsolatedSettings,
     ProportionalSettings,
 )
@@ -35,7 +27,6 @@ from controller.policies.allocations.shares import Isolated, Proportional
 from controller.policies.allocations.strategy_proof import StrategyProof
 from controller.policies.allocations.sums import Fifo, MaxThroughput
 from controller.policies.allocations.water_filling import WaterFilling
-from controller.settings.base import Section
 
 
 def _fifo(settings: GavelFifoSettings) -> Allocation:
@@ -78,22 +69,4 @@ ALLOCATIONS: Mapping[str, Callable[[Any], Allocation]] = {
     "isolated": _isolated,
     "proportional": _proportional,
 }
-"""From the settings of the same name, below."""
-
-SETTINGS: Mapping[str, type[Section]] = {
-    "allox": AlloxSettings,
-    "gavel-cost": GavelCostSettings,
-    "gavel-cost-slo": GavelCostSloSettings,
-    "gavel-fifo": GavelFifoSettings,
-    "gavel-ftf": GavelFtfSettings,
-    "gavel-gandiva": GavelGandivaSettings,
-    "gavel-hierarchical": GavelHierarchicalSettings,
-    "gavel-las": GavelLasSettings,
-    "gavel-makespan": GavelMakespanSettings,
-    "gavel-max-throughput": GavelMaxThroughputSettings,
-    "gavel-sjf": GavelSjfSettings,
-    "gavel-strategy-proof": GavelStrategyProofSettings,
-    "isolated": IsolatedSettings,
-    "proportional": ProportionalSettings,
-}
-"""The settings of each allocation."""
+"""From the settings of the same name."""

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
-from controller.model.solving import Solution
-from controller.policies.allocations.allocation import Allocated, Given, Jobs, Pair
+from controller.policies.allocations.allocation import Allocated, Given, Jobs, Pair, Solve
 from controller.policies.allocations.layout import Layout
 from controller.policies.allocations.settings import GavelGandivaSettings
 from controller.policies.allocations.shares import as_fractions
@@ -22,7 +20,7 @@ class RandomPairs:
     def __init__(self, settings: GavelGandivaSettings) -> None:
         self._settings = settings
 
-    def begin(self, given: Given) -> Allocated:
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
         layout = Layout(given, exact=self._settings.formulation == "exact")
         if not layout.jobs:
             return none_can_run(given)
@@ -40,9 +38,6 @@ class RandomPairs:
         return Allocated(
             fractions=as_fractions(given, rows), objective=float(len(keys)), status="random pairs"
         )
-
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Allocated:
-        return self.begin(given)
 
     def _paired(self, layout: Layout) -> list[Jobs]:
         pairs = {frozenset(pair.jobs): pair for pair in layout.given.pairs}

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import model_validator
@@ -176,3 +177,22 @@ class GavelGandivaSettings(Section):
         "while they do summed over all types, as in Gavel's code.",
     )
     seed: int = setting(0, "Which jobs are paired.", ge=0, le=2**31)
+
+
+SETTINGS: Mapping[str, type[Section]] = {
+    "allox": AlloxSettings,
+    "gavel-cost": GavelCostSettings,
+    "gavel-cost-slo": GavelCostSloSettings,
+    "gavel-fifo": GavelFifoSettings,
+    "gavel-ftf": GavelFtfSettings,
+    "gavel-gandiva": GavelGandivaSettings,
+    "gavel-hierarchical": GavelHierarchicalSettings,
+    "gavel-las": GavelLasSettings,
+    "gavel-makespan": GavelMakespanSettings,
+    "gavel-max-throughput": GavelMaxThroughputSettings,
+    "gavel-sjf": GavelSjfSettings,
+    "gavel-strategy-proof": GavelStrategyProofSettings,
+    "isolated": IsolatedSettings,
+    "proportional": ProportionalSettings,
+}
+"""The settings of each allocation."""

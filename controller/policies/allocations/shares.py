@@ -4,60 +4,54 @@ their own."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+
+import numpy as np
 
 from controller.model import JobId
-from controller.model.solving import Solution
-from controller.policies.allocations.allocation import Allocated, Fractions, Given, Jobs
+from controller.policies.allocations.allocation import Allocated, Fractions, Given, Jobs, Solve
 from controller.policies.allocations.checked import fractions
-from controller.policies.allocations.layout import Layout
+from controller.policies.allocations.layout import Array, Layout
 
 
-def equal_throughputs(layout: Layout) -> list[float]:
+def equal_throughputs(layout: Layout) -> Array:
     """Throughput of each job if every type had the same part of its time as of the cluster's GPUs."""
-    workers, count = _workers(layout), len(layout.jobs)
-    whole = _sum([gpus / count for gpus in workers])
-    parts = [(name, (gpus / count) / whole) for name, gpus in _by_type(layout, workers)]
-    return [_sum([rates.get(name, 0.0) * part for name, part in parts]) for rates in layout.best]
+    return _sum(layout.best * _parts(layout))
 
 
-def isolated(layout: Layout) -> list[dict[str, float]]:
-    """Each job's time by type on a part of the cluster of its own. The parts are as large as the jobs'
-    weights; where Gavel's code is reproduced they are equal."""
-    workers = _workers(layout)
-    total = sum(job.weight for job in layout.jobs)
-    rows = []
-    for job in layout.jobs:
-        part = job.weight / total if layout.exact else 1 / len(layout.jobs)
-        if not layout.exact:
-            row = [(gpus / len(layout.jobs)) / job.gpus for gpus in workers]
-        else:
-            row = [gpus * part / job.gpus for gpus in workers]
-        most = max(1.0, _sum(row))
-        rows.append({name: fraction / most for name, fraction in zip(layout.physical, row, strict=True)})
-    return rows
+def isolated(layout: Layout) -> Array:
+    """Each job's time by physical type on a part of the cluster of its own. The parts are as large as the
+    jobs' weights; where Gavel's code is reproduced they are equal."""
+    gpus, weight = layout.of_jobs("gpus")[:, None], layout.of_jobs("weight")[:, None]
+    if layout.exact:
+        rows = layout.limits * (weight / sum(job.weight for job in layout.jobs)) / gpus
+    else:
+        rows = (layout.limits / max(1, len(layout.jobs))) / gpus
+    parts: Array = rows / np.maximum(1.0, _sum(rows))[:, None]
+    return parts
 
 
-def isolated_throughputs(layout: Layout) -> list[float]:
+def isolated_throughputs(layout: Layout) -> Array:
     """Throughput of each job of the layout on its own part of the cluster."""
-    return [
-        _sum([rates.get(name, 0.0) * fraction for name, fraction in row.items()])
-        for rates, row in zip(layout.best, isolated(layout), strict=True)
-    ]
+    return _sum(layout.best * isolated(layout))
 
 
-def isolated_rates(given: Given) -> Mapping[JobId, float]:
-    """The same by job, steps per second; 0 for a job that can run nowhere. Raises AllocationError."""
-    layout = Layout(given)
-    by_job = {job.id: rate for job, rate in zip(layout.jobs, isolated_throughputs(layout), strict=True)}
-    return {job.id: by_job.get(job.id, 0.0) for job in given.jobs}
+def isolated_rates(layout: Layout) -> Mapping[JobId, float]:
+    """The same by job, steps per second; 0 for a job that can run nowhere."""
+    rates = isolated_throughputs(layout).tolist() if layout.jobs else []
+    return {
+        **dict.fromkeys((job.id for job in layout.given.jobs), 0.0),
+        **dict(zip(layout.index, rates, strict=True)),
+    }
 
 
-def fixed(layout: Layout, rows: Sequence[Mapping[str, float]], status: str = "optimal") -> Allocated:
-    """These rows as an allocation. Its objective is the number of GPUs in use."""
-    x = [rows[key].get(name, 0.0) for key, name in layout.columns]
-    used = sum(fraction * layout.sizes[key] for fraction, (key, _) in zip(x, layout.columns, strict=True))
-    return Allocated(fractions=fractions(layout, x), objective=used, status=status)
+def fixed(layout: Layout, rows: Array, status: str = "optimal") -> Allocated:
+    """Rows of the jobs by physical type as an allocation. Its objective is the number of GPUs in use."""
+    table = np.zeros((len(layout.keys), len(layout.types)))
+    own = [layout.types.index(name) for name in layout.physical]
+    table[: len(layout.jobs), own] = rows
+    x = table[layout.key_of, layout.type_of]
+    return Allocated(fractions=fractions(layout, x), objective=float((x * layout.gpus).sum()), status=status)
 
 
 def fallback(given: Given) -> Allocated:
@@ -72,12 +66,9 @@ class Isolated:
     def __init__(self, exact: bool = True) -> None:
         self._exact = exact
 
-    def begin(self, given: Given) -> Allocated:
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
         layout = Layout(given, exact=self._exact)
         return fixed(layout, isolated(layout))
-
-    def go_on(self, given: Given, memory: object, solution: Solution) -> Allocated:
-        return self.begin(given)
 
 
 class Proportional:
@@ -86,19 +77,12 @@ class Proportional:
     def __init__(self, exact: bool = True) -> None:
         self._exact = exact
 
-    def begin(self, given: Given) -> Allocated:
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
         layout = Layout(given, exact=self._exact)
-        workers = _workers(layout)
-        count = len(layout.jobs) or 1
-        whole = _sum([gpus / count for gpus in workers])
-        row = {name: (gpus / count) / whole for name, gpus in _by_type(layout, workers)}
+        row = _parts(layout)
         if self._exact:
-            part = min(1.0, sum(workers) / (sum(layout.sizes) or 1))
-            row = {name: fraction * part for name, fraction in row.items()}
-        return fixed(layout, [row] * len(layout.jobs))
-
-    def go_on(self, given: Given, memory: object, solution: Solution) -> Allocated:
-        return self.begin(given)
+            row = row * min(1.0, layout.limits.sum() / max(1.0, layout.sizes.sum()))
+        return fixed(layout, row)
 
 
 def as_fractions(given: Given, rows: Mapping[Jobs, Mapping[str, float]]) -> Fractions:
@@ -111,17 +95,12 @@ def as_fractions(given: Given, rows: Mapping[Jobs, Mapping[str, float]]) -> Frac
     return found
 
 
-def _workers(layout: Layout) -> list[int]:
-    return [layout.workers(name) for name in layout.physical]
+def _parts(layout: Layout) -> Array:
+    """By physical type: its part of the GPUs, rounded on the way as in Gavel's code."""
+    each = layout.limits / max(1, len(layout.jobs))
+    return each / _sum(each)
 
 
-def _by_type(layout: Layout, workers: Sequence[int]) -> zip[tuple[str, int]]:
-    return zip(layout.physical, workers, strict=True)
-
-
-def _sum(numbers: Sequence[float]) -> float:
-    """From left to right, without the compensation of later Pythons: the last bit counts for comparisons."""
-    total = 0.0
-    for number in numbers:
-        total += number
-    return total
+def _sum(numbers: Array) -> Array:
+    """Over the last axis, from left to right: the last bit counts for comparisons."""
+    return np.add.accumulate(numbers, axis=-1)[..., -1]

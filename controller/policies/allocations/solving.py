@@ -3,22 +3,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING
 
-from controller.model.solving import Problem, ProblemKind, Program
-from controller.policies.allocations.allocation import Allocated, AllocationJob, Asked, Given
-from controller.policies.allocations.layout import Layout
+import numpy as np
+
+from controller.model.solving import ProblemKind
+from controller.policies.allocations.allocation import Allocated, AllocationJob, Given, Solve
+from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import AllocationSettings, SolvedSettings
+from controller.solver.program import Program
+
+if TYPE_CHECKING:
+    from controller.solver.problem_data import Found
 
 _KINDS = {"clarabel": ProblemKind.CONIC, "highs": ProblemKind.LINEAR, "ecos": ProblemKind.ECOS}
 
 
-def asked(settings: SolvedSettings, program: Program, memory: Any = None) -> Asked:
-    """To be solved by the solver that the settings name."""
-    problem = Problem(_KINDS[settings.solver], program.data(), settings.deadline_seconds)
-    return Asked(problem, memory)
+def asked(solve: Solve, settings: SolvedSettings, program: Program) -> Found:
+    """The answer of the solver that the settings name."""
+    return solve(_KINDS[settings.solver], program.arrays())
 
 
 def none_can_run(given: Given) -> Allocated:
@@ -31,34 +34,37 @@ def none_can_run(given: Given) -> Allocated:
 
 
 def seen(
-    given: Given, settings: AllocationSettings, *, ones: bool, exact: bool = True, agnostic_type: str = ""
-) -> Given:
+    given: Given,
+    settings: AllocationSettings,
+    *,
+    ones: bool = False,
+    exact: bool = True,
+    pairs: bool = False,
+    agnostic_type: str = "",
+) -> Layout:
     """The jobs as an allocation sees them: an agnostic one takes all types for equally fast.
 
     Args:
         ones: one step per second everywhere; else the throughput of `agnostic_type`.
-        exact: a type where a job cannot run stays so.
+        exact: as for `Layout`; an agnostic one, too, does without types where a job cannot run.
+        pairs: as for `Layout`.
         agnostic_type: where the job cannot run on it, its fastest type.
     """
-    if settings.throughputs == "aware":
-        return given
 
-    def everywhere(job: AllocationJob) -> Mapping[str, float]:
-        rate = 1.0
-        if not ones:
-            rate = job.throughput.get(agnostic_type, 0.0) or max(job.throughput.values(), default=0.0)
-        return {name: rate for name in given.types if not exact or job.throughput.get(name, 0.0) > 0}
+    def everywhere(job: AllocationJob) -> float:
+        if ones:
+            return 1.0
+        return job.throughput.get(agnostic_type, 0.0) or max(job.throughput.values(), default=0.0)
 
-    return replace(given, jobs=tuple(replace(job, throughput=everywhere(job)) for job in given.jobs))
+    alike = everywhere if settings.throughputs == "agnostic" else None
+    return Layout(given, pairs=pairs, exact=exact, alike=alike)
 
 
-def seconds_left(layout: Layout, assumed_seconds: float) -> list[float]:
+def seconds_left(layout: Layout, assumed_seconds: float) -> Array:
     """Steps left of each job, in seconds on its fastest type alone.
 
     Args:
         assumed_seconds: for a job whose steps are not known.
     """
-    return [
-        assumed_seconds if job.steps_left is None else job.steps_left / layout.fastest(number)
-        for number, job in enumerate(layout.jobs)
-    ]
+    steps = layout.of_jobs("steps_left")
+    return np.where(np.isnan(steps), assumed_seconds, steps / layout.fastest)

@@ -3,16 +3,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
-from typing import Any
 
-from controller.model.solving import Cone, Problem, ProblemKind, Program, Solution
-from controller.policies.allocations.allocation import Allocated, Asked, Given
+import numpy as np
+
+from controller.model.solving import Cone, ProblemKind
+from controller.policies.allocations.allocation import Allocated, Given, Solve
 from controller.policies.allocations.checked import fractions, solved, valid
-from controller.policies.allocations.layout import Layout
+from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import GavelStrategyProofSettings
 from controller.policies.allocations.solving import none_can_run, seen
+from controller.solver.program import Program
 
 
 class StrategyProof:
@@ -25,66 +26,41 @@ class StrategyProof:
     def __init__(self, settings: GavelStrategyProofSettings) -> None:
         self._settings = settings
 
-    def begin(self, given: Given) -> Asked | Allocated:
-        layout = self._layout(given)
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
+        layout = seen(given, self._settings, ones=True)
         if not layout.jobs:
             return none_can_run(given)
-        return self._ask(layout, {"x": None, "parts": []})
-
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Asked | Allocated:
-        layout = self._layout(given)
-        if memory["x"] is None:
-            x, parts = self._read(layout, solution), []
-        else:
-            x, parts = memory["x"], list(memory["parts"])
-            without = self._without(given, layout, len(parts))
-            alone = dict(zip(without.index, self._logs(without, self._read(without, solution)), strict=True))
-            together = dict(zip(layout.index, self._logs(layout, x), strict=True))
-            parts.append(math.exp(min(0.0, sum(together[job] - alone[job] for job in alone))))
-        if len(parts) < len(layout.jobs) and len(layout.jobs) > 1:
-            return self._ask(self._without(given, layout, len(parts)), {"x": x, "parts": parts})
-        logs = self._logs(layout, x)
-        shares = [
-            fraction * (parts[key] if parts else 1.0)
-            for fraction, (key, _) in zip(x, layout.columns, strict=True)
-        ]
+        x = _largest_product(layout, solve)
+        logs, parts = _logs(layout, x), np.ones(len(layout.jobs))
+        for number, left_out in enumerate(layout.jobs if len(layout.jobs) > 1 else ()):
+            others = tuple(job for job in given.jobs if job.id != left_out.id)
+            without = seen(replace(given, jobs=others, pairs=()), self._settings, ones=True)
+            alone = _logs(without, _largest_product(without, solve))
+            parts[number] = np.exp(min(0.0, (np.delete(logs, number) - alone).sum()))
         return Allocated(
-            fractions=fractions(layout, shares),
-            objective=math.exp(sum(logs) / len(logs)),
+            fractions=fractions(layout, x * parts[layout.key_of]),
+            objective=float(np.exp(logs.mean())),
             status="optimal",
         )
 
-    def _layout(self, given: Given) -> Layout:
-        return Layout(seen(given, self._settings, ones=True))
 
-    def _without(self, given: Given, layout: Layout, number: int) -> Layout:
-        left_out = layout.jobs[number].id
-        others = tuple(job for job in given.jobs if job.id != left_out)
-        return self._layout(replace(given, jobs=others, pairs=()))
+def _largest_product(layout: Layout, solve: Solve) -> Array:
+    """The X with the largest product of all throughputs."""
+    jobs, program = np.arange(len(layout.jobs)), Program()
+    program.variables(layout.size)
+    logarithms = program.variables(len(jobs), -1.0).start
+    layout.add_validity(program, 0)
+    # exp(logarithm) <= throughput / fastest
+    program.block(
+        Cone.EXPONENTIAL,
+        np.tile([0.0, 1.0, 0.0], len(jobs)),
+        (3 * jobs, logarithms + jobs, -1.0),
+        (3 * layout.job + 2, layout.column, -layout.rate / layout.fastest[layout.job]),
+        rows_each=3,
+    )
+    return valid(layout, solved(solve(ProblemKind.CONIC, program.arrays()), program.size)[: layout.size])
 
-    def _ask(self, layout: Layout, memory: Any) -> Asked:
-        program = Program()
-        first = program.variables(len(layout.columns)).start
-        logarithms = program.variables(len(layout.jobs), -1.0)
-        layout.add_validity(program, first)
-        for job, logarithm in enumerate(logarithms):
-            # exp(logarithm) <= throughput / fastest
-            speed = [(column, -rate / layout.fastest(job)) for column, rate in layout.of_job[job]]
-            program.cone(Cone.EXPONENTIAL, [([(logarithm, -1.0)], 0.0), ([], 1.0), (speed, 0.0)])
-        # The number of the problem is its subject: without either of two equal jobs the problem is the same,
-        # and a solver solves what it solved last only once.
-        number = len(memory["parts"])
-        return Asked(
-            Problem(ProblemKind.CONIC, program.data(), self._settings.deadline_seconds, number), memory
-        )
 
-    def _read(self, layout: Layout, solution: Solution) -> list[float]:
-        columns = len(layout.columns)
-        return valid(layout, solved(solution, columns + len(layout.jobs))[:columns])
-
-    def _logs(self, layout: Layout, x: list[float]) -> list[float]:
-        """Logarithms of the throughputs, relative to each job's fastest type."""
-        return [
-            math.log(max(rate / layout.fastest(job), 1e-300))
-            for job, rate in enumerate(layout.throughputs(x))
-        ]
+def _logs(layout: Layout, x: Array) -> Array:
+    """Logarithms of the throughputs, relative to each job's fastest type."""
+    return np.log(np.maximum(layout.by_job(x) / layout.fastest, 1e-300))

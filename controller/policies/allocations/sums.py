@@ -3,112 +3,77 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import Any
+import numpy as np
 
-from controller.model.solving import Program, Solution
-from controller.policies.allocations.allocation import Allocated, Asked, Given
+from controller.policies.allocations.allocation import Allocated, Given, Solve
 from controller.policies.allocations.checked import fractions, solved, valid
-from controller.policies.allocations.layout import Layout
+from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import (
     GavelFifoSettings,
     GavelMaxThroughputSettings,
     SolvedSettings,
 )
 from controller.policies.allocations.solving import asked, none_can_run, seen
+from controller.solver.program import Program
 
 
-def gains(layout: Layout, weights: list[float]) -> list[float]:
+def gains(layout: Layout, weights: Array) -> Array:
     """What each column adds: the throughputs of its jobs, each times its weight."""
-    found = [0.0] * len(layout.columns)
-    for weight, row in zip(weights, layout.of_job, strict=True):
-        for column, rate in row:
-            found[column] += weight * rate
-    return found
+    return layout.by_column(weights[layout.job] * layout.rate)
 
 
-def total(x: list[float], of_column: list[float]) -> float:
-    return sum(fraction * gain for fraction, gain in zip(x, of_column, strict=True))
-
-
-def most(layout: Layout, program: Program, of_column: list[float]) -> None:
+def most(layout: Layout, program: Program, of_column: Array) -> None:
     """The program: the largest sum. Gains are divided by their largest, so that all numbers are small;
     Gavel's code has them as they are."""
-    unit = (max(of_column, default=0.0) or 1.0) if layout.exact else 1.0
-    for gain in of_column:
-        program.variables(1, -gain / unit)
+    unit = (of_column.max(initial=0.0) or 1.0) if layout.exact else 1.0
+    program.variables(layout.size, -of_column / unit)
     layout.add_validity(program, 0)
 
 
-class _LargestSum(ABC):
-    """Maximises the sum of what each column adds."""
-
-    _settings: SolvedSettings
-
-    def begin(self, given: Given) -> Asked | Allocated:
-        layout = self._layout(given)
-        if not layout.jobs:
-            return none_can_run(given)
-        program = Program()
-        most(layout, program, self._gains(layout))
-        return asked(self._settings, program)
-
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Asked | Allocated:
-        layout = self._layout(given)
-        x = valid(layout, solved(solution, len(layout.columns)))
-        return Allocated(
-            fractions=fractions(layout, x),
-            objective=total(x, self._gains(layout)),
-            status=solution.status.value,
-        )
-
-    @abstractmethod
-    def _layout(self, given: Given) -> Layout:
-        """The jobs that count, and where each may be."""
-
-    @abstractmethod
-    def _gains(self, layout: Layout) -> list[float]:
-        """What each column adds."""
+def _largest(
+    given: Given, layout: Layout, of_column: Array, solve: Solve, settings: SolvedSettings
+) -> Allocated:
+    """The largest sum of what each column adds."""
+    if not layout.jobs:
+        return none_can_run(given)
+    program = Program()
+    most(layout, program, of_column)
+    found = asked(solve, settings, program)
+    x = valid(layout, solved(found, program.size))
+    objective = float((x * of_column).sum())
+    return Allocated(fractions=fractions(layout, x), objective=objective, status=found[0].value)
 
 
-class MaxThroughput(_LargestSum):
+class MaxThroughput:
     """Maximises the sum of all throughputs."""
-
-    _settings: GavelMaxThroughputSettings
 
     def __init__(self, settings: GavelMaxThroughputSettings) -> None:
         self._settings = settings
         self._exact = settings.formulation == "exact"
 
-    def _layout(self, given: Given) -> Layout:
-        seen_so = seen(given, self._settings, ones=True, exact=self._exact)
-        return Layout(seen_so, pairs=self._settings.space_sharing, exact=self._exact)
-
-    def _gains(self, layout: Layout) -> list[float]:
-        return gains(layout, units(layout, self._settings.normalised))
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
+        layout = seen(given, self._settings, ones=True, exact=self._exact, pairs=self._settings.space_sharing)
+        of_column = gains(layout, units(layout, self._settings.normalised))
+        return _largest(given, layout, of_column, solve, self._settings)
 
 
-def units(layout: Layout, normalised: bool) -> list[float]:
+def units(layout: Layout, normalised: bool) -> Array:
     """What a step of each job counts."""
-    return [1 / layout.fastest(job) if normalised else 1.0 for job in range(len(layout.jobs))]
+    return 1 / layout.fastest if normalised else np.ones(len(layout.jobs))
 
 
-class Fifo(_LargestSum):
+class Fifo:
     """Maximises the sum of throughputs, each relative to the job's fastest type, times the number of jobs
     from this one to the last by arrival."""
-
-    _settings: GavelFifoSettings
 
     def __init__(self, settings: GavelFifoSettings) -> None:
         self._settings = settings
 
-    def _layout(self, given: Given) -> Layout:
-        return Layout(seen(given, self._settings, ones=True), pairs=self._settings.space_sharing)
-
-    def _gains(self, layout: Layout) -> list[float]:
-        order = by_arrival(layout)
-        behind = {job: len(order) - rank for rank, job in enumerate(order)}
-        return gains(layout, [behind[job] / layout.fastest(job) for job in range(len(layout.jobs))])
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
+        layout = seen(given, self._settings, ones=True, pairs=self._settings.space_sharing)
+        behind = np.empty(len(layout.jobs))
+        behind[by_arrival(layout)] = np.arange(len(layout.jobs), 0, -1)
+        return _largest(given, layout, gains(layout, behind / layout.fastest), solve, self._settings)
 
 
 def by_arrival(layout: Layout) -> list[int]:

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numpy as np
 
-from controller.model.solving import Cone, Problem, ProblemKind, Program, Solution, SolutionStatus
-from controller.policies.allocations.allocation import Allocated, Asked, Entity, Given
+from controller.model.solving import Cone, ProblemKind
+from controller.policies.allocations.allocation import Allocated, Entity, Given, Solve
+from controller.policies.allocations.check import GOOD
 from controller.policies.allocations.checked import fractions, solved, valid
-from controller.policies.allocations.layout import Layout, Row
+from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import GavelHierarchicalSettings
 from controller.policies.allocations.shares import equal_throughputs
 from controller.policies.allocations.solving import asked, none_can_run, seen
+from controller.solver.program import Program
 
 RISES = 1e-5
 """A level can rise if it can by this part of itself and of an equal split. To stay too early costs a job no
 more than that; to go on too late holds up all others."""
-
-GOOD = (SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE)
 
 
 class WaterFilling:
@@ -33,129 +33,112 @@ class WaterFilling:
         self._settings = settings
         self._exact = settings.formulation == "exact"
 
-    def begin(self, given: Given) -> Asked | Allocated:
-        layout = self._layout(given)
+    def allocate(self, given: Given, solve: Solve) -> Allocated:
+        layout = seen(given, self._settings, ones=True, exact=self._exact, pairs=self._settings.space_sharing)
         if not layout.jobs:
             return none_can_run(given)
-        return self._ask_rise(layout, [0.0] * len(layout.jobs), [])
+        filling = _Filling(layout, self._settings, solve)
+        frozen = np.zeros(len(layout.jobs), bool)
+        while True:
+            weights = _weights(layout, frozen)
+            x, rose = filling.rise(weights)
+            stuck = filling.cannot_rise(weights > 0)
+            frozen |= stuck
+            # Where none is stuck, the rise came to its end too early; another goes on.
+            if frozen.all() or not (stuck.any() or rose):
+                objective = float(filling.reached(x).sum())
+                return Allocated(fractions=fractions(layout, x), objective=objective, status="optimal")
 
-    def go_on(self, given: Given, memory: Any, solution: Solution) -> Asked | Allocated:
-        layout = self._layout(given)
-        levels, frozen = list(memory["levels"]), list(memory["frozen"])
-        columns = len(layout.columns)
-        if solution.status not in GOOD and not memory["corner"]:
-            return self._ask(layout, memory | {"corner": True})
-        if memory["undecided"] is None:
-            values = solved(solution, 1 + columns)
-            rise, x = max(0.0, values[0]), valid(layout, values[1:])
-            weights = _weights(layout, set(frozen))
-            # Never above what X has: then the next problem has a solution.
-            levels = [
-                min(level + rise * weight / job.gpus, reached)
-                for level, weight, job, reached in zip(
-                    levels, weights, layout.jobs, self._levels(layout, x), strict=True
-                )
-            ]
-            undecided = [job for job, weight in enumerate(weights) if weight > 0]
-            return self._ask_who_rises(layout, levels, frozen, undecided, x)
-        undecided, x = memory["undecided"], memory["x"]
-        rises = solved(solution, columns + len(undecided))[columns:]
-        still = [job for job, by in zip(undecided, rises, strict=True) if by <= (levels[job] + 1) * RISES]
-        if still and len(still) < len(undecided):
-            return self._ask_who_rises(layout, levels, frozen, still, x)
-        if not still and not memory["corner"]:
-            # A job stopped the last rise.
-            weights = _weights(layout, set(frozen))
-            all_of_them = [job for job, weight in enumerate(weights) if weight > 0]
-            return self._ask(layout, memory | {"undecided": all_of_them, "corner": True})
-        frozen += still
-        if not still or len(frozen) == len(layout.jobs):
-            return Allocated(
-                fractions=fractions(layout, x), objective=sum(self._levels(layout, x)), status="optimal"
-            )
-        return self._ask_rise(layout, levels, frozen)
 
-    def _layout(self, given: Given) -> Layout:
-        seen_so = seen(given, self._settings, ones=True, exact=self._exact)
-        return Layout(seen_so, pairs=self._settings.space_sharing, exact=self._exact)
+class _Filling:
+    """The levels, and the problems that they are in."""
 
-    def _levels(self, layout: Layout, x: list[float]) -> list[float]:
-        return [sum(part * x[column] for column, part in row) for row in _parts(layout)]
+    def __init__(self, layout: Layout, settings: GavelHierarchicalSettings, solve: Solve) -> None:
+        self._layout, self._settings, self._solve = layout, settings, solve
+        self._levels = np.zeros(len(layout.jobs))
+        self._parts = layout.rate / equal_throughputs(layout)[layout.job]
+        """What each column adds to a job's level, by term."""
 
-    def _ask_rise(self, layout: Layout, levels: list[float], frozen: list[int]) -> Asked:
-        """How far can the levels rise together?"""
-        memory = {"levels": levels, "frozen": frozen, "undecided": None, "x": None, "corner": False}
-        return self._ask(layout, memory)
+    def reached(self, x: Array) -> Array:
+        return self._layout.by_job(x, self._parts)
 
-    def _ask_who_rises(
-        self, layout: Layout, levels: list[float], frozen: list[int], undecided: list[int], x: list[float]
-    ) -> Asked:
-        """Which of the undecided can rise further, if no level falls?"""
-        memory = {"levels": levels, "frozen": frozen, "undecided": undecided, "x": x, "corner": False}
-        return self._ask(layout, memory)
+    def rise(self, weights: Array) -> tuple[Array, bool]:
+        """Raise the levels together, as far as they can. The X that has them, and whether any has risen."""
+        layout, program = self._layout, Program()
+        together = program.variables(1, -1.0).start
+        first = program.variables(layout.size).start
+        rises = weights / layout.of_jobs("gpus")
+        self._add_levels(program, first, np.arange(len(weights)), together, rises)
+        values, _ = self._found(program, corner=False)
+        x = valid(layout, values[first:])
+        # Never above what X has: then the next problem has a solution.
+        before = self._levels
+        self._levels = np.minimum(before + max(0.0, values[together]) * rises, self.reached(x))
+        return x, bool((self._levels > before + (before + 1) * RISES).any())
 
-    def _ask(self, layout: Layout, memory: dict[str, Any]) -> Asked:
-        """The problem that this memory is about. `corner`: by the simplex method, after another solver failed
-        near the end, where levels have no room left."""
-        undecided, levels = memory["undecided"], memory["levels"]
+    def cannot_rise(self, rising: Array) -> Array:
+        """Which of these jobs can rise no further, if no level falls."""
+        undecided, corner, tried = np.flatnonzero(rising), False, False
+        while True:
+            by, cornered = self._further(undecided, corner)
+            still, tried = undecided[by <= (self._levels[undecided] + 1) * RISES], tried or cornered
+            if 0 < len(still) < len(undecided):
+                undecided, corner = still, False
+            elif not len(still) and not tried:
+                # A job stopped the last rise.
+                undecided, corner = np.flatnonzero(rising), True
+            else:
+                break
+        found = np.zeros_like(rising)
+        found[still] = True
+        return found
+
+    def _further(self, undecided: Array, corner: bool) -> tuple[Array, bool]:
+        """By how much each of these jobs can rise, where the sum is largest."""
         program = Program()
-        rises: dict[int, tuple[int, float]] = {}
-        if undecided is None:
-            together = program.variables(1, -1.0)[0]
-            weights = _weights(layout, set(memory["frozen"]))
-            rises = {
-                number: (together, weights[number] / job.gpus)
-                for number, job in enumerate(layout.jobs)
-                if weights[number] > 0
-            }
-            first = program.variables(len(layout.columns)).start
-        else:
-            first = program.variables(len(layout.columns)).start
-            further = program.variables(len(undecided), -1.0)
-            rises = {job: (variable, 1.0) for job, variable in zip(undecided, further, strict=True)}
-            program.cone(Cone.NONNEGATIVE, (([(variable, -1.0)], 0.0) for variable in further))
-        program.cone(
-            Cone.NONNEGATIVE,
-            (
-                ([*((first + column, -part) for column, part in row), *_only(rises.get(job))], -levels[job])
-                for job, row in enumerate(_parts(layout))
-            ),
-        )
-        layout.add_validity(program, first)
-        if memory["corner"]:
-            problem = Problem(ProblemKind.VERTEX, program.data(), self._settings.deadline_seconds)
-            return Asked(problem, memory)
-        return asked(self._settings, program, memory)
+        program.variables(self._layout.size)
+        further = program.variables(len(undecided), -1.0)
+        none_below = (np.arange(len(undecided)), np.array(further), -1.0)
+        program.block(Cone.NONNEGATIVE, np.zeros(len(undecided)), none_below)
+        self._add_levels(program, 0, undecided, np.array(further), 1.0)
+        values, cornered = self._found(program, corner)
+        return values[further.start :], cornered
+
+    def _add_levels(
+        self, program: Program, first: int, jobs: Array, variables: Array | int, rises: Array | float
+    ) -> None:
+        """The level of each job, and its rise: the variable times `rises`. And a valid X."""
+        reached = self._layout.terms(first, -self._parts)
+        program.block(Cone.NONNEGATIVE, -self._levels, reached, (jobs, variables, rises))
+        self._layout.add_validity(program, first)
+
+    def _found(self, program: Program, corner: bool) -> tuple[Array, bool]:
+        """The answer, and whether it is by the simplex method.
+
+        Args:
+            corner: it is to be. Else only where another solver failed: near the end levels have no room left.
+        """
+        if not corner:
+            found = asked(self._solve, self._settings, program)
+            if found[0] in GOOD:
+                return solved(found, program.size), False
+        return solved(self._solve(ProblemKind.VERTEX, program.arrays()), program.size), True
 
 
-def _only(term: tuple[int, float] | None) -> Row:
-    return [] if term is None else [term]
-
-
-def _parts(layout: Layout) -> list[Row]:
-    """What each column adds to a job's level."""
-    return [
-        [(column, rate / equal) for column, rate in row]
-        for row, equal in zip(layout.of_job, equal_throughputs(layout), strict=True)
-    ]
-
-
-def _weights(layout: Layout, frozen: set[int]) -> list[float]:
+def _weights(layout: Layout, frozen: Array) -> Array:
     """How fast each level rises: the entity's weight, split among its jobs that are not frozen, or all of it
     for the first of them."""
-    weights = [0.0] * len(layout.jobs)
+    weights, own = np.zeros(len(layout.jobs)), layout.of_jobs("weight")
+    names = np.array([job.entity for job in layout.jobs])
     for entity in layout.given.entities or (Entity(""),):
-        mine = [
-            number
-            for number, job in enumerate(layout.jobs)
-            if number not in frozen and (not layout.given.entities or job.entity == entity.name)
-        ]
+        mine = np.flatnonzero(~frozen & ((names == entity.name) | (not layout.given.entities)))
+        if not len(mine):
+            continue
         if entity.policy == "fifo":
-            mine.sort(key=lambda number: (layout.jobs[number].arrival, layout.jobs[number].id))
-            for number in mine[:1]:
-                weights[number] = entity.weight
+            first = min(
+                mine.tolist(), key=lambda number: (layout.jobs[number].arrival, layout.jobs[number].id)
+            )
+            weights[first] = entity.weight
         else:
-            whole = sum(layout.jobs[number].weight for number in mine)
-            for number in mine:
-                weights[number] = entity.weight * layout.jobs[number].weight / whole
+            weights[mine] = entity.weight * own[mine] / sum(own[mine].tolist())
     return weights

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from controller.model.solving import ProblemKind, SolutionStatus
 from controller.policies.allocations import given_data
 from controller.policies.allocations.allocation import Fractions, Given, Jobs
-from controller.policies.allocations.at_once import allocate
-from controller.policies.allocations.presets import ALLOCATIONS, SETTINGS
-from controller.solver import ImmediateSolver, worker
+from controller.policies.allocations.settings import SETTINGS
+from controller.solver import worker
 from controller.solver.worker_solver import command_of
 
 if TYPE_CHECKING:
@@ -30,9 +29,13 @@ def answers() -> Mapping[ProblemKind, Solve]:
 
 def solve(data: Mapping[str, Any]) -> Found:
     """What `AsProblem` states. Raises AllocationError, ValidationError."""
+    # NumPy takes a moment to load, and most policies state no problem.
+    from controller.policies.allocations.presets import ALLOCATIONS
+    from controller.solver.solve import find
+
     name, given = data["allocation"], given_data.load(data["given"])
     settings = SETTINGS[name].model_validate(data["settings"])
-    allocated = allocate(ALLOCATIONS[name](settings), given, ImmediateSolver())
+    allocated = ALLOCATIONS[name](settings).allocate(given, find)
     return SolutionStatus.OPTIMAL, _values(given, allocated.fractions), ""
 
 

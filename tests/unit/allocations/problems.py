@@ -10,16 +10,16 @@ from typing import Any
 
 from controller.model import JobId
 from controller.policies.allocations.allocation import Allocated, AllocationJob, Given, Pair
-from controller.policies.allocations.at_once import allocate
-from controller.policies.allocations.presets import ALLOCATIONS, SETTINGS
-from controller.solver import ImmediateSolver
+from controller.policies.allocations.presets import ALLOCATIONS
+from controller.policies.allocations.settings import SETTINGS
+from controller.solver.solve import find
 
 TOLERANCE = 1e-6
 
 
 def answer(name: str, given: Given, **settings: Any) -> Allocated:
     """What this allocation answers."""
-    return allocate(ALLOCATIONS[name](SETTINGS[name](**settings)), given, ImmediateSolver())
+    return ALLOCATIONS[name](SETTINGS[name](**settings)).allocate(given, find)
 
 
 def given(
@@ -85,7 +85,8 @@ def drawn(seed: int, *, most_jobs: int = 7, one_gpu: bool = False, pairs: bool =
                         round(one.throughput[name] * draw.uniform(0.3, 1), 4),
                         round(other.throughput[name] * draw.uniform(0.3, 1), 4),
                     )
-                    for name in set(one.throughput) & set(other.throughput)
+                    for name in one.throughput
+                    if name in other.throughput
                 }
                 together.append(Pair((one.id, other.id), shared))
     return Given(

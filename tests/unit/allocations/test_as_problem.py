@@ -19,12 +19,12 @@ from controller.policies.allocations.allocation import (
     Pair,
 )
 from controller.policies.allocations.as_problem import AsProblem
-from controller.policies.allocations.at_once import allocate
-from controller.policies.allocations.presets import ALLOCATIONS, SETTINGS
-from controller.policies.allocations.settings import GavelLasSettings
+from controller.policies.allocations.presets import ALLOCATIONS
+from controller.policies.allocations.settings import SETTINGS, GavelLasSettings
 from controller.policies.allocations.worker import answers
 from controller.settings.policies import PolicySettings
 from controller.solver import ImmediateSolver
+from controller.solver.solve import find
 
 TABLE = {1: (40.0, 10.0), 4: (12.0, 4.0), 7: (100.0, 50.0), 8: (3.0, 2.0)}
 GIVEN = Given(
@@ -63,7 +63,7 @@ def test_the_answer_is_the_allocation(name: str) -> None:
     settings = PolicySettings(name=name).chosen
     assert settings is not None
     stated = AsProblem(name, settings)
-    directly = allocate(ALLOCATIONS[name](SETTINGS[name]()), GIVEN, ImmediateSolver())
+    directly = ALLOCATIONS[name](SETTINGS[name]()).allocate(GIVEN, find)
     found = stated.read(answer(stated, GIVEN))
     for jobs, row in directly.fractions.items():
         assert found[jobs] == pytest.approx(dict(row)), jobs

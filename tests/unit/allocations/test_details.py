@@ -14,7 +14,7 @@ from controller.policies.allocations.checked import effective
 from controller.policies.allocations.layout import Layout
 from controller.policies.allocations.random_pairs import RandomPairs
 from controller.policies.allocations.settings import GavelGandivaSettings
-from controller.policies.allocations.shares import isolated_rates
+from controller.policies.allocations.shares import equal_throughputs, isolated_rates
 from tests.unit.allocations.problems import answer, drawn, each, given
 
 ZERO, ONE, TWO = JobId(0), JobId(1), JobId(2)
@@ -128,7 +128,7 @@ def test_weights_of_finish_time_fairness() -> None:
     assert found[ZERO] == pytest.approx(2 * found[ONE], rel=1e-5)
     reference = effective(problem, answer("gavel-ftf", problem, formulation="reference").fractions)
     assert reference[ZERO] == pytest.approx(reference[ONE], rel=1e-5)
-    assert isolated_rates(problem) == pytest.approx({ZERO: 2 / 3, ONE: 1 / 3})
+    assert isolated_rates(Layout(problem)) == pytest.approx({ZERO: 2 / 3, ONE: 1 / 3})
 
 
 def test_a_job_that_does_not_tell_its_steps_has_no_end() -> None:
@@ -208,3 +208,19 @@ def test_more_gpus_never_hurt() -> None:
         for k in (1, 2, 4)
     ]
     assert all(more >= less - 1e-6 for less, more in pairwise(found))
+
+
+def test_water_filling_ends_where_a_rise_came_to_its_end_too_early() -> None:
+    """The first answer lets no job of the last two rise, and each of them could: one more rise follows."""
+    problem = drawn(5, most_jobs=14, pairs=True)
+    levels = effective(problem, answer("gavel-hierarchical", problem).fractions)
+    equal = dict(zip([job.id for job in problem.jobs], equal_throughputs(Layout(problem)), strict=True))
+    assert levels[JobId(5)] / equal[JobId(5)] > 2.7  # 2.65 after the rise that ended too early
+
+
+@pytest.mark.parametrize("name", ["gavel-makespan", "gavel-ftf"])
+def test_pairs_where_no_job_has_steps_left(name: str) -> None:
+    pairs = (Pair((ZERO, ONE), {"t0": (0.9, 0.9)}),)
+    done = each(given([[1], [1]], [1], pairs=pairs), steps_left=0.0)
+    found = answer(name, done, space_sharing=True)
+    assert found.fractions == {(ZERO,): {"t0": 0.5}, (ONE,): {"t0": 0.5}, (ZERO, ONE): {"t0": 0.0}}

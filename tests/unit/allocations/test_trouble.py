@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from controller.model import JobId
-from controller.model.solving import Problem, Solution, SolutionStatus
+from controller.model.solving import SolutionStatus
 from controller.policies.allocations.allocation import AllocationError, AllocationJob, Entity, Given, Pair
-from controller.policies.allocations.at_once import allocate
-from controller.policies.allocations.presets import ALLOCATIONS, SETTINGS
+from controller.policies.allocations.presets import ALLOCATIONS
+from controller.policies.allocations.settings import SETTINGS
 from controller.policies.allocations.shares import fallback
-from controller.solver import ImmediateSolver
+from controller.solver.solve import find
 from tests.unit.allocations.problems import answer, drawn, each, given
 from tests.unit.allocations.test_properties import check_valid
 
@@ -126,29 +126,25 @@ def test_space_sharing_is_aware() -> None:
         answer("gavel-las", TWO, space_sharing=True, throughputs="agnostic")
 
 
-class Spoiled(ImmediateSolver):
-    """Changes the solutions of a solver that works."""
-
-    def __init__(self, spoil: Callable[[Solution], Solution]) -> None:
-        super().__init__()
-        self._spoil = spoil
-
-    def take(self) -> Mapping[str, Solution]:
-        return {name: self._spoil(solution) for name, solution in super().take().items()}
+Spoil = Callable[[Sequence[float]], tuple[SolutionStatus, Sequence[float], str]]
 
 
-def _status(status: SolutionStatus) -> Callable[[Solution], Solution]:
-    return lambda solution: replace(solution, status=status, values=(), error="died")
+def _status(status: SolutionStatus) -> Spoil:
+    return lambda _values: (status, (), "died")
 
 
-SPOILED: Mapping[str, tuple[Callable[[Solution], Solution], str]] = {
+def _values(change: Callable[[Sequence[float]], Sequence[float]]) -> Spoil:
+    return lambda values: (SolutionStatus.OPTIMAL, change(values), "")
+
+
+SPOILED: Mapping[str, tuple[Spoil, str]] = {
     "failed": (_status(SolutionStatus.FAILED), "the solver failed: died"),
     "infeasible": (_status(SolutionStatus.INFEASIBLE), "no solution"),
     "unbounded": (_status(SolutionStatus.UNBOUNDED), "no optimum"),
-    "no values": (lambda s: replace(s, values=()), "0 values for"),
-    "nan": (lambda s: replace(s, values=(math.nan,) * len(s.values)), "not finite"),
-    "too much": (lambda s: replace(s, values=(5.0,) * len(s.values)), "solver (gave|did)"),
-    "below 0": (lambda s: replace(s, values=(-5.0,) * len(s.values)), "solver (answered|did)"),
+    "no values": (_values(lambda _values: ()), "0 values for"),
+    "nan": (_values(lambda values: (math.nan,) * len(values)), "not finite"),
+    "too much": (_values(lambda values: (5.0,) * len(values)), "solver (gave|did)"),
+    "below 0": (_values(lambda values: (-5.0,) * len(values)), "solver (answered|did)"),
 }
 SOLVED = [n for n in ALLOCATIONS if n not in ("isolated", "proportional", "gavel-gandiva", "gavel-sjf")]
 
@@ -159,7 +155,7 @@ def test_a_solver_that_fails_or_lies(name: str, how: str) -> None:
     spoil, message = SPOILED[how]
     allocation = ALLOCATIONS[name](SETTINGS[name]())
     with pytest.raises(AllocationError, match=message):
-        allocate(allocation, TWO, Spoiled(spoil))
+        allocation.allocate(TWO, lambda kind, data: spoil(find(kind, data)[1]))
 
 
 def test_the_fallback_is_valid() -> None:
@@ -168,31 +164,3 @@ def test_the_fallback_is_valid() -> None:
         found = fallback(problem)
         check_valid(problem, found)
         assert found.status == "fallback"
-
-
-def test_an_allocation_that_asks_again_for_the_same() -> None:
-    class Stuck:
-        def begin(self, given: Given) -> Any:
-            return ALLOCATIONS["gavel-las"](SETTINGS["gavel-las"]()).begin(given)
-
-        def go_on(self, given: Given, memory: Any, solution: Solution) -> Any:
-            return self.begin(given)
-
-    with pytest.raises(AllocationError, match="same problem again"):
-        allocate(Stuck(), TWO, ImmediateSolver())
-
-
-def test_no_two_problems_in_a_row_are_the_same() -> None:
-    class Recording(ImmediateSolver):
-        def __init__(self) -> None:
-            super().__init__()
-            self.seen: list[str] = []
-
-        def submit(self, name: str, problem: Problem, on_solved: Callable[[], None]) -> None:
-            self.seen.append(problem.identity)
-            super().submit(name, problem, on_solved)
-
-    for name in ALLOCATIONS:
-        solver = Recording()
-        allocate(ALLOCATIONS[name](SETTINGS[name]()), TWO, solver)
-        assert all(one != next_one for one, next_one in zip(solver.seen, solver.seen[1:], strict=False))

@@ -147,5 +147,7 @@ def test_v20_strategy_proof() -> None:
 def test_v22_isolated() -> None:
     gangs = given([[1, 1]] * 3, [4, 4], {1: {"gpus": 2}, 2: {"gpus": 4}})
     expected = [{"t0": 0.5, "t1": 0.5}, {"t0": 0.5, "t1": 0.5}, {"t0": 1 / 3, "t1": 1 / 3}]
-    assert [near(row) for row in expected] == isolated(Layout(gangs))
+    assert [near(row) for row in expected] == [
+        dict(zip(gangs.types, row, strict=True)) for row in isolated(Layout(gangs)).tolist()
+    ]
     rows(gangs, [[0.5, 0.5], [0.5, 0.5], [1 / 3, 1 / 3]], "isolated")

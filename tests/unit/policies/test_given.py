@@ -11,10 +11,10 @@ import pytest
 from controller.model import Configuration, Job, JobId, Rate
 from controller.policies.allocations import given_data
 from controller.policies.allocations.allocation import AllocationJob, Given
-from controller.policies.allocations.at_once import allocate
-from controller.policies.allocations.presets import ALLOCATIONS, SETTINGS
+from controller.policies.allocations.presets import ALLOCATIONS
+from controller.policies.allocations.settings import SETTINGS
 from controller.policies.mechanisms.rounds.member import Member
-from controller.solver import ImmediateSolver
+from controller.solver.solve import find
 from tests.unit.policies.ideal import Ideal, make_job, make_node
 from tests.unit.policies.presets import preset
 
@@ -100,7 +100,7 @@ def test_v13_what_a_job_has_done_counts_as_time_on_its_own_part() -> None:
     )
     given = Given(types=("v100", "k80"), workers={"v100": 1, "k80": 1}, jobs=jobs)
     given = given_data.load(given_data.dump(given))
-    found = allocate(ALLOCATIONS["gavel-ftf"](SETTINGS["gavel-ftf"]()), given, ImmediateSolver())
+    found = ALLOCATIONS["gavel-ftf"](SETTINGS["gavel-ftf"]()).allocate(given, find)
     assert found.objective == pytest.approx(1.23481, abs=1e-4)
     assert found.fractions[JobId(0),]["v100"] == pytest.approx(0.69157, abs=1e-3)
 

@@ -22,7 +22,6 @@ from controller.model import (
     Plan,
     Problem,
     ProblemKind,
-    Program,
     Snapshot,
     Solution,
     SolutionStatus,
@@ -35,6 +34,7 @@ from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SlurmCosts
 from controller.solver import ImmediateSolver, SolverPort, WorkerSolver
+from controller.solver.program import Program
 from controller.solver.worker_solver import COMMAND
 from tests.unit.loop.world import World
 

@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.model import Cone, Problem, ProblemKind, Program, Solution, SolutionStatus
+from controller.model import Cone, Problem, ProblemKind, Solution, SolutionStatus
 from controller.solver import ImmediateSolver
 from controller.solver.frames import Nonsense, decode
+from controller.solver.problem_data import matrix_of
+from controller.solver.program import Program
 
 BOTH = [kind for kind in ProblemKind if kind not in (ProblemKind.QUEUES, ProblemKind.ALLOCATION)]
 
@@ -153,6 +155,27 @@ def test_rows_that_follow_each_other_make_one_block() -> None:
     assert data["cones"] == [["nonnegative", 2], ["zero", 1], ["second-order", 2], ["second-order", 2]]
     assert data["limits"] == [1.0, 2.0, 0.5, 1.0, 0.0, 1.0, 0.0]
     assert (data["rows"], data["columns"]) == ([0, 1, 2, 4, 6], [0, 1, 0, 0, 1])
+
+
+def test_blocks_are_rows_in_whole_arrays() -> None:
+    """Numbers stand for as many as are needed; parts of one block are added."""
+    blocks, rows = Program(), Program()
+    blocks.variables(2, [1.0, 2.0])
+    blocks.block(Cone.NONNEGATIVE, [3.0, 4.0], ([0, 1], [0, 1], -1.0), (1, 0, 5.0))
+    blocks.block(Cone.NONNEGATIVE, 0.0, (0, [0, 1], 1.0))
+    blocks.block(Cone.SECOND_ORDER, [1.0, 0.0, 2.0, 0.0], ([1, 3], [0, 1], 1.0), rows_each=2)
+    for cost in (1.0, 2.0):
+        rows.variables(1, cost)
+    rows.at_most([(0, -1.0)], 3.0)
+    rows.at_most([(1, -1.0), (0, 5.0)], 4.0)
+    rows.at_most([(0, 1.0), (1, 1.0)], 0.0)
+    rows.cone(Cone.SECOND_ORDER, [([], 1.0), ([(0, 1.0)], 0.0)])
+    rows.cone(Cone.SECOND_ORDER, [([], 2.0), ([(1, 1.0)], 0.0)])
+    for name in ("cost", "limits", "cones"):
+        assert blocks.data()[name] == rows.data()[name]
+    assert blocks.data()["cones"] == [["nonnegative", 3], ["second-order", 2], ["second-order", 2]]
+    assert (matrix_of(blocks.data()) != matrix_of(rows.data())).nnz == 0
+    assert matrix_of(blocks.arrays()).nnz == 7
 
 
 def test_the_identity_says_what_a_solution_depends_on() -> None:

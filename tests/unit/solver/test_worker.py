@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from controller.model import Problem, ProblemKind, Program, Solution, SolutionStatus
+from controller.model import Problem, ProblemKind, Solution, SolutionStatus
 from controller.solver import WorkerSolver
 from controller.solver import worker_solver as worker_module
+from controller.solver.program import Program
 from tests.unit.solver.test_solving import max_min
 
 FAKE = """
