@@ -298,6 +298,8 @@ class NodeJob:
     movable: bool = False
     has_store: bool = False
     """Every session of it has a checkpoint store, and can `save`."""
+    saves_yielded: bool = False
+    """It is yielded, and can `save` as it is."""
     resizable: bool = False
     """It may be resumed on another number of GPUs of the node."""
     error: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS)] = ""
