@@ -92,6 +92,8 @@ class SimulatedNodes:
         """Jobs whose sessions have a checkpoint store."""
         self.full: set[JobId] = set()
         """Jobs whose store has no room."""
+        self.reading_gpus: set[JobId] = set()
+        """Jobs whose sessions cannot save while they are off their GPUs."""
         self.rooted: set[JobId] = set()
         """Jobs that the driver refuses to restore on other GPUs."""
         self.resizable: set[JobId] = set()
@@ -177,15 +179,19 @@ class SimulatedNodes:
         return await self.offload(node, job_id, **leave)
 
     async def save(self, node: str, job_id: JobId, *, deadline_seconds: float) -> protocol.Saved:
-        block = self._block(node, job_id)
-        if block.off or block.phase is not NodePhase.PAUSING:
+        block, job = self._block(node, job_id), self.cluster.jobs[job_id]
+        yielded = block.phase is NodePhase.YIELDED
+        if not yielded and (block.off or block.phase is not NodePhase.PAUSING):
             raise NodeError(node, "bad_request", f"job {job_id} is {block.phase.value}: pause it first")
-        failure = "" if job_id in self.storing else f"job {job_id} has no checkpoint store"
+        if job.state is JobState.SUSPENDED:
+            raise NodeError(node, "halted", f"job {job_id} is frozen: Slurm must resume it first")
+        stores = job_id in self.storing and not (yielded and job_id in self.reading_gpus)
+        failure = "" if stores else f"job {job_id} has no checkpoint store"
         kind = "unsupported"
         if job_id in self.full:
             failure, kind = f"rank 0 of job {job_id} cannot save: no room", "not_cooperative"
         if failure:
-            block.phase = NodePhase.RUNNING
+            block.phase = block.phase if yielded else NodePhase.RUNNING
             self._touched[node] = None
             raise NodeError(node, kind, failure)
         block.stopped = True
@@ -193,7 +199,6 @@ class SimulatedNodes:
         if self.costs.save_seconds:
             await asyncio.sleep(self.costs.save_seconds)
         self._answer(node)
-        job = self.cluster.jobs[job_id]
         steps = int(job.done_at(self.cluster.clock()) * job.steps_per_second)
         return protocol.Saved(steps, 1, self.costs.save_seconds)
 
@@ -274,7 +279,12 @@ class SimulatedNodes:
             movable=self.movable and not block.map_refused,
             resizable=job_id in self.resizable,
             has_store=bool(ranks) and job_id in self.storing,
+            saves_yielded=bool(ranks) and self._saves_yielded(job_id, block),
         )
+
+    def _saves_yielded(self, job_id: JobId, block: Block) -> bool:
+        stores = job_id in self.storing and job_id not in self.reading_gpus
+        return block.phase is NodePhase.YIELDED and stores
 
     def gpus_of(self, job: SimulatedJob) -> int:
         """How many its control blocks name: of all that a floating job is bound to, those that it uses."""
