@@ -27,7 +27,7 @@ async def migrate(operation: Operation, action: Migrate) -> None:
     reserved = await reserve(operation, action.reserve)
     began = site.clock.now()
     try:
-        await _prepare(operation)
+        await _get_ready(operation)
         saved = await _save(operation)
     except GandivaError as failure:
         await _as_before(operation, failure)
@@ -50,7 +50,7 @@ async def migrate(operation: Operation, action: Migrate) -> None:
         await reserve_later(operation, action.reserve)
 
 
-async def _prepare(operation: Operation) -> None:
+async def _get_ready(operation: Operation) -> None:
     """The job is where it can save: all its ranks at one step, on its GPUs, or running off them."""
     site, job = operation.site, operation.job
     if job.phase not in IN_HOST_MEMORY:
