@@ -38,10 +38,12 @@ class Balance:
 
 
 def _go_themselves(waiting: _Waiting, free: Drawers, snapshot: Snapshot, migrations: Migrations) -> None:
-    """Jobs that wait for their GPUs."""
+    """Jobs that wait for their GPUs, on one server each."""
     for job in waiting.jobs:
         if migrations.left <= 0:
             break
+        if len(by_node(job.placement.allocation)) > 1:
+            continue
         name, gain = tightest(snapshot, job, free), job.gpus * migrations.remaining_seconds(job)
         if name is None or not migrations.pays(gain, [job]) or not migrations.may_go(job):
             continue

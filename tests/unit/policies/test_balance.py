@@ -265,3 +265,14 @@ def test_the_higher_class_goes_first_then_the_larger_gang() -> None:
         own = gpu_set(*(f"s0:{i}" for i in range(gpus)))
         c.add(suspended(job, own))
     assert [int(moved.job_id) for moved in c.step().moved] == [4]
+
+
+def test_a_gang_over_several_servers_stays() -> None:
+    """Its user may have asked for them."""
+    here = gpu_set("s0:0", "s1:0")
+    c = Ideal(
+        policy("fifo-skip"), [make_node("s0", 1), make_node("s1", 1), make_node("s2", 2)], [], bound=True
+    )
+    c.add(running(make_job(1, 2, 1e6, nodes=2, priority_class=1), here))
+    c.add(suspended(make_job(2, 2, 1e6, nodes=2, may_migrate=True), here))
+    assert not c.step().moved
