@@ -38,12 +38,12 @@ class Balance:
 
 
 def _go_themselves(waiting: _Waiting, free: Drawers, snapshot: Snapshot, migrations: Migrations) -> None:
-    """Jobs that wait for their GPUs, on one server each."""
-    for job in waiting.jobs:
+    """Jobs that wait for their GPUs, on one server each: those of a higher class first, then those that use
+    most GPUs."""
+    able = [job for job in waiting.jobs if job.may_migrate and len(by_node(job.placement.allocation)) == 1]
+    for job in sorted(able, key=lambda job: (-job.priority_class, -job.gpus, job.id)):
         if migrations.left <= 0:
             break
-        if len(by_node(job.placement.allocation)) > 1:
-            continue
         name, gain = tightest(snapshot, job, free), job.gpus * migrations.remaining_seconds(job)
         if name is None or not migrations.pays(gain, [job]) or not migrations.may_go(job):
             continue
@@ -73,11 +73,9 @@ class _Waiting:
 
     def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
         found = (job for job in snapshot.jobs.values() if job.may_start and job.placement.allocation)
-        waiting = [job for job in found if not draft.of(job.id).gpus]
-        self.jobs = sorted(waiting, key=lambda job: (-job.priority_class, -job.gpus, job.id))
-        """Those of a higher class first, then those that use most GPUs."""
+        self.jobs = [job for job in found if not draft.of(job.id).gpus]
         self._by_gpu: dict[GpuId, list[Job]] = {}
-        for job in waiting:
+        for job in self.jobs:
             for gpu in job.placement.allocation:
                 self._by_gpu.setdefault(gpu, []).append(job)
         self._served: set[JobId] = set()
