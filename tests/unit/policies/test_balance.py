@@ -191,7 +191,7 @@ def two_servers(make: Callable[[], Policy], jobs: list[Job]) -> Ideal:
     return c
 
 
-@pytest.mark.parametrize("name", ["gandiva", "tiresias-las", "fifo-skip"])
+@pytest.mark.parametrize("name", ["gandiva", "tiresias-las", "fifo-skip", "gavel-las"])
 def test_a_job_that_a_higher_class_keeps_off_its_gpu_goes(name: str) -> None:
     """It would have no turn there. The other one stays where it is."""
     c = two_servers(policy(name), waits())
