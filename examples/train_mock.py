@@ -144,6 +144,8 @@ class Model:
         self._memory_bytes = max(options.memory_mb * MIB, self._state_bytes)
         # Whether nothing of this process stays on the GPU after offload(), not even the CUDA context.
         self.releases_context = not options.keep_context
+        # Whether snapshot() works while everything is in host memory.
+        self.saves_offloaded = True
         self._contexts: list[mockcuda.Context] = []
         self._shards: int = options.gpus
         # Each shard starts from its own numbers, on whatever GPU it is.
@@ -202,7 +204,9 @@ class Model:
         self._placed = placed
 
     def snapshot(self) -> list[bytes]:
-        """The state of every shard."""
+        """The state of every shard, from where it is."""
+        if not self._placed:
+            return self._host
         return [context.copy_out(address, self._state_bytes) for context, address in self._placed]
 
     def load(self, states: list[bytes]) -> None:

@@ -21,6 +21,8 @@ class Communicators:
     NCCL cannot suspend them.
     """
 
+    saves_offloaded = True
+
     def __init__(self) -> None:
         self._suspended: List[Any] = []
         self._round = 0

@@ -30,6 +30,8 @@ class Kept:
         read. Raises what the save failed with.
         """
         if sequence != self._sequence:
+            if not self.give_up():
+                return None
             self._sequence = sequence
             self._step = self._first_step + steps_done
             self._saving = None
@@ -40,10 +42,12 @@ class Kept:
             return None
         return Saved(self._step, int(self._saving.result()))
 
-    def give_up(self) -> None:
-        """Nothing waits for a save any more that is still being written."""
-        if self._saving is not None and not self._saving.done():
-            self._store.give_up()
+    def give_up(self) -> bool:
+        """Nothing waits for a save any more that is still being written. True: none is."""
+        if self._saving is None or self._saving.done():
+            return True
+        self._store.give_up()
+        return False
 
     def explain(self, error: BaseException) -> str:
         """In few words, without folder and step: a rank file has room for 60 bytes."""

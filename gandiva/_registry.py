@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 """What a session moves off the GPU: hooks of the user's, objects with `to()`, and PyTorch state."""
 
+import contextlib
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, List, NamedTuple, Optional, Tuple
 
 
 class StateSize(NamedTuple):
@@ -16,12 +17,19 @@ class Hook:
     """One registered object with its own way off the GPU and back."""
 
     def __init__(
-        self, name: str, target: Any, offload: Callable[[], Any], restore: Callable[[], Any]
+        self,
+        name: str,
+        target: Any,
+        offload: Callable[[], Any],
+        restore: Callable[[], Any],
+        saves_offloaded: bool,
     ) -> None:
+        """`saves_offloaded`: what it holds can be read while it is offloaded, without the GPU."""
         self.name = name
         self.target = target
         self.offload = offload
         self.restore = restore
+        self.saves_offloaded = saves_offloaded
         self.offloaded = False
 
     def number(self, attribute: str) -> int:
@@ -65,7 +73,8 @@ class Registry:
             return
         offload, restore = getattr(target, "offload", None), getattr(target, "restore", None)
         if callable(offload) and callable(restore):
-            self._hooks.append(Hook(name, target, offload, restore))
+            saves = bool(getattr(target, "saves_offloaded", False))
+            self._hooks.append(Hook(name, target, offload, restore, saves))
         elif self._is_torch(target):
             self._torch_state().add(target)
         elif callable(getattr(target, "to", None)) and callable(getattr(target, "state_dict", None)):
@@ -125,6 +134,16 @@ class Registry:
         """Wait for all GPU work of PyTorch."""
         if "torch" in sys.modules:
             self._torch_state().synchronize()
+
+    def reading(self) -> ContextManager[None]:
+        """Within the block offloaded tensors of PyTorch are read from the host copy."""
+        return contextlib.nullcontext() if self._torch is None else self._torch.reading()
+
+    @property
+    def saves_offloaded(self) -> bool:
+        """Whether all that is registered can be read while it is offloaded, without the GPU."""
+        torch_reads = "torch" not in sys.modules or self._torch_state().reads_offloaded
+        return torch_reads and all(hook.saves_offloaded for hook in self._hooks)
 
     @property
     def releases_context(self) -> bool:
@@ -189,4 +208,4 @@ def _movable(name: str, target: Any) -> Hook:
             f" `device` that says where to put it back; give it offload() and restore()"
         )
     back: Tuple[Any] = (device,)
-    return Hook(name, target, lambda: target.to("cpu"), lambda: target.to(back[0]))
+    return Hook(name, target, lambda: target.to("cpu"), lambda: target.to(back[0]), saves_offloaded=True)

@@ -314,15 +314,16 @@ class LiveSession(Session):
                     self._set(State.BLOCKED, command)  # never seen as running while state is on the move
                 self._measure_host_bytes()
                 self._offload(command)
-            elif command.verb == Verb.SAVE and not self._offloaded:
-                if self._failed_sequence == command.sequence:
+            elif command.verb == Verb.SAVE:
+                if self._failed_sequence != command.sequence:
+                    self._save(command)
+                elif not self._offloaded:
                     return  # the agent is about to take it back
-                self._save(command)
             elif not self._offloaded:
                 self._set(State.BLOCKED, command)
                 if sleep_seconds > SETTLED_SLEEP_SECONDS:
                     self._measure_host_bytes()
-            else:
+            elif self._give_up_save():
                 self._set(State.OFFLOADED, command)
             # A stopped or frozen process simply sleeps longer. Nothing here measures time.
             time.sleep(sleep_seconds)
@@ -366,10 +367,12 @@ class LiveSession(Session):
         try:
             if kept is None:
                 raise RuntimeError("no store is registered")
-            saved = kept.save(self._steps, command.sequence, self._registry.synchronize)
+            with self._registry.reading():
+                saved = kept.save(self._steps, command.sequence, self._registry.synchronize)
         except Exception as error:
             text = f"{type(error).__name__}: {error}" if kept is None else kept.explain(error)
-            self._fail(text, command)
+            # Off its GPU it stays there, and waits.
+            self._fail(text, command, State.OFFLOADED if self._offloaded else State.FAILED)
             warnings.warn(
                 f"{_environment.message_prefix()}rank {self.rank} cannot save: {error!r}",
                 RuntimeWarning,
@@ -379,12 +382,14 @@ class LiveSession(Session):
         if saved is not None:
             self._saved = saved
             self._error = b""
-            self._set(State.BLOCKED, command)
+            self._set(State.OFFLOADED if self._offloaded else State.BLOCKED, command)
+
+    def _give_up_save(self) -> bool:
+        return self._kept is None or self._kept.give_up()
 
     def _go_on(self, command: Command) -> None:
         self._host_bytes = layout.HOST_BYTES_UNKNOWN
-        if self._kept is not None:
-            self._kept.give_up()
+        self._give_up_save()
         if self._offloaded:
             self._set(State.RESTORING, command)
             try:
@@ -411,12 +416,12 @@ class LiveSession(Session):
             except Exception as error:
                 raise RestoreError(f"cannot go on with {gpus} GPUs: {error!r}") from error
 
-    def _fail(self, error: str, command: Command) -> None:
+    def _fail(self, error: str, command: Command, state: State = State.FAILED) -> None:
         self._failed_sequence = command.sequence
         self._host_bytes = layout.HOST_BYTES_UNKNOWN
         self._publish_at = 0.0  # look again at the next step: the agent is about to take its request back
         self._error = layout.encode_error(error)
-        self._set(State.FAILED, command)
+        self._set(state, command)
 
     def _set(self, state: State, command: Command) -> None:
         if self._state != state or self._answered != command.sequence:
@@ -437,6 +442,10 @@ class LiveSession(Session):
     def _measure_state(self) -> None:
         size = self._registry.size()
         self._state_bytes, self._largest_tensor_bytes = size.total_bytes, size.largest_tensor_bytes
+
+    @property
+    def _saves_offloaded(self) -> bool:
+        return self._kept is not None and self._registry.saves_offloaded
 
     def _median(self) -> float:
         count = min(self._steps - WARM_UP_STEPS, WINDOW_STEPS)
@@ -467,6 +476,7 @@ class LiveSession(Session):
             self._largest_tensor_bytes,
             layout.FLAG_STATES_HOST_BYTES
             | (layout.FLAG_HAS_STORE if self._kept is not None else 0)
+            | (layout.FLAG_SAVES_OFFLOADED if self._saves_offloaded else 0)
             | (layout.FLAG_RELEASES_CONTEXT if self._registry.releases_context else 0)
             | (layout.FLAG_RESIZES if self._on_resize else 0)
             | (layout.FLAG_STARTS_PROCESSES if self._registry.starts_processes else 0),

@@ -15,7 +15,7 @@ import functools
 import gc
 import time
 import weakref
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, NamedTuple, Tuple
 
 from ._registry import StateSize
 
@@ -285,8 +285,8 @@ class TorchState:
         return StateSize(sum(storages.values()), largest)
 
     def synchronize(self) -> None:
-        """Wait for the GPU."""
-        if self._accelerator.initialized():
+        """Wait for the GPU, unless everything is off it."""
+        if not self._saved and self._accelerator.initialized():
             self._accelerator.synchronize()
 
     def prepare(self) -> None:
@@ -333,6 +333,40 @@ class TorchState:
         self._accelerator.release_caches()
         return int(self._accelerator.left_bytes())
 
+    @property
+    def reads_offloaded(self) -> bool:
+        """Whether this PyTorch lets `reading()` redirect what is read."""
+        return _dispatch_mode(self._torch) is not None
+
+    def reading(self) -> Any:
+        """Within the block operations on offloaded tensors get copies of the host's bytes: `state_dict()`,
+        `item()` and `to("cpu")` give what they gave before, and the GPU is not touched. What is written to
+        such a copy is lost."""
+        mode = _dispatch_mode(self._torch)
+        if not self._saved or mode is None:
+            return contextlib.nullcontext()
+        by_storage = {saved.storage._cdata: saved for saved in self._saved}
+        return _reading(self._torch, mode, functools.partial(self._copy_of, by_storage))
+
+    def _copy_of(self, by_storage: Mapping[int, Saved], value: Any) -> Any:
+        """A tensor on the host with the content of this one where it is offloaded; else the value."""
+        if not isinstance_of(value, self._torch.Tensor):
+            return value
+        try:
+            saved = by_storage.get(storage_of(value)._cdata)
+        except (RuntimeError, NotImplementedError):
+            return value  # no plain storage: it was not offloaded
+        if saved is None:
+            return value
+        size, count = value.element_size(), 0
+        if value.numel():
+            count = 1 + sum((value.shape[at] - 1) * value.stride(at) for at in range(value.dim()))
+        raw = self._torch.empty(count * size, dtype=self._torch.uint8, device="cpu")
+        begin = saved.position + value.storage_offset() * size
+        for host, offset, length in self._arena.pieces(begin, count * size):
+            raw[offset : offset + length].copy_(host)
+        return raw.view(value.dtype).as_strided(value.shape, value.stride())
+
     def _plan(self) -> List[Saved]:
         live = gc.get_objects()
         tensors = list(self._registered())
@@ -369,6 +403,26 @@ class TorchState:
         if self._saved:
             self._accelerator.synchronize()
             self._saved = []
+
+
+def _dispatch_mode(torch: Any) -> Any:
+    """The class TorchDispatchMode; None in a PyTorch without it."""
+    dispatch = getattr(getattr(torch, "utils", None), "_python_dispatch", None)
+    return getattr(dispatch, "TorchDispatchMode", None)
+
+
+def _reading(torch: Any, mode: Any, copy_of: Callable[[Any], Any]) -> Any:
+    """A mode in which operations get `copy_of` their tensors. `detach()`, which `state_dict()` calls for all
+    of them, gets none: so there is one copy at a time."""
+
+    class Reading(mode):  # type: ignore[misc]
+        def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            kwargs = kwargs or {}
+            if function is not torch.ops.aten.detach.default:
+                args, kwargs = torch.utils._pytree.tree_map(copy_of, (args, kwargs))
+            return function(*args, **kwargs)
+
+    return Reading()
 
 
 def _total_bytes(plan: Iterable[Saved]) -> int:

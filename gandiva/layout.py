@@ -35,6 +35,8 @@ FLAG_RESIZES = 8
 """After an OFFLOAD the session goes on with any number of GPUs."""
 FLAG_STARTS_PROCESSES = 16
 """The session speaks for processes on GPUs that have no session: its own process starts and ends them."""
+FLAG_SAVES_OFFLOADED = 32
+"""The session has a checkpoint store and obeys SAVE while it is OFFLOADED: it reads its host copy."""
 HOST_BYTES_UNKNOWN = 2**64 - 1
 """In host_bytes: not measured yet."""
 
@@ -62,7 +64,7 @@ class Verb(enum.IntEnum):
     PAUSE = 1
     OFFLOAD = 2
     SAVE = 3
-    """Blocked at the target, write the state into the checkpoint store, and stay blocked."""
+    """Blocked or offloaded at the target, write the state into the checkpoint store, and stay so."""
 
 
 class State(enum.IntEnum):

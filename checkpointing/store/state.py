@@ -167,7 +167,7 @@ def _random_state(torch: Any) -> dict[str, Any]:
     state: dict[str, Any] = {"python": random.getstate()}
     if torch is not None:
         state["torch"] = torch.get_rng_state()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if torch.cuda.is_initialized():
             state["cuda"] = torch.cuda.get_rng_state()
     numpy = sys.modules.get("numpy")
     if numpy is not None:

@@ -14,6 +14,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from gandiva._torch import storage_of
+
 from .blocks import Block, block_of, checked, is_spread
 
 MOST_HEADER_BYTES = 64 << 20
@@ -90,7 +92,9 @@ class Packer:
     def _key(self, tensor: Any, place: str) -> str:
         if str(tensor.dtype)[6:] not in _TYPES or tensor.layout is not self._torch.strided:
             raise TypeError(f"{place}: tensors of {tensor.dtype}, {tensor.layout} cannot be written")
-        same = (tensor.device, tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
+        # The storage, not the address: what is off the GPU has none.
+        memory = (storage_of(tensor)._cdata, tensor.storage_offset())
+        same = (*memory, tensor.dtype, tuple(tensor.shape), tuple(tensor.stride()))
         if tensor.numel() == 0 or same not in self._keys:
             self._keys[same] = f"{len(self.tensors)}"
             self.tensors.append(tensor)

@@ -70,6 +70,8 @@ def _action(
             return Resume(job.id, job.last, "recovers an incomplete suspend or resume")
         case Phase.QUEUED if wanted is not None and wanted.gpus:
             return Place(job.id, wanted.gpus, wanted.allocation, reason)
+        case Phase.SUSPENDED | Phase.YIELDED if target is not None and _elsewhere(target):
+            return _start_again(job, target, reason)
         case Phase.SUSPENDED | Phase.YIELDED if wanted is not None and wanted.gpus:
             return Resume(job.id, wanted.gpus, reason)
         case Phase.YIELDED if suspend_in_slurm:
@@ -87,7 +89,7 @@ def _action(
 
 
 def _elsewhere(target: Target) -> bool:
-    """Whether the job is to go on with another allocation."""
+    """Whether the job, on its GPUs or off them, is to go on with another allocation."""
     return bool(target.placement.gpus) and target.keep is StateAt.STORE
 
 

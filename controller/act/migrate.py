@@ -1,17 +1,21 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Migrate: a job's sessions write its state into its checkpoint store, then Slurm has it in the queue again.
-It starts from that generation on the GPUs that are promised to it."""
+It starts from that generation on the GPUs that are promised to it.
+
+A suspended job gets no GPU for that: Slurm lets its processes run, and its sessions save from host memory.
+"""
 
 import logging
 
 from controller.act.actions import Migrate
 from controller.act.recorder import Step
 from controller.act.requeue import back_to_queue, reserve, reserve_later
-from controller.act.resume import put_back
+from controller.act.resume import once_thawed, put_back, stays_off
 from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation
 from controller.act.suspend import pause
 from controller.act.warming import warmed_up
 from controller.errors import GandivaError, NodeError, NodeUnreachable
+from controller.model import IN_HOST_MEMORY
 from controller.nodes.protocol import Saved
 
 log = logging.getLogger(__name__)
@@ -19,15 +23,16 @@ log = logging.getLogger(__name__)
 
 async def migrate(operation: Operation, action: Migrate) -> None:
     """Nothing is requeued before all its nodes say that one generation is published. On failure the job goes
-    on where it is."""
+    on where it is, or stays off its GPUs."""
     site, job = operation.site, operation.job
     reserved = await reserve(operation, action.reserve)
     began = site.clock.now()
     try:
         async with warmed_up(operation):
+            await _get_ready(operation)
             saved = await _save(operation)
     except GandivaError as failure:
-        await _goes_on(operation, failure)
+        await _as_before(operation, failure)
         if not isinstance(failure, NodeUnreachable):
             # A full file system, say. Until then it leaves its GPUs as a job without a store does.
             pause_seconds = site.settings.suspend.retry_after_seconds
@@ -41,20 +46,33 @@ async def migrate(operation: Operation, action: Migrate) -> None:
         await back_to_queue(operation, action.reason, began)
     except GandivaError as failure:
         if not isinstance(failure, JobEnded):
-            await _goes_on(operation, failure)
+            await _as_before(operation, failure)
         raise
     if not reserved:
         await reserve_later(operation, action.reserve)
 
 
+async def _get_ready(operation: Operation) -> None:
+    """The job is where it can save: all its ranks at one step, on its GPUs, or running off them."""
+    site, job = operation.site, operation.job
+    if job.phase not in IN_HOST_MEMORY:
+        operation.step(Step.PAUSE)
+        await pause(site, job)
+    elif site.suspends_in_slurm:
+        operation.step(Step.SLURM_RESUME)
+        await site.patiently(site.cluster.resume, job.id)
+
+
 async def _save(operation: Operation) -> Saved:
     """What all its nodes say. Raises NodeError."""
     site, job = operation.site, operation.job
-    operation.step(Step.PAUSE)
-    await pause(site, job)
     operation.step(Step.SAVE)
     seconds = site.settings.suspend.save_deadline_seconds
-    answers = await site.on_nodes(job, lambda node: site.nodes.save(node, job.id, deadline_seconds=seconds))
+    answers = await once_thawed(
+        site,
+        job,
+        lambda: site.on_nodes(job, lambda node: site.nodes.save(node, job.id, deadline_seconds=seconds)),
+    )
     found = {(answer.step, answer.generation) for answer in answers.values()}
     if len(found) != 1:
         node = min(answers)
@@ -64,15 +82,19 @@ async def _save(operation: Operation) -> Saved:
     return next(iter(answers.values()))
 
 
-async def _goes_on(operation: Operation, failure: GandivaError) -> None:
-    """The job goes on where it is."""
+async def _as_before(operation: Operation, failure: GandivaError) -> None:
+    """The job goes on where it is, or is off its GPUs as before: these may be another job's."""
     site, job = operation.site, operation.job
     site.ledger.stays(job.id)
     if await site.has_ended(job.id):
         raise JobEnded(f"job {job.id} ended while it was to migrate") from failure
     operation.step(Step.UNDO)
     try:
-        await put_back(site, job, job.placement.gpus, site.beside(job.id))
+        if job.phase in IN_HOST_MEMORY:
+            await stays_off(site, job)
+        else:
+            await put_back(site, job, job.placement.gpus, site.beside(job.id))
     except GandivaError as undo_failure:
-        # Requeued after all, or its phase is STUCK or UNKNOWN: the next turn sees which, and acts on it.
-        log.warning("job %s: not back at work yet: %s", job.id, undo_failure)
+        # Requeued after all, or its phase is STUCK, YIELDED or UNKNOWN: the next turn sees which, and acts on
+        # it.
+        log.warning("job %s: not as before yet: %s", job.id, undo_failure)

@@ -7,9 +7,9 @@ from dataclasses import replace
 from controller.act.actions import Cancel, Requeue, Withdraw
 from controller.act.place import names, take_back
 from controller.act.recorder import Step
-from controller.act.site import OVER, JobEnded, Operation, Site
+from controller.act.site import OVER, PLACE_RETRY_SECONDS, JobEnded, Operation, Site
 from controller.errors import ClusterError, ClusterRefused
-from controller.model import GpuSet, JobId, Unsuspendable
+from controller.model import GpuSet, Job, Unsuspendable
 from controller.slurm.port import JobState
 
 log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ async def back_to_queue(operation: Operation, reason: str, began: float) -> None
     except ClusterRefused as refused:
         if not await site.has_ended(job.id):
             # Its user may have said --no-requeue since.
-            _stays(site, job.id, "requeue-failed", refused)
+            _stays(site, job, "requeue-failed", refused)
         raise
     seen = await site.until(job.id, "requeue", JobState.PENDING, JobState.ENDED)
     if seen.state is JobState.ENDED:
@@ -59,7 +59,7 @@ async def reserve(operation: Operation, gpus: GpuSet) -> bool:
         if isinstance(error, ClusterRefused) and all(site.ledger.allocated({gpu}) for gpu in gpus):
             return False
         _stays(
-            site, job.id, "reserve-failed", error, f"does not migrate, as {names(gpus)} cannot be kept for it"
+            site, job, "reserve-failed", error, f"does not migrate, as {names(gpus)} cannot be kept for it"
         )
         raise
     return True
@@ -86,7 +86,7 @@ async def cancel(operation: Operation, action: Cancel) -> None:
         await site.patiently(lambda job_id: site.cluster.end(job_id, action.reason), job.id)
     except ClusterRefused as refused:
         if not await site.has_ended(job.id):
-            _stays(site, job.id, "cancel-failed", refused)
+            _stays(site, job, "cancel-failed", refused)
         raise
     site.recorder.event("cancelled", action.reason, site.clock.now(), job.id)
     log.warning("job %s (user %s): cancelled: %s", job.id, job.user, action.reason)
@@ -99,11 +99,16 @@ async def withdraw(operation: Operation, _action: Withdraw) -> None:
     await take_back(operation.site, operation.job.id)
 
 
-def _stays(site: Site, job_id: JobId, kind: str, refused: ClusterError, words: str = "") -> None:
-    """Slurm does not take the job off its GPUs: they are its own until the next try."""
-    seconds = site.settings.suspend.retry_after_seconds
-    site.hold(job_id, seconds, kind, f"{words}: {refused}" if words else str(refused))
-    memory = site.memory.change(job_id)
-    memory.unsuspendable_until = site.clock.now() + seconds
+def _stays(site: Site, job: Job, kind: str, refused: ClusterError, words: str = "") -> None:
+    """Slurm does not take the job from where it is. On its GPUs it keeps them until the next try; off them it
+    can have its turns meanwhile."""
+    seconds, on_gpus = site.settings.suspend.retry_after_seconds, bool(job.placement.gpus)
+    message = f"{words}: {refused}" if words else str(refused)
+    site.hold(job.id, seconds if on_gpus else PLACE_RETRY_SECONDS, kind, message)
+    memory, until = site.memory.change(job.id), site.clock.now() + seconds
+    if on_gpus:
+        memory.unsuspendable_until = until
+    else:
+        memory.unsavable_until = until
     if memory.failed_suspends is not None:
         memory.failed_suspends = replace(memory.failed_suspends, way_out=Unsuspendable.KEEP)

@@ -2,6 +2,8 @@
 """Resume: a suspended job goes on, on the same or other GPUs of its allocation."""
 
 import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
 from controller.act import residuals
 from controller.act.actions import Resume
@@ -11,6 +13,7 @@ from controller.errors import GandivaError, NodeError, NodeUnreachable
 from controller.model import GpuSet, Job, JobId, Phase, by_node
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 _STILL_OFF = frozenset({"gpu_busy", "unsupported"})
 """Errors after which the job is off its GPUs as before: they are not free, or it cannot move to them."""
@@ -48,19 +51,29 @@ async def resume(operation: Operation, action: Resume) -> None:
         if isinstance(failure, NodeError) and failure.kind in _STILL_OFF and one_node:
             # A gang over several nodes may be back on some of them: it counts as STUCK and is tried again.
             operation.step(Step.UNDO)
-            if site.suspends_in_slurm:
-                await site.patiently(site.cluster.suspend, job.id)
-            await site.stop_processes(job)
+            await stays_off(site, job)
             site.ledger.release(job.id)
         raise
     site.begin_slice(job.id, action.gpus, began)
     site.took(job, "restore", began)
 
 
+async def stays_off(site: Site, job: Job) -> None:
+    """The job, which is off its GPUs, is suspended as before."""
+    if site.suspends_in_slurm:
+        await site.patiently(site.cluster.suspend, job.id)
+    await site.stop_processes(job)
+
+
 async def put_back(site: Site, job: Job, gpus: GpuSet, beside: frozenset[JobId]) -> None:
     """The job's state returns to its GPUs on all nodes. `beside`: jobs that may have memory on them too."""
+    await once_thawed(site, job, lambda: _resume_on_nodes(site, job, gpus, beside))
+
+
+async def once_thawed(site: Site, job: Job, call: Callable[[], Awaitable[T]]) -> T:
+    """A call that wants the job's processes to run."""
     try:
-        await _resume_on_nodes(site, job, gpus, beside)
+        return await call()
     except NodeError as failure:
         if failure.kind != "halted" or not site.suspends_in_slurm:
             raise
@@ -71,7 +84,7 @@ async def put_back(site: Site, job: Job, gpus: GpuSet, beside: frozenset[JobId])
         site.recorder.event("thawed", message, site.clock.now(), job.id)
         await site.patiently(site.cluster.suspend, job.id)
         await site.patiently(site.cluster.resume, job.id)
-        await _resume_on_nodes(site, job, gpus, beside)
+        return await call()
 
 
 async def _resume_on_nodes(site: Site, job: Job, gpus: GpuSet, beside: frozenset[JobId]) -> None:

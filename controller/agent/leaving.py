@@ -262,10 +262,15 @@ def _agreed(ranks: Ranks) -> int:
 
 
 def all_blocked(ranks: Ranks, target: int, sequence: int) -> bool:
-    """Whether every rank waits at the target *under this command*: one that is about to leave after an
+    """Whether every rank waits at the target."""
+    return all_at(ranks, target, sequence, RankState.BLOCKED)
+
+
+def all_at(ranks: Ranks, target: int, sequence: int, where: RankState) -> bool:
+    """Whether every rank is there at the target *under this command*: one that is about to leave after an
     earlier RUN still looks blocked, but has not answered this sequence number."""
     return bool(ranks.working) and all(
-        rank.state is RankState.BLOCKED and rank.steps_done == target and rank.answered_sequence == sequence
+        rank.state is where and rank.steps_done == target and rank.answered_sequence == sequence
         for rank in ranks.working
     )
 

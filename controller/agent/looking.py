@@ -12,7 +12,7 @@ from pathlib import Path
 
 from checkpointing.cuda_driver import Capabilities
 from controller import __version__
-from controller.agent import shares
+from controller.agent import saving, shares
 from controller.agent.control_block import JobState
 from controller.agent.deadline import Deadline
 from controller.agent.files import text_of
@@ -96,6 +96,7 @@ def _job_info(
         left_bytes=left_bytes if yielded else 0,
         trespasses=() if occupancy is None else _trespasses(state, states, occupancy),
         has_store=bool(ranks.working) and all(rank.has_store for rank in ranks.working),
+        saves_yielded=yielded and saving.refusal(state, ranks) == "",
         movable=state.movable if yielded else _looks_movable(node, state, ranks, occupancy),
         resizable=state.resizable if yielded else _looks_resizable(ranks),
         error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],

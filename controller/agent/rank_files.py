@@ -55,6 +55,8 @@ class Rank(RankSample):
     host_bytes: int | None
     """Host memory that its next offload takes. None: it does not say it, or has not measured it yet."""
     has_store: bool
+    saves_offloaded: bool
+    """It can save while it is offloaded."""
     saved_step: int
     """Of the generation that it published last. 0, and no generation: none yet."""
     saved_generation: int
@@ -198,6 +200,7 @@ def check_record(rank: int, record: layout.RankRecord) -> Rank:
         states_host_bytes=states_host_bytes,
         host_bytes=None if unknown else whole("host bytes", record.host_bytes, MAX_BYTES),
         has_store=has_store,
+        saves_offloaded=has_store and bool(record.flags & layout.FLAG_SAVES_OFFLOADED),
         saved_step=whole("saved step", record.saved_step, MAX_STEP) if has_store else 0,
         saved_generation=whole("saved generation", record.saved_generation, MAX_STEP) if has_store else 0,
     )

@@ -46,7 +46,7 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
                 needed = _memory_needed(node, state, off, args.gpus)
                 node.require_free(args.gpus, args.job_id, deadline, beside, needed)
             let_run(node, state)
-            _wait_thawed(node, block, state, off, deadline)
+            wait_thawed(node, block, state, off, deadline)
             # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
             if has_none:
                 state = block.change(state, phase=NodePhase.PAUSING, off=False, error="", **place)
@@ -102,7 +102,7 @@ def _stays_off(
     return AgentError(ErrorKind.UNSUPPORTED, message)
 
 
-def _wait_thawed(node: Node, block: ControlBlock, state: JobState, off: Off, deadline: Deadline) -> None:
+def wait_thawed(node: Node, block: ControlBlock, state: JobState, off: Off, deadline: Deadline) -> None:
     """Raises AgentError `halted`, before anything is touched, when Slurm has not let the job run."""
     known = [p.pid for p in off] + [rank.process.pid for rank in node.ranks(block, state).live]
     processes = node.processes

@@ -15,6 +15,7 @@ from controller.model.cluster import (
 )
 from controller.model.job import (
     ALLOCATED,
+    IN_HOST_MEMORY,
     MAX_WEIGHT,
     NOWHERE,
     ON_GPU,
@@ -61,6 +62,7 @@ from controller.model.value import value
 __all__ = [
     "ALLOCATED",
     "ALL_CHANGED",
+    "IN_HOST_MEMORY",
     "MAX_WEIGHT",
     "NOWHERE",
     "ON_GPU",

@@ -62,7 +62,7 @@ class StateAt(str, enum.Enum):
 
     GPU = "gpu"
     HOST = "host"
-    """Host memory of its nodes: it can go on there only."""
+    """Host memory of its nodes: it goes on there."""
     STORE = "store"
     """A checkpoint: it can start anywhere."""
 
@@ -70,7 +70,10 @@ class StateAt(str, enum.Enum):
 ON_GPU = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STUCK, Phase.COMPLETING, Phase.UNKNOWN})
 """Phases in which a job's GPUs are not free."""
 
-ALLOCATED = ON_GPU | {Phase.YIELDED, Phase.SUSPENDED}
+IN_HOST_MEMORY = frozenset({Phase.YIELDED, Phase.SUSPENDED})
+"""Phases in which a job is off its GPUs, and its state on its nodes."""
+
+ALLOCATED = ON_GPU | IN_HOST_MEMORY
 """Phases in which Slurm has given the job its binding."""
 
 
@@ -199,7 +202,7 @@ class Job:
     may_stop: bool = False
     """A plan may take it off its GPUs now."""
     leaving: bool = False
-    """On its way off its GPUs: a plan counts them as free."""
+    """On its way off its GPUs: a plan counts them as free. Off them, on its way out of its allocation."""
     switching: bool = False
     """An operation on it is under way."""
     may_move: bool = False
@@ -207,8 +210,8 @@ class Job:
     has_store: bool = False
     """All its sessions have a checkpoint store, and write its state there when they are asked to."""
     may_migrate: bool = False
-    """A plan may put it on GPUs outside of its allocation: its state goes to a checkpoint, and it starts
-    there again."""
+    """A plan may put it on GPUs outside of its allocation: its state goes to a checkpoint, from its GPUs or
+    from host memory, and it starts there again."""
     starts_anywhere: bool = False
     """Off its GPUs it can start anywhere, from a checkpoint: it keeps its own, or has a store for them. False
     while its state is in host memory."""

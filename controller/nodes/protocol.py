@@ -24,12 +24,11 @@ Result = TypeVar("Result")
 
 VERSION = 3
 MAX_LINE_BYTES = 1 << 20
-MAX_DEADLINE_SECONDS = 3600.0
 MAX_GPUS, MAX_RANKS, MAX_BESIDE, MAX_JOBS, MAX_FILES = 64, 128, 64, 1024, 256
 MAX_STEP = MAX_BYTES = 2**53
 MAX_JOB_ID = 2**32 - 1
 MAX_MESSAGE_CHARS, MAX_CONTROLLER_CHARS, MAX_PATH_CHARS = 2000, 200, 512
-MAX_LEASE_SECONDS = 300.0
+MAX_DEADLINE_SECONDS, MAX_LEASE_SECONDS = 3600.0, 300.0
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 APART = "apart"
@@ -302,6 +301,8 @@ class NodeJob:
     movable: bool = False
     has_store: bool = False
     """Every session of it has a checkpoint store, and can `save`."""
+    saves_yielded: bool = False
+    """It is yielded, and can `save` as it is."""
     resizable: bool = False
     """It may be resumed on another number of GPUs of the node."""
     error: Annotated[str, Field(max_length=MAX_MESSAGE_CHARS)] = ""
@@ -358,8 +359,7 @@ class Saved:
 @cache
 def _results() -> Mapping[Any, TypeAdapter[Any]]:
     """Built when the first one is needed: simulations need none."""
-    kinds = (HelloResult, ObserveResult, Living, Pause, Offload, Saved, dict)
-    return {kind: TypeAdapter(kind) for kind in kinds}
+    return {k: TypeAdapter(k) for k in (HelloResult, ObserveResult, Living, Pause, Offload, Saved, dict)}
 
 
 def read_result(kind: type[Result], content: object) -> Result:

@@ -17,6 +17,7 @@ from controller.nodes import protocol
 from controller.nodes.port import Leave, NodeSample, Place
 from controller.nodes.progress import Progress
 from controller.nodes.protocol import NodePhase
+from controller.nodes.simulated_block import Block
 from controller.nodes.simulated_gpus import gpu_sample
 from controller.slurm.port import JobState
 from controller.slurm.simulated import SimulatedCluster
@@ -36,27 +37,6 @@ class NodeCosts:
     offload_seconds: float = 0.0
     restore_seconds: float = 0.0
     save_seconds: float = 0.0
-
-
-@dataclass(slots=True)
-class Block:
-    """A control block."""
-
-    gpus: tuple[int, ...]
-    phase: NodePhase = NodePhase.RUNNING
-    beside: frozenset[JobId] = frozenset()
-    """Jobs that may have memory on the same GPUs."""
-    map_refused: bool = False
-    """Its driver has refused to move it."""
-    stopped: bool = False
-    """At a step boundary, its state on the way to host memory."""
-    off: bool = False
-    """Its memory is off its GPUs, but its processes may still run."""
-
-    @property
-    def works(self) -> bool:
-        """The job may use its GPUs."""
-        return not self.stopped and self.phase is not NodePhase.YIELDED
 
 
 @dataclass
@@ -94,6 +74,8 @@ class SimulatedNodes:
         """Jobs whose sessions have a checkpoint store."""
         self.full: set[JobId] = set()
         """Jobs whose store has no room."""
+        self.reading_gpus: set[JobId] = set()
+        """Jobs whose sessions cannot save while they are off their GPUs."""
         self.rooted: set[JobId] = set()
         """Jobs that the driver refuses to restore on other GPUs."""
         self.resizable: set[JobId] = set()
@@ -179,15 +161,19 @@ class SimulatedNodes:
         return await self.offload(node, job_id, **leave)
 
     async def save(self, node: str, job_id: JobId, *, deadline_seconds: float) -> protocol.Saved:
-        block = self._block(node, job_id)
-        if block.off or block.phase is not NodePhase.PAUSING:
+        block, job = self._block(node, job_id), self.cluster.jobs[job_id]
+        yielded = block.phase is NodePhase.YIELDED
+        if not yielded and (block.off or block.phase is not NodePhase.PAUSING):
             raise NodeError(node, "bad_request", f"job {job_id} is {block.phase.value}: pause it first")
-        failure = "" if job_id in self.storing else f"job {job_id} has no checkpoint store"
+        if job.state is JobState.SUSPENDED:
+            raise NodeError(node, "halted", f"job {job_id} is frozen: Slurm must resume it first")
+        stores = job_id in self.storing and not (yielded and job_id in self.reading_gpus)
+        failure = "" if stores else f"job {job_id} has no checkpoint store"
         kind = "unsupported"
         if job_id in self.full:
             failure, kind = f"rank 0 of job {job_id} cannot save: no room", "not_cooperative"
         if failure:
-            block.phase = NodePhase.RUNNING
+            block.phase = block.phase if yielded else NodePhase.RUNNING
             self._touched[node] = None
             raise NodeError(node, kind, failure)
         block.stopped = True
@@ -195,7 +181,6 @@ class SimulatedNodes:
         if self.costs.save_seconds:
             await asyncio.sleep(self.costs.save_seconds)
         self._answer(node)
-        job = self.cluster.jobs[job_id]
         steps = int(job.done_at(self.cluster.clock()) * job.steps_per_second)
         return protocol.Saved(steps, 1, self.costs.save_seconds)
 
@@ -285,7 +270,12 @@ class SimulatedNodes:
             movable=self.movable and not block.map_refused,
             resizable=job_id in self.resizable,
             has_store=bool(ranks) and job_id in self.storing,
+            saves_yielded=bool(ranks) and self._saves_yielded(job_id, block),
         )
+
+    def _saves_yielded(self, job_id: JobId, block: Block) -> bool:
+        stores = job_id in self.storing and job_id not in self.reading_gpus
+        return block.phase is NodePhase.YIELDED and stores
 
     def gpus_of(self, job: SimulatedJob) -> int:
         """How many its control blocks name: of all that a floating job is bound to, those that it uses."""

@@ -9,6 +9,7 @@ from typing import TypeAlias
 from controller.errors import NodeError
 from controller.model import (
     ALLOCATED,
+    IN_HOST_MEMORY,
     ON_GPU,
     GpuId,
     GpuSet,
@@ -85,10 +86,11 @@ def make_job(
     waits_elsewhere = phase is Phase.QUEUED or leaves
     blocks = [job for job in on_nodes.values() if isinstance(job, NodeJob)]
     can_resize = bool(blocks) and all(block.resizable for block in blocks)
-    in_host_memory = phase in (Phase.SUSPENDED, Phase.YIELDED)
+    in_host_memory = phase in IN_HOST_MEMORY
     savable = _later(memory.unsavable_until, now) is None
     has_store = savable and 0 < len(blocks) == len(on_nodes) and all(block.has_store for block in blocks)
     starts_again = keeps_checkpoints or has_store
+    may_save = may_stop or (in_host_memory and free and all(block.saves_yielded for block in blocks))
     return Job(
         id=slurm_job.id,
         user=slurm_job.user,
@@ -107,14 +109,14 @@ def make_job(
         promised_size=memory.promised_size if waits_elsewhere else 0,
         may_start=phase in _MAY_START and free,
         may_stop=may_stop,
-        leaving=phase in ON_GPU and leaves,
+        leaving=leaves and (phase in ON_GPU or (in_host_memory and bool(memory.promised))),
         switching=flight is not None,
         # No move is worth a requeue.
         may_move=bool(blocks)
         and all(block.movable for block in blocks)
         and (failed is None or failed.way_out is Unsuspendable.KEEP),
         has_store=has_store,
-        may_migrate=starts_again and request.may_migrate and may_stop,
+        may_migrate=(has_store if in_host_memory else starts_again) and request.may_migrate and may_save,
         starts_anywhere=(keeps_checkpoints or (memory.has_store and savable))
         and request.may_migrate
         and not in_host_memory,

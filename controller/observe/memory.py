@@ -24,7 +24,8 @@ class JobMemory:
     unsuspendable_until: float | None = None
     """A suspend failed: not asked again before this time."""
     unsavable_until: float | None = None
-    """Its sessions could not write into their store: not asked again before this time."""
+    """Its sessions could not write into their store, or Slurm kept it where it was off its GPUs: not asked
+    again before this time."""
     failed_suspends: FailedSuspends | None = None
     resumed_at: float | None = None
     """A node was asked then to put it back onto its GPUs, and its answer is not known."""

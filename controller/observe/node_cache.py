@@ -124,6 +124,7 @@ def _same(a: NodeJob | None, b: NodeJob) -> bool:
         and a.gpus == b.gpus
         and a.movable == b.movable
         and a.has_store == b.has_store
+        and a.saves_yielded == b.saves_yielded
         and a.trespasses == b.trespasses
     )
 

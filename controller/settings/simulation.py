@@ -75,7 +75,7 @@ class SimulationSettings(Section):
     stores: bool = setting(
         False,
         "The sessions of all jobs have a checkpoint store: a job that is preempted by suspend can migrate "
-        "from it while it runs, as one that is requeued can from its own checkpoint. false: only those of "
+        "from it, as one that is requeued can from its own checkpoint. false: only those of "
         "jobs of which a trace says it.",
     )
     doubling_ratio: float = setting(

@@ -39,8 +39,9 @@ class Site(Protocol):
         """A job that waits."""
         ...
 
-    async def start(self, job_id: JobId, binding: Sequence[int]) -> None:
-        """Slurm starts a job that was prepared; it has a session, and memory on the GPUs it may use."""
+    async def start(self, job_id: JobId, binding: Sequence[int], *, store: bool = False) -> None:
+        """Slurm starts a job that was prepared; it has a session, and memory on the GPUs it may use. `store`:
+        and a checkpoint store."""
         ...
 
     async def freeze(self, job_id: JobId) -> None:
@@ -88,12 +89,16 @@ async def prepared(
 
 
 async def running(
-    site: Site, *gpus: int, binding: Sequence[int] = (), beside: frozenset[JobId] = frozenset()
+    site: Site,
+    *gpus: int,
+    binding: Sequence[int] = (),
+    beside: frozenset[JobId] = frozenset(),
+    store: bool = False,
 ) -> JobId:
     """A job that runs on these GPUs."""
     job_id = await site.submit()
     await prepared(site, job_id, gpus, binding=binding, beside=beside)
-    await site.start(job_id, binding or gpus)
+    await site.start(job_id, binding or gpus, store=store)
     return job_id
 
 
@@ -274,6 +279,45 @@ class NodePortContract:
         assert caught.value.kind == "unsupported"
         found = await block(site, job_id)
         assert found is not None and found.phase is NodePhase.RUNNING and not found.has_store
+
+    async def test_a_yielded_job_saves_while_another_has_its_gpus(self, site: Site) -> None:
+        first = await running(site, 0, store=True)
+        found = await block(site, first)
+        assert found is not None and found.has_store and not found.saves_yielded
+        await leave(site, first)
+        found = await block(site, first)
+        assert found is not None and found.has_store and found.saves_yielded
+        save = functools.partial(site.port.save, site.node, first, deadline_seconds=DEADLINE_SECONDS)
+        with pytest.raises(NodeError) as caught:
+            await save()
+        assert caught.value.kind == "halted", "Slurm has not resumed it"
+        second = await running(site, 0)
+        await site.thaw(first)
+        saved = await save()
+        assert saved.generation == 1
+        again = await save()
+        assert (again.step, again.generation) == (saved.step, 1), "an answer may get lost"
+        found = await block(site, first)
+        assert found is not None and found.phase is NodePhase.YIELDED
+        assert await holders(site) == {0: {second}}
+        # It is not requeued after all.
+        await site.freeze(first)
+        await site.port.stop(site.node, first, deadline_seconds=DEADLINE_SECONDS)
+        await leave(site, second)
+        await site.thaw(first)
+        await come_back(site, first, 0)
+        assert await holders(site) == {0: {first}}
+
+    async def test_a_yielded_job_without_a_store_saves_nothing_and_stays_off(self, site: Site) -> None:
+        job_id = await running(site, 0)
+        await leave(site, job_id)
+        await site.thaw(job_id)
+        with pytest.raises(NodeError) as caught:
+            await site.port.save(site.node, job_id, deadline_seconds=DEADLINE_SECONDS)
+        assert caught.value.kind == "unsupported"
+        found = await block(site, job_id)
+        assert found is not None and found.phase is NodePhase.YIELDED and not found.saves_yielded
+        assert await holders(site) == {}
 
     async def test_a_job_with_memory_on_its_gpus_has_not_left(self, site: Site) -> None:
         job_id = await running(site, 0)

@@ -30,7 +30,9 @@ class SimulatedSite:
     async def submit(self) -> JobId:
         return self.cluster.submit(request_text(), 1e9)
 
-    async def start(self, job_id: JobId, binding: Sequence[int]) -> None:
+    async def start(self, job_id: JobId, binding: Sequence[int], *, store: bool = False) -> None:
+        if store:
+            self.nodes.storing.add(job_id)
         await self.cluster.bind(job_id, frozenset(GpuId("n1", ordinal) for ordinal in binding))
         await self.cluster.release(job_id)
 

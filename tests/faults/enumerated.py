@@ -186,10 +186,13 @@ def _reach(stage: Stage, part: Part, point: Point, moment: Moment, attempt: int)
             stage.submit(point.workload, LONG_GPU_SECONDS) for _ in range(1 if point.workload.moves else 2)
         ]
         way = stage.way(jobs[0]) if point.workload.moves else None
+        if way is not None:
+            stage.share(way, LONG_GPU_SECONDS)
         stage.await_saved(time.time() if way else None)
     elif point.workload.moves:
         jobs = [stage.submit(point.workload, MOVING_GPU_SECONDS)]
         way = stage.way(jobs[0])
+        stage.share(way, LONG_GPU_SECONDS)
     else:
         jobs = stage.populate(point.workload, fresh=1 + min(attempt, 1))
     node = way.node(point.side) if way else point.workload.nodes[0]

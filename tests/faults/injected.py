@@ -261,7 +261,10 @@ class OnRequest:
         if job is None or not job.may_migrate or job.switching or placement != job.placement:
             return
         free = free_gpus(snapshot, draft).get(way["target"], [])
-        if {gpu.node for gpu in placement.gpus} == {way["source"]} and len(free) >= job.gpus:
+        if bool(placement.gpus) is way.get("suspended", False):
+            return
+        at = placement.gpus or placement.allocation
+        if {gpu.node for gpu in at} == {way["source"]} and len(free) >= job.gpus:
             gpus = frozenset(free[: job.gpus])
             draft.put(job_id, Placement(gpus, gpus))
             draft.say(job_id, f"goes on on {way['target']}: the test says so")

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A migration, cut at each step: that of leaving, with the reservation and the save, and that of starting on
-the GPUs that are kept for the job. Hit are the parts of the node that it leaves, or of the one it goes to."""
+"""A migration, cut at each step: that of leaving, with the reservation and the save, from GPU or host memory,
+and that of starting on the GPUs that are kept for the job. Hit are the parts of the node that it leaves, or
+of the one that it goes to."""
 
 from __future__ import annotations
 
@@ -13,13 +14,18 @@ from tests.faults.enumerated import ATTEMPTS, MOVED_SECONDS, MOVING_GPU_SECONDS,
 from tests.faults.fault import Evidence, Fault
 from tests.faults.parts import AGENT, CONTROLLER, NODE, RESERVATION, SLURMCTLD, SLURMD, Part
 from tests.faults.stage import FaultFailed, NotReached, Order, Stage
-from tests.faults.workload import MIGRATING, REQUEUED_ELSEWHERE
+from tests.faults.workload import MIGRATING, REQUEUED_ELSEWHERE, SUSPENDED
 
 _STARTING = (Step.CLAIM, Step.PREPARE, Step.BIND, Step.RELEASE, Step.AWAIT_START)
 LEAVING = (
     *(Point("migrate", step, MIGRATING) for step in (Step.RESERVE, Step.PAUSE, Step.SAVE, Step.REQUEUE)),
     Point("migrate", Step.UNDO, MIGRATING, refuse="save"),
     *(Point("requeue", step, REQUEUED_ELSEWHERE) for step in (Step.RESERVE, Step.REQUEUE)),
+    *(
+        Point("migrate", step, SUSPENDED)
+        for step in (Step.RESERVE, Step.SLURM_RESUME, Step.SAVE, Step.REQUEUE)
+    ),
+    Point("migrate", Step.UNDO, SUSPENDED, refuse="save"),
 )
 """Hit is the node that the job leaves."""
 STARTING = tuple(Point("place", step, MIGRATING, side="target") for step in _STARTING)

@@ -18,7 +18,7 @@ from container.containers import container_name
 from container.errors import MiniClusterError
 from container.services import SCRIPT
 from tests.faults.shells import Said, Shell
-from tests.faults.workload import EMPTY_SCRIPT, EMPTY_SOURCE, GPU_SECONDS, Workload
+from tests.faults.workload import COOPERATIVE, EMPTY_SCRIPT, EMPTY_SOURCE, GPU_SECONDS, Workload
 from tests.live.conftest import restore
 from tests.live.gpu_history import EVENTS, Event, Hold, holds
 from tests.live.support import ENDED, Site
@@ -113,6 +113,8 @@ class Way:
     job: int
     source: str
     target: str
+    suspended: bool = False
+    """It migrates while it is off its GPU."""
 
     def node(self, side: Literal["source", "target"]) -> str:
         """One of its two ends."""
@@ -371,9 +373,14 @@ class Stage:
             at = {int(line[0]): line[-1] for line in lines}
             free = sorted(set(self.site.nodes) - set(at.values()))
             if free and at.get(job.id) and job.id in self.look([job]).beats:
-                return Way(job.id, at[job.id], free[0])
+                return Way(job.id, at[job.id], free[0], job.workload.waits)
             time.sleep(0.2)
         raise NotReached(f"job {job.id} is not at work, or no node is free for it to go to")
+
+    def share(self, way: Way, gpu_seconds: float) -> None:
+        """Another job takes turns with one that is to migrate while it is suspended."""
+        if way.suspended:
+            self.submit(COOPERATIVE, gpu_seconds, "-w", way.source, "--gandiva-migrate=no")
 
     def reservations(self) -> list[str]:
         """The jobs that keep GPUs for others."""

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from container.spec import ClusterSpec, NodeGroup
 from tests.live.support import TRAIN
@@ -45,6 +45,8 @@ class Workload:
     """It runs on any node, `nodes` says on how many, and migrates when it is told (`Stage.migrate`)."""
     store: bool = False
     """Its sessions have a checkpoint store, `$HOME/store-JOBID`."""
+    waits: bool = False
+    """It takes turns with another job on its node, and migrates while it is suspended."""
 
     def command(self, gpu_seconds: float = GPU_SECONDS) -> str:
         """For `sbatch --wrap`: work for so long when undisturbed."""
@@ -95,6 +97,7 @@ MIGRATING = Workload(
     moves=True,
     store=True,
 )
+SUSPENDED = replace(MIGRATING, name="suspended, checkpoint store", waits=True)
 REQUEUED_ELSEWHERE = Workload(
     "own checkpoint",
     ("n1",),
@@ -103,4 +106,4 @@ REQUEUED_ELSEWHERE = Workload(
     moves=True,
 )
 STAYING = (COOPERATIVE, TRANSPARENT, EMPTY, REQUEUED, GANG)
-WORKLOADS = (*STAYING, MIGRATING, REQUEUED_ELSEWHERE)
+WORKLOADS = (*STAYING, MIGRATING, SUSPENDED, REQUEUED_ELSEWHERE)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Free GPUs are scattered over two nodes, and a job waits for four on one: running jobs write their state
-into their checkpoint stores, move, and go on from the step that they had reached."""
+into their checkpoint stores, move, and go on from the step that they had reached. A suspended job does so
+from host memory, and moves to GPUs that others have left."""
 
 from __future__ import annotations
 
@@ -10,10 +11,18 @@ from typing import Any
 
 import pytest
 
+from tests.live.gpu_history import overlaps
 from tests.live.support import KILLED_AGAIN_SECONDS, QUICK, TRAIN, Site
 
 pytestmark = pytest.mark.live
 
+SLICE_SECONDS = 10.0
+BALANCE = {
+    "name": "gandiva",
+    "moves": ["balance"],
+    "gandiva": {"slice_seconds": SLICE_SECONDS, "max_jobs_per_gpu": 8},
+    "migration": {"cost_seconds": 10.0},
+}
 DEFRAGMENT = {"name": "fifo-skip", "moves": ["defragment"], "defragment": {"free_fraction": 0.5}}
 
 
@@ -169,3 +178,64 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_job_at_work(site: Site) 
     assert [line["step"] for line in mover.log()] == list(range(1, 601))
     assert len({tuple(line["gpus"]) for line in mover.log()}) == 1, "it was on one GPU all the time"
     assert site.digest("alice", mover.job) == expected
+
+
+def turns(site: Site, mover: Training) -> list[int]:
+    """Five jobs take turns on the four GPUs of n1, and n2 is an ordinary job's. The mover has the fewest
+    turns, and the others must not migrate. Returns these, and the ordinary job."""
+    site.cluster.exec("login", "rm -rf /home/alice/store-* /home/alice/*.log", user="alice")
+    site.cluster.stop_controller()
+    site.start_controller(policy=BALANCE)
+    ordinary = block(site, "n2", 4)
+    mover.submit()
+    options = ("--gandiva", "--gres=gpu:1", "--nodes=1", "--gandiva-weight=20", "--gandiva-migrate=no")
+    others = [site.train("bob", *options) for _ in range(4)]
+    site.wait_on_gpu(*others, timeout_seconds=90)
+    assert {mover.node(), *(site.job(each)["NodeList"] for each in others)} == {"n1"}
+    return [*others, ordinary]
+
+
+def test_a_suspended_job_goes_to_gpus_that_became_free(site: Site) -> None:
+    mover = Training(site, "waits", steps=600)
+    expected = mover.undisturbed()
+    *others, ordinary = turns(site, mover)
+    site.wait_state(mover.job, "SUSPENDED", timeout_seconds=90)
+    reached = mover.log()[-1]
+    cancel(site, ordinary)
+    site.wait("the job on n2", lambda: mover.node() == "n2", timeout_seconds=60)
+    assert site.wait_ended([mover.job], 200)[mover.job] == "COMPLETED"
+    check_moved(mover, "n2")
+    told = mover.explain()
+    (migrates,) = [d for d in told["decisions"] if d["action"] == "migrate"]
+    (published,) = [e for e in told["events"] if e["kind"] == "checkpointed"]
+    assert "it waits for a turn where it is bound" in migrates["reason"]
+    assert int(published["message"].split()[1]) == reached["step"], "where it was suspended"
+    later = {d["action"] for d in told["decisions"] if d["time"] > migrates["time"]}
+    assert not later & {"resume", "suspend"}
+    assert site.digest("alice", mover.job) == expected
+    found = site.holds()
+    assert overlaps(found) == []
+    own = [hold for hold in found if hold.job_id == mover.job]
+    assert all(hold.end < migrates["time"] for hold in own if hold.node == "n1"), "no GPU while it was saved"
+    assert [hold.start > published["time"] for hold in own if hold.node == "n2"] == [True]
+    assert {site.state(each) for each in others} <= {"RUNNING", "SUSPENDED"}
+
+
+def test_a_suspended_job_that_cannot_be_saved_stays_suspended(site: Site) -> None:
+    mover = Training(site, "keeps", steps=300)
+    expected = mover.undisturbed()
+    *others, ordinary = turns(site, mover)
+    site.wait_state(mover.job, "SUSPENDED", timeout_seconds=90)
+    home = "/home/alice"
+    script = f"mv {home}/store-keeps {home}/gone && touch {home}/store-keeps"
+    site.cluster.exec("login", script, user="alice")
+    cancel(site, ordinary)
+    site.wait("the failure to be told", lambda: "migrate-failed" in json.dumps(mover.explain()["events"]))
+    site.wait_state(mover.job, "SUSPENDED", timeout_seconds=5)
+    assert mover.node() == "n1"
+    for each in others:
+        cancel(site, each)
+    assert site.wait_ended([mover.job], 200)[mover.job] == "COMPLETED"
+    assert [line["step"] for line in mover.log()] == list(range(1, 301)), "each step once"
+    assert site.digest("alice", mover.job) == expected
+    assert overlaps(site.holds()) == []

@@ -284,7 +284,7 @@ class InOrder:
 def _target(job: Job, placement: Placement) -> Target:
     """Outside of its allocation a job goes on from the store."""
     had = job.placement
-    migrates = bool(had.gpus and placement.gpus) and placement.allocation != had.allocation
+    migrates = bool(had.allocation and placement.gpus) and placement.allocation != had.allocation
     return Target(placement, StateAt.STORE if migrates else StateAt.HOST)
 
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Balance: a job that takes turns with others goes on on a server with free GPUs, and those that are bound
-where it was have its turns (SPEC 1.5, 1.8). GPUs become free when jobs depart, and the plan is made again
-then.
+"""Balance: jobs take turns on some GPUs while others are free. One of them goes there (SPEC 1.5, 1.8). GPUs
+become free when jobs depart, and the plan is made again then.
 
-The one that runs goes: its state is on its GPUs, from where it can be saved.
+A job that is off its GPUs goes itself where it can save its state from host memory: also one that jobs of a
+higher class keep off them. Else the one that runs on them goes, and makes room.
 
 Source: Gandiva (OSDI'18) 3.4, 4.1.
 """
@@ -21,7 +21,7 @@ NAME = "balance"
 
 
 class Balance:
-    """One job after the other, those first that make room for most."""
+    """One job after the other, those first that wait."""
 
     def __init__(self, migration: MigrationSettings) -> None:
         self._migration = migration
@@ -32,30 +32,52 @@ class Balance:
         if not free:
             return
         migrations = Migrations(snapshot, draft, self._migration)
-        for job in waiting.in_the_way(snapshot):
-            if migrations.left <= 0:
-                break
-            helped = waiting.for_gpus_of(job)
-            # An earlier one may have made room for them.
-            name = tightest(snapshot, job, free) if helped else None
-            gain = min(job.gpus, sum(other.gpus for other in helped)) * migrations.remaining_seconds(job)
-            if name is None or not migrations.pays(gain, [job]) or not migrations.may_go(job):
-                continue
-            waiting.serve(helped, job.gpus)
-            words = f"there is room, and job {helped[0].id} waits for the GPUs that it leaves"
-            migrations.go(NAME, job.id, free.take(name, job.gpus), words)
+        _go_themselves(waiting, free, snapshot, migrations)
+        _make_room(waiting, free, snapshot, migrations)
         migrations.save()
+
+
+def _go_themselves(waiting: _Waiting, free: Drawers, snapshot: Snapshot, migrations: Migrations) -> None:
+    """Jobs that wait for their GPUs, on one server each: those of a higher class first, then those that use
+    most GPUs."""
+    able = [job for job in waiting.jobs if job.may_migrate and len(by_node(job.placement.allocation)) == 1]
+    for job in sorted(able, key=lambda job: (-job.priority_class, -job.gpus, job.id)):
+        if migrations.left <= 0:
+            break
+        name, gain = tightest(snapshot, job, free), job.gpus * migrations.remaining_seconds(job)
+        if name is None or not migrations.pays(gain, [job]) or not migrations.may_go(job):
+            continue
+        waiting.serve([job], job.gpus)
+        words = "there is room, and it waits for a turn where it is bound"
+        migrations.go(NAME, job.id, free.take(name, job.gpus), words)
+
+
+def _make_room(waiting: _Waiting, free: Drawers, snapshot: Snapshot, migrations: Migrations) -> None:
+    """Jobs that run where others wait, those first that make room for most."""
+    for job in waiting.in_the_way(snapshot):
+        if migrations.left <= 0:
+            break
+        helped = waiting.for_gpus_of(job)
+        # An earlier one may have made room for them.
+        name = tightest(snapshot, job, free) if helped else None
+        gain = min(job.gpus, sum(other.gpus for other in helped)) * migrations.remaining_seconds(job)
+        if name is None or not migrations.pays(gain, [job]) or not migrations.may_go(job):
+            continue
+        waiting.serve(helped, job.gpus)
+        words = f"there is room, and job {helped[0].id} waits for the GPUs that it leaves"
+        migrations.go(NAME, job.id, free.take(name, job.gpus), words)
 
 
 class _Waiting:
     """Jobs that are bound to GPUs, off them, and could go on there."""
 
     def __init__(self, snapshot: Snapshot, draft: Draft) -> None:
+        found = (job for job in snapshot.jobs.values() if job.may_start and job.placement.allocation)
+        self.jobs = [job for job in found if not draft.of(job.id).gpus]
         self._by_gpu: dict[GpuId, list[Job]] = {}
-        for job in snapshot.jobs.values():
-            if job.may_start and job.placement.allocation and not draft.of(job.id).gpus:
-                for gpu in job.placement.allocation:
-                    self._by_gpu.setdefault(gpu, []).append(job)
+        for job in self.jobs:
+            for gpu in job.placement.allocation:
+                self._by_gpu.setdefault(gpu, []).append(job)
         self._served: set[JobId] = set()
 
     def __bool__(self) -> bool:

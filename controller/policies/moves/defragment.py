@@ -9,7 +9,7 @@ Source: Gandiva (OSDI'18) 4.4.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import islice
 
 from controller.model import GpuId, GpuSet, Job, JobId, Node, Snapshot
@@ -121,21 +121,36 @@ class _Servers:
         self._clearings -= 1
         if self._clearings < 0 or not self._room(name, job, usable):
             return {}
-        left, moves = len(self._free[name]), dict[JobId, GpuSet]()
+        moves = dict[JobId, GpuSet]()
         here = [self._snapshot.jobs[job_id] for job_id in self._on[name]]
         for other in sorted(here, key=lambda other: (other.gpus, other.id)):
-            if left >= job.gpus:
+            if self._left(name, moves) >= job.gpus:
                 break
-            outranks = other.priority_class > job.priority_class
-            if outranks or not may_go(other) or {gpu.node for gpu in other.placement.gpus} != {name}:
+            outranks, own = other.priority_class > job.priority_class, self._taken(other.id)
+            if outranks or {gpu.node for gpu in own} != {name} or not may_go(other):
                 continue
             target = self._tightest(other, name)
             if target is not None:
                 moves[other.id] = self._in_use.take(target, other.gpus)
-                left += other.gpus
         for gpus in moves.values():
             self._in_use.give(next(iter(gpus)).node, gpus)
-        return moves if left >= job.gpus else {}
+        # One that went for GPUs that others keep need not go.
+        for job_id in list(moves):
+            if self._left(name, moves.keys() - {job_id}) >= job.gpus:
+                del moves[job_id]
+        return moves if self._left(name, moves) >= job.gpus else {}
+
+    def _taken(self, job_id: JobId) -> GpuSet:
+        """GPUs that this job keeps from others: of a suspended one those that it is bound to."""
+        placement = self._draft.of(job_id)
+        return placement.gpus or placement.allocation
+
+    def _left(self, name: str, without: Collection[JobId]) -> int:
+        """Free GPUs of a node without these jobs."""
+        kept = set[GpuId]().union(*(self._taken(i) for i in self._on[name] if i not in without))
+        gone = set[GpuId]().union(*map(self._taken, without)) - kept
+        usable = {gpu.id for gpu in self._snapshot.nodes[name].gpus if gpu.usable}
+        return len(self._free[name]) + len(gone & usable)
 
     def _tightest(self, job: Job, source: str) -> str | None:
         """A node in use that has no more free GPUs than the one it leaves, and the same type."""

@@ -40,8 +40,8 @@ def bindings(snapshot: Snapshot, among: Set[GpuId] | None = None) -> Counter[Gpu
 
 
 def tightest(snapshot: Snapshot, job: Job, free: Drawers) -> str | None:
-    """The node with the fewest free GPUs that takes the running job, with the type of those it is on."""
-    here = gpu_type(job.placement.gpus, snapshot.nodes)
+    """The node with the fewest free GPUs that takes the job, with the type of those it is or was on."""
+    here = gpu_type(job.placement.gpus or job.last, snapshot.nodes)
     for name in islice(free.fitting(job.gpus), _LOOKS):
         same = gpu_type(frozenset(free.of(name)), snapshot.nodes) == here
         if same and accepts(snapshot.nodes[name], job, job.gpus):

@@ -52,12 +52,17 @@ class Migrations:
         return True
 
     def may_go(self, job: Job) -> bool:
-        """Whether the job runs, has its GPUs to itself, stays there as far as the plan goes, and may start
-        elsewhere."""
-        placement = job.placement
-        stays = bool(placement.gpus) and self._draft.of(job.id) == placement and not placement.shares_with
-        can = job.may_stop and job.may_migrate and not job.switching
-        return stays and can and not self._trials.busy(job.id) and not self.cools_down(job.id)
+        """Whether the job runs and has its GPUs to itself, or is suspended, stays so as far as the plan goes,
+        and may start elsewhere."""
+        can = (job.may_stop or job.may_start) and job.may_migrate and not job.switching
+        return can and self._stays(job) and not self._trials.busy(job.id) and not self.cools_down(job.id)
+
+    def _stays(self, job: Job) -> bool:
+        placement, planned = job.placement, self._draft.of(job.id)
+        if placement.gpus:
+            return planned == placement and not placement.shares_with
+        # Some lanes do not count what a suspended job is bound to.
+        return bool(placement.allocation) and not planned.gpus and planned.allocation <= placement.allocation
 
     def remaining_seconds(self, job: Job) -> float:
         """How long a gain of this job counts: up to the horizon, and no longer than it still runs where

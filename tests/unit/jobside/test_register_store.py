@@ -167,3 +167,93 @@ def test_a_session_without_a_store_refuses(block: Block) -> None:
     block.wait_for(State.RUNNING, sequence=block.command(Verb.RUN))
     trainer.finish()
     session.finish()
+
+
+class OnGpu:
+    """Something that is on the GPU, or off it."""
+
+    def __init__(self, saves: bool | None) -> None:
+        self.calls: list[str] = []
+        if saves is not None:
+            self.saves_offloaded = saves
+
+    def offload(self) -> None:
+        self.calls.append("offload")
+
+    def restore(self) -> None:
+        self.calls.append("restore")
+
+
+@pytest.mark.parametrize("saves", [True, False, None])
+def test_it_says_whether_it_can_save_off_its_gpu(block: Block, tmp_path: Path, saves: bool | None) -> None:
+    """An object with ways of its own off the GPU says so itself."""
+    session = gandiva.attach(rank=0, world_size=1)
+    session.register(OnGpu(saves))
+    assert not block.rank().flags & layout.FLAG_SAVES_OFFLOADED, "it has no store"
+    session.register_store(Store(tmp_path, rank=0, world_size=1), StoredState(counter=Counter()))
+    assert bool(block.rank().flags & layout.FLAG_SAVES_OFFLOADED) is bool(saves)
+    session.finish()
+
+
+def test_off_its_gpu_it_saves_and_stays_off(block: Block, tmp_path: Path) -> None:
+    job, gpu = Job(tmp_path), OnGpu(True)
+    job.session.register(gpu)
+    trainer = job.train()
+    before = pause(block)
+    at = before.steps_done
+    block.wait_for(State.OFFLOADED, sequence=block.command(Verb.OFFLOAD, at))
+    after = block.wait_for(State.OFFLOADED, sequence=block.command(Verb.SAVE, at))
+    assert (after.saved_step, after.saved_generation, after.steps_done) == (at, 1, at)
+    assert restored(tmp_path) == (at, at)
+    assert gpu.calls == ["offload"], "it does not come back to its GPU"
+    block.wait_for(State.RUNNING, sequence=block.command(Verb.RUN))
+    assert gpu.calls == ["offload", "restore"]
+    trainer.finish()
+    job.session.finish()
+
+
+def test_a_save_off_its_gpu_that_fails_leaves_it_there(block: Block, tmp_path: Path) -> None:
+    job, gpu = Job(tmp_path), OnGpu(True)
+    job.session.register(gpu)
+    trainer = job.train()
+    at = pause(block).steps_done
+    block.wait_for(State.OFFLOADED, sequence=block.command(Verb.OFFLOAD, at))
+    job.counter.extra = object()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        failed = block.wait_for(State.OFFLOADED, sequence=block.command(Verb.SAVE, at))
+        assert failed.error.startswith(b"TypeError: counter.extra is of type object")
+        assert failed.saved_generation == 0 and failed.steps_done == at
+        job.counter.extra = None
+        block.wait_for(State.OFFLOADED, sequence=block.command(Verb.OFFLOAD, at))
+    after = block.wait_for(State.OFFLOADED, sequence=block.command(Verb.SAVE, at))
+    assert (after.saved_step, after.saved_generation) == (at, 1) and not after.error.rstrip(b"\0")
+    assert gpu.calls == ["offload"]
+    block.wait_for(State.RUNNING, sequence=block.command(Verb.RUN))
+    trainer.finish()
+    job.session.finish()
+
+
+def test_a_save_off_its_gpu_is_taken_back_before_the_next_one(block: Block, tmp_path: Path) -> None:
+    """Rank 1 writes nothing. Taking it back is answered when nothing is being written any more."""
+    job, gpu = Job(tmp_path, deadline_seconds=600.0, world_size=2), OnGpu(True)
+    job.session.register(gpu)
+    trainer = job.train()
+    at = pause(block).steps_done
+    block.wait_for(State.OFFLOADED, sequence=block.command(Verb.OFFLOAD, at))
+    asked = block.command(Verb.SAVE, at)
+    Block.wait(lambda: block.rank() if any(tmp_path.glob("writing-*/rank-00000/manifest.json")) else None)
+    assert block.rank().answered_sequence < asked
+    block.wait_for(State.OFFLOADED, sequence=block.command(Verb.OFFLOAD, at))
+    assert not list(tmp_path.glob("*-*"))
+    # One that missed that writes nothing beside what it wrote before.
+    block.command(Verb.SAVE, at)
+    Block.wait(lambda: block.rank() if any(tmp_path.glob("writing-*/rank-00000/manifest.json")) else None)
+    block.command(Verb.SAVE, at)
+    Block.wait(lambda: None if any(tmp_path.glob("writing-*")) else block.rank())
+    Block.wait(lambda: block.rank() if any(tmp_path.glob("writing-*/rank-00000/manifest.json")) else None)
+    block.wait_for(State.RUNNING, sequence=block.command(Verb.RUN))
+    assert gpu.calls == ["offload", "restore"]
+    trainer.finish()
+    job.session.finish()
+    job.store.close()

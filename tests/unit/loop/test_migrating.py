@@ -127,8 +127,10 @@ def test_a_gang_starts_where_a_job_has_left(
     run(scenario)
 
 
-def test_a_job_that_takes_turns_goes_to_gpus_that_became_free(tmp_path: Path) -> None:
-    """The one that runs, from its store; the other one has its old GPU for itself from then on."""
+@pytest.mark.parametrize("suspended", [True, False])
+def test_a_job_that_takes_turns_goes_to_gpus_that_became_free(tmp_path: Path, suspended: bool) -> None:
+    """The suspended one where it can save; else the one that runs. The other one has the old GPU for itself
+    from then on."""
 
     async def scenario() -> None:
         policy = gandiva(Balance(MigrationSettings()))
@@ -139,6 +141,8 @@ def test_a_job_that_takes_turns_goes_to_gpus_that_became_free(tmp_path: Path) ->
         pair = [world.submit(1, work_seconds=300) for _ in range(2)]
         await asyncio.sleep(30)
         world.nodes.storing |= set(pair)
+        if not suspended:
+            world.nodes.reading_gpus |= set(pair)
         await asyncio.sleep(60)
         world.cluster.set_node("n2", up=True)
         await asyncio.sleep(60)
@@ -148,7 +152,7 @@ def test_a_job_that_takes_turns_goes_to_gpus_that_became_free(tmp_path: Path) ->
         (mover,) = [job for job in pair if world.cluster.jobs[job].restart_count]
         decisions = JournalReader(world.journal_path).decisions(mover)
         (reason,) = [decision.reason for decision in decisions if decision.action == "migrate"]
-        assert "there is room, and job" in reason
+        assert ("it waits for a turn" if suspended else f"and job {min(set(pair) - {mover})} waits") in reason
         await world.until_ended(pair, 2000)
         await world.stop()
         world.check()

@@ -36,13 +36,14 @@ class AgentSite:
         self._submitted += 1
         return JobId(self._submitted)
 
-    async def start(self, job_id: JobId, binding: Sequence[int]) -> None:
+    async def start(self, job_id: JobId, binding: Sequence[int], *, store: bool = False) -> None:
         visible = self._rig.run_dir / str(job_id) / "visible"
         places = map(int, visible.read_text().split(",")) if visible.exists() else range(len(binding))
         gpus = [str(binding[place]) for place in places]
         job = self._rig.start(
             job_id,
             *(*STEPS, "--gpus", str(len(gpus))),
+            *(("--store", str(self._rig.folder / f"store-{job_id}")) if store else ()),
             gpus=",".join(gpus),
             binding=",".join(map(str, binding)),
         )

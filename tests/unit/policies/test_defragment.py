@@ -13,7 +13,7 @@ from controller.model import GpuSet, Job, JobId, Moved, StateAt, Verdict
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
 from controller.settings.policies import PolicySettings
-from tests.unit.policies.ideal import Ideal, gpu_set, make_job, make_node, running
+from tests.unit.policies.ideal import Ideal, gpu_set, make_job, make_node, running, suspended
 
 USED = {"s0": [1], "s1": [2, 1], "s2": [1, 1]}
 """Sizes of the jobs on servers of four GPUs: three, one and two are free."""
@@ -163,3 +163,40 @@ def test_a_job_migrates_once_in_a_cooldown() -> None:
     c.now = 700.0
     c.step()
     assert where(c)[1] == "s0" and where(c)[30] == "s1"
+
+
+def shared_gpu(**changes: Any) -> list[Job]:
+    """Job 1 has a GPU of s0 to which job 2 is bound too. One GPU is free on each of s1 and s2."""
+    jobs = placed({"s0": [1], "s1": [3], "s2": [3]})
+    behind = suspended(make_job(5, 1, 1e6, nodes=1, may_migrate=True), gpu_set("s0:0"))
+    return [*jobs, replace(behind, **changes)]
+
+
+def test_a_suspended_job_is_cleared_off_too() -> None:
+    """Else it would go on on the GPU that the other one leaves."""
+    c = ideal(policy("gandiva"), shared_gpu())
+    plan = c.step()
+    assert {int(moved.job_id) for moved in plan.moved} == {1, 5}
+    assert {target.keep for target in plan.targets.values()} == {StateAt.STORE}
+    assert plan.reasons[JobId(5)].endswith(": s0 is cleared for job 9 (4 GPUs)")
+    assert {where(c)[1], where(c)[5]} == {"s1", "s2"} and where(c)[WAITS] == "s0"
+
+
+@pytest.mark.parametrize("changes", [{"may_migrate": False}, {"may_start": False}, {"priority_class": 1}])
+def test_none_goes_where_a_suspended_job_would_stay(changes: dict[str, Any]) -> None:
+    """It may not go, an operation on it is under way, or it outranks the job that waits."""
+    c = ideal(policy("gandiva"), shared_gpu(**changes))
+    plan = c.step()
+    assert not plan.moved and not c.jobs[JobId(WAITS)].placement.gpus
+
+
+def test_no_suspended_job_goes_for_gpus_that_others_keep() -> None:
+    """Three GPUs of s0 are wanted: those without job 2, which may not go. Job 0 waits for that one."""
+    jobs = placed({"s0": [1, 1], "s1": [2, 1], "s2": [2, 1]})
+    jobs[1] = replace(jobs[1], may_migrate=False)
+    behind = suspended(make_job(0, 1, 1e6, nodes=1, may_migrate=True), gpu_set("s0:1"))
+    waits = {"request": make_job(WAITS, 3, 1e6, nodes=1).request}
+    c = ideal(policy("gandiva", free_fraction=0.5), [*jobs, behind], **waits)
+    plan = c.step()
+    assert {int(moved.job_id) for moved in plan.moved} == {1}
+    assert c.jobs[JobId(0)].placement.allocation == gpu_set("s0:1")

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from controller.model import Costs, JobId, Snapshot, Usage
+from controller.model import Costs, JobId, Placement, Snapshot, Usage
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.moves.migrations import NAME, Migrations
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.placement.draft import Draft
 from controller.policies.settings import MigrationSettings
-from tests.unit.policies.ideal import gpu_set, make_job, make_node, running
+from tests.unit.policies.ideal import gpu_set, make_job, make_node, running, suspended
 
 MEASURED = Costs(checkpoint_seconds=3.0, start_seconds=2.0, load_seconds=5.0)
 HERE = gpu_set("n1:0", "n1:1")
@@ -113,3 +113,32 @@ def test_what_was_remembered_is_read_again() -> None:
     assert draft.remembered[NAME] == {"1": NOW, "8": NOW - 1.0}
     assert migrations.left == 3
     assert draft.said[JobId(1)] == "goes on on n1: there is room"
+
+
+@pytest.mark.parametrize(
+    ("changes", "may"),
+    [
+        ({}, True),
+        ({"may_migrate": False}, False),
+        ({"may_start": False}, False),
+        ({"switching": True}, False),
+    ],
+)
+def test_which_suspended_jobs_may_go(changes: dict[str, Any], may: bool) -> None:
+    """Some lanes count what it is bound to, others do not."""
+    off = {**vars_of(suspended(make_job(1, 2, may_migrate=True), HERE)), **changes}
+    migrations, draft, snapshot = guard(changes=off)
+    assert migrations.may_go(snapshot.jobs[JobId(1)]) is may
+    draft._placements.pop(JobId(1))
+    assert migrations.may_go(snapshot.jobs[JobId(1)]) is may
+
+
+def vars_of(job: Any) -> dict[str, Any]:
+    return {name: getattr(job, name) for name in ("phase", "placement", "last", "may_start", "may_stop")}
+
+
+@pytest.mark.parametrize("planned", [Placement(HERE, HERE), Placement(frozenset(), gpu_set("n1:2", "n1:3"))])
+def test_a_suspended_job_that_the_plan_starts_or_promises_gpus_does_not_go(planned: Placement) -> None:
+    migrations, draft, snapshot = guard(changes=vars_of(suspended(make_job(1, 2), HERE)))
+    draft._placements[JobId(1)] = planned
+    assert not migrations.may_go(snapshot.jobs[JobId(1)])

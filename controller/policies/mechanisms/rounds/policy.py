@@ -381,5 +381,5 @@ class Rounds:
         had = member.job.placement
         # From host memory it could go on with its type only: what it is allocated would depend on that.
         leaves = bool(had.gpus) and not placement.gpus and len(member.types) > 1
-        migrates = bool(had.gpus and placement.gpus) and placement.allocation != had.allocation
+        migrates = bool(had.allocation and placement.gpus) and placement.allocation != had.allocation
         return Target(placement, StateAt.STORE if leaves or migrates else StateAt.HOST)

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What PyTorch's state is saved as while it is off the "GPU": the host's copy of it, bit for bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpointing.store import Store
+from checkpointing.store.state import State
+from gandiva import _torch
+from gandiva._torch import TorchState, storage_of
+
+from .cpu_as_gpu import CpuAsGpu
+from .need_torch import need_torch
+from .test_torch import build, everything, leave, train
+
+torch: Any = need_torch()
+
+
+class Scaler:
+    """As PyTorch's gradient scaler: its state is a number that it reads from the GPU."""
+
+    def __init__(self) -> None:
+        self.scale = torch.full((1,), 65536.0)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"scale": self.scale.item()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.scale = torch.full((1,), state["scale"])
+
+
+class Odd:
+    """Views, strides, types, a tensor without elements, and two storages of one shape."""
+
+    def __init__(self) -> None:
+        base = torch.arange(60, dtype=torch.float64).reshape(6, 10)
+        self.tensors = {
+            "base": base,
+            "rows": base[2:4],
+            "turned": base.t()[3:7, ::2],
+            "halves": torch.arange(7).to(torch.bfloat16),
+            "bytes": torch.arange(5, dtype=torch.uint8)[1:],
+            "none": torch.empty(0, 3),
+            "number": torch.tensor(3.25),
+            "twin": torch.full((6, 10), 2.5, dtype=torch.float64),
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.tensors)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.tensors = state
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> CpuAsGpu:
+    monkeypatch.setattr(_torch, "ARENA_CHUNK_BYTES", 1 << 8)  # nearly every tensor is in two chunks
+    return CpuAsGpu(torch)
+
+
+def parts() -> dict[str, Any]:
+    net, optimizer = build("adam")
+    train(net, optimizer, range(4))
+    return {"net": net, "optimizer": optimizer, "scaler": Scaler(), "odd": Odd()}
+
+
+def on_gpu(made: dict[str, Any]) -> list[Any]:
+    tensors = everything(made["net"], made["optimizer"])
+    return [*tensors, made["scaler"].scale, *made["odd"].tensors.values()]
+
+
+def files(store: Store, made: dict[str, Any]) -> dict[str, bytes]:
+    return {name: bytes(content) for name, content in State(**made).capture(store).items()}
+
+
+def test_the_files_are_those_of_a_state_on_the_gpu(gpu: CpuAsGpu, tmp_path: Path) -> None:
+    store, made = Store(tmp_path, rank=0, world_size=1), parts()
+    expected = files(store, made)
+    gpu.put(*on_gpu(made))
+    state = TorchState(torch, gpu)
+    for part in made.values():
+        state.add(part.tensors if isinstance(part, Odd) else part)
+    state.add(made["scaler"].scale)
+    leave(state)
+    assert not any(storage_of(tensor).nbytes() for tensor in on_gpu(made))
+    assert state.reads_offloaded
+    with state.reading():
+        found = files(store, made)
+    assert found == expected
+    assert not any(storage_of(tensor).nbytes() for tensor in on_gpu(made)), "all of it is still off the GPU"
+    state.restore()
+    with state.reading():
+        assert files(store, made) == expected
+    assert files(store, made) == expected
+
+
+def test_a_saved_state_comes_back(gpu: CpuAsGpu, tmp_path: Path) -> None:
+    made, state = parts(), TorchState(torch, gpu)
+    expected = [tensor.clone() for tensor in on_gpu(made)]
+    gpu.put(*on_gpu(made))
+    for part in made.values():
+        state.add(part.tensors if isinstance(part, Odd) else part)
+    state.add(made["scaler"].scale)
+    leave(state)
+    store = Store(tmp_path, rank=0, world_size=1)
+    with state.reading():
+        saving = State(**made).save(store, 4)
+    assert saving.result(20) == 1
+    again = parts()
+    train(again["net"], again["optimizer"], range(9))
+    assert State(**again).restore(store) == 4
+    found = on_gpu(again)
+    assert all(torch.equal(left, right) for left, right in zip(found, expected, strict=True))
+
+
+def test_nothing_waits_for_the_gpu_while_all_is_off_it(gpu: CpuAsGpu, monkeypatch: Any) -> None:
+    made, state, waited = parts(), TorchState(torch, gpu), list[int]()
+    gpu.put(*on_gpu(made))
+    state.add(made["net"])
+    leave(state)
+    monkeypatch.setattr(gpu, "synchronize", lambda: waited.append(1))
+    state.synchronize()
+    assert not waited
+    state.restore()
+    waited.clear()
+    state.synchronize()
+    assert waited
