@@ -61,10 +61,12 @@ class Pack:
             seconds=self._settings.trial_seconds,
             cooldown_seconds=self._settings.cooldown_seconds,
         )
-        self._judge(snapshot, draft, trials)
-        self._watch(snapshot, draft, trials)
-        self._spread(snapshot, draft, trials)
         self._pack(snapshot, draft, trials)
+        # Of plans that follow one another at once the last one looks after the pairs.
+        if draft.wake_at > snapshot.time:
+            self._judge(snapshot, draft, trials)
+            self._watch(snapshot, draft, trials)
+            self._spread(snapshot, draft, trials)
         trials.save()
 
     # -- pairs that are together ------------------------------------------------------------------------

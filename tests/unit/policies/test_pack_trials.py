@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from controller.model import Configuration, Job, JobId, Moved, Profile, Rate, Snapshot, StateAt, Verdict
+from controller.policies.moves import hosts
 from controller.policies.moves.trials import Trials
 from controller.policies.placement.draft import Draft
 from controller.policies.protocol import Policy
@@ -95,6 +96,29 @@ def test_heavy_jobs_are_parted_after_their_trial_and_left_so_until_the_cooldown_
     tried = [5.0 * number for number, pairs in enumerate(history, start=1) if pairs]
     assert tried == [5.0 * number for number in range(1, 12)], "for a minute, and not again"
     assert [bool(pairs) for pairs in steps(c, 3300.0)].count(True) == 12, "one more minute, an hour later"
+
+
+def test_of_plans_that_follow_one_another_at_once_the_last_one_judges(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(hosts, "MOST", 2)
+    refusing = [packable(n, may=False) for n in (2, 3, 4, 5)]
+    c = known_alone(
+        ideal([of_model(1, "light"), *refusing, *(of_model(n, "light") for n in (6, 7))], FIFO, 5)
+    )
+    c.step()
+    c.now = 60.0
+    c.step()
+    assert together(c) == {frozenset({1, 6})}, "on trial, with the second round"
+    at_once: list[tuple[bool, bool]] = []
+    c.on_plan = lambda snapshot, plan: at_once.append((plan.wake_at <= snapshot.time, bool(plan.moved)))
+    c.now = 119.0
+    c.step()
+    c.now = 120.0
+    at_once.clear()
+    c.step()
+    assert at_once[:2] == [(True, False), (False, True)]
+    assert together(c) == {frozenset({1, 6})}, "kept"
 
 
 @pytest.mark.parametrize(("model", "kept"), [("light", True), ("heavy", False)])
