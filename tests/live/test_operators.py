@@ -335,9 +335,11 @@ def test_metrics_count_what_the_jobs_went_through(site: Site) -> None:
         site.wait_state(job, "RUNNING")
     jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=200) for _ in range(3)]
     site.wait_on_gpu(*jobs)
-    during = metrics(site)
+    during, states = metrics(site), site.states(jobs).values()
     assert during["gandiva_gpus[('use', 'ordinary')]"] == 7
-    assert sum(v for k, v in during.items() if k.startswith("gandiva_jobs[")) == 3
+    # (The first may be over by now, where it could not be suspended.)
+    left = sum(state in ("RUNNING", "SUSPENDED") for state in states)
+    assert left <= sum(v for k, v in during.items() if k.startswith("gandiva_jobs[")) <= 3
     assert set(site.wait_ended(jobs, 120).values()) == {"COMPLETED"}
     site.wait("the ends to be seen", lambda: metrics(site)["gandiva_jobs[('phase', 'running')]"] == 0)
     site.wait("the end of what is done with them", lambda: all(each.outcome for each in site.operations()))
@@ -349,7 +351,7 @@ def test_metrics_count_what_the_jobs_went_through(site: Site) -> None:
         kind: [each.outcome for each in journal if each.kind == kind] for kind in ("suspend", "resume")
     }
     begun, done = len(outcomes["suspend"]), outcomes["suspend"].count("done")
-    assert done >= 3
+    assert begun >= 3 and done >= 2
     assert after["gandiva_operations_total[('kind', 'suspend'), ('outcome', 'done')]"] == done
     assert after["gandiva_operations_total[('kind', 'place'), ('outcome', 'done')]"] == 3
     assert after["gandiva_queue_wait_seconds_count"] == 3
