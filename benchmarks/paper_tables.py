@@ -28,6 +28,12 @@ from controller.simulation.traces import TraceJob
 BEGIN, END = "<!-- tables -->", "<!-- end of tables -->"
 GANGS = (1, 2, 4)
 PACK = ('policy.moves=["pack"]', "requests.pack=true")
+MIGRATIONS = (
+    'policy.moves=["pack", "balance", "locality", "defragment"]',
+    "requests.pack=true",
+    "simulation.stores=true",
+)
+"""Jobs have checkpoint stores, and migrate by them, also while they are suspended."""
 MOVES = ('policy.moves=["pack", "defragment"]', "requests.pack=true")
 LONG_SLICES = ("policy.gandiva.slice_seconds=600",)
 
@@ -164,6 +170,7 @@ def two_hours() -> list[Run]:
         run("`fifo`", jobs, on, "fifo"),
         run("`gandiva`", jobs, on, "gandiva"),
         run("`gandiva`, pack", jobs, on, "gandiva", *PACK),
+        run("`gandiva`, pack + migrations", jobs, on, "gandiva", *MIGRATIONS),
     ]
 
 
@@ -176,6 +183,7 @@ def nine_days() -> list[Run]:
         run("`fifo-skip`, defragment", jobs, on, "fifo-skip", 'policy.moves=["defragment"]'),
         run("`gandiva`", jobs, on, "gandiva", *LONG_SLICES),
         run("`gandiva`, pack", jobs, on, "gandiva", *LONG_SLICES, *PACK),
+        run("`gandiva`, pack + migrations", jobs, on, "gandiva", *LONG_SLICES, *MIGRATIONS),
         run("`tiresias-las`", jobs, on, "tiresias-las"),
         run("`tiresias-las`, pack + defragment", jobs, on, "tiresias-las", *MOVES),
     ]
