@@ -183,6 +183,7 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
             name="train",
             comment="mine; gandiva-trial:exclusive",
             memory_per_node_bytes=4,
+            deadline_at=900.0,
         )
         cluster.add(job)
         assert dataclasses.asdict(await cluster.job(JobId(7))) == {
@@ -214,6 +215,7 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
             "required_nodes": frozenset(),
             "exit_code": 3,
             "duration_seconds": 6000.0,
+            "deadline_at": 900.0,
         }
 
     run(scenario)
