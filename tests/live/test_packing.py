@@ -20,7 +20,8 @@ STEPS = 600
 COMMAND = f"{TRAIN} --steps {STEPS} --minibatch-ms 40 --memory-mb 4096"
 HEAVY = f"{COMMAND} --utilisation 100"
 """Fills its GPU: two of them take turns, whether they are packed or not."""
-LARGE = COMMAND.replace("4096", "16384")
+LONGER = COMMAND.replace(str(STEPS), str(2 * STEPS))
+LARGE = LONGER.replace("4096", "16384")
 CONTEXT_MIB = 400
 SMALL_MIB, LARGE_MIB, GPU_MIB = 4096 + CONTEXT_MIB, 16384 + CONTEXT_MIB, 80 << 10
 LIMIT = "memory limit of each GPU is"
@@ -115,7 +116,7 @@ def test_packed_jobs_know_their_share_of_the_memory(site: Site) -> None:
     for number, node in ((4, "n1"), (3, "n2")):
         job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
         site.wait_state(job, "RUNNING")
-    first = site.submit("alice", COMMAND, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")
+    first = site.submit("alice", LONGER, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")
     site.wait_on_gpu(first)
     second = site.submit("bob", LARGE, "--gandiva-pack=yes", "--gandiva-model=large", "--gres=gpu:1")
     # Each has run alone before: until then neither joins the other.
@@ -125,7 +126,7 @@ def test_packed_jobs_know_their_share_of_the_memory(site: Site) -> None:
     assert f"{LIMIT} 0 MiB" not in site.output("alice", first)
     site.cluster.exec("login", ["scancel", str(second)], user="bob")
     site.wait("no limit", lambda: f"{LIMIT} 0 MiB" in site.output("alice", first))
-    assert site.wait_ended([first], 120)[first] == "COMPLETED"
+    assert site.wait_ended([first], 240)[first] == "COMPLETED"
 
 
 def test_two_jobs_that_fill_the_gpu_are_packed_measured_and_parted(site: Site) -> None:
