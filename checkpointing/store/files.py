@@ -17,8 +17,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 GPFS_MAGIC = 0x47504653
-CHUNK_BYTES = 8 << 20
+CHUNK_BYTES = 32 << 20
 MOST_CHUNK_BYTES = 64 << 20
+LARGE_BYTES = 8 << 20
+"""Files and memory from this size on are worth more calls."""
+BLOCK_BYTES = 4096
+"""What passes the page cache by begins and ends at a multiple of this, or of less."""
 _DEPTH = 8
 _SYNC_FILE_RANGE_WRITE = 2
 """sync_file_range(2): begin, and wait for nothing."""
@@ -54,7 +58,7 @@ class Files:
 
     def write(self, fd: int, data: memoryview) -> int:
         """Bytes that were written, at least one."""
-        return os.write(fd, data)
+        return direct_or_not(fd, lambda: os.write(fd, data))
 
     def begin_sync(self, fd: int, begin: int, size_bytes: int) -> None:
         """Have this part of a file go to the disk while others are written. Only a hint: `sync` waits for all
@@ -96,6 +100,27 @@ def closing(fd: int) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def set_direct(fd: int, direct: bool) -> bool:
+    """Have reading and writing pass the page cache by, or not. False: this file system cannot do it."""
+    flags = fcntl.fcntl(fd, fcntl.F_GETFL) & ~os.O_DIRECT
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETFL, flags | (os.O_DIRECT if direct else 0))
+    except OSError:
+        return False
+    return True
+
+
+def direct_or_not(fd: int, call: Callable[[], int]) -> int:
+    """Read or write. What cannot pass the page cache by, as memory at an odd place, goes through it, and so
+    does all that follows in this file."""
+    try:
+        return call()
+    except OSError as error:
+        if error.errno != errno.EINVAL or not set_direct(fd, False):
+            raise
+    return call()
 
 
 def open_folder(name: str, at: int) -> int:

@@ -13,7 +13,7 @@ from .errors import InvalidGeneration, StoreError
 from .files import Files, closing
 from .layout import generations, leftovers, open_root
 from .leftovers import complete, prune, remove_leftovers
-from .reading import Reader, checksum_threads, opened, opened_rank
+from .reading import Reader, opened, opened_rank, read_threads
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def overview(folder: Path, every_file: bool = False, number: int | None = None) 
 
     Raises StoreError where there is no such folder or generation.
     """
-    with _opened(folder) as root, ThreadPoolExecutor(checksum_threads()) as pool:
+    with _opened(folder) as root, ThreadPoolExecutor(read_threads()) as pool:
         found = [each for each in generations(root) if number is None or each == number]
         if number is not None and not found:
             raise StoreError(f"{folder}: no generation {number}")

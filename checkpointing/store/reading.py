@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import hashlib
+import mmap
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 
 from .errors import InvalidGeneration
-from .files import closing, open_folder, open_regular, read_small
+from .files import LARGE_BYTES, closing, direct_or_not, open_folder, open_regular, read_small, set_direct
 from .layout import generation_name, rank_name
 from .manifest import (
     MANIFEST,
@@ -23,7 +24,7 @@ from .manifest import (
     parse,
     parse_rank,
 )
-from .staging import buffer
+from .staging import new_memory
 
 READ_BYTES = 1 << 20
 """At once: what is read is in the processor's cache for its checksum."""
@@ -80,6 +81,11 @@ def checksum_threads() -> int:
     return min(8, len(os.sched_getaffinity(0)))
 
 
+def read_threads() -> int:
+    """Some read while the others compute checksums."""
+    return 2 * checksum_threads()
+
+
 class Reader:
     """Reads files of ranks, several pieces at once: each thread reads one and computes its checksum."""
 
@@ -88,9 +94,12 @@ class Reader:
 
     def read(self, rank_folder: int, record: FileRecord) -> memoryview:
         """The file's content. Raises ValueError or OSError."""
-        content = buffer(record.size_bytes)
-        self._read(rank_folder, record, content)
-        return content
+        content = new_memory(record.size_bytes)
+        # No child of this process may share these pages while a disk writes into them: open(2), O_DIRECT.
+        content.madvise(mmap.MADV_DONTFORK)
+        self._read(rank_folder, record, memoryview(content))
+        content.madvise(mmap.MADV_DOFORK)
+        return memoryview(content)[: record.size_bytes]
 
     def check(self, rank_folder: int, record: FileRecord) -> None:
         """Read it and keep nothing. Raises ValueError or OSError."""
@@ -101,26 +110,39 @@ class Reader:
             size = os.fstat(fd).st_size
             if size != record.size_bytes:
                 raise ValueError(f"{record.name} has {size} bytes, not {record.size_bytes}")
-            begins = range(0, size, PIECE_BYTES)
+            direct = size >= LARGE_BYTES and set_direct(fd, True)
             found = [
-                self._pool.submit(_piece, fd, begin, min(PIECE_BYTES, size - begin), into) for begin in begins
+                self._pool.submit(
+                    _piece,
+                    fd,
+                    begin,
+                    min(PIECE_BYTES, size - begin),
+                    None if into is None else into[begin : begin + PIECE_BYTES],
+                    direct,
+                )
+                for begin in range(0, size, PIECE_BYTES)
             ]
             wait(found)  # All of them, before the file is closed.
             if tuple(each.result() for each in found) != record.sha256:
                 raise ValueError(f"the SHA-256 of {record.name} is not the one in the manifest")
 
 
-def _piece(fd: int, begin: int, size: int, into: memoryview | None) -> str:
-    """Read a piece, and return its checksum."""
-    # The disk reads on while the checksum is computed, and no thread disturbs another's reading ahead.
-    os.posix_fadvise(fd, begin, size + AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
-    kept = memoryview(bytearray(min(size, READ_BYTES))) if into is None else into[begin : begin + size]
+def _piece(fd: int, begin: int, size: int, into: memoryview | None, direct: bool) -> str:
+    """Read a piece, and return its checksum. `into`: whole pages, so that no read ends at an odd place."""
+    if not direct:
+        # The disk reads on while the checksum is computed, and no thread disturbs another's reading ahead.
+        os.posix_fadvise(fd, begin, size + AHEAD_BYTES, os.POSIX_FADV_WILLNEED)
+    kept = memoryview(new_memory(min(size, READ_BYTES))) if into is None else into
     checksum, done = hashlib.sha256(), 0
     while done < size:
-        part = kept[: size - done] if into is None else kept[done : done + READ_BYTES]
-        got = os.preadv(fd, [part], begin + done)
-        if got == 0:
+        part = kept if into is None else kept[done : done + READ_BYTES]
+        got = min(_read_at(fd, part, begin + done), size - done)
+        if got <= 0:
             raise ValueError(f"the file ends after {begin + done} bytes")
         checksum.update(part[:got])
         done += got
     return checksum.hexdigest()
+
+
+def _read_at(fd: int, part: memoryview, begin: int) -> int:
+    return direct_or_not(fd, lambda: os.preadv(fd, [part], begin))

@@ -12,11 +12,10 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from .files import Files, closing
+from .files import LARGE_BYTES, Files, closing
 
 _log = logging.getLogger("gandiva.checkpoint")
 _SPARE_FRACTION = 0.1
-_LARGE_BYTES = 8 << 20
 
 
 def buffer(size_bytes: int, staging: Path | None = None) -> memoryview:
@@ -30,13 +29,19 @@ def buffer(size_bytes: int, staging: Path | None = None) -> memoryview:
             return _staged(size_bytes, staging)
         except OSError as error:
             _log.warning("%s cannot take %d bytes: %s; they stay in the process", staging, size_bytes, error)
-    if size_bytes < _LARGE_BYTES:
+    if size_bytes < LARGE_BYTES:
         return memoryview(bytearray(size_bytes))
-    memory = mmap.mmap(-1, size_bytes)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        with suppress(OSError):  # Fewer and larger pages, where the kernel has them: a fraction of the time.
-            memory.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(memory)
+    return memoryview(new_memory(size_bytes))[:size_bytes]
+
+
+def new_memory(size_bytes: int) -> mmap.mmap:
+    """One page or more, whole, of the process's own memory. The kernel clears each when it is first used."""
+    # Private: huge pages are off for shared memory on most systems.
+    pages = max(1, -(-size_bytes // mmap.PAGESIZE))
+    memory = mmap.mmap(-1, pages * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # Fewer and larger pages, where the kernel has them: a fraction of the time.
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return memory
 
 
 def _staged(size_bytes: int, staging: Path) -> memoryview:

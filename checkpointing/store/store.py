@@ -30,7 +30,7 @@ from .files import Files, closing
 from .layout import generations, open_root
 from .leftovers import prune, remove_leftovers
 from .manifest import MOST_FILES, MOST_NUMBER, RUN_NAME, check_file_name
-from .reading import Reader, checksum_threads, opened, opened_rank
+from .reading import Reader, checksum_threads, opened, opened_rank, read_threads
 from .staging import buffer
 from .writing import Attempt, Content, Deadline, parts_of
 
@@ -98,7 +98,8 @@ class Store:
         self._make_folder()
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="gandiva-checkpoint")
         self._hasher = ThreadPoolExecutor(checksum_threads(), thread_name_prefix="gandiva-checksum")
-        self._reader = Reader(self._hasher)
+        self._reading = ThreadPoolExecutor(read_threads(), thread_name_prefix="gandiva-restore")
+        self._reader = Reader(self._reading)
 
     def save(self, step: int, contents: Mapping[str, Content]) -> int:
         """Write this rank's files. Returns the generation's number once it is published, in every rank.
@@ -169,6 +170,7 @@ class Store:
         """Wait for what is being written, and end the threads."""
         self._writer.shutdown()
         self._hasher.shutdown()
+        self._reading.shutdown()
 
     def _make_folder(self) -> None:
         try:

@@ -19,6 +19,8 @@ from typing import Union
 
 from .errors import InvalidGeneration, NotPublished, SpaceError, StoreError
 from .files import (
+    BLOCK_BYTES,
+    LARGE_BYTES,
     Files,
     chunk_bytes,
     closing,
@@ -28,6 +30,7 @@ from .files import (
     open_folder,
     read_small,
     remove_tree,
+    set_direct,
     write_all,
     write_small,
 )
@@ -196,8 +199,9 @@ class Attempt:
         """The disk is at work from the first chunk on."""
         chunk, done = chunk_bytes(fd), 0
         for part in parts:
-            for begin in range(0, part.nbytes, chunk):
-                piece = part[begin : begin + chunk]
+            if part.nbytes >= LARGE_BYTES:
+                set_direct(fd, True)
+            for piece in _chunks(part, chunk):
                 write_all(self._files, fd, piece)
                 self._files.begin_sync(fd, done, piece.nbytes)
                 done += piece.nbytes
@@ -287,6 +291,16 @@ class Attempt:
         if error.errno in (errno.ENOENT, errno.ESTALE) and self._rank != 0:
             return NotPublished(f"{self.folder} is gone: rank 0 gave up")
         return StoreError(f"{self.folder}: {error}")
+
+
+def _chunks(part: memoryview, chunk_bytes: int) -> Iterator[memoryview]:
+    """What is written at once. Of what is large, the odd bytes at the end come alone: only they need the page
+    cache."""
+    whole = part.nbytes - part.nbytes % BLOCK_BYTES if part.nbytes >= LARGE_BYTES else 0
+    for begin in range(0, whole, chunk_bytes):
+        yield part[begin : min(begin + chunk_bytes, whole)]
+    if whole < part.nbytes:
+        yield part[whole:]
 
 
 def _pieces(parts: Sequence[memoryview]) -> Iterator[list[memoryview]]:

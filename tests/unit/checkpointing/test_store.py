@@ -285,7 +285,7 @@ def test_on_gpfs_whole_blocks_are_written(tmp_path: Path, monkeypatch: pytest.Mo
         assert not files.is_gpfs(file.fileno())
         assert files.chunk_bytes(file.fileno()) == files.CHUNK_BYTES
         monkeypatch.setattr(files, "is_gpfs", lambda _: True)
-        for block_mib, chunk_mib in ((1, 8), (3, 12), (4, 16), (16, 64)):
+        for block_mib, chunk_mib in ((1, 32), (3, 33), (4, 32), (16, 64)):
             result = os.statvfs_result((block_mib << 20, 1 << 20, 1, 1, 1, 1, 1, 1, 0, 255))
             monkeypatch.setattr(os, "fstatvfs", lambda _, result=result: result)
             assert files.chunk_bytes(file.fileno()) == chunk_mib << 20
