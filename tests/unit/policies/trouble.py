@@ -234,7 +234,8 @@ class Trouble:
             promised = target.placement.allocation
             size = len(gpus) if len(gpus) != job.request.size.wanted else 0
             self.put(job_id, leaving=True, switching=True, promised=promised, promised_size=size)
-            self.put(job_id, may_stop=False, may_migrate=False)
+            # As of any job under way; one that is suspended could start else.
+            self.put(job_id, may_stop=False, may_start=False, may_migrate=False)
         elif gpus:
             self.jobs[job_id] = replace(running(job, gpus), placement=target.placement)
             if slow:
