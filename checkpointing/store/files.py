@@ -189,13 +189,14 @@ def _ignore_missing(call: Callable[[str, int], None], name: str, at: int) -> Non
         call(name, at)
 
 
-def lock(fd: int) -> bool:
-    """Take an exclusive lock on an open file; it goes with the process. False: another one has it.
+def lock(fd: int, shared: bool = False) -> bool:
+    """Lock an open file, alone or with others that share it; the lock goes with the process. False: another
+    one has it.
 
     Raises OSError where the file system has no locks.
     """
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True

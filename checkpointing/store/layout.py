@@ -11,6 +11,7 @@ STORE/
         rank-00001/ …
     writing-RUN-000008/             an attempt: a killed writer leaves it behind
     removing-00000006-XXXXXXXX/     on its way out
+    lock                            locked for a moment by those who begin an attempt or look for dead ones
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ MOST_GENERATIONS = 99_999_999
 WRITING = "writing-"
 REMOVING = "removing-"
 FAILED = ".failed"
+LOCK = "lock"
 
 
 def generation_name(number: int) -> str:

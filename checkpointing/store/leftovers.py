@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
 """What is removed, and when: old generations, and what killed writers left behind.
 
-An attempt is removed only when no rank of it lives: each holds a lock on its `owner.json`.
+An attempt is removed only when no rank of it lives: each holds a lock on its `owner.json`. Between the folder
+and that lock, a writer shares the lock of the store, and who looks for dead attempts has it alone.
 """
 
 from __future__ import annotations
@@ -10,19 +11,24 @@ import json
 import logging
 import os
 import socket
+import time
 import uuid
-from contextlib import ExitStack, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
 from gandiva._environment import start_time_ticks
 
-from .errors import InvalidGeneration
+from .errors import InvalidGeneration, StoreError
 from .files import Files, closing, lock, names, open_folder, read_small, remove_tree
-from .layout import REMOVING, WRITING, generation_name, generations, leftovers
+from .layout import LOCK, REMOVING, WRITING, generation_name, generations, leftovers
 from .manifest import OWNER
 from .reading import opened, opened_rank
 
 _log = logging.getLogger("gandiva.checkpoint")
 _MOST_OWNER_BYTES = 4096
+_BEGINNING_SECONDS = 5.0
+_CLEANING_SECONDS = 0.5
+_LOCK_PAUSE_SECONDS = 0.02
 
 
 def owner_record() -> bytes:
@@ -32,48 +38,104 @@ def owner_record() -> bytes:
     return json.dumps({**record, "job": os.environ.get("SLURM_JOB_ID", "")}).encode() + b"\n"
 
 
+@contextmanager
+def beginning(root: int) -> Iterator[None]:
+    """While a writer makes an attempt's folder and locks its owner's record: no attempt is taken for a dead
+    one. Raises StoreError where that is not possible within some seconds."""
+    with closing(_lock_file(root)) as fd:
+        try:
+            if not _wait_for_lock(fd, _BEGINNING_SECONDS, shared=True):
+                raise StoreError(f"another process keeps the file {LOCK!r} of the store locked")
+        except OSError as error:
+            _log.info("this file system has no locks: %s", error)
+        yield
+
+
 def remove_leftovers(files: Files, root: int, own: str = "") -> list[str]:
     """Remove attempts without a living writer, but not `own`, and removals that were cut short.
 
     Returns what is left because a writer lives or may live, or because it cannot be removed.
     """
-    left = []
+    left = _set_aside(files, root, own)
     for name in leftovers(root):
-        if name == own:
-            continue
-        try:
-            with ExitStack() as locks:
-                if name.startswith(WRITING) and _lives(name, root, locks):
-                    left.append(name)
-                    continue
+        if name.startswith(REMOVING):
+            try:
                 remove_tree(files, name, root)
-        except OSError as error:
-            _log.warning("cannot remove %r: %s", name, error)
-            left.append(name)
+            except OSError as error:
+                _log.warning("cannot remove %r: %s", name, error)
+                left.append(name)
     return left
 
 
-def _lives(name: str, root: int, locks: ExitStack) -> bool:
-    """Whether a writer of this attempt lives. Where not, `locks` holds the locks of all that there are."""
+def _set_aside(files: Files, root: int, own: str) -> list[str]:
+    """Give dead attempts the name of a removal, while no writer begins one. Returns the others."""
+    attempts = [name for name in leftovers(root) if name.startswith(WRITING) and name != own]
+    if not attempts:
+        return []
+    left = []
+    with closing(_lock_file(root)) as fd:
+        try:
+            if not _wait_for_lock(fd, _CLEANING_SECONDS, shared=False):
+                return attempts  # Writers keep beginning. The next save looks again.
+            locks = True
+        except OSError:
+            locks = False
+        for name in attempts:
+            try:
+                if _lives(name, root, locks):
+                    left.append(name)
+                else:
+                    files.rename(name, REMOVING + name[len(WRITING) :], root)
+            except FileNotFoundError:
+                continue  # It has become a generation.
+            except OSError as error:
+                _log.warning("cannot remove %r: %s", name, error)
+                left.append(name)
+    return left
+
+
+def _lives(name: str, root: int, locks: bool) -> bool:
+    """Whether a writer of this attempt lives. `locks`: the file system has them, and no writer begins now."""
     try:
-        attempt = locks.enter_context(closing(open_folder(name, root)))
+        attempt = open_folder(name, root)
     except OSError:
         return False  # No folder of a writer's, or gone.
-    for child in names(attempt):
+    dead = locks
+    with closing(attempt):
+        for child in names(attempt):
+            with suppress(OSError), closing(open_folder(child, attempt)) as rank:
+                if _held(rank):
+                    return True
+                dead = True
+    return not dead
+
+
+def _held(rank: int) -> bool:
+    """Whether the process that wrote this owner's record may live. Raises OSError where there is none."""
+    # For writing: network file systems give an exclusive lock for nothing less.
+    with closing(
+        os.open(OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=rank)
+    ) as owner:
         try:
-            with closing(open_folder(child, attempt)) as rank:
-                # For writing: network file systems give an exclusive lock for nothing less.
-                owner = os.open(OWNER, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=rank)
-                locks.callback(os.close, owner)
-                try:
-                    if not lock(owner):
-                        return True
-                except OSError:
-                    if _may_live(read_small(OWNER, rank, _MOST_OWNER_BYTES)):
-                        return True
+            return not lock(owner)
         except OSError:
-            continue  # No folder of a rank's, or one that its writer has not come to yet: it tries again.
-    return False
+            return _may_live(read_small(OWNER, rank, _MOST_OWNER_BYTES))
+
+
+def _wait_for_lock(fd: int, seconds: float, shared: bool) -> bool:
+    """Others have it for a moment. Raises OSError where the file system has no locks."""
+    until = time.monotonic() + seconds
+    while not lock(fd, shared):
+        if time.monotonic() > until:
+            return False
+        time.sleep(_LOCK_PAUSE_SECONDS)
+    return True
+
+
+def _lock_file(root: int) -> int:
+    """Its descriptor; the lock goes with it. Raises OSError."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    return os.open(LOCK, flags, 0o666, dir_fd=root)
 
 
 def _may_live(record: bytes) -> bool:

@@ -35,7 +35,7 @@ from .files import (
     write_small,
 )
 from .layout import FAILED, MOST_GENERATIONS, REMOVING, WRITING, generation_name, generations, rank_name
-from .leftovers import owner_record
+from .leftovers import beginning, owner_record
 from .manifest import (
     MANIFEST,
     MOST_MANIFEST_BYTES,
@@ -56,8 +56,6 @@ Content = Union[Buffer, Sequence[Buffer]]
 _log = logging.getLogger("gandiva.checkpoint")
 _PART = "manifest.part"
 _SPARE_BYTES = 1 << 20
-_CLAIM_TRIES = 250
-_CLAIM_PAUSE_SECONDS = 0.02
 SEEN_SECONDS = 5.0
 """How long a renamed folder may take to be seen on another node."""
 
@@ -123,47 +121,26 @@ class Attempt:
                 raise
 
     def _claim(self, open_files: ExitStack) -> tuple[int, int]:
-        """Make the folder of this rank and lock its owner's record. Returns the attempt's and rank's folder.
-
-        A cleaner may find the folders before they are locked and remove them: then they are made again.
-        """
+        """Make this rank's folder and lock its owner's record. Returns the attempt's folder and this one."""
         own = rank_name(self._rank)
-        for _ in range(_CLAIM_TRIES):
+        with beginning(self._root):
             with suppress(FileExistsError):
                 self._files.make_folder(self.folder, self._root)
-            with suppress(FileNotFoundError), ExitStack() as opened_now:
-                attempt = opened_now.enter_context(closing(open_folder(self.folder, self._root)))
-                try:
-                    self._files.make_folder(own, attempt)
-                    self._claimed = True
-                except FileExistsError:
-                    if self._claimed:  # The cleaner is at it.
-                        time.sleep(_CLAIM_PAUSE_SECONDS)
-                        continue
-                    raise StoreError(
-                        f"{self.folder} has a part of rank {self._rank} already: two processes have this "
-                        "rank, or two starts of the job have one `run`; give each start a `run` of its own"
-                    ) from None
-                rank_folder = opened_now.enter_context(closing(open_folder(own, attempt)))
-                owner = opened_now.enter_context(closing(self._files.create(OWNER, rank_folder)))
-                self._lock(owner)
-                write_all(self._files, owner, memoryview(owner_record()))
-                if os.fstat(owner).st_nlink > 0:
-                    open_files.enter_context(opened_now.pop_all())
-                    return attempt, rank_folder
-        raise StoreError(f"{self.folder}: another process removes it again and again")
-
-    def _lock(self, owner: int) -> None:
-        """A cleaner has the lock for a moment only."""
-        for _ in range(_CLAIM_TRIES):
+            attempt = open_files.enter_context(closing(open_folder(self.folder, self._root)))
             try:
-                if lock(owner):
-                    return
-            except OSError as error:
-                _log.info("this file system has no locks: %s", error)
-                return
-            time.sleep(_CLAIM_PAUSE_SECONDS)
-        raise StoreError(f"{self.folder}: another process holds the lock of rank {self._rank}")
+                self._files.make_folder(own, attempt)
+            except FileExistsError:
+                raise StoreError(
+                    f"{self.folder} has a part of rank {self._rank} already: two processes have this "
+                    "rank, or two starts of the job have one `run`; give each start a `run` of its own"
+                ) from None
+            self._claimed = True
+            rank_folder = open_files.enter_context(closing(open_folder(own, attempt)))
+            owner = open_files.enter_context(closing(self._files.create(OWNER, rank_folder)))
+            with suppress(OSError):  # A file system without locks.
+                lock(owner)
+            write_all(self._files, owner, memoryview(owner_record()))
+        return attempt, rank_folder
 
     def _write_rank(self, folder: int, contents: Mapping[str, Sequence[memoryview]]) -> None:
         sizes = {name: sum(part.nbytes for part in parts) for name, parts in contents.items()}

@@ -132,8 +132,8 @@ def test_two_processes_with_one_rank_are_refused(tmp_path: Path) -> None:
     first.close()
 
 
-def test_two_jobs_in_one_store_disturb_each_other_little(tmp_path: Path) -> None:
-    """Nobody should; all generations are whole and have numbers of their own."""
+def test_two_jobs_in_one_store_do_not_disturb_each_other(tmp_path: Path) -> None:
+    """All generations are whole and have numbers of their own."""
     stores = [Store(tmp_path, rank=0, world_size=1, run=f"job{n}", keep=100) for n in range(2)]
     with ThreadPoolExecutor(2) as pool:
 

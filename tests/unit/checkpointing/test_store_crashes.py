@@ -134,11 +134,19 @@ def test_killed_at_random_points(quick_path: Path) -> None:
     assert found.kills == 50
 
 
-def test_a_living_writer_of_another_job_is_left_alone(quick_path: Path) -> None:
+@pytest.mark.parametrize(
+    "place",
+    [
+        pytest.param(("make_folder", "rank-00000"), id="it has made the attempt's folder"),
+        pytest.param(("create", "owner.json"), id="its owner's record is not locked yet"),
+        pytest.param(("create", "model"), id="it writes"),
+    ],
+)
+def test_a_living_writer_of_another_job_is_left_alone(quick_path: Path, place: tuple[str, str]) -> None:
     reached, go = os.pipe(), os.pipe()
 
     def hold(call: Call) -> None:
-        if call.name == "write" and call.number > 8:
+        if (call.name, call.arguments[0]) == place:
             os.write(reached[1], b"x")
             os.read(go[0], 1)
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from checkpointing.store import Restored, Store
 from checkpointing.store.files import Files
+from checkpointing.store.layout import LOCK
 
 CALLS = (*("make_folder", "create", "reserve", "write", "sync", "rename", "remove_file", "remove_folder"),)
 
@@ -65,4 +66,5 @@ def restored(folder: Path, rank: int = 0, world_size: int = 1) -> Restored | Non
 
 
 def below(folder: Path, pattern: str = "*") -> list[str]:
-    return sorted(path.name for path in folder.glob(pattern))
+    """Without the store's own lock."""
+    return sorted(path.name for path in folder.glob(pattern) if path != folder / LOCK)

@@ -69,7 +69,7 @@ def test_prune(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "no generation was removed\n"
     assert main(["checkpoint", "prune", "--keep", "1", str(folder)]) == 0
     assert capsys.readouterr().out == "removed: 2\n"
-    assert [path.name for path in folder.iterdir()] == ["generation-00000003"]
+    assert sorted(path.name for path in folder.iterdir()) == ["generation-00000003", "lock"]
 
 
 @pytest.mark.parametrize("action", ["list", "verify", "prune"])
