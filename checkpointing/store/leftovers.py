@@ -26,8 +26,7 @@ from .reading import opened, opened_rank
 
 _log = logging.getLogger("gandiva.checkpoint")
 _MOST_OWNER_BYTES = 4096
-_BEGINNING_SECONDS = 5.0
-_CLEANING_SECONDS = 0.5
+_LOCK_SECONDS = 5.0
 _LOCK_PAUSE_SECONDS = 0.02
 
 
@@ -44,7 +43,7 @@ def beginning(root: int) -> Iterator[None]:
     one. Raises StoreError where that is not possible within some seconds."""
     with closing(_lock_file(root)) as fd:
         try:
-            if not _wait_for_lock(fd, _BEGINNING_SECONDS, shared=True):
+            if not _wait_for_lock(fd, shared=True):
                 raise StoreError(f"another process keeps the file {LOCK!r} of the store locked")
         except OSError as error:
             _log.info("this file system has no locks: %s", error)
@@ -75,7 +74,7 @@ def _set_aside(files: Files, root: int, own: str) -> list[str]:
     left = []
     with closing(_lock_file(root)) as fd:
         try:
-            if not _wait_for_lock(fd, _CLEANING_SECONDS, shared=False):
+            if not _wait_for_lock(fd, shared=False):
                 return attempts  # Writers keep beginning. The next save looks again.
             locks = True
         except OSError:
@@ -122,9 +121,12 @@ def _held(rank: int) -> bool:
             return _may_live(read_small(OWNER, rank, _MOST_OWNER_BYTES))
 
 
-def _wait_for_lock(fd: int, seconds: float, shared: bool) -> bool:
-    """Others have it for a moment. Raises OSError where the file system has no locks."""
-    until = time.monotonic() + seconds
+def _wait_for_lock(fd: int, shared: bool) -> bool:
+    """Others have it for a moment; one that is suspended meanwhile, for as long as it is.
+
+    Raises OSError where the file system has no locks.
+    """
+    until = time.monotonic() + _LOCK_SECONDS
     while not lock(fd, shared):
         if time.monotonic() > until:
             return False

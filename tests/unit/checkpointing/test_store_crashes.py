@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpointing.store import Store
+from checkpointing.store import Store, leftovers
 from tests.unit.checkpointing import kills
 from tests.unit.checkpointing.watched import CALLS, Call, Watched, below, check, contents, restored
 
@@ -142,7 +142,10 @@ def test_killed_at_random_points(quick_path: Path) -> None:
         pytest.param(("create", "model"), id="it writes"),
     ],
 )
-def test_a_living_writer_of_another_job_is_left_alone(quick_path: Path, place: tuple[str, str]) -> None:
+def test_a_living_writer_of_another_job_is_left_alone(
+    quick_path: Path, place: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leftovers, "_LOCK_SECONDS", 0.1)
     reached, go = os.pipe(), os.pipe()
 
     def hold(call: Call) -> None:
