@@ -29,10 +29,10 @@ processes: env ## Real node agents, jobs and drivers on mock GPUs: no Docker, a 
 	@printf '==> Node agents and jobs on mock GPUs\n'
 	@$(PYTHON) -m pytest tests/unit -m processes -q -n auto
 
-torch: env ## The job side with a real PyTorch, on the CPU, and a DDP job on a mini cluster (the image: once, 220 MB)
+torch: env ## The job side with a real PyTorch, on the CPU, and DDP and FSDP jobs on a mini cluster (the image: once, 220 MB)
 	@printf '==> The job side with PyTorch\n'
 	@$(PYTHON) -m tests.in_torch_image
-	@printf '==> A DDP job on a mini cluster with PyTorch\n'
+	@printf '==> DDP and FSDP jobs on a mini cluster with PyTorch\n'
 	@$(PYTHON) -m pytest tests/live/test_ddp.py -m live -q
 
 roles: env ## What pip installs for each role, in a virtual environment of its own: a minute

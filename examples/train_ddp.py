@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""DistributedDataParallel on as many GPUs as the job has at each start.
+"""DistributedDataParallel, or fully_shard(), on as many GPUs as the job has at each start.
 
     sbatch train_ddp.sbatch
+    sbatch train_ddp.sbatch --fsdp
     python -m gandiva.launch train_ddp.py --steps 500
 
 A scheduler may suspend this training, move it to another server, and start it again with more ranks or with
@@ -47,6 +48,20 @@ def mean_over_ranks(loss: torch.Tensor) -> float:
     return float(total.item() / distributed.get_world_size())
 
 
+def replicated(network: nn.Sequential) -> nn.Module:
+    """Each rank has the whole network."""
+    return nn.parallel.DistributedDataParallel(network, gradient_as_bucket_view=True)
+
+
+def fully_sharded(network: nn.Sequential) -> nn.Module:
+    """Each rank keeps its part of the network, and of the optimizer's state."""
+    from torch.distributed.fsdp import fully_shard  # PyTorch 2.6 and later
+
+    for layer in network:
+        fully_shard(layer)
+    return fully_shard(network)
+
+
 def train(options: argparse.Namespace) -> None:
     cuda = torch.cuda.is_available()
     # A suspended job is silent for as long as others have its GPUs: no time-out may end it meanwhile.
@@ -62,7 +77,7 @@ def train(options: argparse.Namespace) -> None:
     loader = torch.utils.data.DataLoader(data, batch_sampler=batches, generator=torch.Generator())
     network = nn.Sequential(nn.Linear(FEATURES, options.width), nn.Tanh(), nn.Linear(options.width, 1))
     network.to(device)
-    model = nn.parallel.DistributedDataParallel(network, gradient_as_bucket_view=True)
+    model = fully_sharded(network) if options.fsdp else replicated(network)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=0.9)
     loss_of = nn.MSELoss()
 
@@ -106,6 +121,7 @@ def main() -> int:
     size = parser.add_mutually_exclusive_group()
     size.add_argument("--global-batch", type=int, help="samples of a step in all ranks together (32)")
     size.add_argument("--per-rank", type=int, help="samples of a step in each rank")
+    parser.add_argument("--fsdp", action="store_true", help="spread the model over the ranks: fully_shard()")
     parser.add_argument("--steps", type=int, default=500, help="(%(default)s)")
     parser.add_argument("--until", type=int, metavar="STEP", help="save and end there; go on another time")
     parser.add_argument("--samples", type=int, default=4000, help="size of the data set (%(default)s)")

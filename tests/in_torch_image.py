@@ -37,7 +37,7 @@ TESTS: Final = (
 )
 SOURCE_IN_CONTAINER: Final = "/root/src"
 PYTHON: Final = "/opt/gandiva/venv/bin/python"
-LIMIT_SECONDS: Final = 600.0
+LIMIT_SECONDS: Final = 900.0
 
 
 def run(client: Any, image: str, arguments: list[str]) -> int:

@@ -83,7 +83,9 @@ class Packer:
 
     def _block(self, value: Any, place: str) -> Any:
         try:
-            block = block_of(value.detach())
+            # With gradients the local tensor would be a view: off the GPU a copy of its own.
+            with self._torch.no_grad():
+                block = block_of(value.detach())
         except (ValueError, RuntimeError) as error:
             raise TypeError(f"{place}: {error}") from None
         packed = self.pack(block.tensor, place)

@@ -37,6 +37,8 @@ FINISH_SECONDS = 300.0
 """How long work in flight may go on after the channel has gone."""
 MAX_THREADS = 64
 MAX_WAITING = 1024
+BESIDE = frozenset({"mapped"})
+"""Verbs about a job that change nothing: they do not wait for its other verbs."""
 
 log = logging.getLogger("gandiva-agent")
 
@@ -165,6 +167,12 @@ class Lanes:
                     )
 
 
+def lane_of(verb: str, args: BaseModel) -> Hashable:
+    """The job's, for what changes it; else one of its own."""
+    job_id = getattr(args, "job_id", None)
+    return job_id if job_id is not None and verb not in BESIDE else (verb, job_id)
+
+
 class Server:
     """Reads requests, has them carried out, writes answers as they come."""
 
@@ -203,8 +211,7 @@ class Server:
                 raise ValueError(f"verb: {request.verb!r} is none of {', '.join(protocol.VERBS)}")
             args = protocol.VERBS[request.verb].model_validate(request.args)
             deadline = Deadline(request.deadline_seconds)  # waiting in the lane counts
-            lane = getattr(args, "job_id", request.verb)
-            self._lanes.submit(lane, lambda: self._carry_out(request, args, deadline))
+            self._lanes.submit(lane_of(request.verb, args), lambda: self._carry_out(request, args, deadline))
         except ValidationError as error:
             self._refuse(number, describe_errors(error))
         except (ValueError, TooBusy) as error:

@@ -25,6 +25,8 @@ MIB = 1 << 20
 class OnGpu:
     """What NVML sees of this process."""
 
+    saves_offloaded = True
+
     def __init__(self, cuda: Any) -> None:
         self._cuda = cuda
         self.restore()

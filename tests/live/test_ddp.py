@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A DistributedDataParallel job of real PyTorch takes turns with another, migrates to another node, grows
-from two ranks to four and shrinks to two. It learns what it would have learned undisturbed.
+"""A job of two ranks of real PyTorch, with DistributedDataParallel or fully_shard(), is suspended, migrates
+to another node, grows to four ranks and shrinks to two. It learns what it would have learned undisturbed.
 
 `make torch` runs this: its cluster has Debian's PyTorch, and its collectives go through gloo."""
 
@@ -26,7 +26,10 @@ STEPS = 800
 """At the job's pace more than five minutes: it is told to hurry before."""
 FOLDER = "/home/alice/ddp"
 JOBSIDE = "/opt/gandiva/jobside"
+KINDS = pytest.mark.parametrize("words", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
+"""For examples/train_ddp.py."""
 DEADLINES = ("step", "offload", "resume", "start")
+SUSPEND = {**QUICK["suspend"], **{f"{name}_deadline_seconds": 90.0 for name in DEADLINES}}
 SETTINGS: dict[str, Any] = {
     "policy": {
         **QUICK["policy"],
@@ -35,7 +38,16 @@ SETTINGS: dict[str, Any] = {
         # What the ranks do here takes as long with four as with two: no growth is judged.
         "grow": {"idle_seconds": 3.0, "trial_seconds": 3600.0},
     },
-    "suspend": {**QUICK["suspend"], **{f"{name}_deadline_seconds": 90.0 for name in DEADLINES}},
+    "suspend": SUSPEND,
+}
+BALANCE: dict[str, Any] = {
+    "policy": {
+        "name": "gandiva",
+        "moves": ["balance"],
+        "gandiva": {"slice_seconds": 10.0, "max_jobs_per_gpu": 8},
+        "migration": {"cost_seconds": 10.0},
+    },
+    "suspend": SUSPEND,
 }
 
 
@@ -59,6 +71,8 @@ class Training:
     """The job, and what it has logged."""
 
     site: Site
+    words: tuple[str, ...] = ()
+    steps: int = STEPS
     job: int = 0
 
     def submit(self) -> None:
@@ -70,7 +84,7 @@ class Training:
         cluster.exec("login", ["chown", "alice", FOLDER])
         variables = f"--export=ALL,EXAMPLES={FOLDER},OMP_NUM_THREADS=1"
         options = ["--parsable", "--mem=3G", "--cpus-per-task=4", "--output=out", variables]
-        words = ["sbatch", *options, f"{EXAMPLES}/train_ddp.sbatch", "--steps", str(STEPS)]
+        words = ["sbatch", *options, f"{EXAMPLES}/train_ddp.sbatch", *self.words, "--steps", str(self.steps)]
         done = cluster.exec("login", words, user="alice", workdir=FOLDER)
         self.job = int(done.stdout)
 
@@ -92,6 +106,30 @@ class Training:
         except FileNotFoundError:
             return ""
 
+    def finish(self) -> list[dict[str, Any]]:
+        """Its log, which has each step once."""
+        self.site.cluster.write_file("login", f"{FOLDER}/hurry", "")
+        self.site.wait_state(self.job, "COMPLETED", timeout_seconds=300)
+        log = self.log()
+        assert [line["step"] for line in log] == list(range(1, self.steps + 1)), "each step once"
+        return log
+
+    def undisturbed(self, name: str, *starts: tuple[int, int]) -> list[float]:
+        """The losses without Slurm. `starts`: for each, how many ranks go on to which step."""
+        for ranks, until in starts:
+            words = f"--steps {self.steps} --until {until} --store {name}-store --log {name}"
+            environ = {
+                "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(ranks))),
+                "OMP_NUM_THREADS": "1",
+                "PYTHONPATH": JOBSIDE,
+            }
+            script = [f"{EXAMPLES}/train_ddp.py", *self.words, *words.split()]
+            program = ["python3", "-m", "gandiva.launch", *script]
+            self.site.cluster.exec(
+                "n1", program, user="alice", workdir=FOLDER, env=environ, timeout_seconds=300
+            )
+        return [line["loss"] for line in read_log(self.site, name)]
+
     def decided(self) -> list[tuple[str, str]]:
         """What the controller did with the job, and why."""
         words = ["gandiva", "explain", str(self.job), "--json"]
@@ -105,20 +143,6 @@ def read_log(site: Site, name: str) -> list[dict[str, Any]]:
     except FileNotFoundError:
         return []
     return [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("\n")]
-
-
-def undisturbed(site: Site, name: str, *starts: tuple[int, int]) -> list[dict[str, Any]]:
-    """The log of the same training without Slurm. `starts`: for each, how many ranks go on to which step."""
-    for ranks, until in starts:
-        words = f"--steps {STEPS} --until {until} --store {name}-store --log {name}"
-        environ = {
-            "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(ranks))),
-            "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": JOBSIDE,
-        }
-        program = ["python3", "-m", "gandiva.launch", f"{EXAMPLES}/train_ddp.py", *words.split()]
-        site.cluster.exec("n1", program, user="alice", workdir=FOLDER, env=environ, timeout_seconds=300)
-    return read_log(site, name)
 
 
 def block(site: Site, node: str, gpus: int) -> int:
@@ -138,13 +162,16 @@ def cancel(site: Site, *jobs: int) -> None:
     site.wait_ended(jobs, KILLED_AGAIN_SECONDS)
 
 
-def test_a_ddp_job_is_suspended_migrates_grows_and_shrinks(site: Site) -> None:
+@KINDS
+def test_a_job_of_two_ranks_is_suspended_migrates_grows_and_shrinks(
+    site: Site, words: tuple[str, ...]
+) -> None:
     site.cluster.stop_controller()
     site.start_controller(**SETTINGS)
     stays = other(site, 2, "--gandiva-migrate=no", "-w", "n2")
     site.wait_on_gpu(stays)
     on_n1, on_n2 = (block(site, node, 2) for node in ("n1", "n2"))
-    training = Training(site)
+    training = Training(site, words)
     training.submit()
     training.wait_steps("on n1", lambda line: bool(line["node"] == "n1" and line["ranks"] == 2))
 
@@ -169,11 +196,8 @@ def test_a_ddp_job_is_suspended_migrates_grows_and_shrinks(site: Site) -> None:
     last = other(site, 2, "-w", "n2")
     training.wait_steps("with two ranks again", lambda line: bool(line["ranks"] == 2))
     site.wait_on_gpu(last)
-    site.cluster.write_file("login", f"{FOLDER}/hurry", "")
-    site.wait_state(training.job, "COMPLETED", timeout_seconds=300)
 
-    log = training.log()
-    assert [line["step"] for line in log] == list(range(1, STEPS + 1)), "each step once"
+    log = training.finish()
     four = [line["step"] for line in log if line["ranks"] == 4]
     begin, end = four[0] - 1, four[-1]
     assert four == list(range(begin + 1, end + 1)), "it grew once, and shrank once"
@@ -187,9 +211,32 @@ def test_a_ddp_job_is_suspended_migrates_grows_and_shrinks(site: Site) -> None:
     ]
 
     losses = [line["loss"] for line in log]
-    plain = [line["loss"] for line in undisturbed(site, "plain", (2, STEPS))]
+    plain = training.undisturbed("plain", (2, STEPS))
     assert losses[:begin] == plain[:begin], "with two ranks all the time: bit for bit"
     assert losses == pytest.approx(plain, rel=1e-4), "the sums of four ranks are rounded in another way"
-    same_sizes = undisturbed(site, "sizes", (2, begin), (4, end), (2, STEPS))
-    assert losses == [line["loss"] for line in same_sizes], "with the same sizes: bit for bit"
+    same_sizes = training.undisturbed("sizes", (2, begin), (4, end), (2, STEPS))
+    assert losses == same_sizes, "with the same sizes: bit for bit"
     assert plain[-1] < plain[0] / 20, "it learns"
+
+
+@KINDS
+def test_a_suspended_job_of_two_ranks_migrates(site: Site, words: tuple[str, ...]) -> None:
+    site.cluster.stop_controller()
+    site.start_controller(**BALANCE)
+    ordinary = block(site, "n2", 4)
+    training = Training(site, words, steps=300)
+    training.submit()
+    training.wait_steps("on n1", lambda line: bool(line["node"] == "n1"))
+    others = [other(site, 2, "--gandiva-weight=20", "--gandiva-migrate=no") for _ in range(2)]
+    site.wait_on_gpu(*others, timeout_seconds=180)
+    site.wait_state(training.job, "SUSPENDED", timeout_seconds=180)
+    reached = training.log()[-1]["step"]
+
+    cancel(site, ordinary)
+    training.wait_steps("on n2", lambda line: bool(line["node"] == "n2"))
+    log = training.finish()
+    assert [line["node"] for line in log] == ["n1"] * reached + ["n2"] * (training.steps - reached)
+    (reason,) = [reason for action, reason in training.decided() if action == "migrate"]
+    assert "it waits for a turn where it is bound" in reason
+    losses = [line["loss"] for line in log]
+    assert losses == training.undisturbed("plain", (2, training.steps)), "bit for bit"

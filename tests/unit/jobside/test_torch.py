@@ -12,10 +12,13 @@ import inspect
 import sys
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from checkpointing.store import Store
+from checkpointing.store.state import State
 from gandiva import _torch
 from gandiva._communicators import Communicators
 from gandiva._registry import Registry
@@ -333,7 +336,9 @@ def test_a_wrapper_without_memory_is_left_and_what_is_in_it_is_moved(gpu: CpuAsG
     assert torch.equal(wrapper.grad.to_local(), torch.ones(3, 4))
 
 
-def test_a_fully_sharded_model_leaves_between_steps(gpu: CpuAsGpu, mesh: Any) -> None:
+def test_a_fully_sharded_model_leaves_between_steps_and_is_saved_meanwhile(
+    gpu: CpuAsGpu, mesh: Any, tmp_path: Path
+) -> None:
     from torch.distributed.fsdp import fully_shard
 
     def spread() -> tuple[Any, Any]:
@@ -344,6 +349,9 @@ def test_a_fully_sharded_model_leaves_between_steps(gpu: CpuAsGpu, mesh: Any) ->
     def local(net: Any, optimizer: Any) -> list[Any]:
         return [getattr(tensor, "_local_tensor", tensor) for tensor in everything(net, optimizer)]
 
+    def files() -> dict[str, bytes]:
+        return {name: bytes(content) for name, content in saved.capture(store).items()}
+
     torch.manual_seed(1)
     undisturbed = spread()
     train(*undisturbed, range(8))
@@ -352,11 +360,15 @@ def test_a_fully_sharded_model_leaves_between_steps(gpu: CpuAsGpu, mesh: Any) ->
     state = TorchState(torch, gpu)
     state.add(net)
     state.add(optimizer)
+    store, saved = Store(tmp_path, rank=0, world_size=1), State(net=net, optimizer=optimizer)
     for begin in range(0, 8, 2):
         train(net, optimizer, range(begin, begin + 2))
+        expected = files()
         gpu.put(*local(net, optimizer))
         leave(state)
         assert all(storage_of(tensor).nbytes() == 0 for tensor in local(net, optimizer))
+        with state.reading():
+            assert files() == expected
         state.restore()
     pairs = zip(local(net, optimizer), local(*undisturbed), strict=True)
     assert all(torch.equal(left, right) for left, right in pairs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The example of a DistributedDataParallel job goes on with more ranks or fewer, and learns the same."""
+"""The example of a job of several ranks goes on with more ranks or fewer, and learns the same."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ def losses(lines: list[dict[str, Any]]) -> list[float]:
     return [line["loss"] for line in lines]
 
 
-def test_with_a_global_batch_the_curve_is_that_of_one_size(tmp_path: Path) -> None:
-    undisturbed = losses(train(tmp_path / "plain", 2, 120))
+@pytest.mark.parametrize("words", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
+def test_with_a_global_batch_the_curve_is_that_of_one_size(tmp_path: Path, words: tuple[str, ...]) -> None:
+    undisturbed = losses(train(tmp_path / "plain", 2, 120, *words))
     found: list[dict[str, Any]] = []
     for ranks, until in ((2, 40), (4, 80), (2, 120)):
-        found = train(tmp_path / "sizes", ranks, until)
+        found = train(tmp_path / "sizes", ranks, until, *words)
     assert [line["ranks"] for line in found] == [2] * 40 + [4] * 40 + [2] * 40
     assert losses(found)[:40] == undisturbed[:40], "bit for bit"
     assert losses(found) == pytest.approx(undisturbed, rel=1e-4)

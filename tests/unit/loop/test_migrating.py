@@ -379,14 +379,14 @@ def test_a_gang_over_two_nodes_migrates_when_both_tell_of_one_generation(
 def test_the_node_that_a_job_comes_to_reads_its_programs_meanwhile(
     tmp_path: Path, policy: Policy, monkeypatch: pytest.MonkeyPatch, outcome: str
 ) -> None:
-    asked: list[tuple[str, list[str], int]] = []
+    asked: list[tuple[str, int, list[str], int]] = []
 
     async def scenario() -> None:
         site = await fragmented(tmp_path, policy, store=True)
         world, mover = site.world, site.mover
 
-        async def warm(node: str, *, files: list[str], **_: object) -> None:
-            asked.append((node, files, world.cluster.jobs[mover].restart_count))
+        async def warm(node: str, *, uid: int, files: list[str], **_: object) -> None:
+            asked.append((node, uid, files, world.cluster.jobs[mover].restart_count))
             if outcome == "refused":
                 raise NodeError(node, "bad_request", "verb: 'warm' is none of an older agent's")
             if outcome == "hangs":
@@ -395,7 +395,8 @@ def test_the_node_that_a_job_comes_to_reads_its_programs_meanwhile(
         monkeypatch.setattr(world.nodes, "warm", warm)
         gang = await site.gang()
         to = nodes(world, mover)[0][0]
-        assert asked == [(to, [PROGRAM], 0)], "before the job has left its node"
+        uid = world.cluster.jobs[mover].uid
+        assert asked == [(to, uid, [PROGRAM], 0)], "before the job has left its node"
         assert to != site.at and nodes(world, gang) == [(site.at,)]
         assert [kind for kind, _ in site.events(mover)] == ["checkpointed"]
         await world.stop()

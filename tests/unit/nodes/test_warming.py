@@ -3,18 +3,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import mmap
 import os
+import pwd
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from controller.agent.warming import READER
 from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.remote import RemoteNodes
 
-from .conftest import MIB, NODE, Rig
+from .conftest import MIB, NODE, Rig, eventually
 from .test_yield_and_resume import QUICK, prepare
 
 
@@ -64,6 +69,52 @@ def test_files_that_a_job_has_mapped_are_named(rig: Rig) -> None:
     assert [path for path in found if not Path(path).is_file()] == []
 
 
+AGENTS_GROUP = 54321
+MAPS = """
+import mmap, os, sys, time
+kept = []
+for path, mib in zip(sys.argv[1:], (1, 4, 2, 3)):
+    with open(path, "wb+") as file:
+        file.truncate(mib << 20)
+        kept.append(mmap.mmap(file.fileno(), mib << 20))
+os.remove(sys.argv[3])
+time.sleep(600)
+"""
+
+
+def test_only_files_on_the_disk_are_named_those_with_the_most_bytes_first(rig: Rig, tmp_path: Path) -> None:
+    small, large, removed = (tmp_path / name for name in ("small", "large", "removed"))
+    in_memory = Path(f"/dev/shm/gandiva-test-{os.getpid()}")
+
+    async def scenario(nodes: RemoteNodes) -> None:
+        await prepare(nodes, 2, [0], [0])
+        files = [str(file) for file in (small, large, removed, in_memory)]
+        rig.start_other(2, sys.executable, "-c", MAPS, *files)
+        eventually("the mappings", lambda: large.exists() and not removed.exists() and in_memory.exists())
+        named = await nodes.mapped(NODE, JobId(2), deadline_seconds=20.0)
+        own = [path for path in named if path.startswith((str(tmp_path), "/dev"))]
+        assert own == [str(large), str(small)]
+
+    try:
+        rig.run(scenario)
+    finally:
+        in_memory.unlink(missing_ok=True)
+
+
+def test_they_are_named_while_the_job_comes_to_its_step(rig: Rig) -> None:
+    async def scenario(nodes: RemoteNodes) -> None:
+        await prepare(nodes, 2, [0], [0])
+        job = rig.start(2, "--minibatch-ms", "3000", "--steps", "100", "--memory-mb", "64", gpus="0")
+        rig.wait_for_steps(job, 1)
+        pause = asyncio.create_task(nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=20.0, sole=True))
+        await asyncio.sleep(0)  # It is sent first.
+        assert await nodes.mapped(NODE, job.job_id, deadline_seconds=20.0)
+        assert not pause.done()
+        assert (await pause).all_blocked
+
+    rig.run(scenario)
+
+
 def test_files_are_read_and_what_is_none_is_passed_over(rig: Rig, tmp_path: Path) -> None:
     folder, pipe, link = tmp_path / "folder", tmp_path / "pipe", tmp_path / "link"
     folder.mkdir()
@@ -71,28 +122,55 @@ def test_files_are_read_and_what_is_none_is_passed_over(rig: Rig, tmp_path: Path
     link.symlink_to(tmp_path / "missing")
     file = cold(tmp_path / "library.so")
 
+    screen, terminal = os.openpty()
+    os.write(screen, b"typed\n")
+
     async def scenario(nodes: RemoteNodes) -> None:
-        await warm(nodes, folder, pipe, link, Path("/dev/zero"), file)
+        await warm(nodes, folder, pipe, link, Path("/dev/zero"), Path(os.ttyname(terminal)), file)
 
     rig.run(scenario)
     assert cached(file)
+    os.set_blocking(terminal, False)
+    assert os.read(terminal, 100) == b"typed\n", "what a device has for another is not taken"
+    os.close(screen)
+    os.close(terminal)
+
+
+def test_no_more_is_read_than_there_is_room_for(tmp_path: Path) -> None:
+    too_large, first, second = (cold(tmp_path / name) for name in ("too large", "first", "second"))
+    too_large.write_bytes(too_large.read_bytes() * 2)
+    paths = "\0".join(map(str, (too_large, first, second)))
+    words = (str(3 * MIB), str(os.getuid()), str(os.getgid()), str(os.getgid()))
+    program = [sys.executable, "-I", str(READER), *words]
+    done = subprocess.run(program, input=paths, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
+    assert int(done.stdout) == 2 * MIB
+    assert (cached(first), cached(second)) == (True, False)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root reads as another user")
 def test_files_are_read_as_the_user_of_the_job(rig: Rig, tmp_path: Path) -> None:
     rig.folder.chmod(0o755)
-    own, open_to_all = cold(tmp_path / "private"), cold(tmp_path / "public")
+    names = ("root only", "root's group", "agent's group", "own group", "public")
+    files = [cold(tmp_path / name) for name in names]
+    nobody = pwd.getpwuid(65534)
     for folder in (tmp_path, *tmp_path.parents):
         if folder.stat().st_uid == 0 and folder != Path("/"):
             folder.chmod(folder.stat().st_mode | 0o055)
-    own.chmod(0o600)
-    open_to_all.chmod(0o644)
+    for file, mode in zip(files, (0o600, 0o640, 0o640, 0o640, 0o644), strict=True):
+        file.chmod(mode)
+    os.chown(files[2], 0, AGENTS_GROUP)
+    os.chown(files[3], 0, nobody.pw_gid)
 
     async def scenario(nodes: RemoteNodes) -> None:
-        await warm(nodes, own, open_to_all, uid=65534)  # nobody
+        await warm(nodes, *files, uid=nobody.pw_uid)
 
-    rig.run(scenario)
-    assert (cached(own), cached(open_to_all)) == (False, True)
+    groups = os.getgroups()
+    os.setgroups([AGENTS_GROUP])
+    try:
+        rig.run(scenario)
+    finally:
+        os.setgroups(groups)
+    assert [cached(file) for file in files] == [False, False, False, True, True]
 
 
 def test_a_user_that_the_node_does_not_know(rig: Rig, tmp_path: Path) -> None:
