@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controller.model import Problem
+from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
 from controller.policies.mechanisms import turns
 from controller.policies.mechanisms.gang_lanes import GangLanes
@@ -18,6 +20,8 @@ from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
 from controller.settings.policies import PolicySettings
+from controller.solver import ImmediateSolver
+from controller.solver.frames import failed
 from tests.unit.policies.presets import POLICIES, las, preset
 from tests.unit.policies.test_random import ORDERS
 from tests.unit.policies.trouble import Trouble
@@ -60,13 +64,46 @@ ALL: dict[str, Callable[[], Policy]] = {
     "gandiva packed": preset("gandiva", "pack", slice_seconds=8.0, max_jobs_per_gpu=3),
     "las portions": lambda: InOrder(ORDERS["las"](), GangLanes(Consolidation(), most_starts=2)),
 }
-Shared = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+IN_ROUNDS = ("rounds", "rounds at their ends", "rounds packed", "fixed rounds")
+Shared = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+class Unreliable(ImmediateSolver):
+    """Every third problem is not solved."""
+
+    def __init__(self) -> None:
+        super().__init__(answers)
+        self.submitted = 0
+
+    def submit(self, name: str, problem: Problem, on_solved: Callable[[], None]) -> None:
+        self.submitted += 1
+        if self.submitted % 3 != 1:
+            super().submit(name, problem, on_solved)
+            return
+        self._last[name] = self._solved[name] = failed(problem, "no answer in time")
+        on_solved()
 
 
 @Shared
 @given(seed=st.integers(0, 2**32), name=st.sampled_from(sorted(ALL)))
 def test_a_kept_policy_plans_as_a_new_one(seed: int, name: str) -> None:
     trouble = Trouble(random.Random(seed), ALL[name])
+    for _ in range(25):
+        trouble.turn()
+
+
+def test_a_round_leaves_no_gpus_that_a_new_policy_gives() -> None:
+    """A gang kept its GPUs, some of them on a drained node, and all of them were counted as taken from those
+    that a round gives: four GPUs stayed idle until something changed. A new policy started a job on them."""
+    trouble = Trouble(random.Random(96), ALL["rounds"])
+    for _ in range(25):
+        trouble.turn()
+
+
+@Shared
+@given(seed=st.integers(0, 2**32), name=st.sampled_from(IN_ROUNDS))
+def test_the_same_when_allocations_fail(seed: int, name: str) -> None:
+    trouble = Trouble(random.Random(seed), ALL[name], solver=Unreliable())
     for _ in range(25):
         trouble.turn()
 

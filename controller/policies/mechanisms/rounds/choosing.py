@@ -106,13 +106,21 @@ class Choosing:
     """Goes through a list; a gang that does not fit is passed over, and so is a job that has its part of this
     round alone or in a pair. What was chosen before a choice that is taken back stays."""
 
-    def __init__(self, order: Iterable[Choice], gpus: Mapping[JobId, int], free: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        order: Iterable[Choice],
+        gpus: Mapping[JobId, int],
+        free: Mapping[str, int],
+        own: Mapping[tuple[JobId, str], int] | None = None,
+    ) -> None:
         """
         Args:
             gpus: sizes of the gangs. Jobs that are not named are passed over.
             free: GPUs to be given, by type.
+            own: by job and kind, how many of the GPUs to be given a job takes that goes on with its own. A
+                job that is not named takes the size of its gang.
         """
-        self._rest, self._gpus, self._left = iter(order), gpus, dict(free)
+        self._rest, self._gpus, self._left, self._own = iter(order), gpus, dict(free), own or {}
         self._seen: list[Choice] = []
         self._next = 0
         """The place in the list to go on from."""
@@ -128,7 +136,7 @@ class Choosing:
         for place, choice in enumerate(self._onwards(), self._next):
             if most <= 0:
                 break
-            size, gpu_type = self._gpus.get(choice.jobs[0], 0), type_of_kind(choice.gpu_type)
+            size, gpu_type = self._size(choice), type_of_kind(choice.gpu_type)
             if not 0 < size <= self._left.get(gpu_type, 0) or choice in self._refused:
                 continue
             if self._taken.isdisjoint(choice.jobs) and all(i in self._gpus for i in choice.jobs):
@@ -138,6 +146,11 @@ class Choosing:
                 self._left[gpu_type] -= size
                 most -= size
         return found
+
+    @property
+    def refused(self) -> bool:
+        """Whether some of them had no place."""
+        return bool(self._refused)
 
     def _onwards(self) -> Iterator[Choice]:
         yield from islice(self._seen, self._next, None)
@@ -159,4 +172,9 @@ class Choosing:
         for choice in choices:
             del self.chosen[choice]
             self._taken.difference_update(choice.jobs)
-            self._left[type_of_kind(choice.gpu_type)] += self._gpus[choice.jobs[0]]
+            self._left[type_of_kind(choice.gpu_type)] += self._size(choice)
+
+    def _size(self, choice: Choice) -> int:
+        """How many of the GPUs to be given it takes."""
+        size = self._gpus.get(choice.jobs[0], 0)
+        return min(self._own.get((i, choice.gpu_type), size) for i in choice.jobs) if self._own else size

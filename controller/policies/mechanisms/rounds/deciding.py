@@ -41,6 +41,9 @@ class Deciding:
         """Who may share GPUs; anew in each plan."""
         self._listed: Iterable[Choice] | None = None
         """All jobs, where a round is about to begin."""
+        self.unfinished = False
+        """Choices had no place, and others were chosen. What was in their way may have been placed elsewhere
+        since: `go_on` may find a place."""
 
     @property
     def listed(self) -> bool:
@@ -78,7 +81,7 @@ class Deciding:
         ]
         running = [m for m in candidates if m.standing is RUNNING]
         free = self._pools.free()
-        for gpu_type, gpus in self._open_gpus(running).items():
+        for gpu_type, gpus in self._open_by_type(running).items():
             free[gpu_type] = free.get(gpu_type, 0) + len(gpus)
         self._lay_out(draft, candidates, running, listed, free, now)
 
@@ -86,6 +89,7 @@ class Deciding:
         """Start those whose GPUs have become free, and others on what is left. Returns jobs that are assigned
         something else than before. `allocating`: an allocation is under way, and jobs that it will count for
         the first time wait for it."""
+        self.unfinished = False
         self._let_drain(draft)
         arrived = self._let_arrive(draft, now)
         waiting = [m for m in self._members.values() if m.standing is WAITING and not draft.of(m.id).gpus]
@@ -139,21 +143,26 @@ class Deciding:
         now: float,
     ) -> list[Choice]:
         """Assigns jobs the types that they get."""
-        choosing = Choosing(order, {m.id: m.job.gpus for m in candidates}, free)
+        own = {(m.id, m.hosted): len(self._open_gpus(m)) for m in running if self._pools.closed}
+        choosing = Choosing(order, {m.id: m.job.gpus for m in candidates}, free, own)
         chosen = Layout(draft, self._pools, self._members, running, choosing, self.sharing).run()
+        self.unfinished = self._settings.refill and choosing.refused and bool(chosen)
         for choice in chosen:
             for job_id in choice.jobs:
                 member = self._members[job_id]
                 member.assign(choice.gpu_type, choice.partner(job_id), choice.extra, now)
         return chosen
 
-    def _open_gpus(self, running: Iterable[Member]) -> dict[str, set[GpuId]]:
-        """By type, those of these jobs where others may start too."""
+    def _open_by_type(self, running: Iterable[Member]) -> dict[str, set[GpuId]]:
+        """GPUs of these jobs where others may start too."""
         found: dict[str, set[GpuId]] = {}
         for member in running:
-            gpus = (gpu for gpu in member.job.placement.gpus if gpu.node not in self._pools.closed)
-            found.setdefault(type_of_kind(member.hosted), set()).update(gpus)
+            found.setdefault(type_of_kind(member.hosted), set()).update(self._open_gpus(member))
         return found
+
+    def _open_gpus(self, member: Member) -> list[GpuId]:
+        """Those of its GPUs where others may start too."""
+        return [gpu for gpu in member.job.placement.gpus if gpu.node not in self._pools.closed]
 
     def _let_arrive(self, draft: Draft, now: float) -> set[JobId]:
         """Jobs that a move has sent elsewhere start where their GPUs are promised to them. Returns those that

@@ -62,6 +62,8 @@ class Rounds:
         self._settings, self._moves, self._ordering = settings, tuple(moves), ordering
         self._ready = True
         """Something changed since the last decision."""
+        self._kept_waiting = False
+        """At the last decision jobs waited for an allocation. It may fail."""
         self._solving = Solving(allocation, name)
         self._moves_remember: Mapping[str, Any] = {}
         """What moves remember, by a name of theirs."""
@@ -237,7 +239,9 @@ class Rounds:
 
     def _allocate(self, snapshot: Snapshot) -> None:
         due = self._due is not None and self._now >= self._due - TINY
-        self._solving.problems = {}
+        retry_at = self._now + self._settings.round_seconds
+        # In every plan: a failure is announced once, also when no job is left to be allocated.
+        self._adopt(self._solving.read(snapshot, retry_at))
         begun = self._deciding.listed or self._laid is not None
         if due and not begun and not self._speeds.same(snapshot.rates):
             if not self._effort.allows(len(self._members)):
@@ -249,8 +253,6 @@ class Rounds:
                 self._give_digest(member.id, self._digest_of(member))
         if not self._digests:
             return
-        retry_at = self._now + self._settings.round_seconds
-        self._adopt(self._solving.read(snapshot, retry_at))
         if self._deciding.listed or self._laid is not None:
             return  # the round begins first
         found = self._pairing.wanted(f"{self._digest:016x}", due, lambda: self._find_pairs(snapshot))
@@ -325,10 +327,12 @@ class Rounds:
             if self._solving.under_way and self._now < self._patient_until() - TINY:
                 return {}
             return self._begin_round(draft)
-        if self._ready:
-            allocating = self._solving.under_way or self._effort.put_off
+        allocating = self._solving.under_way or self._effort.put_off
+        if self._ready or (self._kept_waiting and not allocating):
+            self._kept_waiting = allocating
             self._changed |= self._deciding.go_on(draft, self._now, allocating=allocating)
-        self._ready = False
+            self._ready = self._deciding.unfinished
+            self._effort.put_off = self._effort.put_off or self._ready
         return {}
 
     def _begin_round(self, draft: Draft) -> Mapping[JobId, Placement]:
@@ -345,7 +349,7 @@ class Rounds:
                 return {}
             self._deciding.begin_round(draft, self._now)
             self._laid = Laid(draft.changes(), self._members)
-            self._ready = False
+            self._ready = self._deciding.unfinished
         if not self._effort.allows(len(self._members)):
             return {}
         laid, self._laid = self._laid, None
