@@ -103,7 +103,10 @@ class Grow:
         free = free_gpus(snapshot, draft, jobs.keys() & snapshot.nodes.keys())
         idle_before, record.idle = record.idle, {}
         for name, gpus in sorted(free.items()):
-            growing = _Growing(snapshot, trials, jobs[name], gpus, self._is_gain)
+            # It goes on with the GPUs that it has, too.
+            usable = {gpu.id for gpu in snapshot.nodes[name].gpus if gpu.usable}
+            sound = [job for job in jobs[name] if job.placement.gpus <= usable]
+            growing = _Growing(snapshot, trials, sound, gpus, self._is_gain)
             if growing.next() is None or needs.at(name):
                 continue
             since, count = idle_before.get(name, (snapshot.time, len(gpus)))

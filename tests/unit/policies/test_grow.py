@@ -200,6 +200,21 @@ def test_the_most_that_it_can_use_and_all_of_one_server() -> None:
     assert len({gpu.node for gpu in c.jobs[JobId(1)].placement.gpus}) == 1
 
 
+def test_no_job_grows_on_a_gpu_that_is_not_healthy_any_more() -> None:
+    """It would start again there."""
+    c = ideal("fifo", adaptive(1))
+    c.settle()
+    node = c.nodes["s0"]
+    on = {gpu.ordinal for gpu in c.jobs[JobId(1)].placement.gpus}
+    cards = tuple(replace(gpu, healthy=gpu.id.ordinal not in on) for gpu in node.gpus)
+    c.change_node(replace(node, gpus=cards))
+    pass_time(c, 3 * IDLE_SECONDS)
+    assert sizes(c) == {1: 1}
+    c.change_node(node)
+    pass_time(c, 3 * IDLE_SECONDS)
+    assert sizes(c) == {1: 4}
+
+
 def test_nothing_grows_while_a_job_may_need_the_gpus() -> None:
     """A job waits for four GPUs on one server: it needs those of s0, not those of n1, which is too small."""
     c = ideal(
