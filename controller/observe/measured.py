@@ -162,10 +162,15 @@ class Measured:
         """The utilisation to be stated."""
         before = self._watched_at.get(job.id)
         self._watched_at[job.id] = observation.now
-        if _runs(job, usage) and not job.placement.shares_with:
-            fractions = _fractions(job, observation)
-            if before is not None and usage.since is not None and usage.since <= before and fractions:
-                return self.utilization.see(job.id, fractions, observation.now - before)
+        alone = _runs(job, usage) and not job.placement.shares_with
+        if (
+            alone
+            and before is not None
+            and usage.since is not None
+            and usage.since <= before
+            and (fractions := _fractions(job, observation))
+        ):
+            return self.utilization.see(job.id, fractions, observation.now - before)
         return self.profiles.get(job.id, UNPROFILED).utilization_fraction
 
     def _profile(self, job_id: JobId, ranks: list[RankSample], utilization_fraction: float | None) -> bool:

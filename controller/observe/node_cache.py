@@ -63,8 +63,8 @@ class NodeCache:
             if before is sample:
                 continue
             known, now = _blocks(before), _blocks(sample)
-            jobs = {job_id for job_id, block in now.items() if not _same(known.get(job_id), block)}
-            jobs |= known.keys() - now.keys()
+            jobs = known.keys() - now.keys()
+            jobs |= {job_id for job_id, block in now.items() if not _same(known.get(job_id), block)}
             found.jobs.update(jobs)
             facts = gpu_facts(sample)
             if before is None or isinstance(sample, NodeError) is not isinstance(before, NodeError):
