@@ -290,10 +290,12 @@ class SimulatedNodes:
     def _others(self, node: str, job_id: JobId, gpus: Sequence[int]) -> list[tuple[JobId, Block]]:
         """Living jobs but this one whose blocks name any of these GPUs, in the order of their ids."""
         blocks = self._blocks[node]
+        if blocks.keys() <= {job_id}:
+            return []
         return [
-            (other, blocks[other])
-            for other in sorted(blocks.keys() - {job_id})
-            if not set(gpus).isdisjoint(blocks[other].gpus) and self._lives_on(node, other)
+            (other, block)
+            for other, block in sorted(blocks.items())
+            if other != job_id and not set(gpus).isdisjoint(block.gpus) and self._lives_on(node, other)
         ]
 
     def _others_on(self, node: str, job_id: JobId, gpus: Sequence[int]) -> list[tuple[JobId, int]]:

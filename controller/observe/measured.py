@@ -141,8 +141,7 @@ class Measured:
     def _due(self, answered: Set[str], now: float) -> list[str]:
         """Nodes all of whose jobs are looked at: in each turn a part, those first of which that is longest
         ago."""
-        for name in answered:
-            self._swept_at.setdefault(name, now)
+        self._swept_at |= dict.fromkeys(answered - self._swept_at.keys(), now)
         part = len(self._swept_at) // EVERY_SECONDS + 1
         candidates = list(answered if len(answered) <= part else islice(self._swept_at, part))
         due = [name for name in candidates if now - self._swept_at[name] >= EVERY_SECONDS]
