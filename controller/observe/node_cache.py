@@ -149,6 +149,7 @@ def gpu_facts(sample: Sample) -> tuple[object, ...]:
                 left = block is not None and block.phase is NodePhase.YIELDED
                 owner = -1 if process.job_id is None else process.job_id
                 processes.append((owner, process.memory_bytes if left else 0))
-        gpus.append((gpu.index, gpu.model, gpu.memory_bytes, gpu.healthy, sorted(processes)))
+        processes.sort()
+        gpus.append((gpu.index, gpu.model, gpu.memory_bytes, gpu.healthy, processes))
     trespasses = [(job.job_id, job.trespasses) for job in sample.jobs.values() if job.trespasses]
     return (gpus, sorted(trespasses))

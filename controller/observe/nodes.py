@@ -80,7 +80,7 @@ def trespassers(sample: NodeSample, jobs: Mapping[JobId, SlurmJob]) -> dict[int,
             job = None if process.job_id is None else jobs.get(process.job_id)
             if job is None or not job.binding or process.memory_bytes == 0:
                 continue
-            if GpuId(sample.node, gpu.index) not in job.binding:
+            if (sample.node, gpu.index) not in job.binding:
                 found[gpu.index] = job.id
     return found
 
