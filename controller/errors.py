@@ -13,6 +13,10 @@ class SettingsError(GandivaError):
     """The settings file is unusable; nothing was changed."""
 
 
+class ClusterSpecError(GandivaError):
+    """The description of a simulated cluster makes no sense."""
+
+
 class ClusterError(GandivaError):
     """Slurm did not do what was asked."""
 

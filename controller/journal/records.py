@@ -141,18 +141,15 @@ class OpenOperation:
 def merged(known: JobRecord, new: JobRecord) -> JobRecord:
     """The newer record of a job over the earlier one. A requeued job gets a new submit time from Slurm; the
     first submission and the first start stay, counters never shrink, and None leaves what is known."""
-    starts = [start for start in (known.start_time, new.start_time) if start is not None]
-    kept: dict[str, Any] = {
-        "submit_time": min(known.submit_time, new.submit_time),
-        "start_time": min(starts, default=None),
-        "moves": max(known.moves, new.moves),
-        "suspends": max(known.suspends, new.suspends),
-    }
+    kept: dict[str, Any] = {}
+    for name, first in (("submit_time", min), ("start_time", min), ("moves", max), ("suspends", max)):
+        was, now = getattr(known, name), getattr(new, name)
+        if was is not None and was != now:
+            kept[name] = was if now is None else first(was, now)
     for name in ("step_seconds", "exit_code", "peak_memory_bytes", "utilization_fraction"):
-        if getattr(new, name) is None:
-            kept[name] = getattr(known, name)
-    differs = {name: was for name, was in kept.items() if was != getattr(new, name)}
-    return replace(new, **differs) if differs else new
+        if getattr(new, name) is None and (was := getattr(known, name)) is not None:
+            kept[name] = was
+    return replace(new, **kept) if kept else new
 
 
 def stored_text(text: str) -> str:

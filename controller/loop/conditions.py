@@ -2,7 +2,7 @@
 """What is wrong just now: logged and reported once when it begins, and once when it is over."""
 
 import logging
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Mapping
 
 from controller.act.recorder import Recorder
 from controller.errors import NodeError
@@ -45,23 +45,23 @@ class Conditions:
             self._report(self.sentences)
             self._recorder.event("recovered", message, self._clock.now())
 
-    def only(self, kind: str, found: Container[str], why: str) -> None:
-        """Of this kind only these are still wrong."""
+    def end_all(self, kind: str, is_over: Callable[[str], bool], why: str = "answers again") -> None:
+        """End those of this kind whose name says so."""
         for where in list(self._known):
             begins, _, name = where.partition(" ")
-            if begins == kind and name not in found:
+            if begins == kind and is_over(name):
                 self.end(where, why)
 
 
 def report_nodes(conditions: Conditions, observer: Observer, answers: Mapping[str, Sample]) -> None:
     """Nodes that do not answer, and GPUs that jobs keep from others. `answers`: those of this turn."""
     nodes = observer.slurm.nodes
-    for name, answer in answers.items():
-        if not isinstance(answer, NodeError):
-            conditions.end(f"node {name}")
-        elif name in nodes:
-            conditions.begin(f"node {name}", str(answer))
-    conditions.only("node", nodes.keys(), "is not in Slurm any more")
+    failed = {name: answer for name, answer in answers.items() if isinstance(answer, NodeError)}
+    conditions.end_all("node", lambda name: name in answers and name not in failed)
+    for name, error in failed.items():
+        if name in nodes:
+            conditions.begin(f"node {name}", str(error))
+    conditions.end_all("node", lambda name: name not in nodes, "is not in Slurm any more")
     found: set[str] = set()
     for name, by_index in observer.trespassers.items():
         for index, job_id in by_index.items():
@@ -74,7 +74,8 @@ def report_nodes(conditions: Conditions, observer: Observer, answers: Mapping[st
                 " stays, cancel the job",
                 job_id,
             )
-    conditions.only("gpu", found, "has no memory of jobs any more that should have left it")
+    why = "has no memory of jobs any more that should have left it"
+    conditions.end_all("gpu", lambda name: name not in found, why)
 
 
 def _fields(where: str) -> dict[str, str]:

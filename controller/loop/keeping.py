@@ -153,23 +153,17 @@ class PolicyMemory:
     def __init__(self, journal: JournalPort, policy_name: str) -> None:
         """Begins with nothing: see `recall`."""
         self._journal, self._name = journal, policy_name
+        self._key = f"policy:{policy_name}"
         self._common: dict[str, Any] = {}
         self._notes: dict[JobId, Note] = {}
-
-    @property
-    def _key(self) -> str:
-        return f"policy:{self._name}"
-
-    @property
-    def memory(self) -> Memory:
+        self.memory = Memory(self._common, self._notes)
         """All of it, as it is until `take`."""
-        return Memory(self._common, self._notes)
 
     def recall(self) -> None:
         """What the journal has. Raises JournalError."""
         common = self._journal.load_state(self._key)
-        notes = self._journal.notes(self._name)
-        self._common, self._notes = common if isinstance(common, dict) else {}, notes
+        self._common.update(common if isinstance(common, dict) else {})
+        self._notes.update(self._journal.notes(self._name))
 
     def save(self, changes: Memory) -> None:
         """Write a plan's changes."""

@@ -195,9 +195,9 @@ class Controller:
         self._act(actions, snapshot)
         for name, problem in plan.problems.items():
             self._solver.submit(name, problem, self.pace.poke)
-        site = self.executor.site
-        site.reservations.remove_stray(snapshot, site.memory, self.executor.in_flight())
-        self._blocks.clean(self.observer, self.executor.in_flight(), snapshot.time)
+        site, in_flight = self.executor.site, self.executor.in_flight()
+        site.reservations.remove_stray(snapshot, site.memory, in_flight)
+        self._blocks.clean(self.observer, in_flight, snapshot.time)
         report_nodes(self.conditions, self.observer, answers)
         self._publish(
             Turn(

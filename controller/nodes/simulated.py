@@ -245,14 +245,15 @@ class SimulatedNodes:
         """What is on a node."""
         if node in self.unreachable:
             return NodeUnreachable(node, "no answer from its agent")
-        jobs = {job_id: self._say(node, job_id, block) for job_id, block in self._blocks[node].items()}
-        on_gpu: dict[int, list[JobId]] = {}
-        for job_id, job in jobs.items():
+        jobs: dict[JobId, protocol.NodeJob] = {}
+        on_gpu: dict[int, tuple[JobId, ...]] = {}
+        for job_id, block in self._blocks[node].items():
+            job = jobs[job_id] = self._say(node, job_id, block)
             if job.ranks and job.phase is not NodePhase.YIELDED:
                 for ordinal in job.gpus:
-                    on_gpu.setdefault(ordinal, []).append(job_id)
+                    on_gpu[ordinal] = (*on_gpu.get(ordinal, ()), job_id)
         cards = self.cluster.nodes[node].gpus
-        gpus = [gpu_sample(node, card.index, card.model, tuple(on_gpu.get(card.index, ()))) for card in cards]
+        gpus = [gpu_sample(node, card.index, card.model, on_gpu.get(card.index, ())) for card in cards]
         return NodeSample(node, now, gpus, jobs)
 
     def _say(self, node: str, job_id: JobId, block: Block) -> protocol.NodeJob:
@@ -288,9 +289,12 @@ class SimulatedNodes:
 
     def _others(self, node: str, job_id: JobId, gpus: Sequence[int]) -> list[tuple[JobId, Block]]:
         """Living jobs but this one whose blocks name any of these GPUs, in the order of their ids."""
+        blocks = self._blocks[node]
+        if blocks.keys() <= {job_id}:
+            return []
         return [
             (other, block)
-            for other, block in sorted(self._blocks[node].items())
+            for other, block in sorted(blocks.items())
             if other != job_id and not set(gpus).isdisjoint(block.gpus) and self._lives_on(node, other)
         ]
 

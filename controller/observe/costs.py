@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from statistics import median
 from types import MappingProxyType
 from typing import Any, Literal
@@ -35,9 +34,13 @@ class MeasuredCosts:
         """It took so long with a job of this model."""
         for name in {model or ANY_MODEL, ANY_MODEL}:
             known = self._seconds.pop(name, {})
-            known[kind] = [*known.get(kind, [])[1 - LAST :], seconds]
+            last = [*known.get(kind, [])[1 - LAST :], seconds]
+            if last == known.get(kind):
+                self._seconds[name] = known  # the one measured last
+                continue
+            known[kind] = last
             self._put(name, known)
-        self.version += 1
+            self.version += 1
 
     def _put(self, name: str, known: dict[Kind, list[float]]) -> None:
         if len(self._seconds) > MAX_MODELS:
@@ -45,7 +48,7 @@ class MeasuredCosts:
             del self._seconds[oldest], self._table[oldest]
         self._seconds[name] = known
         medians = {f"{kind}_seconds": median(last) for kind, last in known.items()}
-        self._table[name] = replace(Costs(), **medians)
+        self._table[name] = Costs(**medians)
 
     def dump(self) -> dict[str, Any]:
         """As JSON."""

@@ -138,9 +138,8 @@ def make_job(
 
 def changes_at(job: Job, memory: JobMemory, now: float) -> float | None:
     """When a job made at this moment is another one by the passing of time alone."""
-    later = (_later(time, now) for time in (memory.unsuspendable_until, memory.unsavable_until))
-    times = (job.held_until, job.keeps_until, *later)
-    return min((time for time in times if time is not None), default=None)
+    times = (job.held_until, job.keeps_until, memory.unsuspendable_until, memory.unsavable_until)
+    return min([time for time in times if time is not None and time > now], default=None)
 
 
 def _later(time: float | None, now: float) -> float | None:

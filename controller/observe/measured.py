@@ -141,8 +141,7 @@ class Measured:
     def _due(self, answered: Set[str], now: float) -> list[str]:
         """Nodes all of whose jobs are looked at: in each turn a part, those first of which that is longest
         ago."""
-        for name in answered:
-            self._swept_at.setdefault(name, now)
+        self._swept_at |= dict.fromkeys(answered - self._swept_at.keys(), now)
         part = len(self._swept_at) // EVERY_SECONDS + 1
         candidates = list(answered if len(answered) <= part else islice(self._swept_at, part))
         due = [name for name in candidates if now - self._swept_at[name] >= EVERY_SECONDS]
@@ -162,10 +161,15 @@ class Measured:
         """The utilisation to be stated."""
         before = self._watched_at.get(job.id)
         self._watched_at[job.id] = observation.now
-        if _runs(job, usage) and not job.placement.shares_with:
-            fractions = _fractions(job, observation)
-            if before is not None and usage.since is not None and usage.since <= before and fractions:
-                return self.utilization.see(job.id, fractions, observation.now - before)
+        alone = _runs(job, usage) and not job.placement.shares_with
+        if (
+            alone
+            and before is not None
+            and usage.since is not None
+            and usage.since <= before
+            and (fractions := _fractions(job, observation))
+        ):
+            return self.utilization.see(job.id, fractions, observation.now - before)
         return self.profiles.get(job.id, UNPROFILED).utilization_fraction
 
     def _profile(self, job_id: JobId, ranks: list[RankSample], utilization_fraction: float | None) -> bool:

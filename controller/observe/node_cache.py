@@ -63,8 +63,8 @@ class NodeCache:
             if before is sample:
                 continue
             known, now = _blocks(before), _blocks(sample)
-            jobs = {job_id for job_id, block in now.items() if not _same(known.get(job_id), block)}
-            jobs |= known.keys() - now.keys()
+            jobs = known.keys() ^ now.keys()
+            jobs |= {job_id for job_id in known.keys() & now.keys() if not _same(known[job_id], now[job_id])}
             found.jobs.update(jobs)
             facts = gpu_facts(sample)
             if before is None or isinstance(sample, NodeError) is not isinstance(before, NodeError):
@@ -116,11 +116,10 @@ def _used(sample: Sample) -> list[int]:
     return [gpu.memory_used_bytes for gpu in sample.gpus] if isinstance(sample, NodeSample) else []
 
 
-def _same(a: NodeJob | None, b: NodeJob) -> bool:
+def _same(a: NodeJob, b: NodeJob) -> bool:
     """Whether a job's phase, place and abilities are the same."""
     return a is b or (
-        a is not None
-        and a.phase is b.phase
+        a.phase is b.phase
         and a.gpus == b.gpus
         and a.movable == b.movable
         and a.has_store == b.has_store
@@ -149,6 +148,7 @@ def gpu_facts(sample: Sample) -> tuple[object, ...]:
                 left = block is not None and block.phase is NodePhase.YIELDED
                 owner = -1 if process.job_id is None else process.job_id
                 processes.append((owner, process.memory_bytes if left else 0))
-        gpus.append((gpu.index, gpu.model, gpu.memory_bytes, gpu.healthy, sorted(processes)))
+        processes.sort()
+        gpus.append((gpu.index, gpu.model, gpu.memory_bytes, gpu.healthy, processes))
     trespasses = [(job.job_id, job.trespasses) for job in sample.jobs.values() if job.trespasses]
     return (gpus, sorted(trespasses))

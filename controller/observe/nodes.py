@@ -55,7 +55,10 @@ def make_node(node: SlurmNode, sample: Sample | None, jobs: Mapping[JobId, Slurm
 
 def _foreign(gpu: GpuSample, jobs: Container[JobId]) -> bool:
     """Whether a process of no job that Slurm knows has memory on this GPU."""
-    return any(p.memory_bytes > 0 and (p.job_id is None or p.job_id not in jobs) for p in gpu.processes)
+    for process in gpu.processes:
+        if process.memory_bytes > 0 and (process.job_id is None or process.job_id not in jobs):
+            return True
+    return False
 
 
 def _left_by(gpu: GpuSample, sample: NodeSample) -> tuple[tuple[JobId, int], ...]:
@@ -65,7 +68,7 @@ def _left_by(gpu: GpuSample, sample: NodeSample) -> tuple[tuple[JobId, int], ...
         job = None if process.job_id is None else sample.jobs.get(process.job_id)
         if job is not None and job.phase is NodePhase.YIELDED and process.memory_bytes:
             left[job.job_id] = left.get(job.job_id, 0) + process.memory_bytes
-    return tuple(sorted(left.items()))
+    return tuple(sorted(left.items())) if left else ()
 
 
 def trespassers(sample: NodeSample, jobs: Mapping[JobId, SlurmJob]) -> dict[int, JobId]:
@@ -77,7 +80,7 @@ def trespassers(sample: NodeSample, jobs: Mapping[JobId, SlurmJob]) -> dict[int,
             job = None if process.job_id is None else jobs.get(process.job_id)
             if job is None or not job.binding or process.memory_bytes == 0:
                 continue
-            if GpuId(sample.node, gpu.index) not in job.binding:
+            if (sample.node, gpu.index) not in job.binding:
                 found[gpu.index] = job.id
     return found
 

@@ -59,6 +59,9 @@ class Observer:
         self._jobs: dict[JobId, Job] = {}
         self._usage: dict[JobId, Usage] = {}
         self._solutions: dict[str, Solution] = {}
+        self._shown_usage = MappingProxyType(self._usage)
+        self._shown_solutions = MappingProxyType(self._solutions)
+        self._shown_profiles = MappingProxyType(self.measured.profiles)
         self.jobs: Mapping[JobId, Job] = MappingProxyType(self._jobs)
         """As they are now: between `take` and `snapshot` without whom they share GPUs with."""
         self.made_nodes: Mapping[str, Node] = MappingProxyType(self._made_nodes)
@@ -150,14 +153,14 @@ class Observer:
             time=self._now,
             nodes=self.made_nodes,
             jobs=self.jobs,
-            usage=MappingProxyType(self._usage),
-            profiles=MappingProxyType(self.measured.profiles),
+            usage=self._shown_usage,
+            profiles=self._shown_profiles,
             rates=self.measured.rates.table,
             job_rates=self.measured.paces.rates,
             costs=self.measured.costs.table,
             models=self.measured.models,
             shares=self.shares,
-            solutions=MappingProxyType(self._solutions),
+            solutions=self._shown_solutions,
             changed=changes,
         )
 

@@ -59,7 +59,8 @@ class SlurmCache:
         self._identities.forget(gone)
         self._withheld = {job_id: changed.pop(job_id) for job_id in reused}
         gone = (gone | reused) & self._jobs.keys()
-        self._nodes.update({node.name: node for node in view.nodes})
+        for node in view.nodes:
+            self._nodes[node.name] = node
         for job_id in gone:
             self._put(job_id, None)
         for job_id, job in changed.items():

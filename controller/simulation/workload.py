@@ -127,9 +127,8 @@ class Workload:
 
     def _usable(self, job: TraceJob) -> tuple[str, ...]:
         """The types that a job asks for which cannot run on all: where its throughput is 0. Empty: all."""
-        speeds = [self._throughputs.rate(t, job.model, job.gpus) for t in self._types]
-        usable = tuple(t for t, speed in zip(self._types, speeds, strict=True) if speed != 0)
-        return usable if 0 in speeds else ()
+        speeds = {t: self._throughputs.rate(t, job.model, job.gpus) for t in self._types}
+        return tuple(t for t, speed in speeds.items() if speed != 0) if 0 in speeds.values() else ()
 
     def _work_of(self, job: TraceJob) -> float | None:
         """Seconds on the reference type; None: left out. Raises TraceError."""

@@ -9,9 +9,8 @@ suspended, resumed, requeued and cancelled. It runs on whatever clock its asynci
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -22,6 +21,7 @@ from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmGpu, Sl
 from controller.slurm.simulated_job import SimulatedJob, request_text
 
 T = TypeVar("T")
+_ON_NODES = (JobState.RUNNING, JobState.SUSPENDED)
 
 __all__ = ["SimulatedCluster", "SimulatedJob", "SlurmCosts", "idle_node", "make_nodes", "request_text"]
 
@@ -213,81 +213,77 @@ class SimulatedCluster:
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:
         if len(set(by_node(binding).values())) != 1:
             raise ValueError("a binding needs the same GPU indices on each node")
-        async with self._call(job_id) as job:
-            while job.state is JobState.COMPLETING and not self.unavailable:
-                # As the other adapters do: a requeued job is bound once it is through with its last run.
-                await asyncio.sleep(0.05)
-                job = self._find(job_id)
-            if job.state is not JobState.PENDING or not job.held:
-                raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending and held")
-            job.wanted = binding
+        job = await self._called(job_id)
+        while job.state is JobState.COMPLETING and not self.unavailable:
+            # As the other adapters do: a requeued job is bound once it is through with its last run.
+            await asyncio.sleep(0.05)
+            job = self._find(job_id)
+        if job.state is not JobState.PENDING or not job.held:
+            raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending and held")
+        job.wanted = binding
+        self._answer()
 
     async def unbind(self, job_id: JobId) -> None:
-        async with self._call(job_id) as job:
-            if job.state is not JobState.PENDING:
-                raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending")
-            job.wanted = frozenset()
+        job = await self._called(job_id, JobState.PENDING)
+        job.wanted = frozenset()
+        self._answer()
 
     async def release(self, job_id: JobId) -> None:
-        async with self._call(job_id) as job:
-            if job.state is JobState.PENDING and job.held:
-                job.held = False
-                self.touch(job_id)
-                self._after(self.costs.start_seconds, self._start, job)
+        job = await self._called(job_id)
+        if job.state is JobState.PENDING and job.held:
+            job.held = False
+            self.touch(job_id)
+            self._after(self.costs.start_seconds, self._start, job)
+        self._answer()
 
     async def hold(self, job_id: JobId) -> None:
-        async with self._call(job_id) as job:
-            if job.state is not JobState.PENDING:
-                raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending")
-            job.held = True
-            self.touch(job_id)
+        job = await self._called(job_id, JobState.PENDING)
+        job.held = True
+        self.touch(job_id)
+        self._answer()
 
     async def suspend(self, job_id: JobId) -> None:
-        async with self._call(job_id) as job:
-            if job.state is JobState.RUNNING:
-                self._to(job, JobState.SUSPENDED)
-            elif job.state is not JobState.SUSPENDED:
-                raise ClusterRefused(f"job {job_id} is {job.state_name}, not running")
+        job = await self._called(job_id, *_ON_NODES)
+        if job.state is JobState.RUNNING:
+            self._to(job, JobState.SUSPENDED)
+        self._answer()
 
     async def resume(self, job_id: JobId) -> None:
-        async with self._call(job_id) as job:
-            if job.state is JobState.SUSPENDED:
-                self._to(job, JobState.RUNNING)
-            elif job.state is not JobState.RUNNING:
-                raise ClusterRefused(f"job {job_id} is {job.state_name}, not suspended")
+        job = await self._called(job_id, JobState.SUSPENDED, JobState.RUNNING)
+        if job.state is JobState.SUSPENDED:
+            self._to(job, JobState.RUNNING)
+        self._answer()
 
     async def requeue(self, job_id: JobId) -> None:
-        async with self._call(job_id) as job:
-            if job.state in (JobState.PENDING, JobState.COMPLETING):
-                # On its way or there: an answer got lost, and the call is repeated.
-                job.held = True
-                self.touch(job_id)
-            elif job.state not in (JobState.RUNNING, JobState.SUSPENDED):
-                raise ClusterRefused(f"job {job_id} is {job.state_name}, not running")
-            elif not job.requeue:
-                raise ClusterRefused(f"job {job_id} may not be requeued (--no-requeue)")
-            else:
-                job.held = True
-                job.restart_count += 1
-                self._to(job, JobState.COMPLETING)
-                job.overhead_seconds = job.restart_seconds
-                self._after(self.costs.requeue_seconds + job.checkpoint_seconds, self._requeued, job)
+        job = await self._called(job_id, *_ON_NODES, JobState.PENDING, JobState.COMPLETING)
+        if not job.requeue and job.state in _ON_NODES:
+            raise ClusterRefused(f"job {job_id} may not be requeued (--no-requeue)")
+        job.held = True
+        self.touch(job_id)
+        if job.state in _ON_NODES:  # else an answer got lost, and the call is repeated
+            job.restart_count += 1
+            self._to(job, JobState.COMPLETING)
+            job.overhead_seconds = job.restart_seconds
+            self._after(self.costs.requeue_seconds + job.checkpoint_seconds, self._requeued, job)
+        self._answer()
 
     async def end(self, job_id: JobId, reason: str) -> None:
-        async with self._call(job_id) as job:
-            if job.state is not JobState.ENDED:
-                job.comment = reason
-                self._end(job, "CANCELLED")
+        job = await self._called(job_id)
+        if job.state is not JobState.ENDED:
+            job.comment = reason
+            self._end(job, "CANCELLED")
+        self._answer()
 
     async def reserve(self, job_id: JobId, gpus: GpuSet, seconds: float) -> None:
         if len(set(by_node(gpus).values())) != 1:
             raise ValueError("a reservation needs the same GPU indices on each node")
-        async with self._call(job_id):
-            self.reserved.pop(job_id, None)
-            if not self._room_for(gpus):
-                raise ClusterRefused(f"job {job_id}: the GPUs to reserve for it are busy")
-            self.reserved[job_id] = gpus
-            self._after(seconds, self._reservation_ends, (job_id, gpus))
+        await self._called(job_id)
+        self.reserved.pop(job_id, None)
+        if not self._room_for(gpus):
+            raise ClusterRefused(f"job {job_id}: the GPUs to reserve for it are busy")
+        self.reserved[job_id] = gpus
+        self._after(seconds, self._reservation_ends, (job_id, gpus))
+        self._answer()
 
     async def unreserve(self, job_id: JobId) -> None:
         await self._rpc()
@@ -351,8 +347,7 @@ class SimulatedCluster:
     def _start(self, job: SimulatedJob) -> None:
         if job.state is not JobState.PENDING or job.held or not (job.wanted and self._room_for(job.wanted)):
             return
-        job.binding, job.nodes = job.wanted, tuple(by_node(job.wanted))
-        job.start_time = self.clock()
+        job.binding, job.nodes, job.start_time = job.wanted, tuple(by_node(job.wanted)), self.clock()
         self._to(job, JobState.RUNNING)
 
     def _requeued(self, job: SimulatedJob) -> None:
@@ -384,11 +379,16 @@ class SimulatedCluster:
             raise UnknownJob(f"job {job_id} is not known")
         return self.jobs[job_id]
 
-    @contextlib.asynccontextmanager
-    async def _call(self, job_id: JobId) -> AsyncIterator[SimulatedJob]:
-        """A call that changes a job; its answer may get lost after it took effect."""
+    async def _called(self, job_id: JobId, *states: JobState) -> SimulatedJob:
+        """The job that a call, which ends with `_answer`, is to change. `states`: else it is refused."""
         await self._rpc()
-        yield self._find(job_id)
+        job = self._find(job_id)
+        if states and job.state not in states:
+            raise ClusterRefused(f"job {job_id} is {job.state_name}, not {states[0].value.lower()}")
+        return job
+
+    def _answer(self) -> None:
+        """After a call took effect: its answer may get lost."""
         if self.lose_answers > 0:
             self.lose_answers -= 1
             raise ClusterUnavailable("no answer within the deadline")

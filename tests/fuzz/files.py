@@ -11,11 +11,11 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from controller.errors import GandivaError, JournalError, SettingsError
+from controller.errors import ClusterSpecError, GandivaError, JournalError, SettingsError
 from controller.journal import JobFilter, Journal, JournalReader
 from controller.model import JobId
 from controller.settings.loading import parse_settings
-from controller.simulation.cluster_spec import ClusterSpecError, parse_cluster
+from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.replay import replay
 from controller.simulation.snapshot_file import SnapshotFileError, read_decision
 from controller.simulation.traces.base import TraceError

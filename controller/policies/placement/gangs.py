@@ -5,6 +5,7 @@ A job that Slurm has bound goes on where it is bound; all others are placed anew
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Protocol
 
 from controller.model import GpuId, GpuSet, Job, Node
@@ -88,18 +89,16 @@ def _one_node(pool: GpuPool, job: Job) -> GpuSet | None:
 
 
 def _nodes(pool: GpuPool, job: Job, count: int, share: int, consolidated: bool) -> GpuSet | None:
-    fitting = [slot for slot in pool.with_room(share) if accepts(slot.node, job, share)]
-    groups: Iterable[list[Slot]] = [fitting]
-    if consolidated:
-        by_switch: dict[str, list[Slot]] = {}
-        for slot in fitting:
-            by_switch.setdefault(slot.node.switch, []).append(slot)
-        groups = by_switch.values()
-    for group in groups:
-        found = _common(group, count, share)
-        if found is not None:
-            return found
-    return None
+    fitting = (slot for slot in pool.with_room(share) if accepts(slot.node, job, share))
+    if not consolidated:
+        # Mostly the first ones do, and the others need not be looked at.
+        first = list(islice(fitting, count))
+        return _common(first, count, share) or _common([*first, *fitting], count, share)
+    by_switch: dict[str, list[Slot]] = {}
+    for slot in fitting:
+        by_switch.setdefault(slot.node.switch, []).append(slot)
+    found = (_common(group, count, share) for group in by_switch.values())
+    return next((gpus for gpus in found if gpus is not None), None)
 
 
 def _common(fitting: list[Slot], count: int, share: int) -> GpuSet | None:

@@ -15,13 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controller.cli.main import main
+from controller.errors import ClusterSpecError
 from controller.model import JobId
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy
 from controller.settings.loading import parse_settings
 from controller.settings.policies import PolicySettings
 from controller.settings.schema import Settings
-from controller.simulation.cluster_spec import ClusterSpecError, parse_cluster
+from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.driver import Simulation
 from controller.simulation.ground_truth import GroundTruth, Throughputs, read_throughputs
 from controller.simulation.metrics import summary
