@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import random
+from collections import deque
+from collections.abc import Sequence
 
 from controller.policies.allocations.allocation import Allocated, Given, Jobs, Solve
 from controller.policies.allocations.checked import effective
@@ -30,6 +32,11 @@ class Free:
         """Types with as many free GPUs as the job has, also where it cannot run."""
         gpus = self._layout.jobs[job].gpus
         return [name for name in self._layout.types if gpus <= self._gpus[self._base(name)]]
+
+    @property
+    def any(self) -> bool:
+        """Whether a GPU is free."""
+        return any(self._gpus.values())
 
     def take(self, job: int, name: str) -> None:
         self._gpus[self._base(name)] -= self._layout.jobs[job].gpus
@@ -63,7 +70,8 @@ class ShortestFirst:
 class FirstComeReference:
     """First come, first served as in Gavel's code: the head of the queue takes the fastest free type, until
     one fits nowhere. Agnostic: those that run stay, the others draw a type. With space sharing the rest of
-    the queue joins jobs that run alone, each the one with which both lose least, until one cannot."""
+    the queue joins jobs that run alone, each the one with which both lose least, until one cannot. The rest
+    begins behind the job that fits into no GPUs that are free; where none is free, with the next one."""
 
     def __init__(self, settings: GavelFifoSettings) -> None:
         self._settings = settings
@@ -72,9 +80,9 @@ class FirstComeReference:
         layout = Layout(given, exact=False)
         if not layout.jobs:
             return none_can_run(given)
-        rows = self._alone(layout, Free(layout))
+        rows, rest = self._alone(layout, Free(layout))
         if self._settings.space_sharing:
-            self._pack(layout, rows)
+            self._pack(layout, rows, rest)
         fractions = as_fractions(given, {jobs: {name: 1.0} for jobs, name in rows.items()})
         rates = effective(given, fractions)
         order, fastest = by_arrival(layout), layout.fastest.tolist()
@@ -83,7 +91,8 @@ class FirstComeReference:
         )
         return Allocated(fractions=fractions, objective=objective, status="greedy")
 
-    def _alone(self, layout: Layout, free: Free) -> dict[Jobs, str]:
+    def _alone(self, layout: Layout, free: Free) -> tuple[dict[Jobs, str], Sequence[int]]:
+        """What jobs have that run alone, and the rest of the queue."""
         rows: dict[Jobs, str] = {}
         if self._settings.throughputs == "agnostic":
             for job, key in enumerate(layout.keys):
@@ -93,9 +102,9 @@ class FirstComeReference:
                         rows[key] = name
         names = ",".join(str(job.id) for job in layout.jobs)
         draw = random.Random(f"{self._settings.seed}:{names}")
-        for job, key in enumerate(layout.keys):
-            if key in rows:
-                continue
+        queue = deque(job for job, key in enumerate(layout.keys) if key not in rows)
+        while queue and free.any:
+            job = queue.popleft()
             types = free.types(job)
             if not free.room(job):
                 break
@@ -105,14 +114,12 @@ class FirstComeReference:
             if self._settings.throughputs == "agnostic":
                 name = draw.choice(sorted(types))
             free.take(job, name)
-            rows[key] = name
-        return rows
+            rows[layout.keys[job]] = name
+        return rows, queue
 
-    def _pack(self, layout: Layout, rows: dict[Jobs, str]) -> None:
+    def _pack(self, layout: Layout, rows: dict[Jobs, str], rest: Sequence[int]) -> None:
         pairs = {frozenset(pair.jobs): pair for pair in layout.given.pairs}
-        for job in layout.jobs:
-            if (job.id,) in rows or any(job.id in jobs for jobs in rows):
-                continue
+        for job in (layout.jobs[number] for number in rest):
             best, gain = None, self._settings.pack_gain_ratio
             for jobs, name in rows.items():
                 pair = pairs.get(frozenset((*jobs, job.id))) if len(jobs) == 1 else None

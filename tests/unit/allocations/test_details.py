@@ -82,6 +82,18 @@ def test_first_come_of_the_reference_packs() -> None:
     assert (ONE, TWO) not in answer("gavel-fifo", queue, **options, pack_gain_ratio=1.9).fractions
 
 
+def test_first_come_of_the_reference_packs_those_behind_the_one_that_does_not_fit() -> None:
+    """That one has no part in this allocation, though it could join a job that runs."""
+    pairs = tuple(Pair((ZERO, other), {"t0": (0.9, 0.9)}) for other in (ONE, TWO))
+    queue = given([[1], [1], [1]], [3], {n: {"gpus": 2} for n in range(3)}, pairs=pairs)
+    options = {"formulation": "reference", "space_sharing": True}
+    found = answer("gavel-fifo", queue, **options).fractions
+    assert found[ZERO, TWO] == {"t0": 1.0}
+    assert (ZERO, ONE) not in found and found[ONE,] == {"t0": 0.0}
+    full = replace(queue, workers={"t0": 2})
+    assert answer("gavel-fifo", full, **options).fractions[ZERO, ONE] == {"t0": 1.0}
+
+
 def test_first_come_of_the_reference_keeps_what_runs_where_agnostic() -> None:
     queue = given([[1, 1]] * 3, [1, 1])
     options = {"formulation": "reference", "throughputs": "agnostic"}
