@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from controller.model import JobId
+from controller.model.solving import ProblemKind
 from controller.policies.allocations.allocation import Jobs, Pair
 from controller.policies.allocations.checked import effective
 from controller.policies.allocations.layout import Layout
+from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.random_pairs import RandomPairs
-from controller.policies.allocations.settings import GavelGandivaSettings
+from controller.policies.allocations.settings import GavelGandivaSettings, GavelHierarchicalSettings
 from controller.policies.allocations.shares import equal_throughputs, isolated_rates
+from controller.solver.problem_data import Found
+from controller.solver.solve import find
 from tests.unit.allocations.problems import answer, drawn, each, given
 
 ZERO, ONE, TWO = JobId(0), JobId(1), JobId(2)
@@ -105,6 +111,17 @@ def test_first_come_of_the_reference_keeps_what_runs_where_agnostic() -> None:
     running = replace(queue, previous={(TWO,): {"t0": 1.0}})
     found = answer("gavel-fifo", running, **options).fractions
     assert found[TWO,]["t0"] == 1 and found[ZERO,]["t1"] == 1
+
+
+@pytest.mark.parametrize("formulation", ["exact", "reference"])
+def test_water_filling_goes_on_after_an_answer_that_is_too_large_by_rounding(formulation: Any) -> None:
+    def generous(kind: ProblemKind, data: Mapping[str, Any]) -> Found:
+        status, values, error = find(kind, data)
+        return status, [each * (1 + 1e-5) for each in values], error
+
+    problem = given([[1], [1], [2]], [2])
+    allocation = ALLOCATIONS["gavel-hierarchical"](GavelHierarchicalSettings(formulation=formulation))
+    assert allocation.allocate(problem, generous).objective == pytest.approx(2, rel=1e-4)
 
 
 def test_random_pairs() -> None:
