@@ -150,6 +150,29 @@ def test_a_pair_that_does_badly_does_not_stay() -> None:
     assert policy._good(Layout(good), good.pairs[0])
 
 
+def test_the_reference_draws_pairs_of_which_some_come_to_nothing() -> None:
+    """Two of the three jobs have the same size. Drawing any two three times does not always find them."""
+    pairs = (Pair((ZERO, TWO), {"t0": (0.8, 0.8)}),)
+    problem = given([[1]] * 3, [2], {1: {"gpus": 2}}, pairs=pairs)
+
+    def paired(formulation: str) -> int:
+        drawn_keys = [
+            answer("gavel-gandiva", problem, seed=seed, formulation=formulation).fractions
+            for seed in range(60)
+        ]
+        return sum((ZERO, TWO) in found for found in drawn_keys)
+
+    assert paired("exact") == 60
+    assert 30 < paired("reference") < 55  # 1 - (2/3)³ of 60 is 42
+
+
+def test_a_pair_of_the_reference_does_not_stay_where_one_of_it_stands_still_on_a_type() -> None:
+    problem = given([[1, 1]] * 2, [1, 1], pairs=(Pair((ZERO, ONE), {"t0": (0.9, 0.9), "t1": (0.0, 0.9)}),))
+    for formulation, stays in (("exact", True), ("reference", False)):
+        policy = RandomPairs(GavelGandivaSettings(formulation=formulation))  # type: ignore[arg-type]
+        assert policy._good(Layout(problem, exact=formulation == "exact"), problem.pairs[0]) is stays
+
+
 def test_weights_of_finish_time_fairness() -> None:
     """The isolated part of a job with twice the weight is twice as large; in Gavel's code it is not."""
     problem = given([[1], [1]], [1], {0: {"weight": 2.0, "steps_left": 100.0}, 1: {"steps_left": 100.0}})
