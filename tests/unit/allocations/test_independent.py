@@ -192,7 +192,7 @@ def test_levels_of_water_filling(name: str, policies: tuple[Any, ...]) -> None:
             exact += abs(mine - level) <= 1e-5 * (1 + level)
             jobs_seen += 1
         assert pairs or found.objective == near(sum(expected), rel=1e-3), f"instance {seed}"
-    assert exact >= (0.98 * jobs_seen if pairs else jobs_seen - 1)
+    assert exact >= jobs_seen - (max(4, 0.01 * jobs_seen) if pairs else 1)
 
 
 def _alike(given: Given) -> Given:
