@@ -103,14 +103,23 @@ def test_first_come_of_the_reference_packs_those_behind_the_one_that_does_not_fi
 def test_first_come_of_the_reference_keeps_what_runs_where_agnostic() -> None:
     queue = given([[1, 1]] * 3, [1, 1])
     options = {"formulation": "reference", "throughputs": "agnostic"}
-    drawn_types = {
-        next(n for n, x in answer("gavel-fifo", queue, **options, seed=seed).fractions[ZERO,].items() if x)
-        for seed in range(20)
-    }
-    assert drawn_types == {"t0", "t1"}
     running = replace(queue, previous={(TWO,): {"t0": 1.0}})
     found = answer("gavel-fifo", running, **options).fractions
     assert found[TWO,]["t0"] == 1 and found[ZERO,]["t1"] == 1
+    ended = replace(queue, previous={(JobId(9),): {"t0": 1.0}})
+    assert answer("gavel-fifo", ended, **options).fractions[ZERO,]["t0"] == 1
+
+
+def test_agnostic_first_come_of_the_reference_draws_the_type_that_is_no_longer_there() -> None:
+    """Each has the last type. With it used up one of both goes: the next has the other one, or nothing."""
+    queue = given([[1, 1]] * 3, [1, 1])
+    options = {"formulation": "reference", "throughputs": "agnostic"}
+    found = [answer("gavel-fifo", queue, **options, seed=seed).fractions for seed in range(20)]
+    assert all(rows[ZERO,] == {"t0": 0.0, "t1": 1.0} for rows in found)
+    assert {tuple(rows[ONE,].values()) for rows in found} == {(1.0, 0.0), (0.0, 0.0)}
+    # It need not fit.
+    gang = given([[1, 1]] * 2, [2, 1], {0: {"gpus": 2}})
+    assert answer("gavel-fifo", gang, **options).fractions[ZERO,] == {"t0": 0.0, "t1": 1.0}
 
 
 @pytest.mark.parametrize("formulation", ["exact", "reference"])

@@ -268,6 +268,16 @@ def test_what_is_remembered_goes_on_the_same(seed: int | None) -> None:
         assert chosen(other, v100=1, k80=1) == chosen(made, v100=1, k80=1)
 
 
+def test_fractions_of_a_job_that_ended_are_known_until_the_next_allocation() -> None:
+    made = books({1: {"v100": 1.0}, 2: {"k80": 1.0}})
+    made.remove(JobId(1))
+    kept = Books(TYPES, 360.0, 1920.0, None)
+    kept.load(json.loads(json.dumps(made.dump())))
+    assert kept.gone == made.gone == {(JobId(1),): {"v100": 1.0, "k80": 0.0}}
+    made.adopt({JobId(2): {"k80": 1.0}})
+    assert not made.gone
+
+
 @pytest.mark.parametrize(
     ("name", "settings", "shuffled"),
     [
