@@ -49,12 +49,15 @@ POLICIES = {
     "allox": "allox",
     "max_sum_throughput": "gavel-max-throughput",
     "max_min_fairness_water_filling": "gavel-hierarchical",
+    "gandiva": "gavel-gandiva",
 }
 """Gavel's name, without the `_perf` of those that know how fast jobs are and the `_packed` of those that pair
 jobs: our preset."""
 KNOWING = ("_perf", "_packed")
-WITHOUT_SOLVER = ("isolated", "allox", "gavel-fifo")
+WITHOUT_SOLVER = ("isolated", "allox", "gavel-fifo", "gavel-gandiva")
 """Presets that another solver makes no difference to."""
+DRAWING = ("fifo", "gandiva")
+"""Policies that draw types or pairs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,9 @@ class Row:
         changes = [f"type_seed={row['seed']}", f"reset_seconds={row['min_alloc_reset_s']}"]
         if preset not in WITHOUT_SOLVER:
             changes += [f"solver={self.solver}"]
-        if preset not in ("isolated", "allox"):
+        if preset in ("gavel-fifo", "gavel-gandiva"):
+            changes += [f"seed={row['seed']}"]
+        if preset not in ("isolated", "allox", "gavel-gandiva"):
             aware = row["policy"].endswith(KNOWING)
             changes += [f"throughputs={'aware' if aware else 'agnostic'}"]
         if packed:
@@ -103,13 +108,18 @@ def _plain(policy: str) -> str:
     return policy.removesuffix("_perf").removesuffix("_packed")
 
 
+def draws(reference: Mapping[str, Any]) -> bool:
+    """Whether this result depends on what its policy drew."""
+    one_type = reference["cluster_v100_p100_k80"].endswith(":0:0")
+    return reference["policy"] in DRAWING and not (reference["policy"] == "fifo" and one_type)
+
+
 def rows(refs: Path, solver: str | None) -> Iterator[Row]:
     """All that can be compared. `solver`: in place of the one that the reference used."""
     for row in json.loads((refs / "results_public.json").read_text())["gavel"]:
         preset = POLICIES.get(_plain(row["policy"]))
-        one_type = row["cluster_v100_p100_k80"].endswith(":0:0")
-        if preset is None or not row.get("avg_jct_s") or (row["policy"] == "fifo" and not one_type):
-            continue  # The agnostic one draws types.
+        if preset is None or not row.get("avg_jct_s") or draws(row):
+            continue
         if solver is None or preset not in WITHOUT_SOLVER:
             yield Row(refs, row, solver or row["solver"].lower())
 

@@ -146,7 +146,7 @@ def _rounds(name: str, settings: Any, moves: Moves, pricing: Pricing) -> Policy:
         settings,
         name=name,
         moves=moves,
-        shuffled=not aware,
+        shuffled=not aware and not pairs,
         isolated_rates=isolated,
         pairs=pairs,
         only_allocated=isinstance(allocation, FirstComeReference),

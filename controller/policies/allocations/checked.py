@@ -38,19 +38,22 @@ def valid(layout: Layout, answer: Array) -> Array:
     x = np.clip(answer, 0.0, 1.0)
     if layout.exact:
         x[x < LEAST] = 0.0
-    time = _fit(
-        layout.by_job(x, np.ones(len(layout.job))), np.ones(len(layout.jobs)), "a job more than all the time"
-    )
+    fitted = fit(layout, x)
+    return fitted if layout.exact else x
+
+
+def fit(layout: Layout, x: Array) -> Array:
+    """X with no job above all its time and no type above its GPUs. Raises AllocationError where that takes
+    more than rounding."""
+    ones = np.ones(len(layout.job))
+    time = _room(layout.by_job(x, ones), np.ones(len(layout.jobs)), "a job more than all the time")
     used = np.bincount(layout.base_of, layout.gpus * x, len(layout.limits))
-    room = _fit(used, layout.limits, "more GPUs of a type than there are")
-    if not layout.exact:
-        return x
-    shrink = room[layout.base_of]
+    shrink = _room(used, layout.limits, "more GPUs of a type than there are")[layout.base_of]
     np.minimum.at(shrink, layout.column, time[layout.job])
     return x * shrink
 
 
-def _fit(totals: Array, limits: Array, what: str) -> Array:
+def _room(totals: Array, limits: Array, what: str) -> Array:
     """By how much what makes up each total must shrink to be within its limit."""
     for number in np.flatnonzero(totals > limits * (1 + TOLERANCE) + TOLERANCE).tolist():
         raise AllocationError(f"the solver gave {what}: {totals[number]:g} instead of {limits[number]:g}")

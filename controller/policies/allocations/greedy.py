@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import random
+from collections import deque
+from collections.abc import Iterable, Sequence
 
 from controller.policies.allocations.allocation import Allocated, Given, Jobs, Solve
 from controller.policies.allocations.checked import effective
@@ -24,12 +26,17 @@ class Free:
     def types(self, job: int) -> list[str]:
         """Where the job can begin now, the fastest first."""
         rates = self._layout.usable[job]
-        return sorted((name for name in self.room(job) if name in rates), key=lambda name: -rates[name])
+        room = self.room(job, self._layout.types)
+        return sorted((name for name in room if name in rates), key=lambda name: -rates[name])
 
-    def room(self, job: int) -> list[str]:
-        """Types with as many free GPUs as the job has, also where it cannot run."""
+    def room(self, job: int, types: Iterable[str]) -> list[str]:
+        """Those of these types with as many free GPUs as the job has, also where it cannot run."""
         gpus = self._layout.jobs[job].gpus
-        return [name for name in self._layout.types if gpus <= self._gpus[self._base(name)]]
+        return [name for name in types if gpus <= self.left(name)]
+
+    def left(self, name: str) -> int:
+        """Free GPUs of a type."""
+        return self._gpus[self._base(name)]
 
     def take(self, job: int, name: str) -> None:
         self._gpus[self._base(name)] -= self._layout.jobs[job].gpus
@@ -62,8 +69,14 @@ class ShortestFirst:
 
 class FirstComeReference:
     """First come, first served as in Gavel's code: the head of the queue takes the fastest free type, until
-    one fits nowhere. Agnostic: those that run stay, the others draw a type. With space sharing the rest of
-    the queue joins jobs that run alone, each the one with which both lose least, until one cannot."""
+    one fits nowhere. With space sharing the rest of the queue joins jobs that run alone, each the one with
+    which both lose least, until one cannot. The rest begins behind the job that fits into no GPUs that are
+    free; where none is free, with the next one.
+
+    Agnostic: those that run stay, and the head of the queue takes the place of each that has ended. The next
+    have the last type, though it may be too small. A type is drawn only when that one is used up: the drawn
+    one is no longer available. So a type may have more jobs than GPUs.
+    """
 
     def __init__(self, settings: GavelFifoSettings) -> None:
         self._settings = settings
@@ -72,9 +85,9 @@ class FirstComeReference:
         layout = Layout(given, exact=False)
         if not layout.jobs:
             return none_can_run(given)
-        rows = self._alone(layout, Free(layout))
+        rows, rest = self._alone(layout, Free(layout))
         if self._settings.space_sharing:
-            self._pack(layout, rows)
+            self._pack(layout, rows, rest)
         fractions = as_fractions(given, {jobs: {name: 1.0} for jobs, name in rows.items()})
         rates = effective(given, fractions)
         order, fastest = by_arrival(layout), layout.fastest.tolist()
@@ -83,36 +96,44 @@ class FirstComeReference:
         )
         return Allocated(fractions=fractions, objective=objective, status="greedy")
 
-    def _alone(self, layout: Layout, free: Free) -> dict[Jobs, str]:
+    def _alone(self, layout: Layout, free: Free) -> tuple[dict[Jobs, str], Sequence[int]]:
+        """What jobs have that run alone, and the rest of the queue."""
         rows: dict[Jobs, str] = {}
-        if self._settings.throughputs == "agnostic":
-            for job, key in enumerate(layout.keys):
-                for name, fraction in layout.given.previous.get(key, {}).items():
-                    if fraction > 0 and name in free.types(job):
-                        free.take(job, name)
-                        rows[key] = name
+        previous = layout.given.previous if self._settings.throughputs == "agnostic" else {}
+        ran = {
+            jobs: name for jobs, row in previous.items() for name in layout.types if row.get(name, 0.0) > 0
+        }
+        queue = deque(job for job, key in enumerate(layout.keys) if key not in ran)
+        for jobs, name in sorted(ran.items()):
+            job = layout.index.get(jobs[0], -1)
+            if job < 0:
+                # It has ended. The head of the queue has its place, if it fits there.
+                if not queue or name not in free.types(queue[0]):
+                    continue
+                job = queue.popleft()
+            free.take(job, name)
+            rows[layout.keys[job]] = name
         names = ",".join(str(job.id) for job in layout.jobs)
         draw = random.Random(f"{self._settings.seed}:{names}")
-        for job, key in enumerate(layout.keys):
-            if key in rows:
-                continue
-            types = free.types(job)
-            if not free.room(job):
+        available = [name for name in layout.types if free.left(name) > 0]
+        while queue and available:
+            job = queue.popleft()
+            fits = free.room(job, available)
+            if not fits:
                 break
-            if not types:
-                continue
-            name = types[0]
+            name = gone = max(fits, key=lambda name: layout.usable[job].get(name, 0.0))
             if self._settings.throughputs == "agnostic":
-                name = draw.choice(sorted(types))
-            free.take(job, name)
-            rows[key] = name
-        return rows
+                name, gone = available[-1], draw.choice(fits)
+            if layout.usable[job].get(name):
+                free.take(job, name)
+                rows[layout.keys[job]] = name
+                if free.left(name) == 0:
+                    available.remove(gone)
+        return rows, queue
 
-    def _pack(self, layout: Layout, rows: dict[Jobs, str]) -> None:
+    def _pack(self, layout: Layout, rows: dict[Jobs, str], rest: Sequence[int]) -> None:
         pairs = {frozenset(pair.jobs): pair for pair in layout.given.pairs}
-        for job in layout.jobs:
-            if (job.id,) in rows or any(job.id in jobs for jobs in rows):
-                continue
+        for job in (layout.jobs[number] for number in rest):
             best, gain = None, self._settings.pack_gain_ratio
             for jobs, name in rows.items():
                 pair = pairs.get(frozenset((*jobs, job.id))) if len(jobs) == 1 else None

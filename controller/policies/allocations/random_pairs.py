@@ -4,18 +4,25 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
+from controller.model import JobId
 from controller.policies.allocations.allocation import Allocated, Given, Jobs, Pair, Solve
 from controller.policies.allocations.layout import Layout
 from controller.policies.allocations.settings import GavelGandivaSettings
 from controller.policies.allocations.shares import as_fractions
 from controller.policies.allocations.solving import none_can_run
 
+May: TypeAlias = Callable[[JobId, JobId], bool]
+"""Whether two jobs may be a pair."""
+
 
 class RandomPairs:
     """Equal shares of the cluster for all jobs. Where they want more GPUs than there are, jobs of the same
     size are paired at random, and pairs and the jobs left over have equal shares. A pair stays while both are
-    there and do well together; the others are drawn anew each time."""
+    there and do well together; the others are drawn anew each time. The reference draws any two jobs, as
+    often as there are jobs: where their sizes differ nothing comes of it, and some jobs find no partner."""
 
     def __init__(self, settings: GavelGandivaSettings) -> None:
         self._settings = settings
@@ -49,22 +56,16 @@ class RandomPairs:
         paired = {job for jobs in keys for job in jobs}
         waiting = [job.id for job in layout.jobs if job.id not in paired]
         draw = random.Random(f"{self._settings.seed}:{','.join(map(str, waiting))}")
-        draw.shuffle(waiting)
-        while waiting:
-            job = waiting.pop()
-            gpus = layout.jobs[layout.index[job]].gpus
-            others = [
-                other
-                for other in waiting
-                if layout.jobs[layout.index[other]].gpus == gpus and frozenset((job, other)) in pairs
-            ]
-            if others:
-                other = draw.choice(others)
-                waiting.remove(other)
-                keys.append(pairs[frozenset((job, other))].jobs)
-            else:
-                keys.append((job,))
-        return keys
+
+        def may(one: JobId, other: JobId) -> bool:
+            sizes = [layout.jobs[layout.index[job]].gpus for job in (one, other)]
+            return sizes[0] == sizes[1] and frozenset((one, other)) in pairs
+
+        drawn = _all_that_may if layout.exact else _any_two
+        for one, other in drawn(waiting, draw, may):
+            keys.append(pairs[frozenset((one, other))].jobs)
+            paired.update((one, other))
+        return [*keys, *((job,) for job in waiting if job not in paired)]
 
     def _good(self, layout: Layout, pair: Pair) -> bool:
         """Whether both do well enough together, each relative to its throughput alone."""
@@ -76,7 +77,10 @@ class RandomPairs:
             for name, both in pair.throughput.items()
             if all(rates.get(name, 0.0) > 0 for rates in alone)
         ]
-        return (max(sums, default=0.0) if layout.exact else sum(sums)) >= 1.0
+        if layout.exact:
+            return max(sums, default=0.0) >= 1.0
+        stuck = any(rate <= 0 for name in layout.types for rate in pair.throughput.get(name, (0.0, 0.0)))
+        return not stuck and sum(sums) >= 1.0
 
     def _can(self, layout: Layout, jobs: Jobs, name: str) -> bool:
         """An exact allocation has no time where the jobs make no progress."""
@@ -86,3 +90,24 @@ class RandomPairs:
             return name in layout.usable[layout.index[jobs[0]]]
         pair = next(pair for pair in layout.given.pairs if pair.jobs == jobs)
         return all(rate > 0 for rate in pair.throughput.get(name, (0.0, 0.0)))
+
+
+def _all_that_may(jobs: Sequence[JobId], draw: random.Random, may: May) -> Iterator[tuple[JobId, JobId]]:
+    """One job after the other with any of those left."""
+    waiting = list(jobs)
+    draw.shuffle(waiting)
+    while waiting:
+        job = waiting.pop()
+        if others := [other for other in waiting if may(job, other)]:
+            other = draw.choice(others)
+            waiting.remove(other)
+            yield job, other
+
+
+def _any_two(jobs: Sequence[JobId], draw: random.Random, may: May) -> Iterator[tuple[JobId, JobId]]:
+    """Any two of those left, as often as there are jobs, where they may be a pair."""
+    waiting = list(jobs)
+    for _ in jobs:
+        if len(waiting) > 1 and may(*(two := draw.sample(waiting, 2))):
+            waiting = [job for job in waiting if job not in two]
+            yield two[0], two[1]

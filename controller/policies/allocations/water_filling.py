@@ -8,7 +8,7 @@ import numpy as np
 from controller.model.solving import Cone, ProblemKind
 from controller.policies.allocations.allocation import Allocated, Entity, Given, Solve
 from controller.policies.allocations.check import GOOD
-from controller.policies.allocations.checked import fractions, solved, valid
+from controller.policies.allocations.checked import fit, fractions, solved, valid
 from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import GavelHierarchicalSettings
 from controller.policies.allocations.shares import equal_throughputs
@@ -71,9 +71,9 @@ class _Filling:
         self._add_levels(program, first, np.arange(len(weights)), together, rises)
         values, _ = self._found(program, corner=False)
         x = valid(layout, values[first:])
-        # Never above what X has: then the next problem has a solution.
-        before = self._levels
-        self._levels = np.minimum(before + max(0.0, values[together]) * rises, self.reached(x))
+        # Never above what a valid X has: then the next problem has a solution.
+        before, reached = self._levels, self.reached(fit(layout, x))
+        self._levels = np.minimum(before + max(0.0, values[together]) * rises, reached)
         return x, bool((self._levels > before + (before + 1) * RISES).any())
 
     def cannot_rise(self, rising: Array) -> Array:

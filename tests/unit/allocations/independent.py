@@ -117,13 +117,14 @@ def finish_time(given: Given, pairs: bool = False, agnostic: str = "") -> float:
     return high
 
 
-def max_throughput(given: Given, pairs: bool = False) -> float:
-    s = Stated(given, pairs=pairs)
-    return s.best(cp.Maximize(cp.sum(s.throughput)), solver="HIGHS")
+def max_throughput(given: Given, pairs: bool = False, agnostic: str = "", normalised: bool = False) -> float:
+    s = Stated(given, pairs=pairs, agnostic=agnostic)
+    unit = 1 / s.fastest if normalised else np.ones(len(s.jobs))
+    return s.best(cp.Maximize(unit @ s.throughput), solver="HIGHS")
 
 
-def fifo(given: Given, pairs: bool = False) -> float:
-    s = Stated(given, pairs=pairs)
+def fifo(given: Given, pairs: bool = False, agnostic: str = "") -> float:
+    s = Stated(given, pairs=pairs, agnostic=agnostic)
     order = sorted(range(len(s.jobs)), key=lambda job: (s.jobs[job].arrival, s.jobs[job].id))
     behind = np.zeros(len(order))
     for rank, job in enumerate(order):
@@ -140,11 +141,14 @@ def sjf(given: Given) -> float:
     )
 
 
-def cost(given: Given, needs: dict[int, float] | None = None, pairs: bool = False) -> float:
+def cost(
+    given: Given, needs: dict[int, float] | None = None, pairs: bool = False, normalised: bool = False
+) -> float:
     """Dinkelbach's method. Without needs the ratio is that of a normalised X, so that it is not 0 / 0."""
     s = Stated(given, pairs=pairs)
     rows = [s.throughput[number] >= need for number, need in (needs or {}).items()]
-    gain, price = cp.sum(s.throughput), s.prices()
+    unit = 1 / s.fastest if normalised else np.ones(len(s.jobs))
+    gain, price = unit @ s.throughput, s.prices()
     ratio = 0.0
     for _ in range(50):
         value = s.best(cp.Maximize(gain - ratio * price), *rows, solver="HIGHS")
@@ -163,15 +167,15 @@ def needs(given: Given) -> dict[int, float]:
     }
 
 
-def shortfall(given: Given, wanted: dict[int, float]) -> float:
-    s = Stated(given)
+def shortfall(given: Given, wanted: dict[int, float], pairs: bool = False) -> float:
+    s = Stated(given, pairs=pairs)
     parts = [cp.pos(1 - s.throughput[number] / need) for number, need in wanted.items()]
     return s.best(cp.Minimize(cp.sum(cp.hstack(parts))), solver="HIGHS")
 
 
-def levels(given: Given) -> list[float]:
+def levels(given: Given, pairs: bool = False, agnostic: str = "") -> list[float]:
     """Water filling with a problem of its own for each job that may be a bottleneck."""
-    s = Stated(given)
+    s = Stated(given, pairs=pairs, agnostic=agnostic)
     level, frozen = np.zeros(len(s.jobs)), set[int]()
     u = cp.multiply(1 / s.equal, s.throughput)
     while len(frozen) < len(s.jobs):

@@ -3,18 +3,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from controller.model import JobId
+from controller.model.solving import ProblemKind
 from controller.policies.allocations.allocation import Jobs, Pair
 from controller.policies.allocations.checked import effective
 from controller.policies.allocations.layout import Layout
+from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.random_pairs import RandomPairs
-from controller.policies.allocations.settings import GavelGandivaSettings
+from controller.policies.allocations.settings import GavelGandivaSettings, GavelHierarchicalSettings
 from controller.policies.allocations.shares import equal_throughputs, isolated_rates
+from controller.solver.problem_data import Found
+from controller.solver.solve import find
 from tests.unit.allocations.problems import answer, drawn, each, given
 
 ZERO, ONE, TWO = JobId(0), JobId(1), JobId(2)
@@ -82,17 +88,49 @@ def test_first_come_of_the_reference_packs() -> None:
     assert (ONE, TWO) not in answer("gavel-fifo", queue, **options, pack_gain_ratio=1.9).fractions
 
 
+def test_first_come_of_the_reference_packs_those_behind_the_one_that_does_not_fit() -> None:
+    """That one has no part in this allocation, though it could join a job that runs."""
+    pairs = tuple(Pair((ZERO, other), {"t0": (0.9, 0.9)}) for other in (ONE, TWO))
+    queue = given([[1], [1], [1]], [3], {n: {"gpus": 2} for n in range(3)}, pairs=pairs)
+    options = {"formulation": "reference", "space_sharing": True}
+    found = answer("gavel-fifo", queue, **options).fractions
+    assert found[ZERO, TWO] == {"t0": 1.0}
+    assert (ZERO, ONE) not in found and found[ONE,] == {"t0": 0.0}
+    full = replace(queue, workers={"t0": 2})
+    assert answer("gavel-fifo", full, **options).fractions[ZERO, ONE] == {"t0": 1.0}
+
+
 def test_first_come_of_the_reference_keeps_what_runs_where_agnostic() -> None:
     queue = given([[1, 1]] * 3, [1, 1])
     options = {"formulation": "reference", "throughputs": "agnostic"}
-    drawn_types = {
-        next(n for n, x in answer("gavel-fifo", queue, **options, seed=seed).fractions[ZERO,].items() if x)
-        for seed in range(20)
-    }
-    assert drawn_types == {"t0", "t1"}
     running = replace(queue, previous={(TWO,): {"t0": 1.0}})
     found = answer("gavel-fifo", running, **options).fractions
     assert found[TWO,]["t0"] == 1 and found[ZERO,]["t1"] == 1
+    ended = replace(queue, previous={(JobId(9),): {"t0": 1.0}})
+    assert answer("gavel-fifo", ended, **options).fractions[ZERO,]["t0"] == 1
+
+
+def test_agnostic_first_come_of_the_reference_draws_the_type_that_is_no_longer_there() -> None:
+    """Each has the last type. With it used up one of both goes: the next has the other one, or nothing."""
+    queue = given([[1, 1]] * 3, [1, 1])
+    options = {"formulation": "reference", "throughputs": "agnostic"}
+    found = [answer("gavel-fifo", queue, **options, seed=seed).fractions for seed in range(20)]
+    assert all(rows[ZERO,] == {"t0": 0.0, "t1": 1.0} for rows in found)
+    assert {tuple(rows[ONE,].values()) for rows in found} == {(1.0, 0.0), (0.0, 0.0)}
+    # It need not fit.
+    gang = given([[1, 1]] * 2, [2, 1], {0: {"gpus": 2}})
+    assert answer("gavel-fifo", gang, **options).fractions[ZERO,] == {"t0": 0.0, "t1": 1.0}
+
+
+@pytest.mark.parametrize("formulation", ["exact", "reference"])
+def test_water_filling_goes_on_after_an_answer_that_is_too_large_by_rounding(formulation: Any) -> None:
+    def generous(kind: ProblemKind, data: Mapping[str, Any]) -> Found:
+        status, values, error = find(kind, data)
+        return status, [each * (1 + 1e-5) for each in values], error
+
+    problem = given([[1], [1], [2]], [2])
+    allocation = ALLOCATIONS["gavel-hierarchical"](GavelHierarchicalSettings(formulation=formulation))
+    assert allocation.allocate(problem, generous).objective == pytest.approx(2, rel=1e-4)
 
 
 def test_random_pairs() -> None:
@@ -119,6 +157,29 @@ def test_a_pair_that_does_badly_does_not_stay() -> None:
     policy = RandomPairs(GavelGandivaSettings())
     assert not policy._good(Layout(problem), problem.pairs[0])
     assert policy._good(Layout(good), good.pairs[0])
+
+
+def test_the_reference_draws_pairs_of_which_some_come_to_nothing() -> None:
+    """Two of the three jobs have the same size. Drawing any two three times does not always find them."""
+    pairs = (Pair((ZERO, TWO), {"t0": (0.8, 0.8)}),)
+    problem = given([[1]] * 3, [2], {1: {"gpus": 2}}, pairs=pairs)
+
+    def paired(formulation: str) -> int:
+        drawn_keys = [
+            answer("gavel-gandiva", problem, seed=seed, formulation=formulation).fractions
+            for seed in range(60)
+        ]
+        return sum((ZERO, TWO) in found for found in drawn_keys)
+
+    assert paired("exact") == 60
+    assert 30 < paired("reference") < 55  # 1 - (2/3)³ of 60 is 42
+
+
+def test_a_pair_of_the_reference_does_not_stay_where_one_of_it_stands_still_on_a_type() -> None:
+    problem = given([[1, 1]] * 2, [1, 1], pairs=(Pair((ZERO, ONE), {"t0": (0.9, 0.9), "t1": (0.0, 0.9)}),))
+    for formulation, stays in (("exact", True), ("reference", False)):
+        policy = RandomPairs(GavelGandivaSettings(formulation=formulation))  # type: ignore[arg-type]
+        assert policy._good(Layout(problem, exact=formulation == "exact"), problem.pairs[0]) is stays
 
 
 def test_weights_of_finish_time_fairness() -> None:

@@ -79,7 +79,19 @@ CASES: dict[str, Case] = {
         {"pairs": True},
         lambda given: independent.max_throughput(given, pairs=True),
     ),
+    "max throughput normalised": (
+        "gavel-max-throughput",
+        {"normalised": True},
+        {},
+        lambda given: independent.max_throughput(given, normalised=True),
+    ),
     "fifo": ("gavel-fifo", {}, {}, independent.fifo),
+    "fifo agnostic": (
+        "gavel-fifo",
+        {"throughputs": "agnostic"},
+        {},
+        lambda given: independent.fifo(given, agnostic="ones"),
+    ),
     "fifo pairs": (
         "gavel-fifo",
         {"space_sharing": True},
@@ -93,6 +105,12 @@ CASES: dict[str, Case] = {
         {"space_sharing": True},
         {"pairs": True},
         lambda given: independent.cost(given, pairs=True),
+    ),
+    "cost normalised": (
+        "gavel-cost",
+        {"normalised": True},
+        {},
+        lambda given: independent.cost(given, normalised=True),
     ),
     "nash": ("gavel-strategy-proof", {}, {"most_jobs": 5}, independent.nash),
     "allox": ("allox", {}, {"one_gpu": True, "most_jobs": 5}, independent.completion),
@@ -117,19 +135,20 @@ def _nash(given: Given) -> float:
     return answer("gavel-strategy-proof", given).objective
 
 
-def test_cost_with_deadlines() -> None:
+@pytest.mark.parametrize("pairs", [False, True])
+def test_cost_with_deadlines(pairs: bool) -> None:
     kept = late = 0
     for seed in SEEDS:
-        given = drawn(seed)
+        given = drawn(seed, pairs=pairs)
         wanted = independent.needs(given)
-        found = answer("gavel-cost-slo", given)
+        found = answer("gavel-cost-slo", given, space_sharing=pairs)
         rates = effective(given, found.fractions)
         short = sum(max(0.0, 1 - rates[given.jobs[n].id] / need) for n, need in wanted.items())
-        least = independent.shortfall(given, wanted) if wanted else 0.0
+        least = independent.shortfall(given, wanted, pairs) if wanted else 0.0
         assert short == near(least, abs=2e-6), f"instance {seed}"
         if least < 1e-7:
             kept += 1
-            assert found.objective == close(independent.cost(given, wanted)), f"instance {seed}"
+            assert found.objective == close(independent.cost(given, wanted, pairs)), f"instance {seed}"
             assert found.status == "optimal"
         else:
             late += 1
@@ -137,28 +156,50 @@ def test_cost_with_deadlines() -> None:
     assert kept and late
 
 
+LEVELS: dict[str, dict[str, Any]] = {
+    "aware": {},
+    "agnostic": {"throughputs": "agnostic"},
+    "pairs": {"space_sharing": True},
+    "reference": {"formulation": "reference"},
+    "reference pairs": {"formulation": "reference", "space_sharing": True},
+}
+
+
 @pytest.mark.parametrize("policies", [("fairness",), ("fairness", "fairness"), ("fifo", "fairness")])
-def test_levels_of_water_filling(policies: tuple[Any, ...]) -> None:
+@pytest.mark.parametrize("name", LEVELS)
+def test_levels_of_water_filling(name: str, policies: tuple[Any, ...]) -> None:
+    settings = LEVELS[name]
+    pairs, agnostic = "pairs" in name, "ones" if name == "agnostic" else ""
     exact = jobs_seen = 0
     for seed in SEEDS:
         draw = random.Random(seed)
         entities = tuple(Entity(f"e{n}", float(n + 1), policy) for n, policy in enumerate(policies))
-        given = replace(drawn(seed), entities=entities)
+        given = replace(drawn(seed, pairs=pairs), entities=entities)
         jobs = tuple(replace(job, entity=draw.choice(entities).name) for job in given.jobs)
         given = replace(given, jobs=jobs)
-        found = answer("gavel-hierarchical", given)
-        stated = independent.Stated(given)
-        rates = effective(given, found.fractions)
+        if "reference" in name:  # It gives a gang a type with too few GPUs for it.
+            given = replace(given, workers={each: max(4, gpus) for each, gpus in given.workers.items()})
+        found = answer("gavel-hierarchical", given, **settings)
+        stated = independent.Stated(given, agnostic=agnostic)
+        rates = effective(_alike(given) if agnostic else given, found.fractions)
         reached = [rates[job.id] / equal for job, equal in zip(given.jobs, stated.equal, strict=True)]
-        expected = independent.levels(given)
+        expected = independent.levels(given, pairs, agnostic)
         # Nobody has less. More is possible only within the solvers' tolerance, which steep exchanges between
-        # jobs multiply: in one of 600 instances 1e-7 of one job is worth 1e-3 of another.
+        # jobs multiply: in one of 600 instances 1e-7 of one job is worth 1e-3 of another. With pairs
+        # exchanges go by way of several jobs: there 1e-5 of some jobs was worth 2 of others.
         for mine, level in zip(reached, expected, strict=True):
             assert mine >= level - 1e-5 * (1 + level), f"instance {seed}"
             exact += abs(mine - level) <= 1e-5 * (1 + level)
             jobs_seen += 1
-        assert found.objective == near(sum(expected), rel=1e-3), f"instance {seed}"
-    assert exact >= jobs_seen - 1
+        assert pairs or found.objective == near(sum(expected), rel=1e-3), f"instance {seed}"
+    assert exact >= jobs_seen - (max(4, 0.01 * jobs_seen) if pairs else 1)
+
+
+def _alike(given: Given) -> Given:
+    """All types equally fast, where a job can run."""
+    return replace(
+        given, jobs=tuple(replace(job, throughput=dict.fromkeys(job.throughput, 1.0)) for job in given.jobs)
+    )
 
 
 def test_isolated_and_proportional() -> None:

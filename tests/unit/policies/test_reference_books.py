@@ -6,11 +6,14 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from controller.model import JobId
 from controller.policies.mechanisms.rounds.reference import Books
+from controller.policies.mechanisms.rounds.reference_rounds import ReferenceRounds
+from tests.unit.policies.presets import preset
 
 TYPES = ("v100", "k80")
 
@@ -263,3 +266,30 @@ def test_what_is_remembered_goes_on_the_same(seed: int | None) -> None:
     assert other.dump() == made.dump()
     for _ in range(5):
         assert chosen(other, v100=1, k80=1) == chosen(made, v100=1, k80=1)
+
+
+def test_fractions_of_a_job_that_ended_are_known_until_the_next_allocation() -> None:
+    made = books({1: {"v100": 1.0}, 2: {"k80": 1.0}})
+    made.remove(JobId(1))
+    kept = Books(TYPES, 360.0, 1920.0, None)
+    kept.load(json.loads(json.dumps(made.dump())))
+    assert kept.gone == made.gone == {(JobId(1),): {"v100": 1.0, "k80": 0.0}}
+    made.adopt({JobId(2): {"k80": 1.0}})
+    assert not made.gone
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "shuffled"),
+    [
+        ("gavel-las", {"throughputs": "agnostic"}, True),
+        ("gavel-las", {}, False),
+        ("isolated", {}, True),
+        ("gavel-gandiva", {}, False),
+    ],
+)
+def test_types_are_shuffled_where_neither_speeds_nor_pairs_are_known(
+    name: str, settings: dict[str, Any], shuffled: bool
+) -> None:
+    made = preset(name, rounds="reference", formulation="reference", type_seed=1, **settings)()
+    assert isinstance(made, ReferenceRounds)
+    assert (made._seed is not None) is shuffled

@@ -118,6 +118,8 @@ class Books:
         """In the order in which they came."""
         self.pairs: dict[Jobs, PairBook] = {}
         """In that of the later of their jobs, then of the earlier."""
+        self.gone: dict[Jobs, Row] = {}
+        """Fractions of jobs that have ended since the last allocation."""
         self._totals = dict.fromkeys(types, 0.0)
         self._reset_at = self._ended_at = 0.0
         """The last reset; the end of the last round in which jobs ran."""
@@ -157,7 +159,8 @@ class Books:
 
     def remove(self, job_id: JobId) -> None:
         """A job has ended."""
-        del self.jobs[job_id]
+        if (fractions := self.jobs.pop(job_id).fractions) is not None:
+            self.gone[job_id,] = fractions
         self.pairs = {jobs: pair for jobs, pair in self.pairs.items() if job_id not in jobs}
         self._news = True
 
@@ -195,6 +198,7 @@ class Books:
         """The allocation that was made with the last reset: of jobs, and of pairs."""
         given: dict[Jobs, Mapping[str, float]] = {(job_id,): row for job_id, row in fractions.items()}
         given.update(pairs or {})
+        self.gone = {}
         for jobs, book in self._rows():
             row = given.get(jobs)
             book.fractions = None if row is None else {t: row.get(t, 0.0) for t in self._types}
@@ -300,11 +304,12 @@ class Books:
             self._shuffles,
             [[job_id, *_dump_book(book)] for job_id, book in self.jobs.items()],
             [[list(jobs), *_dump_pair(pair)] for jobs, pair in self.pairs.items()],
+            [[jobs[0], dict(row)] for jobs, row in self.gone.items()],
         ]
 
     def load(self, raw: Any) -> None:
         """Undo `dump`. Raises ValueError, TypeError, KeyError."""
-        totals, reset_at, ended_at, news, shuffles, jobs, pairs = raw
+        totals, reset_at, ended_at, news, shuffles, jobs, pairs, gone = raw
         if set(totals) != set(self._types):
             return  # Other GPUs: everything is counted anew.
         self._totals, self._reset_at, self._ended_at = dict(totals), float(reset_at), float(ended_at)
@@ -313,6 +318,7 @@ class Books:
             self._random.shuffle(list(self._types))
         self.jobs = {JobId(job_id): _load_book(row) for job_id, *row in jobs}
         self.pairs = {(JobId(one), JobId(other)): _load_pair(row) for (one, other), *row in pairs}
+        self.gone = {(JobId(job_id),): dict(row) for job_id, row in gone}
 
 
 def _shuffler(seed: int | None) -> random.Random:

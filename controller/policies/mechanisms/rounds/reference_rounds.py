@@ -185,9 +185,8 @@ class ReferenceRounds(Rounds):
             )
         pairs = tuple(Pair((a, b), pair.rates) for (a, b), pair in self._books.pairs.items())
         rows = [*(((job_id,), book) for job_id, book in self._books.jobs.items()), *self._books.pairs.items()]
-        previous: dict[Jobs, Mapping[str, float]] = {
-            jobs: row.fractions for jobs, row in rows if row.fractions is not None
-        }
+        previous: dict[Jobs, Mapping[str, float]] = dict(self._books.gone)
+        previous.update({jobs: row.fractions for jobs, row in rows if row.fractions is not None})
         workers = self._workers
         return Given(types=tuple(workers), workers=workers, jobs=tuple(jobs), pairs=pairs, previous=previous)
 
