@@ -49,8 +49,13 @@ def table(rows: Rows) -> str:
         most = f"{last['jobs']:,}: {_pair(last)}" + (f"; then {_why(ended)}" if ended else "")
         ratio = last["theirs_seconds"] / last["ours_seconds"]
         grown = ", ".join(_growth(both, side) for side in ("theirs_seconds", "ours_seconds"))
-        lines.append(f"| `{policy}` |{shown} {most} | {ratio:.2g} | {grown} |")
+        lines.append(f"| `{policy}` |{shown} {most} | {_figure(ratio)} | {grown} |")
     return "\n".join(lines)
+
+
+def _figure(ratio: float) -> str:
+    """To two digits, or to the whole number."""
+    return f"{ratio:.0f}" if ratio >= 10 else f"{ratio:.2g}"
 
 
 def _by_policy(rows: Rows) -> dict[str, list[Mapping[str, Any]]]:
