@@ -77,7 +77,7 @@ class Server(threading.Thread):
             self.transports.append(transport)
             try:
                 transport.start_server(server=self.guard)
-            except (paramiko.SSHException, EOFError):
+            except (paramiko.SSHException, EOFError, OSError):
                 continue
             threading.Thread(target=self._serve, args=[transport], daemon=True).start()
 
