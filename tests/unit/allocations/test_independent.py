@@ -184,7 +184,7 @@ def test_levels_of_water_filling(name: str, policies: tuple[Any, ...]) -> None:
         rates = effective(_alike(given) if agnostic else given, found.fractions)
         reached = [rates[job.id] / equal for job, equal in zip(given.jobs, stated.equal, strict=True)]
         expected = independent.levels(given, pairs, agnostic)
-        # Nobody has less. More is possible only within the solvers' tolerance, which steep exchanges between
+        # No job has less. More is possible only within the solvers' tolerance, which steep exchanges between
         # jobs multiply: in one of 600 instances 1e-7 of one job is worth 1e-3 of another. With pairs
         # exchanges go by way of several jobs: there 1e-5 of some jobs was worth 2 of others.
         for mine, level in zip(reached, expected, strict=True):
