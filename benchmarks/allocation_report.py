@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import put_table
+
 BEGIN, END = "<!-- table: benchmarks.allocations -->", "<!-- end of allocations -->"
 SHOWN = (32, 256, 2048)
 """Numbers of jobs that have columns of their own."""
@@ -25,9 +27,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 def write(rows: Rows, page: Path) -> None:
     """Put the table between its marks, and the plot into the page's folder `images`."""
-    text = page.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{table(rows)}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+    put_table(page, BEGIN, END, [table(rows)])
     draw(rows, page.parent / "images" / "allocations.svg")
 
 

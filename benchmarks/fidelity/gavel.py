@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import re
 import sys
 import time
@@ -29,6 +28,8 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.pages import put_table  # noqa: E402
+from benchmarks.peers.measure import REFERENCES  # noqa: E402
 from controller.simulation.cluster_spec import parse_cluster  # noqa: E402
 from controller.simulation.configure import configure  # noqa: E402
 from controller.simulation.driver import Simulation  # noqa: E402
@@ -178,8 +179,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    default = os.environ.get("GANDIVA_REFS", str(ROOT.parent / "shared" / "refs"))
-    parser.add_argument("--refs", type=Path, default=Path(default), metavar="DIR")
+    parser.add_argument("--refs", type=Path, default=REFERENCES, metavar="DIR")
     parser.add_argument("--rows", type=Path, metavar="FILE", help="results, one JSON object per line")
     parser.add_argument("--only", default="", metavar="REGEX", help="rows `case/policy` that match")
     parser.add_argument("--solver", choices=("ecos", "clarabel"), help="in place of the reference's own")
@@ -188,10 +188,7 @@ def main() -> int:
     if args.write is not None and args.rows is None:
         parser.error("--write needs --rows")
     if args.write is not None:
-        text = args.write.read_text(encoding="utf-8")
-        before, rest = text.split(BEGIN)
-        table = "\n".join(markdown(_read(args.rows)))
-        args.write.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+        put_table(args.write, BEGIN, END, markdown(_read(args.rows)))
         return 0
     if not (args.refs / "results_public.json").exists():
         print(f"no results_public.json in {args.refs}: name their folder with --refs or GANDIVA_REFS")

@@ -27,6 +27,8 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.fidelity.gavel import Row, draws  # noqa: E402
+from benchmarks.pages import put_table  # noqa: E402
+from benchmarks.peers.measure import REFERENCES  # noqa: E402
 
 CLONE = os.environ.get("GANDIVA_GAVEL", "no clone")
 PYTHON = os.environ.get("GANDIVA_GAVEL_PYTHON", "python3")
@@ -88,8 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    default = os.environ.get("GANDIVA_REFS", str(ROOT.parent / "shared" / "refs"))
-    parser.add_argument("--refs", type=Path, default=Path(default), metavar="DIR")
+    parser.add_argument("--refs", type=Path, default=REFERENCES, metavar="DIR")
     parser.add_argument("--rows", type=Path, required=True, metavar="FILE", help="results, JSON lines")
     parser.add_argument("--only", default="", metavar="REGEX", help="cases `case/policy` that match")
     parser.add_argument("--seeds", type=int, default=5)
@@ -98,9 +99,7 @@ def main() -> int:
     lines = args.rows.read_text().splitlines() if args.rows.exists() else []
     found: list[dict[str, Any]] = [json.loads(line) for line in lines]
     if args.write is not None:
-        before, rest = args.write.read_text(encoding="utf-8").split(BEGIN)
-        table = "\n".join(markdown(found))
-        args.write.write_text(f"{before}{BEGIN}\n{table}\n{END}{rest.split(END)[1]}", encoding="utf-8")
+        put_table(args.write, BEGIN, END, markdown(found))
         return 0
     known = [(row["case"], row["policy"], row["seed"]) for row in found]
     for row in cases(args.refs):

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -26,6 +25,8 @@ ROOT = HERE.parents[1]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.fidelity import policies  # noqa: E402
+from benchmarks.pages import put_table  # noqa: E402
+from benchmarks.peers.measure import REFERENCES  # noqa: E402
 from controller.simulation.cluster_spec import parse_cluster  # noqa: E402
 from controller.simulation.configure import configure  # noqa: E402
 from controller.simulation.driver import Simulation  # noqa: E402
@@ -212,8 +213,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    default = os.environ.get("GANDIVA_REFS", str(ROOT.parent / "shared" / "refs"))
-    parser.add_argument("--refs", type=Path, default=Path(default), metavar="DIR")
+    parser.add_argument("--refs", type=Path, default=REFERENCES, metavar="DIR")
     parser.add_argument(
         "--only", default="", metavar="REGEX", help="cases `simulator/case/policy` that match"
     )
@@ -257,12 +257,7 @@ def main() -> int:
                 if ours != theirs:
                     print(f"      job {job} ({gpus} GPUs): ours {ours:.0f} s, theirs {theirs:.0f} s")
     if args.write is not None:
-        text = args.write.read_text(encoding="utf-8")
-        before, rest = text.split(BEGIN)
-        _, after = rest.split(END)
-        args.write.write_text(
-            before + BEGIN + "\n" + "\n".join(markdown(found)) + "\n" + END + after, encoding="utf-8"
-        )
+        put_table(args.write, BEGIN, END, markdown(found))
     good = sum(result.good for result in found)
     print(f"{good} of {len(found)} cases within {TOLERANCE:.0%}", file=sys.stderr)
     return 0 if good == len(found) else 1
