@@ -13,19 +13,21 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.paper_tables import makespan, replaced
+from benchmarks.paper_tables import MIGRATIONS, makespan, replaced
 from controller.model import value
 from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.configure import configure
 from controller.simulation.driver import Simulation
 from controller.simulation.ground_truth import read_throughputs
 from controller.simulation.oracle import read_declared
+from controller.simulation.outcome import Outcome
 from controller.simulation.traces import TraceJob, read_trace
 
 Composition = tuple[str, tuple[str, ...]]
@@ -50,8 +52,8 @@ ALL_MOVES = ('policy.moves=["pack", "defragment"]', *PACK)
 THREE_TYPES: Mapping[str, Composition] = {
     "`gandiva`": ("gandiva", SLICES),
     "`gandiva` + pack + defragment": ("gandiva", (*ALL_MOVES, *SLICES)),
+    "`gandiva` + pack + migrations": ("gandiva", (*MIGRATIONS, PACK[1], *SLICES)),
     "`gavel-las`": ("gavel-las", ()),
-    "`gavel-las` + pack": ("gavel-las", ('policy.moves=["pack"]', *PACK)),
     "`gavel-las` + pack + defragment": ("gavel-las", ALL_MOVES),
 }
 CLUSTERS: Mapping[str, tuple[str, int, Mapping[str, Composition]]] = {
@@ -68,6 +70,18 @@ class Line:
     name: str
     mean: float
     makespans: tuple[float, ...]
+    waiting: float
+    """Of the mean: while a job is on no GPU."""
+    single: float
+    """Of that: jobs of one GPU."""
+    used: float
+    """GPU time in use, as a fraction of that until the last job ends."""
+    shared: float
+    """GPU time with two jobs, as a fraction of the GPU time in use."""
+    pairs: int
+    """How often a job joined another one on its GPUs."""
+    migrated: int
+    """How often a move other than pack moved a job."""
 
 
 def parts(refs: Path) -> list[list[TraceJob]]:
@@ -83,21 +97,34 @@ def line(
     """Simulate it. What models do alone is declared, what pairs do is not."""
     policy, changes = composition
     settings, table = configure(None, policy, changes, own_suspend=True), read_throughputs(refs / TABLE)
-    cluster, found = parse_cluster(gpus, PER_NODE), []
+    cluster, found, events = parse_cluster(gpus, PER_NODE), list[Outcome](), Counter[str]()
     known = read_declared(refs / TABLE, types={}, gpus_per_node=PER_NODE)
     rates = {m: {at: r for at, r in t.items() if not at.models_beside} for m, t in known.items()}
     for number, jobs in enumerate(traces, start=1):
         print(f"{name}, part {number}", file=sys.stderr, flush=True)
-        found.append(Simulation(refs / TRACE, jobs, cluster, settings, table, rates=rates).run())
+        simulation = Simulation(refs / TRACE, jobs, cluster, settings, table, rates=rates)
+        found.append(simulation.run())
+        events.update(event.kind for event in simulation.journal.events)
         jct = fmean(job.jct_seconds for job in found[-1].jobs) / 3600
         print(
             f"  mean JCT {jct:.2f} h, makespan {makespan(found[-1]) / 3600:.1f} h",
             file=sys.stderr,
             flush=True,
         )
-    hours = [job.jct_seconds / 3600 for outcome in found for job in outcome.jobs]
-    spans = tuple(makespan(outcome) / 3600 for outcome in found)
-    return Line(name, fmean(hours), spans)
+    done = [job for outcome in found for job in outcome.jobs]
+    used = sum(outcome.gpu_seconds for outcome in found)
+    waits = [(job.gpus, (job.jct_seconds - job.run_seconds) / 3600 / len(done)) for job in done]
+    return Line(
+        name=name,
+        mean=fmean(job.jct_seconds for job in done) / 3600,
+        makespans=tuple(makespan(outcome) / 3600 for outcome in found),
+        waiting=sum(hours for _, hours in waits),
+        single=sum(hours for count, hours in waits if count == 1),
+        used=used / sum(outcome.gpus * makespan(outcome) for outcome in found),
+        shared=sum(job.run_seconds * job.gpus for job in done) / used - 1,
+        pairs=(events["pack-tried"] + events["pack-planned"]) // 2,  # an event for each job
+        migrated=sum(events[f"{move}-planned"] for move in ("balance", "locality", "defragment")),
+    )
 
 
 def text(tables: Mapping[str, Sequence[Line]]) -> str:
@@ -106,8 +133,9 @@ def text(tables: Mapping[str, Sequence[Line]]) -> str:
     for title, lines in tables.items():
         rows += [
             f"\n{title}:\n",
-            "| composition | mean JCT | by moves | makespans | by moves |",
-            "|---|---|---|---|---|",
+            "| composition | mean JCT | by moves | makespans | by moves "
+            "| GPUs in use | waiting | one GPU | joined | shared | migrated |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
         ]
         alone = lines[0]
         for one in lines:
@@ -116,12 +144,16 @@ def text(tables: Mapping[str, Sequence[Line]]) -> str:
             gain = f"{one.mean / alone.mean - 1:+.1%}" if one is not alone else ""
             span = f"{sum(one.makespans) / sum(alone.makespans) - 1:+.1%}" if one is not alone else ""
             spans = ", ".join(f"{hours:.0f}" for hours in one.makespans)
-            rows.append(f"| {one.name} | {one.mean:.1f} h | {gain} | {spans} h | {span} |")
+            shared = f"{max(0.0, one.shared):.1%}"
+            rows.append(
+                f"| {one.name} | {one.mean:.1f} h | {gain} | {spans} h | {span} | {one.used:.0%} "
+                f"| {one.waiting:.1f} h | {one.single:.1f} h | {one.pairs} | {shared} | {one.migrated} |"
+            )
     return "\n".join(rows)
 
 
 def draw(tables: Mapping[str, Sequence[Line]], path: Path) -> None:
-    """Mean JCT and makespan, for each cluster."""
+    """Mean JCT, with what of it is waiting, and makespan, for each cluster."""
     from matplotlib.figure import Figure
 
     counts = [len(lines) for lines in tables.values()]
@@ -131,8 +163,9 @@ def draw(tables: Mapping[str, Sequence[Line]], path: Path) -> None:
         names = [one.name.replace("`", "") for one in lines]
         colors = ["#1f5fa8" if "+" in name else "0.65" for name in names]
         left.barh(names, [one.mean for one in lines], color=colors)
+        left.barh(names, [one.waiting for one in lines], color="white", alpha=0.5)
         left.set_title(title, loc="left", fontsize="medium")
-        left.set_xlabel("mean job completion time, hours")
+        left.set_xlabel("mean job completion time, hours (pale: waiting)")
         right.barh(names, [fmean(one.makespans) for one in lines], color=colors)
         right.set_xlabel("mean makespan, hours")
         right.set_yticklabels([])
@@ -148,11 +181,9 @@ def kept(folder: Path | None, title: str, name: str, make: Callable[[], Line]) -
         return make()
     path = folder / (re.sub(r"[^a-z0-9]+", "-", f"{title} {name}".lower()).strip("-") + ".json")
     if not path.exists():
-        found = make()
-        path.write_text(json.dumps([found.name, found.mean, list(found.makespans)]) + "\n")
-        return found
-    name, mean, spans = json.loads(path.read_text())
-    return Line(name, mean, tuple(spans))
+        path.write_text(json.dumps(asdict(make())) + "\n")
+    found = json.loads(path.read_text())
+    return Line(**{**found, "makespans": tuple(found["makespans"])})
 
 
 def main() -> None:

@@ -93,7 +93,9 @@ class Row:
         if packed:
             changes += ["space_sharing=true"]
         counts = zip(("v100", "p100", "k80"), row["cluster_v100_p100_k80"].split(":"), strict=True)
-        cluster = ",".join(f"{name}:{count}" for name, count in counts if count != "0")
+        types = {name: count for name, count in counts if count != "0"}
+        changes += [f"type_order={json.dumps(list(types))}"]
+        cluster = ",".join(f"{name}:{count}" for name, count in types.items())
         trace, table = self.refs / row["trace"], self.refs / row["throughputs"]
         return Simulation(
             trace,

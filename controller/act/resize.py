@@ -44,7 +44,7 @@ async def resize(operation: Operation, action: Resize) -> None:
             if left_at is not None:
                 site.ledger.release(job.id)  # else it may be on its GPUs still: the next snapshot says
             raise JobEnded(f"job {job.id} ended while it changed its size") from failure
-        message = f"stays on {names(old)}: {failure}"
+        message = f"change from {names(old)} to {names(new)} failed: {failure}"
         site.hold(job.id, PLACE_RETRY_SECONDS, "resize-failed", message)
         if left_at is None:
             # It did not get off its GPUs: as after a failed suspend.

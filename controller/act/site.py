@@ -67,8 +67,6 @@ class Site:
         ratio = self.settings.suspend.preempt_exempt_ratio
         if switch_seconds and ratio:
             memory.keeps_until = now + ratio * switch_seconds
-        if memory.gpus and memory.gpus != gpus:
-            memory.moves += 1
         since = now if since is None else since
         if self.memory.started(job_id, gpus, gpu_type(gpus, self.seen.nodes), since):
             self.recorder.slice_begins(job_id, gpus, since)

@@ -39,6 +39,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the allocation. Raises GandivaError where there is none."""
     import time
 
+    from controller.policies.allocations.allocation import AllocationError
     from controller.policies.allocations.presets import ALLOCATIONS
     from controller.policies.allocations.problem_file import read_problem
     from controller.policies.allocations.settings import SETTINGS
@@ -48,7 +49,10 @@ def run(args: argparse.Namespace) -> int:
         raise GandivaError(f"--policy {args.policy}: must be one of {', '.join(ALLOCATIONS)}")
     given, settings = read_problem(_text(args.problem), str(args.problem), SETTINGS[args.policy])
     began = time.monotonic()
-    allocated = ALLOCATIONS[args.policy](settings).allocate(given, find)
+    try:
+        allocated = ALLOCATIONS[args.policy](settings).allocate(given, find)
+    except AllocationError as error:
+        raise GandivaError(f"{args.problem}: {error}") from None
     seconds = time.monotonic() - began
     if args.json:
         import json

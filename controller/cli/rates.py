@@ -76,7 +76,12 @@ def types(text: str) -> dict[str, str]:
     """`v100=a100,k80=t4`."""
     if not re.fullmatch(r"[\w.-]+=[\w.-]+(,[\w.-]+=[\w.-]+)*", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=TYPE[,NAME=TYPE]")
-    return dict(pair.split("=") for pair in text.split(","))
+    pairs = [pair.split("=") for pair in text.split(",")]
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        twice = next(name for number, (name, _) in enumerate(pairs) if name in dict(pairs[:number]))
+        raise argparse.ArgumentTypeError(f"{text!r}: {twice} is there twice")
+    return found
 
 
 def run_list(args: argparse.Namespace) -> int:
@@ -119,7 +124,10 @@ def run_import(args: argparse.Namespace) -> int:
     )
     with writing(path) as file:
         file.write(text)
-    print(f"{sum(map(len, found.values()))} rates of {len(found)} models are declared in {path}")
+    rates = sum(map(len, found.values()))
+    print(
+        f"declared in {path}: {rates} rate{'s' * (rates != 1)} of {len(found)} model{'s' * (len(found) != 1)}"
+    )
     return 0
 
 

@@ -2,7 +2,7 @@
 """What is wrong just now: logged and reported once when it begins, and once when it is over."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from controller.act.recorder import Recorder
 from controller.errors import NodeError
@@ -10,6 +10,9 @@ from controller.model import JobId
 from controller.model.clock import Clock
 from controller.observe.node_cache import Sample
 from controller.observe.observer import Observer
+from controller.policies.allocations.settings import named_types, unknown_types
+from controller.settings.policies import PolicySettings
+from controller.slurm.port import SlurmNode
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +79,18 @@ def report_nodes(conditions: Conditions, observer: Observer, answers: Mapping[st
             )
     why = "has no memory of jobs any more that should have left it"
     conditions.end_all("gpu", lambda name: name not in found, why)
+
+
+def report_types(conditions: Conditions, policy: PolicySettings, nodes: Iterable[SlurmNode]) -> None:
+    """GPU types that the policy's settings name and no node has."""
+    wrong: list[str] = []
+    if policy.chosen is not None and any(named_types(policy.chosen)):
+        types = {gpu.model for node in nodes for gpu in node.gpus}
+        wrong = [f"policy.{policy.name}.{each}" for each in unknown_types(policy.chosen, types)]
+    if wrong:
+        conditions.begin("settings", f"{'; '.join(wrong)} of Slurm's nodes: what is set for it has no effect")
+    else:
+        conditions.end("settings", "the nodes have all GPU types that the policy's settings name")
 
 
 def _fields(where: str) -> dict[str, str]:

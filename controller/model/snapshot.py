@@ -181,3 +181,5 @@ class Plan:
     problems: Mapping[str, Problem] = field(default_factory=empty)
     """What is to be solved, by name. A problem replaces the earlier one of its name; the same one again
     changes nothing."""
+    refused: Mapping[str, str] = field(default_factory=empty)
+    """Problems by name that could not be stated, or whose solution is of no use: why."""

@@ -80,8 +80,10 @@ class SolutionStatus(str, enum.Enum):
     """Close to an optimum; the solver does not vouch for all digits."""
     INFEASIBLE = "infeasible"
     UNBOUNDED = "unbounded"
+    UNSOLVED = "unsolved"
+    """The solver gave up, such as after too many iterations: `error` says why."""
     FAILED = "failed"
-    """No answer: `error` says why."""
+    """The solver could not be asked, or did not answer: `error` says why."""
 
 
 @value(kw_only=True)

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from controller.errors import GandivaError
 from controller.model import Configuration, Provenance, Rate
 from controller.observe.rates import Table
+from controller.settings.base import wrong
 
 MAX_FILE_BYTES = 1 << 26
 MAX_RATES = 200_000
@@ -71,7 +72,7 @@ def read_rates(path: Path) -> dict[str, dict[Configuration, Rate]]:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise RatesFileError(f"{path}: not a file of rates: {where}: {first['msg']}") from None
+        raise RatesFileError(f"{path}: not a file of rates: {where}: {wrong(first)}") from None
     table: dict[str, dict[Configuration, Rate]] = {}
     for each in rates:
         beside = tuple(sorted(each.models_beside))
@@ -104,7 +105,7 @@ def rates_json(rates: Iterable[tuple[str, Configuration, Rate]]) -> str:
         )
     except ValidationError as error:
         first = error.errors()[0]
-        raise RatesFileError(f"a rate cannot be written: {first['loc']}: {first['msg']}") from None
+        raise RatesFileError(f"a rate cannot be written: {first['loc']}: {wrong(first)}") from None
     return file.model_dump_json(indent=1) + "\n"
 
 

@@ -96,21 +96,26 @@ def estimated(
     found: dict[str, dict[Configuration, Rate]] = {}
     for at, where in enumerate(configurations):
         measured = ~np.isnan(parts[at])
-        present = [name for name in names if where in table[name]]
         if not measured.any():
             continue
+        alike = parts[at][_most_alike(measured, apart)]
+        present = [name for name in names if where in table[name]]
+        beside = {other: replace(where, models_beside=(other,)) for other in present}
         for one in present if not models else [name for name in models if name in present]:
-            for other in present:
+            for other, pair in beside.items():
                 i, k = number[one], number[other]
-                if measured[i, k]:
-                    continue
-                unlike = np.where(measured, apart[i][:, None] + apart[k][None, :], np.inf)
-                part = parts[at].flat[int(np.argmin(unlike))]
-                speed = float(part) * table[one][where].samples_per_second
-                if speed > 0:
-                    pair = replace(where, models_beside=(other,))
+                speed = float(alike[i, k]) * table[one][where].samples_per_second
+                if speed > 0 and not measured[i, k]:
                     found.setdefault(one, {})[pair] = Rate(speed, provenance=Provenance.ESTIMATED)
     return found
+
+
+def _most_alike(measured: NDArray[np.bool_], apart: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """For each pair of models i, k the measured pair j, l with the least `apart[i, j] + apart[k, l]`: the
+    first of those that are equal. Returns j and l, each by i and k; at least one pair must be measured."""
+    beside = np.where(measured, apart[:, None, :], np.inf)  # k, j, l
+    first = (apart[:, None, :] + beside.min(axis=2)).argmin(axis=2)
+    return first, beside.argmin(axis=2)[np.arange(len(apart)), first]
 
 
 def replaced(table: Table, models: Sequence[str] = (), seed: int = 0) -> dict[str, dict[Configuration, Rate]]:

@@ -43,6 +43,7 @@ class JobMemory:
     """Its sessions have registered a checkpoint store, in this start or an earlier one."""
     suspends: int = 0
     moves: int = 0
+    """Slices on other GPUs than the one before."""
 
 
 _NOTHING = JobMemory()
@@ -85,6 +86,7 @@ class JobMemories:
             return False
         memory = self.change(job_id)
         memory.usage = memory.usage.started(now, len(gpus), gpu_type)
+        memory.moves += bool(memory.gpus) and memory.gpus != gpus
         memory.gpus, memory.resumed_at = gpus, None
         if memory.first_start is None:
             memory.first_start = now

@@ -8,6 +8,7 @@ only what was done while these computed too.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from statistics import median
@@ -71,9 +72,11 @@ class _Stay:
         done = [(r.steps_done - self.begun_with[r.rank][0], r) for r in ranks]
         self.steps = min(steps for steps, _ in done)
         self.step_seconds = max(rank.step_seconds for rank in ranks)
-        samples = [(r.samples_done - self.begun_with[r.rank][1]) / steps for steps, r in done if steps]
+        samples = math.fsum(
+            (r.samples_done - self.begun_with[r.rank][1]) / steps for steps, r in done if steps
+        )
         # A job that does not say how many samples a mini-batch has counts mini-batches.
-        self.samples_per_step = sum(samples) if sum(samples) > 0 else 1.0
+        self.samples_per_step = samples if samples > 0 else 1.0
         self.looked_at = now
 
     def settled(self) -> float:

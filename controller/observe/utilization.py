@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """How busy jobs keep their GPUs."""
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -43,7 +44,7 @@ class Utilization:
         watched = self._jobs.setdefault(job_id, _Watched())
         seconds = min(seconds, LONGEST_LOOK_SECONDS)
         watched.seconds += seconds
-        watched.busy_seconds += seconds * sum(fractions) / len(fractions)
+        watched.busy_seconds += seconds * math.fsum(fractions) / len(fractions)
         if watched.seconds:
             now = watched.busy_seconds / watched.seconds
             if watched.stated is None or abs(now - watched.stated) >= BUSY_FRACTION:

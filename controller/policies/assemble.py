@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 from controller.errors import SettingsError
 from controller.policies.mechanisms.in_order import InOrder
+from controller.policies.mechanisms.rounds.policy import Rounds
+from controller.policies.mechanisms.rounds.reference_rounds import ReferenceRounds
 from controller.policies.moves.balance import Balance
 from controller.policies.moves.checked import Checked
 from controller.policies.moves.defragment import Defragment
@@ -50,22 +52,22 @@ def make_policy(settings: PolicySettings) -> Policy:
         )
     if preset and "pack" in settings.moves and pairs_jobs(settings.chosen):
         raise SettingsError(f"policy.moves: {settings.name} pairs jobs itself (space_sharing), without pack")
-    if settings.fair_share:
-        own_order = isinstance(policy, InOrder)
-        if preset and not own_order and settings.name not in WEIGHED:
+    if settings.reads_shares:
+        if isinstance(policy, ReferenceRounds):
             raise SettingsError(
-                f"policy.fair_share: {settings.name} reads no weights; of Gavel's policies these do: "
-                + ", ".join(sorted(WEIGHED - WEIGHED_BY_SERVER))
+                f"policy.fair_share: {settings.name} with rounds = reference goes as Gavel's simulator, "
+                "which knows no shares; use rounds = exact"
             )
-        policy = ByShares(policy, _rule(settings.name, own_order=own_order))
+        policy = ByShares(policy, _rule(settings.name, policy))
     return Guarded(policy, [part.file for part in parts]) if parts else policy
 
 
-def _rule(name: str, *, own_order: bool) -> Rule:
-    """How shares count for this policy. `own_order`: it runs jobs in an order."""
-    if name in WEIGHED or not own_order:
-        return DividedWeights(by_server=name in WEIGHED_BY_SERVER)
-    return InFactorOrder()
+def _rule(name: str, policy: Policy) -> Rule:
+    """How shares count for this policy: by the weights that it reads, or as an order of users. A site's own
+    whole policy may read both weights and ranks."""
+    if isinstance(policy, InOrder | Rounds) and name not in WEIGHED:
+        return InFactorOrder()
+    return DividedWeights(by_server=name in WEIGHED_BY_SERVER)
 
 
 def priority_class(settings: PolicySettings) -> Callable[[str], int]:

@@ -16,10 +16,14 @@ from controller.policies.allocations.settings import (
 )
 from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
-from controller.policies.mechanisms.rounds.given import Pricing
+from controller.policies.mechanisms.rounds.given import Terms
 from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.reference_rounds import ReferenceRounds
-from controller.policies.mechanisms.rounds.settings import GavelCostSettings, GavelCostSloSettings
+from controller.policies.mechanisms.rounds.settings import (
+    GavelCostSettings,
+    GavelCostSloSettings,
+    GavelHierarchicalSettings,
+)
 from controller.policies.mechanisms.slice_lanes import SliceLanes
 from controller.policies.moves.move import Move
 from controller.policies.orders.fair_share import FairShare
@@ -108,16 +112,21 @@ def _tiresias_gittins(settings: TiresiasGittinsSettings, moves: Moves) -> Policy
 
 def _in_rounds(name: str) -> Callable[[Any, Moves], Policy]:
     """The allocation of this name."""
-    return lambda settings, moves: _rounds(name, settings, moves, Pricing())
+    return lambda settings, moves: _rounds(name, settings, moves, Terms())
 
 
 def _cost(settings: GavelCostSettings, moves: Moves) -> Policy:
-    return _rounds("gavel-cost", settings, moves, Pricing(prices=settings.prices))
+    return _rounds("gavel-cost", settings, moves, Terms(prices=settings.prices))
 
 
 def _cost_slo(settings: GavelCostSloSettings, moves: Moves) -> Policy:
-    pricing = Pricing(prices=settings.prices, deadline_ratio=settings.deadline_ratio)
-    return _rounds("gavel-cost-slo", settings, moves, pricing)
+    terms = Terms(prices=settings.prices, deadline_ratio=settings.deadline_ratio)
+    return _rounds("gavel-cost-slo", settings, moves, terms)
+
+
+def _hierarchical(settings: GavelHierarchicalSettings, moves: Moves) -> Policy:
+    terms = Terms(inside=settings.inside, inside_of=settings.inside_of)
+    return _rounds("gavel-hierarchical", settings, moves, terms)
 
 
 def pairs_jobs(settings: Any) -> bool:
@@ -127,12 +136,12 @@ def pairs_jobs(settings: Any) -> bool:
     return isinstance(settings, GavelGandivaSettings)
 
 
-def _rounds(name: str, settings: Any, moves: Moves, pricing: Pricing) -> Policy:
+def _rounds(name: str, settings: Any, moves: Moves, terms: Terms) -> Policy:
     """The allocation of this name in rounds."""
     stated = AsProblem(name, settings)
     pairs = pairs_jobs(settings)
     if settings.rounds == "exact":
-        return Rounds(stated, settings, name=name, moves=moves, pricing=pricing, pairs=pairs)
+        return Rounds(stated, settings, name=name, moves=moves, terms=terms, pairs=pairs)
     # NumPy takes a moment to load, and most policies need none of it.
     from controller.policies.allocations.finish_time import FinishTime
     from controller.policies.allocations.greedy import FirstComeReference
@@ -155,7 +164,7 @@ def _rounds(name: str, settings: Any, moves: Moves, pricing: Pricing) -> Policy:
 
 WEIGHED_BY_SERVER = frozenset({"gandiva"})
 """Presets that read weights of jobs which compete on each server."""
-WEIGHED = WEIGHED_BY_SERVER | {"gavel-ftf", "gavel-hierarchical", "gavel-las"}
+WEIGHED = WEIGHED_BY_SERVER | {"gavel-ftf", "gavel-hierarchical", "gavel-las", "isolated"}
 """Presets that read weights."""
 PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {
     "fifo": _fifo,
@@ -169,5 +178,6 @@ PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {
     **{name: _in_rounds(name) for name in SETTINGS},
     "gavel-cost": _cost,
     "gavel-cost-slo": _cost_slo,
+    "gavel-hierarchical": _hierarchical,
 }
 """Composition by name, from its settings and the moves that follow it."""

@@ -40,8 +40,16 @@ class JournalSource:
 
 def join(jobs: JobsMessage, accounting: Mapping[int, Accounting]) -> list[Row]:
     """Each job with its accounting; the tasks of an array together, by their indices."""
-    rows = [Row(job, jobs.time, accounting.get(job.job_id)) for job in jobs.jobs]
+    rows = [Row(job, jobs.time, _of(job, accounting.get(job.job_id))) for job in jobs.jobs]
     return sorted(rows, key=_place)
+
+
+def _of(job: JobMessage, found: Accounting | None) -> Accounting | None:
+    """What was found under the job's number, unless that is a later job: a slurmctld that is killed gives the
+    numbers of its last seconds out again."""
+    if found is None or found.submit_time is None or job.end_time is None:
+        return found
+    return found if found.submit_time <= job.end_time else None
 
 
 def _place(row: Row) -> tuple[int, int, int]:

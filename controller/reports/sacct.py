@@ -14,7 +14,7 @@ from controller.slurm.states import job_state
 
 MAX_JOBS_PER_CALL = 500
 MAX_OUTPUT_BYTES = 8 << 20
-_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "End")
+_FIELDS = ("JobIDRaw", "JobID", "State", "ExitCode", "End", "Submit")
 _WORDS = (
     "BF=BOOT_FAIL CA=CANCELLED CD=COMPLETED CG=COMPLETING DL=DEADLINE F=FAILED NF=NODE_FAIL "
     "OOM=OUT_OF_MEMORY PD=PENDING PR=PREEMPTED R=RUNNING RQ=REQUEUED RS=RESIZING RV=REVOKED "
@@ -39,10 +39,13 @@ class Accounting:
     state: str
     exit_code: str
     end_time: float | None
+    submit_time: float | None = None
+    """Of a requeued job: of the requeue."""
 
 
 def ask_sacct(job_ids: Sequence[int], *, deadline_seconds: float = 5.0) -> Mapping[int, Accounting]:
-    """The jobs slurmdbd knows. Raises CommandFailed where sacct is not there, fails or takes too long."""
+    """The jobs slurmdbd knows; of a number that was given out twice, the later one. Raises CommandFailed
+    where sacct is not there, fails or takes too long."""
     # The user's own sacct settings would change its output.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("SACCT_")}
     environment |= {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
@@ -82,8 +85,8 @@ def _parse(output: str) -> Iterator[tuple[int, Accounting]]:
     for line in output.splitlines():
         values = line.split("|")
         if len(values) == len(_FIELDS) and values[0].isdigit():
-            raw, job_id, state, exit_code, end = values
-            yield int(raw), Accounting(job_id, state, exit_code, _time(end))
+            raw, job_id, state, exit_code, end, submit = values
+            yield int(raw), Accounting(job_id, state, exit_code, _time(end), _time(submit))
 
 
 def _time(text: str) -> float | None:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Base class and types of the tables of the settings file."""
+"""Base class and types of the tables of the settings file, and what is wrong with a value in words."""
 
 import contextlib
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -104,6 +104,19 @@ def check_url(url: str) -> str:
     if re.fullmatch(rf"https?://{_HOST}(?::\d{{1,5}})?(?:/[A-Za-z0-9._~/-]*)?", url) is None:
         raise ValueError('must be a URL such as "http://ctl:6822"')
     return url.rstrip("/")
+
+
+_SUBJECT = re.compile(r"^(?:Value error, |[A-Z][a-z]+ should (?=be |have |match ))")
+
+
+def wrong(details: Mapping[str, Any]) -> str:
+    """What is wrong with a value, such as `must be greater than 0`. `details`: one error of pydantic's."""
+    message = str(details["msg"])
+    found = _SUBJECT.match(message)
+    if found is None:
+        return message
+    rest = message[found.end() :]
+    return rest if found[0].startswith("Value") else f"must {rest}"
 
 
 def _from_text(kind: Callable[[str], object]) -> BeforeValidator:

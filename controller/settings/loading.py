@@ -12,6 +12,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from controller.errors import SettingsError
+from controller.settings.base import wrong
 from controller.settings.schema import Settings
 
 if sys.version_info >= (3, 11):
@@ -163,7 +164,7 @@ def _allowed(key: str, details: ErrorDetails) -> str:
             return "must be a whole number"
         case "string_type":
             return 'must be a string in quotes ("…")'
-    return details["msg"]
+    return wrong(details)
 
 
 def _quoted(part: str) -> str:

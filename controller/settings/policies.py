@@ -56,7 +56,8 @@ class PolicySettings(Section):
     fair_share: bool = setting(
         False,
         "Users share GPUs by Slurm's shares, however many jobs they have. Where the policy has weights "
-        "(gandiva), a user's jobs divide the user's share by their weights. Other policies take users in the "
+        "(gandiva, gavel-ftf, gavel-hierarchical, gavel-las, isolated), a user's jobs divide the user's "
+        "share by their weights; gavel-hierarchical has it so in any case. Other policies take users in the "
         "order of Slurm's fair-share factor within a class.",
     )
     pack: presets.PackSettings = table()
@@ -102,8 +103,12 @@ class PolicySettings(Section):
 
     @property
     def reads_shares(self) -> bool:
-        """Whether the policy looks at `Snapshot.shares`."""
-        return self.fair_share
+        """Whether the policy looks at `Snapshot.shares`. Water filling is over Slurm's associations, but for
+        the entities of comparisons."""
+        chosen = self.chosen
+        return self.fair_share or (
+            isinstance(chosen, rounds.GavelHierarchicalSettings) and chosen.rounds == "exact"
+        )
 
     @property
     def reads_rates(self) -> bool:

@@ -91,8 +91,8 @@ class SimulationSettings(Section):
 
     shares: dict[ShareName, Annotated[float, Field(ge=0, le=1e9)]] = setting(
         {},
-        "Slurm's shares of accounts and users, for policy.fair_share: `account` or `account/user` -> shares. "
-        "One that is not named has 1. Nothing is known of what users have used.",
+        "Slurm's shares of accounts and users, for policy.fair_share and gavel-hierarchical: `account` or "
+        "`account/user` -> shares. One that is not named has 1. Nothing is known of what users have used.",
     )
 
     @model_validator(mode="after")

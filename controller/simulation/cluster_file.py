@@ -18,7 +18,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, ValidationError
 
 from controller.errors import ClusterSpecError
-from controller.settings.base import ByteSize, Section
+from controller.settings.base import ByteSize, Section, wrong
 from controller.simulation.traces.base import MAX_GPUS
 from controller.slurm import hostlist
 from controller.slurm.port import SlurmNode
@@ -60,8 +60,7 @@ def read_nodes(path: Path) -> list[SlurmNode]:
         raise ClusterSpecError(f"cannot read {path}: {error.strerror}") from error
     except ValidationError as error:
         problems = [
-            f"{'.'.join(map(str, e['loc']))}: {_WORDS.get(e['type'], e['msg']).removeprefix('Value error, ')}"
-            for e in error.errors()
+            f"{'.'.join(map(str, e['loc']))}: {_WORDS.get(e['type']) or wrong(e)}" for e in error.errors()
         ]
         keys = ", ".join(_Nodes.model_fields)
         raise ClusterSpecError(

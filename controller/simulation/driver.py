@@ -15,12 +15,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from controller.errors import SettingsError
 from controller.journal.memory import MemoryJournal
 from controller.loop.loop import Controller, Turn
 from controller.loop.pacing import PaceSettings
 from controller.model import JobId, Memory, Plan, Share, Snapshot
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
 from controller.observe.rates import Table
+from controller.policies.allocations.settings import unknown_types
 from controller.policies.allocations.worker import answers
 from controller.policies.assemble import make_policy
 from controller.policies.protocol import Policy, PolicyError
@@ -85,7 +87,11 @@ class Simulation:
     """Called with each decision."""
 
     def __post_init__(self) -> None:
-        """Raises TraceError, SimulationError, or SettingsError where the policy cannot be made."""
+        """Raises TraceError, SimulationError, or SettingsError where the policy cannot be made, or where its
+        settings name a GPU type that the cluster does not have."""
+        chosen = self.settings.policy.chosen
+        for wrong in unknown_types(chosen, self.cluster.models) if chosen else ():
+            raise SettingsError(f"policy.{self.settings.policy.name}.{wrong} of the cluster")
         if self.settings.simulation.placement == "count":
             self.cluster = self.cluster.counted(by_server=self.settings.policy.name == "gandiva")
         costs = self.settings.simulation

@@ -17,6 +17,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from controller.errors import GandivaError
+from controller.settings.base import wrong
 
 MIB = 2**20
 
@@ -82,8 +83,13 @@ def read_throughputs(path: Path) -> Throughputs:
         raise ThroughputsError(f"cannot read the throughputs {path}: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
-        where = "".join(f"{part}: " for part in first["loc"])
-        raise ThroughputsError(f"{path}: {where}{first['msg']}") from None
+        place = first["loc"][:3]  # what follows is which kind of rate was tried
+        said = (
+            wrong(first)
+            if len(place) < 3
+            else "must be a rate from 0 to below 1e12, or two beside another job"
+        )
+        raise ThroughputsError(f"{path}: {''.join(f'{part}: ' for part in place)}{said}") from None
     alone: dict[tuple[str, str, int], float] = {}
     shared: dict[tuple[str, str, int, str, int], float] = {}
     for gpu_type, jobs in table.items():

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,22 +23,40 @@ def read_declared(
 ) -> dict[str, dict[Configuration, Rate]]:
     """The rates of a file, by model, all as declared. The arguments are those of `declared`.
 
-    Raises GandivaError: it is neither a file of rates nor a table of throughputs, or has no rate.
+    Raises GandivaError: it is neither a file of rates nor a table of throughputs, or has no rate; `types`
+    has a type that is not in it, or makes two of its types one.
     """
     table: dict[str, dict[Configuration, Rate]] = {}
     if _is_ours(path):
-        for model, known in read_rates(path).items():
+        ours = read_rates(path)
+        _check_types(path, types, {where.gpu_type for known in ours.values() for where in known})
+        for model, known in ours.items():
             for where, rate in known.items():
                 here = replace(where, gpu_type=types.get(where.gpu_type, where.gpu_type))
                 table.setdefault(model, {})[here] = replace(rate, provenance=Provenance.DECLARED)
     else:
+        theirs = read_throughputs(path)
+        names = {key[0] for key in theirs.alone} | {key[0] for key in theirs.shared}
+        _check_types(path, types, {name.removesuffix(_SPREAD) for name in names})
         for model, where, rate in declared(
-            read_throughputs(path), types=types, gpus_per_node=gpus_per_node, batch_sizes=batch_sizes
+            theirs, types=types, gpus_per_node=gpus_per_node, batch_sizes=batch_sizes
         ):
             table.setdefault(model, {})[where] = rate
     if not table:
         raise GandivaError(f"{path} has no rates")
     return table
+
+
+def _check_types(path: Path, types: Mapping[str, str], known: Set[str]) -> None:
+    if unknown := sorted(types.keys() - known):
+        raise GandivaError(f"{path} has no type {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    taken: dict[str, str] = {}
+    for name in sorted(known):
+        here = types.get(name, name)
+        if (other := taken.setdefault(here, name)) != name:
+            raise GandivaError(
+                f"{path}: {other} and {name} would both be {here}: give each a type of its own"
+            )
 
 
 def _is_ours(path: Path) -> bool:
@@ -65,13 +83,7 @@ def declared(
             holds for any larger number of nodes.
         batch_sizes: a name such as `LM (batch size 10)` says how many samples a mini-batch has, and rates are
             in samples. Else they are in mini-batches per second, as in the table.
-
-    Raises GandivaError for a type in `types` that the table does not have.
     """
-    names = {key[0] for key in throughputs.alone} | {key[0] for key in throughputs.shared}
-    known = {name.removesuffix(_SPREAD) for name in names}
-    if unknown := sorted(types.keys() - known):
-        raise GandivaError(f"the table has no type {unknown[0]!r}; it has {', '.join(sorted(known))}")
     alone = (((*key, ()), rate) for key, rate in throughputs.alone.items())
     pairs = (
         ((table_type, model, gang, (model_slug(other),)), rate)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from itertools import accumulate, pairwise
@@ -93,7 +94,7 @@ def usage_curve(slices: Iterable[Slice]) -> tuple[tuple[float, int], ...]:
 
 def gpu_seconds(slices: Iterable[Slice]) -> float:
     """Time that GPUs were in use; that of jobs which share a GPU counts once."""
-    return sum(end - start for start, end in _held(slices))
+    return math.fsum(end - start for start, end in _held(slices))
 
 
 def _held(slices: Iterable[Slice]) -> Iterable[tuple[float, float]]:

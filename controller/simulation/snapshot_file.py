@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from controller.errors import GandivaError
 from controller.model import Configuration, Memory, Plan, Rate, Snapshot, value
+from controller.settings.base import wrong
 from controller.settings.policies import PolicySettings
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def read_decision(path: Path) -> RecordedDecision:
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise SnapshotFileError(f"{path}: not a recorded decision: {where}: {first['msg']}") from None
+        raise SnapshotFileError(f"{path}: not a recorded decision: {where}: {wrong(first)}") from None
     except (ValueError, RecursionError) as error:
         raise SnapshotFileError(f"{path}: not a recorded decision: not JSON: {error}") from None
 

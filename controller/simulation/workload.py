@@ -17,6 +17,8 @@ from controller.simulation.traces import TraceError, TraceJob
 from controller.simulation.traces.formats import model_slug
 from controller.slurm.simulated_job import SimulatedJob, request_text
 
+_LEAVE_OUT = " (--set simulation.drop_unfinishable=true leaves such jobs out)"
+
 
 class SimulationError(GandivaError):
     """The simulation cannot go on, or did not end as it must."""
@@ -71,6 +73,7 @@ class Workload:
     def as_submitted(self, job_id: JobId) -> SimulatedJob:
         """The job as Slurm gets it."""
         job, costs = self._jobs[job_id], self._costs
+        usable = self._usable(job)
         largest, whole = tensor_bytes(job.model)
         speed = costs.checkpoint_bytes_per_second
         move_seconds = (whole or costs.checkpoint_bytes) / speed if speed else 0.0
@@ -85,7 +88,7 @@ class Workload:
                 weight=job.weight,
                 pack=job.may_pack,
                 model=model_slug(job.model) or None,
-                gpu_types=job.gpu_types or self._usable(job),
+                gpu_types=job.gpu_types if usable == self._types else usable,
                 max_gpus=self._max_gpus(job),
             ),
             work_seconds=self._work[job_id],
@@ -126,9 +129,9 @@ class Workload:
         )
 
     def _usable(self, job: TraceJob) -> tuple[str, ...]:
-        """The types that a job asks for which cannot run on all: where its throughput is 0. Empty: all."""
-        speeds = {t: self._throughputs.rate(t, job.model, job.gpus) for t in self._types}
-        return tuple(t for t, speed in speeds.items() if speed != 0) if 0 in speeds.values() else ()
+        """Those of the types that a job may use, all or the ones it names, where its throughput is not 0."""
+        types = job.gpu_types or self._types
+        return tuple(t for t in types if self._throughputs.rate(t, job.model, job.gpus) != 0)
 
     def _work_of(self, job: TraceJob) -> float | None:
         """Seconds on the reference type; None: left out. Raises TraceError."""
@@ -141,8 +144,15 @@ class Workload:
                 return None
             types = "+".join(job.gpu_types)
             problem = f"job {job.id} wants {job.gpus} GPUs, the cluster has {available} {types}".rstrip()
-            problem += " (--set simulation.drop_unfinishable=true leaves such jobs out)"
-            raise TraceError(self._trace, job.line, job.gpus_column, problem)
+            raise TraceError(self._trace, job.line, job.gpus_column, problem + _LEAVE_OUT)
+        if not self._usable(job):
+            if drop:
+                return None
+            types = ", ".join(job.gpu_types or self._types)
+            speed = (
+                f"the throughput of {job.model!r} with {job.gpus} GPU{'s' * (job.gpus > 1)} is 0 on {types}"
+            )
+            raise TraceError(self._trace, job.line, "", f"job {job.id}: {speed}{_LEAVE_OUT}")
         if job.duration_seconds is not None:
             return job.duration_seconds
         assert job.steps is not None

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from controller.errors import GandivaError
 from controller.model import MAX_WEIGHT
+from controller.settings.base import wrong
 from controller.slurm import hostlist
 
 if sys.version_info >= (3, 11):
@@ -290,11 +291,10 @@ def _problem(error: Mapping[str, Any]) -> str:
         return f"{prefix}unknown key; {_allowed_keys(error['loc'])}"
     if error["type"] == "missing":
         return f"{prefix}missing, and there is no default"
-    message = str(error["msg"]).removeprefix("Value error, ")
     value = error["input"]
     # Not for tables: the message names the keys that disagree.
     shown = "" if isinstance(value, (dict, tuple, BaseModel)) else f" (got {value!r})"
-    return f"{prefix}{message}{shown}"
+    return f"{prefix}{wrong(error)}{shown}"
 
 
 def _allowed_keys(location: tuple[str | int, ...]) -> str:

@@ -25,6 +25,7 @@ def solve_conic(data: Mapping[str, Any]) -> Found:
     }
     settings = clarabel.DefaultSettings()
     settings.verbose = False
+    settings.max_threads = 1  # With more, the last digits of an answer depend on the number of cores.
     solver = clarabel.DefaultSolver(
         sparse.csc_array((columns, columns)),
         np.asarray(data["cost"], float),
@@ -43,8 +44,8 @@ def solve_conic(data: Mapping[str, Any]) -> Found:
         clarabel.SolverStatus.AlmostDualInfeasible: SolutionStatus.UNBOUNDED,
     }
     status = next(
-        (ours for theirs, ours in statuses.items() if theirs == found.status), SolutionStatus.FAILED
+        (ours for theirs, ours in statuses.items() if theirs == found.status), SolutionStatus.UNSOLVED
     )
     if status in (SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE):
         return status, list(map(float, found.x)), ""
-    return status, [], f"Clarabel: {found.status}" if status is SolutionStatus.FAILED else ""
+    return status, [], f"Clarabel: {found.status}" if status is SolutionStatus.UNSOLVED else ""

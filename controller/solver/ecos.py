@@ -40,10 +40,10 @@ def solve_ecos(data: Mapping[str, Any]) -> Found:
         verbose=False,
     )
     code = found["info"]["exitFlag"]
-    status = _STATUSES.get(code, SolutionStatus.FAILED)
+    status = _STATUSES.get(code, SolutionStatus.UNSOLVED)
     if status in (SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE):
         return status, list(map(float, found["x"])), ""
-    return status, [], f"ECOS: exit flag {code}" if status is SolutionStatus.FAILED else ""
+    return status, [], f"ECOS: exit flag {code}" if status is SolutionStatus.UNSOLVED else ""
 
 
 _STATUSES = {

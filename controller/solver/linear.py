@@ -55,7 +55,11 @@ def _solve(data: Mapping[str, Any], *options: tuple[str, str]) -> Found:
         highspy.HighsModelStatus.kInfeasible: SolutionStatus.INFEASIBLE,
         highspy.HighsModelStatus.kUnbounded: SolutionStatus.UNBOUNDED,
     }
-    status = statuses.get(found, SolutionStatus.FAILED)
+    status = statuses.get(found, SolutionStatus.UNSOLVED)
     if status is SolutionStatus.OPTIMAL:
         return status, list(map(float, highs.getSolution().col_value)), ""
-    return status, [], f"HiGHS: {highs.modelStatusToString(found)}" if status is SolutionStatus.FAILED else ""
+    return (
+        status,
+        [],
+        f"HiGHS: {highs.modelStatusToString(found)}" if status is SolutionStatus.UNSOLVED else "",
+    )

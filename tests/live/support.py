@@ -6,12 +6,12 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from container.cluster import MiniCluster
-from tests.live.gpu_history import EVENTS, OPERATIONS, Hold, Operation, holds
+from tests.live.gpu_history import EVENTS, OPERATIONS, Hold, Operation, held_seconds, holds
 
 EXAMPLES = "/opt/gandiva/src/examples"
 TRAIN = f"python3 {EXAMPLES}/train_mock.py"
@@ -77,6 +77,18 @@ class Site:
         )
         return self.submit(user, f"{TRAIN} --steps {steps} {words}", *options)
 
+    def leave_one_gpu(self) -> None:
+        """Ordinary jobs on all GPUs but one of n2, on a cluster of two nodes with four GPUs each."""
+        for count, node in ((4, "n1"), (3, "n2")):
+            job = self.submit("carol", "sleep 1800", "--no-gandiva", f"--gres=gpu:{count}", "-w", node)
+            self.wait_state(job, "RUNNING")
+
+    def declare_rates(self, rates: Iterable[Mapping[str, Any]]) -> None:
+        """In place of all that is known of their models."""
+        table = {"gandiva_rates": 1, "rates": list(rates)}
+        self.cluster.write_file("ctl", "/tmp/rates.json", json.dumps(table))
+        self.cluster.exec("ctl", ["gandiva", "rates", "import", "/tmp/rates.json", "--replace"])
+
     def job(self, job_id: int) -> dict[str, str]:
         """`scontrol show job`, as a mapping."""
         done = self.cluster.exec("ctl", ["scontrol", "-o", "show", "job", str(job_id)], check=False)
@@ -99,12 +111,14 @@ class Site:
 
     def wait(self, what: str, condition: Callable[[], bool], timeout_seconds: float = 60.0) -> None:
         """Poll until the condition holds; at the deadline fail, saying what was waited for."""
-        deadline = time.monotonic() + timeout_seconds
+        begin = time.monotonic()
         while not condition():
-            assert time.monotonic() < deadline, (
+            waited = time.monotonic() - begin
+            assert waited < timeout_seconds, (
                 f"not within {timeout_seconds:g} s: {what}\n{self.queue()}\n{self.log_tail()}"
             )
-            time.sleep(0.25)
+            # A look costs the machine 50 to 300 ms of CPU time.
+            time.sleep(0.25 if waited < 10 else 1.0)
 
     def wait_state(self, job_id: int, *states: str, timeout_seconds: float = 60.0) -> None:
         self.wait(
@@ -153,6 +167,18 @@ class Site:
             found += holds(node, EVENTS.validate_json(done.stdout), now, self.kept_bytes)
         return found
 
+    def clock(self) -> float:
+        """The time of the hosts."""
+        return float(self.cluster.exec(self.nodes[0], ["date", "+%s.%N"]).stdout)
+
+    def measured(self, jobs: Sequence[int], seconds: float) -> list[float]:
+        """Let this time pass: the part of it that each of these jobs had, of what all of them had on GPUs."""
+        begin = self.clock()
+        time.sleep(seconds)
+        found, end = self.holds(), self.clock()
+        held = [held_seconds(found, job, begin, end) for job in jobs]
+        return [one / sum(held) for one in held]
+
     def operations(self) -> list[Operation]:
         """What the controller decided, as its journal has it."""
         done = self.cluster.exec("ctl", [PYTHON, "-c", READ_OPERATIONS], user="gandiva")
@@ -164,6 +190,11 @@ class Site:
         done = self.cluster.exec("login", words, user="alice")
         answer = json.loads(done.stdout)
         return list(answer["jobs"])
+
+    def explained(self, job_id: int, user: str = "alice") -> str:
+        """What `gandiva explain` says, with its line breaks taken out."""
+        done = self.cluster.exec("login", ["gandiva", "explain", str(job_id)], user=user)
+        return " ".join(done.stdout.split())
 
     def queue(self) -> str:
         command = ["squeue", "-a", "-t", "all", "-o", "%.8i %.8u %.10T %.20r %.10M %.6D %R %b"]

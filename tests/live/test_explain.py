@@ -36,15 +36,8 @@ def told(site: Site, job: object, *words: str) -> None:
         pytest.fail(f"{words} not in: {said}\n{site.queue()}\n{site.log_tail()}")
 
 
-def one_gpu_left(site: Site) -> None:
-    """Ordinary jobs on all GPUs but one of n2."""
-    for number, node in ((4, "n1"), (3, "n2")):
-        job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
-        site.wait_state(job, "RUNNING")
-
-
 def test_jobs_that_share_wait_are_held_or_are_not_ours(site: Site) -> None:
-    one_gpu_left(site)
+    site.leave_one_gpu()
     ordinary = site.submitted[0]
     first = site.train("alice", "--gandiva", "--gres=gpu:1", "--job-name=first")
     site.wait_on_gpu(first)
@@ -78,7 +71,7 @@ def test_jobs_that_failed_cannot_be_suspended_or_are_on_a_lost_node(site: Site) 
     failed = site.submit("bob", "exit 3", "--gandiva", "--gres=gpu:1")
     site.wait_ended([failed])
     told(site, failed, "is over: FAILED", "exit code 3:0", "next see the end of its output")
-    one_gpu_left(site)
+    site.leave_one_gpu()
     stubborn = site.train("alice", "--gandiva", "--gres=gpu:1", no_step=True)
     site.wait_on_gpu(stubborn)
     site.cluster.exec("n2", ["mockgpu", "inject", "lock-timeout", "--job", str(stubborn)])
@@ -121,7 +114,7 @@ def test_a_job_that_moved_says_so(site: Site) -> None:
 
 
 def test_a_decision_asked_for_with_a_signal_is_replayed_and_explained(site: Site) -> None:
-    one_gpu_left(site)
+    site.leave_one_gpu()
     jobs = [site.train(user, "--gandiva", "--gres=gpu:1") for user in ("alice", "bob")]
     site.wait_on_gpu(*jobs)
 

@@ -64,24 +64,23 @@ def runs_on(site: Site, job_id: int, gpus: int) -> None:
     site.wait(f"job {job_id} on {gpus} GPUs", agree)
 
 
-@pytest.mark.parametrize("name", ["fifo", "gandiva"])
-def test_one_two_four_two_one(site: Site, name: str) -> None:
-    start_without_growth(site, name)
+def test_one_two_four_two_one(site: Site) -> None:
+    start_without_growth(site, "gandiva")
     other = site.submit("carol", "sleep 900", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
     site.wait_state(other, "RUNNING")
-    extra = {**WORK, "checkpoint_dir": f"adaptive-{name}", "checkpoint_every": 50}
+    extra = {**WORK, "checkpoint_dir": "adaptive", "checkpoint_every": 50}
     job = site.train("alice", *ADAPTIVE, steps=3000, **extra)
     one = site.train("bob", "--gandiva", "--gres=gpu:1")
     two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
     site.wait_on_gpu(job, one, two)
     runs_on(site, job, 1)
-    start(site, name)
+    start(site, "gandiva")
 
     site.cluster.exec("login", ["scancel", str(one)], user="bob")
     runs_on(site, job, 2)
     site.cluster.exec("login", ["scancel", str(two)], user="bob")
     runs_on(site, job, 4)
-    told = " ".join(site.cluster.exec("login", ["gandiva", "explain", str(job)], user="alice").stdout.split())
+    told = site.explained(job)
     assert "asked for 1 GPU (1-4), weight 1" in told and "grows from 2 to 4 GPUs" in told
 
     two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
@@ -126,10 +125,9 @@ def resizes(site: Site, job_id: int) -> int:
     return sum(done.job_id == job_id and done.kind == "resize" for done in site.operations())
 
 
-@pytest.mark.parametrize("name", ["fifo", "gandiva"])
-def test_one_two_four_two_one_in_place(site: Site, name: str) -> None:
+def test_one_two_four_two_one_in_place(site: Site) -> None:
     """The same process from its first step to its last, and the numbers of a run on four GPUs."""
-    start_without_growth(site, name, in_place=True)
+    start_without_growth(site, "fifo", in_place=True)
     other = site.submit("carol", "sleep 900", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
     site.wait_state(other, "RUNNING")
     job = site.train("alice", *IN_PLACE, steps=3000, **WORK)
@@ -138,13 +136,13 @@ def test_one_two_four_two_one_in_place(site: Site, name: str) -> None:
     one = site.train("bob", "--gandiva", "--gres=gpu:1")
     two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
     site.wait_on_gpu(job, one, two)
-    start(site, name, in_place=True)
+    start(site, "fifo", in_place=True)
 
     site.cluster.exec("login", ["scancel", str(one)], user="bob")
     uses(site, job, 2)
     site.cluster.exec("login", ["scancel", str(two)], user="bob")
     uses(site, job, 4)
-    told = " ".join(site.cluster.exec("login", ["gandiva", "explain", str(job)], user="alice").stdout.split())
+    told = site.explained(job)
     assert "asked for 1 GPU (1-4), weight 1" in told and "grows from 2 to 4 GPUs" in told
 
     two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)

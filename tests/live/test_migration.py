@@ -135,7 +135,7 @@ def test_jobs_migrate_for_a_gang_and_end_as_if_undisturbed(site: Site) -> None:
     stays = Training(site, "stays", ranks=2)
     expected = [each.undisturbed() for each in (*movers, stays)]
     scattered(site, movers, [stays])
-    told = site.cluster.exec("login", ["gandiva", "explain", str(movers[0].job)], user="alice").stdout
+    told = site.explained(movers[0].job)
     assert "to another server, from its checkpoint store" in told
     waits = gang(site)
     site.wait_on_gpu(waits, timeout_seconds=90)

@@ -279,7 +279,9 @@ def test_one_thing_broken_is_found_at_its_place_with_the_remedy(
     there = [f for f in bad(findings) if (f["where"], f["check"]) == (where, what)]
     assert there, bad(findings)
     assert found in there[0]["found"] and change in there[0]["change"], there
-    assert status == (1 if there[0]["level"] == "warning" else 2)
+    # (An agent of a busy machine may miss its deadline: that is an error of n1 or n2.)
+    levels = {there[0]["level"], *(f["level"] for f in bad(findings) if f["where"] in ("n1", "n2"))}
+    assert status == (2 if "error" in levels else 1), bad(findings)
     api = {"http://ctl:6822", "http://localhost:6822"}  # the latter where the settings cannot be read
     others = {f["where"] for f in bad(findings)} - {where, *api, "n1", "n2"}
     assert not others, f"something else is said to be wrong: {bad(findings)}"

@@ -58,9 +58,7 @@ def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
     assert site.wait_ended([plain], 90)[plain] == "COMPLETED"
     site.cluster.stop_controller()
     site.start_controller(policy=PACKING)
-    for number, node in ((4, "n1"), (3, "n2")):
-        job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
-        site.wait_state(job, "RUNNING")
+    site.leave_one_gpu()
 
     first = site.submit("alice", COMMAND, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")
     site.wait_on_gpu(first)
@@ -75,7 +73,7 @@ def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
     )
     assert shards(site, first) == shards(site, second), "Slurm has bound them to the same GPU"
     assert site.states([first, second]) == {first: "RUNNING", second: "RUNNING"}
-    told = site.cluster.exec("login", ["gandiva", "explain", str(second)], user="bob").stdout
+    told = site.explained(second, "bob")
     assert f"job {first}, on the same GPUs" in told
     kept = f"shares its GPUs with job {first}: together they do 1."
     site.wait("the end of their trial", lambda: kept in shown(site, second).get("reason", ""))
@@ -109,13 +107,36 @@ def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
     assert packed > 1.15 * in_turns
 
 
+def test_an_allocation_gives_two_jobs_one_gpu_at_the_same_time(site: Site) -> None:
+    """In rounds, by what is declared of the pair; once both have shown how much memory they need."""
+    site.cluster.stop_controller()
+    alone = {"model": "paired", "gpu_type": "a100", "gpus": 1, "samples_per_second": 800.0}
+    rates = [alone, {**alone, "models_beside": ["paired"], "samples_per_second": 680.0}]
+    site.declare_rates(rates)
+    allocation = {"round_seconds": 4.0, "space_sharing": True}
+    site.start_controller(policy={**QUICK["policy"], "name": "gavel-las", "gavel-las": allocation})
+    site.leave_one_gpu()
+
+    first, second, third = (
+        site.submit(user, COMMAND, f"--gandiva-pack={pack}", "--gandiva-model=paired", "--gres=gpu:1")
+        for user, pack in (("alice", "yes"), ("bob", "yes"), ("carol", "no"))
+    )
+    site.wait("both on the GPU", lambda: shown(site, second).get("shares_with") == [first], 120)
+    assert shown(site, first)["shares_with"] == [second]
+    assert site.states([first, second]) == {first: "RUNNING", second: "RUNNING"}
+    states = site.wait_ended([first, second, third], 240)
+    assert set(states.values()) == {"COMPLETED"}, states
+    found = overlaps(site.holds())
+    assert {frozenset({one.job_id, other.job_id}) for one, other in found} == {frozenset({first, second})}
+    together = sum(min(one.end, other.end) - max(one.start, other.start) for one, other in found)
+    assert together > 4.0, "no round together"
+
+
 def test_packed_jobs_know_their_share_of_the_memory(site: Site) -> None:
     """Neither may take what the other has had, and a job that is alone again may take all of it."""
     site.cluster.stop_controller()
     site.start_controller(policy=PACKING)
-    for number, node in ((4, "n1"), (3, "n2")):
-        job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
-        site.wait_state(job, "RUNNING")
+    site.leave_one_gpu()
     first = site.submit("alice", LONGER, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")
     site.wait_on_gpu(first)
     second = site.submit("bob", LARGE, "--gandiva-pack=yes", "--gandiva-model=large", "--gres=gpu:1")
@@ -132,9 +153,7 @@ def test_packed_jobs_know_their_share_of_the_memory(site: Site) -> None:
 def test_two_jobs_that_fill_the_gpu_are_packed_measured_and_parted(site: Site) -> None:
     site.cluster.stop_controller()
     site.start_controller(policy=PACKING)
-    for number, node in ((4, "n1"), (3, "n2")):
-        job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
-        site.wait_state(job, "RUNNING")
+    site.leave_one_gpu()
     first, second = (
         site.submit(user, HEAVY, "--gandiva-pack=yes", "--gandiva-model=heavy", "--gres=gpu:1")
         for user in ("alice", "bob")
@@ -152,9 +171,7 @@ def test_two_jobs_that_fill_the_gpu_are_packed_measured_and_parted(site: Site) -
 def test_one_of_a_pair_is_cancelled_and_the_other_runs_on(site: Site) -> None:
     site.cluster.stop_controller()
     site.start_controller(policy=PACKING)
-    for number, node in ((4, "n1"), (3, "n2")):
-        job = site.submit("carol", "sleep 900", "--no-gandiva", f"--gres=gpu:{number}", "-w", node)
-        site.wait_state(job, "RUNNING")
+    site.leave_one_gpu()
     first = site.submit("alice", COMMAND, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")
     site.wait_on_gpu(first)
     second = site.submit("bob", COMMAND, "--gandiva-pack=yes", MODEL, "--gres=gpu:1")

@@ -77,9 +77,7 @@ def test_killed_in_mid_switch_every_job_goes_on(site: Site) -> None:
 
 @pytest.mark.smoke
 def test_jobs_keep_running_without_a_controller_and_none_stays_suspended(site: Site) -> None:
-    for n, node in ((4, "n1"), (3, "n2")):
-        job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", node)
-        site.wait_state(job, "RUNNING")
+    site.leave_one_gpu()
     jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=300) for _ in range(2)]
     site.wait_on_gpu(*jobs)
     site.cluster.stop_controller()

@@ -11,11 +11,6 @@ from tests.live.support import QUICK, TRAIN, Site
 pytestmark = pytest.mark.live
 
 
-def explained(site: Site, job_id: int) -> str:
-    done = site.cluster.exec("login", ["gandiva", "explain", str(job_id)], user="alice")
-    return " ".join(done.stdout.split())
-
-
 def test_a_weight_above_the_limit_is_said_at_submission_and_counts_as_the_limit(site: Site) -> None:
     site.cluster.stop_controller()
     site.start_controller(requests={"max_weight_by_account": {"vision": 2.0}})
@@ -33,7 +28,7 @@ def test_a_weight_above_the_limit_is_said_at_submission_and_counts_as_the_limit(
     # (The mini cluster's description has no limit for the account: its default is what sbatch knows.)
     assert "gandiva: --gandiva-weight=50 counts as 4, the limit of this site" in done.stderr
     site.wait_state(job, "RUNNING")
-    assert "weight 50, counted as 2 (limit of account vision)" in explained(site, job)
+    assert "weight 50, counted as 2 (limit of account vision)" in site.explained(job)
     (row,) = (row for row in site.report() if row["job_id"] == job)
     assert (row["weight"], row["request"]["weight_asked"]) == (2.0, 50.0)
 
@@ -49,14 +44,14 @@ def test_a_job_that_cannot_be_suspended_is_cancelled_and_its_user_reads_why(site
     stubborn = site.submit("alice", f"{one} & {one} & wait", "--gandiva", "--gres=gpu:1", "-w", "n2")
     site.wait_on_gpu(stubborn)
     waiting = site.train("bob", "--gandiva", "--gres=gpu:1", "-w", "n2", steps=40)
-    site.wait("a failed suspend", lambda: "could not be suspended since" in explained(site, stubborn))
+    site.wait("a failed suspend", lambda: "could not be suspended since" in site.explained(stubborn))
     warned = site.cluster.exec("login", ["gandiva", "report", "--no-sacct"], user="alice").stderr
     assert f"warning: job {stubborn} (alice) on n2:3 could not be suspended since" in warned
 
     assert site.wait_ended([stubborn, waiting]) == {stubborn: "CANCELLED", waiting: "COMPLETED"}
     shown = site.cluster.exec("login", ["scontrol", "show", "job", str(stubborn)], user="alice").stdout
     assert "Comment=it cannot be suspended (failed attempts: 2): " in shown
-    assert "cancelled it cannot be suspended (failed attempts: 2)" in explained(site, stubborn)
+    assert "cancelled it cannot be suspended (failed attempts: 2)" in site.explained(stubborn)
     assert overlaps(site.holds()) == []
 
 
@@ -69,5 +64,5 @@ def test_jobs_of_a_moment_have_run(site: Site) -> None:
         assert row["slices"] == 1 and row["start_time"] is not None, row
         assert row["run_seconds"] <= row["elapsed_seconds"] + 1.0, row
     for job in jobs:
-        said = explained(site, job)
+        said = site.explained(job)
         assert "from submission to start" in said and "without having started" not in said, said

@@ -10,13 +10,6 @@ from tests.live.support import KILLED_AGAIN_SECONDS, TRAIN, Site
 pytestmark = pytest.mark.live
 
 
-def leave_one_gpu(site: Site) -> None:
-    """Ordinary jobs on all GPUs but one, so that Gandiva jobs must share it."""
-    for count, node in ((4, "n1"), (3, "n2")):
-        job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{count}", "-w", node)
-        site.wait_state(job, "RUNNING")
-
-
 def assert_taking_turns(site: Site, jobs: list[int]) -> None:
     """Else the test shows nothing: one GPU for all of them, and at least one was taken off it."""
     found = [hold for hold in site.holds() if hold.job_id in jobs]
@@ -85,7 +78,7 @@ def test_dependency_and_begin_time_are_kept(site: Site) -> None:
 
 
 def test_suspended_time_does_not_count_as_run_time(site: Site) -> None:
-    leave_one_gpu(site)
+    site.leave_one_gpu()
     jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", "--time=10", steps=240) for _ in range(2)]
     site.wait_on_gpu(*jobs)
     assert set(site.wait_ended(jobs, 180).values()) == {"COMPLETED"}
@@ -136,7 +129,7 @@ def test_srun_and_salloc_take_turns_like_batch_jobs(site: Site) -> None:
 
 
 def test_steps_one_after_the_other_survive_being_suspended_between_them(site: Site) -> None:
-    leave_one_gpu(site)
+    site.leave_one_gpu()
     # A slice is over in the middle of a step: a suspend that meets a step being started fails, and with short
     # steps the job is over before the next try.
     step = f"srun {TRAIN} --steps 100 --minibatch-ms 50 --memory-mb 512"
@@ -153,7 +146,7 @@ def test_steps_one_after_the_other_survive_being_suspended_between_them(site: Si
 def test_jobs_that_are_often_between_two_steps_never_share_a_gpu(site: Site) -> None:
     """A step that is being started when its job is suspended runs on (docs/slurm-facts.md): `site` looks at
     the end that no two jobs ever had memory on one GPU."""
-    leave_one_gpu(site)
+    site.leave_one_gpu()
     step = f"srun {TRAIN} --steps 2 --minibatch-ms 50 --memory-mb 512"
     # A suspend that meets a step being started fails and is tried again later, so the jobs go on until turns
     # were taken.
@@ -174,7 +167,7 @@ def test_jobs_that_are_often_between_two_steps_never_share_a_gpu(site: Site) -> 
 
 @pytest.mark.smoke
 def test_cancelled_while_suspended_or_queued_it_is_gone(site: Site) -> None:
-    leave_one_gpu(site)
+    site.leave_one_gpu()
     jobs = [site.train("alice", "--gandiva", "--gres=gpu:1") for _ in range(3)]
     site.wait_on_gpu(*jobs[:2])
     site.wait("one suspended", lambda: "SUSPENDED" in site.states(jobs).values())
@@ -199,7 +192,7 @@ def test_cancelled_while_suspended_or_queued_it_is_gone(site: Site) -> None:
 
 def test_owner_cannot_jump_the_queue(site: Site) -> None:
     """A GPU is free and no controller is there: nothing but the hold keeps the job from it."""
-    leave_one_gpu(site)
+    site.leave_one_gpu()
     site.cluster.stop_controller()
     waiting = site.train("bob", "--gandiva", "--gres=gpu:1", steps=20)
     # It drops a hold of their own, never that of Gandiva (docs/plugin.md).
@@ -241,7 +234,7 @@ def test_owner_files_tell_whose_gpu_it_is(site: Site) -> None:
 
 def test_requeued_by_its_owner_it_waits_for_its_turn_again(site: Site) -> None:
     """An owner's requeue passes by job_submit: what Slurm would start again out of turn is held first."""
-    leave_one_gpu(site)
+    site.leave_one_gpu()
     jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", "--requeue", steps=120) for _ in range(2)]
     site.wait_on_gpu(*jobs)
     running: list[int] = []

@@ -123,9 +123,7 @@ def test_unmodified_job_is_suspended_by_the_driver(site: Site) -> None:
 
 def test_job_that_nothing_can_suspend_keeps_its_gpu_and_is_named(site: Site) -> None:
     """It never calls step() and the driver cannot lock it: nobody else may have its GPU."""
-    for n, node in ((4, "n1"), (3, "n2")):
-        job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", node)
-        site.wait_state(job, "RUNNING")
+    site.leave_one_gpu()
     stubborn = site.train("alice", "--gandiva", "--gres=gpu:1", no_step=True)
     site.wait_on_gpu(stubborn)
     site.cluster.exec("n2", ["mockgpu", "inject", "lock-timeout", "--job", str(stubborn)])
@@ -161,7 +159,7 @@ def test_a_torchrun_like_job_and_another_take_turns(site: Site) -> None:
     site.wait_on_gpu(two)
     other = site.submit("bob", command, "--gandiva", "--gres=gpu:2", "-w", "n2")
     site.wait_on_gpu(other)
-    told = site.cluster.exec("login", ["gandiva", "explain", str(two)], user="alice").stdout
+    told = site.explained(two)
     shown = json.loads(
         site.cluster.exec("login", ["gandiva", "explain", str(two), "--json"], user="alice").stdout
     )
@@ -228,9 +226,7 @@ def test_a_job_can_open_its_own_gpu_only(site: Site) -> None:
 @pytest.mark.smoke
 def test_requeue_as_the_way_to_suspend(site: Site) -> None:
     """`--gandiva-suspend=requeue`: stopped with SIGTERM, saved by itself, continued from its checkpoint."""
-    for n, node in ((4, "n1"), (3, "n2")):
-        job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", node)
-        site.wait_state(job, "RUNNING")
+    site.leave_one_gpu()
     command = f"exec {TRAIN} --steps 160 --minibatch-ms 50 --checkpoint-dir $HOME/ck-$SLURM_JOB_ID"
     victim = site.submit("alice", command, "--gandiva-suspend=requeue", "--gres=gpu:1", "--requeue")
     site.wait_on_gpu(victim)

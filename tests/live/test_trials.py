@@ -8,17 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.live.gpu_history import held_seconds
 from tests.live.support import EXAMPLES, PYTHON, SLICE_SECONDS, Site
 
 pytestmark = pytest.mark.live
-
-
-def one_gpu(site: Site) -> None:
-    """Only one GPU is left."""
-    for count, node in ((4, "n1"), (3, "n2")):
-        job = site.submit("carol", "sleep 1800", "--no-gandiva", f"--gres=gpu:{count}", "-w", node)
-        site.wait_state(job, "RUNNING")
 
 
 def trials(site: Site, user: str, *words: str) -> tuple[int, str]:
@@ -32,21 +24,8 @@ def listed(site: Site, search: str) -> dict[int, dict[str, Any]]:
     return {row["job_id"]: row for row in map(json.loads, out.splitlines())}
 
 
-def parts(site: Site, jobs: list[int], slices: int) -> list[float]:
-    """The part of so many slices that each job has on the GPU, from now on."""
-
-    def now() -> float:
-        return float(site.cluster.exec("n2", ["date", "+%s.%N"]).stdout)
-
-    begin, seconds = now(), slices * SLICE_SECONDS
-    site.wait("the time to be over", lambda: now() - begin > seconds, seconds + 30)
-    found, end = site.holds(), now()
-    held = [held_seconds(found, job, begin, end) for job in jobs]
-    return [one / sum(held) for one in held]
-
-
 def test_an_ordinary_user_says_which_trials_come_first(site: Site) -> None:
-    one_gpu(site)
+    site.leave_one_gpu()
     mine = [
         site.train("alice", "--gandiva", "--gandiva-search=lr", "--comment=ablation 3", "--gres=gpu:1")
         for _ in range(3)
@@ -59,16 +38,16 @@ def test_an_ordinary_user_says_which_trials_come_first(site: Site) -> None:
     assert (code, said) == (0, f"search lr: exclusive: {mine[1]}\n")
     assert "gandiva-trial:exclusive; ablation 3" in site.job(mine[1])["Comment"]
     site.wait("the controller to read it", lambda: listed(site, "lr")[mine[1]]["exclusive"] is True)
-    had = parts(site, [*mine, other], 16)
+    had = site.measured([*mine, other], 16 * SLICE_SECONDS)
     assert had[1] == pytest.approx(3 / 4, abs=0.12), had
     assert had[3] == pytest.approx(1 / 4, abs=0.12), had
-    told = site.cluster.exec("login", ["gandiva", "explain", str(mine[0])], user="alice").stdout
-    assert "priority 1 in search lr" in " ".join(told.split()), told
+    told = site.explained(mine[0])
+    assert "priority 1 in search lr" in told, told
 
     assert trials(site, "alice", "exclusive", "lr")[0] == 0
     assert trials(site, "alice", "priority", str(mine[0]), "4")[0] == 0
     site.wait("the controller to read it", lambda: listed(site, "lr")[mine[0]]["priority"] == 4.0)
-    had = parts(site, [*mine, other], 24)
+    had = site.measured([*mine, other], 24 * SLICE_SECONDS)
     assert had[0] == pytest.approx(1 / 2, abs=0.12), had
     assert had[3] == pytest.approx(1 / 4, abs=0.12), had
 
@@ -78,7 +57,7 @@ def test_an_ordinary_user_says_which_trials_come_first(site: Site) -> None:
 
 
 def test_no_user_changes_anothers_trial_and_junk_costs_nothing(site: Site) -> None:
-    one_gpu(site)
+    site.leave_one_gpu()
     job = site.train("alice", "--gandiva", "--gandiva-search=width", "--gres=gpu:1")
     site.wait_on_gpu(job)
     for words in (("priority", str(job), "100"), ("stop", str(job))):
@@ -103,7 +82,7 @@ def test_no_user_changes_anothers_trial_and_junk_costs_nothing(site: Site) -> No
 
 
 def test_the_driver_of_the_examples(site: Site) -> None:
-    one_gpu(site)
+    site.leave_one_gpu()
     options = "--rates 3,300,1,0.00001 --steps 900 --judge-after 200 --top 1 --look-seconds 1"
     driver = f"{PYTHON} {EXAMPLES}/search_driver.py {options} --trial='--tell 25 --minibatch-ms 15'"
     command = f"cd && PYTHONPATH=/opt/gandiva/src EXAMPLES={EXAMPLES} {driver}"

@@ -61,14 +61,17 @@ class Pair:
     """Steps per second of each, by GPU type. Absent or 0: they cannot run there together."""
 
 
+Inside: TypeAlias = Literal["fairness", "fifo"]
+"""How jobs of one entity share: by their weights, or one after the other by arrival."""
+
+
 @value
 class Entity:
     """A user or account whose jobs share its part."""
 
     name: str
     weight: float = 1.0
-    policy: Literal["fairness", "fifo"] = "fairness"
-    """How its jobs share: by their weights, or one after the other by arrival."""
+    policy: Inside = "fairness"
 
 
 @value(kw_only=True)

@@ -10,13 +10,12 @@ import numpy as np
 
 from controller.model.solving import Cone, ProblemKind
 from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Solve
-from controller.policies.allocations.check import check
 from controller.policies.allocations.checked import solved
 from controller.policies.allocations.greedy import Free
 from controller.policies.allocations.layout import Layout
 from controller.policies.allocations.settings import AlloxSettings
 from controller.policies.allocations.shares import as_fractions
-from controller.policies.allocations.solving import none_can_run, seconds_left, seen
+from controller.policies.allocations.solving import check_sizes, none_can_run, seconds_left, seen
 from controller.solver.program import Program
 
 Slot = tuple[int, str, int]
@@ -72,10 +71,7 @@ class Allox:
         return self._allocated(layout, rows, objective)
 
     def _layout(self, given: Given) -> Layout:
-        check(given)
-        for job in given.jobs:
-            if job.gpus != 1:
-                raise AllocationError(f"job {job.id}: gpus: allox takes jobs of one GPU, not of {job.gpus}")
+        check_sizes(given)
         return seen(given, self._settings, agnostic_type=self._settings.agnostic_type)
 
     def _stated(self, layout: Layout) -> tuple[dict[int, str], list[Slot]]:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import math
 
 from controller.model.solving import ProblemKind
-from controller.policies.allocations.allocation import Allocated, AllocationError, Given, Jobs, Solve
+from controller.policies.allocations.allocation import Allocated, Given, Jobs, Solve
 from controller.policies.allocations.checked import solved
 from controller.policies.allocations.layout import Layout
 from controller.policies.allocations.settings import AlloxSettings
 from controller.policies.allocations.shares import as_fractions
-from controller.policies.allocations.solving import none_can_run, seconds_left, seen
+from controller.policies.allocations.solving import check_sizes, none_can_run, seconds_left, seen
 
 NEVER = 1e-10
 """Steps per second where a job cannot run."""
@@ -51,8 +51,7 @@ class AlloxReference:
         return self._allocated(given, {**kept, **first})
 
     def _layout(self, given: Given) -> Layout:
-        if any(job.gpus != 1 for job in given.jobs):
-            raise AllocationError("allox takes jobs of one GPU")
+        check_sizes(given)
         return seen(given, self._settings, exact=False)
 
     def _stated(self, layout: Layout) -> tuple[dict[Jobs, str], list[int], list[str]]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
+from controller.model import JobId
 from controller.model.solving import SolutionStatus
 from controller.policies.allocations.allocation import AllocationError, Given
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 GOOD = (SolutionStatus.OPTIMAL, SolutionStatus.INACCURATE)
 """Of an answer that has values."""
+TOLERANCE = 1e-4
+"""An answer that is invalid by more than this fraction is nonsense."""
 
 
 def check(given: Given) -> None:
@@ -35,12 +38,35 @@ def check_answer(found: Found, count: int) -> None:
         raise AllocationError("the solver answered numbers that are not finite")
 
 
+def check_time(keys: Iterable[Sequence[JobId]], totals: Iterable[float]) -> None:
+    """Raises AllocationError where a job has more than all its time.
+
+    Args:
+        keys: jobs, and pairs of them.
+        totals: what each of these has on all types.
+    """
+    time: dict[JobId, float] = {}
+    for jobs, total in zip(keys, totals, strict=True):
+        for job in jobs:
+            time[job] = time.get(job, 0.0) + total
+    if time and max(time.values()) > 1 + 2 * TOLERANCE:
+        job = max(time, key=time.__getitem__)
+        raise AllocationError(f"the solver gave job {job} more than all its time: {time[job]:g}")
+
+
+def check_gpus(used: float, name: str, gpus: int) -> None:
+    """Raises AllocationError where more GPUs of a type are used than there are."""
+    if used > gpus * (1 + TOLERANCE) + TOLERANCE:
+        what = f"more GPUs of type {name} than there are: {used:g} instead of {gpus}"
+        raise AllocationError(f"the solver gave {what}")
+
+
 def _mistakes(given: Given) -> Iterator[str]:
     known = set(given.types)
     if not known:
         yield "types: there is none; at least one GPU type is needed"
     if len(known) < len(given.types):
-        yield f"types: {_twice(given.types)!r} is there twice"
+        yield f"types: {twice(given.types)!r} is there twice"
     for place, names in (("workers", given.workers), ("prices", given.prices), ("draws_on", given.draws_on)):
         yield from _unknown(place, names, known)
     for name, base in given.draws_on.items():
@@ -57,10 +83,10 @@ def _mistakes(given: Given) -> Iterator[str]:
     ids = [job.id for job in given.jobs]
     known_ids = set(ids)
     if len(known_ids) < len(ids):
-        yield f"jobs: {_twice(ids)} is there twice; ids must differ"
+        yield f"jobs: {twice(ids)} is there twice; ids must differ"
     entities = [entity.name for entity in given.entities]
     if len(set(entities)) < len(entities):
-        yield f"entities: {_twice(entities)!r} is there twice"
+        yield f"entities: {twice(entities)!r} is there twice"
     for entity in given.entities:
         if wrong := _wrong(entity.weight, above_zero=True):
             yield f"entity {entity.name}: weight: {wrong}"
@@ -84,7 +110,7 @@ def _mistakes(given: Given) -> Iterator[str]:
             yield f"{place}: entity: {job.entity!r} is none of {', '.join(entities)}"
     pairs = [frozenset(pair.jobs) for pair in given.pairs]
     if len(set(pairs)) < len(pairs):
-        yield f"pairs: {sorted(_twice(pairs))} is there twice"
+        yield f"pairs: {sorted(twice(pairs))} is there twice"
     for pair in given.pairs:
         place = f"pair {pair.jobs[0]}, {pair.jobs[1]}"
         if pair.jobs[0] == pair.jobs[1] or not known_ids.issuperset(pair.jobs):
@@ -111,7 +137,7 @@ def _unknown(place: str, names: Iterable[str], known: set[str]) -> Iterator[str]
             yield f"{place}: {name!r} is none of the types {', '.join(sorted(known))}"
 
 
-def _twice(values: Sequence[T]) -> T:
+def twice(values: Sequence[T]) -> T:
     """The first that is there twice."""
     return next(each for number, each in enumerate(values) if each in values[:number])
 

@@ -10,14 +10,12 @@ import numpy as np
 
 from controller.model import JobId
 from controller.policies.allocations.allocation import AllocationError, Fractions, Given, Jobs
-from controller.policies.allocations.check import check_answer
+from controller.policies.allocations.check import TOLERANCE, check_answer
 from controller.policies.allocations.layout import Array, Layout
 
 if TYPE_CHECKING:
     from controller.solver.problem_data import Found
 
-TOLERANCE = 1e-4
-"""An answer that is invalid by more than this fraction is nonsense."""
 LEAST = 1e-7
 """Smaller fractions are none."""
 

@@ -44,7 +44,7 @@ class Cost:
     def allocate(self, given: Given, solve: Solve) -> Allocated:
         layout = seen(given, self._settings, exact=self._exact, pairs=self._settings.space_sharing)
         for name in layout.physical:
-            if not given.prices.get(name, 0.0) > 0:
+            if layout.workers(name) and not given.prices.get(name, 0.0) > 0:
                 raise AllocationError(f"prices.{name}: a price above 0 is needed")
         if not layout.jobs:
             return none_can_run(given)
@@ -65,7 +65,8 @@ class _Priced:
 
     def __init__(self, layout: Layout, settings: GavelCostSettings, solve: Solve) -> None:
         self._layout, self._settings, self._solve = layout, settings, solve
-        by_type = np.array([layout.given.prices[name] for name in layout.physical])
+        prices = [layout.given.prices.get(name, 0.0) for name in layout.physical]
+        by_type = np.array([price or max(prices) for price in prices])  # without GPUs any price will do
         self._cheapest = by_type.min()
         self._price = by_type[layout.base_of]
         """By column: of one GPU."""
@@ -157,4 +158,6 @@ class _Priced:
         missing = solved(asked(self._solve, self._settings, program), program.size)[layout.size :]
         kept = needs.copy()
         kept[some] *= np.maximum(0.0, 1 - np.maximum(0.0, missing) - 1e-7)
-        return kept, f"{(missing > 1e-6).sum()} jobs cannot keep their deadline"
+        short_of = (missing > 1e-6).sum()
+        who = "1 job cannot keep its" if short_of == 1 else f"{short_of} jobs cannot keep their"
+        return kept, f"{who} deadline"

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, NoReturn
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
@@ -12,10 +13,19 @@ from pydantic_core import ErrorDetails
 from controller.errors import GandivaError
 from controller.model import JobId
 from controller.policies.allocations.allocation import AllocationError, AllocationJob, Entity, Given, Pair
-from controller.policies.allocations.check import check
-from controller.settings.base import Section
+from controller.policies.allocations.check import check, twice
+from controller.policies.allocations.settings import unknown_types
+from controller.settings.base import Section, wrong
 
 MOST_BYTES = 1 << 28
+_AN_OBJECT = "must be an object in braces"
+_WORDS = {
+    "missing": "is missing",
+    "extra_forbidden": "there is no such key",
+    "model_type": _AN_OBJECT,
+    "dict_type": _AN_OBJECT,
+}
+"""By pydantic's type of an error."""
 
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:/@ -]+$")]
 Id = Annotated[int, Field(ge=0, le=2**53)]
@@ -79,19 +89,24 @@ def read_problem(text: str, source: str, settings: type[Section]) -> tuple[Given
         ProblemError: what is wrong, where, and what is allowed there.
     """
     try:
-        content = json.loads(text, parse_constant=_no_number)
+        content = json.loads(text, object_pairs_hook=_object)
     except (ValueError, RecursionError) as error:
         raise ProblemError(f"{source}: not valid JSON: {error}") from None
     try:
         file = _File.model_validate(content)
         given = _given(file)
         check(given)
-        return given, settings.model_validate(file.options)
+        for mistake in _without_effect(file):
+            raise ProblemError(f"{source}: {mistake}")
+        options = settings.model_validate(file.options)
     except ValidationError as error:
         prefix = "" if error.title == _File.__name__ else "options"
         raise ProblemError(f"{source}: {_problem(error.errors()[0], prefix)}") from None
     except AllocationError as error:
         raise ProblemError(f"{source}: {error}") from None
+    for mistake in unknown_types(options, given.types):
+        raise ProblemError(f"{source}: options.{mistake}")
+    return given, options
 
 
 def _given(file: _File) -> Given:
@@ -122,15 +137,43 @@ def _given(file: _File) -> Given:
     )
 
 
-def _no_number(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not a finite number")
+def _without_effect(file: _File) -> Iterator[str]:
+    """What would be ignored. Gavel's rounds may state such things, a file is mistaken."""
+    for job in file.jobs:
+        if job.entity and not file.entities:
+            yield f"job {job.id}: entity: there are no entities"
+        if job.slo_seconds_left is not None and job.steps_left is None:
+            yield f"job {job.id}: slo_seconds_left: needs steps_left"
+    gpus = {job.id: job.gpus for job in file.jobs}
+    for one, other in (pair.jobs for pair in file.pairs):
+        if gpus[one] != gpus[other]:
+            wanted = f"must be two of equal gpus, not of {gpus[one]} and {gpus[other]}"
+            yield f"pair {one}, {other}: jobs: {wanted}"
+    for name, base in file.draws_on.items():
+        for key, by_type in (("workers", file.workers), ("prices", file.prices)):
+            if name in by_type:
+                yield f"{key}.{name}: must be left out: {name} draws on the GPUs of {base}"
+
+
+class _Twice:
+    """In place of an object that has this key twice: nothing takes it."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Twice:
+    found = dict(pairs)
+    if len(found) == len(pairs):
+        return found
+    return _Twice(twice([key for key, _ in pairs]))
 
 
 def _problem(details: ErrorDetails, prefix: str) -> str:
     place = prefix
     for part in details["loc"]:
         place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
-    words = {"missing": "is missing", "extra_forbidden": "there is no such key"}
-    text = words.get(details["type"], details["msg"].removeprefix("Value error, "))
-    text = text.replace("Input should be", "must be")
+    text = _WORDS.get(details["type"]) or wrong(details)
+    if isinstance(details["input"], _Twice):
+        text = f"the key {details['input'].key!r} is there twice"
     return f"{place}: {text}" if place else text

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Literal
 
 from pydantic import model_validator
@@ -136,7 +136,8 @@ class GavelStrategyProofSettings(AllocationSettings):
 
 
 class AlloxSettings(KnownSettings):
-    """AlloX: the sum of completion times is the least. For jobs of one GPU. A job that has begun stays."""
+    """AlloX: the sum of completion times is the least. A job that has begun stays. It is for jobs of one
+    GPU: in rounds others have GPUs that those leave."""
 
     formulation: Literal["exact", "reference"] = setting(
         "exact", "exact: the linear problem. reference: the one of equal optima that Gavel's code finds."
@@ -196,3 +197,24 @@ SETTINGS: Mapping[str, type[Section]] = {
     "proportional": ProportionalSettings,
 }
 """The settings of each allocation."""
+ONE_GPU = ("allox",)
+"""Allocations that take jobs of one GPU alone."""
+
+_NAME_TYPES = ("agnostic_type", "duration_type", "prices", "type_order")
+"""Keys, also of the rounds, whose values name GPU types."""
+
+
+def named_types(settings: Section) -> Iterator[tuple[str, str]]:
+    """The GPU types that these settings name, each with its key."""
+    for key in _NAME_TYPES:
+        named = getattr(settings, key, ())
+        for name in [named] if isinstance(named, str) else named:
+            if name:
+                yield key, name
+
+
+def unknown_types(settings: Section, types: Collection[str]) -> Iterator[str]:
+    """A sentence about each type that these settings name and that is none of `types`."""
+    for key, name in named_types(settings):
+        if name not in types:
+            yield f"{key}: {name!r} is none of the types {', '.join(sorted(types))}"

@@ -54,12 +54,6 @@ def fixed(layout: Layout, rows: Array, status: str = "optimal") -> Allocated:
     return Allocated(fractions=fractions(layout, x), objective=float((x * layout.gpus).sum()), status=status)
 
 
-def fallback(given: Given) -> Allocated:
-    """A valid allocation that needs no solver. Raises AllocationError where the input is wrong."""
-    layout = Layout(given)
-    return fixed(layout, isolated(layout), "fallback")
-
-
 class Isolated:
     """Every job has a part of the cluster to itself, by its weight."""
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from controller.model.solving import ProblemKind
-from controller.policies.allocations.allocation import Allocated, AllocationJob, Given, Solve
+from controller.model.solving import ProblemKind, SolutionStatus
+from controller.policies.allocations.allocation import Allocated, AllocationError, AllocationJob, Given, Solve
+from controller.policies.allocations.check import check
 from controller.policies.allocations.layout import Array, Layout
 from controller.policies.allocations.settings import AllocationSettings, SolvedSettings
 from controller.solver.program import Program
@@ -20,16 +21,27 @@ _KINDS = {"clarabel": ProblemKind.CONIC, "highs": ProblemKind.LINEAR, "ecos": Pr
 
 
 def asked(solve: Solve, settings: SolvedSettings, program: Program) -> Found:
-    """The answer of the solver that the settings name."""
-    return solve(_KINDS[settings.solver], program.arrays())
+    """The answer of the solver that the settings name. Raises AllocationError where it could not be asked."""
+    found = solve(_KINDS[settings.solver], program.arrays())
+    if found[0] is SolutionStatus.FAILED:
+        raise AllocationError(f"the solver failed: {found[2]}")
+    return found
+
+
+def check_sizes(given: Given) -> None:
+    """Raises AllocationError where the input is wrong, and where a job has more than one GPU."""
+    check(given)
+    for job in given.jobs:
+        if job.gpus != 1:
+            raise AllocationError(f"job {job.id}: gpus: allox takes jobs of one GPU, not of {job.gpus}")
 
 
 def none_can_run(given: Given) -> Allocated:
-    """The answer where no job can run anywhere."""
+    """The answer where no job can run anywhere, or there is none."""
     return Allocated(
         fractions={(job.id,): dict.fromkeys(given.types, 0.0) for job in given.jobs},
         objective=0.0,
-        status="no job can run on any type",
+        status="no job can run on any type" if given.jobs else "there are no jobs",
     )
 
 

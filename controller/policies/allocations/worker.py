@@ -5,12 +5,13 @@ solver's process runs."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from controller.model.solving import ProblemKind, SolutionStatus
 from controller.policies.allocations import given_data
 from controller.policies.allocations.allocation import Fractions, Given, Jobs
-from controller.policies.allocations.settings import SETTINGS
+from controller.policies.allocations.settings import ONE_GPU, SETTINGS
 from controller.solver import worker
 from controller.solver.worker_solver import command_of
 
@@ -35,7 +36,11 @@ def solve(data: Mapping[str, Any]) -> Found:
 
     name, given = data["allocation"], given_data.load(data["given"])
     settings = SETTINGS[name].model_validate(data["settings"])
-    allocated = ALLOCATIONS[name](settings).allocate(given, find)
+    taken = given
+    if name in ONE_GPU:
+        # In rounds other jobs get no fraction, and do not keep those of one GPU from theirs.
+        taken = replace(given, jobs=tuple(job for job in given.jobs if job.gpus == 1), pairs=())
+    allocated = ALLOCATIONS[name](settings).allocate(taken, find)
     return SolutionStatus.OPTIMAL, _values(given, allocated.fractions), ""
 
 

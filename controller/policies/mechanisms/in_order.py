@@ -56,7 +56,7 @@ class InOrder:
         """Of jobs that this plan does not decide about."""
         touched = set(changed.jobs if known else {*snapshot.jobs, *self._recalled})
         self._take_over(snapshot, touched)
-        advanced, more = self._advance()
+        more = self._advance()
         draft = Draft(self._lanes, self._placements, self._moves_remember)
         more = more or self._lanes.decide(draft, self._now, self._ranks)
         mark = draft.mark()
@@ -72,9 +72,8 @@ class InOrder:
         targets = draft.changes()
         for job_id, placement in targets.items():
             self._settle(self._rows[job_id], placement, draft)
-        for row in advanced:
-            if row.id not in targets and row.usage.since is not None and self._ranks.settle(row):
-                self._refresh(row)
+        if not more:
+            self._settle_advanced()
         return Plan(
             {job_id: _target(self._rows[job_id].job, placement) for job_id, placement in targets.items()},
             {**self._reasons, **draft.said},
@@ -100,6 +99,8 @@ class InOrder:
         """The first of their times, as of this plan."""
         self._sharing: set[JobId] = set()
         """Jobs that were seen on GPUs together with others."""
+        self._unsettled: set[JobId] = set()
+        """Running jobs that were advanced, and about which no whole decision was made since."""
         self._reason_is_off_gpus: set[JobId] = set()
         """Jobs whose last reason is one of a job off its GPUs."""
         self._recalled = dict(memory.jobs)
@@ -154,7 +155,7 @@ class InOrder:
             touched.append(row)
         if self._ranks.learned and self._ranks.recall():
             self._lanes.rekey(self._ranks)
-        for row in sorted(touched, key=lambda r: (r.job.submit_time, r.id)):
+        for row in sorted(touched, key=_arrival):
             if row.note is None and self._lanes.notes_on_arrival:
                 self._ranks.begin(row, ())
             self._enter(row)
@@ -198,6 +199,8 @@ class InOrder:
     def _enter(self, row: Row) -> None:
         job = row.job
         row.standing, row.key = self._standing(job), self._ranks.key(row)
+        if self._ranks.unsettled(row):
+            self._unsettled.add(row.id)
         until = self._lanes.enter(row, self._now)
         if row.standing is ASIDE:
             if job.held_until is not None and job.held_until > self._now:
@@ -216,6 +219,7 @@ class InOrder:
 
     def _leave(self, row: Row) -> None:
         self._lanes.leave(row)
+        self._unsettled.discard(row.id)
         self._timers.set(row.id, math.inf)
         self._polled.set(row.id, math.inf)
 
@@ -223,9 +227,8 @@ class InOrder:
         self._leave(row)
         self._enter(row)
 
-    def _advance(self) -> tuple[list[Row], bool]:
-        """Jobs whose time has come: their notes or standings change. Returns those whose notes did, and
-        whether there may be more jobs."""
+    def _advance(self) -> bool:
+        """Jobs whose time has come: their notes or standings change. Returns whether there may be more."""
         due = {job_id: self._rows[job_id] for job_id in self._timers.due(self._now, _PORTION_JOBS)}
         more = len(due) == _PORTION_JOBS
         self._polled_wake, asked = math.inf, list[tuple[Row, float]]()
@@ -239,13 +242,20 @@ class InOrder:
                 asked.append((row, until))
         for row, until in asked:
             self._polled.set(row.id, self._ranks.ask_at(row, until))
-        advanced: list[Row] = []
-        for row in sorted(due.values(), key=lambda r: (r.job.submit_time, r.id)):
+        for row in sorted(due.values(), key=_arrival):
             self._leave(row)
-            if row.standing is not ASIDE and self._ranks.advance(row):
-                advanced.append(row)
+            if row.standing is not ASIDE:
+                self._ranks.advance(row)
             self._enter(row)
-        return advanced, more
+        return more
+
+    def _settle_advanced(self) -> None:
+        """Jobs that the whole decision did not stop go on."""
+        for row in sorted((self._rows[job_id] for job_id in self._unsettled), key=_arrival):
+            if self._ranks.unsettled(row):
+                self._ranks.settle(row)
+                self._refresh(row)
+        self._unsettled.clear()
 
     def _settle(self, row: Row, placement: Placement, draft: Draft) -> None:
         """The plan gives this to a job: it starts, stops, moves, or is promised GPUs. It will be observed
@@ -279,6 +289,10 @@ class InOrder:
             return
         self._reason_is_off_gpus.add(row.id)
         self._reasons[row.id] = words
+
+
+def _arrival(row: Row) -> tuple[float, JobId]:
+    return row.job.submit_time, row.id
 
 
 def _target(job: Job, placement: Placement) -> Target:

@@ -118,19 +118,22 @@ class Ranks:
         """Where polled: its time, `until` for now, is never before this."""
         return self._order.ask_at(row.job, row.usage, row.note, self._now, until)
 
-    def advance(self, row: Row) -> bool:
-        """Change the note if its time has come; whether it had."""
+    def advance(self, row: Row) -> None:
+        """Change the note if its time has come."""
         if self.until(row) > self._now + TINY:
-            return False
+            return
         if not self._note(row, self._order.advance(row.job, row.usage, row.note, self._now, self._next())):
             raise ValueError(f"the time of job {row.id} has come (until), and nothing changes (advance)")
-        return True
 
-    def settle(self, row: Row, usage: Usage | None = None) -> bool:
-        """The plan starts, stops or advanced the job; with this usage, where that is another. Whether its
-        note changed."""
+    def unsettled(self, row: Row) -> bool:
+        """Whether the job runs and was advanced, and was not settled since."""
+        return row.usage.since is not None and self._order.unsettled(row.note)
+
+    def settle(self, row: Row, usage: Usage | None = None) -> None:
+        """The plan starts or stops the job, or decides that it goes on after it was advanced; with this
+        usage, where that is another."""
         note = self._order.settle(row.job, usage or row.usage, row.note, self._now, self._next())
-        return self._note(row, note)
+        self._note(row, note)
 
 
 def _peers(rows: Iterable[Row]) -> list[Peer]:

@@ -20,9 +20,11 @@ from controller.policies.moves.resizing import (
     Needs,
     Record,
     in_place,
+    kept_gpus,
     may_resize,
     resize,
     server_of,
+    usable_gpus,
     waiting_jobs,
     within_reach,
 )
@@ -85,7 +87,7 @@ class Grow:
                 draft.note(NAME, Verdict.KEPT, [job.id], gain)
                 continue
             words = words if rates else "its rate could not be measured"
-            resize(draft, job, frozenset(sorted(job.placement.gpus)[:before]), words)
+            resize(draft, job, kept_gpus(snapshot, job, before), words)
             draft.note(NAME, Verdict.UNDONE, [job.id], gain if rates else None)
             shrinking.note(job, before)
 
@@ -104,8 +106,7 @@ class Grow:
         idle_before, record.idle = record.idle, {}
         for name, gpus in sorted(free.items()):
             # It goes on with the GPUs that it has, too.
-            usable = {gpu.id for gpu in snapshot.nodes[name].gpus if gpu.usable}
-            sound = [job for job in jobs[name] if job.placement.gpus <= usable]
+            sound = [job for job in jobs[name] if job.placement.gpus == usable_gpus(snapshot, job)]
             growing = _Growing(snapshot, trials, sound, gpus, self._is_gain)
             if growing.next() is None or needs.at(name):
                 continue

@@ -64,6 +64,19 @@ def within_reach(job: Job, gpus: Iterable[GpuId]) -> list[GpuId]:
     return [gpu for gpu in gpus if not in_place(job) or gpu in job.placement.allocation]
 
 
+def usable_gpus(snapshot: Snapshot, job: Job) -> GpuSet:
+    """Those of its GPUs that it could start on."""
+    node = snapshot.nodes.get(server_of(job.placement.gpus))
+    return job.placement.gpus & {gpu.id for gpu in node.gpus if gpu.usable} if node else frozenset()
+
+
+def kept_gpus(snapshot: Snapshot, job: Job, size: int) -> GpuSet:
+    """So many of its GPUs, for it to go on with: first those that are usable, then those with the lowest
+    numbers."""
+    usable = usable_gpus(snapshot, job)
+    return frozenset(sorted(job.placement.gpus, key=lambda gpu: (gpu not in usable, gpu))[:size])
+
+
 def server_of(gpus: GpuSet) -> str:
     """The one server where these are."""
     return next(iter(gpus)).node

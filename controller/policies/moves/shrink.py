@@ -6,9 +6,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controller.model import GpuSet, Job, JobId, Snapshot
+from controller.model import Job, JobId, Snapshot
 from controller.policies.moves.free import free_gpus
-from controller.policies.moves.resizing import Needs, Record, may_resize, resize, server_of
+from controller.policies.moves.resizing import (
+    Needs,
+    Record,
+    kept_gpus,
+    may_resize,
+    resize,
+    server_of,
+    usable_gpus,
+)
 from controller.policies.placement.draft import Draft
 
 _Step = tuple[Job, int]
@@ -39,7 +47,7 @@ class Shrinking:
                     in_vain.add(kind)
         for job_id, other in self._for.items():
             job = self._snapshot.jobs[job_id]
-            gpus: GpuSet = frozenset(sorted(job.placement.gpus)[: self._sizes[job_id]])
+            gpus = kept_gpus(self._snapshot, job, self._sizes[job_id])
             resize(self._draft, job, gpus, f"job {other} waits for GPUs")
             self.note(job, len(gpus))
         return set(self._for)
@@ -67,7 +75,7 @@ class Shrinking:
             return False
         for _, name, steps in sorted(options, key=lambda option: option[0])[:count]:
             for victim, size in steps:
-                free[name] += self._sizes[victim.id] - size
+                free[name] += self._freed(victim, self._sizes[victim.id], size)
                 self._sizes[victim.id] = size
                 self._for[victim.id] = job.id
             free[name] -= share
@@ -81,11 +89,16 @@ class Shrinking:
         for job in sorted(here, key=lambda job: (-self._grown_at(job.id), -job.id)):
             size = now = self._sizes[job.id]
             while missing > 0 and size // 2 >= job.request.size.wanted:
-                missing -= size - size // 2
+                missing -= self._freed(job, size, size // 2)
                 size //= 2
-            if size < now:
+            if self._freed(job, now, size):
                 steps.append((job, size))
         return steps if missing <= 0 else None
+
+    def _freed(self, job: Job, size: int, after: int) -> int:
+        """How many GPUs others can have when it shrinks from one size to another."""
+        usable = len(usable_gpus(self._snapshot, job))
+        return min(size, usable) - min(after, usable)
 
     def _grown_at(self, job_id: JobId) -> float:
         return self._record.grown.get(job_id, (0.0, 0))[0]

@@ -87,8 +87,14 @@ class Order(ABC):
         """The note after `until` has come."""
         return note
 
+    def unsettled(self, note: Note) -> bool:
+        """Whether `advance` made the note, and it is to be settled when the decision that follows is whole:
+        that may take several plans."""
+        return False
+
     def settle(self, job: Job, usage: Usage, note: Note, now: float, i: int) -> Note:
-        """The note of a job that this plan starts, stops or advanced; `usage` is as it is from now on."""
+        """The note of a job that this plan starts or stops, or that goes on although it is unsettled; `usage`
+        is as it is from now on."""
         return note
 
     def ended(self, common: Mapping[str, Any], usage: Usage, now: float) -> Mapping[str, Any]:

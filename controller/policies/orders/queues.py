@@ -32,9 +32,9 @@ class QueueNote(NamedTuple):
     """Time on GPUs at its last promotion."""
     forgiven_gpu_seconds: float = 0.0
     forgiven_waiting_seconds: float = 0.0
-    """Waiting that does not count for promotion any more."""
+    """Waiting that does not count for promotion any more, with since-promotion."""
     fresh: int = 0
-    """1: it entered its queue with the plan being made, while running. 0 in the order of start times."""
+    """1: it entered its queue while running, for the decision being made. 0 in the order of start times."""
 
 
 class Queues(Order):
@@ -96,11 +96,14 @@ class Queues(Order):
             fresh=0,
         )
 
+    def unsettled(self, note: Note) -> bool:
+        return bool(as_note(note).fresh)
+
     def settle(self, job: Job, usage: Usage, note: Note, now: float, i: int) -> Note:
         known = as_note(note)
         runs, fresh = usage.since is not None, known.fresh
         known = known._replace(fresh=0)
-        if runs and (self._since_last_run or usage.seconds == known.forgiven_seconds):
+        if runs and usage.seconds == known.forgiven_seconds:
             known = known._replace(forgiven_waiting_seconds=usage.waited_seconds)
         if self._by_entry:
             if runs:
@@ -138,8 +141,8 @@ class Queues(Order):
         ran, knob = usage.seconds - note.forgiven_seconds, self._settings.promote_knob_ratio
         if usage.idle_since is None or not knob or not note.queue or ran <= 0:
             return math.inf
-        waited = usage.waited_seconds - note.forgiven_waiting_seconds
-        return usage.idle_since + max(0.0, knob * ran - waited)
+        earlier = 0.0 if self._since_last_run else usage.waited_seconds - note.forgiven_waiting_seconds
+        return usage.idle_since + max(0.0, knob * ran - earlier)
 
 
 def as_note(note: Note) -> QueueNote:

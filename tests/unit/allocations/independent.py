@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import cvxpy as cp
@@ -132,9 +133,9 @@ def fifo(given: Given, pairs: bool = False, agnostic: str = "") -> float:
     return s.best(cp.Maximize((behind / s.fastest) @ s.throughput), solver="HIGHS")
 
 
-def sjf(given: Given) -> float:
+def sjf(given: Given, agnostic: str = "") -> float:
     """The least time that any one job can have if it has all that it can use."""
-    s = Stated(given)
+    s = Stated(given, agnostic=agnostic)
     return min(
         float(job.steps_left or 0) / s.best(cp.Maximize(s.throughput[number]), solver="HIGHS")
         for number, job in enumerate(s.jobs)
@@ -142,10 +143,14 @@ def sjf(given: Given) -> float:
 
 
 def cost(
-    given: Given, needs: dict[int, float] | None = None, pairs: bool = False, normalised: bool = False
+    given: Given,
+    needs: dict[int, float] | None = None,
+    pairs: bool = False,
+    normalised: bool = False,
+    agnostic: str = "",
 ) -> float:
     """Dinkelbach's method. Without needs the ratio is that of a normalised X, so that it is not 0 / 0."""
-    s = Stated(given, pairs=pairs)
+    s = Stated(given, pairs=pairs, agnostic=agnostic)
     rows = [s.throughput[number] >= need for number, need in (needs or {}).items()]
     unit = 1 / s.fastest if normalised else np.ones(len(s.jobs))
     gain, price = unit @ s.throughput, s.prices()
@@ -167,8 +172,8 @@ def needs(given: Given) -> dict[int, float]:
     }
 
 
-def shortfall(given: Given, wanted: dict[int, float], pairs: bool = False) -> float:
-    s = Stated(given, pairs=pairs)
+def shortfall(given: Given, wanted: dict[int, float], pairs: bool = False, agnostic: str = "") -> float:
+    s = Stated(given, pairs=pairs, agnostic=agnostic)
     parts = [cp.pos(1 - s.throughput[number] / need) for number, need in wanted.items()]
     return s.best(cp.Minimize(cp.sum(cp.hstack(parts))), solver="HIGHS")
 
@@ -205,24 +210,40 @@ def levels(given: Given, pairs: bool = False, agnostic: str = "") -> list[float]
     return [float(each) for each in level]
 
 
-def nash(given: Given) -> float:
+def _largest_product(given: Given, agnostic: str) -> Any:
+    """Logarithms of the throughputs, relative to each job's fastest type, where their sum is the largest."""
+    s = Stated(given, agnostic=agnostic)
+    relative = cp.multiply(1 / s.fastest, s.throughput)
+    s.best(cp.Maximize(cp.sum(cp.log(relative))))
+    return np.log(relative.value)
+
+
+def nash(given: Given, agnostic: str = "") -> float:
     """The geometric mean of the throughputs, relative to each job's fastest type."""
-    s = Stated(given)
-    best = s.best(cp.Maximize(cp.sum(cp.log(cp.multiply(1 / s.fastest, s.throughput)))))
-    return math.exp(best / len(s.jobs))
+    return math.exp(_largest_product(given, agnostic).mean())
 
 
-def completion(given: Given) -> float:
+def discounted(given: Given, agnostic: str = "") -> list[float]:
+    """Of each job: its throughput where the product is the largest, times the product of the others' and by
+    that without the job. All relative to the jobs' fastest types."""
+    every, found = _largest_product(given, agnostic).sum(), []
+    for job in given.jobs:
+        others = tuple(other for other in given.jobs if other != job)
+        without = _largest_product(replace(given, jobs=others), agnostic).sum() if others else 0.0
+        found.append(math.exp(every - without))
+    return found
+
+
+def completion(given: Given, agnostic: str = "") -> float:
     """The least sum of completion times, with whole numbers: which job is the k-th from last on which GPU."""
-    gpus = [name for name in given.types for _ in range(given.workers[name])]
-    jobs = [job for job in given.jobs if any(job.throughput.get(name) for name in gpus)]
-    slots = list(itertools.product(range(len(gpus)), range(1, len(jobs) + 1)))
+    gpus = [given.types.index(name) for name in given.types for _ in range(given.workers[name])]
+    rates = Stated(given, agnostic=agnostic).rates
+    jobs = [number for number in range(len(given.jobs)) if any(rates[number, gpus])]
+    slots = list(itertools.product(gpus, range(1, len(jobs) + 1)))
     price = np.array(
         [
             [
-                k * float(job.steps_left or 0) / job.throughput[gpus[gpu]]
-                if job.throughput.get(gpus[gpu])
-                else 1e9
+                k * float(given.jobs[job].steps_left or 0) / rates[job, gpu] if rates[job, gpu] else 1e9
                 for gpu, k in slots
             ]
             for job in jobs

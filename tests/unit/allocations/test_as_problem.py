@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,11 +21,12 @@ from controller.policies.allocations.allocation import (
 )
 from controller.policies.allocations.as_problem import AsProblem
 from controller.policies.allocations.presets import ALLOCATIONS
-from controller.policies.allocations.settings import SETTINGS, GavelLasSettings
+from controller.policies.allocations.settings import SETTINGS, AlloxSettings, GavelLasSettings
 from controller.policies.allocations.worker import answers
 from controller.settings.policies import PolicySettings
 from controller.solver import ImmediateSolver
 from controller.solver.solve import find
+from tests.unit.allocations.problems import drawn
 
 TABLE = {1: (40.0, 10.0), 4: (12.0, 4.0), 7: (100.0, 50.0), 8: (3.0, 2.0)}
 GIVEN = Given(
@@ -86,9 +88,69 @@ def test_an_allocation_that_cannot_be_says_why() -> None:
     assert found.error == "AllocationError: workers: no type has any; at least one GPU is needed"
 
 
+@pytest.mark.parametrize("formulation", ["exact", "reference"])
+def test_in_rounds_gangs_are_left_out_of_the_assignment(formulation: str) -> None:
+    gang = replace(GIVEN.jobs[0], id=JobId(9), gpus=2)
+    stated = AsProblem("allox", AlloxSettings.model_validate({"formulation": formulation}))
+    found = dict(stated.read(answer(stated, replace(GIVEN, jobs=(*GIVEN.jobs, gang)))))
+    assert found.pop((gang.id,)) == {"v100": 0.0, "k80": 0.0}
+    assert found == stated.read(answer(stated, GIVEN))
+    assert stated.read(answer(stated, replace(GIVEN, jobs=(gang,), pairs=(), previous={})))
+
+
 @pytest.mark.parametrize("value", [-0.01, 1.5])
 def test_fractions_beyond_0_to_1_are_refused(value: float) -> None:
     stated = AsProblem("gavel-las", SETTINGS["gavel-las"]())
     solution = answer(stated, GIVEN)
     with pytest.raises(AllocationError, match="fractions from"):
         stated.read(replace(solution, values=(value, *solution.values[1:])))
+
+
+GANGS = replace(
+    GIVEN,
+    types=("v100", "k80", "v100 scattered"),
+    draws_on={"v100 scattered": "v100"},
+    jobs=tuple(replace(job, gpus=2) for job in GIVEN.jobs[:2]),
+    workers={"v100": 3, "k80": 2},
+)
+MORE = "more GPUs of type {} than there are: {} instead of {}"
+LIES: dict[str, tuple[Given, list[float], str]] = {
+    "time": (GIVEN, [0.6, 0.6, *[0.0] * 8], "job 1 more than all its time: 1.2"),
+    "time in a pair": (GIVEN, [*[0.0] * 3, 0.6, *[0.0] * 5, 0.5], "job 4 more than all its time: 1.1"),
+    "GPUs": (GIVEN, [1.0, 0.0] * 4 + [0.0, 0.0], MORE.format("v100", 4, 1)),
+    "GPUs of gangs": (GANGS, [0.0, 1.0, 0.0, 0.0, 0.5, *[0.0] * 4], MORE.format("k80", 3, 2)),
+    "GPUs of two types": (GANGS, [1.0, *[0.0] * 4, 1.0, *[0.0] * 3], MORE.format("v100", 4, 3)),
+    "nothing": (GIVEN, [0.0] * 10, "no job any time"),
+}
+
+
+@pytest.mark.parametrize("what", LIES)
+def test_an_answer_that_cannot_be_is_refused(what: str) -> None:
+    given, values, message = LIES[what]
+    stated = AsProblem("gavel-las", GavelLasSettings(space_sharing=True))
+    lie = replace(answer(stated, given), values=tuple(values))
+    with pytest.raises(AllocationError, match=f"the solver gave {message}"):
+        stated.read(lie)
+
+
+@pytest.mark.parametrize("throughput", [{}, {"v100": 1.0}])
+def test_nothing_is_an_answer_where_no_job_can_run(throughput: dict[str, float]) -> None:
+    """The gangs have two GPUs, and there is one of the type."""
+    gangs = tuple(replace(job, gpus=2, throughput=throughput) for job in GIVEN.jobs)
+    stated, given = AsProblem("gavel-las", GavelLasSettings()), replace(GIVEN, jobs=gangs)
+    assert not any(answer(stated, given).values)
+    stated.read(answer(stated, given))
+
+
+@pytest.mark.parametrize("name", ALLOCATIONS)
+def test_no_answer_of_an_allocation_is_refused(name: str) -> None:
+    """Also as Gavel's code answers, which gives more GPUs than there are."""
+    fields = SETTINGS[name].model_fields
+    some: list[dict[str, Any]] = [{}]
+    some += [{"formulation": "reference"}] if "formulation" in fields else []
+    some += [{"throughputs": "agnostic"}] if "throughputs" in fields else []
+    some += [{**each, "space_sharing": True} for each in some[:2]] if "space_sharing" in fields else []
+    for options in some:
+        stated = AsProblem(name, SETTINGS[name].model_validate(options))
+        for seed in range(20):
+            stated.read(answer(stated, drawn(seed, pairs=True)))

@@ -16,7 +16,7 @@ import pytest
 
 pytest.importorskip("cvxpy")
 
-from controller.policies.allocations.allocation import Entity, Given
+from controller.policies.allocations.allocation import AllocationJob, Entity, Given
 from controller.policies.allocations.checked import effective
 from tests.unit.allocations import independent
 from tests.unit.allocations.problems import answer, drawn, each
@@ -79,11 +79,23 @@ CASES: dict[str, Case] = {
         {"pairs": True},
         lambda given: independent.max_throughput(given, pairs=True),
     ),
+    "max throughput agnostic": (
+        "gavel-max-throughput",
+        {"throughputs": "agnostic"},
+        {},
+        lambda given: independent.max_throughput(given, agnostic="ones"),
+    ),
     "max throughput normalised": (
         "gavel-max-throughput",
         {"normalised": True},
         {},
         lambda given: independent.max_throughput(given, normalised=True),
+    ),
+    "max throughput normalised pairs": (
+        "gavel-max-throughput",
+        {"normalised": True, "space_sharing": True},
+        {"pairs": True},
+        lambda given: independent.max_throughput(given, pairs=True, normalised=True),
     ),
     "fifo": ("gavel-fifo", {}, {}, independent.fifo),
     "fifo agnostic": (
@@ -99,7 +111,19 @@ CASES: dict[str, Case] = {
         lambda given: independent.fifo(given, pairs=True),
     ),
     "sjf": ("gavel-sjf", {}, {}, independent.sjf),
+    "sjf agnostic": (
+        "gavel-sjf",
+        {"throughputs": "agnostic"},
+        {},
+        lambda given: independent.sjf(given, agnostic="fastest"),
+    ),
     "cost": ("gavel-cost", {}, {}, independent.cost),
+    "cost agnostic": (
+        "gavel-cost",
+        {"throughputs": "agnostic"},
+        {},
+        lambda given: independent.cost(given, agnostic="fastest"),
+    ),
     "cost pairs": (
         "gavel-cost",
         {"space_sharing": True},
@@ -112,8 +136,26 @@ CASES: dict[str, Case] = {
         {},
         lambda given: independent.cost(given, normalised=True),
     ),
+    "cost normalised pairs": (
+        "gavel-cost",
+        {"normalised": True, "space_sharing": True},
+        {"pairs": True},
+        lambda given: independent.cost(given, pairs=True, normalised=True),
+    ),
     "nash": ("gavel-strategy-proof", {}, {"most_jobs": 5}, independent.nash),
+    "nash agnostic": (
+        "gavel-strategy-proof",
+        {"throughputs": "agnostic"},
+        {"most_jobs": 5},
+        lambda given: independent.nash(given, agnostic="ones"),
+    ),
     "allox": ("allox", {}, {"one_gpu": True, "most_jobs": 5}, independent.completion),
+    "allox agnostic": (
+        "allox",
+        {"throughputs": "agnostic"},
+        {"one_gpu": True, "most_jobs": 5},
+        lambda given: independent.completion(given, agnostic="fastest"),
+    ),
 }
 
 
@@ -124,31 +166,38 @@ def test_objective(name: str) -> None:
         given = drawn(seed, **how)
         if policy == "gavel-strategy-proof":
             given = each(given, throughput=given.jobs[0].throughput) if seed % 5 == 0 else given
-            found = _nash(given)
-        else:
-            found = answer(policy, given, **settings).objective
-        assert found == close(expected(given)), f"instance {seed}"
+        assert answer(policy, given, **settings).objective == close(expected(given)), f"instance {seed}"
 
 
-def _nash(given: Given) -> float:
-    """The geometric mean is in steps; relative to the fastest types it is what the objective says."""
-    return answer("gavel-strategy-proof", given).objective
+@pytest.mark.parametrize("agnostic", ["", "ones"])
+def test_what_strategy_proofness_leaves_to_each_job(agnostic: str) -> None:
+    settings = {"throughputs": "agnostic"} if agnostic else {}
+    for seed in SEEDS:
+        given = drawn(seed, most_jobs=5)
+        found = answer("gavel-strategy-proof", given, **settings)
+        rates = effective(_alike(given) if agnostic else given, found.fractions)
+        fastest = independent.Stated(given, agnostic=agnostic).fastest
+        mine = [rates[job.id] / most for job, most in zip(given.jobs, fastest, strict=True)]
+        assert mine == near(independent.discounted(given, agnostic), rel=1e-6), f"instance {seed}"
 
 
-@pytest.mark.parametrize("pairs", [False, True])
-def test_cost_with_deadlines(pairs: bool) -> None:
+@pytest.mark.parametrize("how", ["aware", "agnostic", "pairs", "normalised"])
+def test_cost_with_deadlines(how: str) -> None:
     kept = late = 0
+    pairs, agnostic = how == "pairs", "fastest" if how == "agnostic" else ""
+    settings = {"space_sharing": pairs, "normalised": how == "normalised"}
     for seed in SEEDS:
         given = drawn(seed, pairs=pairs)
         wanted = independent.needs(given)
-        found = answer("gavel-cost-slo", given, space_sharing=pairs)
-        rates = effective(given, found.fractions)
+        found = answer("gavel-cost-slo", given, throughputs="agnostic" if agnostic else "aware", **settings)
+        rates = effective(_alike(given, fastest=True) if agnostic else given, found.fractions)
         short = sum(max(0.0, 1 - rates[given.jobs[n].id] / need) for n, need in wanted.items())
-        least = independent.shortfall(given, wanted, pairs) if wanted else 0.0
+        least = independent.shortfall(given, wanted, pairs, agnostic) if wanted else 0.0
         assert short == near(least, abs=2e-6), f"instance {seed}"
         if least < 1e-7:
             kept += 1
-            assert found.objective == close(independent.cost(given, wanted, pairs)), f"instance {seed}"
+            best = independent.cost(given, wanted, pairs, how == "normalised", agnostic)
+            assert found.objective == close(best), f"instance {seed}"
             assert found.status == "optimal"
         else:
             late += 1
@@ -170,7 +219,7 @@ LEVELS: dict[str, dict[str, Any]] = {
 def test_levels_of_water_filling(name: str, policies: tuple[Any, ...]) -> None:
     settings = LEVELS[name]
     pairs, agnostic = "pairs" in name, "ones" if name == "agnostic" else ""
-    exact = jobs_seen = 0
+    exact = equal = jobs_seen = 0
     for seed in SEEDS:
         draw = random.Random(seed)
         entities = tuple(Entity(f"e{n}", float(n + 1), policy) for n, policy in enumerate(policies))
@@ -191,15 +240,21 @@ def test_levels_of_water_filling(name: str, policies: tuple[Any, ...]) -> None:
             assert mine >= level - 1e-5 * (1 + level), f"instance {seed}"
             exact += abs(mine - level) <= 1e-5 * (1 + level)
             jobs_seen += 1
+        assert found.objective == near(sum(reached), rel=1e-9), f"instance {seed}"
+        assert found.objective >= sum(expected) * (1 - 1e-6), f"instance {seed}"
         assert pairs or found.objective == near(sum(expected), rel=1e-3), f"instance {seed}"
+        equal += found.objective == close(sum(expected))
+    assert equal >= INSTANCES - max(1, 0.02 * INSTANCES)
     assert exact >= jobs_seen - (max(4, 0.01 * jobs_seen) if pairs else 1)
 
 
-def _alike(given: Given) -> Given:
-    """All types equally fast, where a job can run."""
-    return replace(
-        given, jobs=tuple(replace(job, throughput=dict.fromkeys(job.throughput, 1.0)) for job in given.jobs)
-    )
+def _alike(given: Given, *, fastest: bool = False) -> Given:
+    """All types equally fast, where a job can run: one step per second, or as the fastest."""
+
+    def rates(job: AllocationJob) -> dict[str, float]:
+        return dict.fromkeys(job.throughput, max(job.throughput.values()) if fastest else 1.0)
+
+    return replace(given, jobs=tuple(replace(job, throughput=rates(job)) for job in given.jobs))
 
 
 def test_isolated_and_proportional() -> None:

@@ -15,10 +15,10 @@ from controller.model import JobId
 from controller.policies.allocations.allocation import Allocated, Entity, Given
 from controller.policies.allocations.checked import effective
 from controller.policies.allocations.presets import ALLOCATIONS
+from controller.policies.allocations.settings import ONE_GPU
 from tests.unit.allocations.problems import answer, drawn, each
 
 SEEDS = st.integers(0, 10**9)
-ONE_GPU = ("allox",)
 SHARING = (
     "gavel-cost",
     "gavel-fifo",

@@ -11,13 +11,20 @@ from typing import Any
 import pytest
 
 from controller.model import JobId
-from controller.model.solving import SolutionStatus
-from controller.policies.allocations.allocation import AllocationError, AllocationJob, Entity, Given, Pair
+from controller.model.solving import ProblemKind, SolutionStatus
+from controller.policies.allocations.allocation import (
+    AllocationError,
+    AllocationJob,
+    Entity,
+    Given,
+    Pair,
+    Solve,
+)
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.settings import SETTINGS
-from controller.policies.allocations.shares import fallback
+from controller.solver.problem_data import Found
 from controller.solver.solve import find
-from tests.unit.allocations.problems import answer, drawn, each, given
+from tests.unit.allocations.problems import answer, each, given
 from tests.unit.allocations.test_properties import check_valid
 
 TWO = given([[4, 1], [2, 1]], [1, 1], prices={"t0": 3.0, "t1": 1.0})
@@ -95,9 +102,11 @@ def test_jobs_without_steps_or_time_left(name: str) -> None:
         check_valid(TWO, answer(name, each(TWO, steps_left=left)))
 
 
-def test_allox_takes_no_gangs() -> None:
+@pytest.mark.parametrize("formulation", ["exact", "reference"])
+def test_allox_takes_no_gangs(formulation: str) -> None:
+    gang = replace(TWO, workers={"t0": 2, "t1": 2}, jobs=(job(0, gpus=2),))
     with pytest.raises(AllocationError, match=r"job 0: gpus: allox takes jobs of one GPU, not of 2"):
-        answer("allox", replace(TWO, workers={"t0": 2, "t1": 2}, jobs=(job(0, gpus=2),)))
+        answer("allox", gang, formulation=formulation)
 
 
 def test_cost_needs_prices() -> None:
@@ -105,7 +114,24 @@ def test_cost_needs_prices() -> None:
         answer("gavel-cost", replace(TWO, prices={"t0": 1.0, "t1": 0.0}))
 
 
+@pytest.mark.parametrize("formulation", ["exact", "reference"])
+def test_types_without_workers_need_no_prices(formulation: str) -> None:
+    some = replace(TWO, workers={"t0": 1, "t1": 0})
+    priced = answer("gavel-cost", some, formulation=formulation)
+    unpriced = answer("gavel-cost", replace(some, prices={"t0": 3.0}), formulation=formulation)
+    assert unpriced.objective == pytest.approx(priced.objective, abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["gavel-las", "gavel-cost"])
+def test_no_jobs_are_not_jobs_that_can_run_nowhere(name: str) -> None:
+    assert answer(name, replace(TWO, jobs=())).status == "there are no jobs"
+    nowhere = answer(name, replace(TWO, jobs=(job(7, throughput={}),)))
+    assert nowhere.status == "no job can run on any type"
+
+
 def test_deadlines_that_cannot_be_kept() -> None:
+    one = replace(TWO, jobs=(job(3, slo_seconds_left=1.0),))
+    assert answer("gavel-cost-slo", one).status == "1 job cannot keep its deadline"
     late = each(TWO, slo_seconds_left=1.0)
     assert answer("gavel-cost-slo", late).status == "2 jobs cannot keep their deadline"
     dropped = answer("gavel-cost-slo", late, formulation="reference")
@@ -146,6 +172,7 @@ SPOILED: Mapping[str, tuple[Spoil, str]] = {
     "too much": (_values(lambda values: (5.0,) * len(values)), "solver (gave|did)"),
     "below 0": (_values(lambda values: (-5.0,) * len(values)), "solver (answered|did)"),
 }
+REFERENCE = {"formulation": "reference"}
 SOLVED = [n for n in ALLOCATIONS if n not in ("isolated", "proportional", "gavel-gandiva", "gavel-sjf")]
 
 
@@ -158,9 +185,30 @@ def test_a_solver_that_fails_or_lies(name: str, how: str) -> None:
         allocation.allocate(TWO, lambda kind, data: spoil(find(kind, data)[1]))
 
 
-def test_the_fallback_is_valid() -> None:
-    for seed in range(20):
-        problem = drawn(seed)
-        found = fallback(problem)
-        check_valid(problem, found)
-        assert found.status == "fallback"
+@pytest.mark.parametrize("name", [n for n in SOLVED if n not in ("gavel-fifo", "gavel-strategy-proof")])
+def test_the_reference_does_not_take_a_solver_that_is_missing_for_no_solution(name: str) -> None:
+    def solve(kind: ProblemKind, data: Mapping[str, Any]) -> Found:
+        if kind is ProblemKind.VERTEX:
+            return find(kind, data)
+        return SolutionStatus.FAILED, [], "no ecos"
+
+    allocation = ALLOCATIONS[name](SETTINGS[name].model_validate(REFERENCE))
+    with pytest.raises(AllocationError, match="the solver failed: no ecos"):
+        allocation.allocate(TWO, solve)
+
+
+def answering(found: Found) -> Solve:
+    """A solver that answers this, whatever it is asked."""
+    return lambda _kind, _data: found
+
+
+def test_finish_times_of_the_reference_fall_back_where_the_solver_finds_nothing() -> None:
+    ftf, makespan = (
+        ALLOCATIONS[name](SETTINGS[name].model_validate(REFERENCE))
+        for name in ("gavel-ftf", "gavel-makespan")
+    )
+    for status in (SolutionStatus.INFEASIBLE, SolutionStatus.UNBOUNDED, SolutionStatus.UNSOLVED):
+        found: Found = status, [], "gave up"
+        assert ftf.allocate(TWO, answering(found)).status == "isolated"
+        with pytest.raises(AllocationError, match="do not end within any time"):
+            makespan.allocate(TWO, answering(found))

@@ -35,9 +35,13 @@ def test_the_mix() -> None:
     assert 0.25 < sum(job.model in ("VAE", "SuperResolution") for job in jobs) / len(jobs) < 0.35
 
 
+def line(name: str, mean: float, *makespans: float) -> Line:
+    return Line(name, mean, makespans, waiting=0.0, single=0.0, used=0.0, shared=0.0, pairs=0, migrated=0)
+
+
 def test_gains_are_against_the_policy_alone() -> None:
-    lines = [Line("a", 10.0, (4.0, 6.0)), Line("a + pack", 9.0, (4.0, 4.0))]
-    lines += [Line("b", 20.0, (5.0, 5.0)), Line("b + pack", 22.0, (5.0, 6.0))]
+    lines = [line("a", 10.0, 4.0, 6.0), line("a + pack", 9.0, 4.0, 4.0)]
+    lines += [line("b", 20.0, 5.0, 5.0), line("b + pack", 22.0, 5.0, 6.0)]
     gains = [[cell.strip() for cell in row.split("|")] for row in text({"A trace": lines}).splitlines()[5:]]
     assert [(cells[3], cells[5]) for cells in gains] == [
         ("", ""),

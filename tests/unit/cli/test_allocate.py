@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,21 @@ def changed(place: str, value: Any) -> dict[str, Any]:
     [
         ("{", "not valid JSON"),
         ("[" * 100_000, "not valid JSON"),
-        ('{"types": NaN}', "NaN is not a finite number"),
-        ('{"types": ["a"], "workers": {"a": -Infinity}}', "-Infinity is not a finite number"),
-        ("[]", "valid dictionary"),
+        (changed("jobs.0.throughput.v100", math.nan), "jobs[0].throughput.v100: must be a finite number"),
+        (changed("jobs.0.arrival", -math.inf), "jobs[0].arrival: must be a finite number"),
+        (changed("options.assumed_seconds", math.inf), "options.assumed_seconds: must be "),
+        ("[]", "problem.json: must be an object in braces"),
+        (changed("workers", []), "workers: must be an object in braces"),
+        ('{"types": ["a"], "jobs": [], "types": ["b"]}', "problem.json: the key 'types' is there twice"),
+        (
+            json.dumps(PROBLEM).replace('"steps_left": 400', '"gpus": 1, "gpus": 2', 1),
+            "jobs[0]: the key 'gpus' is there twice",
+        ),
+        (
+            json.dumps(PROBLEM).replace('"options": {}', '"options": {"solver": "highs", "solver": "ecos"}'),
+            "options: the key 'solver' is there twice",
+        ),
+        (changed("types.0", ""), "types[0]: must have at least 1 character"),
         ({}, "types: is missing"),
         (changed("types", []), "types: "),
         (changed("types", ["v100", "v100", "k80"]), "types: 'v100' is there twice"),
@@ -119,8 +132,26 @@ def changed(place: str, value: Any) -> dict[str, Any]:
         (changed("pairs.0.jobs", [4, 5]), "pair 4, 5: jobs: must be the ids of two of the jobs"),
         (changed("pairs.0.throughput.v100", [1]), "pairs[0].throughput.v100: "),
         (changed("entities", [{"name": "a", "policy": "lottery"}]), "entities[0].policy: must be 'fairness'"),
+        (changed("jobs.0.entity", "a"), "job 4: entity: there are no entities"),
+        (changed("jobs.0.gpus", 2), "pair 4, 2: jobs: must be two of equal gpus, not of 2 and 1"),
+        (
+            changed("draws_on", {"k80": "v100"}),
+            "workers.k80: must be left out: k80 draws on the GPUs of v100",
+        ),
+        (
+            changed("draws_on", {"k80": "v100"}) | {"workers": {"v100": 1}},
+            "prices.k80: must be left out: k80 draws on the GPUs of v100",
+        ),
+        (
+            changed("jobs.0", {"id": 4, "throughput": {"v100": 4}, "slo_seconds_left": 60}),
+            "job 4: slo_seconds_left: needs steps_left",
+        ),
         (changed("entities", [{"name": "a"}]), "job 4: entity: '' is none of a"),
         (changed("options.solver", "magic"), "options.solver: must be 'clarabel', 'highs' or 'ecos'"),
+        (
+            changed("options.agnostic_type", "a100"),
+            "options.agnostic_type: 'a100' is none of the types k80, v100",
+        ),
         (changed("options.speed", 1), "options.speed: there is no such key"),
         (
             changed("options", {"space_sharing": True, "throughputs": "agnostic"}),
@@ -131,10 +162,18 @@ def changed(place: str, value: Any) -> dict[str, Any]:
 def test_wrong_problems(
     problem: Any, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(tmp_path, problem) == 1
+    assert run(tmp_path, problem, "gavel-makespan") == 1
     error = capsys.readouterr().err
     assert error.startswith("gandiva: ") and "problem.json: " in error and error.count("\n") == 1
     assert message in error
+
+
+def test_what_goes_wrong_while_solving_names_the_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(tmp_path, changed("prices", {"v100": 3.1}), "gavel-cost") == 1
+    error = f"gandiva: {tmp_path}/problem.json: prices.k80: a price above 0 is needed\n"
+    assert capsys.readouterr().err == error
 
 
 def test_other_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -150,10 +189,14 @@ def test_other_mistakes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> N
 def test_the_examples_of_the_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Each problem in docs/allocations.md gives the answer printed there."""
     text = PAGE.read_text(encoding="utf-8")
-    command = r"\$ gandiva allocate --policy ([a-z-]+) --problem \S+\n(.*?)\n```"
-    examples = re.findall(r"```json\n(.*?)\n```.*?```\n" + command, text, re.DOTALL)
-    assert len(examples) >= 6
+    command = re.compile(r"\$ gandiva allocate --policy ([a-z-]+) --problem \S+\n(.*)", re.DOTALL)
+    problem, examples = "", []
+    for kind, block in re.findall(r"^```(json)?\n(.*?)\n```$", text, re.DOTALL | re.MULTILINE):
+        problem = block if kind else problem
+        if not kind and (found := command.fullmatch(block)):
+            examples.append((problem, found[1], found[2]))
+    assert len(examples) == text.count("$ gandiva allocate") >= 10
     for problem, policy, shown in examples:
         assert run(tmp_path, problem, policy) == 0
-        found = capsys.readouterr().out.strip()
-        assert re.sub(r"\d\.\d+ s$", "", found) == re.sub(r"\d\.\d+ s$", "", shown.strip()), policy
+        printed = capsys.readouterr().out.strip()
+        assert re.sub(r"\d\.\d+ s$", "", printed) == re.sub(r"\d\.\d+ s$", "", shown.strip()), policy

@@ -127,7 +127,7 @@ def test_report_joins_sacct(
     capsys: pytest.CaptureFixture[str], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "sacct"
-    program.write_text("#!/bin/sh\necho '101|77_1|TIMEOUT|0:1|2023-11-14T22:00:00'\n")
+    program.write_text("#!/bin/sh\necho '101|77_1|TIMEOUT|0:1|2023-11-14T22:00:00|2023-11-14T21:00:00'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     options = ["report", "-nP", "-o", "JobID,State,ExitCode", "-j", "101", "--url", url]

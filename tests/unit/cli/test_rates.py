@@ -57,12 +57,41 @@ def test_an_oracle_is_declared_for_the_types_of_the_site(folder: Path) -> None:
     assert {rate.provenance for rate in declared[LM].values()} == {Provenance.DECLARED}
 
 
+@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize(
+    ("types", "message"),
+    [
+        ("v100=a,k80=a", ": k80 and v100 would both be a: give each a type of its own"),
+        ("v100=k80", ": k80 and v100 would both be k80: give each a type of its own"),
+        ("p100=a", " has no type 'p100'; it has k80, v100"),
+    ],
+)
+def test_each_type_of_the_file_becomes_one_of_the_site(
+    types: str, message: str, ours: bool, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, declared = folder / "two.json", declared_path(folder / "journal.sqlite")
+    file.write_text(json.dumps({name: {"('A3C', 1)": {"null": 1.0}} for name in ("v100", "k80")}))
+    if ours:
+        assert main(["rates", "import", str(file)]) == 0
+        file = declared.rename(file)
+    capsys.readouterr()
+    assert main(["rates", "import", str(file), "--types", types]) == 1
+    assert capsys.readouterr().err == f"gandiva: {file}{message}\n"
+    assert not declared.exists()
+
+
+def test_a_type_has_one_type_of_the_site(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["rates", "import", f"{folder}/oracle.json", "--types", "v100=a,v100=b"])
+    assert "v100 is there twice" in capsys.readouterr().err
+
+
 def test_measured_and_declared_are_listed_and_what_counts_is_exported(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     measure(folder, 7.0)
     main(["rates", "import", f"{folder}/oracle.json", "--types", "v100=a100"])
-    capsys.readouterr()
+    assert capsys.readouterr().out == f"declared in {folder}/rates.json: 6 rates of 1 model\n"
     assert main(["rates", "list", "-P", LM]) == 0
     header, *lines = capsys.readouterr().out.splitlines()
     assert header == "Model|GPUType|GPUs|Nodes|Beside|Rate|Window|Batches|Provenance|Age"

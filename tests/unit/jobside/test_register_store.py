@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,12 @@ def saved(block: Block, sequence: int) -> RankRecord:
 
 def pause(block: Block) -> RankRecord:
     return block.wait_for(State.BLOCKED, sequence=block.command(Verb.PAUSE))
+
+
+def written(block: Block, folder: Path) -> Path:
+    """The manifest of rank 0 in an attempt that is not published; waits for it."""
+    Block.wait(lambda: block.rank() if any(folder.glob("writing-*/rank-00000/manifest.json")) else None)
+    return next(folder.glob("writing-*/rank-00000/manifest.json"))
 
 
 def restored(folder: Path) -> tuple[int, int]:
@@ -122,7 +129,7 @@ def test_it_has_not_answered_before_the_generation_is_there(block: Block, tmp_pa
     trainer = job.train()
     before = pause(block)
     asked = block.command(Verb.SAVE, before.steps_done)
-    Block.wait(lambda: block.rank() if any(tmp_path.glob("writing-*/rank-00000/manifest.json")) else None)
+    written(block, tmp_path)
     now = block.rank()
     assert now.state == State.BLOCKED and now.answered_sequence < asked and now.saved_generation == 0
     block.wait_for(State.RUNNING, sequence=block.command(Verb.RUN))
@@ -242,16 +249,17 @@ def test_a_save_off_its_gpu_is_taken_back_before_the_next_one(block: Block, tmp_
     at = pause(block).steps_done
     block.wait_for(State.OFFLOADED, sequence=block.command(Verb.OFFLOAD, at))
     asked = block.command(Verb.SAVE, at)
-    Block.wait(lambda: block.rank() if any(tmp_path.glob("writing-*/rank-00000/manifest.json")) else None)
+    written(block, tmp_path)
     assert block.rank().answered_sequence < asked
     block.wait_for(State.OFFLOADED, sequence=block.command(Verb.OFFLOAD, at))
     assert not list(tmp_path.glob("*-*"))
-    # One that missed that writes nothing beside what it wrote before.
+    # One that missed that writes nothing beside what it wrote before. The folder of its next attempt has the
+    # same name and comes at once: an open file says that the first one is removed.
     block.command(Verb.SAVE, at)
-    Block.wait(lambda: block.rank() if any(tmp_path.glob("writing-*/rank-00000/manifest.json")) else None)
-    block.command(Verb.SAVE, at)
-    Block.wait(lambda: None if any(tmp_path.glob("writing-*")) else block.rank())
-    Block.wait(lambda: block.rank() if any(tmp_path.glob("writing-*/rank-00000/manifest.json")) else None)
+    with written(block, tmp_path).open("rb") as first:
+        block.command(Verb.SAVE, at)
+        Block.wait(lambda: block.rank() if os.fstat(first.fileno()).st_nlink == 0 else None)
+    written(block, tmp_path)
     block.wait_for(State.RUNNING, sequence=block.command(Verb.RUN))
     assert gpu.calls == ["offload", "restore"]
     trainer.finish()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,19 @@ def test_samples_of_all_ranks_count_at_the_speed_of_the_slowest() -> None:
     assert paces.rates[JobId(1)].samples_per_second == pytest.approx(48.0)
     paces.see(running(1), usage, [rank(0, 3, 0.1), rank(1, 3, 0.1)], 300.0)
     assert not paces.rates, "it began anew"
+
+
+def test_the_rate_is_the_same_in_every_order_of_the_ranks() -> None:
+    """The order of a set of nodes depends on the hash seed of the process."""
+    found: set[float] = set()
+    for order in permutations(range(3)):
+        paces, usage = Paces(), Usage(since=0.0)
+        for now in (0.0, 100.0):
+            ranks = [rank(n, int(now), 1.0, now * (n + 1) / 10, 3) for n in order]
+            paces.see(running(1), usage, ranks, now)
+            paces.news()
+        found.add(paces.rates[JobId(1)].samples_per_second)
+    assert len(found) == 1
 
 
 def test_warm_up_does_not_count() -> None:

@@ -130,32 +130,42 @@ def test_a_new_controller_goes_on_from_every_step(
     run(scenario)
 
 
-@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("failure", ["refused", "lost", "late"])
 def test_where_the_new_gpus_cannot_be_had_it_goes_on_as_it_was(
-    tmp_path: Path, policy: Policy, lost: bool
+    tmp_path: Path, policy: Policy, failure: str
 ) -> None:
-    """Also where the node's answer is lost: it works on the new GPUs then, and is found there."""
+    """Where the node's answer is lost, or comes too late to go back, it works on the new GPUs, and is found
+    there."""
 
     async def scenario() -> None:
         world = World(tmp_path, policy=policy)
         job = adaptive(world)
-        original, refused = world.nodes.resume, 0
+        original, asked = world.nodes.resume, 0
 
         async def resume(node: str, job_id: JobId, **place: object) -> None:
-            nonlocal refused
-            if len(place["gpus"]) == 4 and not refused:  # type: ignore[arg-type]
-                refused += 1
-                if not lost:
-                    raise NodeError(node, "gpu_busy", "another process is there")
+            nonlocal asked
+            asked += bool(asked) or len(place["gpus"]) == 4  # type: ignore[arg-type]
+            if asked == 1 and failure == "refused":
+                raise NodeError(node, "gpu_busy", "another process is there")
+            if asked == 2 and failure == "late":
+                raise NodeError(node, "unsupported", f"job {job_id} cannot move: it is running there")
+            if asked == 1 and failure == "lost":
                 world.nodes.lose_answers = 1
             await original(node, job_id, **place)  # type: ignore[arg-type]
+            if asked == 1 and failure == "late":
+                raise NodeError(node, "deadline", f"rank 0 of job {job_id} is still restoring")
 
         world.nodes.resume = resume  # type: ignore[method-assign]
         world.start()
-        await until(lambda: refused == 1)
+        await until(lambda: asked >= 1)
         await asyncio.sleep(5)
-        assert size(world, job) == (4 if lost else 1)
+        assert size(world, job) == (1 if failure == "refused" else 4)
         assert world.state(job) is JobState.RUNNING and int(job) in world.running()
+        events = JournalReader(world.journal_path).events(job)
+        (message,) = [event.message for event in events if event.kind == "resize-failed"]
+        (row,) = JournalReader(world.journal_path).jobs()
+        assert row.record.moves == (0 if failure == "refused" else 1)
+        assert message.startswith("change from n1:0 to n1:0,n1:1,n1:2,n1:3 failed: "), message
         await until(lambda: size(world, job) == 4, 600)
         await world.until_ended([job], 5000)
         await world.stop()

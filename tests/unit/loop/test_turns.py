@@ -15,6 +15,7 @@ from controller.model import JobId
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import NodeJob, NodePhase
 from controller.simulation.virtual_time import run_virtual
+from controller.slurm.simulated import idle_node
 from tests.unit.loop.test_surviving import Forgotten
 from tests.unit.loop.world import World, fifo, run
 
@@ -98,6 +99,25 @@ def test_a_node_that_is_taken_out_of_slurm_is_no_trouble_any_more(tmp_path: Path
         await asyncio.sleep(3)
         assert len(controller.conditions.sentences) == 1 and "n2" in controller.conditions.sentences[0]
         del world.cluster.nodes["n2"]
+        await asyncio.sleep(3)
+        assert not controller.conditions.sentences
+        await world.stop()
+
+    run(scenario)
+
+
+def test_types_in_the_settings_that_no_node_has_are_a_condition(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path)
+        world.policy_name = "gavel-cost"
+        costs = world.settings.policy.gavel_cost.model_copy(update={"prices": {"h100": 2.0}})
+        policy = world.settings.policy.model_copy(update={"gavel_cost": costs})
+        world.settings = world.settings.model_copy(update={"policy": policy})
+        controller = world.start()
+        await asyncio.sleep(3)
+        (sentence,) = controller.conditions.sentences
+        assert sentence.startswith("policy.gavel-cost.prices: 'h100' is none of the types ")
+        world.cluster.nodes["n9"] = idle_node("n9", "h100", 1, "", 8, 2**30)
         await asyncio.sleep(3)
         assert not controller.conditions.sentences
         await world.stop()

@@ -14,9 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from controller.agent import warming
+from controller.agent.deadline import Deadline
+from controller.agent.gpus import GpuReader, NvmlSource
+from controller.agent.host_memory import HostMemory
+from controller.agent.node import AgentSettings, Node
 from controller.agent.warming import READER
 from controller.errors import NodeError
 from controller.model import JobId
+from controller.nodes.protocol import WarmArgs
 from controller.nodes.remote import RemoteNodes
 
 from .conftest import MIB, NODE, Rig, eventually
@@ -145,6 +151,21 @@ def test_no_more_is_read_than_there_is_room_for(tmp_path: Path) -> None:
     done = subprocess.run(program, input=paths, stdout=subprocess.PIPE, text=True, check=True, timeout=60)
     assert int(done.stdout) == 2 * MIB
     assert (cached(first), cached(second)) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("meminfo", "read_bytes"), [("MemAvailable:   8192 kB\n", 2 * MIB), ("", 0)], ids=["known", "unknown"]
+)
+def test_a_quarter_of_the_free_memory_is_filled(tmp_path: Path, meminfo: str, read_bytes: int) -> None:
+    """And none of it where the node does not say how much that is."""
+    node = Node(AgentSettings(NODE, tmp_path / "run", None), GpuReader(NvmlSource()), driver=None)  # type: ignore[arg-type]
+    node.host_memory = HostMemory(tmp_path)
+    (tmp_path / "meminfo").write_text(meminfo)
+    quarter, more = tmp_path / "quarter", tmp_path / "more"
+    quarter.write_bytes(bytes(2 * MIB))
+    more.write_bytes(b"more")
+    args = WarmArgs(uid=os.getuid(), files=(str(quarter), str(more)))
+    assert warming.warm(node, args, Deadline(60)) == {"bytes": read_bytes}
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root reads as another user")

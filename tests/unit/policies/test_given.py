@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +15,7 @@ from controller.policies.allocations import given_data
 from controller.policies.allocations.allocation import AllocationJob, Given
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.settings import SETTINGS
+from controller.policies.mechanisms.rounds.given import equal_share
 from controller.policies.mechanisms.rounds.member import Member
 from controller.solver.solve import find
 from tests.unit.policies.ideal import Ideal, make_job, make_node
@@ -21,6 +24,27 @@ from tests.unit.policies.presets import preset
 RATES = {"big": {"v100": 4.0, "k80": 1.0}, "small": {"v100": 2.0, "k80": 1.0}}
 """Vectors V8 to V11 of the specification, with prices of 3.1 and 0.8."""
 PRICES = {"v100": 3.1, "k80": 0.8}
+
+
+def test_the_equal_part_of_jobs_without_an_allocation_is_valid() -> None:
+    """No job has more than all its time, and no type more than its GPUs; a job that may use all types has as
+    much of the GPUs as any other, or all its time."""
+    workers = {"k80": 3, "p100": 2, "v100": 4}
+    for seed in range(50):
+        draw = random.Random(seed)
+        members = [Member(make_job(n, draw.choice([1, 1, 2, 4]))) for n in range(1, draw.randint(2, 20))]
+        for member in members:
+            member.types = tuple(draw.sample([*workers, "v100 scattered"], draw.randint(1, 4)))
+        parts = equal_share(members, workers)
+        assert all(fraction >= 0 for part in parts.values() for fraction in part.values())
+        assert all(math.fsum(part.values()) <= 1 + 1e-9 for part in parts.values())
+        for name, gpus in workers.items():
+            used = math.fsum(m.job.gpus * parts[m.id].get(name, 0.0) for m in members)
+            assert used <= gpus + 1e-9
+        for member in members:
+            if set(workers) <= set(member.types):
+                equal = sum(workers.values()) / len(members) / member.job.gpus
+                assert math.fsum(parts[member.id].values()) == pytest.approx(min(1.0, equal))
 
 
 def job_of(number: int, model: str, duration: float | None = None) -> Job:

@@ -205,9 +205,7 @@ def test_no_job_grows_on_a_gpu_that_is_not_healthy_any_more() -> None:
     c = ideal("fifo", adaptive(1))
     c.settle()
     node = c.nodes["s0"]
-    on = {gpu.ordinal for gpu in c.jobs[JobId(1)].placement.gpus}
-    cards = tuple(replace(gpu, healthy=gpu.id.ordinal not in on) for gpu in node.gpus)
-    c.change_node(replace(node, gpus=cards))
+    spoil(c, *(gpu.ordinal for gpu in c.jobs[JobId(1)].placement.gpus))
     pass_time(c, 3 * IDLE_SECONDS)
     assert sizes(c) == {1: 1}
     c.change_node(node)
@@ -287,6 +285,53 @@ def test_a_growth_that_gains_too_little_is_undone(exponent: float, size: int) ->
     assert sizes(c) == {1: 1}
     begun = [why.partition(":")[0] for why in words if why.startswith("grows")]
     assert begun == ["grows from 1 to 2 GPUs"], "another size may do; what failed is not tried again"
+
+
+def spoil(c: Ideal, *ordinals: int) -> None:
+    """These GPUs of s0 are not healthy any more."""
+    node = c.nodes["s0"]
+    cards = tuple(replace(gpu, healthy=gpu.id.ordinal not in ordinals) for gpu in node.gpus)
+    c.change_node(replace(node, gpus=cards))
+
+
+@pytest.mark.parametrize("here", [False, True], ids=["again", "in-place"])
+@pytest.mark.parametrize(("ill", "kept"), [((), 0), ((0,), 1), ((0, 2), 1), ((0, 1), 2)])
+def test_a_growth_is_undone_to_the_first_healthy_gpu(here: bool, ill: tuple[int, ...], kept: int) -> None:
+    c = in_place("fifo", floating(1, model="m")) if here else ideal("fifo", adaptive(1, model="m"))
+    c.speed = lambda _job, _beside: 10.0
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 4}
+    spoil(c, *ill)
+    pass_time(c, 2 * MINUTE)
+    assert c.jobs[JobId(1)].placement.gpus == gpu_set(f"s0:{kept}")
+
+
+@pytest.mark.parametrize(
+    ("ill", "wanted", "kept"),
+    [((), 2, {0, 1}), ((3,), 2, {0}), ((0,), 1, {1, 2}), ((0,), 2, {1}), ((0,), 3, {0, 1, 2, 3})],
+)
+def test_it_shrinks_for_another_job_to_healthy_gpus(
+    ill: tuple[int, ...], wanted: int, kept: set[int]
+) -> None:
+    """What it gives back counts for the other job only where that is healthy."""
+    c = ideal("fifo", adaptive(1))
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 4}
+    spoil(c, *ill)
+    c.add(make_job(2, wanted, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 0)
+    assert {gpu.ordinal for gpu in c.jobs[JobId(1)].placement.gpus} == kept
+    assert sizes(c)[2] == (0 if len(kept) == 4 else wanted)
+
+
+def test_a_job_without_healthy_gpus_does_not_shrink_for_another() -> None:
+    c = ideal("fifo", adaptive(1, most=2), adaptive(2, most=2))
+    pass_time(c, IDLE_SECONDS)
+    assert sizes(c) == {1: 2, 2: 2}
+    spoil(c, *(gpu.ordinal for gpu in c.jobs[JobId(2)].placement.gpus))
+    c.add(make_job(3, 1, 1e6, submit=c.now, nodes=1))
+    pass_time(c, 0)
+    assert sizes(c) == {1: 1, 2: 2, 3: 1}
 
 
 def test_who_grew_last_shrinks_first() -> None:

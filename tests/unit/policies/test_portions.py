@@ -15,10 +15,12 @@ from controller.policies.mechanisms.gang_lanes import GangLanes
 from controller.policies.mechanisms.in_order import InOrder
 from controller.policies.orders.gittins import Gittins
 from controller.policies.orders.order import Order
+from controller.policies.orders.queues import Queues
 from controller.policies.orders.simple import Continuous
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.placement.draft import Draft
 from controller.policies.protocol import Policy
+from controller.policies.settings import QueueSettings
 from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
 from tests.unit.policies.presets import las
 from tests.unit.policies.test_invariants import Shared, jobs_of
@@ -31,7 +33,7 @@ ORDERS: dict[str, Callable[[], Order]] = {
     "continuous": lambda: Continuous(epoch_seconds=0.0),
     "gittins": lambda: Gittins(GITTINS.model_copy(update={"interval_seconds": 0.0})),
 }
-BY_ENTRY = {"las-entry"}
+BY_ENTRY = {"las-entry", "las-entry-exact"}
 """Whose order is that in which jobs were stopped, so that it matters which plan stopped them."""
 
 
@@ -120,6 +122,33 @@ def test_jobs_whose_time_has_come_are_advanced_in_portions_and_no_job_stops_befo
     assert in_portions[:3] == [(2, 0)] * 3
     assert [stops for _, stops in in_portions if stops] == [4]
     assert same.ends == timeline.ends and same.runs == timeline.runs
+
+
+@pytest.mark.parametrize(
+    ("due", "starts"),
+    [(100, 100), (2, 100), (3, 100), (100, 2), (100, 3)],
+    ids=["at-once", "2-due", "3-due", "2-starts", "3-starts"],
+)
+@pytest.mark.parametrize("restart", [False, True])
+def test_jobs_demoted_in_portions_stand_behind_those_that_wait_in_their_queue(
+    monkeypatch: pytest.MonkeyPatch, due: int, starts: int, restart: bool
+) -> None:
+    """At 20 s four running jobs enter the second queue, where four wait since 10 s. `restart`: the controller
+    restarts after each plan."""
+    settings = QueueSettings(queue_limits=[10.0], order="queue-entry", promote_knob_ratio=0.0)
+
+    def policy() -> Policy:
+        return InOrder(Queues(settings), GangLanes(Consolidation(), most_starts=starts))
+
+    monkeypatch.setattr(in_order, "_PORTION_JOBS", due)
+    first = [make_job(n, 1, 30.0) for n in range(1, 5)]
+    second = [make_job(n, 1, 30.0, submit=1.0) for n in range(5, 9)]
+    ideal = Ideal(policy, cluster(1, 4), first + second)
+    if restart:
+        ideal.on_plan = lambda _snapshot, _plan: ideal.restart()
+    runs = ideal.run().runs
+    assert [runs[n] for n in range(1, 5)] == [[(0.0, 10.0), (20.0, 40.0)]] * 4
+    assert [runs[n] for n in range(5, 9)] == [[(10.0, 20.0), (40.0, 60.0)]] * 4
 
 
 @pytest.mark.parametrize("name", sorted(ORDERS))

@@ -34,6 +34,7 @@ ORDERS: dict[str, Callable[[], Order]] = {
     "srsf": lambda: Remaining(service=True),
     "las": lambda: Queues(LIMITS),
     "las-entry": lambda: Queues(LIMITS.model_copy(update={"order": "queue-entry", "demotion": "at-events"})),
+    "las-entry-exact": lambda: Queues(LIMITS.model_copy(update={"order": "queue-entry"})),
     "continuous": lambda: Continuous(epoch_seconds=7.0),
     "gittins": lambda: Gittins(GITTINS),
 }

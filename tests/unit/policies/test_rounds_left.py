@@ -11,11 +11,12 @@ import pytest
 from controller.model import Changes, Job, JobId, Memory, Node, Problem, ProblemKind, Snapshot, Solution
 from controller.model.solving import SolutionStatus
 from controller.policies.allocations.allocation import Allocated, Asked, Fractions, Given
+from controller.policies.mechanisms.rounds import laying
 from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
 from controller.policies.mechanisms.rounds.policy import Rounds
 from controller.policies.mechanisms.rounds.settings import RoundSettings
 from controller.policies.protocol import Policy
-from tests.unit.policies.ideal import gpu_set, make_job, make_node, running
+from tests.unit.policies.ideal import GIB, gpu_set, make_job, make_node, running
 
 TYPE = "v100"
 
@@ -118,3 +119,70 @@ def test_an_allocation_that_fails_when_no_job_is_left_does_not_keep_the_next_fro
     came = replace(looked_at(nodes, [make_job(2), make_job(3)], 400.0), solutions={})
     came = replace(came, changed=Changes(frozenset(came.jobs), frozenset()))
     assert policy.plan(came, Memory()).problems
+
+
+BLOCKED = 20
+"""More than are laid out together before jobs are laid out one by one."""
+
+
+def test_any_number_of_jobs_without_a_place_keep_no_gpu_from_the_job_behind_them() -> None:
+    """The node has too little memory for all but the last one."""
+    jobs = [make_job(number, memory_per_node_bytes=20 * GIB) for number in range(1, BLOCKED + 1)]
+    node = make_node("n1", 1, model=TYPE, memory_free_bytes=16 * GIB)
+    last = make_job(BLOCKED + 1)
+    assert starts(Rounds(InTurn(), RoundSettings()), looked_at([node], [*jobs, last])) == {last.id}
+
+
+def test_jobs_without_a_place_do_not_stop_those_behind_them() -> None:
+    """A round begins: the two that run are listed after all that have no place."""
+    jobs = [make_job(number, memory_per_node_bytes=20 * GIB) for number in range(1, 3 * BLOCKED)]
+    node = make_node("n1", 2, model=TYPE, memory_free_bytes=16 * GIB)
+    on = [running(make_job(100 + number), gpu_set(f"n1:{number}")) for number in range(2)]
+    assert starts(Rounds(InTurn(), RoundSettings()), looked_at([node], [*jobs, *on])) == set()
+
+
+def test_a_gang_takes_its_room_from_jobs_behind_it() -> None:
+    """One job runs on each node of two GPUs. The gang needs a whole node."""
+    nodes = [make_node(name, 2, model=TYPE) for name in ("n1", "n2")]
+    on = [running(make_job(number), gpu_set(f"n{number - 1}:0")) for number in (2, 3)]
+    plan = Rounds(InTurn(), RoundSettings()).plan(looked_at(nodes, [make_job(1, 2, nodes=1), *on]), Memory())
+    assert plan.targets[JobId(1)].placement.gpus in (gpu_set("n1:0", "n1:1"), gpu_set("n2:0", "n2:1"))
+
+
+def test_what_was_sought_in_vain_is_found_once_others_are_taken_back() -> None:
+    """Job 4 finds the node taken by job 3. Job 1 has no place at all: without it job 2 is chosen, and job 3,
+    whose GPUs are taken back, is not. Job 5 seeks what job 4 sought, and finds it."""
+    nodes = [make_node(f"n{number}", 2 if number == 1 else 1, model=TYPE) for number in range(1, 8)]
+    nodes = [replace(node, memory_free_bytes=16 * GIB) for node in nodes]
+    there = frozenset({"n1"})
+    jobs = [
+        make_job(1, 5, nodes=5, memory_per_node_bytes=20 * GIB),
+        make_job(2, 7, nodes=7),
+        make_job(3, 2, nodes=1),
+        make_job(4, required_nodes=there),
+        make_job(5, required_nodes=there),
+    ]
+    assert starts(Rounds(InTurn(), RoundSettings()), looked_at(nodes, jobs)) == {2, 5}
+
+
+class PairFirst(InTurn):
+    """The first two jobs are a pair with a large fraction, and have none alone."""
+
+    def begin(self, given: Given) -> Asked | Allocated:
+        one, other, *others = [job.id for job in given.jobs]
+        fractions: Fractions = {(one, other): {TYPE: 0.9}, (one,): {TYPE: 0.0}, (other,): {TYPE: 0.0}}
+        fractions = {**fractions, **{(job_id,): {TYPE: 0.1} for job_id in others}}
+        return Allocated(fractions=fractions, objective=0.0, status="optimal")
+
+
+@pytest.mark.parametrize("tries", [1, 2, 16])
+def test_no_job_of_a_pair_without_a_place_stays_on_its_gpus(
+    monkeypatch: pytest.MonkeyPatch, tries: int
+) -> None:
+    """The first job runs. Its partner does not ask to share, so the GPU is the third job's in this round."""
+    monkeypatch.setattr(laying, "_TRIES", tries)
+    nodes, on = [make_node("n1", 1, model=TYPE)], gpu_set("n1:0")
+    jobs = [running(make_job(1), on), make_job(2), make_job(3)]
+    plan = Rounds(PairFirst(), RoundSettings(), pairs=True).plan(looked_at(nodes, jobs), Memory())
+    assert {i: target.placement.gpus for i, target in plan.targets.items()} == {1: frozenset(), 3: on}
+    assert [i for i, note in plan.memory.jobs.items() if note and note[0]] == [3]

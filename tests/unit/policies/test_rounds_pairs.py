@@ -13,7 +13,7 @@ import pytest
 from controller.model import Configuration, GpuId, Job, JobId, Plan, Profile, Rate, Snapshot
 from controller.policies.mechanisms.rounds import pairs
 from controller.policies.mechanisms.rounds.member import Account, Member, by_job
-from controller.policies.mechanisms.rounds.pairs import find_pairs
+from controller.policies.mechanisms.rounds.pairs import PARTNERS, find_pairs
 from controller.policies.mechanisms.rounds.speeds import Speeds
 from tests.unit.policies.ideal import GIB, Ideal, gpu_set, make_job, make_node, running, suspended
 from tests.unit.policies.presets import preset
@@ -198,6 +198,16 @@ def test_a_pair_without_a_part_is_forgotten_at_the_next_reset() -> None:
     assert list(member.accounts) == [(TYPE, JobId(0))]
 
 
+def test_pairs_without_a_place_keep_no_gpu_from_the_job_behind_them() -> None:
+    """Of eight jobs only the last one has room in the memory of its node; each of the others is in up to
+    seven pairs, which have no room either."""
+    jobs = [replace(sharing(number, "one"), memory_per_node_bytes=20 * GIB) for number in range(1, 8)]
+    made = ideal([*jobs, sharing(8, "one")], {("one", "one"): 0.9})
+    made.change_node(replace(made.nodes["n1"], memory_free_bytes=16 * GIB))
+    made.run(until=10.0)
+    assert made.running() == {8}
+
+
 # -- which pairs are stated ------------------------------------------------------------------------------
 
 
@@ -213,6 +223,14 @@ def found_pairs(jobs: Sequence[Job], beside: Beside, *, bound: bool = False) -> 
     members = [Member(job, types=(TYPE,), bound=bound and bool(job.placement.allocation)) for job in jobs]
     found = find_pairs(snapshot, members, Speeds(snapshot.rates))
     return [(int(pair.jobs[0]), int(pair.jobs[1])) for pair in found]
+
+
+def test_of_models_that_gain_the_same_those_first_by_name_are_chosen() -> None:
+    """The order of a set of names depends on the hash seed of the process."""
+    models = [f"m{number:02}" for number in range(12)]
+    beside = {(one, other): 0.8 for one in models for other in models if one != other}
+    found = found_pairs([sharing(number, model) for number, model in enumerate(models, 1)], beside)
+    assert found == [(i, j) for i in range(1, PARTNERS + 1) for j in range(i + 1, 13)]
 
 
 def test_rates_of_a_pair_are_those_of_each_in_the_order_of_its_jobs() -> None:

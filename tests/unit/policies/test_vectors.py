@@ -10,11 +10,12 @@ from typing import Any
 
 import pytest
 
-from controller.model import Job, JobId, Plan, Profile, Snapshot
+from controller.model import Job, JobId, Plan, Profile, Snapshot, Usage
 from controller.policies.orders.gittins_index import Distribution, SimulatorTable
+from controller.policies.orders.queues import Queues
 from controller.policies.placement.consolidation import fit_pack_limit, skew_fraction
 from controller.policies.protocol import Policy
-from controller.policies.settings import TiresiasLasSettings
+from controller.policies.settings import QueueSettings, TiresiasLasSettings
 from tests.unit.policies.ideal import Ideal, Timeline, cluster, make_job
 from tests.unit.policies.presets import preset
 
@@ -134,6 +135,17 @@ def test_t11_promotion_in_order_of_start() -> None:
     assert timeline.jct(QUEUED) == [9, 6, 9]
     assert promoted == [(4, 1), (8, 1)]
     assert timeline.preemptions == 5
+
+
+def test_waiting_before_the_last_run_promotes_no_job_that_was_seen_running_first() -> None:
+    """Another policy ran the job for 6 s, stopped it for 50 s, and started it again at 56 s."""
+    order = Queues(QueueSettings(queue_limits=[4.0], promote_knob_ratio=2.0))
+    job = make_job(1, start_time=0.0)
+    usage = Usage().started(0.0, 1).stopped(6.0).started(56.0, 1)
+    note = order.enter(job, usage, 57.0, 1, ())
+    usage = usage.stopped(60.0)
+    note = order.settle(job, usage, note, 60.0, 1)
+    assert order.until(job, usage, note, 60.0) == 60.0 + 2.0 * 10.0
 
 
 @pytest.mark.parametrize(

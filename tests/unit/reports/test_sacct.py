@@ -26,12 +26,13 @@ def install(folder: Path, script: str) -> None:
 def test_jobs_are_read(fake: Path) -> None:
     install(
         fake,
-        "printf '%s\\n' '12|12|COMPLETED|0:0|2024-05-17T10:00:00' '13|10_3|CANCELLED by 7|0:15|Unknown'",
+        "printf '%s\\n' '12|12|COMPLETED|0:0|2024-05-17T10:00:00|2024-05-17T09:00:00'"
+        " '13|10_3|CANCELLED by 7|0:15|Unknown|2024-05-17T09:00:00'",
     )
-    ended = datetime(2024, 5, 17, 10).timestamp()  # noqa: DTZ001
+    submitted, ended = (datetime(2024, 5, 17, hour).timestamp() for hour in (9, 10))  # noqa: DTZ001
     assert ask_sacct([12, 13]) == {
-        12: Accounting("12", "COMPLETED", "0:0", ended),
-        13: Accounting("10_3", "CANCELLED by 7", "0:15", None),
+        12: Accounting("12", "COMPLETED", "0:0", ended, submitted),
+        13: Accounting("10_3", "CANCELLED by 7", "0:15", None, submitted),
     }
 
 
@@ -52,8 +53,8 @@ def test_many_jobs_are_asked_for_in_parts(fake: Path) -> None:
 
 
 def test_lines_that_make_no_sense_are_left_out(fake: Path) -> None:
-    install(fake, "printf '%s\\n' 'warning: something' '' 'a|b|c|d|e' '1|1|FAILED|1:0|junk' '2|2|X'")
-    assert ask_sacct([1]) == {1: Accounting("1", "FAILED", "1:0", None)}
+    install(fake, "printf '%s\\n' 'warning: something' '' 'a|b|c|d|e|f' '1|1|FAILED|1:0|junk|junk' '2|2|X'")
+    assert ask_sacct([1]) == {1: Accounting("1", "FAILED", "1:0", None, None)}
 
 
 def test_no_sacct(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,6 +66,10 @@ def test_values_are_read() -> None:
         ("[policy.fifo]\nskip = 1", "policy.fifo.skip = 1: must be true or false"),
         ('[policy.gandiva]\nslice_seconds = "60"', "policy.gandiva.slice_seconds"),
         ("[policy.gandiva]\nslice_seconds = nan", "policy.gandiva.slice_seconds = NaN"),
+        (
+            "[policy.gavel-cost]\nprices = {v100 = 0}",
+            "policy.gavel-cost.prices.v100 = 0: must be greater than 0",
+        ),
         ("[loop]\ninterval_seconds = 0.01", "loop.interval_seconds = 0.01: must be a number from 0.05 to 60"),
         ("[loop]\ninterval_seconds = nan", "loop.interval_seconds = NaN: must be a number from 0.05 to 60"),
         ('[loop]\ninterval_seconds = "1"', 'loop.interval_seconds = "1": must be a number from 0.05 to 60'),

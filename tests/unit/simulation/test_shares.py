@@ -60,6 +60,17 @@ def test_shares_of_accounts_come_from_the_settings() -> None:
     assert slowdowns(jobs, "true")["c"] == pytest.approx(2.0, rel=0.1)
 
 
+def test_water_filling_reads_the_shares_of_accounts_in_any_case() -> None:
+    jobs = [job("a", "alice", duration=20000.0, account="vision"), job("c", "carol", account="speech")]
+    table = SETTINGS.replace('"gandiva"', '"gavel-hierarchical"')
+    table = table.replace("gandiva]", "gavel-hierarchical]").replace("slice_seconds", "round_seconds")
+    more = "shares = { vision = 3, speech = 1 }"
+    settings = parse_settings(table.format(fair_share="false", more=more))
+    done = Simulation(Path("t"), jobs, parse_cluster("v100:1", 1), settings).run()
+    ends = {j.id: j.end_seconds for j in done.jobs}
+    assert ends["c"] == pytest.approx(4 * 900.0, rel=0.1)
+
+
 def test_snapshots_have_the_shares_only_where_the_policy_uses_them() -> None:
     for fair_share in (True, False):
         turns: list[Turn] = []

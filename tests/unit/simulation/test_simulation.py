@@ -24,11 +24,11 @@ from controller.settings.policies import PolicySettings
 from controller.settings.schema import Settings
 from controller.simulation.cluster_spec import parse_cluster
 from controller.simulation.driver import Simulation
-from controller.simulation.ground_truth import GroundTruth, Throughputs, read_throughputs
+from controller.simulation.ground_truth import GroundTruth, Throughputs, ThroughputsError, read_throughputs
 from controller.simulation.metrics import summary
 from controller.simulation.outcome import Outcome
 from controller.simulation.plots import svg
-from controller.simulation.traces import TraceError, TraceJob
+from controller.simulation.traces import TraceError, TraceJob, read_trace
 from controller.simulation.workload import SimulationError
 from controller.slurm.port import SlurmJob
 from controller.slurm.simulated import SimulatedCluster
@@ -238,6 +238,16 @@ def test_throughputs_by_type_gang_placement_and_company(tmp_path: Path) -> None:
     assert truth.relative_rate("m", 2, "v100", spread=False, beside=[("o", 2)]) == 0.5, "measured as 0"
 
 
+@pytest.mark.parametrize("rate", ["NaN", "-1", "1e300", '"x"', "[6.0, NaN]", "[1]", "{}"])
+def test_a_rate_that_is_none_is_named(rate: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(f'{{"v100": {{"(\'m\', 1)": {{"null": {rate}}}}}}}')
+    said = f"{path}: v100: ('m', 1): null: must be a rate from 0 to below 1e12, or two beside another job"
+    with pytest.raises(ThroughputsError) as caught:
+        read_throughputs(path)
+    assert str(caught.value) == said
+
+
 def test_gavel_jobs_run_at_the_speed_of_their_gpus(tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(json.dumps({"v100": {"('m', 1)": {"null": 10.0}}, "k80": {"('m', 1)": {"null": 2.0}}}))
@@ -391,6 +401,28 @@ def test_bad_settings_on_the_command_line(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("policy", "change", "key"),
+    [
+        ("gavel-cost", "prices={a100 = 2.0, h100 = 1.0}", "prices"),
+        ("gavel-las", 'type_order=["h100"]', "type_order"),
+        ("gavel-las", "duration_type=h100", "duration_type"),
+        ("gavel-makespan", "agnostic_type=h100", "agnostic_type"),
+    ],
+)
+def test_types_in_the_settings_are_those_of_the_cluster(
+    policy: str, change: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace = tmp_path / "jobs.csv"
+    trace.write_text("job_id,submit_seconds,duration_seconds,gpus\n1,0,60,1\n")
+    command = ["simulate", "--trace", str(trace), "--trace-format", "native"]
+    command += ["--cluster", "a100:1,v100:1", "--policy", policy, "--set"]
+    assert main([*command, change]) == 1
+    said = f"policy.{policy}.{key}: 'h100' is none of the types a100, v100 of the cluster\n"
+    assert capsys.readouterr().err == f"gandiva: {said}"
+    assert main([*command, change.replace("h100", "v100")]) == 0
+
+
 def test_a_comparison_of_nothing_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.csv").write_text(NATIVE)
     arguments = ["simulate", "--trace", str(tmp_path / "t.csv"), "--trace-format", "native"]
@@ -481,7 +513,7 @@ def test_a_description_of_the_cluster_is_refused_with_all_that_is_wrong(tmp_path
     with pytest.raises(ClusterSpecError) as caught:
         parse_cluster(str(path), 8)
     assert str(caught.value) == (
-        f"{path}: nodes.0.gpu_model: missing, and there is no default; nodes.0.gpus: Input should be greater"
+        f"{path}: nodes.0.gpu_model: missing, and there is no default; nodes.0.gpus: must be greater"
         " than or equal to 1; nodes.0.gpu_mode: no such key"
         " (keys of [[nodes]]: count, gpu_model, gpus, switch, cpus, memory; a site's description has"
         " [cluster] and [[partitions]] too)"
@@ -504,6 +536,30 @@ def test_steps_without_a_table_of_throughputs_say_which_option_is_missing() -> N
     job = TraceJob("a", 0, 1, None, 2, model="resnet50", steps=100.0)
     with pytest.raises(TraceError, match="--throughputs names the table"):
         run([job], IDEAL, "fifo", "v100:2", 2)
+
+
+def test_a_model_that_can_run_nowhere_is_refused_and_names_its_line(tmp_path: Path) -> None:
+    """Its types, or all where it names none, have a throughput of 0 for its model."""
+    rates = {
+        ("k80", "lstm", 1): 4.0,
+        ("v100", "lstm", 1): 0.0,
+        ("k80", "gan", 1): 0.0,
+        ("v100", "gan", 1): 0.0,
+    }
+    cluster, table = parse_cluster("k80:1,v100:1", 1), Throughputs(rates)
+    native = tmp_path / "jobs.csv"
+    header = "job_id,submit_seconds,duration_seconds,gpus,model,gpu_types\n1,0,60,1,lstm,\n"
+    made = parse_settings('[policy]\nname = "fifo"\n')
+    for job, types in (("2,0,60,1,gan,", "k80, v100"), ("2,0,60,1,lstm,v100", "v100")):
+        native.write_text(header + job + "\n")
+        jobs = read_trace(native, "native")
+        said = f"line 3: job 2: the throughput of '{jobs[1].model}' with 1 GPU is 0 on {types} "
+        with pytest.raises(TraceError, match=re.escape(said)):
+            Simulation(native, jobs, cluster, made, table)
+        without = parse_settings('[policy]\nname = "fifo"\n[simulation]\ndrop_unfinishable = true\n')
+        assert len(Simulation(native, jobs, cluster, without, table).run().jobs) == 1
+    native.write_text(header + "2,0,60,1,lstm,v100+k80\n")
+    assert len(Simulation(native, read_trace(native, "native"), cluster, made, table).run().jobs) == 2
 
 
 def crowd(weight: float, **account: str) -> list[TraceJob]:

@@ -111,15 +111,6 @@ async def test_a_command_that_hangs_is_killed_at_the_deadline(fake: Fake) -> Non
     await port.close()
 
 
-async def test_when_one_command_fails_the_other_is_ended_before_that_is_told(fake: Fake) -> None:
-    """It would run beside those of the next turn."""
-    fake("squeue", "echo $$ > pid; exec sleep 60")
-    fake("scontrol", "while ! [ -s pid ]; do sleep 0.01; done; echo 'Access denied' >&2; exit 1")
-    with pytest.raises(ClusterRefused, match="Access denied"):
-        await CommandTransport().load()
-    assert not still_sleeps()
-
-
 async def test_binding_and_unbinding(fake: Fake) -> None:
     fake("scontrol", "")
     transport = known(7)

@@ -51,7 +51,7 @@ def test_defaults_are_the_documented_ones() -> None:
             "[clusters]\n[cluster]",
             "clusters: unknown key; allowed are cluster, nodes, partitions",
         ),
-        ("cpus = 16", "cpus = 0", "nodes[0].cpus: Input should be greater than or equal to 1 (got 0)"),
+        ("cpus = 16", "cpus = 0", "nodes[0].cpus: must be greater than or equal to 1 (got 0)"),
         ("cpus = 16", "cpus = true", "nodes[0].cpus: "),
         ("cpus = 16\n", "", "nodes[0].cpus: missing"),
         ("memory_mib = 8192", "memory_mib = 8.5", "nodes[0].memory_mib: "),
@@ -71,7 +71,7 @@ def test_defaults_are_the_documented_ones() -> None:
         (
             "[cluster]",
             '[gandiva]\ndefault = "yes"\n[cluster]',
-            "gandiva.default: Input should be 'on' or 'off'",
+            "gandiva.default: must be 'on' or 'off'",
         ),
         ("[cluster]", "[gandiva]\nmax_weight = 101\n[cluster]", "gandiva.max_weight: "),
         ("[cluster]", '[gandiva]\npartitions = ["x"]\n[cluster]', "'x' is not a partition: expected gpu"),

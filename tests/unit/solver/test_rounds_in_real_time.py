@@ -25,19 +25,32 @@ sys.path.insert(0, {root!r})
 from controller.solver.frames import framed
 while len(header := sys.stdin.buffer.read(4)) == 4:
     kind, data, deadline_seconds = marshal.loads(sys.stdin.buffer.read(int.from_bytes(header, "little")))
-    os.write(1, framed(marshal.dumps(("optimal", [7.5] * data["variables"], 0.0, ""))))
+    os.write(1, framed(marshal.dumps(("optimal", [float(sys.argv[1])] * data["variables"], 0.0, ""))))
 """
+LIAR = [sys.executable, "-c", LIES.format(root=str(Path(__file__).resolve().parents[3]))]
 PROGRAMS = {
     "solves": list(COMMAND),
     "dies": [sys.executable, "-c", "raise SystemExit(9)"],
     "hangs": [sys.executable, "-c", "import time; time.sleep(600)"],
-    "lies": [sys.executable, "-c", LIES.format(root=str(Path(__file__).resolve().parents[3]))],
+    "lies": [*LIAR, "7.5"],
+    "lies: more GPUs than there are": [*LIAR, "1"],
+    "lies: nothing for all": [*LIAR, "0"],
 }
+USELESS = "has no useful solution: the solver"
+ERRORS = {
+    "solves": "",
+    "dies": "is not solved: the solver's process died with status 9",
+    "hangs": "is not solved: not solved within",
+    "lies": f"{USELESS} answered fractions from 7.5 to 7.5",
+    "lies: more GPUs than there are": f"{USELESS} gave more GPUs of type a100 than there are: ",
+    "lies: nothing for all": f"{USELESS} gave no job any time",
+}
+"""What is said of it, in the log and by `gandiva status`."""
 
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_jobs_take_turns_whatever_the_solver_does(
-    tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     if program == "hangs":
         monkeypatch.setattr(worker_solver, "START_SECONDS", 0.2)
@@ -62,8 +75,9 @@ def test_jobs_take_turns_whatever_the_solver_does(
         await world.solver.close()
         world.check()
         assert {world.state(job) for job in jobs} == {JobState.ENDED}
-        said = {turn.plan.memory.common["rounds"]["error"] for turn in world.turns if turn.plan.memory.common}
-        assert (said == {""}) == (program == "solves"), said
         assert any("its turn on" in words for turn in world.turns for words in turn.plan.reasons.values())
 
     asyncio.run(asyncio.wait_for(scenario(), 100))
+    said = [text for record in caplog.records if (text := record.getMessage()).startswith("problem ")]
+    assert bool(said) == (program != "solves")
+    assert all(text.startswith(f"problem gavel-las {ERRORS[program]}") for text in said), said

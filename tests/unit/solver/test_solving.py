@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+import sys
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -122,6 +124,21 @@ def test_a_problem_that_is_stated_wrongly_fails_alone(
     found = solved(Problem(kind, {**program.data(), **change}))
     assert found.status is SolutionStatus.FAILED
     assert found.error and said in found.error
+
+
+@pytest.mark.parametrize("flag", [-1, -2, -3, -7])
+def test_ecos_that_gives_up_is_not_one_that_is_missing(flag: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """-1: too many iterations. -2, -3: numbers that it cannot go on with."""
+    program = Program()
+    program.at_most([(program.variables(1, cost=-1.0)[0], 1.0)], 1.0)
+    problem = Problem(ProblemKind.ECOS, program.data())
+    ecos = SimpleNamespace(solve=lambda *_args, **_options: {"info": {"exitFlag": flag}})
+    monkeypatch.setitem(sys.modules, "ecos", ecos)
+    found = solved(problem)
+    assert (found.status, found.error) == (SolutionStatus.UNSOLVED, f"ECOS: exit flag {flag}")
+    monkeypatch.setitem(sys.modules, "ecos", None)
+    found = solved(problem)
+    assert found.status is SolutionStatus.FAILED and "module ecos" in found.error
 
 
 RATES = st.lists(st.lists(st.floats(0.1, 10.0), min_size=2, max_size=2), min_size=1, max_size=8)

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain, islice
-from typing import Any, Protocol
+from itertools import chain, takewhile
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from controller.model import JobId, value
+from controller.model import Job, JobId
 from controller.policies.allocations.allocation import Jobs
 from controller.policies.mechanisms.rounds.kinds import type_of_kind
 from controller.policies.mechanisms.rounds.member import ALONE, LEAST_FRACTION, Account, Member
@@ -17,8 +17,7 @@ _DIGITS = 3
 """Rounds are counted to a thousandth, so that jobs that had equal parts are equal."""
 
 
-@value
-class Choice:
+class Choice(NamedTuple):
     """One job, or the two of a pair, on a type."""
 
     jobs: Jobs
@@ -50,36 +49,53 @@ class Ordering(Protocol):
         ...
 
 
+Head: TypeAlias = tuple[int, float]
+"""The smaller the earlier: jobs of a higher class, then of users with a larger fair-share factor."""
+
+
 class GlobalList:
     """By priority, then by deficit and fraction, then first come, first served. Among what is beyond
-    fractions those come first who had the least of that."""
+    fractions those come first who had the least of that. Where users come in an order, all this is so among
+    the jobs of users of the same rank."""
 
     def order(
         self, members: Iterable[Member], types: Collection[str], now: float, round_seconds: float
     ) -> Iterable[Choice]:
         present = {member.id: member for member in members}
-        found: list[tuple[Any, ...]] = []
+        found: dict[Head, list[tuple[Any, ...]]] = {}
+        by_head: dict[Head, list[Member]] = {}
         for member in present.values():
             job = member.job
-            head, submitted = -job.priority_class, job.submit_time
+            own, submitted = _head(job), job.submit_time
+            by_head.setdefault(own, []).append(member)
             for slot, account in member.accounts.items():
                 gpu_type, beside = slot
                 if account.fraction < LEAST_FRACTION or gpu_type not in types or gpu_type not in member.types:
                     continue
                 jobs: Jobs = (job.id,)
-                since = submitted
+                head, since = own, submitted
                 if beside != ALONE:
                     # A pair is listed with the first of the two.
                     other = present.get(beside) if beside > job.id else None
                     if other is None or gpu_type not in other.types:
                         continue
                     jobs, since = (job.id, beside), min(submitted, other.job.submit_time)
+                    head = min(own, _head(other.job))
                 urgency = _urgency(account, member.received(slot, now), round_seconds)
-                found.append((head, *urgency, since, jobs, gpu_type))
-        found.sort()
-        return chain(
-            (Choice(key[-2], key[-1]) for key in found), _extra(present.values(), types, round_seconds)
+                found.setdefault(head, []).append((*urgency, since, jobs, gpu_type))
+        for keys in found.values():
+            keys.sort()
+        return chain.from_iterable(
+            chain(
+                (Choice(key[-2], key[-1]) for key in found.get(head, ())),
+                _extra(by_head[head], types, round_seconds),
+            )
+            for head in sorted(by_head)
         )
+
+
+def _head(job: Job) -> Head:
+    return -job.priority_class, job.share_rank
 
 
 def _extra(members: Iterable[Member], types: Collection[str], round_seconds: float) -> Iterator[Choice]:
@@ -90,7 +106,7 @@ def _extra(members: Iterable[Member], types: Collection[str], round_seconds: flo
         for gpu_type in member.types:
             if gpu_type in types and member.fraction(gpu_type) < LEAST_FRACTION:
                 kept = member.hosted == gpu_type and bool(job.placement.gpus)
-                found.append((-job.priority_class, had, not kept, job.submit_time, (job.id,), gpu_type))
+                found.append((had, not kept, job.submit_time, (job.id,), gpu_type))
     for key in sorted(found):
         yield Choice(key[-2], key[-1], True)
 
@@ -129,13 +145,14 @@ class Choosing:
         self.chosen: dict[Choice, int] = {}
         """With their places in the list, in its order."""
 
-    def go_on(self) -> list[Choice]:
-        """Choose what fits. Returns what was chosen now."""
+    def go_on(self, most_choices: float = math.inf) -> list[Choice]:
+        """Choose what fits, so many at most. Returns what was chosen now."""
         found: list[Choice] = []
         most = sum(self._left.values())
         for place, choice in enumerate(self._onwards(), self._next):
-            if most <= 0:
+            if most <= 0 or len(found) >= most_choices:
                 break
+            self._next = place + 1
             size, gpu_type = self._size(choice), type_of_kind(choice.gpu_type)
             if not 0 < size <= self._left.get(gpu_type, 0) or choice in self._refused:
                 continue
@@ -153,26 +170,27 @@ class Choosing:
         return bool(self._refused)
 
     def _onwards(self) -> Iterator[Choice]:
-        yield from islice(self._seen, self._next, None)
+        yield from map(self._seen.__getitem__, range(self._next, len(self._seen)))
         for choice in self._rest:
             self._seen.append(choice)
             yield choice
+
+    def after(self, place: int) -> list[Choice]:
+        """What was chosen behind this place, in the order of the list."""
+        behind = list(takewhile(lambda choice: self.chosen[choice] > place, reversed(self.chosen)))
+        return behind[::-1]
 
     def cut(self, refused: Collection[Choice]) -> list[Choice]:
         """These have no place. The first of them and all that was chosen after it is taken back, and the list
         is gone on with from there. Returns them."""
         self._refused.update(refused)
         self._next = min(self.chosen[choice] for choice in refused)
-        cut = [choice for choice, place in self.chosen.items() if place >= self._next]
-        self.drop(cut)
-        return cut
-
-    def drop(self, choices: Collection[Choice]) -> None:
-        """Take these back."""
-        for choice in choices:
+        cut = self.after(self._next - 1)
+        for choice in cut:
             del self.chosen[choice]
             self._taken.difference_update(choice.jobs)
             self._left[type_of_kind(choice.gpu_type)] += self._size(choice)
+        return cut
 
     def _size(self, choice: Choice) -> int:
         """How many of the GPUs to be given it takes."""

@@ -9,20 +9,26 @@ from dataclasses import field
 
 from controller.model import Job, Snapshot
 from controller.model.value import empty, value
-from controller.policies.allocations.allocation import AllocationJob, Entity, Given, Jobs, Pair
+from controller.policies.allocations.allocation import AllocationJob, Entity, Given, Inside, Jobs, Pair
 from controller.policies.mechanisms.rounds.kinds import is_scattered, type_of_kind
 from controller.policies.mechanisms.rounds.member import ALONE, Member
+from controller.policies.share_tree import fractions, member_of
 
 
 @value(kw_only=True)
-class Pricing:
-    """What the cost policies are given besides."""
+class Terms:
+    """What some allocations are given besides, from their settings."""
 
     prices: Mapping[str, float] = field(default_factory=empty)
     """Of one GPU for an hour, by type; 1 for a type that is not named."""
     deadline_ratio: float = 0.0
     """A job without a deadline is to end within so many times its declared duration from its submission. 0:
     it has none."""
+
+    inside: Inside = "fairness"
+    """How the jobs of an account share."""
+    inside_of: Mapping[str, Inside] = field(default_factory=empty)
+    """The same of some accounts."""
 
     def seconds_left(self, job: Job, now: float) -> float | None:
         """Until the job's deadline; below 0 where that is past. None: it has none."""
@@ -34,14 +40,14 @@ class Pricing:
         return job.submit_time + self.deadline_ratio * duration - now
 
 
-UNPRICED = Pricing()
+NO_TERMS = Terms()
 
 
 def make_given(
     snapshot: Snapshot,
     members: Sequence[Member],
     workers: Mapping[str, int],
-    pricing: Pricing,
+    terms: Terms,
     pairs: tuple[Pair, ...] = (),
 ) -> Given:
     """`members`: those that want GPUs. `workers`: GPUs by type. `pairs`: of them, that may share GPUs."""
@@ -50,9 +56,9 @@ def make_given(
     return Given(
         types=(*workers, *virtual),
         workers=workers,
-        prices={gpu_type: pricing.prices.get(gpu_type, 1.0) for gpu_type in workers},
-        jobs=tuple(_job(member, pricing, now) for member in members),
-        entities=_entities(snapshot, members),
+        prices={gpu_type: terms.prices.get(gpu_type, 1.0) for gpu_type in workers},
+        jobs=tuple(_job(member, terms, now) for member in members),
+        entities=_entities(snapshot, members, terms),
         pairs=pairs,
         draws_on={kind: type_of_kind(kind) for kind in virtual},
         previous=_previous(members),
@@ -71,7 +77,7 @@ def _previous(members: Iterable[Member]) -> dict[Jobs, dict[str, float]]:
     return found
 
 
-def _job(member: Member, pricing: Pricing, now: float) -> AllocationJob:
+def _job(member: Member, terms: Terms, now: float) -> AllocationJob:
     job, throughput = member.job, member.rates
     done = math.fsum(member.seconds(t, now) * throughput[t] for t in member.had if t in throughput)
     return AllocationJob(
@@ -82,7 +88,7 @@ def _job(member: Member, pricing: Pricing, now: float) -> AllocationJob:
         steps_left=_steps_left(member, throughput, done),
         steps_done=done,
         seconds_so_far=max(0.0, now - job.submit_time),
-        slo_seconds_left=pricing.seconds_left(job, now),
+        slo_seconds_left=terms.seconds_left(job, now),
         arrival=job.submit_time,
         entity=job.account,
     )
@@ -97,11 +103,17 @@ def _steps_left(member: Member, throughput: Mapping[str, float], done: float) ->
     return max(duration * fastest - done, fastest)
 
 
-def _entities(snapshot: Snapshot, members: Iterable[Member]) -> tuple[Entity, ...]:
-    """The accounts of these jobs, with their weights where Slurm says them."""
-    names = sorted({member.job.account for member in members})
+def _entities(snapshot: Snapshot, members: Iterable[Member], terms: Terms) -> tuple[Entity, ...]:
+    """The accounts of these jobs, each with what its users are due by Slurm's tree of associations; with
+    equal weights where there is no tree."""
+    users = {member_of(member.job) for member in members}
+    due = fractions(snapshot.shares, users)
+    parts: dict[str, list[float]] = {}
+    for user in users:
+        parts.setdefault(user.account, []).append(due[user])
     return tuple(
-        Entity(name, snapshot.shares[name].weight if name in snapshot.shares else 1.0) for name in names
+        Entity(name, math.fsum(part) if snapshot.shares else 1.0, terms.inside_of.get(name, terms.inside))
+        for name, part in sorted(parts.items())
     )
 
 

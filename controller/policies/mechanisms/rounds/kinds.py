@@ -6,6 +6,7 @@ means as few nodes as its size allows. Both kinds have the same GPUs."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 _SCATTERED = " scattered"
 """No GPU type of Slurm has a space in its name."""
@@ -16,10 +17,12 @@ def scattered(gpu_type: str) -> str:
     return gpu_type + _SCATTERED
 
 
+@lru_cache(1024)
 def is_scattered(kind: str) -> bool:
     return kind.endswith(_SCATTERED)
 
 
+@lru_cache(1024)
 def type_of_kind(kind: str) -> str:
     """The GPU type."""
     return kind.removesuffix(_SCATTERED)

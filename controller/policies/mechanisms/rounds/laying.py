@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 
 from controller.model import NOWHERE, GpuId, GpuSet, Job, JobId, Placement
 from controller.policies.mechanisms.rounds.choosing import Choice, Choosing
@@ -14,7 +16,8 @@ from controller.policies.mechanisms.rounds.pools import Pools
 from controller.policies.placement.draft import Draft
 
 _TRIES = 16
-"""How often the list is gone on with because jobs found no place."""
+"""How often all that fits is laid out together, where jobs found no place. Then what follows in the list is
+laid out one by one."""
 
 
 def place(draft: Draft, jobs: Sequence[Job], gpus: GpuSet) -> None:
@@ -51,21 +54,21 @@ class Layout:
         """Those GPUs."""
         self._started: dict[GpuId, Choice] = {}
         """GPUs given to jobs that wait."""
+        self._hopeless: set[tuple[object, ...]] = set()
+        """What jobs sought that found no room, not even by taking it from those behind them. Jobs behind them
+        find none either until a choice is taken back."""
 
     def run(self) -> list[Choice]:
         """Who gets GPUs."""
-        for tries_left in reversed(range(_TRIES)):
-            found = self._choosing.go_on()
+        for number in count(1):
+            found = self._choosing.go_on(math.inf if number <= _TRIES else 1)
             refused, starting = self._keep(found)
             refused |= self._start([*starting, *found])
-            if not refused:
+            if refused:
+                for choice in self._choosing.cut(refused):
+                    self._lift(choice)
+            elif number <= _TRIES or not found:
                 break
-            if tries_left:
-                taken_back: Collection[Choice] = self._choosing.cut(refused)
-            else:
-                self._choosing.drop(taken_back := refused)
-            for choice in taken_back:
-                self._lift(choice)
         return list(self._choosing.chosen)
 
     # -- jobs on GPUs ---------------------------------------------------------------------------------
@@ -89,7 +92,7 @@ class Layout:
                 self._taken |= placement.gpus
             if there:
                 self._kept[choice] = there
-        self._leaving.difference_update(*self._kept.values())
+                self._leaving.difference_update(there)
         while self._leaving:
             self._draft.put(self._leaving.pop(), NOWHERE)
         for choice in found:
@@ -123,6 +126,7 @@ class Layout:
         for job_id in choice.jobs:
             for gpu in self._draft.of(job_id).gpus:
                 self._started.pop(gpu, None)
+                self._hopeless.clear()
             self._draft.put(job_id, NOWHERE)
 
     # -- jobs that wait -------------------------------------------------------------------------------
@@ -149,24 +153,33 @@ class Layout:
             def find(waiting: Sequence[Job] = waiting, gpu_type: str = choice.gpu_type) -> GpuSet | None:
                 return find_together(self._pools, self._sharing, waiting, gpu_type)
 
-            gpus_found = find()
+            sought = self._sought(choice, waiting)
+            gpus_found = None
+            if sought not in self._hopeless:
+                gpus_found = find() or self._clear(choice, find, refused)
             if gpus_found is None:
-                gpus_found = self._clear(choice, find, refused)
-            if gpus_found is None:
+                self._hopeless.add(sought)
                 refused.add(choice)
             else:
                 place(self._draft, waiting, gpus_found)
                 self._started.update(dict.fromkeys(gpus_found, choice))
         return refused
 
+    def _sought(self, choice: Choice, waiting: Sequence[Job]) -> tuple[object, ...]:
+        if len(waiting) > 1 or waiting[0].placement.allocation:
+            return choice  # where these may go is a question of just these
+        return self._pools.sought(waiting[0], choice.gpu_type)
+
     def _clear(
         self, choice: Choice, find: Callable[[], GpuSet | None], refused: set[Choice]
     ) -> GpuSet | None:
         """Take GPUs from jobs chosen after this one; those that are not in its way keep theirs."""
-        draft, rank = self._draft, self._choosing.chosen
+        draft, gpu_type = self._draft, type_of_kind(choice.gpu_type)
+        after = self._choosing.after(self._choosing.chosen[choice])
+        behind = [c for c in after if c in self._kept and type_of_kind(c.gpu_type) == gpu_type]
+        if not behind:
+            return None
         mark = draft.mark()
-        gpu_type, place = type_of_kind(choice.gpu_type), rank[choice]
-        behind = [c for c in self._kept if type_of_kind(c.gpu_type) == gpu_type and rank[c] > place]
         had = [(other, {i: draft.of(i) for i in other.jobs}) for other in behind]
         for _, placements in had:
             for job_id in placements:

@@ -222,8 +222,8 @@ def by_job(fractions: Fractions) -> dict[JobId, dict[Slot, float]]:
     """What each job is to have, alone and beside others. A slot that is not named: nothing."""
     found: dict[JobId, dict[Slot, float]] = {}
     for jobs, row in fractions.items():
-        for job_id in jobs:
-            beside = next((other for other in jobs if other != job_id), ALONE)
+        one, other = jobs[0], jobs[-1]
+        for job_id, beside in ((one, ALONE),) if one == other else ((one, other), (other, one)):
             own = found.setdefault(job_id, {})
             for gpu_type, fraction in row.items():
                 if fraction >= LEAST_FRACTION:

@@ -48,22 +48,22 @@ class Observing:
     def find_kinds(self, member: Member) -> None:
         """Of which kind its GPUs are, and on which it may run. A job that Slurm has bound leaves its type by
         way of a checkpoint only."""
-        job = member.job
-        own = job.placement.allocation or job.promised
-        member.hosted = self._pools.type_of(own)
-        least = self._least_nodes(job, member.hosted)
-        if least and len({gpu.node for gpu in own}) > least:
-            member.hosted = scattered(member.hosted)
-        types = self._pools.accepting(job)
-        kinds = (*types, *(scattered(t) for t in types if self._least_nodes(job, t)))
-        member.types = (member.hosted,) if self.stays(job) else kinds
+        job, own = member.job, member.job.allocation
+        stays, member.hosted = self.stays(job), self._pools.type_of(own)
+        kinds = self._pools.accepting(job)
+        if self._settings.placement_sensitive:
+            least = self._least_nodes(job, member.hosted)
+            if least and len({gpu.node for gpu in own}) > least:
+                member.hosted = scattered(member.hosted)
+            kinds = (*kinds, *(scattered(t) for t in kinds if self._least_nodes(job, t)))
+        member.types = (member.hosted,) if stays else kinds
         # Once it is off its GPUs it goes on where Slurm has bound it.
         suspended = job.has_store and len(member.types) == 1
-        member.bound = self.stays(job) or (bool(job.placement.allocation) and suspended)
+        member.bound = stays or (bool(job.placement.allocation) and suspended)
 
     def _least_nodes(self, job: Job, gpu_type: str) -> int:
         """How many nodes of the type it needs, where its rates on these and on more are known. Else 0."""
-        if not self._settings.placement_sensitive or job.gpus == 1:
+        if job.gpus == 1:
             return 0
         known = self.speeds.on_more_nodes(rate_key(job), job.gpus).get(gpu_type)
         least = self._pools.least_nodes(job, gpu_type) if known else 0

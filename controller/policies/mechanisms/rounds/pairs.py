@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import marshal
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from hashlib import blake2b
@@ -184,6 +185,6 @@ def with_partners(snapshot: Snapshot, ids: Iterable[JobId]) -> set[JobId]:
     return found
 
 
-def digest(found: object) -> int:
-    """The same in every run."""
-    return int.from_bytes(blake2b(repr(found).encode(), digest_size=8).digest(), "big")
+def digest(found: Any) -> int:
+    """The same in every run. `found`: JSON, or tuples instead of its lists."""
+    return int.from_bytes(blake2b(marshal.dumps(found, 2), digest_size=8).digest(), "big")

@@ -20,7 +20,7 @@ from controller.policies.allocations.allocation import Fractions, Given, Pair
 from controller.policies.mechanisms.rounds.choosing import Ordering
 from controller.policies.mechanisms.rounds.deciding import Deciding
 from controller.policies.mechanisms.rounds.effort import Effort
-from controller.policies.mechanisms.rounds.given import UNPRICED, Pricing, equal_share, make_given
+from controller.policies.mechanisms.rounds.given import NO_TERMS, Terms, equal_share, make_given
 from controller.policies.mechanisms.rounds.laid import Laid
 from controller.policies.mechanisms.rounds.member import ALONE, NOTE_FORMAT, Member, by_job
 from controller.policies.mechanisms.rounds.observing import Observing
@@ -50,7 +50,7 @@ class Rounds:
         name: str = "allocation",
         moves: Sequence[Move] = (),
         ordering: Ordering | None = None,
-        pricing: Pricing = UNPRICED,
+        terms: Terms = NO_TERMS,
         pairs: bool = False,
     ) -> None:
         """
@@ -58,7 +58,7 @@ class Rounds:
             name: of the problems that it states.
             pairs: two jobs may be allocated the same GPUs at the same time.
         """
-        self._pricing, self._pairing = pricing, Pairing(pairs)
+        self._terms, self._pairing = terms, Pairing(pairs)
         self._settings, self._moves, self._ordering = settings, tuple(moves), ordering
         self._ready = True
         """Something changed since the last decision."""
@@ -104,6 +104,7 @@ class Rounds:
             self._now if goes_on else max(self._now, min(self._wake(), draft.wake_at)),
             tuple(draft.moved),
             self._solving.problems,
+            self._solving.refused,
         )
 
     # -- memory ---------------------------------------------------------------------------------------
@@ -261,7 +262,7 @@ class Rounds:
 
     def _stated(self, snapshot: Snapshot) -> Given:
         pairs = self._find_pairs(snapshot)
-        return make_given(snapshot, self._counted(), self._workers, self._pricing, pairs)
+        return make_given(snapshot, self._counted(), self._workers, self._terms, pairs)
 
     def _find_pairs(self, snapshot: Snapshot) -> tuple[Pair, ...]:
         return self._pairing.find(snapshot, self._counted(), self._speeds)

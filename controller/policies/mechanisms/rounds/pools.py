@@ -29,6 +29,8 @@ class Pools:
         """What the pools count as taken by each."""
         self._accepting: dict[tuple[object, ...], tuple[str, ...]] = {}
         """Types by what matters of a job."""
+        self._in_vain: set[tuple[object, ...]] = set()
+        """What matters of jobs that find no place as things stand."""
 
     @property
     def closed(self) -> Collection[str]:
@@ -40,6 +42,7 @@ class Pools:
         if not all(self._whole.same_gpus(name, nodes.get(name)) for name in changed):
             return False
         self._accepting.clear()
+        self._in_vain.clear()
         for name in changed & nodes.keys():
             if any(self._type_of.get(gpu.id) != gpu.model for gpu in nodes[name].gpus):
                 return False
@@ -61,6 +64,8 @@ class Pools:
             self._counted[job_id] = taken
         if given == taken:
             return
+        if given:
+            self._in_vain.clear()
         for gpu_type, part in self._by_type(given):
             self._pools[gpu_type].give(part)
         for gpu_type, part in self._by_type(taken):
@@ -74,6 +79,8 @@ class Pools:
         GPUs that it goes to."""
         if job.placement.gpus and not job.leaving:
             return job.placement
+        if not job.promised:
+            return NOWHERE
         return Placement(frozenset(), job.promised) if self._whole.all_usable(job.promised) else NOWHERE
 
     def is_guest(self, job_id: JobId, placement: Placement) -> bool:
@@ -107,10 +114,25 @@ class Pools:
         """GPUs of the type, or kind, for the job now; where Slurm has bound it, those that it is bound to."""
         if job.placement.allocation:
             return find_own(self, job)
+        sought = self.sought(job, gpu_type)
+        if sought in self._in_vain:
+            return None
         pool = self._pools[type_of_kind(gpu_type)]
         if is_scattered(gpu_type):
-            return find_scattered(pool, job)
-        return find(pool, job, consolidated=scattered(gpu_type) in self._members[job.id].types)
+            found = find_scattered(pool, job)
+        else:
+            found = find(pool, job, consolidated=self._distinguishes(job, gpu_type))
+        if found is None:
+            self._in_vain.add(sought)
+        return found
+
+    def sought(self, job: Job, gpu_type: str) -> tuple[object, ...]:
+        """All that `find` looks at of a job that Slurm has not bound: equal jobs find equal places."""
+        return (gpu_type, self._distinguishes(job, gpu_type), *_needs(job))
+
+    def _distinguishes(self, job: Job, gpu_type: str) -> bool:
+        """Whether the type means as few nodes as the gang needs."""
+        return scattered(gpu_type) in self._members[job.id].types
 
     def least_nodes(self, job: Job, gpu_type: str) -> int:
         """The fewest nodes of the type that the gang needs. 0: it can be spread in no other way."""
@@ -141,9 +163,7 @@ class Pools:
 
     def accepting(self, job: Job) -> tuple[str, ...]:
         """Types with a node that could take the job, whatever runs there now."""
-        request = job.request
-        kind = (job.gpus, request.nodes, request.gpu_types, job.cpus_per_node, job.memory_per_node_bytes)
-        kind = (*kind, job.excluded_nodes, job.required_nodes)  # type: ignore[assignment]
+        kind = _needs(job)
         found = self._accepting.get(kind)
         if found is None:
             found = tuple(t for t, pool in self._pools.items() if not self._why_not(job, pool))
@@ -158,6 +178,13 @@ class Pools:
         share = job.gpus // job.request.nodes if job.request.nodes else 1
         slots = pool.slots
         return nowhere(job, share, (refusal(job, s.node, s.sound.bit_count(), share) for s in slots))
+
+
+def _needs(job: Job) -> tuple[object, ...]:
+    """What nodes are looked at for."""
+    request = job.request
+    sizes = (job.gpus, request.nodes, request.gpu_types, job.cpus_per_node, job.memory_per_node_bytes)
+    return (*sizes, job.excluded_nodes, job.required_nodes)
 
 
 def _of_type(nodes: Mapping[str, Node], gpu_type: str) -> dict[str, Node]:

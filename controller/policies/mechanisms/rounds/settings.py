@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from controller.policies.allocations import settings as own
+from controller.policies.allocations.allocation import Inside
 from controller.settings.base import Section, setting
 
 
@@ -109,6 +110,15 @@ class GavelCostSloSettings(PricedSettings, own.GavelCostSloSettings):
 
 class GavelHierarchicalSettings(RoundSettings, own.GavelHierarchicalSettings):
     __doc__ = own.GavelHierarchicalSettings.__doc__
+
+    inside: Inside = setting(
+        "fairness",
+        "How the jobs of a Slurm account share what the account has. fairness: users by their shares, and a "
+        "user's jobs by their weights. fifo: one after the other by arrival.",
+    )
+    inside_of: dict[str, Inside] = setting(
+        {}, 'The same for some accounts: { vision = "fifo" }. Others have `inside`.', max_length=10_000
+    )
 
 
 class GavelStrategyProofSettings(RoundSettings, own.GavelStrategyProofSettings):

@@ -16,6 +16,10 @@ FIRST_PATIENCE_SECONDS = 30.0
 begin without an allocation are bound where they are."""
 
 
+class _Unsolved(AllocationError):
+    """The solver failed."""
+
+
 class Stated(Protocol):
     """An allocation that is one problem, or none."""
 
@@ -49,6 +53,8 @@ class Solving:
         self._retry_at = float(retry_at) if isinstance(retry_at, int | float) else 0.0
         self.error = str(common.get("error", ""))
         """Why the last try came to nothing."""
+        self._refused = bool(self.error) and common.get("refused") is True
+        """Not because the solver failed: that is known without this."""
         self._at_once: Fractions | None = None
         """What needs no solving."""
         self._stated = False
@@ -65,7 +71,13 @@ class Solving:
             "asked_at": self.asked_at,
             "retry_at": self._retry_at,
             "error": self.error,
+            "refused": self._refused,
         }
+
+    @property
+    def refused(self) -> dict[str, str]:
+        """Why its problem could not be stated, or its solution is of no use, by the problem's name."""
+        return {self._name: self.error} if self._refused else {}
 
     @property
     def under_way(self) -> bool:
@@ -100,7 +112,7 @@ class Solving:
         try:
             return self._read(snapshot)
         except AllocationError as error:
-            self._fail(str(error), retry_at)
+            self._fail(error, retry_at)
         return None
 
     def wants(self, now: float, wanted: str) -> bool:
@@ -118,7 +130,7 @@ class Solving:
             self._ask(self.asked_at if self._asked else snapshot.time, wanted, make_given())
             return self._read(snapshot)
         except AllocationError as error:
-            self._fail(str(error), retry_at)
+            self._fail(error, retry_at)
         return None
 
     def _ask(self, asked_at: float, wanted: str, given: Given) -> None:
@@ -145,15 +157,16 @@ class Solving:
             self.problems = {}
             return self._done(self._allocation.read(solution))
         if snapshot.changed.everything or self._name in snapshot.changed.solutions:
-            raise AllocationError(solution.error)
+            raise _Unsolved(solution.error)
         return None
 
     def _done(self, fractions: Fractions) -> Fractions:
         self._solved, self._asked, self._identity = self._asked, "", ""
-        self.error, self._retry_at = "", 0.0
+        self.error, self._refused, self._retry_at = "", False, 0.0
         return fractions
 
-    def _fail(self, error: str, retry_at: float) -> None:
+    def _fail(self, error: AllocationError, retry_at: float) -> None:
         """The last allocation goes on."""
         self._asked, self._identity = "", ""
-        self.error, self._retry_at, self.problems = error, retry_at, {}
+        self.error, self._refused = str(error), not isinstance(error, _Unsolved)
+        self._retry_at, self.problems = retry_at, {}

@@ -70,7 +70,7 @@ class Speeds:
             beside = {
                 (model, other): known
                 for model in self._rates
-                for other in self._partners(model, gpus)
+                for other in sorted(self._partners(model, gpus))
                 if (known := self._known(model, gpus, (other,)))
             }
             alone = {model: self._known(model, gpus) for pair in beside for model in pair}
