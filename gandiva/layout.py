@@ -120,7 +120,9 @@ def head_word(verb: Verb) -> int:
 
 
 def parse_command(data: bytes) -> Optional[Command]:
-    """Decode a `command` record. None: not one, another version, an unknown verb, or in mid-write."""
+    """Decode a `command` record. None: cut short, not one, of another version or verb, or in mid-write."""
+    if len(data) < COMMAND.size:
+        return None
     magic, version, verb, sequence, *fields = COMMAND.unpack_from(data)
     if magic != COMMAND_MAGIC or version != VERSION or sequence % 2:
         return None
@@ -131,7 +133,9 @@ def parse_command(data: bytes) -> Optional[Command]:
 
 
 def parse_rank(data: bytes) -> Optional[RankRecord]:
-    """Decode a rank file. None: not one, another version, or in mid-write. No value is checked here."""
+    """Decode a rank file. None: cut short, not one, of another version, or in mid-write. Checks no value."""
+    if len(data) < RANK.size:
+        return None
     magic, version, *fields = RANK.unpack_from(data)
     record = RankRecord._make(fields)
     if magic != RANK_MAGIC or version != VERSION or record.sequence % 2:

@@ -426,6 +426,12 @@ def test_records_are_where_the_contract_says() -> None:
     assert (parsed.state, parsed.left_bytes, parsed.flags) == (State.FAILED, 7, 1)
 
 
+@pytest.mark.parametrize("size", [0, 1, 183])
+def test_a_record_that_is_cut_short_is_none(size: int) -> None:
+    assert layout.parse_rank(bytes(size)) is None
+    assert layout.parse_command(bytes(size)[: layout.COMMAND.size - 1]) is None
+
+
 def test_a_script_is_told_of_another_number_of_gpus_before_its_state_comes_back(block: Block) -> None:
     story: list[str] = []
     block.command(Verb.RUN, gpus=1)
