@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,7 +18,8 @@ import docker.errors
 from container import containers, engine, images, packages, render
 from container.containers import LABEL, everywhere
 from container.errors import CommandError, DeadlineError, MiniClusterError, UpError
-from container.execute import Completed, Content, execute, put_files
+from container.execute import Completed, Content, put_files
+from container.runner import Runner
 from container.services import DAEMONS, SCRIPT, Name, Service
 from container.spec import ClusterSpec, Host
 
@@ -44,6 +46,8 @@ class MiniCluster:
         self.spec = spec or ClusterSpec()
         self._report = report
         self._connection: Any = None
+        self._runners: dict[str, Runner] = {}
+        self._opening = threading.Lock()
 
     @classmethod
     def attach(cls, name: str = "dev", report: Report = lambda _: None) -> MiniCluster:
@@ -102,6 +106,8 @@ class MiniCluster:
 
     def down(self) -> None:
         """Remove all containers, networks and volumes of this cluster, and nothing else."""
+        while self._runners:
+            self._runners.popitem()[1].close()
         containers.remove(self._client, self.name)
 
     def sync(self, source: Path = images.REPOSITORY_ROOT) -> None:
@@ -167,11 +173,8 @@ class MiniCluster:
         """
         if workdir is None and user in {member.name for member in self.spec.users}:
             workdir = f"/home/{user}"
-        return execute(
-            self._client,
-            self._container_name(self.spec.host_of(host).name),
+        return self._runner(self.spec.host_of(host).name).run(
             command,
-            host=host,
             user=user,
             timeout_seconds=timeout_seconds,
             check=check,
@@ -336,6 +339,12 @@ class MiniCluster:
         self._report(title)
         action()
         self._report(f"{title}: {time.monotonic() - began:.1f} s")
+
+    def _runner(self, host: str) -> Runner:
+        with self._opening:
+            if host not in self._runners:
+                self._runners[host] = Runner(self._client, self._container_name(host), host)
+            return self._runners[host]
 
     def _container_name(self, host: str) -> str:
         return containers.container_name(self.spec, host)

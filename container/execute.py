@@ -21,7 +21,7 @@ from container.errors import CommandError, DeadlineError
 _HEADER: Final = struct.Struct(">BxxxI")
 """Docker's frame: stream (1 stdout, 2 stderr), length of the payload."""
 _STDERR: Final = 2
-_GRACE_SECONDS: Final = 10
+GRACE_SECONDS: Final = 10
 """Time for `timeout` inside the container to end the command before we stop listening to it."""
 _TIMED_OUT: Final = frozenset({124, 137})
 
@@ -79,15 +79,12 @@ def execute(
         CommandError: the status is not 0 and `check` is given.
         DeadlineError: it was killed because it took too long.
     """
-    words = ["bash", "-c", command] if isinstance(command, str) else list(command)
     shown = command if isinstance(command, str) else shlex.join(command)
     host = host or container
     api = client.api
-    # Only a `timeout` inside ends the command itself; closing our side would leave it running.
-    guarded = ["timeout", "--kill-after=2", f"{timeout_seconds:.3f}", *words]
     created = api.exec_create(
         container,
-        guarded,
+        guarded(command, timeout_seconds),
         user=user,
         stdin=stdin is not None,
         environment=dict(env) if env else None,
@@ -97,18 +94,31 @@ def execute(
     stream = api.exec_start(created["Id"], socket=True)
     data = stdin.encode() if isinstance(stdin, str) else stdin
     try:
-        stdout, stderr = _talk(stream, data, began + timeout_seconds + _GRACE_SECONDS, on_output)
+        stdout, stderr = _talk(stream, data, began + timeout_seconds + GRACE_SECONDS, on_output)
     except TimeoutError as error:
         raise DeadlineError(f"{host}: {shown!r}: no answer in {timeout_seconds:g} s") from error
     finally:
         stream.close()
     status = _status(api, created["Id"])
-    if status in _TIMED_OUT and time.monotonic() - began >= timeout_seconds:
-        tail = (stderr or stdout)[-500:].decode(errors="replace")
-        raise DeadlineError(f"{host}: {shown!r} was killed after {timeout_seconds:g} s: {tail}")
     done = Completed(stdout.decode(errors="replace"), stderr.decode(errors="replace"), status)
-    if check and status != 0:
-        raise CommandError(host, shown, status, done.stdout, done.stderr)
+    return judged(done, host, shown, time.monotonic() - began, timeout_seconds, check)
+
+
+def guarded(command: str | Sequence[str], timeout_seconds: float) -> list[str]:
+    """The words of a command that ends itself: to close our side of it would leave it running."""
+    words = ["bash", "-c", command] if isinstance(command, str) else list(command)
+    return ["timeout", "--kill-after=2", f"{timeout_seconds:.3f}", *words]
+
+
+def judged(
+    done: Completed, host: str, shown: str, seconds: float, timeout_seconds: float, check: bool
+) -> Completed:
+    """What became of a command after so many seconds. Raises as :func:`execute` says."""
+    if done.exit_code in _TIMED_OUT and seconds >= timeout_seconds:
+        tail = (done.stderr or done.stdout)[-500:]
+        raise DeadlineError(f"{host}: {shown!r} was killed after {timeout_seconds:g} s: {tail}")
+    if check and done.exit_code != 0:
+        raise CommandError(host, shown, done.exit_code, done.stdout, done.stderr)
     return done
 
 
@@ -157,14 +167,14 @@ def _talk(
     """Send the input, collect both outputs until the command closes them."""
     connection: socket.socket = getattr(stream, "_sock", stream)
     connection.setblocking(False)
-    outputs = {1: bytearray(), _STDERR: bytearray()}
-    received = bytearray(_early(stream))
+    stdout, stderr = bytearray(), bytearray()
+    received = bytearray(early(stream))
     unsent = memoryview(data or b"")
     writing = data is not None
 
     def sort_out() -> None:
-        for kind, payload in _frames(received):
-            outputs[_STDERR if kind == _STDERR else 1] += payload
+        for is_error, payload in frames(received):
+            (stderr if is_error else stdout).extend(payload)
             if on_output is not None:
                 on_output(payload.decode(errors="replace"))
 
@@ -183,11 +193,11 @@ def _talk(
         except BlockingIOError:
             continue
         if not piece:
-            return bytes(outputs[1]), bytes(outputs[_STDERR])
+            return bytes(stdout), bytes(stderr)
         received += piece
 
 
-def _early(stream: Any) -> bytes:
+def early(stream: Any) -> bytes:
     """Output that came in one packet with the engine's HTTP headers: it sits in the buffer from which these
     were read, and the bare socket, which is all the SDK gives us, would never show it."""
     response = getattr(stream, "_response", None)
@@ -212,17 +222,17 @@ def _send(connection: socket.socket, unsent: memoryview) -> tuple[bool, memoryvi
     return True, unsent
 
 
-def _frames(received: bytearray) -> list[tuple[int, bytes]]:
-    """Take the complete frames off the front of what was received."""
-    frames = []
+def frames(received: bytearray) -> list[tuple[bool, bytes]]:
+    """Take the complete frames off the front of what was received: whether of the errors, and the payload."""
+    found = []
     while len(received) >= _HEADER.size:
         kind, length = _HEADER.unpack_from(received)
         end = _HEADER.size + length
         if len(received) < end:
             break
-        frames.append((kind, bytes(received[_HEADER.size : end])))
+        found.append((kind == _STDERR, bytes(received[_HEADER.size : end])))
         del received[:end]
-    return frames
+    return found
 
 
 def _status(api: Any, exec_id: str) -> int:
