@@ -1,11 +1,15 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""What slurmctld, slurmd and sbatch load, on a real Slurm. No controller runs: binding is done by hand."""
+"""What slurmctld, slurmd and sbatch load, on a real Slurm. No controller runs: binding is done by hand.
+
+`tests/unit/slurm_plugin` has what the module and the plugin make of what they are given. Here is what only a
+Slurm can show: that they are given it, and what becomes of their answers.
+"""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -18,7 +22,7 @@ SHOW = "env | grep -E '^(CUDA_VIS|GANDIVA_|PYTHONPATH|SLURM_GPUS|SLURM_JOB_GPUS|
 WAIT_SECONDS = 60
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def no_controller(cluster: MiniCluster) -> None:
     cluster.stop_controller()
 
@@ -42,9 +46,32 @@ class Slurm:
         )
         return int(done.stdout.split(";")[0])
 
+    def each(self, command: str, lines: Iterable[str], env: dict[str, str] | None = None) -> list[str]:
+        """Run alice's command with each of these lines as its options: what it says, and its status."""
+        script = f'set -f; while read -r line; do {command} < /dev/null 2>&1; echo "<$?>"; done'
+        lines = "".join(f"{line}\n" for line in lines)
+        done = self.cluster.exec("login", script, user="alice", env=env, stdin=lines)
+        return re.findall(r".*?<[0-9]+>\n", done.stdout, re.DOTALL)
+
+    def refused(self, lines: Iterable[str], env: dict[str, str] | None = None) -> list[str]:
+        """Have sbatch refuse each of these: the one line that says why, of us. Nothing is submitted."""
+        before, ours = self.pending(), []
+        for said in self.each("sbatch --mem=100M $line --wrap true", lines, env):
+            reasons = [line for line in said.splitlines() if "gandiva: " in line]
+            assert len(reasons) == 1 and "Submitted" not in said and not said.endswith("<0>\n"), said
+            ours += reasons
+        assert self.pending() == before
+        return ours
+
     def show(self, job: int) -> dict[str, str]:
-        text = self.cluster.exec("ctl", ["scontrol", "-o", "show", "job", str(job)], check=False).stdout
-        return dict(re.findall(r"(\w[\w/:-]*)=(.*?)(?= \w[\w/:-]*=|$)", text.strip()))
+        return self.shown("job", str(job)).get(job, {})
+
+    def shown(self, *which: str) -> dict[int, dict[str, str]]:
+        """`scontrol show` of jobs, by number."""
+        text = self.cluster.exec("ctl", ["scontrol", "-o", "show", *which], check=False).stdout
+        field = re.compile(r"(\w[\w/:-]*)=(.*?)(?= \w[\w/:-]*=|$)")
+        records = [dict(field.findall(line.strip())) for line in text.splitlines()]
+        return {int(record["JobId"]): record for record in records if "JobId" in record}
 
     def bind(self, job: int, gres: str, node: str, visible: str | None = None) -> None:
         """What the controller and the agent do to place a job."""
@@ -90,6 +117,7 @@ def variables(text: str) -> dict[str, str]:
     return dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
 
 
+@pytest.mark.breaks
 def test_a_site_that_shares_gpus_by_default(slurm: Slurm) -> None:
     switches = {
         "/etc/slurm/plugstack.conf.d/gandiva.conf": ("default=off", "default=on"),
@@ -123,81 +151,63 @@ def test_a_site_that_shares_gpus_by_default(slurm: Slurm) -> None:
 # --- submission -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("--gandiva-weight=1000 --gres=gpu:1", "--gandiva-weight=1000: expected a number from 0.1 to 100"),
-        ("--gandiva-weight=nan --gres=gpu:1", "--gandiva-weight=nan: expected"),
-        ("--gandiva-gpus=4-2 --gres=gpu:2", "--gandiva-gpus=4-2: expected MIN-MAX"),
-        ("--gandiva-pack=maybe --gres=gpu:1", "--gandiva-pack=maybe: expected yes or no"),
-        ("--gandiva-migrate=1 --gres=gpu:1", "--gandiva-migrate=1: expected yes or no"),
-        ("--gandiva-suspend=never --gres=gpu:1", "cooperative, transparent or requeue"),
-        ("--gandiva-gpu-types=A100 --gres=gpu:1", "--gandiva-gpu-types=A100: expected"),
-        ("--gandiva-gpu-types=v100 --gres=gpu:1", "different GPU models of this cluster (a100)"),
-        ("--gandiva-model=a/b --gres=gpu:1", "--gandiva-model=a/b: expected 1 to 64 letters"),
-        ("--gandiva --no-gandiva --gres=gpu:1", "contradicts"),
-        ("--no-gandiva --gandiva-weight=2 --gres=gpu:1", "contradicts"),
-        ("--gandiva", "asks for no GPU"),
-        ("--gandiva --gres=gpu:5", "a node has 4 at most"),
-        ("--gandiva --gpus=9", "9 GPUs: partition gpu has 8"),
-        ("--gandiva --gres=gpu:v100:1", "unknown GPU type v100"),
-        ("--gandiva --gres=shard:1", "shards are Gandiva's to give"),
-        ("--gres=shard:1", "shards belong to time-sliced jobs"),
-        ("--gandiva --gres=gpu:1 --exclusive", "--exclusive"),
-        ("--gandiva --gres=gpu:a100_0:1", "names one GPU"),
-        ("--gandiva-gpus=2-4 --gres=gpu:1", "does not contain the 1 GPUs"),
-        ("--gandiva --gpus-per-socket=1 --sockets-per-node=1", "not tied to sockets"),
-    ],
-)
-def test_mistakes_get_one_clear_error_and_nothing_is_submitted(
-    slurm: Slurm, options: str, message: str
-) -> None:
-    before = slurm.pending()
-    status, out, err = slurm.run("sbatch", "--mem=100M", *options.split(), "--wrap", "true")
-    assert status != 0 and out == ""
-    ours = [line for line in err.splitlines() if "gandiva: " in line]
-    assert len(ours) == 1 and message in ours[0], err
-    assert slurm.pending() == before
+MISTAKES = {
+    # sbatch refuses this one itself, slurmctld the others.
+    "--gandiva-weight=1000 --gres=gpu:1": "--gandiva-weight=1000: expected a number from 0.1 to 100",
+    "--gandiva-gpu-types=v100 --gres=gpu:1": "different GPU models of this cluster (a100)",
+    "--gandiva": "asks for no GPU",
+    "--gandiva --gres=gpu:5": "a node has 4 at most",
+    "--gandiva --gpus=9": "9 GPUs: partition gpu has 8",
+    "--gandiva --gres=gpu:v100:1": "unknown GPU type v100",
+    "--gandiva --gres=shard:1": "shards are Gandiva's to give",
+    "--gres=shard:1": "shards belong to time-sliced jobs",
+    "--gandiva --gres=gpu:1 --exclusive": "--exclusive",
+    "--gandiva --gres=gpu:a100_0:1": "names one GPU",
+    "--gandiva --gpus-per-socket=1 --sockets-per-node=1": "not tied to sockets",
+    "--gandiva --gres=gpu:1 --wrap true : --gres=gpu:1": "heterogeneous",
+}
+"""What sbatch turns into something of its own: one of each."""
 
 
-def test_a_heterogeneous_job_is_refused(slurm: Slurm) -> None:
-    status, _, err = slurm.run("sbatch", "--gandiva", "--gres=gpu:1", "--wrap", "true", ":", "--gres=gpu:1")
-    assert status != 0 and "heterogeneous" in err and slurm.pending() == []
+def test_mistakes_get_one_clear_error_and_nothing_is_submitted(slurm: Slurm) -> None:
+    for line, said in zip(MISTAKES, slurm.refused(MISTAKES), strict=True):
+        assert MISTAKES[line] in said, line
 
 
-@pytest.mark.parametrize(
-    ("options", "gpus", "nodes"),
-    [
-        (["--gres=gpu:2"], 2, 1),
-        (["--gres=gpu:a100:2", "--nodes=2"], 4, 2),
-        (["--gpus=4"], 4, None),
-        (["--gpus=a100:4", "--nodes=2"], 4, 2),
-        (["--gpus-per-node=3"], 3, 1),
-        (["--gpus-per-task=1", "--ntasks=4"], 4, 1),
-        (["--gpus-per-task=1", "--ntasks=4", "--ntasks-per-node=2"], 4, 2),
-        (["--tres-per-task=cpu:1,gres/gpu:1", "--ntasks=2"], 2, 1),
-        (["--gpus=2", "--cpus-per-gpu=2"], 2, 1),
-    ],
-)
-def test_the_request_arrives_whichever_way_it_is_written(
-    slurm: Slurm, options: list[str], gpus: int, nodes: int | None
-) -> None:
-    job = slurm.submit("--gandiva-weight=2.5", "--gandiva-gpus=1-8", "--gandiva-model=m", *options)
-    shown = slurm.show(job)
-    assert shown["Priority"] == "0" and shown["JobState"] == "PENDING"
-    request = parse_request(shown["AdminComment"])
-    assert (request.size.wanted, request.nodes) == (gpus, nodes)
-    assert (request.weight, request.size.least, request.size.most, request.model) == (2.5, 1, 8, "m")
-    # In this one form it can be bound; nothing of another spelling is left to contradict it.
-    assert shown["TresPerNode"].startswith("gres/gpu:")
-    assert not {"TresPerJob", "TresBind", "CpusPerTres"} & set(shown)
-    assert "gpu" not in shown.get("TresPerTask", "")
-    if nodes is not None:
-        per_node = ",".join(f"shard:a100_{index}:1" for index in range(gpus // nodes))
-        node = "n[1-2]" if nodes == 2 else "n1"
-        slurm.cluster.exec(
-            "ctl", ["scontrol", "update", f"jobid={job}", f"gres={per_node}", f"reqnodelist={node}"]
-        )
+SPELLINGS = {
+    "--gres=gpu:2": (2, 1),
+    "--gres=gpu:a100:2 --nodes=2": (4, 2),
+    "--gpus=4": (4, None),
+    "--gpus=a100:4 --nodes=2": (4, 2),
+    "--gpus-per-node=3": (3, 1),
+    "--gpus-per-task=1 --ntasks=4": (4, 1),
+    "--gpus-per-task=1 --ntasks=4 --ntasks-per-node=2": (4, 2),
+    "--tres-per-task=cpu:1,gres/gpu:1 --ntasks=2": (2, 1),
+    "--gpus=2 --cpus-per-gpu=2": (2, 1),
+}
+"""Of a request: GPUs and nodes."""
+
+
+def test_the_request_arrives_whichever_way_it_is_written(slurm: Slurm) -> None:
+    command = "sbatch --parsable --mem=200M --gandiva-weight=2.5 --gandiva-gpus=1-8 --gandiva-model=m $line"
+    said = slurm.each(f"{command} --wrap 'sleep 300'", SPELLINGS)
+    jobs = {line: int(answer.splitlines()[0]) for line, answer in zip(SPELLINGS, said, strict=True)}
+    shown = slurm.shown("jobs")
+    for line, (gpus, nodes) in SPELLINGS.items():
+        job = shown[jobs[line]]
+        assert job["Priority"] == "0" and job["JobState"] == "PENDING", line
+        request = parse_request(job["AdminComment"])
+        assert (request.size.wanted, request.nodes) == (gpus, nodes), line
+        assert (request.weight, request.size.least, request.size.most, request.model) == (2.5, 1, 8, "m")
+        # In this one form it can be bound; nothing of another spelling is left to contradict it.
+        assert job["TresPerNode"].startswith("gres/gpu:"), line
+        assert not {"TresPerJob", "TresBind", "CpusPerTres"} & set(job), line
+        assert "gpu" not in job.get("TresPerTask", ""), line
+    for line, (gpus, nodes) in SPELLINGS.items():
+        if nodes is not None:
+            per_node = ",".join(f"shard:a100_{index}:1" for index in range(gpus // nodes))
+            bound = [f"jobid={jobs[line]}", f"gres={per_node}", f"reqnodelist={('n1', 'n[1-2]')[nodes - 1]}"]
+            slurm.cluster.exec("ctl", ["scontrol", "update", *bound])
 
 
 ROGUE = """\
@@ -230,29 +240,24 @@ def rogue(cluster: MiniCluster) -> Iterator[dict[str, str]]:
     cluster.exec("login", ["rm", "-rf", home], user="alice")
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--gandiva-weight=1e9"], "--gandiva-weight=1e9: expected a number from 0.1 to 100"),
-        (['--gandiva-model=x","weight":9,"y":"'], '--gandiva-model=x","weight":9,"y":": expected'),
-        (["--gandiva-surprise=1"], "unknown flag --gandiva-surprise"),
-    ],
-)
-def test_a_client_without_our_checks_is_refused_by_slurmctld(
-    slurm: Slurm, rogue: dict[str, str], options: list[str], message: str
-) -> None:
-    status, _, err = slurm.run("sbatch", "--gres=gpu:1", *options, "--wrap", "true", env=rogue)
-    assert status != 0
-    ours = [line for line in err.splitlines() if "gandiva: " in line]
-    assert len(ours) == 1 and message in ours[0], err
-    assert slurm.pending() == []
+def test_a_client_without_our_checks_is_refused_by_slurmctld(slurm: Slurm, rogue: dict[str, str]) -> None:
+    expected = {
+        "--gandiva-weight=1e9": "--gandiva-weight=1e9: expected a number from 0.1 to 100",
+        '--gandiva-model=x","weight":9,"y":"': '--gandiva-model=x","weight":9,"y":": expected',
+        "--gandiva-surprise=1": "unknown flag --gandiva-surprise",
+    }
+    lines = [f"--gres=gpu:1 {line}" for line in expected]
+    for message, said in zip(expected.values(), slurm.refused(lines, rogue), strict=True):
+        assert message in said
 
 
 @pytest.mark.smoke
 def test_a_request_cannot_be_forged(slurm: Slurm) -> None:
-    job = slurm.submit("--gandiva", "--gres=gpu:1")
+    request = 'gandiva:{"v":1,"gpus_per_node":4,"nodes":1,"weight":100}'
+    forged = f"AdminComment={request}"
+    job = slurm.submit("--gandiva", "--gres=gpu:1", "--comment", request)
     before = slurm.show(job)["AdminComment"]
-    forged = 'AdminComment=gandiva:{"v":1,"gpus_per_node":4,"nodes":1,"weight":100}'
+    assert parse_request(before).size.wanted == 1
     status, _, _ = slurm.run("scontrol", "update", f"jobid={job}", forged)
     assert status != 0 and slurm.show(job)["AdminComment"] == before
     # Nor can an ordinary job become Gandiva's afterwards.
@@ -286,21 +291,18 @@ def test_an_environment_cannot_change_the_request(slurm: Slurm) -> None:
 # --- ordinary jobs ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("option", ["--gres=gpu:a100:2", "--gpus=a100:2", "--gpus-per-node=a100:2"])
-def test_ordinary_requests_with_a_model_work(slurm: Slurm, option: str) -> None:
-    job = slurm.submit(option, script=f'{SHOW}\necho ---\nsrun bash -c "{SHOW}"')
-    assert slurm.wait_end(job) == "COMPLETED"
-    script, step = slurm.output(job).split("---\n")
-    for text in (script, step):
-        assert variables(text)["CUDA_VISIBLE_DEVICES"] == "0,1"
-        assert "GANDIVA" not in text and "PYTHONPATH" not in text
-
-
-def test_ordinary_srun_with_a_model(slurm: Slurm) -> None:
-    status, out, err = slurm.run(
-        "srun", "--mem=100M", "--gres=gpu:a100:2", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES"
-    )
+def test_ordinary_requests_with_a_model_work(slurm: Slurm) -> None:
+    script = f'{SHOW}\necho ---\nsrun bash -c "{SHOW}"'
+    options = ("--gres=gpu:a100:2", "--gpus=a100:2", "--gpus-per-node=a100:2")
+    jobs = [slurm.submit(option, script=script) for option in options]
+    srun = ["srun", "--mem=100M", "--gres=gpu:a100:2", "bash", "-c", "echo $CUDA_VISIBLE_DEVICES"]
+    status, out, err = slurm.run(*srun)
     assert (status, out.strip()) == (0, "0,1"), err
+    for job in jobs:
+        assert slurm.wait_end(job) == "COMPLETED"
+        for text in slurm.output(job).split("---\n"):
+            assert variables(text)["CUDA_VISIBLE_DEVICES"] == "0,1"
+            assert "GANDIVA" not in text and "PYTHONPATH" not in text
 
 
 # --- tasks ---------------------------------------------------------------------------
@@ -356,23 +358,24 @@ def test_tasks_with_gpus_of_their_own(slurm: Slurm) -> None:
     assert [line.split(": ")[1] for line in slurm.output(job).splitlines()] == ["0 sees 0", "1 sees 1"]
 
 
-@pytest.mark.parametrize("command", ["srun", "salloc"])
-def test_srun_and_salloc(slurm: Slurm, command: str) -> None:
-    inner = ["bash", "-c", SHOW] if command == "srun" else ["srun", "bash", "-c", SHOW]
-    gpus = "--gres=gpu:1" if command == "srun" else "--gpus=1"
-    argv = [command, "--gandiva-weight=3", "--mem=100M", gpus, *inner]
-    quoted = " ".join(f"'{word}'" if " " in word else word for word in argv[:-1]) + f' "{SHOW}"'
-    slurm.cluster.exec("login", f"({quoted}) > interactive.out 2>&1 < /dev/null & disown", user="alice")
-    slurm.wait("the request", lambda: bool(slurm.pending()))
-    (job,) = slurm.pending()
-    assert parse_request(slurm.show(job)["AdminComment"]).weight == 3
-    slurm.bind(job, "shard:a100_3:1", "n2")
-    assert slurm.wait_end(job) == "COMPLETED"
-    text = slurm.cluster.read_file("login", "/home/alice/interactive.out")
-    seen = variables(text)
-    assert seen["CUDA_VISIBLE_DEVICES"] == "0", text
-    assert (seen["GANDIVA_JOB"], seen["GANDIVA_WEIGHT"]) == ("1", "3")
-    assert seen["GANDIVA_CONTROL_DIR"] == f"/run/gandiva/{job}"
+def test_srun_and_salloc(slurm: Slurm) -> None:
+    inner = {"srun": "--gres=gpu:1 bash -c", "salloc": "--gpus=1 srun bash -c"}
+    for name, words in inner.items():
+        line = f'{name} -J {name} --gandiva-weight=3 --mem=100M {words} "{SHOW}"'
+        slurm.cluster.exec("login", f"({line}) > {name}.out 2>&1 < /dev/null & disown", user="alice")
+    slurm.wait("the requests", lambda: len(slurm.pending()) == len(inner))
+    shown = slurm.shown("jobs")
+    jobs = {shown[job]["JobName"]: job for job in slurm.pending()}
+    for gpu, name in enumerate(inner):
+        assert parse_request(shown[jobs[name]]["AdminComment"]).weight == 3
+        slurm.bind(jobs[name], f"shard:a100_{gpu + 2}:1", "n2")
+    for name in inner:
+        assert slurm.wait_end(jobs[name]) == "COMPLETED"
+        text = slurm.cluster.read_file("login", f"/home/alice/{name}.out")
+        seen = variables(text)
+        assert seen["CUDA_VISIBLE_DEVICES"] == "0", text
+        assert (seen["GANDIVA_JOB"], seen["GANDIVA_WEIGHT"]) == ("1", "3")
+        assert seen["GANDIVA_CONTROL_DIR"] == f"/run/gandiva/{jobs[name]}"
 
 
 def test_a_step_cannot_change_its_jobs_flags(slurm: Slurm) -> None:
@@ -450,6 +453,7 @@ def test_a_tampered_control_block_fails_the_job_not_the_node(slurm: Slurm) -> No
     slurm.wait("an idle node", lambda: node_state(slurm.cluster, "n1").startswith("idle"))
 
 
+@pytest.mark.breaks
 def test_a_wrong_plugstack_on_a_node_fails_the_job_not_the_node(slurm: Slurm) -> None:
     conf = "/etc/slurm/plugstack.conf.d/gandiva.conf"
     good = slurm.cluster.read_file("n1", conf)
