@@ -24,6 +24,7 @@ from container.services import DAEMONS, SCRIPT, Name, Service
 from container.spec import ClusterSpec, Host
 
 CONTROLLER_LOG: Final = "/var/log/gandiva/controller.log"
+CONTROLLER_SETTINGS: Final = "/etc/gandiva/gandiva.toml"
 
 _READY_SECONDS: Final = 60
 _POLL_SECONDS: Final = 0.1
@@ -227,17 +228,19 @@ class MiniCluster:
         everywhere(start, self.spec.hosts)
 
     def start_controller(self, settings_overrides: Mapping[str, Any] | None = None) -> None:
-        """Write gandiva.toml, start the Gandiva controller on ctl and wait until its API answers.
+        """Start the Gandiva controller on ctl and wait until its API answers.
 
         Args:
-            settings_overrides: tables and keys of gandiva.toml, over those of the specification.
+            settings_overrides: gandiva.toml is written anew, with these tables and keys over those of the
+                specification. None: the file that is there stays.
 
         Raises:
             UpError: it ended at once, or does not answer; the message has the tail of its log.
         """
-        text = render.controller_toml(self.spec, settings_overrides)
-        for host in ("ctl", "login"):
-            self.write_file(host, "/etc/gandiva/gandiva.toml", text)
+        if settings_overrides is not None or not self.controller_settings():
+            text = render.controller_toml(self.spec, settings_overrides)
+            for host in ("ctl", "login"):
+                self.write_file(host, CONTROLLER_SETTINGS, text)
         self.service("ctl", "gandiva").start()
         probe = (
             f"for i in $(seq {_CONTROLLER_SECONDS * 10}); do {SCRIPT} running gandiva || exit 1; "
@@ -263,12 +266,17 @@ class MiniCluster:
         """Whether the controller's process is there."""
         return self.service("ctl", "gandiva").running()
 
-    def controller_log(self) -> str:
-        """The controller's whole log; empty before its first start."""
-        try:
-            return self.read_file("ctl", CONTROLLER_LOG)
-        except FileNotFoundError:
-            return ""
+    def controller_log(self, begin_bytes: int = 0) -> str:
+        """The controller's log from there on; empty before its first start."""
+        return self.exec("ctl", ["tail", "-c", f"+{begin_bytes + 1}", CONTROLLER_LOG], check=False).stdout
+
+    def controller_log_bytes(self) -> int:
+        """Its length."""
+        return int(self.exec("ctl", f"stat -c %s {CONTROLLER_LOG} || echo 0").stdout)
+
+    def controller_settings(self) -> str:
+        """The settings file of the controller on ctl; empty where there is none."""
+        return self.exec("ctl", ["cat", CONTROLLER_SETTINGS], check=False).stdout
 
     def wait_nodes_idle(self, timeout_seconds: float = _READY_SECONDS) -> None:
         """Wait until slurmctld says that every node is idle.

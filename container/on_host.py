@@ -3,8 +3,8 @@
 
 :mod:`container.runner` starts it there, by its text: it imports the standard library alone. Numbers are in
 network byte order. A request is REQUEST, a JSON object (`words`, `user`, `env`, `folder`, `has_input`) and
-the command's standard input. An answer is ANSWER, the standard output and the errors. Answers come as commands
-end, in any order.
+the command's standard input. An answer is ANSWER, the standard output and the errors. Answers come as
+commands end, in any order.
 """
 
 import contextlib

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from container import on_host
-from container.errors import DeadlineError
+from container.errors import CommandError, DeadlineError
 from container.execute import GRACE_SECONDS, Completed, early, frames, guarded, judged
 
 _KILLED: Final = 137
@@ -58,8 +58,8 @@ class Runner:
         stdin: str | bytes | None,
         workdir: str | None,
     ) -> Completed:
-        """As :func:`container.execute.execute`, with the same errors. A command whose host goes away has
-        status 137."""
+        """As :func:`container.execute.execute`. Raises CommandError also where the host goes away, `check` or
+        not: what became of the command is not known."""
         shown = command if isinstance(command, str) else shlex.join(command)
         data = stdin.encode() if isinstance(stdin, str) else stdin or b""
         wanted = {
@@ -73,6 +73,8 @@ class Runner:
         answer = self._ask(json.dumps(wanted).encode(), data)
         try:
             done = answer.result(timeout_seconds + GRACE_SECONDS)
+        except ConnectionError as error:
+            raise CommandError(self._host, shown, _KILLED, "", str(error)) from error
         except concurrent.futures.TimeoutError as error:
             raise DeadlineError(f"{self._host}: {shown!r}: no answer in {timeout_seconds:g} s") from error
         return judged(done, self._host, shown, time.monotonic() - began, timeout_seconds, check)
@@ -160,7 +162,7 @@ class _Line:
             left, self._waiting = self._waiting, {}
         why = f"the host went away: {self._errors.decode(errors='replace').strip() or 'no word of it'}"
         for answer in left.values():
-            answer.set_result(Completed("", why, _KILLED))
+            answer.set_exception(ConnectionError(why))
 
 
 def _answer(received: bytearray) -> tuple[int, Completed] | None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from container.containers import container_name
-from tests.faults.shells import Said
 from tests.faults.stage import (
     BOOT_SECONDS,
     CONVERGED_SECONDS,
@@ -19,6 +18,7 @@ from tests.faults.stage import (
     RESTART_SECONDS,
     FaultFailed,
     NotReached,
+    Said,
     Stage,
 )
 from tests.faults.workload import Workload

@@ -14,10 +14,8 @@ from typing import Any, Literal
 
 from container import render
 from container.cluster import CONTROLLER_LOG, MiniCluster
-from container.containers import container_name
 from container.errors import MiniClusterError
 from container.services import SCRIPT
-from tests.faults.shells import Said, Shell
 from tests.faults.workload import COOPERATIVE, EMPTY_SCRIPT, EMPTY_SOURCE, GPU_SECONDS, Workload
 from tests.live.conftest import restore
 from tests.live.gpu_history import EVENTS, Event, Hold, holds
@@ -160,6 +158,14 @@ class Round:
     """History of mock GPUs that is not on the nodes any more."""
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a command printed (both outputs), and its status."""
+
+    text: str
+    status: int
+
+
 class Stage:
     """A mini cluster with `tests.faults.injected` as its controller."""
 
@@ -170,7 +176,6 @@ class Stage:
         self.site = Site(cluster, nodes=cluster.spec.node_names)
         self.say = say
         self.round = Round()
-        self._shells: dict[str, Shell] = {}
         self._closed = False
         self._digests: dict[tuple[str, float], str] = {}
 
@@ -188,23 +193,20 @@ class Stage:
         """Run a bash script on a host; anybody but root in their home folder."""
         if self._closed:
             raise RuntimeError("the run has ended")
-        if user != "root":
-            home = "/var/lib/gandiva" if user == "gandiva" else f"/home/{user}"
-            inner = f"cd {home} && {script}"
-            script = f"HOME={home} USER={user} runuser -u {user} -- bash -c {shlex.quote(inner)}"
-        name = container_name(self.cluster.spec, self.cluster.spec.host_of(host).name)
-        shell = self._shells.setdefault(name, Shell(name))
-        return shell.run(script, check=check, timeout_seconds=timeout_seconds)
+        home = "/var/lib/gandiva" if user == "gandiva" else None
+        both = f"exec 2>&1\n{script}"
+        done = self.cluster.exec(
+            host, both, user=user, check=check, timeout_seconds=timeout_seconds, workdir=home
+        )
+        return Said(done.stdout, done.exit_code)
 
     def service(self, host: str, action: str, name: str, *words: object) -> None:
         """`service.sh ACTION NAME …` of the mini cluster."""
         self.sh(host, shlex.join([SCRIPT, action, name, *map(str, words)]), timeout_seconds=120)
 
     def close(self) -> None:
-        """End the shells. Commands are refused from now on."""
+        """Commands are refused from now on."""
         self._closed = True
-        for shell in self._shells.values():
-            shell.close()
 
     # -- setting up -------------------------------------------------------------------------------------
 
@@ -219,6 +221,7 @@ class Stage:
         self.cluster.write_file("ctl", STRIKER, Path(__file__).with_name("striker.py").read_text())
         self.cluster.stop_controller()
         self.kill_controllers()
+        self.cluster.start_services()
         restore(self.cluster)
         text = render.controller_toml(self.cluster.spec, SETTINGS)
         for host in ("ctl", "login"):
@@ -502,6 +505,7 @@ class Stage:
     def begin_round(self) -> None:
         """A fresh controller with an empty journal, idle nodes, GPUs without a past."""
         self.kill_controllers()
+        self.cluster.start_services()
         restore(self.cluster)
         self.sh("ctl", f"rm -rf {JOURNAL}* {FOLDER}/*; truncate -s 0 {CONTROLLER_LOG}", check=False)
         for node in self.site.nodes:

@@ -21,8 +21,7 @@ from tests.faults import injected, striker
 from tests.faults.enumerated import during
 from tests.faults.parts import _SIGNAL, AGENT, LATE_AGENT, Refusal, _as_expected
 from tests.faults.scenarios import DAMAGE, damage_script
-from tests.faults.shells import Said
-from tests.faults.stage import FaultFailed, NotReached
+from tests.faults.stage import FaultFailed, NotReached, Said
 
 MET = {"agent": 7, "began": 10.0, "at": 10.006, "pending": True}
 

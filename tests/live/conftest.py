@@ -106,30 +106,37 @@ def running(spec: ClusterSpec, session: pytest.Session) -> Iterator[MiniCluster]
 
 @pytest.fixture(autouse=True)
 def quiet(request: pytest.FixtureRequest) -> Iterator[None]:
-    """After each test: daemons running, no job left, every node idle."""
+    """After each test: no job left, every node idle. After one that breaks something, or failed: all daemons
+    run, and the next one starts a controller of its own."""
     yield
     if "cluster" not in request.fixturenames:
         return
     mini: MiniCluster = request.getfixturevalue("cluster")
-    if request.node.stash.get(_FAILED, False):
+    failed = request.node.stash.get(_FAILED, False)
+    if failed:
         mini.gather_logs(LOGS / re.sub(r"[^\w.-]+", "_", request.node.name))
+    if failed or request.node.get_closest_marker("breaks"):
+        mini.stop_controller()
+        mini.start_services()
     restore(mini)
 
 
 @pytest.fixture
-def site(cluster: MiniCluster) -> Iterator[Site]:
-    """The cluster with a fresh Gandiva controller (quick settings) and an empty history of the mock GPUs.
+def site(request: pytest.FixtureRequest, cluster: MiniCluster) -> Iterator[Site]:
+    """The cluster with a Gandiva controller that leads, and an empty history of the mock GPUs.
+
+    The controller has quick settings, with those tables replaced that marks `settings` name. One that runs
+    with these from the test before stays.
 
     Whatever the test was about: two jobs may have held memory on one GPU at the same instant only where the
     controller had decided that they share it.
     """
-    cluster.stop_controller()
-    site = Site(cluster, nodes=cluster.spec.node_names, log_begin=len(cluster.controller_log()))
+    log_end_bytes = cluster.controller_log_bytes()
+    site = Site(cluster, nodes=cluster.spec.node_names, log_end_bytes=log_end_bytes)
     for node in site.nodes:
         cluster.exec(node, ["mockgpu", "clear-history"])
-    site.start_controller()
-    # (One that stands by answers, too: for some seconds, where the test before had controllers of its own.)
-    site.wait("the controller to lead", lambda: "leads: policy" in site.log())
+    marks = reversed(list(request.node.iter_markers("settings")))
+    site.lead(**{name: table for mark in marks for name, table in mark.kwargs.items()})
     yield site
     found = site.holds()
     wrong = unplanned(found, site.operations()) if overlaps(found) else []
@@ -137,13 +144,14 @@ def site(cluster: MiniCluster) -> Iterator[Site]:
 
 
 def restore(mini: MiniCluster) -> None:
-    """Bring a cluster back to an empty queue and idle nodes, whatever a test has done to it."""
-    mini.start_services()
+    """Bring a cluster back to an empty queue and idle nodes."""
     deadline = time.monotonic() + _IDLE_SECONDS
     while time.monotonic() < deadline:
         # Twice where needed: a job that was being requeued when it was cancelled may come back.
-        mini.exec("ctl", "squeue -h -o %A | sort -u | xargs -r scancel --quiet; true")
-        if not mini.exec("ctl", ["squeue", "-h"]).stdout.strip():
+        left = mini.exec(
+            "ctl", "squeue -h -o %A | sort -u | xargs -r scancel --quiet; squeue -h", check=False
+        )
+        if not left.stdout.strip() and left.exit_code == 0:
             break
         time.sleep(0.1)
     nodes = ",".join(mini.spec.node_names)

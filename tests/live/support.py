@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from container import render
 from container.cluster import MiniCluster
 from tests.live.gpu_history import EVENTS, OPERATIONS, Hold, Operation, held_seconds, holds
 
@@ -53,8 +54,9 @@ class Site:
     submitted: list[int] = field(default_factory=list)
     kept_bytes: int = 0
     """What each process may keep on a GPU while its job is off it."""
-    log_begin: int = 0
-    """Where the controller's log began to be about this test: all tests write into one."""
+    log_end_bytes: int = 0
+    """How far the controller's log was read. At first: where it begins to be about this test."""
+    _log: str = ""
 
     def submit(self, user: str, command: str, *options: str, check: bool = True) -> int:
         """`sbatch OPTIONS --wrap COMMAND` in the user's home. Returns the job id."""
@@ -117,8 +119,7 @@ class Site:
             assert waited < timeout_seconds, (
                 f"not within {timeout_seconds:g} s: {what}\n{self.queue()}\n{self.log_tail()}"
             )
-            # A look costs the machine 50 to 300 ms of CPU time.
-            time.sleep(0.25 if waited < 10 else 1.0)
+            time.sleep(0.2 if waited < 10 else 0.5)
 
     def wait_state(self, job_id: int, *states: str, timeout_seconds: float = 60.0) -> None:
         self.wait(
@@ -161,10 +162,10 @@ class Site:
         """Who held memory on which GPU, on all nodes, since the history was cleared."""
         found = []
         for node in self.nodes:
-            done = self.cluster.exec(node, ["mockgpu", "history", "--json"], timeout_seconds=60)
+            done = self.cluster.exec(node, "mockgpu history --json && printf '\\0' && date +%s.%N")
             assert not done.stderr, f"{node}: nothing follows from a history with gaps: {done.stderr}"
-            now = float(self.cluster.exec(node, ["date", "+%s.%N"]).stdout)
-            found += holds(node, EVENTS.validate_json(done.stdout), now, self.kept_bytes)
+            history, now = done.stdout.split("\0")
+            found += holds(node, EVENTS.validate_json(history), float(now), self.kept_bytes)
         return found
 
     def clock(self) -> float:
@@ -201,8 +202,12 @@ class Site:
         return self.cluster.exec("ctl", command, check=False).stdout
 
     def log(self) -> str:
-        """What the controller has said since this test began."""
-        return self.cluster.controller_log()[self.log_begin :]
+        """What the controller has said since this test began, in whole lines."""
+        more = self.cluster.controller_log(self.log_end_bytes)
+        more = more[: more.rfind("\n") + 1]
+        self.log_end_bytes += len(more.encode())
+        self._log += more
+        return self._log
 
     def log_tail(self, lines: int = 25) -> str:
         return "\n".join(self.log().splitlines()[-lines:])
@@ -210,6 +215,16 @@ class Site:
     def start_controller(self, **sections: Mapping[str, Any]) -> None:
         """Start the controller with quick slices; `sections` replace whole tables of the settings."""
         self.cluster.start_controller({**QUICK, **sections})
+
+    def lead(self, **sections: Mapping[str, Any]) -> None:
+        """See to it that a controller with these settings leads: the one that runs, where it has them."""
+        wanted = render.controller_toml(self.cluster.spec, {**QUICK, **sections})
+        if self.cluster.controller_running() and self.cluster.controller_settings() == wanted:
+            return
+        self.cluster.stop_controller()
+        self.start_controller(**sections)
+        # (One that stands by answers, too, where the test before had controllers of its own.)
+        self.wait("the controller to lead", lambda: "leads: policy" in self.log())
 
     def cancel_all(self) -> None:
         """`scancel` everything and wait until it is gone."""
