@@ -21,7 +21,7 @@ from rich.status import Status
 from rich.table import Table
 
 from container import engine, images, packages
-from container.cluster import MiniCluster, clusters
+from container.cluster import CONTROLLER_SETTINGS, MiniCluster, clusters
 from container.containers import HOST_LABEL, spec_of
 from container.errors import MiniClusterError
 from container.services import DAEMONS, SCRIPT, Name
@@ -44,11 +44,13 @@ examples:
   gandiva-cluster sh login --user alice
   gandiva-cluster exec login --user alice -- sbatch --gres=gpu:2 --wrap hostname
   gandiva-cluster sync && gandiva-cluster controller restart    try changed sources, in seconds
+  gandiva-cluster controller restart --settings my.toml         try other settings
   gandiva-cluster logs --output build/logs
   gandiva-cluster down; gandiva-cluster clean        the latter: images too, and a dockerd that we started
 """
 
 _SERVICES: Final[tuple[Name, ...]] = get_args(Name)
+_STDIN: Final = "/dev/stdin"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -119,6 +121,12 @@ def _parser() -> argparse.ArgumentParser:
 
     controller = add("controller", _controller, "start or stop the Gandiva controller, or print its log")
     controller.add_argument("action", choices=("start", "stop", "restart", "kill", "running", "log"))
+    controller.add_argument(
+        "--settings",
+        type=Path,
+        metavar="FILE",
+        help="with start or restart: go on with this gandiva.toml (default: with the one that is there)",
+    )
 
     sync = add("sync", _sync, "put the sources as they are now into a running cluster")
     sync.add_argument("--source", type=Path, default=images.REPOSITORY_ROOT, help="another checkout")
@@ -296,6 +304,7 @@ def _service(args: argparse.Namespace) -> int:
 
 def _controller(args: argparse.Namespace) -> int:
     cluster = MiniCluster.attach(args.name)
+    settings = None if args.settings is None else _checked_settings(cluster, args.action, args.settings)
     if args.action == "log":
         sys.stdout.write(cluster.controller_log())
         return 0
@@ -306,9 +315,25 @@ def _controller(args: argparse.Namespace) -> int:
         cluster.stop_controller()
     if args.action == "kill":
         cluster.kill_controller()
+    if settings is not None:
+        for host in ("ctl", "login"):
+            cluster.write_file(host, CONTROLLER_SETTINGS, settings)
     if args.action in {"start", "restart"}:
         cluster.start_controller()
     return 0
+
+
+def _checked_settings(cluster: MiniCluster, action: str, path: Path) -> bytes:
+    """The settings in a local file, which the cluster's own release finds valid."""
+    if action not in {"start", "restart"}:
+        raise MiniClusterError(f"--settings goes with start or restart, not with {action}")
+    if action == "start" and cluster.controller_running():
+        raise MiniClusterError("the controller runs already: restart gives it other settings")
+    text = path.read_bytes()
+    done = cluster.exec("ctl", ["gandiva", "config", "check", _STDIN], check=False, stdin=text)
+    if done.exit_code != 0:
+        raise MiniClusterError(done.stderr.strip().removeprefix("gandiva: ").replace(_STDIN, str(path)))
+    return text
 
 
 def _sync(args: argparse.Namespace) -> int:
