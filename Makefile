@@ -5,8 +5,13 @@ PYTHON := .venv/bin/python
 CLUSTER := $(PYTHON) -m container
 CODE := controller checkpointing gandiva container examples tests benchmarks
 
+# make test: what a change must pass. make nightly (DEPTH=nightly): that, what is marked nightly, and more draws.
+DEPTH := test
+SHALLOW := $(if $(filter nightly,$(DEPTH)),, and not nightly)
+export GANDIVA_TEST_DEPTH := $(DEPTH)
+
 .DEFAULT_GOAL := help
-.PHONY: help env demo test unit processes torch roles lint live smoke faults faultsim fuzz kills quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
+.PHONY: help env demo test nightly unit processes torch roles lint live smoke faults faultsim fuzz kills quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
 
 help: ## Show this list
 	@printf 'Gandiva for Slurm: what make can do\n\n'
@@ -18,22 +23,23 @@ env: ## Make the Python environment (.venv); the other targets do it as needed
 demo: env ## Bring a mini cluster up, run jobs of three users on shared GPUs, show them live, print the report
 	@$(PYTHON) scripts/demo.py
 
-test: lint unit processes torch roles live smoke quick-faults quick-soak ## Everything that CI runs: lint, unit tests, and the live tests on a real Slurm
-	@printf '==> All tests passed\n'
+test: env ## What a change must pass, and CI runs: lint, unit tests, and live tests on a real Slurm (25 minutes)
+	@$(PYTHON) -m tests.parts test
 
-unit: env ## Unit tests: no Docker, a minute
+nightly: env ## All tests, for releases and for whoever touches what they cover (80 minutes)
+	@$(PYTHON) -m tests.parts nightly
+
+unit: env ## Unit tests: no Docker
 	@printf '==> Unit tests\n'
-	@$(PYTHON) -m pytest tests -m 'not live and not processes' -q -n auto
+	@$(PYTHON) -m pytest tests -m 'not live and not processes$(SHALLOW)' -q -n auto
 
-processes: env ## Real node agents, jobs and drivers on mock GPUs: no Docker, a minute
+processes: env ## Real node agents, jobs and drivers on mock GPUs: no Docker
 	@printf '==> Node agents and jobs on mock GPUs\n'
-	@$(PYTHON) -m pytest tests/unit -m processes -q -n auto
+	@$(PYTHON) -m pytest tests/unit -m 'processes$(SHALLOW)' -q -n auto
 
-torch: env ## The job side with a real PyTorch, on the CPU, and DDP and FSDP jobs on a mini cluster (the image: once, 220 MB)
+torch: env ## The job side with a real PyTorch, on the CPU (the image: once, 220 MB)
 	@printf '==> The job side with PyTorch\n'
 	@$(PYTHON) -m tests.in_torch_image
-	@printf '==> DDP and FSDP jobs on a mini cluster with PyTorch\n'
-	@$(PYTHON) -m pytest tests/live/test_ddp.py -m live -q
 
 roles: env ## What pip installs for each role, in a virtual environment of its own: a minute
 	@printf '==> Extras of pip\n'
@@ -47,12 +53,12 @@ lint: env ## ruff and mypy --strict
 
 smoke: env ## A few live tests on Slurm 24.11 with the command adapter (RELEASE=, ADAPTER= choose others)
 	@printf '==> Smoke tests on another Slurm release\n'
-	@RELEASE=$${RELEASE:-trixie} $(PYTHON) -m pytest tests/live -m 'live and smoke' -q
+	@RELEASE=$${RELEASE:-trixie} $(PYTHON) -m pytest tests/live -m 'live and smoke$(SHALLOW)' -q -n 2 --dist worksteal
 
 live: env ## Live tests: real Slurm in containers, mock GPUs (KEEP=1 keeps the clusters, three; CLUSTERS=N makes N)
 	@printf '==> Live tests on mini clusters\n'
 	@$(CLUSTER) build
-	@$(PYTHON) -m pytest tests/live -m live -q --ignore tests/live/test_packages.py --ignore tests/live/test_ddp.py -n $(or $(CLUSTERS),3) --dist worksteal
+	@$(PYTHON) -m pytest tests/live -m 'live$(SHALLOW)' -q --ignore tests/live/test_packages.py -n $(or $(CLUSTERS),3) --dist worksteal
 
 faults: env ## Break every part at every step on a real Slurm (QUICK=1: one of each kind; CLUSTERS=N; WRITE=1: into the docs)
 	@printf '==> Faults on mini clusters\n'

@@ -10,6 +10,7 @@ skip, when PyTorch cannot be imported. The status is pytest's.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Any, Final
 
@@ -89,7 +90,8 @@ def main() -> int:
     try:
         client = engine.connect(report=report)
         image = images.Images(client, report=report).ensure_torch()
-        return run(client, image, sys.argv[1:] or list(TESTS))
+        nightly = os.environ.get("GANDIVA_TEST_DEPTH") == "nightly"
+        return run(client, image, sys.argv[1:] or [*TESTS, *([] if nightly else ["-m", "not nightly"])])
     except (MiniClusterError, docker.errors.DockerException, OSError) as error:
         report(f"error: {error}")
         return 1

@@ -2,7 +2,8 @@
 """A job of two ranks of real PyTorch, with DistributedDataParallel or fully_shard(), is suspended, migrates
 to another node, grows to four ranks and shrinks to two. It learns what it would have learned undisturbed.
 
-`make torch` runs this: its cluster has Debian's PyTorch, and its collectives go through gloo."""
+What only this shows: collectives of PyTorch (gloo) with ranks that Slurm suspends and starts elsewhere. Its
+cluster has Debian's PyTorch."""
 
 from __future__ import annotations
 
@@ -26,29 +27,30 @@ STEPS = 800
 """At the job's pace more than five minutes: it is told to hurry before."""
 FOLDER = "/home/alice/ddp"
 JOBSIDE = "/opt/gandiva/jobside"
-KINDS = pytest.mark.parametrize("words", [(), ("--fsdp",)], ids=["ddp", "fsdp"])
-"""For examples/train_ddp.py."""
+DDP = pytest.param((), id="ddp", marks=pytest.mark.nightly)
+FSDP = pytest.param(("--fsdp",), id="fsdp")
+"""Words for examples/train_ddp.py."""
 DEADLINES = ("step", "offload", "resume", "start")
 SUSPEND = {**QUICK["suspend"], **{f"{name}_deadline_seconds": 90.0 for name in DEADLINES}}
-SETTINGS: dict[str, Any] = {
-    "policy": {
+SETTINGS = pytest.mark.settings(
+    policy={
         **QUICK["policy"],
         "moves": ["defragment", "grow"],
         "defragment": {"free_fraction": 0.5},
         # What the ranks do here takes as long with four as with two: no growth is judged.
         "grow": {"idle_seconds": 3.0, "trial_seconds": 3600.0},
     },
-    "suspend": SUSPEND,
-}
-BALANCE: dict[str, Any] = {
-    "policy": {
+    suspend=SUSPEND,
+)
+BALANCE = pytest.mark.settings(
+    policy={
         "name": "gandiva",
         "moves": ["balance"],
         "gandiva": {"slice_seconds": 10.0, "max_jobs_per_gpu": 8},
         "migration": {"cost_seconds": 10.0},
     },
-    "suspend": SUSPEND,
-}
+    suspend=SUSPEND,
+)
 
 
 @pytest.fixture(scope="session")
@@ -162,12 +164,11 @@ def cancel(site: Site, *jobs: int) -> None:
     site.wait_ended(jobs, KILLED_AGAIN_SECONDS)
 
 
-@KINDS
+@pytest.mark.parametrize("words", [DDP, FSDP])
+@SETTINGS
 def test_a_job_of_two_ranks_is_suspended_migrates_grows_and_shrinks(
     site: Site, words: tuple[str, ...]
 ) -> None:
-    site.cluster.stop_controller()
-    site.start_controller(**SETTINGS)
     stays = other(site, 2, "--gandiva-migrate=no", "-w", "n2")
     site.wait_on_gpu(stays)
     on_n1, on_n2 = (block(site, node, 2) for node in ("n1", "n2"))
@@ -219,10 +220,10 @@ def test_a_job_of_two_ranks_is_suspended_migrates_grows_and_shrinks(
     assert plain[-1] < plain[0] / 20, "it learns"
 
 
-@KINDS
+@pytest.mark.nightly
+@pytest.mark.parametrize("words", [DDP, FSDP])
+@BALANCE
 def test_a_suspended_job_of_two_ranks_migrates(site: Site, words: tuple[str, ...]) -> None:
-    site.cluster.stop_controller()
-    site.start_controller(**BALANCE)
     ordinary = block(site, "n2", 4)
     training = Training(site, words, steps=300)
     training.submit()
