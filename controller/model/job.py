@@ -199,6 +199,8 @@ class Job:
     """GPUs of the gang there, where that is not what it asked for: it grows or shrinks. Else 0."""
     may_start: bool = False
     """A plan may put it on GPUs now."""
+    waits_for: str = ""
+    """What keeps it from being eligible, in words; empty: nothing, or not known."""
     may_stop: bool = False
     """A plan may take it off its GPUs now."""
     leaving: bool = False

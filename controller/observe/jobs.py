@@ -108,6 +108,7 @@ def make_job(
         promised=memory.promised if waits_elsewhere else frozenset(),
         promised_size=memory.promised_size if waits_elsewhere else 0,
         may_start=phase in _MAY_START and free,
+        waits_for=slurm_job.waits_for if phase is Phase.INELIGIBLE else "",
         may_stop=may_stop,
         leaving=leaves and (phase in ON_GPU or (in_host_memory and bool(memory.promised))),
         switching=flight is not None,

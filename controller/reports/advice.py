@@ -2,6 +2,7 @@
 """What a user can do about a job, for each state that it can be in."""
 
 import re
+import time as clock
 from collections.abc import Sequence
 
 from controller.api.messages import EventMessage, FailedSuspendsMessage, JobMessage, LiveJobMessage
@@ -29,8 +30,8 @@ _BY_STATE = {
 }
 
 
-def why_not_eligible(slurm: SlurmJob | None) -> str:
-    """Why Slurm would not start a job that is not eligible yet.
+def why_not_eligible(slurm: SlurmJob | None, now: float) -> str:
+    """What Slurm says, beyond what the controller does, of why it would not start a job; empty: nothing.
 
     Slurm's reason is nearly always the hold by which Gandiva keeps its jobs, so other fields are read; a
     user's own hold is a begin time from 2100 on (docs/slurm-facts.md)."""
@@ -42,9 +43,10 @@ def why_not_eligible(slurm: SlurmJob | None) -> str:
         return "held by its user (scontrol hold, sbatch --hold)"
     if slurm.reason == "JobHeldAdmin":
         return "held by an operator (scontrol hold)"
-    if slurm.eligible_time and slurm.reason in ("JobHeldUser", "BeginTime"):
-        return f"not to begin before {slurm.eligible_time}"
-    return f"Slurm's reason: {slurm.reason}" if slurm.reason not in ("", "JobHeldUser") else ""
+    if slurm.reason in ("JobHeldUser", "BeginTime"):
+        later = slurm.eligible_time > clock.strftime("%Y-%m-%dT%H:%M:%S", clock.localtime(now))
+        return f"not to begin before {slurm.eligible_time}" if later else ""
+    return f"Slurm's reason: {slurm.reason}" if slurm.reason else ""
 
 
 def held_by_user(slurm: SlurmJob) -> bool:

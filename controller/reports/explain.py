@@ -14,7 +14,7 @@ from controller.reports.text import clean, fit, gpu_list, width
 
 _PHASES = {
     "queued": "waits in the queue",
-    "ineligible": "is not eligible yet (dependency, begin time, or held by its user)",
+    "ineligible": "is not eligible yet",
     "starting": "is being started",
     "running": "is on its GPUs",
     "yielded": "is off its GPUs and waits for its turn (Slurm says RUNNING)",
@@ -104,7 +104,7 @@ def _facts(answer: ExplainMessage, slurm: SlurmJob | None) -> Iterator[tuple[str
     row = Row(job, answer.time) if job is not None else None
     reason = known.reason or (job.reason if job is not None else "")
     if live is not None and live.phase == "ineligible":
-        reason = why_not_eligible(slurm) or reason
+        reason = why_not_eligible(slurm, answer.time) or reason
     if reason:
         yield "why", clean(reason)
     weight = units.number(known.weight)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """A job as `scontrol show job` on this host has it. Some of its text comes from users."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -34,7 +35,11 @@ def ask_slurm(job: str) -> list[SlurmJob]:
     """The jobs that Slurm knows by this number (`12`: all tasks of an array; `12_3`: one). Empty where it
     knows none or does not answer: it purges jobs soon after their end, and not all hosts have scontrol."""
     try:
-        lines = run_command(["scontrol", "--oneliner", "show", "job", job], DEADLINE_SECONDS).splitlines()
+        lines = run_command(
+            ["scontrol", "--oneliner", "show", "job", job],
+            DEADLINE_SECONDS,
+            {**os.environ, "SLURM_TIME_FORMAT": "standard"},
+        ).splitlines()
     except CommandFailed:
         return []
     found = [_parse(line) for line in lines]

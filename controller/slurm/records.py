@@ -16,7 +16,14 @@ from controller.slurm.gres import binding_of, index_ranges, indices_of, node_gpu
 from controller.slurm.hostlist import BETWEEN_NAMES, expand
 from controller.slurm.port import ALLOCATED, JobState, SlurmJob, SlurmNode
 from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
-from controller.slurm.states import begin_reached, held_by_other, job_state, node_up, state_name
+from controller.slurm.states import (
+    begin_reached,
+    held_by_other,
+    job_state,
+    node_up,
+    state_name,
+    whose_release,
+)
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +78,8 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
     pending = state is JobState.PENDING
     held = pending and record.priority == 0
     begin = float(record.begin_time) if record.begin_time else None
+    user_hold = held and held_by_other(record.reason, begin)
+    unmet = _unmet(record, begin, now, array_room) if pending else ""
     original = original_request(record.request)
     return SlurmJob(
         id=JobId(record.id),
@@ -84,12 +93,9 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
         state_name=state_name(record.state),
         reason="" if record.reason == "None" else record.reason,
         held=held,
-        user_hold=held and held_by_other(record.reason, begin),
-        eligible=pending
-        and not record.dependency
-        and array_room
-        and not shares_record(record)
-        and begin_reached(begin, record.submit_time, record.restarts, now),
+        user_hold=user_hold,
+        eligible=pending and not unmet,
+        waits_for=whose_release(record.reason, begin) if user_hold else unmet,
         request=record.request,
         trial=record.trial,
         submit_time=float(record.submit_time),
@@ -108,6 +114,18 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
         duration_seconds=(60.0 * record.time_limit_minutes or None) if record.deadline else None,
         exit_code=128 + record.exit_signal if record.exit_signal else record.exit_code,
     )
+
+
+def _unmet(record: JobRecord, begin: float | None, now: float, array_room: bool) -> str:
+    """What keeps a pending job from being eligible, in words; empty: nothing."""
+    if record.dependency:
+        return "a dependency"
+    if not begin_reached(begin, record.submit_time, record.restarts, now):
+        return "its begin time"
+    if not array_room:
+        tasks = "task" if record.array_limit == 1 else "tasks"
+        return f"its array's limit, {record.array_limit} {tasks} at a time (%{record.array_limit})"
+    return "the tasks of its array that come before it" if shares_record(record) else ""
 
 
 def _binding(record: JobRecord, nodes: tuple[str, ...]) -> GpuSet:

@@ -84,6 +84,11 @@ def held_by_other(reason: str, begin_time: float | None) -> bool:
     return (begin_time or 0.0) >= USER_HOLD_BEGIN or reason in _STRONGER_HOLDS
 
 
+def whose_release(reason: str, begin_time: float | None) -> str:
+    """Of a job that `held_by_other` is true of: what it waits for, in words."""
+    return "its user's release" if (begin_time or 0.0) >= USER_HOLD_BEGIN else f"its release ({reason})"
+
+
 def begin_reached(begin_time: float | None, submit_time: float, restarts: int, now: float) -> bool:
     """Whether a pending job's own begin time has come, Slurm's delay after a requeue not counted."""
     if begin_time is None or begin_time <= now:

@@ -17,7 +17,8 @@ def stops(words: str) -> str:
 def aside(job: Job) -> str:
     """A job off its GPUs that no plan can start."""
     if job.held_until is None:
-        return "may not start yet: it waits for a dependency, its begin time, or its user's release"
+        what = job.waits_for or "a dependency, its begin time, or its user's release"
+        return f"may not start yet: it waits for {what}"
     what = "resume" if job.placement.allocation else "start"
     return f"{what} failed; retry at {clock(job.held_until)}"
 

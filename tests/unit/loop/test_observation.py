@@ -106,6 +106,9 @@ def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
         keeps_until=700.0,
         failed_suspends=failed,
     )
+    held = a_job(state=JobState.PENDING, held=True, eligible=False, waits_for="a dependency", nodes=())
+    waiting = make_job(held, request, {}, frozenset(), JobMemory(), None, 2, 300.0)
+    assert (waiting.phase, waiting.waits_for) == (Phase.INELIGIBLE, "a dependency")
     assert changes_at(job, memory, 300.0) == 700.0
     later = make_job(slurm_job, request, samples, frozenset(), memory, None, 2, 800.0)
     assert later.may_stop and later.keeps_until is None
@@ -216,6 +219,7 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
             "exit_code": 3,
             "duration_seconds": 6000.0,
             "deadline_at": 900.0,
+            "waits_for": "",
         }
 
     run(scenario)

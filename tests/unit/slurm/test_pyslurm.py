@@ -160,8 +160,10 @@ async def test_a_deadline_and_a_time_limit(plan: Plan, transport: PyslurmTranspo
 async def test_task_zero_of_an_array_is_a_task(plan: Plan, transport: PyslurmTransport) -> None:
     plan(Job_load={"job": {"id": 7, "array_id": 6, "array_task_id": None}})
     assert (await transport.job(JOB)).array_task_id == 0
-    plan(Job_load={"job": {"id": 7, "array_id": 7, "array_tasks_waiting": "0-3"}})
-    assert (await transport.job(JOB)).array_task_id == -1
+    array = {"id": 7, "array_id": 7, "array_tasks_waiting": "0-3%2", "array_tasks_parallel": 2}
+    plan(Job_load={"job": array})
+    record = await transport.job(JOB)
+    assert (record.array_task_id, record.array_limit) == (-1, 2)
 
 
 async def test_the_id_of_an_array_is_looked_for_among_all_jobs(

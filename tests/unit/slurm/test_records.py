@@ -92,6 +92,25 @@ def test_eligible(changes: dict[str, object], eligible: bool) -> None:
     assert slurm_job(job_record(**changes), now=NOW).eligible is eligible
 
 
+@pytest.mark.parametrize(
+    ("changes", "room", "words"),
+    [
+        ({}, True, ""),
+        ({"dependency": "afterok:3(unfulfilled)", "begin_time": 3000}, True, "a dependency"),
+        ({"begin_time": 3000}, True, "its begin time"),
+        ({"begin_time": 4_102_444_800}, True, "its user's release"),
+        ({"reason": "JobHeldAdmin"}, True, "its release (JobHeldAdmin)"),
+        ({"array_limit": 2}, False, "its array's limit, 2 tasks at a time (%2)"),
+        ({"array_limit": 1}, False, "its array's limit, 1 task at a time (%1)"),
+        ({"array_tasks": "4-9%2", "array_limit": 2}, False, "its array's limit, 2 tasks at a time (%2)"),
+        ({"array_tasks": "64-999"}, True, "the tasks of its array that come before it"),
+        ({"state": ("RUNNING",)}, True, ""),
+    ],
+)
+def test_what_a_job_waits_for(changes: dict[str, object], room: bool, words: str) -> None:
+    assert slurm_job(job_record(**changes), now=NOW, array_room=room).waits_for == words
+
+
 def test_a_running_job_is_not_held_even_with_priority_zero() -> None:
     record = running_record("gres/shard:a100_1:1", "n1", state=("SUSPENDED",), priority=0)
     job = slurm_job(record, now=NOW)

@@ -442,9 +442,10 @@ async def test_what_changed_shows_in_the_next_view() -> None:
         job_record(id=8, array_job_id=6, array_task_id=1, array_limit=1),
     )
     cluster = port(transport)
-    eligible = {job.id for job in (await cluster.observe()).jobs if job.eligible}
-    assert eligible == {7}
+    first, second = (await cluster.observe()).jobs
+    assert first.eligible and not second.eligible
+    assert second.waits_for == "its array's limit, 1 task at a time (%1)"
     transport.records[7] = transport.records[7]._replace(state=("COMPLETED",))
     first, second = (await cluster.observe()).jobs
     assert first.state is JobState.ENDED
-    assert second.eligible
+    assert second.eligible and second.waits_for == ""
