@@ -7,8 +7,8 @@ import json
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -19,8 +19,11 @@ from tests.live.support import QUICK, SLICE_SECONDS, Site
 
 pytestmark = pytest.mark.live
 
-Broken = Callable[[MiniCluster], Iterator[None]]
+Break = Callable[[MiniCluster], Iterator[None]]
+Found = tuple[str, str, str, str]
+"""Where, of what, what is found, what to change: words of a finding."""
 FRAGMENT = "/etc/slurm/gandiva/slurm.conf"
+API = "http://ctl:6822"
 PATIENT = ("--deadline", "60")
 """Where nothing is broken: on a busy machine a healthy part may be slow."""
 
@@ -28,10 +31,12 @@ PATIENT = ("--deadline", "60")
 # -- gandiva check --------------------------------------------------------------------------------------
 
 
-def check(cluster: MiniCluster, *options: str, user: str = "root") -> tuple[int, list[dict[str, str]]]:
-    """`gandiva check --json` on the controller's host: its exit status and the findings."""
+def check(
+    cluster: MiniCluster, *options: str, user: str = "root", host: str = "ctl"
+) -> tuple[int, list[dict[str, str]]]:
+    """`gandiva check --json`: its exit status and the findings."""
     command = ["gandiva", "check", "--json", *options]
-    done = cluster.exec("ctl", command, user=user, check=False, timeout_seconds=240)
+    done = cluster.exec(host, command, user=user, check=False, timeout_seconds=240)
     assert not done.stderr, done.stderr
     answer = json.loads(done.stdout)
     assert answer["status"] == done.exit_code
@@ -42,43 +47,40 @@ def bad(findings: list[dict[str, str]]) -> list[dict[str, str]]:
     return [finding for finding in findings if finding["level"] != "ok"]
 
 
+def kinds(findings: list[dict[str, str]]) -> set[tuple[str, str]]:
+    """Where and of what there is something to change."""
+    return {(finding["where"], finding["check"]) for finding in bad(findings)}
+
+
 def test_a_healthy_cluster_has_nothing_to_change_and_is_not_changed(site: Site) -> None:
+    """Of a real Slurm, whoever asks; an ordinary user hears what could not be looked at."""
     snapshot = "find /etc/slurm /etc/gandiva -type f -printf '%p %T@ %m %s\\n' | sort"
     before = site.cluster.exec("ctl", snapshot).stdout
     status, findings = check(site.cluster, *PATIENT)
     assert (status, bad(findings)) == (0, []), bad(findings)
     assert len(findings) >= 40
-    assert {finding["where"] for finding in findings} >= {"slurm", "n1", "n2", "ctl", "http://ctl:6822"}
+    assert {finding["where"] for finding in findings} >= {"slurm", "n1", "n2", "ctl", API}
     as_gandiva = check(site.cluster, *PATIENT, user="gandiva")
     assert as_gandiva[0] == 0 and len(as_gandiva[1]) == len(findings), bad(as_gandiva[1])
+    status, of_alice = check(site.cluster, *PATIENT, user="alice")
+    assert status == 1, bad(of_alice)
+    assert {finding["level"] for finding in bad(of_alice)} == {"warning"}
+    assert any("you may not read /etc/gandiva/agent_key" in finding["found"] for finding in of_alice)
+    status, on_login = check(site.cluster, *PATIENT, user="alice", host="login")
+    assert (status, bad(on_login)) == (0, []), bad(on_login)
+    assert {"API", "GresTypes", "SPANK plugin", "GRES"} <= {finding["check"] for finding in on_login}
     assert site.cluster.exec("ctl", snapshot).stdout == before
 
 
-def test_an_ordinary_user_hears_what_could_not_be_looked_at(site: Site) -> None:
-    status, findings = check(site.cluster, *PATIENT, user="alice")
-    assert status == 1, bad(findings)
-    assert {finding["level"] for finding in bad(findings)} == {"warning"}
-    assert any("you may not read /etc/gandiva/agent_key" in finding["found"] for finding in findings)
-
-
-def test_on_a_login_node_anybody_may_look_at_what_it_needs(site: Site) -> None:
-    done = site.cluster.exec("login", ["gandiva", "check", "--json", *PATIENT], user="alice", check=False)
-    answer = json.loads(done.stdout)
-    assert (done.exit_code, bad(answer["findings"])) == (0, []), answer
-    assert {"API", "GresTypes", "SPANK plugin", "GRES"} <= {
-        finding["check"] for finding in answer["findings"]
-    }
-
-
 @contextmanager
-def broken(cluster: MiniCluster, break_: Broken) -> Iterator[None]:
+def broken(cluster: MiniCluster, breaks: Iterable[Break]) -> Iterator[None]:
     """Break something, and put it right again whatever happens in between."""
-    steps = break_(cluster)
-    next(steps)
-    try:
+    with ExitStack() as stack:
+        for each in breaks:
+            steps = each(cluster)
+            next(steps)
+            stack.callback(next, steps, None)
         yield
-    finally:
-        next(steps, None)
 
 
 def sshd_stopped(cluster: MiniCluster) -> Iterator[None]:
@@ -100,11 +102,11 @@ def key_readable(cluster: MiniCluster) -> Iterator[None]:
 
 
 def host_key_unknown(cluster: MiniCluster) -> Iterator[None]:
-    yield from _edited(cluster, "ctl", "/etc/gandiva/known_hosts", lambda text: re.sub("n2 .*\n", "", text))
+    yield from _edited(cluster, "ctl", "/etc/gandiva/known_hosts", lambda text: re.sub("n1 .*\n", "", text))
 
 
 def no_authorized_key(cluster: MiniCluster) -> Iterator[None]:
-    yield from _edited(cluster, "n2", "/root/.ssh/authorized_keys", lambda _: "# none\n", 0o600)
+    yield from _edited(cluster, "n1", "/root/.ssh/authorized_keys", lambda _: "# none\n", 0o600)
 
 
 def key_from_anywhere(cluster: MiniCluster) -> Iterator[None]:
@@ -167,30 +169,21 @@ def plugin_of_another_slurm(cluster: MiniCluster) -> Iterator[None]:
     cluster.exec("n2", f"mv /root/plugin.so {find}")
 
 
-def a_gpu_less_in_slurm(cluster: MiniCluster) -> Iterator[None]:
-    """slurm.conf names three of the four GPUs."""
+def other_numbers_of_gpus_in_slurm(cluster: MiniCluster) -> Iterator[None]:
+    """Of the four GPUs in gres.conf slurm.conf names three on n1 and five on n2, which Slurm puts aside.
+    (With shards for the fifth one slurmd would not even start.)"""
 
-    def three(text: str) -> str:
-        return text.replace("gpu:a100_3:1,", "").replace(",shard:a100_3:16", "")
+    def three_and_five(text: str) -> str:
+        (line,) = re.findall(r"NodeName=.*\n", text)
+        three = line.replace("gpu:a100_3:1,", "").replace(",shard:a100_3:16", "")
+        five = line.replace("gpu:a100_3:1,", "gpu:a100_3:1,gpu:a100_4:1,")
+        return text.replace(line, three.replace("n[1-2]", "n1") + five.replace("n[1-2]", "n2"))
 
-    for _ in _edited(cluster, "ctl", FRAGMENT, three):
+    for _ in _edited(cluster, "ctl", FRAGMENT, three_and_five):
         _restart_slurm(cluster)
         yield
     _restart_slurm(cluster)
-
-
-def a_gpu_more_in_slurm(cluster: MiniCluster) -> Iterator[None]:
-    """slurm.conf names five GPUs, gres.conf four: Slurm puts the nodes aside. (With shards for the fifth one
-    slurmd would not even start.)"""
-
-    def five(text: str) -> str:
-        return text.replace("gpu:a100_3:1,", "gpu:a100_3:1,gpu:a100_4:1,")
-
-    for _ in _edited(cluster, "ctl", FRAGMENT, five):
-        _restart_slurm(cluster)
-        yield
-    _restart_slurm(cluster)
-    cluster.exec("ctl", "scontrol update nodename=n1,n2 state=resume", check=False)
+    cluster.exec("ctl", "scontrol update nodename=n2 state=resume", check=False)
 
 
 def wrong_option(cluster: MiniCluster) -> Iterator[None]:
@@ -228,73 +221,83 @@ def _edited(
 
 
 def _restart_slurm(cluster: MiniCluster) -> None:
-    for node in cluster.spec.node_names:
-        cluster.service(node, "slurmd").restart()
+    """All of it at once: a node whose daemon still has the other number is put aside."""
+    slurmds = [cluster.service(node, "slurmd") for node in cluster.spec.node_names]
+    for slurmd in slurmds:
+        slurmd.stop()
     cluster.service("ctl", "slurmctld").restart()
+    for slurmd in slurmds:
+        slurmd.start()
+    # Until it has registered, slurmctld knows no version of a node.
+    look = "scontrol -o show nodes | grep -c Version=; true"
     deadline = time.monotonic() + 60
-    while "unk" in cluster.exec("ctl", ["sinfo", "-h", "-o", "%t"]).stdout:
+    while int(cluster.exec("ctl", look).stdout) < len(slurmds):
         assert time.monotonic() < deadline
         time.sleep(0.25)
 
 
-CASES = (
-    (sshd_stopped, "n2", "agent", "cannot be reached", "systemctl start sshd on n2"),
-    (sshd_hangs, "n2", "agent", "cannot be reached", "is n2 up"),
-    (key_readable, "/etc/gandiva/agent_key", "SSH key", "others may use it", "chmod 600"),
-    (host_key_unknown, "n2", "agent", "not found in known_hosts", "ssh-keyscan -t ed25519 n2 >>"),
-    (no_authorized_key, "n2", "agent", "root is not let in", 'restrict,command="/usr/bin/gandiva-agent"'),
-    (key_from_anywhere, "n2", "SSH key", "from any address", 'before restrict: from="'),
-    (plugstack_line_removed, "ctl", "plugstack", "loads no spank_gandiva.so", "required spank_gandiva.so"),
-    (job_submit_without_us, "ctl", "job_submit", "does not call the module", "gandiva.job_modify(job_desc"),
-    (module_of_another_version, "ctl", "Lua module", "is of version 0.0.1", "make -C slurm_plugin install"),
-    (no_operator, "slurm", "AdminLevel", "AdminLevel=None", "modify user gandiva set adminlevel=operator"),
-    (clock_ahead, "n2", "clock", "ahead of this host's", "chronyd"),
-    (plugin_of_another_slurm, "n2", "SPANK plugin", "built for Slurm 20.02.0", "on n2: make -C slurm_plugin"),
-    (wrong_option, "slurm", "suspend_grace_time", "waits 20 s", "PreemptParameters=suspend_grace_time=2"),
-    (
-        settings_broken,
+FILES = {
+    key_readable: ("/etc/gandiva/agent_key", "SSH key", "others may use it", "chmod 600"),
+    host_key_unknown: ("n1", "agent", "not found in known_hosts", "ssh-keyscan -t ed25519 n1 >>"),
+    key_from_anywhere: ("n2", "SSH key", "from any address", 'before restrict: from="'),
+    plugstack_line_removed: ("ctl", "plugstack", "loads no spank_gandiva.so", "required spank_gandiva.so"),
+    job_submit_without_us: ("ctl", "job_submit", "does not call the module", "gandiva.job_modify(job_desc"),
+    module_of_another_version: ("ctl", "Lua module", "of version 0.0.1", "make -C slurm_plugin install"),
+    no_operator: ("slurm", "AdminLevel", "AdminLevel=None", "modify user gandiva set adminlevel=operator"),
+    clock_ahead: ("n2", "clock", "ahead of this host's", "chronyd"),
+    plugin_of_another_slurm: ("n2", "SPANK plugin", "for Slurm 20.02.0", "on n2: make -C slurm_plugin"),
+    wrong_option: ("slurm", "suspend_grace_time", "waits 20 s", "PreemptParameters=suspend_grace_time=2"),
+}
+NO_WAY_IN = {
+    no_authorized_key: ("n1", "agent", "root is not let in", 'restrict,command="/usr/bin/gandiva-agent"'),
+    sshd_hangs: ("n2", "agent", "cannot be reached", "is n2 up"),
+}
+GPUS = {
+    other_numbers_of_gpus_in_slurm: ("n1", "GPUs", "shows 4 (a100), Slurm 3", "shard:a100_3:16, gres.conf"),
+    sshd_stopped: ("n2", "agent", "cannot be reached", "systemctl start sshd on n2"),
+}
+PUT_ASIDE = ("n2", "state", "gres/gpu count", "gres.conf agree")
+NO_ANSWERS = {
+    settings_broken: (
         "ctl",
         "settings",
         "lop: no such table; did you mean loop?",
-        "edit /etc/gandiva/gandiva.toml",
+        "edit /etc/gandiva/gandiva",
     ),
-    (slurmctld_stopped, "slurm", "slurmctld", "configuration", "scontrol ping"),
-    (a_gpu_less_in_slurm, "n1", "GPUs", "the driver shows 4 (a100), Slurm 3", "shard:a100_3:16, gres.conf"),
-    (a_gpu_more_in_slurm, "n1", "state", "gres/gpu count", "gres.conf agree"),
-)
+    slurmctld_stopped: ("slurm", "slurmctld", "configuration", "scontrol ping"),
+}
+"""What each breaks is found there, so, with this remedy."""
 
 
+@pytest.mark.breaks
 @pytest.mark.parametrize(
-    ("break_", "where", "what", "found", "change"), CASES, ids=[case[0].__name__ for case in CASES]
+    ("breaks", "more", "api"),
+    [
+        (FILES, (), API),
+        (NO_WAY_IN, (), API),
+        (GPUS, (PUT_ASIDE,), API),
+        pytest.param(NO_ANSWERS, (), "http://localhost:6822", marks=pytest.mark.nightly),
+    ],
+    ids=["files", "no_way_in", "gpus", "no_answers"],
 )
-def test_one_thing_broken_is_found_at_its_place_with_the_remedy(
-    cluster: MiniCluster, break_: Broken, where: str, what: str, found: str, change: str
+def test_all_that_is_broken_is_found_at_its_place_with_the_remedy(
+    cluster: MiniCluster, breaks: dict[Break, Found], more: tuple[Found, ...], api: str
 ) -> None:
+    """And nothing else is. `tests/unit/checks` has the judgements one by one; here they are of what a real
+    Slurm, sshd and plugin say when they are broken so."""
     cluster.stop_controller()
-    with broken(cluster, break_):
-        began = time.monotonic()
-        status, findings = check(cluster, "--deadline", "20")
-        took = time.monotonic() - began
+    with broken(cluster, breaks):
+        status, findings = check(cluster)
+    expected = (*breaks.values(), *more)
     # (That the controller does not run is a warning.)
-    there = [f for f in bad(findings) if (f["where"], f["check"]) == (where, what)]
-    assert there, bad(findings)
-    assert found in there[0]["found"] and change in there[0]["change"], there
-    # (An agent of a busy machine may miss its deadline: that is an error of n1 or n2.)
-    levels = {there[0]["level"], *(f["level"] for f in bad(findings) if f["where"] in ("n1", "n2"))}
-    assert status == (2 if "error" in levels else 1), bad(findings)
-    api = {"http://ctl:6822", "http://localhost:6822"}  # the latter where the settings cannot be read
-    others = {f["where"] for f in bad(findings)} - {where, *api, "n1", "n2"}
-    assert not others, f"something else is said to be wrong: {bad(findings)}"
-    assert took < 90, "the deadlines hold"
-    assert any(f["level"] == "ok" for f in findings)
-
-
-def test_after_all_that_it_is_healthy_again(cluster: MiniCluster) -> None:
-    cluster.stop_controller()
+    assert kinds(findings) == {(api, "API"), *((where, what) for where, what, *_ in expected)}, bad(findings)
+    for where, what, found, change in expected:
+        (there,) = [each for each in bad(findings) if (each["where"], each["check"]) == (where, what)]
+        assert found in there["found"] and change in there["change"], there
+    assert status == (2 if "error" in {each["level"] for each in findings} else 1)
     cluster.wait_nodes_idle()
     status, findings = check(cluster, *PATIENT)
-    assert [(f["level"], f["check"]) for f in bad(findings)] == [("warning", "API")], bad(findings)
-    assert status == 1
+    assert (status, kinds(findings)) == (1, {(API, "API")}), f"after the repair: {bad(findings)}"
 
 
 # -- metrics and health ---------------------------------------------------------------------------------
@@ -328,13 +331,11 @@ LEAVING = ("offload", "checkpoint")
 """What an agent is asked to take a job off its GPUs, the second where the first is not to be had."""
 
 
+@pytest.mark.nightly
 def test_metrics_count_what_the_jobs_went_through(site: Site) -> None:
-    fill = [
-        site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{count}", "-w", node)
-        for count, node in ((4, "n1"), (3, "n2"))
-    ]
-    for job in fill:
-        site.wait_state(job, "RUNNING")
+    site.cluster.stop_controller()
+    site.lead()  # one that has counted nothing yet
+    site.leave_one_gpu()
     jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=200) for _ in range(3)]
     site.wait_on_gpu(*jobs)
     during, states = metrics(site), site.states(jobs).values()
@@ -379,9 +380,10 @@ def test_metrics_count_what_the_jobs_went_through(site: Site) -> None:
     assert fetch(site, "/healthz") == (200, "ok\n")
 
 
+@pytest.mark.nightly
+@pytest.mark.breaks
+@pytest.mark.settings(cluster={"rpc_deadline_seconds": 5.0})
 def test_a_silent_slurmctld_and_a_lost_node_are_counted(site: Site) -> None:
-    site.cluster.stop_controller()
-    site.start_controller(cluster={"rpc_deadline_seconds": 5.0})
     slurmctld = site.cluster.service("ctl", "slurmctld")
     sshd = site.cluster.service("n2", "sshd")
     slurmctld.kill(signal.SIGSTOP)
@@ -441,56 +443,57 @@ def doing(site: Site, since: float = 0.0) -> list[tuple[int, str, bool]]:
     return sorted((job["job_id"], job["phase"], job["busy"]) for job in seen["jobs"])
 
 
+LONG_SLICES = {"name": "gandiva", "gandiva": {"slice_seconds": 2 * SLICE_SECONDS, "max_jobs_per_gpu": 8}}
+"""Long enough to look three times between two switches, on a busy machine too."""
+
+
+@pytest.mark.breaks
+@pytest.mark.settings(policy=LONG_SLICES)
 def test_owner_files_name_the_jobs_that_hold_the_gpus(site: Site) -> None:
-    # Slices long enough to look three times between two switches, on a busy machine too.
-    site.cluster.stop_controller()
-    slices = {"slice_seconds": 2 * SLICE_SECONDS, "max_jobs_per_gpu": 8}
-    site.start_controller(policy={"name": "gandiva", "gandiva": slices})
+    """Through switches on real nodes and the death of the controller, beside a file that a site's own prolog
+    wrote for a job that Gandiva has nothing to do with. /metrics has the same GPUs."""
     for count, node in ((4, "n2"), (2, "n1")):
         job = site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{count}", "-w", node)
         site.wait_state(job, "RUNNING")
     jobs = [site.train(user, "--gandiva", "--gres=gpu:1") for user in ("alice", "alice", "bob", "bob")]
     site.wait_on_gpu(*jobs, timeout_seconds=120)
+    ours = set(owners(site, "n1")[0])
+    foreign = next(uuid for uuid in _uuids(site, "n1") if uuid not in ours)
+    site.cluster.write_file("n1", f"/run/gpustat/{foreign}", "4294000001 2001\n")
+    theirs = {foreign: {4294000001}}
     looks, changes = 0, -1
     last: dict[str, set[int]] = {}
     deadline = time.monotonic() + 180
-    while (changes < 3 or looks < 6) and time.monotonic() < deadline:
+    while (changes < 2 or looks < 5) and time.monotonic() < deadline:
         before = doing(site)
         held, named = owners(site, "n1")
         after = doing(site, since=time.time())
         if any(busy for _, _, busy in before) or after != before or not held:
             continue  # a switch is going on
-        assert named == held, f"files {named}, memory {held}, jobs {before}"
+        assert named == {**held, **theirs}, f"files {named}, memory {held}, jobs {before}"
         looks += 1
         changes += held != last
         last = held
-    assert changes >= 3 and looks >= 6, f"{looks} looks, with {changes} changes in between"
+    assert changes >= 2 and looks >= 5, f"{looks} looks, with {changes} changes in between"
+    seen = metrics(site)
+    assert seen["gandiva_gpus[('use', 'ordinary')]"] == 6
+    assert seen["gandiva_operations_total[('kind', 'suspend'), ('outcome', 'done')]"] >= 2
+    assert fetch(site, "/healthz") == (200, "ok\n")
     # A killed controller, and with it its agents: who ends meanwhile is not in the files for ever.
     site.cluster.kill_controller(9)
     running = [job for job, state in site.states(jobs).items() if state == "RUNNING"]
     for job in running:
         site.cluster.exec("login", ["scancel", str(job)])
     site.wait_ended(running)
-    site.start_controller()
+    site.start_controller(policy=LONG_SLICES)
     site.wait("files of the others only", lambda: not _named(site) & set(running))
     site.cancel_all()
-    site.wait("no files at the end", lambda: not _named(site))
+    site.wait("the other's file only", lambda: _named(site) == {4294000001})
+    site.cluster.exec("n1", ["rm", f"/run/gpustat/{foreign}"])
 
 
 def _named(site: Site) -> set[int]:
     return {job for node in site.nodes for ids in owners(site, node)[1].values() for job in ids}
-
-
-def test_files_of_ordinary_jobs_are_left_alone(site: Site) -> None:
-    """A site's own prolog writes them for jobs that Gandiva has nothing to do with."""
-    uuids = list(_uuids(site, "n1"))
-    site.cluster.write_file("n1", f"/run/gpustat/{uuids[3]}", "4294000001 2001\n")
-    try:
-        job = site.train("alice", "--gandiva", "--gres=gpu:3", "-w", "n1", gpus=3, steps=30)
-        site.wait_ended([job])
-        site.wait("its files gone", lambda: _named(site) == {4294000001})
-    finally:
-        site.cluster.exec("n1", ["rm", "-f", f"/run/gpustat/{uuids[3]}"])
 
 
 def _uuids(site: Site, node: str) -> Iterator[str]:
@@ -501,6 +504,8 @@ def _uuids(site: Site, node: str) -> Iterator[str]:
 # -- the log --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.nightly
+@pytest.mark.breaks
 def test_debug_flags_come_and_go_with_a_reload(site: Site) -> None:
     def said(subsystem: str) -> int:
         found = 0
