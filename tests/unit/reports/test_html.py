@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""`gandiva report --html`: what is in the page. How browsers take it is in tests/live/test_reports.py."""
+"""`gandiva report --html`: what is in the page. How browsers take it is in test_page_in_browser.py."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""The page of `gandiva report --html` in a real browser, from made-up data: no cluster is needed here."""
+"""The page of `gandiva report --html` in a real browser, from made-up data."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from controller.reports.html.page import Contents, render
-from tests.live.browser import Browser
+from tests.unit.reports.browser import Browser, find_chromium
 from tests.unit.reports.pages import HOSTILE, big, contents, hostile, job, piece
 
-pytestmark = pytest.mark.live
+pytestmark = pytest.mark.processes
 CTRL = 2
 FRAME = "new Promise(done => requestAnimationFrame(() => setTimeout(done, 20)))"
 """When the page has drawn itself again."""
@@ -27,6 +27,10 @@ def write(shown: Contents, path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
+    try:
+        find_chromium()
+    except RuntimeError as error:
+        pytest.skip(str(error))
     with Browser() as browser:
         yield browser
 
@@ -188,6 +192,7 @@ def test_pages_with_nothing_and_with_one_job(tmp_path: Path, browser: Browser) -
         assert len(table(browser, 0)) == (name == "one")
 
 
+@pytest.mark.nightly
 def test_a_day_of_512_gpus_with_100000_slices(tmp_path: Path, browser: Browser) -> None:
     path = tmp_path / "big.html"
     write(big(), path)
