@@ -144,7 +144,7 @@ def _flight(action: Action, job: Job) -> InFlight:
         case Place():
             return InFlight(action.gpus, action.allocation)
         case Resume() | Resize():
-            return InFlight(action.gpus, job.placement.allocation)
+            return InFlight(action.gpus, job.placement.allocation, resumes=True)
         case Withdraw():
             return InFlight()  # Slurm may be starting it all the same
         case _:

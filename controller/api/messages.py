@@ -47,7 +47,7 @@ class GpuMessage(Message):
     ordinary_job: int | None = None
     shards: int = 0
     running: list[int] = []
-    """Jobs that are on it now (phases running, starting, stuck, completing, unknown)."""
+    """Jobs that are on it now, or not known to be off it."""
     waiting: list[int] = []
     """Jobs bound to this GPU that are off it now and wait for their turn."""
     left_by: dict[int, int] = {}

@@ -48,9 +48,12 @@ class Phase(str, enum.Enum):
     """Running in Slurm, but off its GPUs, waiting in step()."""
     SUSPENDED = "suspended"
     """Suspended in Slurm and off its GPUs."""
+    SUSPENDING = "suspending"
+    """An operation takes it off its GPUs. These count as held until its nodes say that its memory is off."""
+    RESUMING = "resuming"
+    """An operation puts it back onto GPUs of its allocation."""
     STUCK = "stuck"
-    """Suspended in Slurm with its memory still on the GPUs, or in a state its node cannot tell. Its GPUs
-    count as held."""
+    """The same as SUSPENDING, but no operation is under way: it failed, was late, or was cut off."""
     COMPLETING = "completing"
     """Over, but Slurm is still cleaning up."""
     UNKNOWN = "unknown"
@@ -67,11 +70,11 @@ class StateAt(str, enum.Enum):
     """A checkpoint: it can start anywhere."""
 
 
-ON_GPU = frozenset({Phase.STARTING, Phase.RUNNING, Phase.STUCK, Phase.COMPLETING, Phase.UNKNOWN})
-"""Phases in which a job's GPUs are not free."""
-
 IN_HOST_MEMORY = frozenset({Phase.YIELDED, Phase.SUSPENDED})
 """Phases in which a job is off its GPUs, and its state on its nodes."""
+
+ON_GPU = frozenset(Phase) - IN_HOST_MEMORY - {Phase.QUEUED, Phase.INELIGIBLE}
+"""Phases in which a job's GPUs are not free."""
 
 ALLOCATED = ON_GPU | IN_HOST_MEMORY
 """Phases in which Slurm has given the job its binding."""
@@ -199,8 +202,8 @@ class Job:
     """GPUs of the gang there, where that is not what it asked for: it grows or shrinks. Else 0."""
     may_start: bool = False
     """A plan may put it on GPUs now."""
-    waits_for: str = ""
-    """What keeps it from being eligible, in words; empty: nothing, or not known."""
+    obstacle: str = ""
+    """Why it is not eligible, in words; empty: it is, or that is not known."""
     may_stop: bool = False
     """A plan may take it off its GPUs now."""
     leaving: bool = False

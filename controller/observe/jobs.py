@@ -40,6 +40,8 @@ class InFlight:
     starts_on: GpuSet | None = None
     """The GPUs it is getting."""
     allocation: GpuSet = frozenset()
+    resumes: bool = False
+    """It was on GPUs of its allocation before."""
     leaves: bool = False
     """It is on its way off its GPUs."""
 
@@ -72,11 +74,13 @@ def make_job(
         # Released by a controller that was killed: it may be on the GPUs that it was prepared for any moment.
         allocation = gpus = prepared
     if flight is not None and flight.starts_on is not None:
-        phase, gpus, allocation = Phase.STARTING, flight.starts_on, allocation or flight.allocation
+        phase = Phase.RESUMING if flight.resumes else Phase.STARTING
+        gpus, allocation = flight.starts_on, allocation or flight.allocation
     holds = gpus if phase in ON_GPU else frozenset()
     if phase is Phase.STUCK:
         # A gang may be back on its GPUs on some of its nodes, while others have them on the other nodes.
         holds = frozenset(gpu for gpu in gpus if not _is_off(on_nodes.get(gpu.node)))
+        phase = Phase.SUSPENDING if flight is not None and flight.leaves else phase
     failed = memory.failed_suspends
     held_until = _later(memory.held_until, now)
     free = flight is None and held_until is None
@@ -108,7 +112,7 @@ def make_job(
         promised=memory.promised if waits_elsewhere else frozenset(),
         promised_size=memory.promised_size if waits_elsewhere else 0,
         may_start=phase in _MAY_START and free,
-        waits_for=slurm_job.waits_for if phase is Phase.INELIGIBLE else "",
+        obstacle=slurm_job.obstacle if phase is Phase.INELIGIBLE else "",
         may_stop=may_stop,
         leaving=leaves and (phase in ON_GPU or (in_host_memory and bool(memory.promised))),
         switching=flight is not None,

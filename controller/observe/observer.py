@@ -267,7 +267,7 @@ def _sharing(job: Job, others: frozenset[JobId]) -> Job:
     return replace(job, placement=replace(job.placement, shares_with=others))
 
 
-_SHARING = frozenset({Phase.STARTING, Phase.RUNNING, Phase.COMPLETING})
+_SHARING = frozenset({Phase.STARTING, Phase.RESUMING, Phase.RUNNING, Phase.COMPLETING})
 """A job in another phase that keeps others from its GPUs does not share them."""
 
 

@@ -2,7 +2,6 @@
 """What a user can do about a job, for each state that it can be in."""
 
 import re
-import time as clock
 from collections.abc import Sequence
 
 from controller.api.messages import EventMessage, FailedSuspendsMessage, JobMessage, LiveJobMessage
@@ -18,6 +17,8 @@ _BY_PHASE = {
     "starting": "nothing: Slurm starts it within seconds",
     "yielded": "nothing: it goes on by itself when its turn comes",
     "suspended": "nothing: it goes on by itself when its turn comes",
+    "suspending": "nothing: a switch takes seconds",
+    "resuming": "nothing: a switch takes seconds",
     "stuck": "ask your administrators: gandiva status and the controller's log say what holds its GPUs; "
     "scancel frees them",
     "unknown": "ask your administrators: gandiva status names the node. The job itself may well be training",
@@ -30,27 +31,8 @@ _BY_STATE = {
 }
 
 
-def why_not_eligible(slurm: SlurmJob | None, now: float) -> str:
-    """What Slurm says, beyond what the controller does, of why it would not start a job; empty: nothing.
-
-    Slurm's reason is nearly always the hold by which Gandiva keeps its jobs, so other fields are read; a
-    user's own hold is a begin time from 2100 on (docs/slurm-facts.md)."""
-    if slurm is None:
-        return ""
-    if slurm.dependency:
-        return f"waits for other jobs: {slurm.dependency}"
-    if held_by_user(slurm):
-        return "held by its user (scontrol hold, sbatch --hold)"
-    if slurm.reason == "JobHeldAdmin":
-        return "held by an operator (scontrol hold)"
-    if slurm.reason in ("JobHeldUser", "BeginTime"):
-        later = slurm.eligible_time > clock.strftime("%Y-%m-%dT%H:%M:%S", clock.localtime(now))
-        return f"not to begin before {slurm.eligible_time}" if later else ""
-    return f"Slurm's reason: {slurm.reason}" if slurm.reason else ""
-
-
 def held_by_user(slurm: SlurmJob) -> bool:
-    """Whether its user holds it."""
+    """Whether its user holds it, which is a begin time from 2100 on (docs/slurm-facts.md)."""
     return slurm.eligible_time[:10] >= "2099-12-31"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from controller.api.messages import ExplainMessage, JobMessage, LiveJobMessage, SliceMessage
 from controller.reports import units
-from controller.reports.advice import cannot_be_suspended, next_step, not_started_by_slurm, why_not_eligible
+from controller.reports.advice import cannot_be_suspended, next_step, not_started_by_slurm
 from controller.reports.row import Row
 from controller.reports.sacct import is_final
 from controller.reports.slurm_job import SlurmJob
@@ -19,7 +19,9 @@ _PHASES = {
     "running": "is on its GPUs",
     "yielded": "is off its GPUs and waits for its turn (Slurm says RUNNING)",
     "suspended": "is suspended and waits for its turn",
-    "stuck": "is stuck: suspended in Slurm, but its memory may still be on its GPUs",
+    "suspending": "is on its way off its GPUs",
+    "resuming": "is on its way back to its GPUs",
+    "stuck": "is stuck: its switch failed or was cut off, and its memory may still be on its GPUs",
     "completing": "is over; Slurm is cleaning up",
     "unknown": "is in an unknown state: one of its nodes does not answer",
 }
@@ -103,8 +105,6 @@ def _facts(answer: ExplainMessage, slurm: SlurmJob | None) -> Iterator[tuple[str
     assert known is not None
     row = Row(job, answer.time) if job is not None else None
     reason = known.reason or (job.reason if job is not None else "")
-    if live is not None and live.phase == "ineligible":
-        reason = why_not_eligible(slurm, answer.time) or reason
     if reason:
         yield "why", clean(reason)
     weight = units.number(known.weight)

@@ -22,7 +22,6 @@ class SlurmJob:
     state: str = ""
     reason: str = ""
     """Slurm's reason why it is pending."""
-    dependency: str = ""
     eligible_time: str = ""
     array_task: str = ""
     """`ARRAY_INDEX`; empty for other jobs."""
@@ -34,15 +33,12 @@ class SlurmJob:
 def ask_slurm(job: str) -> list[SlurmJob]:
     """The jobs that Slurm knows by this number (`12`: all tasks of an array; `12_3`: one). Empty where it
     knows none or does not answer: it purges jobs soon after their end, and not all hosts have scontrol."""
+    command = ["scontrol", "--oneliner", "show", "job", job]
     try:
-        lines = run_command(
-            ["scontrol", "--oneliner", "show", "job", job],
-            DEADLINE_SECONDS,
-            {**os.environ, "SLURM_TIME_FORMAT": "standard"},
-        ).splitlines()
+        output = run_command(command, DEADLINE_SECONDS, {**os.environ, "SLURM_TIME_FORMAT": "standard"})
     except CommandFailed:
         return []
-    found = [_parse(line) for line in lines]
+    found = [_parse(line) for line in output.splitlines()]
     return [one for one in found if one is not None]
 
 
@@ -59,7 +55,6 @@ def _parse(line: str) -> SlurmJob | None:
         fields.get("UserId", "").split("(")[0],
         fields.get("JobState", ""),
         _word(fields, "Reason"),
-        _word(fields, "Dependency"),
         _word(fields, "EligibleTime"),
         f"{fields['ArrayJobId']}_{fields.get('ArrayTaskId', '?')}" if fields.get("ArrayJobId") else "",
         fields.get("StdOut", ""),

@@ -91,7 +91,7 @@ class SlurmJob:
     """Its user (or an administrator) asked for the hold, beyond ours."""
     eligible: bool
     """No unmet dependency, begin time reached, array limit not reached."""
-    waits_for: str = ""
+    obstacle: str = ""
     """What keeps it from starting beyond our hold, in words; empty: nothing."""
     request: str
     """`admin_comment`, unparsed: starts with `gandiva:`."""

@@ -7,6 +7,7 @@ import heapq
 import itertools
 import logging
 import math
+import time
 from collections.abc import Iterable, Mapping
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -16,18 +17,12 @@ from controller.slurm.gres import binding_of, index_ranges, indices_of, node_gpu
 from controller.slurm.hostlist import BETWEEN_NAMES, expand
 from controller.slurm.port import ALLOCATED, JobState, SlurmJob, SlurmNode
 from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
-from controller.slurm.states import (
-    begin_reached,
-    held_by_other,
-    job_state,
-    node_up,
-    state_name,
-    whose_release,
-)
+from controller.slurm.states import begin_reached, held_by_other, job_state, node_up, state_name
 
 log = logging.getLogger(__name__)
 
 _MIB = 2**20
+_MOST_CHARS = 200
 _CUT_SHORT = "..."
 """Ends a list of array tasks of more than 64 bytes (SLURM_BITSTR_LEN); the number before it may be cut."""
 _OVER = frozenset({JobState.COMPLETING, JobState.ENDED})
@@ -78,7 +73,7 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
     pending = state is JobState.PENDING
     held = pending and record.priority == 0
     begin = float(record.begin_time) if record.begin_time else None
-    user_hold = held and held_by_other(record.reason, begin)
+    other_hold = held_by_other(record.reason, begin) if held else ""
     unmet = _unmet(record, begin, now, array_room) if pending else ""
     original = original_request(record.request)
     return SlurmJob(
@@ -93,9 +88,9 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
         state_name=state_name(record.state),
         reason="" if record.reason == "None" else record.reason,
         held=held,
-        user_hold=user_hold,
+        user_hold=bool(other_hold),
         eligible=pending and not unmet,
-        waits_for=whose_release(record.reason, begin) if user_hold else unmet,
+        obstacle=other_hold or unmet,
         request=record.request,
         trial=record.trial,
         submit_time=float(record.submit_time),
@@ -119,13 +114,15 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
 def _unmet(record: JobRecord, begin: float | None, now: float, array_room: bool) -> str:
     """What keeps a pending job from being eligible, in words; empty: nothing."""
     if record.dependency:
-        return "a dependency"
+        return f"waits for other jobs: {record.dependency[:_MOST_CHARS]}"
     if not begin_reached(begin, record.submit_time, record.restarts, now):
-        return "its begin time"
+        return f"not to begin before {time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(begin))}"
     if not array_room:
-        tasks = "task" if record.array_limit == 1 else "tasks"
-        return f"its array's limit, {record.array_limit} {tasks} at a time (%{record.array_limit})"
-    return "the tasks of its array that come before it" if shares_record(record) else ""
+        limit = record.array_limit
+        return (
+            f"waits for its array's limit: {limit} {'task' if limit == 1 else 'tasks'} at a time (%{limit})"
+        )
+    return "waits for tasks of its array that come before it" if shares_record(record) else ""
 
 
 def _binding(record: JobRecord, nodes: tuple[str, ...]) -> GpuSet:

@@ -39,17 +39,12 @@ _NODE_DOWN = frozenset(
     )
 )  # fmt: skip
 
-_STRONGER_HOLDS = frozenset(
-    {
-        "JobHeldAdmin",
-        "JobHoldMaxRequeue",
-        "MaxRequeue",
-        "ReservationDeleted",
-        "ReservationInvalid",
-        "job requeued in special exit state",
-    }
-)
-"""Reasons of holds that are not ours: an administrator's, or Slurm gave up on the job."""
+_GAVE_UP = "JobHoldMaxRequeue", "MaxRequeue", "ReservationDeleted", "ReservationInvalid"
+_STRONGER_HOLDS = {
+    "JobHeldAdmin": "held by an operator (scontrol hold)",
+    **{reason: f"held by Slurm ({reason})" for reason in (*_GAVE_UP, "job requeued in special exit state")},
+}
+"""Reasons of holds that are not ours: an administrator's, or Slurm gave up on the job. With their words."""
 
 
 def job_state(words: Collection[str]) -> JobState | None:
@@ -78,15 +73,12 @@ def _plain(word: str) -> str:
     return "NOT_RESPONDING" if word.endswith("*") else word.rstrip("#$@^~!%-+").upper()
 
 
-def held_by_other(reason: str, begin_time: float | None) -> bool:
-    """Whether a held job with this pending reason is held by its user, by an administrator or by Slurm,
-    beyond our own hold."""
-    return (begin_time or 0.0) >= USER_HOLD_BEGIN or reason in _STRONGER_HOLDS
-
-
-def whose_release(reason: str, begin_time: float | None) -> str:
-    """Of a job that `held_by_other` is true of: what it waits for, in words."""
-    return "its user's release" if (begin_time or 0.0) >= USER_HOLD_BEGIN else f"its release ({reason})"
+def held_by_other(reason: str, begin_time: float | None) -> str:
+    """That a held job is held by its user, by an administrator or by Slurm beyond our own hold, in words;
+    empty: it is not."""
+    if (begin_time or 0.0) >= USER_HOLD_BEGIN:
+        return "held by its user (scontrol hold, sbatch --hold)"
+    return _STRONGER_HOLDS.get(reason, "")
 
 
 def begin_reached(begin_time: float | None, submit_time: float, restarts: int, now: float) -> bool:

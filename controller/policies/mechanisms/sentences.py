@@ -17,8 +17,7 @@ def stops(words: str) -> str:
 def aside(job: Job) -> str:
     """A job off its GPUs that no plan can start."""
     if job.held_until is None:
-        what = job.waits_for or "a dependency, its begin time, or its user's release"
-        return f"may not start yet: it waits for {what}"
+        return job.obstacle or "may not start yet"
     what = "resume" if job.placement.allocation else "start"
     return f"{what} failed; retry at {clock(job.held_until)}"
 

@@ -221,7 +221,7 @@ def _texts(lines: Iterable[str], style: str = "") -> Grid[Text]:
 def _summary(answer: GpusMessage) -> Text:
     uses = answer.uses()
     phases = Counter(job.phase for job in answer.jobs)
-    on = phases["running"] + phases["starting"]
+    on = sum(phases[phase] for phase in ("running", "suspending", "resuming", "starting"))
     waiting = phases["suspended"] + phases["yielded"]
     queued = phases["queued"] + phases["ineligible"]
     other = sum(phases.values()) - on - waiting - queued

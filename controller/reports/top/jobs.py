@@ -60,7 +60,7 @@ def jobs_grid(
         ("User", {"width": min(9, max([4] + [width(clean(job.user)) for job in jobs]))}),
         ("GPUs", {"justify": "right", "width": 4}),
         ("Wt", {"justify": "right", "width": min(5, max([2] + [len(units.number(j.weight)) for j in jobs]))}),
-        ("State", {"width": 11}),
+        ("State", {"width": 12}),
         ("Time on GPUs", {"width": BAR + 5}),
         ("Where, or why not" if wide else "Where", {"ratio": 6 if wide else 3}),
     ]
@@ -97,7 +97,7 @@ def _short(seconds: float) -> str:
 def _where_or_why(job: LiveJobMessage, wide: bool) -> str:
     if job.running_on:
         beside = f" with {','.join(map(str, job.shares_with))}" if job.shares_with else ""
-        switching = " (switching)" if job.busy and wide else ""
+        switching = " (switching)" if job.busy and wide and job.phase == "running" else ""
         return _short_gpus(job.running_on) + beside + _changed(job) + switching
     if job.reason and wide:
         return clean(job.reason)

@@ -68,6 +68,8 @@ _SYMBOLS = {
     "stuck": ("broken", "stuck"),
     "unknown": ("broken", "unknown"),
     "running": ("running", "running"),
+    "suspending": ("running", "suspending"),
+    "resuming": ("running", "resuming"),
     "starting": ("running", "starting"),
     "completing": ("running", "ending"),
     "yielded": ("waiting", "waiting"),

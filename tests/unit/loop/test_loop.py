@@ -290,7 +290,7 @@ def test_phases_seen_are_only_those_of_the_model(tmp_path: Path) -> None:
         await asyncio.sleep(5 * SLICE_SECONDS)
         await world.stop()
         seen = {job.phase for turn in world.turns for job in turn.snapshot.jobs.values()}
-        assert {Phase.RUNNING, Phase.SUSPENDED} <= seen
+        assert {Phase.RUNNING, Phase.SUSPENDED, Phase.RESUMING} <= seen
         assert Phase.STUCK not in seen and Phase.UNKNOWN not in seen
         assert world.cluster.jobs[JobId(1)].restart_count == 0
 

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import MagicMock
 
+import pytest
+
 from controller.model import (
     Configuration,
     FailedSuspends,
@@ -24,7 +26,7 @@ from controller.model import (
 )
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, GpuSample, NodeJob, NodePhase
-from controller.observe.jobs import changes_at, make_job
+from controller.observe.jobs import InFlight, changes_at, make_job
 from controller.observe.memory import JobMemory
 from controller.observe.nodes import make_node
 from controller.observe.rates import Rates
@@ -106,9 +108,9 @@ def test_fields_of_a_job_are_not_mistaken_for_each_other() -> None:
         keeps_until=700.0,
         failed_suspends=failed,
     )
-    held = a_job(state=JobState.PENDING, held=True, eligible=False, waits_for="a dependency", nodes=())
+    held = a_job(state=JobState.PENDING, held=True, eligible=False, obstacle="held", nodes=())
     waiting = make_job(held, request, {}, frozenset(), JobMemory(), None, 2, 300.0)
-    assert (waiting.phase, waiting.waits_for) == (Phase.INELIGIBLE, "a dependency")
+    assert (waiting.phase, waiting.obstacle) == (Phase.INELIGIBLE, "held")
     assert changes_at(job, memory, 300.0) == 700.0
     later = make_job(slurm_job, request, samples, frozenset(), memory, None, 2, 800.0)
     assert later.may_stop and later.keeps_until is None
@@ -135,6 +137,25 @@ def test_a_gang_that_is_back_on_one_of_its_nodes_holds_the_gpus_of_that_one() ->
     assert (job.placement.gpus, job.last) == (frozenset({GpuId("n1", 0)}), gang)
     with_memory = replace(blocks["n2"], trespasses=(0,))
     assert seen(n2=with_memory).placement.gpus == gang, "its memory is not off them"
+
+
+@pytest.mark.parametrize("state", [JobState.RUNNING, JobState.SUSPENDED])
+def test_a_job_that_is_being_switched_is_stuck_only_without_its_operation(state: JobState) -> None:
+    """The state that a policy must never take for free GPUs; only its name says whether somebody is at it."""
+    block = NodeJob(JobId(7), NodePhase.PAUSING, (0, 1))
+    samples = {"n1": NodeSample("n1", 300.0, (), {JobId(7): block})}
+
+    def seen(flight: InFlight | None) -> Job:
+        request = Request(size=Size.exactly(2))
+        return make_job(a_job(state=state), request, samples, frozenset(), JobMemory(), flight, 0, 300.0)
+
+    alone, leaves, resumes = seen(None), seen(InFlight(leaves=True)), seen(InFlight(GPUS, GPUS, resumes=True))
+    assert (alone.phase, leaves.phase, resumes.phase) == (Phase.STUCK, Phase.SUSPENDING, Phase.RESUMING)
+    assert seen(InFlight(GPUS, GPUS)).phase is Phase.STARTING
+    assert alone.placement.gpus == leaves.placement.gpus == resumes.placement.gpus == GPUS
+    assert replace(leaves, phase=Phase.STUCK, switching=False, leaving=False) == alone
+    assert replace(resumes, phase=Phase.STUCK, switching=False) == alone
+    assert not any((job.may_start or job.may_stop or job.may_move) for job in (alone, leaves, resumes))
 
 
 def test_memory_of_processes_that_nobody_knows_keeps_a_gpu_from_all_jobs() -> None:
@@ -219,7 +240,7 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
             "exit_code": 3,
             "duration_seconds": 6000.0,
             "deadline_at": 900.0,
-            "waits_for": "",
+            "obstacle": "",
         }
 
     run(scenario)

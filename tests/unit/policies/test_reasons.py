@@ -54,9 +54,9 @@ def test_a_job_that_is_not_eligible_is_not_said_to_wait_for_gpus() -> None:
     c = Ideal(LAS, cluster(1, 1), [running(make_job(1), GPU), make_job(2)])
     assert said(c, 2) == "waits in queue 1 of 2 for a free GPU"
     c.change(2, phase=Phase.INELIGIBLE, may_start=False)
-    assert said(c, 2) == "may not start yet: it waits for a dependency, its begin time, or its user's release"
-    c.change(2, waits_for="its array's limit, 2 tasks at a time (%2)")
-    assert said(c, 2) == "may not start yet: it waits for its array's limit, 2 tasks at a time (%2)"
+    assert said(c, 2) == "may not start yet"
+    c.change(2, obstacle="waits for its array's limit: 2 tasks at a time (%2)")
+    assert said(c, 2) == "waits for its array's limit: 2 tasks at a time (%2)"
 
 
 def test_a_job_that_was_to_leave_and_did_not() -> None:

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import io
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +24,7 @@ from controller.api.messages import (
     StatusMessage,
 )
 from controller.cli.status import status_lines
+from controller.model import Phase
 from controller.reports.explain import explain
 from controller.reports.text import width
 from controller.reports.top.frame import Frame, View, ordered
@@ -29,6 +32,9 @@ from controller.reports.top.screen import _keys_in
 from controller.reports.top.view import ASCII, UNICODE, Order, bar, job_share
 
 NOW = 10_000.0
+ROOT = Path(__file__).resolve().parents[3]
+SHOWN = {Phase.YIELDED: "waiting", Phase.COMPLETING: "ending", Phase.INELIGIBLE: "not yet"}
+"""Words of the live view that are not the phases themselves."""
 EVIL = "\x1b[2J[bold]evil[/bold]\n"
 
 
@@ -205,6 +211,22 @@ def test_one_users_jobs() -> None:
     assert any(line.startswith("8 ") for line in lines)
 
 
+@pytest.mark.parametrize("phase", list(Phase))
+def test_each_phase_has_its_word_everywhere(phase: Phase) -> None:
+    """No view says of a job that is being switched that it is stuck, or something for administrators."""
+    shown = live(7, phase=phase.value, busy=True)
+    (row,) = (line for line in draw(message(shown)) if line.startswith("7 "))
+    word = row[row.index(SHOWN.get(phase, phase.value)) - 2 :].split("  ")[0]
+    said = " ".join(explain(ExplainMessage(time=NOW, live=shown), rows=3, columns=200))
+    broken = phase in (Phase.STUCK, Phase.UNKNOWN)
+    assert word.startswith(UNICODE.broken) is broken is ("administrators" in said)
+    assert "stuck" not in word + said or phase is Phase.STUCK
+    assert f"(train, alice) {phase.value} " not in said, "a sentence, not the bare word"
+    for page in ("docs/reports.md", "docs/man/gandiva-report.1"):
+        assert re.search(rf"\b{phase.value}\b", (ROOT / page).read_text()), page
+    assert f"\n.B {phase.value}\n" in (ROOT / "docs/man/gandiva-explain.1").read_text()
+
+
 def test_ascii_terminals_get_ascii() -> None:
     assert all(
         line.isascii() for line in draw(message(live(7), live(8, **SUSPENDED), ordinary_job=3), glyphs=ASCII)
@@ -223,11 +245,12 @@ def test_orders() -> None:
         live(2, **SUSPENDED),
         live(1, **QUEUED),
         live(4, phase="stuck"),
+        live(5, phase="suspending"),
     ]
     numbers = {order: [job.job_id for job in ordered(jobs, order, NOW)] for order in Order}
-    assert numbers[Order.STATE] == [4, 3, 2, 1]
-    assert numbers[Order.NUMBER] == [1, 2, 3, 4]
-    assert numbers[Order.USER] == [1, 2, 4, 3]
+    assert numbers[Order.STATE] == [4, 3, 5, 2, 1]
+    assert numbers[Order.NUMBER] == [1, 2, 3, 4, 5]
+    assert numbers[Order.USER] == [1, 2, 4, 5, 3]
     assert numbers[Order.SHARE][-1] == 1
     order = Order.STATE
     for _ in Order:

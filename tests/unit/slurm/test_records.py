@@ -96,19 +96,26 @@ def test_eligible(changes: dict[str, object], eligible: bool) -> None:
     ("changes", "room", "words"),
     [
         ({}, True, ""),
-        ({"dependency": "afterok:3(unfulfilled)", "begin_time": 3000}, True, "a dependency"),
-        ({"begin_time": 3000}, True, "its begin time"),
-        ({"begin_time": 4_102_444_800}, True, "its user's release"),
-        ({"reason": "JobHeldAdmin"}, True, "its release (JobHeldAdmin)"),
-        ({"array_limit": 2}, False, "its array's limit, 2 tasks at a time (%2)"),
-        ({"array_limit": 1}, False, "its array's limit, 1 task at a time (%1)"),
-        ({"array_tasks": "4-9%2", "array_limit": 2}, False, "its array's limit, 2 tasks at a time (%2)"),
-        ({"array_tasks": "64-999"}, True, "the tasks of its array that come before it"),
+        (
+            {"dependency": "afterok:3(unfulfilled)", "begin_time": 3000},
+            True,
+            "waits for other jobs: afterok:3(",
+        ),
+        ({"dependency": "afterok:3," * 9999}, True, "waits for other jobs: afterok:3,"),
+        ({"begin_time": 86_400 * 366}, True, "not to begin before 197"),
+        ({"begin_time": 4_102_444_800}, True, "held by its user (scontrol hold, sbatch --hold)"),
+        ({"reason": "JobHeldAdmin"}, True, "held by an operator (scontrol hold)"),
+        ({"reason": "MaxRequeue"}, True, "held by Slurm (MaxRequeue)"),
+        ({"array_limit": 2}, False, "waits for its array's limit: 2 tasks at a time (%2)"),
+        ({"array_limit": 1}, False, "waits for its array's limit: 1 task at a time (%1)"),
+        ({"array_tasks": "4-9%2", "array_limit": 2}, False, "waits for its array's limit: 2 tasks"),
+        ({"array_tasks": "64-999"}, True, "waits for tasks of its array that come before it"),
         ({"state": ("RUNNING",)}, True, ""),
     ],
 )
-def test_what_a_job_waits_for(changes: dict[str, object], room: bool, words: str) -> None:
-    assert slurm_job(job_record(**changes), now=NOW, array_room=room).waits_for == words
+def test_what_keeps_a_job_from_starting(changes: dict[str, object], room: bool, words: str) -> None:
+    said = slurm_job(job_record(**changes), now=NOW, array_room=room).obstacle
+    assert said.startswith(words) and bool(said) is bool(words) and len(said) < 250
 
 
 def test_a_running_job_is_not_held_even_with_priority_zero() -> None:

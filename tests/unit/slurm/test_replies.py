@@ -66,8 +66,8 @@ def test_waiting_jobs(release: str) -> None:
     assert eligible["after"] == (True, False, False)
     assert eligible["user-hold"] == (True, True, False)
     assert eligible["later"] == (True, True, False), "the same begin time"
-    assert found["after"].waits_for == "a dependency"
-    assert found["user-hold"].waits_for == found["later"].waits_for == "its user's release"
+    assert found["after"].obstacle.startswith("waits for other jobs: after")
+    assert found["user-hold"].obstacle == found["later"].obstacle != ""
     assert found["requeued"].restart_count == 1
     assert found["waiting"].binding == frozenset()
     assert found["picky"].required_nodes == {"n2"}

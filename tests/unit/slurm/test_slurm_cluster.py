@@ -444,8 +444,8 @@ async def test_what_changed_shows_in_the_next_view() -> None:
     cluster = port(transport)
     first, second = (await cluster.observe()).jobs
     assert first.eligible and not second.eligible
-    assert second.waits_for == "its array's limit, 1 task at a time (%1)"
+    assert second.obstacle == "waits for its array's limit: 1 task at a time (%1)"
     transport.records[7] = transport.records[7]._replace(state=("COMPLETED",))
     first, second = (await cluster.observe()).jobs
     assert first.state is JobState.ENDED
-    assert second.eligible and second.waits_for == ""
+    assert second.eligible and second.obstacle == ""
