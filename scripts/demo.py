@@ -53,15 +53,15 @@ class Submission:
 # Jobs of one size share servers: four one-GPU jobs fill the first node, two two-GPU jobs the second. Two more
 # one-GPU jobs then take turns with the first four, and the four-GPU job waits until a node is free.
 SUBMISSIONS = [
-    Submission("alice", "resnet-a", 1, 2, 300),
-    Submission("alice", "resnet-b", 1, 1, 200),
-    Submission("bob", "bert-tune", 1, 1, 200),
-    Submission("carol", "wav2vec-s", 1, 1, 200),
-    Submission("bob", "bert-large", 2, 1, 220),
-    Submission("carol", "conformer", 2, 2, 250),
-    Submission("bob", "bert-eval", 1, 1, 150),
-    Submission("carol", "wav2vec-t", 1, 2, 150),
-    Submission("alice", "gpt-small", 4, 1, 100),
+    Submission("alice", "resnet-a", 1, 2, 200),
+    Submission("alice", "resnet-b", 1, 1, 140),
+    Submission("bob", "bert-tune", 1, 1, 140),
+    Submission("carol", "wav2vec-s", 1, 1, 140),
+    Submission("bob", "bert-large", 2, 1, 150),
+    Submission("carol", "conformer", 2, 2, 170),
+    Submission("bob", "bert-eval", 1, 1, 100),
+    Submission("carol", "wav2vec-t", 1, 2, 100),
+    Submission("alice", "gpt-small", 4, 1, 70),
 ]
 
 
@@ -143,23 +143,26 @@ def watch(cluster: MiniCluster, console: Console, jobs: list[int], limit_seconds
     deadline = time.monotonic() + limit_seconds
     frame = Text("")
     color = {"COLUMNS": str(width), "FORCE_COLOR": "1"} if console.is_terminal else {"COLUMNS": str(width)}
+    # Into a file or a pipe: a frame now and then.
     interval_seconds = 0.5 if console.is_terminal else 10.0
+    next_frame = 0.0
     with Live(frame, console=console, auto_refresh=False, transient=False) as live:
         while time.monotonic() < deadline:
-            shown = cluster.exec(
-                "login", ["gandiva", "top", "--once"], user="alice", env=color, check=False
-            ).stdout
-            if shown.strip():
-                frame = Text.from_ansi(shown)
-            if console.is_terminal:
-                live.update(frame, refresh=True)
-            else:
-                # Into a file or a pipe: a frame now and then.
-                print(frame.plain, flush=True)
+            if time.monotonic() >= next_frame:
+                next_frame = time.monotonic() + interval_seconds
+                shown = cluster.exec(
+                    "login", ["gandiva", "top", "--once"], user="alice", env=color, check=False
+                ).stdout
+                if shown.strip():
+                    frame = Text.from_ansi(shown)
+                if console.is_terminal:
+                    live.update(frame, refresh=True)
+                else:
+                    print(frame.plain, flush=True)
             left = cluster.exec("ctl", ["squeue", "-h", "-o", "%A"], check=False).stdout.split()
             if not any(str(job) in left for job in jobs):
                 return
-            time.sleep(interval_seconds)
+            time.sleep(0.5)
     console.print("[yellow]Some jobs are still running; here is the report so far.[/yellow]")
 
 

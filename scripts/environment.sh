@@ -52,7 +52,7 @@ fi
 python3 -c 'import sys; sys.exit(sys.version_info < (3, 10))' ||
     fail "Python 3.10 or newer is needed, this is $(python3 --version)"
 
-say "Making the Python environment in $venv (about a minute the first time)"
+say "Making the Python environment in $venv (once, up to a minute)"
 [ -x "$venv/bin/python" ] || python3 -m venv "$venv"
 quietly "$venv/bin/pip" install --disable-pip-version-check -c constraints.txt -e ".[$extras]"
 [ "$extras" != cluster ] || wanted="$wanted $extras"
