@@ -77,6 +77,7 @@ def agents_log(cluster: MiniCluster) -> Iterator[Callable[[], str]]:
 
 
 @pytest.mark.breaks
+@pytest.mark.settings(policy={"name": "gandiva", "gandiva": {"slice_seconds": 1.5, "max_jobs_per_gpu": 8}})
 def test_hostile_control_files_hurt_only_their_owner(agents_log: Callable[[], str], site: Site) -> None:
     """All kinds at once, on the GPUs of n2. These jobs are suspended all the same, the honest ones have their
     turns, nothing of ours is upset, and nothing of theirs stays."""
