@@ -17,7 +17,7 @@ import os
 import pwd
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO
 
 from controller.slurm.raw import PREFIX, JobRecord, NodeRecord, trial_word
@@ -38,6 +38,12 @@ _users: dict[int, str] = {}
 _nameless: dict[int, float] = {}
 """When (monotonic seconds) these users had no name."""
 _whole_gpu: dict[tuple[int, int], bool] = {}
+
+
+def _dependency(parts: Mapping[str, Any]) -> str:
+    """As Slurm writes it; pyslurm drops the kind `singleton(unfulfilled)`."""
+    words = [f"{kind}:{job}" for kind, jobs in parts.items() if isinstance(jobs, list) for job in jobs]
+    return ("?" if parts.get("satisfy") == "any" else ",").join(words) or "singleton"
 
 
 def _number(value: Any) -> int:
@@ -116,7 +122,7 @@ def _job(job: Any) -> JobRecord:
         state=(job.state,),
         reason=job.state_reason or "",
         priority=_number(job.priority),
-        dependency=str(job.dependencies or ""),
+        dependency=_dependency(job.dependencies) if job.dependencies else "",
         begin_time=_number(job.eligible_time),
         submit_time=_number(job.submit_time),
         start_time=_number(job.start_time),

@@ -157,6 +157,23 @@ async def test_a_deadline_and_a_time_limit(plan: Plan, transport: PyslurmTranspo
     assert found == [(0, 0), (2000, 90)]
 
 
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        (None, ""),
+        ({"afterok": ["7(unfulfilled)"], "afterany": [8], "singleton": False, "satisfy": "all"},
+         "afterok:7(unfulfilled),afterany:8"),
+        ({"afterok": ["7(failed)", "8_*"], "satisfy": "any"}, "afterok:7(failed)?afterok:8_*"),
+        ({"afterok": [], "singleton": False, "satisfy": "all"}, "singleton"),
+    ],
+)  # fmt: skip
+async def test_dependencies_are_told_as_slurm_writes_them(
+    plan: Plan, transport: PyslurmTransport, parts: dict[str, Any] | None, text: str
+) -> None:
+    plan(Job_load={"job": {"id": 7, "dependencies": parts}})
+    assert (await transport.job(JOB)).dependency == text
+
+
 async def test_task_zero_of_an_array_is_a_task(plan: Plan, transport: PyslurmTransport) -> None:
     plan(Job_load={"job": {"id": 7, "array_id": 6, "array_task_id": None}})
     assert (await transport.job(JOB)).array_task_id == 0
