@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pydantic import BaseModel, TypeAdapter
 
@@ -116,6 +116,22 @@ def planned(operations: Sequence[Operation]) -> list[Hold]:
 def _on_gpus(operation: Operation, end: float) -> list[Hold]:
     places = (gpu.rpartition(":") for gpu in operation.gpus)
     return [Hold(node, int(index), operation.job_id, operation.begin, end) for node, _, index in places]
+
+
+def until_told(found: Iterable[Hold], operations: Sequence[Operation]) -> list[Hold]:
+    """The same holds, each up to when the controller begins to take the job off its GPUs: how long that takes
+    is the machine's affair."""
+    told: dict[int, list[float]] = {}
+    for operation in operations:
+        if operation.outcome != "failed" and operation.kind not in ("place", "resume"):
+            told.setdefault(operation.job_id, []).append(operation.begin)
+    return [
+        replace(
+            hold,
+            end=min((t for t in told.get(hold.job_id, ()) if hold.start < t < hold.end), default=hold.end),
+        )
+        for hold in found
+    ]
 
 
 def unplanned(found: Sequence[Hold], operations: Sequence[Operation]) -> list[tuple[Hold, Hold]]:

@@ -8,12 +8,17 @@ import pytest
 from tests.live.gpu_history import overlaps
 from tests.live.support import QUICK, TRAIN, Site
 
-pytestmark = pytest.mark.live
+RULES = {"unsuspendable": "cancel", "unsuspendable_tries": 2, "retry_after_seconds": 12.0}
+pytestmark = [
+    pytest.mark.live,
+    pytest.mark.settings(
+        requests={"max_weight_by_account": {"vision": 2.0}},
+        suspend={**QUICK["suspend"], "step_deadline_seconds": 3.0, **RULES},
+    ),
+]
 
 
 def test_a_weight_above_the_limit_is_said_at_submission_and_counts_as_the_limit(site: Site) -> None:
-    site.cluster.stop_controller()
-    site.start_controller(requests={"max_weight_by_account": {"vision": 2.0}})
     command = [
         "sbatch",
         "--parsable",
@@ -35,9 +40,6 @@ def test_a_weight_above_the_limit_is_said_at_submission_and_counts_as_the_limit(
 
 def test_a_job_that_cannot_be_suspended_is_cancelled_and_its_user_reads_why(site: Site) -> None:
     """Two processes on one GPU, without a session: neither they nor the driver can take them off it."""
-    rule = {"unsuspendable": "cancel", "unsuspendable_tries": 2, "retry_after_seconds": 12.0}
-    site.cluster.stop_controller()
-    site.start_controller(suspend={**QUICK["suspend"], "step_deadline_seconds": 3.0, **rule})
     filler = site.submit("carol", "sleep 600", "--no-gandiva", "--gres=gpu:3", "-w", "n2")
     site.wait_state(filler, "RUNNING")
     one = f"{TRAIN} --no-step --steps 100000 --minibatch-ms 50 --memory-mb 256"

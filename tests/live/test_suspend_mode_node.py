@@ -6,16 +6,22 @@ submitit is such a client: it takes a SUSPENDED job for a finished one.
 
 from __future__ import annotations
 
+import collections
 import json
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from tests.live.gpu_history import held_seconds, overlaps
-from tests.live.support import EXAMPLES, KILLED_AGAIN_SECONDS, QUICK, SLICE_SECONDS, Site
+from tests.live.gpu_history import overlaps
+from tests.live.hurry import hurried
+from tests.live.slices import POLICY
+from tests.live.support import EXAMPLES, KILLED_AGAIN_SECONDS, PYTHON, QUICK, Site
 
-pytestmark = pytest.mark.live
-
-PYTHON = "/opt/gandiva/venv/bin/python"
+NODE = {**QUICK["suspend"], "mode": "node"}
+pytestmark = [pytest.mark.live, pytest.mark.settings(policy=POLICY, suspend=NODE)]
+STEPS = 1000
+"""Of submitit's jobs: more than the test waits for."""
 
 CLIENT = f"""
 import json, subprocess, sys, time
@@ -31,7 +37,7 @@ executor.update_parameters(
     timeout_min=10, slurm_gpus_per_node=1, slurm_mem="200M",
     slurm_additional_parameters={{"gandiva": True, "nodelist": "n2"}},
 )
-jobs = [executor.submit(train, 240) for _ in range(2)]
+jobs = [executor.submit(train, {STEPS}) for _ in range(2)]
 seen = {{job.job_id: [] for job in jobs}}
 while not all(job.done() for job in jobs):
     for job in jobs:
@@ -43,74 +49,64 @@ print(json.dumps({{"states": seen, "results": {{job.job_id: job.result() for job
 """
 
 
-def start(site: Site, mode: str) -> None:
-    site.cluster.stop_controller()
-    site.start_controller(suspend={**QUICK["suspend"], "mode": mode})
-
-
 def leave_one_gpu(site: Site) -> None:
     job = site.submit("carol", "sleep 600", "--no-gandiva", "--gres=gpu:3", "-w", "n2")
     site.wait_state(job, "RUNNING")
 
 
-def test_submitit_sees_its_jobs_to_their_end(site: Site) -> None:
-    start(site, "node")
-    leave_one_gpu(site)
-    site.cluster.write_file("login", "/home/alice/client.py", CLIENT)
-    done = site.cluster.exec("login", [PYTHON, "client.py"], user="alice", timeout_seconds=120, check=False)
-    assert done.exit_code == 0, done.stderr
-    answer = json.loads(done.stdout.splitlines()[-1])
-    assert all("digest" in result for result in answer["results"].values())
-    for states in answer["states"].values():
-        assert "SUSPENDED" not in states
-    found = site.holds()
-    assert overlaps(found) == []
-    for job in answer["states"]:
-        turns = [h for h in found if h.job_id == int(job) and h.node == "n2"]
-        assert len(turns) >= 2, f"job {job} was never off its GPU, so nothing was shown: {turns}"
-
-
-def test_slurm_says_running_all_the_time_and_the_turns_are_fair(site: Site) -> None:
-    start(site, "node")
+def test_slurm_says_running_while_jobs_take_turns_and_submitit_sees_its_jobs_to_their_end(site: Site) -> None:
+    """Five jobs on one GPU: one that calls step(), an unmodified one, which the driver takes off the GPU, one
+    that has nothing on its GPU, which the agent stops, and two of submitit."""
     leave_one_gpu(site)
     jobs = [
         site.train("alice", "--gandiva", "--gres=gpu:1", "-w", "n2"),
-        # An unmodified program: the driver takes it off the GPU.
         site.train("bob", "--gandiva", "--gres=gpu:1", "-w", "n2", no_step=True),
-        # It has nothing on its GPU: the agent stops it.
-        site.submit("alice", "sleep 600", "--gandiva", "--gres=gpu:1", "-w", "n2"),
+        site.submit("alice", "sleep 1800", "--gandiva", "--gres=gpu:1", "-w", "n2"),
     ]
     site.wait_on_gpu(*jobs[:2])
+    site.cluster.write_file("login", "/home/alice/client.py", CLIENT)
+    turns: collections.Counter[int] = collections.Counter()
     seen: set[str] = set()
     sleeps: set[str] = set()
     mine = "ps -o user=,stat= -C sleep | grep ^alice; true"  # there is a sleep of carol's, too
 
-    def enough_turns() -> bool:
-        seen.update(site.states(jobs).values())
+    def all_turned(times: int, begin: float) -> bool:
+        seen.update(site.cluster.exec("ctl", "squeue -h -u alice,bob -o %T").stdout.split())
         sleeps.update(line.split()[1][0] for line in site.cluster.exec("n2", mine).stdout.splitlines())
-        found = site.holds()
-        turns = all(sum(h.job_id == job and h.seconds > 1 for h in found) >= 5 for job in jobs[:2])
-        return turns and sleeps >= {"S", "T"}
+        begun = [h.job_id for h in site.holds() if h.node == "n2" and h.start > begin]
+        turns.clear()
+        turns.update(begun)
+        return len(turns) == 4 and min(turns.values()) >= times
 
-    site.wait("five turns of each, the third job stopped and going on", enough_turns, 150)
-    assert seen <= {"RUNNING", "PENDING"}, seen
-    found = site.holds()
-    assert overlaps(found) == []
-    # Whole rotations only: from one turn of the one to its last, so that each has as many.
-    turns = sorted(h.start for h in found if h.job_id == jobs[1])
-    one, two = (held_seconds(found, job, turns[0], turns[-1]) for job in jobs[:2])
-    assert one == pytest.approx(two, abs=1.5 * SLICE_SECONDS), "one may have had a turn more"
+    with ThreadPoolExecutor(1) as beside:
+        command = [PYTHON, "client.py"]
+        client = beside.submit(site.cluster.exec, "login", command, user="alice", timeout_seconds=240)
+        site.wait("all of them on the GPU", lambda: all_turned(1, 0.0), 120)
+        site.wait("two more turns of each", partial(all_turned, 2, site.clock()), 120)
+        assert max(turns.values()) - min(turns.values()) <= 1, "they go round"
+        site.wait("the sleep stopped and going on", lambda: all_turned(2, 0.0) and sleeps >= {"S", "T"})
+        with hurried(site):
+            client.result()
+    answer = json.loads(client.result().stdout.splitlines()[-1])
+    assert all("digest" in result for result in answer["results"].values())
+    assert not any("SUSPENDED" in states for states in answer["states"].values())
+    assert len(answer["states"]) == 2 and seen <= {"RUNNING", "PENDING"}, seen
+    assert overlaps(site.holds()) == []
     site.cluster.exec("login", ["scancel", str(jobs[2])], user="alice")
     assert site.wait_ended([jobs[2]], KILLED_AGAIN_SECONDS) == {jobs[2]: "CANCELLED"}
 
 
 def test_from_one_mode_to_the_other_with_jobs_off_their_gpus(site: Site) -> None:
     leave_one_gpu(site)
-    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", "-w", "n2", steps=600) for _ in range(2)]
+    jobs = [
+        site.train("alice", "--gandiva", "--gres=gpu:1", "-w", "n2", steps=STEPS, memory_mb=512)
+        for _ in range(2)
+    ]
     site.wait_on_gpu(*jobs)
+    assert set(site.states(jobs).values()) == {"RUNNING"}
+    site.lead(policy=POLICY)
     site.wait("one suspended", lambda: "SUSPENDED" in site.states(jobs).values())
-    start(site, "node")
-    site.wait("both running for Slurm", lambda: set(site.states(jobs).values()) == {"RUNNING"}, 30)
-    start(site, "slurm")
-    site.wait("one suspended again", lambda: "SUSPENDED" in site.states(jobs).values(), 30)
-    assert set(site.wait_ended(jobs, 180).values()) == {"COMPLETED"}
+    site.lead(policy=POLICY, suspend=NODE)
+    site.wait("both running for Slurm", lambda: set(site.states(jobs).values()) == {"RUNNING"})
+    with hurried(site):
+        assert set(site.wait_ended(jobs).values()) == {"COMPLETED"}

@@ -10,11 +10,18 @@ import time
 import pytest
 
 from tests.live.gpu_history import Hold, held_seconds, overlaps
-from tests.live.support import EXAMPLES, SLICE_SECONDS, TRAIN, Site
+from tests.live.hurry import hurried
+from tests.live.slices import POLICY
+from tests.live.support import EXAMPLES, QUICK, SLICE_SECONDS, TRAIN, Site
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.settings(policy=POLICY)]
+LONG_SLICES = pytest.mark.settings(policy=QUICK["policy"])
+STEPS = 600
+"""Half a minute of mini-batches: more than any test waits for."""
 
 
+@pytest.mark.nightly
+@LONG_SLICES
 def test_shares_follow_weights_and_gpus_are_shared_fairly(site: Site) -> None:
     """Two things at once, to save time: on n2 weights 2:1 on one GPU, on n1 six equal jobs on four GPUs."""
     filler = site.submit("carol", "sleep 600", "--no-gandiva", "--gres=gpu:3", "-w", "n2")
@@ -57,70 +64,69 @@ def test_shares_follow_weights_and_gpus_are_shared_fairly(site: Site) -> None:
         assert 0.85 * least <= reported <= 1.15 * most, f"report and GPU history differ for job {job}"
 
 
+def undisturbed(site: Site, command: str, *options: str) -> str:
+    """The final state of a run alone, whose mini-batches take as little time as they can."""
+    words = command.replace("--minibatch-ms 50", "--minibatch-ms 1")
+    job = site.submit("alice", words, "--no-gandiva", *options)
+    assert site.wait_ended([job])[job] == "COMPLETED"
+    return site.digest("alice", job)
+
+
+def suspends(site: Site, *jobs: int) -> list[int]:
+    """How often each of them has been taken off its GPUs."""
+    rows = {row["job_id"]: row["suspends"] for row in site.report()}
+    return [rows[job] for job in jobs]
+
+
 def test_gangs_stop_at_one_step_and_their_results_are_those_of_an_undisturbed_run(site: Site) -> None:
-    """A two-rank job over two nodes and a four-GPU job, each in turn with others of its shape."""
+    """A job of two ranks over two nodes and one of all GPUs of the second node, in turn with another job of
+    two ranks."""
     over_two = ("-N2", "--ntasks-per-node=1", "--gres=gpu:1")
-    ranks = f"srun {TRAIN} --steps 200 --minibatch-ms 50 --memory-mb 512"
-    four = f"{TRAIN} --steps 200 --minibatch-ms 50 --memory-mb 512 --gpus 4"
-    plain = {
-        "ranks": site.submit("alice", ranks, "--no-gandiva", *over_two),
-        "four": site.submit("alice", four, "--no-gandiva", "--gres=gpu:4"),
-    }
-    assert set(site.wait_ended(plain.values(), 90).values()) == {"COMPLETED"}
-
-    # One GPU is left on each node: both gangs over two nodes must have these two.
-    fillers = [
-        site.submit("carol", "sleep 600", "--no-gandiva", "--gres=gpu:3", "-w", node) for node in ("n1", "n2")
+    ranks = f"srun {TRAIN} --steps {STEPS} --minibatch-ms 50 --memory-mb 512"
+    four = f"{TRAIN} --steps {STEPS} --minibatch-ms 50 --memory-mb 512 --gpus 4"
+    plain = [undisturbed(site, ranks, *over_two), undisturbed(site, four, "--gres=gpu:4")]
+    filler = site.submit("carol", "sleep 1800", "--no-gandiva", "--gres=gpu:3", "-w", "n1")
+    site.wait_state(filler, "RUNNING")
+    rival = site.submit("bob", ranks.replace(str(STEPS), "100000"), "--gandiva", *over_two)
+    gangs = [
+        site.submit("alice", ranks, "--gandiva", *over_two),
+        site.submit("alice", four, "--gandiva", "--gres=gpu:4"),
     ]
-    for job in fillers:
-        site.wait_state(job, "RUNNING")
-    gang = site.submit("alice", ranks, "--gandiva", *over_two)
-    site.wait_on_gpu(gang)
-    rival = site.submit("bob", ranks.replace("200", "100000"), "--gandiva", *over_two)
-    assert_same_result_in_turns(site, gang, [rival], plain["ranks"])
-    assert len({(h.node, h.gpu) for h in site.holds() if h.job_id in (gang, rival)}) == 2
-    site.cluster.exec("ctl", ["scancel", *map(str, [rival, *fillers])])
-    site.wait_ended([rival, *fillers])
-
-    sliced = site.submit("alice", four, "--gandiva", "--gres=gpu:4")
-    site.wait_on_gpu(sliced)
-    rivals = [site.train("carol", "--gandiva", "--gres=gpu:4", gpus=4) for _ in range(3)]
-    assert_same_result_in_turns(site, sliced, rivals, plain["four"])
-    assert overlaps(site.holds()) == []
-
-
-def assert_same_result_in_turns(site: Site, job: int, rivals: list[int], undisturbed: int) -> None:
-    """The job of alice's completes, was suspended meanwhile, and computed what it computes undisturbed."""
-    assert site.wait_ended([job], 120)[job] == "COMPLETED"
-    (row,) = site.report("-j", str(job))
-    assert row["suspends"] >= 1, f"job {job} was never suspended: the test shows nothing\n{site.queue()}"
-    assert set(site.states(rivals).values()) <= {"RUNNING", "SUSPENDED"}, "they share to the end"
-    assert site.digest("alice", job) == site.digest("alice", undisturbed)
+    site.wait("each of them suspended", lambda: min(suspends(site, rival, *gangs)) >= 1, 120)
+    with hurried(site):
+        assert set(site.wait_ended(gangs).values()) == {"COMPLETED"}
+        assert site.state(rival) in ("RUNNING", "SUSPENDED"), "they share to the end"
+    assert [site.digest("alice", job) for job in gangs] == plain
+    found = site.holds()
+    assert overlaps(found) == []
+    shared = {h.gpu for h in found if h.node == "n1" and h.job_id in (rival, gangs[0])}
+    assert len(shared) == 1, "both had to have the GPU that was left"
 
 
 @pytest.mark.smoke
-def test_unmodified_job_is_suspended_by_the_driver(site: Site) -> None:
-    """It never calls step(); its state must survive being taken off the GPU all the same."""
-    command = f"{TRAIN} --no-step --steps 160 --minibatch-ms 50 --memory-mb 1024"
-    undisturbed = site.submit("alice", command, "--no-gandiva", "--gres=gpu:1")
-    assert site.wait_ended([undisturbed], 60)[undisturbed] == "COMPLETED"
-    blocker = [
-        site.submit("carol", "sleep 600", "--no-gandiva", f"--gres=gpu:{n}", "-w", w)
-        for n, w in ((4, "n1"), (3, "n2"))
+def test_all_ways_to_take_a_job_off_its_gpu(site: Site) -> None:
+    """In turn on one GPU: a job that calls step(); two that never do, whose state survives the driver's
+    checkpoint all the same; one that is stopped with SIGTERM, saves by itself, and goes on from there."""
+    site.leave_one_gpu()
+    command = f"{TRAIN} --steps {STEPS} --minibatch-ms 50"
+    alone = undisturbed(site, command, "--gres=gpu:1")
+    saves = f"exec {command} --checkpoint-dir $HOME/ck-$SLURM_JOB_ID"
+    requeued = site.submit("alice", saves, "--gandiva-suspend=requeue", "--gres=gpu:1", "--requeue")
+    jobs = [
+        site.submit("alice", command, "--gandiva", "--gres=gpu:1"),
+        site.submit("alice", f"{command} --no-step", "--gandiva", "--gres=gpu:1"),
+        site.submit("alice", f"{command} --no-step", "--gandiva-suspend=transparent", "--gres=gpu:1"),
     ]
-    for job in blocker:
-        site.wait_state(job, "RUNNING")
-    unmodified = site.submit("alice", command, "--gandiva", "--gres=gpu:1")
-    explicit = site.submit("bob", command, "--gandiva-suspend=transparent", "--gres=gpu:1")
-    states = site.wait_ended([unmodified, explicit], 120)
-    assert set(states.values()) == {"COMPLETED"}, states
-    rows = {row["job_id"]: row for row in site.report()}
-    assert rows[unmodified]["suspends"] >= 1 and rows[explicit]["suspends"] >= 1
-    assert site.digest("alice", unmodified) == site.digest("alice", undisturbed)
-    assert site.digest("bob", explicit) == site.digest("alice", undisturbed)
+    site.wait("each of them suspended", lambda: min(suspends(site, *jobs)) >= 1, 120)
+    site.wait("the other requeued", lambda: int(site.job(requeued)["Restarts"]) >= 1, 120)
+    with hurried(site):
+        assert set(site.wait_ended([requeued, *jobs]).values()) == {"COMPLETED"}
+    assert {site.digest("alice", job).split()[-1] for job in (requeued, *jobs)} == {alone.split()[-1]}
     assert overlaps(site.holds()) == []
 
 
+@pytest.mark.nightly
+@LONG_SLICES
 def test_job_that_nothing_can_suspend_keeps_its_gpu_and_is_named(site: Site) -> None:
     """It never calls step() and the driver cannot lock it: nobody else may have its GPU."""
     site.leave_one_gpu()
@@ -144,6 +150,8 @@ def test_job_that_nothing_can_suspend_keeps_its_gpu_and_is_named(site: Site) -> 
     assert overlaps(site.holds()) == []
 
 
+@pytest.mark.nightly
+@LONG_SLICES
 def test_a_torchrun_like_job_and_another_take_turns(site: Site) -> None:
     """Two processes below one launcher, whose CUDA contexts and communicators stay on the GPUs."""
     site.kept_bytes = 1000 << 20
@@ -178,34 +186,39 @@ def test_a_torchrun_like_job_and_another_take_turns(site: Site) -> None:
 @pytest.mark.smoke
 def test_ordinary_and_gandiva_jobs_never_share_a_gpu(site: Site) -> None:
     """More of both than there are GPUs: each kind has to wait for GPUs that the other one has."""
-    gandiva = [site.train("alice", "--gandiva", "--gres=gpu:1", steps=200) for _ in range(10)]
-    site.wait("all eight GPUs in use", lambda: len({(h.node, h.gpu) for h in site.holds()}) == 8)
+    filler = site.submit("carol", "sleep 1800", "--no-gandiva", "--gres=gpu:4", "-w", "n1")
+    site.wait_state(filler, "RUNNING")
+    gandiva = [site.train("alice", "--gandiva", "--gres=gpu:1") for _ in range(6)]
+    site.wait("all four GPUs in use", lambda: len({h.gpu for h in site.holds()}) == 4)
+    command = f"{TRAIN} --no-step --steps 40 --minibatch-ms 50 --memory-mb 512"
     ordinary = [
-        site.submit(
-            "bob", f"{TRAIN} --no-step --steps 40 --minibatch-ms 50 --memory-mb 512", "--no-gandiva", gres
-        )
+        site.submit("bob", command, "--no-gandiva", gres)
         for gres in ("--gres=gpu:1", "--gres=gpu:a100:1", "--gpus=1")
     ]
     assert set(site.states(ordinary).values()) == {"PENDING"}, (
         "GPUs with Gandiva jobs are not Slurm's to give"
     )
-    site.wait_on_gpu(ordinary[0], timeout_seconds=180)
-    gandiva += [site.train("carol", "--gandiva", "--gres=gpu:1", steps=60) for _ in range(9)]
-    states = site.wait_ended([*gandiva, *ordinary], 240)
-    assert set(states.values()) == {"COMPLETED"}, states
+    site.cluster.exec("ctl", ["scancel", *map(str, gandiva[:4])])
+    assert set(site.wait_ended(ordinary).values()) == {"COMPLETED"}
+    gandiva += [site.train("carol", "--gandiva", "--gres=gpu:1") for _ in range(4)]
+
+    def missing() -> list[Hold]:
+        """Times of ordinary jobs on a GPU that no job of Gandiva had before, and another one afterwards."""
+        found = site.holds()
+        theirs = {gpu: [h for h in found if h.job_id in gandiva and h.gpu == gpu] for gpu in range(4)}
+        return [
+            h
+            for h in found
+            if h.job_id in ordinary
+            and not (
+                any(g.end <= h.start for g in theirs[h.gpu]) and any(g.start >= h.end for g in theirs[h.gpu])
+            )
+        ]
+
+    site.wait("each GPU to go from one kind to the other and back", lambda: missing() == [])
     found = site.holds()
-    used = {job: {(h.node, h.gpu) for h in found if h.job_id == job} for job in (*gandiva, *ordinary)}
-    by_gandiva = set().union(*(used[job] for job in gandiva))
-    assert all(used[job] and used[job] <= by_gandiva for job in ordinary), used
-    taken = [h for h in found if h.job_id in ordinary]
-    before = [h for o in taken for h in found if h.job_id in gandiva and _same(h, o) and h.end <= o.start]
-    after = [h for o in taken for h in found if h.job_id in gandiva and _same(h, o) and h.start >= o.end]
-    assert before and after, "no GPU went from a Gandiva job to an ordinary one and back"
+    assert set(ordinary) <= {h.job_id for h in found}
     assert overlaps(found) == []
-
-
-def _same(one: Hold, other: Hold) -> bool:
-    return (one.node, one.gpu) == (other.node, other.gpu)
 
 
 def test_a_job_can_open_its_own_gpu_only(site: Site) -> None:
@@ -221,23 +234,6 @@ def test_a_job_can_open_its_own_gpu_only(site: Site) -> None:
     assert site.wait_ended([job])[job] == "COMPLETED"
     words = dict(line.split() for line in site.output("alice", job).splitlines())
     assert sorted(words.values()) == ["ENXIO", "EPERM", "EPERM", "EPERM"], words
-
-
-@pytest.mark.smoke
-def test_requeue_as_the_way_to_suspend(site: Site) -> None:
-    """`--gandiva-suspend=requeue`: stopped with SIGTERM, saved by itself, continued from its checkpoint."""
-    site.leave_one_gpu()
-    command = f"exec {TRAIN} --steps 160 --minibatch-ms 50 --checkpoint-dir $HOME/ck-$SLURM_JOB_ID"
-    victim = site.submit("alice", command, "--gandiva-suspend=requeue", "--gres=gpu:1", "--requeue")
-    site.wait_on_gpu(victim)
-    rival = site.train("bob", "--gandiva", "--gres=gpu:1", steps=100)
-    states = site.wait_ended([victim, rival], 180)
-    assert set(states.values()) == {"COMPLETED"}, states
-    assert int(site.job(victim)["Restarts"]) >= 1, "it was never requeued: the test shows nothing"
-    assert overlaps(site.holds()) == []
-    plain = site.submit("alice", f"{TRAIN} --steps 160 --minibatch-ms 50", "--no-gandiva", "--gres=gpu:1")
-    site.wait_ended([plain])
-    assert site.digest("alice", victim).split()[-1] == site.digest("alice", plain).split()[-1]
 
 
 def test_examples_run_as_a_user_would_run_them(site: Site) -> None:

@@ -8,17 +8,16 @@ import pytest
 from tests.live.gpu_history import Hold
 from tests.live.support import Site
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.nightly]
 
 LIMIT_GPU_SECONDS = 8.0
 WHOLE_NODE = ("--gandiva", "--gres=gpu:4", "-w", "n2")
 
 
-def start(site: Site, **settings: object) -> None:
+def tiresias(promote_knob_ratio: float) -> pytest.MarkDecorator:
     """The controller with Tiresias-L; a job on four GPUs leaves queue 1 after two seconds."""
-    site.cluster.stop_controller()
-    policy = {"queue_limits": [LIMIT_GPU_SECONDS], **settings}
-    site.start_controller(policy={"name": "tiresias-las", "tiresias-las": policy})
+    settings = {"queue_limits": [LIMIT_GPU_SECONDS], "promote_knob_ratio": promote_knob_ratio}
+    return pytest.mark.settings(policy={"name": "tiresias-las", "tiresias-las": settings})
 
 
 def times(site: Site, job_id: int) -> list[Hold]:
@@ -29,9 +28,9 @@ def times(site: Site, job_id: int) -> list[Hold]:
     )
 
 
+@tiresias(promote_knob_ratio=0.0)
 @pytest.mark.parametrize("method", ["cooperative", "requeue"])
 def test_a_long_job_is_preempted_by_short_ones_and_finishes_later(site: Site, method: str) -> None:
-    start(site, promote_knob_ratio=0.0)
     extra: dict[str, object] = {"checkpoint_dir": f"long-{method}", "checkpoint_every": 10}
     long = site.train(
         "alice", *WHOLE_NODE, f"--gandiva-suspend={method}", steps=240, gpus=4, memory_mb=512, **extra
@@ -50,8 +49,8 @@ def test_a_long_job_is_preempted_by_short_ones_and_finishes_later(site: Site, me
         assert before.end <= held.start and held.end <= after.start
 
 
+@tiresias(promote_knob_ratio=1.0)
 def test_a_starving_job_is_promoted(site: Site) -> None:
-    start(site, promote_knob_ratio=1.0)
     long = site.train("alice", *WHOLE_NODE, steps=400, gpus=4, memory_mb=512)
     site.wait_on_gpu(long)
     site.wait("the long job's demotion", lambda: run_seconds(site, long) > 4.0)

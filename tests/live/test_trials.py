@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.live.support import EXAMPLES, PYTHON, SLICE_SECONDS, Site
+from tests.live.slices import POLICY, parts_of
+from tests.live.support import EXAMPLES, PYTHON, QUICK, SLICE_SECONDS, Site
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.settings(policy=POLICY)]
 
 
 def trials(site: Site, user: str, *words: str) -> tuple[int, str]:
@@ -24,7 +25,59 @@ def listed(site: Site, search: str) -> dict[int, dict[str, Any]]:
     return {row["job_id"]: row for row in map(json.loads, out.splitlines())}
 
 
-def test_an_ordinary_user_says_which_trials_come_first(site: Site) -> None:
+def test_an_ordinary_user_says_which_trials_come_first_and_nobody_else(site: Site) -> None:
+    """By comments that slurmctld lets the owner of a job change, and shows to all."""
+    site.leave_one_gpu()
+    options = ("--gandiva", "--gandiva-search=lr", "--gres=gpu:1")
+    mine = [site.train("alice", *options, "--comment=ablation 3") for _ in range(3)]
+    other = site.train("bob", "--gandiva", "--gres=gpu:1")
+    site.wait_on_gpu(*mine, other)
+    assert set(listed(site, "lr")) == set(mine)
+
+    code, said = trials(site, "alice", "exclusive", "lr", str(mine[1]))
+    assert (code, said) == (0, f"search lr: exclusive: {mine[1]}\n")
+    assert "gandiva-trial:exclusive; ablation 3" in site.job(mine[1])["Comment"]
+    site.wait("the controller to read it", lambda: listed(site, "lr")[mine[1]]["exclusive"] is True)
+    begin = site.clock()
+    site.wait("its turn", lambda: any(hold.job_id == mine[1] and hold.end > begin for hold in site.holds()))
+    had = parts_of(site, [*mine, other], 6)
+    assert had == pytest.approx([0, 3 / 4, 0, 1 / 4], abs=0.12)
+
+    for words in (
+        ("priority", str(mine[1]), "100"),
+        ("stop", str(mine[1])),
+        ("exclusive", "lr", str(mine[0])),
+    ):
+        code, said = trials(site, "bob", *words)
+        assert code == 1, said
+        assert words[0] == "exclusive" or "denied" in said or "Invalid user id" in said, said
+    junk = "gandiva-trial:priority=1e9 gandiva-trial:exclusive"
+    site.cluster.exec("login", ["scontrol", "update", f"JobId={mine[2]}", f"Comment={junk}"], user="alice")
+    ignored = f"job {mine[2]} (user alice): its comment does not count"
+    site.wait("the log to say so", lambda: ignored in site.log())
+    row = listed(site, "lr")[mine[2]]
+    assert (row["priority"], row["exclusive"]) == (1.0, False)
+    assert site.state(mine[2]) in ("RUNNING", "SUSPENDED")
+
+    assert trials(site, "alice", "exclusive", "lr")[0] == 0
+    assert trials(site, "alice", "priority", str(mine[0]), "4")[0] == 0
+    site.wait("the controller to read it", lambda: listed(site, "lr")[mine[0]]["priority"] == 4.0)
+    site.wait("its words", lambda: "priority 4 in search lr" in site.explained(mine[0]))
+    assert trials(site, "alice", "stop", str(mine[2]))[0] == 0
+    assert site.wait_ended([mine[2]])[mine[2]] == "CANCELLED"
+    assert trials(site, "alice", "stop", str(mine[2]))[0] == 1, "it is over"
+    refused = site.cluster.exec(
+        "login",
+        ["sbatch", "--gandiva-search=a b", "--gres=gpu:1", "--wrap", "true"],
+        user="alice",
+        check=False,
+    )
+    assert refused.exit_code != 0 and "--gandiva-search=a b: expected 1 to 64 letters" in refused.stderr
+
+
+@pytest.mark.nightly
+@pytest.mark.settings(policy=QUICK["policy"])
+def test_turns_of_trials_follow_what_their_user_says(site: Site) -> None:
     site.leave_one_gpu()
     mine = [
         site.train("alice", "--gandiva", "--gandiva-search=lr", "--comment=ablation 3", "--gres=gpu:1")
@@ -56,31 +109,8 @@ def test_an_ordinary_user_says_which_trials_come_first(site: Site) -> None:
     assert trials(site, "alice", "stop", str(mine[2]))[0] == 1, "it is over"
 
 
-def test_no_user_changes_anothers_trial_and_junk_costs_nothing(site: Site) -> None:
-    site.leave_one_gpu()
-    job = site.train("alice", "--gandiva", "--gandiva-search=width", "--gres=gpu:1")
-    site.wait_on_gpu(job)
-    for words in (("priority", str(job), "100"), ("stop", str(job))):
-        code, said = trials(site, "bob", *words)
-        assert code == 1 and ("denied" in said or "Invalid user id" in said), said
-    assert trials(site, "bob", "exclusive", "width", str(job))[0] == 1
-    junk = "gandiva-trial:priority=1e9 gandiva-trial:exclusive"
-    update = ["scontrol", "update", f"JobId={job}", f"Comment={junk}"]
-    site.cluster.exec("login", update, user="alice")
-    site.wait(
-        "the log to say so", lambda: f"job {job} (user alice): its comment does not count" in site.log()
-    )
-    row = listed(site, "width")[job]
-    assert (row["priority"], row["exclusive"], site.state(job)) == (1.0, False, "RUNNING")
-    refused = site.cluster.exec(
-        "login",
-        ["sbatch", "--gandiva-search=a b", "--gres=gpu:1", "--wrap", "true"],
-        user="alice",
-        check=False,
-    )
-    assert refused.exit_code != 0 and "--gandiva-search=a b: expected 1 to 64 letters" in refused.stderr
-
-
+@pytest.mark.nightly
+@pytest.mark.settings(policy=QUICK["policy"])
 def test_the_driver_of_the_examples(site: Site) -> None:
     site.leave_one_gpu()
     options = "--rates 3,300,1,0.00001 --steps 900 --judge-after 200 --top 1 --look-seconds 1"

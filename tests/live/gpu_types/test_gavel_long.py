@@ -1,39 +1,36 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Gavel's rounds on three GPU types of different speed. These tests have a cluster of their own."""
+"""The same over many rounds, with more jobs than GPUs of each type: how received time comes near what is
+allocated, and what counting throughputs gains."""
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
-from container.cluster import MiniCluster
-from container.images import REPOSITORY_ROOT
-from container.spec import load
-from tests.live.conftest import own_name, running
+from tests.live.gpu_types.test_gavel import RATES, declare_rates, policy
 from tests.live.rounds import (
-    ANSWER,
-    DEADLINE_SECONDS,
     FAULTS,
-    FIND_SOLVER,
     LIES,
+    TYPES,
     accounted,
     allocated,
+    answer_for,
     errors_of,
     fractions,
     read_journal,
     received,
+    solvers,
     status,
+    step_times,
     turns_missed,
     wait_event,
 )
-from tests.live.support import PYTHON, QUICK, Site
-from tests.live.test_gpu_types import TYPES, step_times
+from tests.live.support import Site
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.nightly, pytest.mark.xdist_group("gpu-types")]
 
 ROUND_SECONDS = 8.0
 ROUNDS = 12
@@ -41,29 +38,15 @@ MEASURED_SECONDS = 40.0
 CHANGING_ROUND_SECONDS = 15.0
 CHANGING_ROUNDS = 10
 RECEIVED_ROUNDS = 14
+DEADLINE_SECONDS = 40.0
+"""Of an allocation whose solver hangs."""
 EQUAL = {"bound": 70 / 3, "fed": 9.0}
 """The rates of `RATES`, where a job has as much time on each type."""
-RATES = {"bound": {"v100": 40.0, "p100": 20.0, "k80": 10.0}, "fed": {"v100": 10.0, "p100": 9.0, "k80": 8.0}}
-"""Declared: a model that its GPU holds up, and one that waits for its data."""
 
 
-@pytest.fixture(scope="module")
-def cluster(request: pytest.FixtureRequest) -> Iterator[MiniCluster]:
-    """Three nodes of two GPUs each: v100, p100, k80."""
-    if existing := os.environ.get("GANDIVA_TYPES_CLUSTER"):
-        yield MiniCluster.attach(existing)
-        return
-    request.getfixturevalue("engine_ready")
-    spec = load(REPOSITORY_ROOT / "container" / "types.toml")
-    changes = {"name": own_name("-gavel"), "release": os.environ.get("RELEASE") or spec.release}
-    with running(spec.model_copy(update=changes), request.session) as mini:
-        yield mini
-
-
-def start(site: Site, policy: str = "gavel-las", **settings: Any) -> None:
+def start(site: Site, name: str = "gavel-las", **settings: Any) -> None:
     site.cluster.stop_controller()
-    chosen = {"round_seconds": ROUND_SECONDS, **settings}
-    site.start_controller(policy={**QUICK["policy"], "name": policy, policy: chosen})
+    site.start_controller(policy=policy(name, **{"round_seconds": ROUND_SECONDS, **settings}))
 
 
 def four_for_two(site: Site) -> dict[int, tuple[str, float]]:
@@ -138,9 +121,8 @@ def test_a_solver_that_is_killed_costs_nothing_but_age(site: Site) -> None:
     jobs = four_for_two(site)
     start(site)
     site.wait_on_gpu(*jobs)
-    pids = site.cluster.exec("ctl", FIND_SOLVER).stdout.split()
-    assert len(pids) == 1, pids
-    site.cluster.exec("ctl", ["kill", "-9", *pids])
+    (pid,) = solvers(site)
+    site.cluster.exec("ctl", ["kill", "-9", pid])
     begin = site.clock()
     time.sleep(5 * ROUND_SECONDS)
     holds, end = site.holds(), site.clock()
@@ -148,8 +130,8 @@ def test_a_solver_that_is_killed_costs_nothing_but_age(site: Site) -> None:
         assert received(holds, job, node, begin, end) > 0.5 * part * (end - begin), f"job {job} had its turns"
     late = site.train("bob", "--gandiva", "--gandiva-gpu-types=k80", "--gres=gpu:1", steps=20)
     assert site.wait_ended([late], 120) == {late: "COMPLETED"}
-    others = site.cluster.exec("ctl", FIND_SOLVER).stdout.split()
-    assert len(others) == 1 and others != pids
+    (other,) = solvers(site)
+    assert other != pid
     assert set(site.states(jobs).values()) <= {"RUNNING", "SUSPENDED"}
 
 
@@ -161,10 +143,10 @@ def test_a_solver_that_hangs_or_lies_costs_nothing_but_age(site: Site, fault: st
     jobs = four_for_two(site)
     start(site, deadline_seconds=DEADLINE_SECONDS)
     site.wait_on_gpu(*jobs)
-    (pid,) = site.cluster.exec("ctl", FIND_SOLVER).stdout.split()
+    (pid,) = solvers(site)
     begin = site.clock()
     if fault in LIES:
-        site.cluster.exec("ctl", [PYTHON, "-c", ANSWER, pid], user="gandiva", stdin=LIES[fault])
+        answer_for(site, pid, fault)
     else:
         site.cluster.exec("ctl", ["kill", "-STOP", pid])
     late = site.train("bob", "--gandiva", "--gandiva-gpu-types=k80", "--gres=gpu:1")
@@ -175,7 +157,7 @@ def test_a_solver_that_hangs_or_lies_costs_nothing_but_age(site: Site, fault: st
     failed_at = wait_event(site, "trouble", said, begin)
     solved_at = wait_event(site, "recovered", "solver gavel-las: solves it again", failed_at)
     site.wait("no problem", lambda: status(site).exit_code == 0)
-    (other,) = site.cluster.exec("ctl", FIND_SOLVER).stdout.split()
+    (other,) = solvers(site)
     assert other != pid
     heavy = [job for job, (node, part) in jobs.items() if (TYPES[node], part) == ("k80", 0.75)]
     new = {"k80": pytest.approx(2 / 3, abs=0.011)}
@@ -190,16 +172,6 @@ def test_a_solver_that_hangs_or_lies_costs_nothing_but_age(site: Site, fault: st
     if fault == "hangs":
         assert min(at for at, job, _ in decided if job == late) < failed_at
         assert {*heavy, late} <= dict(meanwhile).keys()
-
-
-def declare_rates(site: Site) -> None:
-    """In place of all that is known of the models."""
-    rates = [
-        {"model": model, "gpu_type": gpu_type, "gpus": 1, "samples_per_second": 32 * rate}
-        for model, by_type in RATES.items()
-        for gpu_type, rate in by_type.items()
-    ]
-    site.declare_rates(rates)
 
 
 def run_of(site: Site, throughputs: str) -> Mapping[str, list[int]]:
@@ -241,24 +213,6 @@ def test_jobs_do_more_steps_where_throughputs_count(site: Site) -> None:
     assert sum(aware["bound"]) > 1.2 * sum(agnostic["bound"])
     assert min(aware["bound"]) > 1.5 * min(agnostic["bound"])
     assert sum(aware["fed"]) > 0.85 * sum(agnostic["fed"])
-
-
-def test_a_job_with_a_deadline_gets_the_gpus_that_it_needs_for_it(site: Site) -> None:
-    """The slow GPUs do the most for their price. A job that needs ten minutes of the fast ones and has twelve
-    cannot end in time on the slow ones."""
-    site.cluster.stop_controller()
-    options = {"cheap": (), "due": ("--time=10", "--deadline=now+12minutes")}
-    jobs = {
-        name: site.train("alice", "--gandiva", "--gandiva-model=bound", "--gres=gpu:1", *more)
-        for name, more in options.items()
-    }
-    declare_rates(site)
-    start(site, "gavel-cost-slo", prices={"v100": 10.0, "p100": 6.0, "k80": 1.0})
-    site.wait_on_gpu(*jobs.values(), timeout_seconds=120)
-    time.sleep(2 * ROUND_SECONDS)
-    holds = site.holds()
-    on = {name: {TYPES[hold.node] for hold in holds if hold.job_id == job} for name, job in jobs.items()}
-    assert on == {"cheap": {"k80"}, "due": {"v100"}}
 
 
 def las_run(site: Site, throughputs: str) -> Mapping[str, list[int]]:
