@@ -20,7 +20,8 @@ help: ## Show this list
 env: ## Make the Python environment (.venv); the other targets do it as needed
 	@scripts/environment.sh
 
-demo: env ## Bring a mini cluster up, run jobs of three users on shared GPUs, show them live, print the report
+demo: ## Bring a mini cluster up, run jobs of three users on shared GPUs, show them live, print the report
+	@scripts/environment.sh demo
 	@$(PYTHON) scripts/demo.py
 
 test: env ## What a change must pass, and CI runs: lint, unit tests, and live tests on a real Slurm (25 minutes)
