@@ -131,7 +131,7 @@ def test_where_the_host_goes_away_its_commands_end_and_the_next_opens_it_again(
         while not begun.exists():
             time.sleep(0.01)
         engine.processes[0].kill()
-        with pytest.raises(CommandError, match="n1: .* the host went away"):
+        with pytest.raises(CommandError, match=r"n1: .* the host went away"):
             waiting.result()
     assert run(runner, "echo again").stdout == "again\n"
     assert len(engine.processes) == 2
