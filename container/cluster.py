@@ -128,10 +128,7 @@ class MiniCluster:
             put_files(self._client, self._container_name(host.name), files)
             self.exec(host.name, ["bash", f"{images.SCRIPTS_IN_IMAGE}/project.sh"], timeout_seconds=300)
 
-        # One first: all of them install into the one shared /etc/slurm.
-        first, *others = self.spec.hosts
-        renew(first)
-        everywhere(renew, others)
+        everywhere(renew, self.spec.hosts)
 
     def install_packages(self, folder: Path) -> None:
         """Install (or upgrade to) the packages in a folder, on each host those of its role.
