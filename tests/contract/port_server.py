@@ -4,7 +4,7 @@
     python port_server.py ADAPTER DEADLINE_SECONDS
 
 One call a line, pickled and in base64: `(number, method, arguments)`; answers `(number, result, error)`, in
-any order.
+any order. The method `set_deadline` is the server's own: seconds for the calls that come after it.
 Standard library and `controller` only: the file is copied to the cluster by itself.
 """
 
@@ -31,10 +31,14 @@ async def serve(adapter: Any, deadline_seconds: float) -> None:
     port = open_cluster(adapter, deadline_seconds=deadline_seconds)
     tasks: set[asyncio.Task[None]] = set()
 
+    async def set_deadline(seconds: float) -> None:
+        port._deadline_seconds = seconds
+
     async def answer(number: int, method: str, arguments: tuple[Any, ...]) -> None:
         reply: tuple[int, Any, Exception | None]
         try:
-            reply = (number, await getattr(port, method)(*arguments), None)
+            call = set_deadline if method == "set_deadline" else getattr(port, method)
+            reply = (number, await call(*arguments), None)
         except Exception as error:
             reply = (number, None, error)
         sys.stdout.buffer.write(encode(reply))

@@ -47,6 +47,10 @@ class RemotePort(PassingOn):
         found: Mapping[JobId, GpuSet] = await self._ask("reservations")
         return found
 
+    async def set_deadline(self, seconds: float) -> None:
+        """Of the calls that come after it."""
+        await self._ask("set_deadline", seconds)
+
     async def close(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()

@@ -27,8 +27,6 @@ TREE = (
 class SimulatedWorld:
     """A cluster in memory, on the real clock: short costs, so that states are passed through and seen."""
 
-    deadline_seconds = 1.0
-
     def __init__(self, *, deltas: bool) -> None:
         self.cluster = SimulatedCluster(
             {node.name: node for node in make_nodes(("n1", "n2"), 4)},
