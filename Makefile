@@ -63,7 +63,7 @@ live: env ## Live tests: real Slurm in containers, mock GPUs (KEEP=1 keeps the c
 
 faults: env ## Break every part at every step on a real Slurm (QUICK=1: one of each kind; CLUSTERS=N; WRITE=1: into the docs)
 	@printf '==> Faults on mini clusters\n'
-	@$(PYTHON) -m tests.faults $(if $(QUICK),--quick) $(if $(WRITE),--write) $(if $(CLUSTERS),--clusters $(CLUSTERS))
+	@$(PYTHON) -m tests.faults $(if $(QUICK),$(if $(SHALLOW),--light,--quick)) $(if $(WRITE),--write) $(if $(CLUSTERS),--clusters $(CLUSTERS))
 
 faultsim: env ## The same and more in seeded simulation, 1,000 kills among them (QUICK=1: one of each kind)
 	@$(PYTHON) -m tests.unit.faults $(if $(QUICK),quick)

@@ -37,6 +37,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("words", nargs="*", help="only faults whose name contains all of these")
     parser.add_argument("--quick", action="store_true", help="one fault of each kind")
+    parser.add_argument("--light", action="store_true", help="of these, those that take less than a minute")
     parser.add_argument("--list", action="store_true", help="print the names and end")
     parser.add_argument("--keep", action="store_true", help="leave the clusters running")
     parser.add_argument(
@@ -56,11 +57,14 @@ def main() -> int:
         "--write", action="store_true", help="put the results of the whole catalogue into docs/reliability.md"
     )
     args = parser.parse_args()
-    if args.write and (args.quick or args.words):
-        parser.error("--write takes the results of a whole run only: leave out --quick and the words")
+    if args.write and (args.quick or args.light or args.words):
+        parser.error(
+            "--write takes the results of a whole run only: leave out --quick, --light and the words"
+        )
     if args.clusters < 1:
         parser.error(f"--clusters {args.clusters}: expected 1 or more")
-    faults = catalogue.matching(catalogue.quick() if args.quick else catalogue.every(), args.words)
+    chosen = catalogue.light if args.light else catalogue.quick if args.quick else catalogue.every
+    faults = catalogue.matching(chosen(), args.words)
     if args.list:
         print("\n".join(fault.name for fault in faults))
         return 0

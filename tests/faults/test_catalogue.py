@@ -87,6 +87,12 @@ def test_every_part_breaks_at_every_point_and_the_controller_on_both_sides() -> 
     assert sum(fault.times for fault in faults if "random kills" in fault.group) >= 200
 
 
+def test_the_light_list_leaves_out_of_the_quick_one_what_takes_a_minute() -> None:
+    quick, light = ({fault.name for fault in faults} for faults in (catalogue.quick(), catalogue.light()))
+    (node,) = {name for name in quick - light if name.endswith("(node)")}
+    assert {name for name in quick ^ light if "random kills" not in name} == {node}
+
+
 def test_the_quick_list_has_one_of_each_kind() -> None:
     whole, quick = catalogue.every(), catalogue.quick()
     assert {part.name for part in PARTS} <= {fault.what.partition(":")[0] for fault in quick}
