@@ -110,16 +110,19 @@ class SlurmCluster:
         """What the records amount to."""
         self._jobs_change_at = math.inf
         """A job's begin time comes."""
+        self._split_again = False
+        """The records are later than the last look for arrays to split."""
         self._passed_on_at: dict[JobId, float] = {}
         self._reserved = Reserved(transport)
 
     @_within_deadline("observing the cluster")
     async def observe(self) -> ClusterView:
         load = await self._transport.load()
-        if load.jobs is not self._records or time.time() >= self._jobs_change_at:
-            if await self._split_arrays(load.jobs):
+        if load.jobs is not self._records or self._split_again or time.time() >= self._jobs_change_at:
+            if split := await self._split_arrays(load.jobs):
                 load = await self._transport.load()
             self._take(load.jobs, time.time())
+            self._split_again = split
         return ClusterView(time=time.time(), jobs=self._jobs, nodes=self._nodes(load))
 
     def _take(self, records: Sequence[JobRecord], now: float) -> None:

@@ -362,8 +362,37 @@ async def test_large_arrays_are_split_some_tasks_at_a_time() -> None:
     assert transport.calls == [("split", JOB, (100, 101, 102))]
 
 
+class Unchanging(FakeTransport):
+    """Its records are the same object until one of them changes, as pyslurm's are."""
+
+    last: tuple[JobRecord, ...] = ()
+    meanwhile: tuple[JobRecord, ...] = ()
+    """Jobs that come while an array is split."""
+
+    async def load(self) -> Load:
+        load = await super().load()
+        if load.jobs != self.last:
+            self.last = load.jobs
+        return Load(self.last, load.nodes, load.whole_gpu_jobs)
+
+    async def split(self, array_id: JobId, tasks: Sequence[int]) -> None:
+        await super().split(array_id, tasks)
+        self.records[array_id] = self.records[array_id]._replace(array_tasks="3")
+        self.records.update((record.id, record) for record in self.meanwhile)
+        self.meanwhile = ()
+
+
+async def test_an_array_that_came_while_another_was_split_is_split_at_the_next_look() -> None:
+    transport = Unchanging(job_record(array_job_id=7, array_tasks="0-3"))
+    transport.meanwhile = (job_record(id=8, array_job_id=8, array_tasks="0-3"),)
+    cluster = port(transport)
+    for _ in range(3):
+        await cluster.observe()
+    assert transport.calls == [("split", JOB, (0, 1, 2)), ("split", JobId(8), (0, 1, 2))]
+
+
 def test_a_thousand_new_arrays_do_not_keep_from_looking() -> None:
-    class Slow(FakeTransport):
+    class Slow(Unchanging):
         async def split(self, array_id: JobId, tasks: Sequence[int]) -> None:
             await asyncio.sleep(1)
             await super().split(array_id, tasks)
@@ -372,8 +401,10 @@ def test_a_thousand_new_arrays_do_not_keep_from_looking() -> None:
         arrays = [job_record(id=i, array_job_id=i, array_tasks="0-9") for i in range(1, 1001)]
         transport = Slow(*arrays)
         cluster = port(transport, deadline_seconds=20)
-        assert len((await cluster.observe()).jobs) == 1000
-        assert [call[:2] for call in transport.calls] == [("split", JobId(i)) for i in range(1, 6)]
+        for looks in (1, 2):
+            assert len((await cluster.observe()).jobs) == 1000
+            split = [call[:2] for call in transport.calls]
+            assert split == [("split", JobId(i)) for i in range(1, 5 * looks + 1)]
 
     run_virtual(scenario())
 
