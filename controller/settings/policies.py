@@ -6,6 +6,7 @@ underscores for dashes), its type the preset's own model.
 """
 
 from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, model_validator
@@ -125,6 +126,7 @@ class PolicySettings(Section):
         return section
 
 
+@cache
 def policy_names() -> tuple[str, ...]:
     others = {*_OF_ALL, *presets.MOVE_NAMES}
     return tuple(name.replace("_", "-") for name in PolicySettings.model_fields if name not in others)
