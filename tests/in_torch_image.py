@@ -19,11 +19,13 @@ import docker.errors
 from container import engine, images
 from container.errors import MiniClusterError
 from container.execute import execute, put_files
+from tests.unit.draws import DEPTH
 from tests.unit.jobside.need_torch import REQUIRED
 
 SOURCES: Final = (
     *("controller", "checkpointing", "gandiva", "container/mock_gpu", "examples", "pyproject.toml"),
-    *("tests/__init__.py", "tests/unit/__init__.py", "tests/unit/conftest.py", "tests/unit/mounts.py"),
+    *("tests/__init__.py", "tests/unit/__init__.py", "tests/unit/conftest.py", "tests/unit/draws.py"),
+    "tests/unit/mounts.py",
     *("benchmarks/__init__.py", "benchmarks/local_agents.py", "benchmarks/realgpu/worker.py"),
     *("tests/unit/jobside", "tests/unit/nodes/__init__.py", "tests/unit/nodes/conftest.py"),
     "tests/unit/nodes/test_ddp.py",
@@ -68,7 +70,7 @@ def run(client: Any, image: str, arguments: list[str]) -> int:
             timeout_seconds=LIMIT_SECONDS,
             check=False,
             # One thread: those of PyTorch spin while they wait, and the tensors are small.
-            env={REQUIRED: "1", "OMP_NUM_THREADS": "1"},
+            env={REQUIRED: "1", "OMP_NUM_THREADS": "1", DEPTH: os.environ.get(DEPTH, "")},
             workdir=SOURCE_IN_CONTAINER,
             on_output=show,
         ).exit_code
@@ -90,7 +92,7 @@ def main() -> int:
     try:
         client = engine.connect(report=report)
         image = images.Images(client, report=report).ensure_torch()
-        nightly = os.environ.get("GANDIVA_TEST_DEPTH") == "nightly"
+        nightly = os.environ.get(DEPTH) == "nightly"
         return run(client, image, sys.argv[1:] or [*TESTS, *([] if nightly else ["-m", "not nightly"])])
     except (MiniClusterError, docker.errors.DockerException, OSError) as error:
         report(f"error: {error}")

@@ -17,6 +17,7 @@ from controller.policies.allocations.checked import effective
 from controller.policies.allocations.presets import ALLOCATIONS
 from controller.policies.allocations.settings import ONE_GPU
 from tests.unit.allocations.problems import answer, drawn, each
+from tests.unit.draws import draws
 
 SEEDS = st.integers(0, 10**9)
 SHARING = (
@@ -48,7 +49,7 @@ def check_valid(problem: Given, allocated: Allocated) -> None:
 
 
 @pytest.mark.parametrize("name", ALLOCATIONS)
-@how(max_examples=15, deadline=None)
+@how(max_examples=draws(7, 150))
 @drawn_from(seed=SEEDS)
 def test_valid_and_the_same_again(name: str, seed: int) -> None:
     problem = drawn(seed, one_gpu=name in ONE_GPU, pairs=True)
@@ -67,7 +68,7 @@ def test_valid_and_the_same_again(name: str, seed: int) -> None:
     assert again.fractions == allocated.fractions
 
 
-@how(max_examples=15, deadline=None)
+@how(max_examples=draws(7, 150))
 @drawn_from(seed=SEEDS)
 def test_nobody_is_worse_off_than_with_an_equal_split(seed: int) -> None:
     problem = each(drawn(seed), gpus=1, weight=1.0)
@@ -80,7 +81,7 @@ def test_nobody_is_worse_off_than_with_an_equal_split(seed: int) -> None:
     assert answer("gavel-las", replace(problem, jobs=everywhere)).objective >= least - 1e-6
 
 
-@how(max_examples=15, deadline=None)
+@how(max_examples=draws(7, 150))
 @drawn_from(seed=SEEDS, factor=st.floats(0.01, 100))
 def test_the_unit_of_a_jobs_steps_makes_no_difference(seed: int, factor: float) -> None:
     problem = drawn(seed)
@@ -93,7 +94,7 @@ def test_the_unit_of_a_jobs_steps_makes_no_difference(seed: int, factor: float) 
 
 
 @pytest.mark.parametrize("name", ["gavel-las", "gavel-max-throughput", "gavel-makespan"])
-@how(max_examples=15, deadline=None)
+@how(max_examples=draws(7, 150))
 @drawn_from(seed=SEEDS)
 def test_space_sharing_never_hurts(name: str, seed: int) -> None:
     problem = drawn(seed, pairs=True)
@@ -102,7 +103,7 @@ def test_space_sharing_never_hurts(name: str, seed: int) -> None:
     assert worst * shared.objective <= worst * alone.objective + 2e-6 * max(1.0, abs(alone.objective))
 
 
-@how(max_examples=15, deadline=None)
+@how(max_examples=draws(7, 150))
 @drawn_from(seed=SEEDS)
 def test_knowing_the_throughputs_never_hurts(seed: int) -> None:
     problem = drawn(seed)
@@ -117,7 +118,7 @@ def test_knowing_the_throughputs_never_hurts(seed: int) -> None:
     assert aware.objective >= min(shares) - 1e-6
 
 
-@how(max_examples=10, deadline=None)
+@how(max_examples=draws(7, 150))
 @drawn_from(seed=SEEDS)
 def test_water_filling_raises_the_lowest_at_least_as_far(seed: int) -> None:
     """Its lowest level is that of max-min fairness, and nobody has less than there must be."""

@@ -24,9 +24,7 @@ from benchmarks.realgpu import watch
 from benchmarks.realgpu.report import FAILED, NOT_RUN, OK, Report, load
 from benchmarks.realgpu.rig import Place, Rig, end_remains, make_place, remains, watcher
 from benchmarks.realgpu.stages import MOCK, STAGES, Bench, same_as_undisturbed
-from tests.unit.mock_gpu.conftest import mock_gpu_build
-
-__all__ = ["mock_gpu_build"]
+from tests.unit.draws import some
 
 ROOT = Path(__file__).resolve().parents[3]
 NOBODY = 65534
@@ -43,10 +41,10 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def gpu(folder: Path, mock_gpu_build: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def gpu(folder: Path, mock_gpu: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One small mock GPU, for this process and its children."""
     libraries, devices = folder / "lib", folder / "dev"
-    shutil.copytree(mock_gpu_build, libraries)
+    shutil.copytree(mock_gpu, libraries)
     libraries.chmod(0o755)
     devices.mkdir()
     (devices / "nvidia0").touch()
@@ -57,7 +55,7 @@ def gpu(folder: Path, mock_gpu_build: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("MOCKGPU_DEV_DIR", str(devices))
     sizes = ["--memory-mib", str(MEMORY_MIB), "--context-memory", "20MiB"]
     made = [str(libraries / "mockgpu"), "init", "--gpus", "1", "--node", "realgpu", *sizes]
-    subprocess.run(made, check=True, timeout=30)
+    subprocess.run(made, check=True, timeout=60)
 
 
 def other_user() -> tuple[int, str]:
@@ -65,7 +63,7 @@ def other_user() -> tuple[int, str]:
     if os.geteuid() == 0:
         for python in (sys.executable, "/usr/bin/python3"):
             try:
-                subprocess.run([python, "-c", ""], user=NOBODY, cwd="/", check=True, timeout=30)
+                subprocess.run([python, "-c", ""], user=NOBODY, cwd="/", check=True, timeout=60)
             except (OSError, subprocess.SubprocessError):
                 continue
             return NOBODY, python
@@ -88,13 +86,15 @@ def place(folder: Path) -> Iterator[Place]:
     command._unmount_below(made.scratch)
 
 
+@pytest.mark.parametrize("stages", some(["coop,refuse", ",".join(STAGES)], "coop,refuse".__eq__))
 @pytest.mark.usefixtures("gpu")
-def test_all_stages_pass_on_a_mock_gpu(folder: Path) -> None:
+def test_all_stages_pass_on_a_mock_gpu(folder: Path, stages: str) -> None:
     uid, python = other_user()
-    done = run(folder / "out", "--uid", str(uid), "--job-python", python)
+    done = run(folder / "out", "--stages", stages, "--uid", str(uid), "--job-python", python)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((folder / "out" / "results.json").read_text())
-    assert list(results["stages"]) == ["start", *STAGES]
+    chosen = ["start", *stages.split(",")]
+    assert list(results["stages"]) == chosen
     assert {stage["status"] for stage in results["stages"].values()} == {OK}
     rows = {
         f"{name}: {row['what']}": row for name, stage in results["stages"].items() for row in stage["rows"]
@@ -112,13 +112,15 @@ def test_all_stages_pass_on_a_mock_gpu(folder: Path) -> None:
         "slice: the watcher saw each job's memory",
         "slice: job 2: digests as undisturbed",
     ):
-        assert rows[what.format(uid=uid)]["verdict"] == OK
+        assert what.split(":")[0] not in chosen or rows[what.format(uid=uid)]["verdict"] == OK
     assert "refused" in rows["refuse: helper"]["value"]
     figures = rows["coop: 16 MiB, cycle 2, context released"]["data"]
     assert figures["state_bytes"] == 16 << 20 and figures["session_seconds"] > 0
-    assert rows["pack: mock + mock"]["data"]["rates"][1] > 0
     table = (folder / "out" / "table.txt").read_text()
-    assert "slice    ok       never both jobs on the GPU: 0 overlaps" in table
+    assert "refuse   ok       helper: digests as undisturbed" in table
+    if "slice" in chosen:
+        assert "slice    ok       never both jobs on the GPU: 0 overlaps" in table
+        assert rows["pack: mock + mock"]["data"]["rates"][1] > 0
     assert sorted(path.name for path in (folder / "out").iterdir()) == ["results.json", "table.txt"]
 
 
@@ -164,7 +166,7 @@ def test_the_watcher_sees_two_jobs_on_one_gpu(place: Place) -> None:
                 for job in jobs:
                     await job.more_steps(3)
                 pids = [job.process.pid for job in jobs]
-                until = time.monotonic() + 30
+                until = time.monotonic() + 60
                 while not watch.judge(watch.read_lines(seen), {"1": pids[:1], "2": pids[1:]}).overlaps:
                     assert time.monotonic() < until, "the watcher looks many times a second"
                     await asyncio.sleep(0.05)
@@ -225,11 +227,11 @@ def test_an_end_of_all_that_is_left_leaves_others_alone() -> None:
     mark = uuid.uuid4().hex
     marked = subprocess.Popen(["sleep", "60"], env={**os.environ, "REALGPU_RUN": mark})
     other = subprocess.Popen(["sleep", "60"])
-    until = time.monotonic() + 10
+    until = time.monotonic() + 60
     while remains(mark) != [marked.pid] and time.monotonic() < until:
         time.sleep(0.01)  # in the middle of exec a process has no environment
     assert end_remains(mark) == []
-    assert marked.wait(timeout=10) != 0
+    assert marked.wait(timeout=60) != 0
     assert other.poll() is None
     other.kill()
     other.wait()

@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from checkpointing.cuda_driver import (
 from checkpointing.driver_process import DriverDeadline, DriverProcesses
 
 ROOT = Path(__file__).resolve().parents[3]
-SECONDS = 30.0
+SECONDS = 60.0
 
 TARGET = """
 import sys, time
@@ -41,16 +40,6 @@ print("ready", flush=True)
 for line in sys.stdin:
     print(context.copy_out(address, 8).decode(), flush=True)
 """
-
-
-@pytest.fixture(scope="module")
-def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    source = ROOT / "container" / "mock_gpu"
-    if not (source / "Makefile").exists() or shutil.which("make") is None or shutil.which("cc") is None:
-        pytest.skip("needs container/mock_gpu and a C compiler")
-    build = tmp_path_factory.mktemp("mock_gpu")
-    subprocess.run(["make", "-C", str(source), f"BUILD={build}", "all"], check=True, capture_output=True)
-    return build
 
 
 class Machine:
@@ -104,8 +93,8 @@ class Machine:
 
 
 @pytest.fixture
-def machine(tmp_path: Path, libraries: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path, libraries)
+def machine(tmp_path: Path, mock_gpu: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path, mock_gpu)
     yield made
     made.close()
 
@@ -184,12 +173,12 @@ def test_a_call_that_hangs_is_abandoned_and_the_next_one_works(machine: Machine)
     os.kill(pid, signal.SIGSTOP)
     began = time.monotonic()
     with pytest.raises(DriverDeadline, match="not back after"):
-        driver.lock(pid, 20.0, 0.3)
-    assert time.monotonic() - began < 10.0
+        driver.lock(pid, 600.0, 0.3)
+    assert time.monotonic() - began < SECONDS
     os.kill(pid, signal.SIGCONT)
     # It was not killed in the middle of the call, which would have left the target out of sync for ever.
     while driver.state(pid, SECONDS) is not ProcessState.LOCKED:
-        assert time.monotonic() - began < SECONDS
+        assert time.monotonic() - began < 2 * SECONDS
     driver.unlock(pid, SECONDS)
     assert machine.contents() == "precious"
 

@@ -149,7 +149,7 @@ def test_the_job_goes_on_while_it_is_saved(tmp_path: Path) -> None:
     go = threading.Event()
 
     def hold(_: Call) -> None:
-        assert go.wait(20)
+        assert go.wait(60)
 
     store = Store(tmp_path, rank=0, world_size=1, files=Watched(hold))
     state = bytearray(contents(1)["model"])
@@ -214,11 +214,11 @@ def all_together(count: int) -> Agreed:
 
     def agree(value: int) -> int:
         said.append(value)
-        barrier.wait(20)
+        barrier.wait(60)
         least = min(said)
-        if barrier.wait(20) == 0:
+        if barrier.wait(60) == 0:
             said.clear()
-        barrier.wait(20)
+        barrier.wait(60)
         return least
 
     return agree

@@ -116,7 +116,7 @@ def test_space_is_reserved_for_all_files_before_the_first_is_written(quick_path:
 
 
 def test_a_full_file_system(mountable: Path) -> None:
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", mountable], check=True, timeout=30)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", mountable], check=True, timeout=60)
     store = Store(mountable, rank=0, world_size=1)
     for step in (1, 2, 3):
         store.save(step, contents(step))

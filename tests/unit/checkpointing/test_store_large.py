@@ -22,6 +22,7 @@ from checkpointing.store.manifest import PIECE_BYTES
 from checkpointing.store.overview import overview
 from tests.unit.checkpointing.test_store_crashes import in_child
 from tests.unit.checkpointing.watched import Call, Watched
+from tests.unit.draws import draws
 
 SIZE = PIECE_BYTES + LARGE_BYTES + BLOCK_BYTES + 5
 """Two pieces, and odd bytes at the end."""
@@ -162,7 +163,8 @@ def test_what_is_refused_both_ways_is_an_error(tmp_path: Path) -> None:
 
 
 def test_killed_at_every_call(direct_path: Path) -> None:
-    """As with small files: the generation before is there until the new one is, and all of either."""
+    """As with small files: the generation before is there until the new one is, and all of either. With each
+    change at every third call."""
     at, steps = 0, []
     old = filled(Store(direct_path, rank=0, world_size=1), LARGE_BYTES + 5)
     new = bytes(reversed(old))
@@ -187,7 +189,7 @@ def test_killed_at_every_call(direct_path: Path) -> None:
         if status == 0:
             break
         assert os.WTERMSIG(status) == signal.SIGKILL
-        at += 1
+        at += draws(3, 1)
     assert at > 15 and steps == sorted(steps) and set(steps) == {1, 2}
 
 

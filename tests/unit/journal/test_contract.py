@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from controller.journal import Journal, JournalPort, JournalReader, MemoryJournal
 from controller.journal.records import JobRecord
 from controller.model import GpuId, JobId, Usage
+from tests.unit.draws import draws
 
 JOBS = (JobId(1), JobId(2))
 POLICIES = ("gandiva", "fifo")
@@ -117,7 +118,7 @@ def same_records(file: Journal, memory: MemoryJournal) -> None:
 
 
 class TestTheFileAndTheMemorySayTheSame:
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=draws(20, 600))
     @given(st.lists(calls, min_size=10, max_size=60))
     def test_whatever_was_recorded(self, recorded: list[tuple[Any, ...]]) -> None:
         memory = MemoryJournal()

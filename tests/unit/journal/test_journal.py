@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.errors import JournalError
@@ -107,7 +107,6 @@ def test_after_a_crash_open_slices_end_at_the_last_heartbeat(path: Path) -> None
         assert journal.close_open_slices(999) == []
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(["open", "close"]), st.integers(1, 3), st.integers(0, 50)), max_size=40

@@ -28,6 +28,7 @@ from controller.policies.settings import (
     LocalitySettings,
     MigrationSettings,
 )
+from tests.unit.draws import some
 from tests.unit.loop.world import World, gandiva, run
 
 
@@ -288,7 +289,9 @@ def test_a_job_that_must_not_migrate_or_has_no_store_stays(tmp_path: Path) -> No
     run(scenario)
 
 
-@pytest.mark.parametrize("seconds", [0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5])
+@pytest.mark.parametrize(
+    "seconds", some([0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5], lambda each: each in (0.5, 1.5, 2.5, 3.5))
+)
 @pytest.mark.parametrize("fault", ["killed controller", "lost answer"])
 def test_a_fault_in_the_middle_costs_no_job(tmp_path: Path, fault: str, seconds: float) -> None:
     """Before, during and after the save, which takes a second."""

@@ -23,6 +23,7 @@ from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
 from controller.policies.settings import GandivaSettings, MigrationSettings
 from controller.slurm.port import JobState
+from tests.unit.draws import some
 from tests.unit.loop.world import World, run
 
 SAVE_SECONDS = 1.0
@@ -316,7 +317,9 @@ def test_killed_at_any_step_it_is_suspended_again(tmp_path: Path, fatal: Step, a
     run(scenario)
 
 
-@pytest.mark.parametrize("seconds", [0.3, 0.6, 1.0, 1.4, 1.8, 2.2, 2.6, 3.0])
+@pytest.mark.parametrize(
+    "seconds", some([0.3, 0.6, 1.0, 1.4, 1.8, 2.2, 2.6, 3.0], lambda each: each in (0.3, 1.0, 1.8, 2.6))
+)
 @pytest.mark.parametrize("fault", ["killed controller", "lost answer of a node", "lost answer of Slurm"])
 def test_a_fault_in_the_middle_costs_no_job(tmp_path: Path, fault: str, seconds: float) -> None:
     async def scenario() -> None:

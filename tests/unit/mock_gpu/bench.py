@@ -114,7 +114,7 @@ class Worker:
         self._process.wait()
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 10.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     """Fails when the condition does not come true in a time that is ample."""
     until = time.monotonic() + seconds
     while not condition():
@@ -165,7 +165,7 @@ class Node:
             capture_output=True,
             text=True,
             env=self.environ(),
-            timeout=30,
+            timeout=60,
             check=False,
         )
         assert not check or done.returncode == 0, done.stderr
@@ -177,7 +177,7 @@ class Node:
             capture_output=True,
             text=True,
             env=self.environ(),
-            timeout=30,
+            timeout=60,
             check=False,
         )
 

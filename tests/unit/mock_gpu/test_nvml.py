@@ -36,7 +36,7 @@ def nvml(node: Node, body: str) -> Any:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=60,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

@@ -44,17 +44,17 @@ class Job:
         wait_until(lambda: self.log.exists() and self.log.read_text().count("\n") >= step)
 
     def digest(self) -> str:
-        assert self.process.wait(timeout=30) == 0
+        assert self.process.wait(timeout=60) == 0
         result = json.loads(self.result.read_text())
         assert result["steps"] == STEPS
         return str(result["digest"])
 
 
 @pytest.fixture(scope="session")
-def undisturbed(mock_gpu_build: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+def undisturbed(mock_gpu: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     """The digest of a run that was left alone."""
     folder = tmp_path_factory.mktemp("undisturbed")
-    with Node(mock_gpu_build, folder) as node:
+    with Node(mock_gpu, folder) as node:
         return Job(node.init(), folder).digest()
 
 
@@ -83,7 +83,7 @@ def test_continues_from_its_checkpoint(node: Node, tmp_path: Path, undisturbed: 
     first = Job(node, tmp_path, *folder)
     first.wait_for_step(10)
     first.process.terminate()  # what Slurm does at a requeue
-    assert first.process.wait(timeout=30) == 128 + signal.SIGTERM
+    assert first.process.wait(timeout=60) == 128 + signal.SIGTERM
     second = Job(node, tmp_path, *folder, SLURM_RESTART_COUNT="1")
     second.wait_for_step(9)
     second.process.kill()  # and what it does to a suspended job

@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -46,19 +45,6 @@ def unmounted(tmp_path: Path) -> Iterator[None]:
     unmount_below(tmp_path)
 
 
-@pytest.fixture(scope="session")
-def mock_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with libcuda.so.1, libnvidia-ml.so.1 and the command mockgpu."""
-    source = ROOT / "container" / "mock_gpu"
-    if not (source / "Makefile").exists() or shutil.which("make") is None or shutil.which("cc") is None:
-        pytest.skip("needs container/mock_gpu and a C compiler")
-    build = tmp_path_factory.mktemp("mock_gpu")
-    subprocess.run(
-        ["make", "-C", str(source), f"BUILD={build}", "all"], check=True, capture_output=True, timeout=120
-    )
-    return build
-
-
 def eventually(what: str, condition: Callable[[], T | None]) -> T:
     """Wait until a condition gives something true; fail, saying what was waited for, when it never does."""
     until = time.monotonic() + PATIENCE_SECONDS
@@ -73,23 +59,31 @@ def eventually(what: str, condition: Callable[[], T | None]) -> T:
 class Job:
     """A running `examples/train_mock.py` with one or more ranks."""
 
-    def __init__(self, job_id: int, processes: Sequence[subprocess.Popen[bytes]], out: Path) -> None:
+    def __init__(
+        self, rig: Rig, job_id: int, processes: Sequence[subprocess.Popen[bytes]], out: Path, ranks: int = 0
+    ) -> None:
         self.job_id = JobId(job_id)
         self.processes = processes
-        self._out = out
+        self.ranks = ranks or len(processes)
+        self._rig, self._out = rig, out
 
     @property
     def pid(self) -> int:
         return self.processes[0].pid
 
     def wait(self) -> list[dict[str, Any]]:
-        """Wait for its end and return every rank's result."""
-        for process in self.processes:
-            assert process.wait(timeout=PATIENCE_SECONDS) == 0, f"exit status {process.returncode}"
+        """Wait for its end, which comes soon then, and return every rank's result."""
+        with self._rig.in_a_hurry(self):
+            for process in self.processes:
+                assert process.wait(timeout=PATIENCE_SECONDS) == 0, f"exit status {process.returncode}"
         return [
             json.loads(Path(str(self._out).replace("%r", str(rank))).read_text())
-            for rank in range(len(self.processes))
+            for rank in range(self.ranks)
         ]
+
+    def has_ended(self) -> bool:
+        """Or a rank of it."""
+        return any(process.poll() is not None for process in self.processes)
 
     def steps(self, rank: int = 0) -> list[dict[str, Any]]:
         """What the rank has logged so far, a line per step."""
@@ -156,8 +150,26 @@ class Rig:
             check=True,
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=PATIENCE_SECONDS,
         ).stdout
+
+    @contextlib.contextmanager
+    def in_a_hurry(self, job: Job) -> Iterator[None]:
+        """Meanwhile kernels take next to no time where the job is: no result depends on it."""
+
+        def places() -> list[set[int]]:
+            shown = json.loads(self.mockgpu("show", "--json"))["processes"]
+            mine = [process["gpus"] for process in shown if process["job_id"] == job.job_id]
+            return [{used["gpu"] for used in gpus} for gpus in mine if gpus]
+
+        eventually("all ranks on GPUs", lambda: len(places()) >= job.ranks or job.has_ended())
+        faults = [
+            self.mockgpu("inject", "speed", "--gpu", str(gpu), "--value", "10000")
+            for gpu in set[int]().union(*places())
+        ]
+        yield
+        for fault in faults:
+            self.mockgpu("inject", "--clear", fault.strip())
 
     def cuda_checkpoint(self, action: str, pid: int) -> None:
         """One driver call from outside, behind the agent's back."""
@@ -165,11 +177,11 @@ class Rig:
             [str(self.libraries / "cuda-checkpoint"), "--action", action, "--pid", str(pid)],
             env=self.environ,
             check=True,
-            timeout=30,
+            timeout=PATIENCE_SECONDS,
         )
 
     def nodes(self) -> RemoteNodes:
-        return RemoteNodes(self.transport, Patience(connect_seconds=30.0, first_backoff_seconds=0.05))
+        return RemoteNodes(self.transport, Patience(PATIENCE_SECONDS, first_backoff_seconds=0.05))
 
     def run(self, scenario: Callable[[RemoteNodes], Coroutine[Any, Any, T]]) -> T:
         """Carry out a scenario with an agent."""
@@ -228,7 +240,7 @@ class Rig:
             "processes that tell their job",
             lambda: {p.pid for p in processes if p.poll() is None} <= set(remains()),
         )
-        job = Job(job_id, processes, out)
+        job = Job(self, job_id, processes, out)
         self.jobs.append(job)
         return job
 
@@ -237,7 +249,7 @@ class Rig:
         environ = {**self.environ, "SLURM_JOB_ID": str(job_id), "SLURMD_NODENAME": NODE}
         process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, start_new_session=True)
         self.groups.append(process.pid)
-        job = Job(job_id, [process], self.folder)
+        job = Job(self, job_id, [process], self.folder)
         self.jobs.append(job)
         return job
 
@@ -288,7 +300,7 @@ def rig(tmp_path: Path, mock_gpu: Path) -> Iterator[Rig]:
 
 async def sample(nodes: RemoteNodes) -> NodeSample:
     """What the agent of n1 sees; fails when it sees nothing."""
-    found = (await nodes.observe(20.0))[NODE]
+    found = (await nodes.observe(PATIENCE_SECONDS))[NODE]
     assert isinstance(found, NodeSample), found
     return found
 

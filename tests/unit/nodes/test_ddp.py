@@ -44,7 +44,7 @@ def start(rig: Rig, folder: Path, job_id: int, buckets: str, *, managed: bool) -
             environ["GANDIVA_CONTROL_DIR"] = str(rig.run_dir / str(job_id))
         words = ["-m", "tests.unit.jobside.ddp_job", str(folder), str(STEPS), buckets]
         processes.append(subprocess.Popen([sys.executable, *words], env=environ, stdin=subprocess.DEVNULL))
-    job = Job(job_id, processes, folder / "none")
+    job = Job(rig, job_id, processes, folder / "none")
     rig.jobs.append(job)
     return job
 
@@ -69,24 +69,24 @@ def test_ddp_pauses_at_one_step_and_goes_on_with_the_same_losses(
 
     async def scenario(nodes: RemoteNodes) -> None:
         await nodes.prepare(
-            NODE, JobId(2), uid=os.getuid(), gpus=[0, 1], binding=[0, 1], deadline_seconds=20.0
+            NODE, JobId(2), uid=os.getuid(), gpus=[0, 1], binding=[0, 1], deadline_seconds=60.0
         )
         job = start(rig, tmp_path / "paused", 2, buckets, managed=True)
         logs = [tmp_path / "paused" / f"rank{rank}.log" for rank in range(RANKS)]
         eventually("some steps", lambda: all(log.exists() and len(log.read_text()) > 200 for log in logs))
-        paused = await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=20.0, sole=True)
+        paused = await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=60.0, sole=True)
         assert paused.all_blocked
         assert [rank.steps_done for rank in paused.ranks] == [paused.target_step] * RANKS
         done = await nodes.offload(
-            NODE, job.job_id, residual_limit_bytes=0, release_context=False, deadline_seconds=20.0
+            NODE, job.job_id, residual_limit_bytes=0, release_context=False, deadline_seconds=60.0
         )
         assert (done.left_bytes, done.stopped_step) == (0, paused.target_step)
         assert set(rig.held().values()) == {0}
-        await nodes.stop(NODE, job.job_id, deadline_seconds=20.0)
+        await nodes.stop(NODE, job.job_id, deadline_seconds=60.0)
         assert (await job_sample(nodes, job)).phase is NodePhase.YIELDED
         assert [len(rank) for rank in losses(tmp_path / "paused")] == [paused.target_step] * RANKS
         assert 0 < paused.target_step < STEPS
-        await nodes.resume(NODE, job.job_id, gpus=[0, 1], binding=[0, 1], deadline_seconds=20.0)
+        await nodes.resume(NODE, job.job_id, gpus=[0, 1], binding=[0, 1], deadline_seconds=60.0)
         finish(job)
 
     rig.run(scenario)

@@ -43,25 +43,25 @@ def start(rig: Rig) -> Job:
             "GANDIVA_CONTROL_DIR": str(rig.run_dir / "2"),
         },
     )
-    job = Job(2, [process], rig.folder / "none")
+    job = Job(rig, 2, [process], rig.folder / "none")
     rig.jobs.append(job)
     eventually("the session", (rig.run_dir / "2" / "ranks" / "0").exists)
     return job
 
 
 async def suspend(nodes: RemoteNodes, job: Job) -> None:
-    await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=20.0, sole=True)
+    await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=60.0, sole=True)
     await nodes.offload(
-        NODE, job.job_id, residual_limit_bytes=0, release_context=False, deadline_seconds=20.0
+        NODE, job.job_id, residual_limit_bytes=0, release_context=False, deadline_seconds=60.0
     )
 
 
 def test_host_memory_is_checked_at_every_suspend(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
-        await nodes.prepare(NODE, JobId(2), uid=os.getuid(), gpus=[0], binding=[0], deadline_seconds=20.0)
+        await nodes.prepare(NODE, JobId(2), uid=os.getuid(), gpus=[0], binding=[0], deadline_seconds=60.0)
         job = start(rig)
         await suspend(nodes, job)
-        await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0], deadline_seconds=20.0)
+        await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0], deadline_seconds=60.0)
         with pytest.raises(NodeError) as refused:
             await suspend(nodes, job)
         assert refused.value.kind == ErrorKind.HOST_MEMORY.value

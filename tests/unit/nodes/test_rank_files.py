@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.agent.processes import Processes, ProcessId
@@ -25,6 +25,7 @@ from controller.agent.rank_files import (
 from controller.nodes import protocol
 from controller.nodes.protocol import MAX_RANKS, MAX_STEP, RankState
 from gandiva import layout
+from tests.unit.draws import WITH_FIXTURES, draws
 
 JOB = 12
 
@@ -139,9 +140,7 @@ def test_what_is_no_regular_file_of_the_users_is_refused(folder: Path, tmp_path:
         empty.truncate(layout.RECORD_BYTES)
     (folder / "7").symlink_to(folder / "7")
     (folder / "8").write_bytes(good)
-    began = time.monotonic()
     found = read(folder)
-    assert time.monotonic() - began < 5.0
     assert [rank.rank for rank in found.live] == [8]
     complaints = dict(problem.split(": ", 1) for problem in found.problems)
     assert "symbolic links" in complaints["rank 0"]
@@ -288,7 +287,7 @@ def test_a_writer_in_a_hurry_is_read_consistently(folder: Path) -> None:
     writer.start()
     try:
         seen = 0
-        until = time.monotonic() + 30.0
+        until = time.monotonic() + 60
         while seen < 50:
             assert time.monotonic() < until, "never read a consistent copy"
             for rank in read(folder).live:
@@ -300,7 +299,7 @@ def test_a_writer_in_a_hurry_is_read_consistently(folder: Path) -> None:
         writer.join()
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=draws(100, 3000), suppress_health_check=WITH_FIXTURES)
 @given(junk=st.binary(min_size=0, max_size=200), good_head=st.booleans())
 def test_junk_never_raises_and_never_passes_unchecked(folder: Path, junk: bytes, good_head: bool) -> None:
     data = (b"GNDR\x01\x00" + junk if good_head else junk).ljust(layout.RECORD_BYTES, b"\0")
@@ -310,7 +309,7 @@ def test_junk_never_raises_and_never_passes_unchecked(folder: Path, junk: bytes,
         assert rank.rank < rank.world_size
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(100, 3000))
 @given(
     state=st.integers(0, 2**16 - 1),
     steps=st.integers(0, 2**64 - 1),

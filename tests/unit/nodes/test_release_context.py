@@ -54,14 +54,14 @@ def start(rig: Rig, job_id: int, world_size: int = 1) -> Job:
             "GANDIVA_CONTROL_DIR": str(rig.run_dir / str(job_id)),
         },
     )
-    job = Job(job_id, [process], rig.folder / "none")
+    job = Job(rig, job_id, [process], rig.folder / "none")
     rig.jobs.append(job)
     return job
 
 
 async def run_and_pause(nodes: RemoteNodes, rig: Rig, world_size: int = 1) -> Job:
     await nodes.prepare(
-        NODE, JobId(2), uid=os.getuid(), gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=20.0
+        NODE, JobId(2), uid=os.getuid(), gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=60.0
     )
     job = start(rig, 2, world_size)
     ranks = rig.run_dir / "2" / "ranks" / "0"
@@ -71,7 +71,7 @@ async def run_and_pause(nodes: RemoteNodes, rig: Rig, world_size: int = 1) -> Jo
     floor_step = 0
     while not (
         paused := await nodes.pause(
-            NODE, job.job_id, floor_step=floor_step, wait_seconds=20.0, sole=world_size == 1
+            NODE, job.job_id, floor_step=floor_step, wait_seconds=60.0, sole=world_size == 1
         )
     ).all_blocked:
         floor_step = paused.target_step
@@ -83,7 +83,7 @@ def test_the_context_counts_and_is_kept_by_default(rig: Rig) -> None:
         job = await run_and_pause(nodes, rig)
         with pytest.raises(NodeError) as refused:
             await nodes.offload(
-                NODE, job.job_id, residual_limit_bytes=MIB, release_context=False, deadline_seconds=20.0
+                NODE, job.job_id, residual_limit_bytes=MIB, release_context=False, deadline_seconds=60.0
             )
         assert refused.value.kind == ErrorKind.LEFT_ON_GPU.value
         assert "400 MiB of job 2 stay on GPU 0, allowed are 1 MiB" in refused.value.message
@@ -91,22 +91,22 @@ def test_the_context_counts_and_is_kept_by_default(rig: Rig) -> None:
         seen = await job_sample(nodes, job)
         assert seen.phase is NodePhase.RUNNING
 
-        await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=20.0, sole=True)
+        await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=60.0, sole=True)
         done = await nodes.offload(
             NODE,
             job.job_id,
             residual_limit_bytes=CONTEXT_BYTES,
             release_context=False,
-            deadline_seconds=20.0,
+            deadline_seconds=60.0,
         )
         assert done.left_bytes == CONTEXT_BYTES
-        await nodes.stop(NODE, job.job_id, deadline_seconds=20.0)
+        await nodes.stop(NODE, job.job_id, deadline_seconds=60.0)
         seen = await job_sample(nodes, job)
         assert (seen.left_bytes, seen.movable) == (CONTEXT_BYTES, False)
         with pytest.raises(NodeError) as refused:
-            await nodes.resume(NODE, job.job_id, gpus=[1], binding=[0, 1, 2, 3], deadline_seconds=20.0)
+            await nodes.resume(NODE, job.job_id, gpus=[1], binding=[0, 1, 2, 3], deadline_seconds=60.0)
         assert refused.value.kind == ErrorKind.UNSUPPORTED.value
-        await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=20.0)
+        await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=60.0)
 
     rig.run(scenario)
 
@@ -115,13 +115,13 @@ def test_the_driver_takes_the_context_off_too_and_then_the_job_can_move(rig: Rig
     async def scenario(nodes: RemoteNodes) -> None:
         job = await run_and_pause(nodes, rig)
         done = await nodes.offload(
-            NODE, job.job_id, residual_limit_bytes=0, release_context=True, deadline_seconds=20.0
+            NODE, job.job_id, residual_limit_bytes=0, release_context=True, deadline_seconds=60.0
         )
         assert done.left_bytes == 0
-        await nodes.stop(NODE, job.job_id, deadline_seconds=20.0)
+        await nodes.stop(NODE, job.job_id, deadline_seconds=60.0)
         assert rig.held()[0] == 0
         assert (await job_sample(nodes, job)).movable
-        await nodes.resume(NODE, job.job_id, gpus=[3], binding=[0, 1, 2, 3], deadline_seconds=20.0)
+        await nodes.resume(NODE, job.job_id, gpus=[3], binding=[0, 1, 2, 3], deadline_seconds=60.0)
         seen = await sample(nodes)
         assert seen.jobs[job.job_id].phase is NodePhase.RUNNING
         assert [gpu.memory_used_bytes > 64 * MIB for gpu in seen.gpus] == [False, False, False, True]
@@ -141,13 +141,13 @@ def test_without_the_drivers_help_the_context_stays_and_counts(rig: Rig) -> None
             job.job_id,
             residual_limit_bytes=CONTEXT_BYTES,
             release_context=True,
-            deadline_seconds=20.0,
+            deadline_seconds=60.0,
         )
         assert done.left_bytes == CONTEXT_BYTES
-        await nodes.stop(NODE, job.job_id, deadline_seconds=20.0)
+        await nodes.stop(NODE, job.job_id, deadline_seconds=60.0)
         assert not (await job_sample(nodes, job)).movable
         rig.mockgpu("inject", "--clear")
-        await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=20.0)
+        await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=60.0)
 
     rig.run(scenario)
 
@@ -162,12 +162,12 @@ def test_a_rank_of_several_is_never_checkpointed_by_the_driver(rig: Rig) -> None
             job.job_id,
             residual_limit_bytes=CONTEXT_BYTES,
             release_context=True,
-            deadline_seconds=20.0,
+            deadline_seconds=60.0,
         )
         assert done.left_bytes == CONTEXT_BYTES
-        await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=20.0)
+        await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0, 1, 2, 3], deadline_seconds=60.0)
         with pytest.raises(NodeError, match="it has 2 ranks") as refused:
-            await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+            await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         assert refused.value.kind == ErrorKind.UNSUPPORTED.value
         at = (await job_sample(nodes, job)).ranks[0].steps_done
         while (await job_sample(nodes, job)).ranks[0].steps_done < at + 3:

@@ -4,10 +4,8 @@ stay on the GPUs while the jobs are off them: so much less is there for others."
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -50,34 +48,27 @@ def launch(rig: Rig, job_id: int, ranks: int, *arguments: str, managed: bool = T
         start_new_session=True,
     )
     rig.groups.append(process.pid)
-    job = Job(job_id, [process], out)
+    job = Job(rig, job_id, [process], out, ranks)
     rig.jobs.append(job)
     return job
 
 
-def results(rig: Rig, job: Job, ranks: int) -> list[str]:
-    """The digest of every rank, once the job is over."""
-    assert job.processes[0].wait(timeout=120) == 0
-    files = [rig.folder / f"job{job.job_id}-{rank}.json" for rank in range(ranks)]
-    return [json.loads(Path(file).read_text())["digest"] for file in files]
-
-
 async def leave(nodes: RemoteNodes, job: Job, limit: int = DEFAULT.residual_limit_bytes) -> int:
-    await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=30.0, sole=True)
+    await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=60.0, sole=True)
     done = await nodes.offload(
         NODE,
         job.job_id,
         residual_limit_bytes=limit,
         release_context=DEFAULT.release_context,
-        deadline_seconds=30.0,
+        deadline_seconds=60.0,
     )
-    await nodes.stop(NODE, job.job_id, deadline_seconds=30.0)
+    await nodes.stop(NODE, job.job_id, deadline_seconds=60.0)
     return done.left_bytes
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_they_yield_and_return_with_default_settings(rig: Rig, ranks: int) -> None:
-    digest = results(rig, launch(rig, 1, ranks, managed=False), ranks)
+    expected = digests(launch(rig, 1, ranks, managed=False).wait())
     gpus = list(range(ranks))
 
     async def scenario(nodes: RemoteNodes) -> None:
@@ -96,7 +87,7 @@ def test_they_yield_and_return_with_default_settings(rig: Rig, ranks: int) -> No
         await nodes.forget(NODE, other.job_id)
 
         await resume(nodes, 2, gpus, gpus)
-        assert results(rig, job, ranks) == digest
+        assert digests(job.wait()) == expected
 
     rig.run(scenario)
 

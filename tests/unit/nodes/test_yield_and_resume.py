@@ -21,10 +21,10 @@ from controller.nodes.remote import RemoteNodes
 
 from .conftest import CONTEXT_BYTES, MIB, NODE, PATIENCE_SECONDS, Rig, eventually, job_sample, sample
 
-QUICK = ("--minibatch-ms", "10", "--memory-mb", "64", "--steps", "200")
-"""Two seconds: a busy machine may take one from what a test sees to what it asks for."""
+QUICK = ("--minibatch-ms", "30", "--memory-mb", "64", "--steps", "200")
+"""Six seconds, for what must not end meanwhile; `Job.wait()` shortens what is left of them."""
 LONGER = ("--steps", "400")
-"""For what must not end meanwhile, with several requests."""
+"""The same, with several requests."""
 AT_ONCE = ("--minibatch-ms", "1")
 """For a run that others are compared with: the result does not depend on it."""
 
@@ -43,14 +43,14 @@ async def prepare(
         gpus=gpus,
         binding=binding,
         beside=frozenset(map(JobId, beside)),
-        deadline_seconds=20.0,
+        deadline_seconds=60.0,
     )
 
 
 async def offload(
     nodes: RemoteNodes, job_id: int, *, release_context: bool = False, limit: int = 0, stop: bool = True
 ) -> int:
-    paused = await nodes.pause(NODE, JobId(job_id), floor_step=0, wait_seconds=20.0, sole=True)
+    paused = await nodes.pause(NODE, JobId(job_id), floor_step=0, wait_seconds=60.0, sole=True)
     assert paused.all_blocked
     assert {rank.steps_done for rank in paused.ranks} == {paused.target_step}
     done = await nodes.offload(
@@ -58,17 +58,17 @@ async def offload(
         JobId(job_id),
         residual_limit_bytes=limit,
         release_context=release_context,
-        deadline_seconds=20.0,
+        deadline_seconds=60.0,
     )
     assert done.stopped_step == paused.target_step
     if stop:
-        await nodes.stop(NODE, JobId(job_id), deadline_seconds=20.0)
+        await nodes.stop(NODE, JobId(job_id), deadline_seconds=60.0)
     return done.left_bytes
 
 
 async def checkpoint(nodes: RemoteNodes, job_id: int, limit: int = 0) -> Offload:
-    done = await nodes.checkpoint(NODE, JobId(job_id), residual_limit_bytes=limit, deadline_seconds=20.0)
-    await nodes.stop(NODE, JobId(job_id), deadline_seconds=20.0)
+    done = await nodes.checkpoint(NODE, JobId(job_id), residual_limit_bytes=limit, deadline_seconds=60.0)
+    await nodes.stop(NODE, JobId(job_id), deadline_seconds=60.0)
     return done
 
 
@@ -81,7 +81,7 @@ async def resume(
         gpus=gpus,
         binding=binding,
         beside=frozenset(map(JobId, beside)),
-        deadline_seconds=20.0,
+        deadline_seconds=60.0,
     )
 
 
@@ -204,7 +204,7 @@ def test_what_stays_on_the_gpu_is_refused_or_allowed_and_binds_the_job_to_it(rig
         before = rig.held()[0]
         rig.mockgpu("inject", "checkpoint-leak", "--gpu", "0", "--value", f"{MIB}", "--count", "1")
         with pytest.raises(NodeError) as refused:
-            await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+            await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         assert refused.value.kind == ErrorKind.LEFT_ON_GPU.value
         # It is back on its GPU, because what stayed there was more than allowed.
         assert (await job_sample(nodes, job)).phase is NodePhase.RUNNING
@@ -357,7 +357,7 @@ def test_a_stopped_process_cannot_be_checkpointed_and_the_error_says_so(rig: Rig
         assert refused.value.kind == ErrorKind.DEADLINE.value
         assert f"process {job.pid} is stopped" in refused.value.message
         os.kill(job.pid, signal.SIGCONT)
-        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         os.kill(job.pid, signal.SIGSTOP)  # as Slurm does
         with pytest.raises(NodeError) as refused:
             await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0], deadline_seconds=0.5)
@@ -379,7 +379,7 @@ def test_a_suspended_job_survives_being_stopped_in_between(rig: Rig) -> None:
         rig.wait_for_steps(job, 3)
         await offload(nodes, 2, stop=False)
         os.kill(job.pid, signal.SIGSTOP)
-        await nodes.stop(NODE, job.job_id, deadline_seconds=10.0)
+        await nodes.stop(NODE, job.job_id, deadline_seconds=60.0)
         os.kill(job.pid, signal.SIGCONT)
         await resume(nodes, 2, [0], [0])
         assert digests(job.wait()) == digests(undisturbed.wait())
@@ -401,12 +401,12 @@ def test_a_job_that_is_still_frozen_is_not_put_back(rig: Rig) -> None:
         await offload(nodes, 2, stop=False)
         await prepare(nodes, 3, [1], [1])
         empty = rig.start_other(3, "sh", "-c", "sleep 60 & wait")
-        await nodes.checkpoint(NODE, empty.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
+        await nodes.checkpoint(NODE, empty.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         halted = [job.pid, empty.pid, *children(empty.pid)]
         for pid in halted:
             os.kill(pid, signal.SIGSTOP)
         for job_id in (2, 3):
-            await nodes.stop(NODE, JobId(job_id), deadline_seconds=10.0)
+            await nodes.stop(NODE, JobId(job_id), deadline_seconds=60.0)
         for job_id, gpu in ((2, 0), (3, 1)):
             with pytest.raises(NodeError) as refused:
                 await nodes.resume(NODE, JobId(job_id), gpus=[gpu], binding=[gpu], deadline_seconds=0.3)
@@ -464,7 +464,7 @@ def test_a_gpu_that_another_job_is_returning_to_is_not_free(rig: Rig) -> None:
 def test_a_job_that_is_on_no_gpu_yet_yields_as_empty(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0])
-        done = await nodes.checkpoint(NODE, JobId(2), residual_limit_bytes=0, deadline_seconds=10.0)
+        done = await nodes.checkpoint(NODE, JobId(2), residual_limit_bytes=0, deadline_seconds=60.0)
         assert done.empty
         job = rig.start(2, *QUICK, "--no-step", gpus="0")
         with pytest.raises(NodeError) as refused:
@@ -474,7 +474,7 @@ def test_a_job_that_is_on_no_gpu_yet_yields_as_empty(rig: Rig) -> None:
         rig.wait_for_steps(job, 1)
         os.kill(job.pid, signal.SIGSTOP)
         with pytest.raises(NodeError) as refused:
-            await nodes.stop(NODE, JobId(2), deadline_seconds=10.0)
+            await nodes.stop(NODE, JobId(2), deadline_seconds=60.0)
         assert refused.value.kind == ErrorKind.LEFT_ON_GPU.value
         assert (await job_sample(nodes, job)).phase is NodePhase.RUNNING
         os.kill(job.pid, signal.SIGCONT)
@@ -491,14 +491,14 @@ def test_an_empty_job_has_not_left_while_a_step_of_it_is_being_started(rig: Rig,
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0])
         job = rig.start_other(2, "sleep", "60")
-        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
+        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         with pytest.raises(NodeError, match="step 1 is still being started") as refused:
             await nodes.stop(NODE, job.job_id, deadline_seconds=1.5)
         step.kill()
         step.wait()
         assert refused.value.kind == ErrorKind.DEADLINE.value
         assert (await job_sample(nodes, job)).phase is NodePhase.PAUSING
-        await nodes.stop(NODE, job.job_id, deadline_seconds=10.0)
+        await nodes.stop(NODE, job.job_id, deadline_seconds=60.0)
         assert (await job_sample(nodes, job)).phase is NodePhase.YIELDED
 
     try:
@@ -517,11 +517,11 @@ def test_an_empty_job_has_left_only_when_its_processes_are_stopped(rig: Rig) -> 
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0])
         job = rig.start_other(2, "sh", "-c", "sleep 60 & wait")
-        done = await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
+        done = await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         assert done.empty
         # A controller that dies now must not find it off its GPU: it may start CUDA any moment.
         assert (await job_sample(nodes, job)).phase is NodePhase.PAUSING
-        await nodes.stop(NODE, job.job_id, deadline_seconds=10.0)
+        await nodes.stop(NODE, job.job_id, deadline_seconds=60.0)
         assert (await job_sample(nodes, job)).phase is NodePhase.YIELDED
         assert state(job.pid) == "T"
         await resume(nodes, 2, [0], [0])
@@ -556,7 +556,7 @@ def test_a_failed_restore_fails_the_job_on_the_node_and_can_be_tried_again(rig: 
         await prepare(nodes, 2, [0], [0])
         job = rig.start(2, *QUICK, "--no-step", gpus="0")
         rig.wait_for_steps(job, 3)
-        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         rig.mockgpu("inject", "restore-fail")
         with pytest.raises(NodeError) as failed:
             await resume(nodes, 2, [0], [0])
@@ -640,7 +640,7 @@ def test_a_new_agent_goes_on_where_a_killed_one_stopped(rig: Rig) -> None:
         checkpointed = rig.start(3, *QUICK, "--no-step", gpus="1")
         rig.wait_for_steps(paused, 3)
         rig.wait_for_steps(checkpointed, 3)
-        await nodes.pause(NODE, paused.job_id, floor_step=0, wait_seconds=20.0, sole=True)
+        await nodes.pause(NODE, paused.job_id, floor_step=0, wait_seconds=60.0, sole=True)
         await checkpoint(nodes, 3)
         os.kill(rig.transport.channels[-1].pid, signal.SIGKILL)  # type: ignore[attr-defined]
 
@@ -651,7 +651,7 @@ def test_a_new_agent_goes_on_where_a_killed_one_stopped(rig: Rig) -> None:
         assert seen[JobId(2)].phase is NodePhase.PAUSING
         assert (seen[JobId(3)].phase, seen[JobId(3)].movable) == (NodePhase.YIELDED, True)
         done = await nodes.offload(
-            NODE, JobId(2), residual_limit_bytes=0, release_context=False, deadline_seconds=20.0
+            NODE, JobId(2), residual_limit_bytes=0, release_context=False, deadline_seconds=60.0
         )
         assert done.stopped_step is not None
         await resume(nodes, 3, [2], [1, 2])
@@ -667,7 +667,7 @@ def test_an_agent_killed_between_lock_and_checkpoint_leaves_nothing_locked(rig: 
         await prepare(nodes, 2, [0], [0])
         job = rig.start(2, *QUICK, "--no-step", gpus="0")
         rig.wait_for_steps(job, 3)
-        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=20.0)
+        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         # As a killed agent would have left it: the intent is written down, the process is locked only.
         state_file = rig.run_dir / "2" / "agent.json"
         state = json.loads(state_file.read_text())
@@ -682,7 +682,7 @@ def test_an_agent_killed_between_lock_and_checkpoint_leaves_nothing_locked(rig: 
 def test_ranks_are_reported_with_their_progress(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0])
-        job = rig.start(2, *QUICK, "--steps", "100000", gpus="0")
+        job = rig.start(2, *QUICK, "--steps", "100000", "--minibatch-ms", "10", gpus="0")
         rig.wait_for_steps(job, 80)
         rank = (await job_sample(nodes, job)).ranks[0]
         assert rank.steps_done >= 70
@@ -703,7 +703,7 @@ def test_an_agent_that_hangs_does_not_keep_a_job_for_ever(rig: Rig) -> None:
         job = rig.start_other(2, "sleep", "60")
         first = rig.transport.channels[-1].pid  # type: ignore[attr-defined]
         # It waits for the job's processes to stop, which nobody does, and has the job's lock meanwhile.
-        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=10.0)
+        await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         lock = rig.run_dir / "2" / "agent.lock"
         before = lock.read_bytes()
         waiting = asyncio.ensure_future(nodes.stop(NODE, job.job_id, deadline_seconds=PATIENCE_SECONDS))

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from controller.model import Configuration, Provenance, Rate
 from controller.observe.estimates import complete, distances, estimated, replaced
+from tests.unit.draws import draws
 
 Part = Callable[[str, str], float]
 
@@ -27,7 +28,7 @@ def test_a_row_of_zeros_is_like_none() -> None:
     assert distances(np.zeros(2), np.array([[1.0, 0.8], [0.0, 0.0]])) == pytest.approx([1.0, 1.0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=draws(15, 300))
 @given(st.integers(0, 10_000), st.integers(1, 12), st.integers(1, 12), st.floats(0, 1))
 def test_what_was_measured_stays_and_all_else_is_a_part(
     seed: int, rows: int, columns: int, share: float

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from controller.model import Job, JobId, Phase, Plan, Snapshot
 from controller.policies.placement.affinity import get_nodes
+from tests.unit.draws import draws
 from tests.unit.policies.ideal import GIB, Ideal, gpu_set, make_job, make_node, running, suspended
 from tests.unit.policies.presets import preset
 
@@ -234,7 +235,7 @@ def test_foreign_and_damaged_memory_is_ignored() -> None:
 gangs = st.lists(st.sampled_from([1, 1, 1, 2, 2, 4]), min_size=1, max_size=14)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(40, 1000))
 @given(
     sizes=gangs,
     seed=st.integers(0, 2**16),
@@ -338,7 +339,7 @@ def test_jobs_that_may_use_different_parts_of_a_server_use_all_of_it() -> None:
     assert {len(jobs) for jobs in history} == {4}, "two of 1, 2, 3 beside two others, or none idle"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=draws(40, 1000))
 @given(data=st.data())
 def test_ordinary_jobs_come_and_go_beside_jobs_that_share(data: st.DataObject) -> None:
     c = gandiva(4, max_jobs_per_gpu=3)

@@ -8,15 +8,16 @@ import random
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.model import Job, JobId, Plan, Profile, Snapshot
 from controller.policies.orders.gittins_index import Distribution
+from tests.unit.draws import draws
 from tests.unit.policies.ideal import Ideal, cluster, make_job
 from tests.unit.policies.presets import LIMITS, POLICIES, las
 
-Shared = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+Shared = settings(max_examples=draws(12, 250))
 
 
 def jobs_of(seed: int, count: int = 14, sizes: tuple[int, ...] = (1, 1, 2, 4, 8)) -> list[Job]:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.model import Problem
@@ -22,6 +22,7 @@ from controller.policies.protocol import Policy
 from controller.settings.policies import PolicySettings
 from controller.solver import ImmediateSolver
 from controller.solver.frames import failed
+from tests.unit.draws import draws
 from tests.unit.policies.presets import POLICIES, las, preset
 from tests.unit.policies.test_random import ORDERS
 from tests.unit.policies.trouble import Trouble
@@ -65,7 +66,7 @@ ALL: dict[str, Callable[[], Policy]] = {
     "las portions": lambda: InOrder(ORDERS["las"](), GangLanes(Consolidation(), most_starts=2)),
 }
 IN_ROUNDS = ("rounds", "rounds at their ends", "rounds packed", "fixed rounds")
-Shared = settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+Shared = settings(max_examples=draws(40, 1000))
 
 
 class Unreliable(ImmediateSolver):
@@ -108,7 +109,7 @@ def test_the_same_when_allocations_fail(seed: int, name: str) -> None:
         trouble.turn()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=draws(10, 100))
 @given(seed=st.integers(0, 2**32))
 def test_the_same_when_turns_are_given_in_portions(seed: int) -> None:
     with pytest.MonkeyPatch.context() as patch:

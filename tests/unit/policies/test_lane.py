@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from controller.model import JobId
 from controller.policies.mechanisms.lane import Lane
+from tests.unit.draws import draws
 
 
 def plain(jobs: list[tuple[float, int, int, bool]], free: int, backfill: bool) -> tuple[list[int], list[int]]:
@@ -26,7 +27,7 @@ def plain(jobs: list[tuple[float, int, int, bool]], free: int, backfill: bool) -
     return starts, stops
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=draws(100, 3000))
 @given(seed=st.integers(0, 2**32), idle=st.integers(0, 6), backfill=st.booleans())
 def test_the_scan_is_a_look_at_each_in_order(seed: int, idle: int, backfill: bool) -> None:
     rng = random.Random(seed)

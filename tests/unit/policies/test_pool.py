@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from controller.model import GpuId, GpuSet
 from controller.policies.placement.gangs import find
 from controller.policies.placement.pool import GpuPool
+from tests.unit.draws import draws
 from tests.unit.policies.ideal import make_job, make_node
 
 
@@ -31,7 +32,7 @@ def room(sizes: dict[str, int], free: set[GpuId], gpus: int) -> GpuSet | None:
     return frozenset(GpuId(name, ordinal) for ordinal in ordinals)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=draws(40, 1000))
 @given(seed=st.integers(0, 2**32), nodes=st.sampled_from([(4, 4, 8), (8,), (40,), (3, 24)]))
 def test_gangs_that_come_and_go_and_share(seed: int, nodes: tuple[int, ...]) -> None:
     rng = random.Random(seed)

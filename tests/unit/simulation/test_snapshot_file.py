@@ -24,6 +24,7 @@ from controller.simulation.snapshot_file import (
     dump_decision,
     read_decision,
 )
+from tests.unit.draws import draws
 
 FLOATS = (0.0, -1.5, 1e-9, 1e300, math.inf, -math.inf, 0.1 + 0.2)
 
@@ -68,7 +69,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("decisions")
 
 
-@pytest.mark.parametrize("seed", range(200))
+@pytest.mark.parametrize("seed", range(draws(20, 1000)))
 def test_a_decision_comes_back_as_it_was(folder: Path, seed: int) -> None:
     rng = random.Random(seed)
     text = '[policy]\nname = "tiresias-las"\nmoves = ["pack"]\n[policy.pack]\ntrial_seconds = 3.0\n'

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.draws import WITH_FIXTURES, draws
 from tests.unit.slurm_plugin.standin import Slurmctld
 
 NAMES = ("gandiva_model", "gandiva_search")
@@ -196,7 +197,7 @@ NUMBER_FIELDS += ["requeue", "begin_time", "het_job_offset", "ntasks_per_tres", 
 NUMBERS = st.dictionaries(st.sampled_from(NUMBER_FIELDS), NUMBER, max_size=2)
 
 
-@settings(max_examples=600, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=draws(150, 5000), suppress_health_check=WITH_FIXTURES)
 @example(options={}, texts={"tres_per_job": ":shard:"}, numbers={}, batch=False, uid=1000)
 @example(options={}, texts={"tres_per_job": "0shard:1"}, numbers={}, batch=False, uid=1000)
 @given(options=OPTIONS, texts=TEXTS, numbers=NUMBERS, batch=st.booleans(), uid=st.sampled_from([0, 1000]))

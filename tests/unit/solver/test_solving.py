@@ -17,6 +17,7 @@ from controller.solver import ImmediateSolver
 from controller.solver.frames import Nonsense, decode
 from controller.solver.problem_data import matrix_of
 from controller.solver.program import Program
+from tests.unit.draws import draws
 
 BOTH = [kind for kind in ProblemKind if kind not in (ProblemKind.QUEUES, ProblemKind.ALLOCATION)]
 
@@ -144,7 +145,7 @@ def test_ecos_that_gives_up_is_not_one_that_is_missing(flag: int, monkeypatch: p
 RATES = st.lists(st.lists(st.floats(0.1, 10.0), min_size=2, max_size=2), min_size=1, max_size=8)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=draws(15, 400))
 @given(RATES, st.lists(st.integers(1, 4), min_size=2, max_size=2))
 def test_both_solvers_find_the_same_optimum(rates: list[list[float]], gpus: list[int]) -> None:
     program = max_min(rates, [float(count) for count in gpus])

@@ -9,6 +9,8 @@ import random
 import subprocess
 import sys
 
+import pytest
+
 from controller.model import JobId
 from controller.policies.allocations.allocation import AllocationJob, Given, Pair
 from tests.unit.allocations.problems import answer
@@ -56,5 +58,6 @@ def in_a_process(cores: int, hash_seed: int) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 def test_an_allocation_does_not_depend_on_the_number_of_cores() -> None:
     assert in_a_process(1, 1) == in_a_process(3, 2)

@@ -24,6 +24,10 @@ class Module:
         """Its syntax."""
         return ast.parse(self.text, str(self.path))
 
+    @cached_property
+    def _statements(self) -> list[ast.AST]:
+        return [node for node in _walk(self.tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+
     @property
     def lines(self) -> int:
         """How long it is."""
@@ -32,7 +36,7 @@ class Module:
     def imports(self, known: Mapping[str, Module]) -> Iterator[tuple[str, int]]:
         """Modules of the project that it imports, in functions too, each with the line. What is there for
         type checkers alone does not count."""
-        for node in _walk(self.tree):
+        for node in self._statements:
             if isinstance(node, ast.Import):
                 for alias in node.names:
                     if alias.name in known:
@@ -45,9 +49,9 @@ class Module:
 
 
 def _walk(node: ast.AST) -> Iterator[ast.AST]:
-    """Every node but those under `if TYPE_CHECKING`."""
+    """Every statement but those under `if TYPE_CHECKING`."""
     for child in ast.iter_child_nodes(node):
-        if (
+        if isinstance(child, ast.expr) or (
             isinstance(child, ast.If)
             and isinstance(child.test, ast.Name)
             and child.test.id == "TYPE_CHECKING"
