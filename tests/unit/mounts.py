@@ -19,7 +19,7 @@ def unmount_below(folder: Path) -> None:
     """Whatever is mounted there, the innermost first."""
     points = [line.split(" ")[4] for line in installed.MOUNTS.read_text().splitlines()]
     for point in reversed([point for point in points if Path(point).is_relative_to(folder.resolve())]):
-        subprocess.run(["umount", "-l", point], check=True, timeout=30)
+        subprocess.run(["umount", "-l", point], check=True, timeout=60)
 
 
 @pytest.fixture

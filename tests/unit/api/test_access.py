@@ -58,7 +58,7 @@ def token_file(tmp_path: Path) -> Path:
 
 
 def ask(server: ApiServer, target: str, authorization: str = "", method: str = "GET") -> tuple[int, str]:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request(method, target, headers={"Authorization": authorization} if authorization else {})
     response = connection.getresponse()
     body = response.read().decode()

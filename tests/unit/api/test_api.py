@@ -212,7 +212,7 @@ def test_one_answer_is_built_per_tick(answers: Answers) -> None:
     ],
 )
 def test_mistakes_get_one_clear_answer(server: ApiServer, target: str, status: int, text: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("GET", target)
     response = connection.getresponse()
     body = response.read().decode()
@@ -224,14 +224,14 @@ def test_mistakes_get_one_clear_answer(server: ApiServer, target: str, status: i
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "JUNK"])
 def test_only_get(server: ApiServer, method: str) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request(method, "/v1/status", body=b"{}")
     assert connection.getresponse().status == 501
     connection.close()
 
 
 def test_head_is_get_without_the_body(server: ApiServer) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
     connection.request("HEAD", "/healthz")
     response = connection.getresponse()
     assert (response.status, response.getheader("Content-Length"), response.read()) == (200, "3", b"")
@@ -252,7 +252,7 @@ def test_a_bug_is_an_error_for_the_client_and_in_the_log(
 
 def cut_off(sock: socket.socket) -> bool:
     """Whether the server ends the connection (before the test's own deadline)."""
-    sock.settimeout(10)
+    sock.settimeout(60)
     try:
         while sock.recv(1 << 16):
             pass
@@ -299,7 +299,7 @@ def asked(port: int, source: str, path: str = "/healthz") -> int:
 
 
 def idle_connection(port: int, source: str) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=10, source_address=(source, 0))
+    return socket.create_connection(("127.0.0.1", port), timeout=60, source_address=(source, 0))
 
 
 @pytest.fixture
@@ -370,7 +370,7 @@ def test_who_is_being_answered_keeps_the_place(
     def slow(path: str, *_: object) -> answers_module.Answer:
         if path != "/healthz":
             begun.release()
-            assert go.wait(30)
+            assert go.wait(60)
         return healthz
 
     monkeypatch.setattr(answers, "get", slow)
@@ -378,7 +378,7 @@ def test_who_is_being_answered_keeps_the_place(
     try:
         for sock in working:
             sock.sendall(b"GET /v1/jobs HTTP/1.0\r\n\r\n")
-            assert begun.acquire(timeout=30)
+            assert begun.acquire(timeout=60)
         assert asked(server.port, "127.0.0.1") == 0
         assert asked(server.port, "127.0.0.2") == 200
         go.set()
@@ -577,7 +577,7 @@ def test_few_answers_are_made_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
 
     def slow(*_: object, **__: object) -> list[object]:
         busy.release()
-        assert go.wait(30)
+        assert go.wait(60)
         return []
 
     monkeypatch.setattr(made._journal, "jobs", slow)
@@ -587,11 +587,11 @@ def test_few_answers_are_made_at_once(tmp_path: Path, monkeypatch: pytest.Monkey
     ]
     for client in clients:
         client.start()
-        assert busy.acquire(timeout=30)
+        assert busy.acquire(timeout=60)
     refused = made.get("/v1/jobs", {})
     assert refused.status == 503 and b"too many requests at once" in refused.body
     assert made.get("/healthz", {}).status == 200
     go.set()
     for client in clients:
-        client.join(30)
+        client.join(60)
     assert made.get("/v1/status", {}).status == 200

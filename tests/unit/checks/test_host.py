@@ -362,11 +362,11 @@ async def test_what_hangs_is_a_finding_at_the_deadline(
     release = threading.Event()
 
     async def hang(*_argv: str, what: str) -> str:
-        await asyncio.sleep(60)
+        await asyncio.sleep(120)
         return what
 
     def stuck(_path: Path) -> list[Finding]:
-        release.wait(60)
+        release.wait(120)
         return []
 
     monkeypatch.setattr(gather, "run", hang)
@@ -377,7 +377,7 @@ async def test_what_hangs_is_a_finding_at_the_deadline(
     found = await gather.examine(gather.Request(settings, deadline_seconds=0.3))
     took = time.monotonic() - began
     release.set()
-    assert took < 20
+    assert took < 60, "it waited for what hangs"
     said = {finding.check: finding.found for finding in found if finding.level is Level.ERROR}
     assert said["journal"] == "nothing known after 0.3 s"
     assert said["slurmctld"].endswith("scontrol did not answer within 0.3 s")

@@ -446,7 +446,7 @@ class Terminal:
         self.seen = b""
 
     def wait_for(self, text: str) -> None:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while text.encode() not in self.seen:
             ready, _, _ = select.select([self.end], [], [], max(0, deadline - time.monotonic()))
             assert ready, f"{text!r} is not in {self.seen[-2000:]!r}"
@@ -458,7 +458,7 @@ class Terminal:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait(10)
+        self.process.wait(60)
         os.close(self.end)
         os.close(self.terminal)
 
@@ -482,7 +482,7 @@ def test_top_on_a_terminal_answers_keys_and_puts_the_terminal_back(url: str) -> 
         terminal.wait_for("p go on (PAUSED)")
         terminal.press(b"q")
         terminal.wait_for("\x1b[?1049l")  # the other screen is left
-        assert terminal.process.wait(30) == 0
+        assert terminal.process.wait(60) == 0
         assert termios.tcgetattr(terminal.end) == terminal.before
     finally:
         terminal.close()
@@ -494,7 +494,7 @@ def test_top_killed_puts_the_terminal_back_too(url: str) -> None:
         terminal.wait_for("101 alice train-101")
         terminal.process.terminate()
         terminal.wait_for("\x1b[?1049l")
-        assert terminal.process.wait(30) == 143
+        assert terminal.process.wait(60) == 143
         assert termios.tcgetattr(terminal.end) == terminal.before
     finally:
         terminal.close()

@@ -70,7 +70,7 @@ def test_systemd_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     path = tmp_path / "notify"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(path))
-        listener.settimeout(10)
+        listener.settimeout(60)
         monkeypatch.setenv("NOTIFY_SOCKET", str(path))
         assert tell_systemd("READY=1", "two\nlines")
         assert listener.recv(1000) == b"READY=1\nSTATUS=two lines"

@@ -13,7 +13,7 @@ import gandiva
 from gandiva import layout
 from gandiva.layout import RankRecord, State, Verb
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 
 
 class Block:

@@ -50,7 +50,7 @@ def test_it_is_free_the_moment_its_holder_is_gone_and_not_while_it_is_stopped(
     assert not mine.take() and mine.holder == str(process.pid)
     os.kill(process.pid, signal.SIGCONT)
     process.send_signal(how)
-    process.wait(timeout=30)
+    process.wait(timeout=60)
     assert mine.take()
     process.stdout.close()
 
@@ -61,7 +61,7 @@ def test_the_number_of_an_earlier_holder_is_not_told(tmp_path: Path, left: str) 
     path = tmp_path / "journal.sqlite"
     if left == "dead":
         gone = subprocess.Popen(["true"])
-        gone.wait(timeout=30)
+        gone.wait(timeout=60)
         left = str(gone.pid)
     first, second = JournalLock(path), JournalLock(path)
     assert first.take()

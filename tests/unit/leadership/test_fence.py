@@ -286,17 +286,17 @@ def test_nodes_that_are_slow_are_waited_for_until_one_has_answered(lock: Journal
         return b""
 
     async def scenario(transport: FakeTransport) -> dict[str, Any]:
-        nodes = RemoteNodes(transport, Patience(connect_seconds=20.0), introduction=ME, guard=Fence(lock))
+        nodes = RemoteNodes(transport, Patience(connect_seconds=120.0), introduction=ME, guard=Fence(lock))
         await nodes.set_nodes(dict.fromkeys(transport.nodes, "somewhere"))
         try:
-            return dict(await nodes.leaders(0.05, 20.0))
+            return dict(await nodes.leaders(0.05, 120.0))
         finally:
             await nodes.close()
 
     assert set(asyncio.run(scenario(FakeTransport(n1=silent, n2=slow)))) == {"n2"}
     began = time.monotonic()
     assert set(asyncio.run(scenario(FakeTransport(n1=silent, n2=taken)))) == {"n2"}
-    assert time.monotonic() - began < 20.0, "one that never answers is not waited for"
+    assert time.monotonic() - began < 60.0, "one that never answers is not waited for"
 
 
 def test_a_controller_that_loses_its_lease_ends_its_turn_before_it_acts(

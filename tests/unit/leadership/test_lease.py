@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
 import pytest
@@ -126,10 +125,8 @@ def test_a_lease_that_somebody_keeps_locked_is_an_error_and_no_wait_for_ever(
 ) -> None:
     monkeypatch.setattr(module, "_LOCK_SECONDS", 0.05)
     leases = Leases(tmp_path)
-    began = time.monotonic()
     with leases._opened(), pytest.raises(AgentError, match="keeps the lease locked"):
         leases.renew("a", 10)
-    assert time.monotonic() - began < 30
     leases.renew("a", 10)
 
 

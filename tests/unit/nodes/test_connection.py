@@ -54,7 +54,7 @@ class FakeChannel:
         self.requests: list[dict[str, Any]] = []
 
     def read(self) -> bytes:
-        return self._out.get(timeout=30)
+        return self._out.get(timeout=60)
 
     def write(self, data: bytes) -> None:
         for line in data.splitlines():
@@ -122,7 +122,7 @@ def test_bad_nodes_are_named_and_delay_nobody() -> None:
     transport = FakeTransport(
         good=healthy,
         refusing=TransportError("no route to host"),
-        hanging=20.0,
+        hanging=120.0,
         silent=lambda _: None,
         wrong=lambda _: hello("another"),
         babbling=lambda _: b"Welcome to this machine\n",
@@ -141,13 +141,9 @@ def test_bad_nodes_are_named_and_delay_nobody() -> None:
         )
 
     async def scenario(nodes: RemoteNodes) -> None:
-        for _ in range(30):  # (once will do on a machine that is not busy)
-            began = time.monotonic()
-            found = await nodes.observe(0.6)
-            assert time.monotonic() - began < 10.0, "it waited for the one that hangs"
-            if settled(found):
-                return
-        pytest.fail(str(found))
+        until = time.monotonic() + 60
+        while not settled(found := await nodes.observe(0.6)):  # (once will do on a machine that is not busy)
+            assert time.monotonic() < until, found
 
     run(transport, scenario, QUICK)
 
@@ -162,7 +158,7 @@ def test_after_a_failure_calls_fail_at_once_until_it_is_time_to_try_again() -> N
         (message,) = {str(answer) for answer in answers}
         assert isinstance(answers[-1], NodeUnreachable) and "down" in message
         transport.nodes["n1"] = healthy
-        until = time.monotonic() + 30
+        until = time.monotonic() + 60
         while not isinstance((await nodes.observe(30.0))["n1"], NodeSample):
             assert time.monotonic() < until
             await asyncio.sleep(0.02)
@@ -216,7 +212,7 @@ def test_a_channel_that_breaks_fails_what_is_under_way_and_is_made_anew() -> Non
         answer = (await nodes.observe(30.0))["n1"]
         assert isinstance(answer, NodeUnreachable)
         assert "the agent has ended (exit status 7)" in answer.message
-        until = time.monotonic() + 10
+        until = time.monotonic() + 60
         while not isinstance((await nodes.observe(30.0))["n1"], NodeSample):
             assert time.monotonic() < until
             await asyncio.sleep(0.02)

@@ -90,7 +90,7 @@ def test_an_agent_that_let_go_is_not_ended_for_the_one_that_has_the_lock_now(
         assert agent.poll() is None
     finally:
         agent.kill()
-        agent.communicate(timeout=30)
+        agent.communicate(timeout=60)
 
 
 def test_a_command_is_changed_in_place_and_numbered(block: ControlBlock) -> None:
@@ -277,7 +277,7 @@ def test_only_an_agent_that_hangs_and_has_the_lock_is_ended(
             assert try_lock(held.fileno())
             assert control_block._end_hung_agent(file.fileno(), 12) is ended
         if ended:
-            assert process.wait(timeout=10.0) == -signal.SIGKILL
+            assert process.wait(timeout=60) == -signal.SIGKILL
         else:
             with pytest.raises(subprocess.TimeoutExpired):
                 process.wait(timeout=0.2)
@@ -288,10 +288,10 @@ def test_only_an_agent_that_hangs_and_has_the_lock_is_ended(
 
 def test_an_agent_that_holds_a_lock_says_which_process_it_is(block: ControlBlock) -> None:
     processes = Processes("n1", lambda _job: None)
-    with block.locked(Deadline(5.0)):
+    with block.locked(Deadline(60.0)):
         pid, start, until = (block.path / "agent.lock").read_text().split()
     assert (int(pid), int(start)) == (os.getpid(), processes.start_time_ticks(os.getpid()))
-    assert 0 < float(until) - time.monotonic() < 5.1
+    assert 0 < float(until) - time.monotonic() <= 60.0
 
 
 def test_a_job_without_a_block_is_unknown(tmp_path: Path) -> None:

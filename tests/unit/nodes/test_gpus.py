@@ -66,7 +66,7 @@ class Source:
 
     def read(self) -> Reading:
         self.reads += 1
-        self.go_on.wait(30)
+        self.go_on.wait(60)
         if self.error is not None:
             raise self.error
         return Reading("580.1", (replace(GPU, memory_used_bytes=self.reads),))

@@ -104,7 +104,7 @@ def test_the_agent_tells_of_all_jobs_beside_one_that_hides_its_ranks(rig: Rig) -
                 uid=os.getuid(),
                 gpus=[gpu],
                 binding=[gpu],
-                deadline_seconds=20.0,
+                deadline_seconds=60.0,
             )
         with silent_fuse(rig.run_dir / "2" / "ranks"):
             jobs = (await sample(nodes)).jobs

@@ -129,7 +129,7 @@ def test_an_undo_does_not_take_memory_that_the_other_job_has_taken(rig: Rig) -> 
         await prepare(nodes, 2, [0], [0])
         first = rig.start(2, *STEPS, "--no-step", "--memory-mb", "15000", gpus="0", binding="0")
         rig.wait_for_steps(first, 3)
-        await nodes.checkpoint(NODE, JobId(2), residual_limit_bytes=0, deadline_seconds=20.0)
+        await nodes.checkpoint(NODE, JobId(2), residual_limit_bytes=0, deadline_seconds=60.0)
         await prepare(nodes, 3, [0], [0], beside=(2,))
         second = rig.start(3, *STEPS, "--memory-mb", "70000", "--steps", "700", gpus="0", binding="0")
         rig.wait_for_steps(second, 3)

@@ -29,7 +29,7 @@ def blocks(mountable: Path) -> ControlBlocks:
     run_dir = mountable / "run"
     run_dir.mkdir()
     options = "size=1m,nr_inodes=200"
-    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", str(run_dir)], check=True, timeout=30)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "test", str(run_dir)], check=True, timeout=60)
     return ControlBlocks(run_dir)
 
 
@@ -91,7 +91,7 @@ def test_the_next_run_finds_nothing_of_the_last(blocks: ControlBlocks) -> None:
 
 def test_what_a_user_mounted_over_it_goes_with_it(blocks: ControlBlocks) -> None:
     block = made(blocks, 1)
-    subprocess.run(["mount", "-t", "tmpfs", "over", str(block.ranks)], check=True, timeout=30)
+    subprocess.run(["mount", "-t", "tmpfs", "over", str(block.ranks)], check=True, timeout=60)
     block.clear_ranks(USER)
     assert rank_room.mounted(block.ranks) == 1
 

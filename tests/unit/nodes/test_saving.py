@@ -21,7 +21,7 @@ from .test_yield_and_resume import LONGER, QUICK, digests, prepare, resume
 
 async def save(nodes: RemoteNodes, job_id: int, seconds: float = 20.0) -> Saved:
     """Pause it and have it save."""
-    paused = await nodes.pause(NODE, JobId(job_id), floor_step=0, wait_seconds=20.0, sole=True)
+    paused = await nodes.pause(NODE, JobId(job_id), floor_step=0, wait_seconds=60.0, sole=True)
     saved = await nodes.save(NODE, JobId(job_id), deadline_seconds=seconds)
     assert saved.step >= paused.target_step
     return saved
@@ -49,7 +49,7 @@ def test_two_ranks_are_killed_after_a_save_and_go_on_elsewhere(rig: Rig, tmp_pat
         assert (await job_sample(nodes, job)).has_store
         saved = await save(nodes, 2)
         assert published(store) == [(saved.generation, saved.step)]
-        again = await nodes.save(NODE, JobId(2), deadline_seconds=20.0)
+        again = await nodes.save(NODE, JobId(2), deadline_seconds=60.0)
         assert (again.step, again.generation) == (saved.step, saved.generation), "a lost answer is repeated"
         seen = await job_sample(nodes, job)
         assert seen.phase is NodePhase.PAUSING
@@ -117,7 +117,7 @@ def test_a_save_that_misses_its_deadline_is_taken_back(rig: Rig, tmp_path: Path)
         await prepare(nodes, 2, [0, 1], [0, 1])
         job = start(rig, 2, store, *LONGER, ranks=2, gpus="0,1")
         rig.wait_for_steps(job, 5)
-        await nodes.pause(NODE, JobId(2), floor_step=0, wait_seconds=20.0, sole=True)
+        await nodes.pause(NODE, JobId(2), floor_step=0, wait_seconds=60.0, sole=True)
         job.processes[1].send_signal(signal.SIGSTOP)
         with pytest.raises(NodeError, match="its checkpoint was not published") as caught:
             await nodes.save(NODE, JobId(2), deadline_seconds=1.0)

@@ -132,7 +132,7 @@ def test_a_job_that_slurm_has_frozen_is_told_as_such(rig: Rig, tmp_path: Path) -
         rig.wait_for_steps(job, 5)
         await offload(nodes, 2, stop=False)
         os.kill(job.pid, signal.SIGSTOP)  # as Slurm does
-        await nodes.stop(NODE, JobId(2), deadline_seconds=10.0)
+        await nodes.stop(NODE, JobId(2), deadline_seconds=60.0)
         with pytest.raises(NodeError) as caught:
             await save(nodes)
         assert caught.value.kind == ErrorKind.HALTED.value
@@ -155,7 +155,7 @@ def test_a_save_that_misses_its_deadline_is_taken_back(rig: Rig, tmp_path: Path)
         await offload(nodes, 2, stop=False)
         for process in job.processes:
             process.send_signal(signal.SIGSTOP)
-        await nodes.stop(NODE, JobId(2), deadline_seconds=10.0)
+        await nodes.stop(NODE, JobId(2), deadline_seconds=60.0)
         job.processes[0].send_signal(signal.SIGCONT)
         with pytest.raises(NodeError, match="its checkpoint was not published") as caught:
             await save(nodes, 3.0)
@@ -179,7 +179,7 @@ def test_a_job_without_a_store_and_one_that_the_driver_holds_cannot(rig: Rig, tm
         for each, words in ((plain, "no checkpoint store"), (job, "its CUDA context")):
             assert not (await job_sample(nodes, each)).saves_yielded
             with pytest.raises(NodeError, match=words) as caught:
-                await nodes.save(NODE, each.job_id, deadline_seconds=20.0)
+                await nodes.save(NODE, each.job_id, deadline_seconds=60.0)
             assert caught.value.kind == "unsupported"
             assert states(each) == {"T"}
 

@@ -24,7 +24,7 @@ from controller.settings.schema import NodesSettings
 
 from .test_connection import OBSERVED, hello
 
-WAIT_SECONDS = 30.0
+WAIT_SECONDS = 60.0
 
 
 class Guard(paramiko.ServerInterface):

@@ -56,7 +56,7 @@ def cold(path: Path) -> Path:
 
 async def warm(nodes: RemoteNodes, *paths: Path, uid: int | None = None) -> None:
     files = [str(path) for path in paths]
-    await nodes.warm(NODE, uid=os.getuid() if uid is None else uid, files=files, deadline_seconds=20.0)
+    await nodes.warm(NODE, uid=os.getuid() if uid is None else uid, files=files, deadline_seconds=60.0)
 
 
 def test_files_that_a_job_has_mapped_are_named(rig: Rig) -> None:
@@ -66,8 +66,8 @@ def test_files_that_a_job_has_mapped_are_named(rig: Rig) -> None:
         await prepare(nodes, 2, [0], [0])
         job = rig.start(2, *QUICK, "--steps", "100000", gpus="0")
         rig.wait_for_steps(job, 2)
-        found.extend(await nodes.mapped(NODE, JobId(2), deadline_seconds=20.0))
-        assert await nodes.mapped(NODE, JobId(3), deadline_seconds=20.0) == []
+        found.extend(await nodes.mapped(NODE, JobId(2), deadline_seconds=60.0))
+        assert await nodes.mapped(NODE, JobId(3), deadline_seconds=60.0) == []
 
     rig.run(scenario)
     assert any(path.endswith("libcuda.so.1") for path in found)
@@ -97,7 +97,7 @@ def test_only_files_on_the_disk_are_named_those_with_the_most_bytes_first(rig: R
         files = [str(file) for file in (small, large, removed, in_memory)]
         rig.start_other(2, sys.executable, "-c", MAPS, *files)
         eventually("the mappings", lambda: large.exists() and not removed.exists() and in_memory.exists())
-        named = await nodes.mapped(NODE, JobId(2), deadline_seconds=20.0)
+        named = await nodes.mapped(NODE, JobId(2), deadline_seconds=60.0)
         own = [path for path in named if path.startswith((str(tmp_path), "/dev"))]
         assert own == [str(large), str(small)]
 
@@ -112,9 +112,9 @@ def test_they_are_named_while_the_job_comes_to_its_step(rig: Rig) -> None:
         await prepare(nodes, 2, [0], [0])
         job = rig.start(2, "--minibatch-ms", "3000", "--steps", "100", "--memory-mb", "64", gpus="0")
         rig.wait_for_steps(job, 1)
-        pause = asyncio.create_task(nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=20.0, sole=True))
+        pause = asyncio.create_task(nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=60.0, sole=True))
         await asyncio.sleep(0)  # It is sent first.
-        assert await nodes.mapped(NODE, job.job_id, deadline_seconds=20.0)
+        assert await nodes.mapped(NODE, job.job_id, deadline_seconds=60.0)
         assert not pause.done()
         assert (await pause).all_blocked
 

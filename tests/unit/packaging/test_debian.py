@@ -180,12 +180,12 @@ def test_packaged_scripts_are_called_from_slurms_folder(tmp_path: Path) -> None:
     assert "Prolog=/etc/slurm/prolog.d/*" in files["gandiva/slurm.conf"]
     hook = files["prolog.d/50-gandiva.sh"]
     # Nothing there: the job must start all the same.
-    subprocess.run(["sh", "-c", hook], check=True, timeout=20)
+    subprocess.run(["sh", "-c", hook], check=True, timeout=60)
     script = tmp_path / "prolog.d/50-gandiva.sh"
     script.parent.mkdir()
     script.write_text("#!/bin/sh\nexit 7\n")
     script.chmod(0o755)
-    assert subprocess.run(["sh", "-c", hook], check=False, timeout=20).returncode == 7
+    assert subprocess.run(["sh", "-c", hook], check=False, timeout=60).returncode == 7
     assert "prolog.d/50-gandiva.sh" not in render(parse(CLUSTER))
 
 
@@ -203,4 +203,4 @@ def test_maintainer_scripts(script: Path) -> None:
         pytest.skip("not a maintainer script")
     text = script.read_text()
     assert text.startswith("#!/bin/sh\nset -e\n") and "\n#DEBHELPER#\n" in text
-    subprocess.run(["sh", "-n", str(script)], check=True, timeout=20)
+    subprocess.run(["sh", "-n", str(script)], check=True, timeout=60)

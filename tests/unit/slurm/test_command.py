@@ -105,7 +105,7 @@ async def test_a_command_that_hangs_is_killed_at_the_deadline(fake: Fake) -> Non
     port = open_cluster("command", deadline_seconds=0.5)
     with pytest.raises(ClusterUnavailable, match=r"not done within 0\.5 s"):
         await port.observe()
-    give_up_at = time.monotonic() + 10
+    give_up_at = time.monotonic() + 60
     while still_sleeps():
         assert time.monotonic() < give_up_at, "the command is still there"
     await port.close()

@@ -46,7 +46,7 @@ class Node:
             env={"PATH": "/usr/bin:/bin", "SLURM_JOB_ID": "7", "SLURM_JOB_UID": str(USER), **env},
             capture_output=True,
             text=True,
-            timeout=30,
+            timeout=60,
         )
         assert done.returncode == 0, "a failure would drain the node: " + done.stderr
         assert done.stdout == ""

@@ -49,7 +49,7 @@ class Host:
             argv += ["-o", option]
         for name, value in items.items():
             argv += ["-i", f"{name}={value}"]
-        done = subprocess.run(argv, capture_output=True, text=True, env={**PLAIN, **(env or {})}, timeout=20)
+        done = subprocess.run(argv, capture_output=True, text=True, env={**PLAIN, **(env or {})}, timeout=60)
         assert done.returncode in (0, 1), done.stderr
         pairs = (line.partition("=") for line in done.stdout.splitlines())
         return Result(

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 from pydantic import TypeAdapter
 
+from controller.loop.loop import Turn
 from controller.loop.pacing import PaceSettings
 from controller.model import (
     JobId,
@@ -37,6 +38,7 @@ from controller.solver import ImmediateSolver, SolverPort, WorkerSolver
 from controller.solver.program import Program
 from controller.solver.worker_solver import COMMAND
 from tests.unit.loop.world import World
+from tests.unit.solver.test_worker import until
 
 NAME = "heaviest"
 
@@ -72,7 +74,7 @@ class Heaviest:
                 program.equal([(share, 1.0)], 1.0)
         gpus = sum(len(node.gpus) for node in snapshot.nodes.values())
         program.at_most([(share, 1.0) for share in shares], float(gpus))
-        return Problem(ProblemKind.LINEAR, program.data(), 30.0, [int(job_id) for job_id in jobs])
+        return Problem(ProblemKind.LINEAR, program.data(), 60.0, [int(job_id) for job_id in jobs])
 
 
 def world_of(folder: Path, solver: SolverPort, pause_seconds: float = 0.01) -> World:
@@ -84,11 +86,15 @@ def world_of(folder: Path, solver: SolverPort, pause_seconds: float = 0.01) -> W
     return world
 
 
-async def all_run(folder: Path, solver: SolverPort) -> tuple[World, list[int]]:
+async def all_run(
+    folder: Path, solver: SolverPort, meanwhile: Callable[[World], Awaitable[None]] | None = None
+) -> tuple[World, list[int]]:
     """Four jobs on two GPUs, one of them long. Returns the jobs in the order of their starts."""
     world = world_of(folder, solver)
     jobs = [world.submit(work_seconds=s, weight=w) for s, w in ((0.3, 1), (0.3, 2), (3.0, 4), (0.3, 3))]
     world.start()
+    if meanwhile is not None:
+        await meanwhile(world)
     await world.until_ended(jobs, 60)
     await world.stop()
     await solver.close()
@@ -139,16 +145,24 @@ def test_what_a_round_states_is_decided_in_the_same_round(tmp_path: Path) -> Non
 
 def test_jobs_are_placed_by_a_solution_of_a_worker_process(tmp_path: Path) -> None:
     """The same decisions as on virtual time, and turns go on while it solves."""
+    gate = tmp_path / "gate"
+    program = (
+        f"import os, sys, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n"
+        f"os.execv(sys.executable, {list(COMMAND)!r})\n"
+    )
+
+    def first(world: World) -> list[Turn]:
+        return [turn for turn in world.turns if turn.plan.problems and not turn.snapshot.solutions]
+
+    async def turns_go_on(world: World) -> None:
+        await until(lambda: len(first(world)) >= 2)
+        gate.touch()
 
     async def scenario() -> None:
-        world, order = await all_run(tmp_path, WorkerSolver())
-        assert set(order[:2]) == {3, 4} and order[2:] == [2, 1]
+        world, order = await all_run(tmp_path, WorkerSolver([sys.executable, "-c", program]), turns_go_on)
+        assert set(order[:2]) == {3, 4}
         assert all(solution.status is SolutionStatus.OPTIMAL for solution in solutions(world))
-        stating = [turn for turn in world.turns if turn.plan.problems]
-        # A new process takes longer to load its libraries than the interval of the loop.
-        first = [turn for turn in stating if not turn.snapshot.solutions]
-        assert len({turn.plan.problems[NAME].identity for turn in first}) == 1
-        assert len(first) >= 2
+        assert len({turn.plan.problems[NAME].identity for turn in first(world)}) == 1
 
     in_real_time(scenario)
 
@@ -160,10 +174,7 @@ def test_a_controller_that_starts_again_states_its_problem_again(tmp_path: Path)
         world = world_of(tmp_path, WorkerSolver([sys.executable, "-c", "import time; time.sleep(600)"]))
         jobs = [world.submit(work_seconds=1.0), world.submit(work_seconds=1.0)]
         world.start()
-        for _ in range(1000):
-            if any(turn.plan.problems for turn in world.turns):
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: any(turn.plan.problems for turn in world.turns))
         hung = world.solver
         await world.kill()
         await hung.close()

@@ -7,7 +7,6 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -33,6 +32,10 @@ while len(header := sys.stdin.buffer.read(4)) == 4:
         os._exit(3)
     elif said == "kill":
         os.kill(os.getpid(), 9)
+    elif said == "wait":
+        while not os.path.exists(data["until"]):
+            time.sleep(0.01)
+        os.write(1, framed(marshal.dumps(("optimal", [1.0], 0.0, ""))))
     elif said == "text":
         os.write(1, b"Coin0506I Presolve 0 (-1) rows\\n")
         time.sleep(600)
@@ -70,8 +73,8 @@ def allocation(scale: float = 1.0) -> Problem:
     return Problem(ProblemKind.CONIC, max_min([[2.0, scale], [3.0, 1.0]], [1.0, 1.0]).data(), subject=["a"])
 
 
-def fake(said: object, deadline_seconds: float = 30.0) -> Problem:
-    return Problem(ProblemKind.LINEAR, {"cost": [1.0], "said": said}, deadline_seconds)
+def fake(said: object, deadline_seconds: float = 60.0, **more: object) -> Problem:
+    return Problem(ProblemKind.LINEAR, {"cost": [1.0], "said": said, **more}, deadline_seconds)
 
 
 def process_of(solver: WorkerSolver) -> asyncio.subprocess.Process:
@@ -80,32 +83,24 @@ def process_of(solver: WorkerSolver) -> asyncio.subprocess.Process:
     return process
 
 
-def longest_pause(ended: threading.Event) -> float:
-    """What this machine keeps a thread waiting that has nothing to do with the loop."""
-    longest, before = 0.0, time.monotonic()
-    while not ended.wait(0.001):
-        longest, before = max(longest, time.monotonic() - before), time.monotonic()
-    return longest
-
-
-async def test_problems_are_solved_while_the_event_loop_goes_on() -> None:
+async def test_problems_are_solved_by_one_process() -> None:
     async with using() as solver:
-        waiting, ended = asyncio.ensure_future(solve(solver, allocation())), threading.Event()
-        machine = asyncio.create_task(asyncio.to_thread(longest_pause, ended))
-        longest, before = 0.0, time.monotonic()
-        while not waiting.done():
-            await asyncio.sleep(0.001)
-            longest, before = max(longest, time.monotonic() - before), time.monotonic()
-        found = waiting.result()
-        ended.set()
+        found = await solve(solver, allocation())
         assert found.status is SolutionStatus.OPTIMAL and found.error == ""
         assert (found.problem, found.subject) == (allocation().identity, ["a"])
-        assert 0 < found.seconds < 30
+        assert found.seconds > 0
         first = process_of(solver).pid
         assert (await solve(solver, allocation(2.0))).status is SolutionStatus.OPTIMAL
         assert process_of(solver).pid == first, "one process for all problems"
-        # Loading the libraries and solving takes longer than any pause of the loop.
-        assert longest < 0.5 + await machine
+
+
+async def test_the_event_loop_goes_on_while_a_problem_is_solved(tmp_path: Path) -> None:
+    """Solved is what waits for something that the loop does meanwhile."""
+    async with using(sys.executable, "-c", FAKE) as solver:
+        waiting = asyncio.ensure_future(solve(solver, fake("wait", until=str(tmp_path / "done"))))
+        await until(lambda: not solver._waiting)
+        (tmp_path / "done").touch()
+        assert (await waiting).status is SolutionStatus.OPTIMAL
 
 
 async def test_the_last_problem_of_a_name_counts() -> None:
@@ -158,7 +153,7 @@ async def test_a_problem_that_takes_too_long_is_given_up_and_its_process_killed(
         began = time.monotonic()
         found = await solve(solver, fake("hang", deadline_seconds=0.3))
         assert found.status is SolutionStatus.FAILED and found.error == "not solved within 0.3 s"
-        assert 0.3 <= found.seconds <= time.monotonic() - began < 10
+        assert 0.3 <= found.seconds <= time.monotonic() - began
         assert process.returncode == -signal.SIGKILL
         assert (await solve(solver, fake(("optimal", [2.0], 0.0, "")))).error == ""
         assert process_of(solver).pid != process.pid
