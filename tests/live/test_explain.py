@@ -6,11 +6,10 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
 
 import pytest
 
-from tests.live.support import SLICE_SECONDS, Site
+from tests.live.support import QUICK, Site
 
 pytestmark = pytest.mark.live
 
@@ -66,7 +65,46 @@ def test_jobs_that_share_wait_are_held_or_are_not_ours(site: Site) -> None:
     site.cluster.exec("login", ["scancel", str(large)], user="alice")
     told(site, large, "is over: CANCELLED", "until it ended, without having started")
 
+    replayed_as_recorded(site, first, second)
+    in_the_report_page(site, first, second)
 
+
+def replayed_as_recorded(site: Site, *jobs: int) -> None:
+    """A decision that a signal asked for."""
+
+    def recorded() -> list[str]:
+        return re.findall(r"decision recorded; .*gandiva replay (\S+)", site.log())
+
+    site.cluster.kill_controller(signal.SIGUSR1)
+    site.wait("the record in the log", lambda: bool(recorded()))
+    path = recorded()[-1]
+    mode = site.cluster.exec("ctl", ["stat", "-c", "%a", path]).stdout.strip()
+    assert mode == "600", "job names are in it"
+    said = site.cluster.exec("ctl", ["gandiva", "replay", path]).stdout
+    assert "The same decision as recorded." in said
+    for job in jobs:
+        assert re.search(rf"job {job} \(1 GPU\) ((goes on|is left alone) on n2:3|.*: \w+)", said), said
+    words = site.cluster.exec("ctl", ["gandiva", "replay", "--json", "--job", str(jobs[0]), path]).stdout
+    assert json.loads(words)["as_recorded"] is True
+
+
+def in_the_report_page(site: Site, *jobs: int) -> None:
+    """The times that these had on GPUs, and why they were over."""
+    words = ["gandiva", "report", "-a", "-S", "now-1hours", "--html", "r.html"]
+    done = site.cluster.exec("login", words, user="alice")
+    assert re.search(r"r\.html: \d+ jobs, \d+ times on GPUs", done.stdout)
+    page = site.cluster.read_file("login", "/home/alice/r.html")
+    (text,) = re.findall(r'id="data">(.*?)</script>', page, re.S)
+    data = json.loads(text)
+    assert len(data["gpus"]) == 8 and {gpu[2] for gpu in data["gpus"]} == {"a100"}
+    known = {job[0]: index for index, job in enumerate(data["jobs"])}
+    for job in jobs:
+        assert known[str(job)] in data["slices"]["job"]
+    assert any("slice over" in reason for reason in data["reasons"])
+
+
+@pytest.mark.breaks
+@pytest.mark.settings(suspend={**QUICK["suspend"], "step_deadline_seconds": 4.0})
 def test_jobs_that_failed_cannot_be_suspended_or_are_on_a_lost_node(site: Site) -> None:
     failed = site.submit("bob", "exit 3", "--gandiva", "--gres=gpu:1")
     site.wait_ended([failed])
@@ -98,6 +136,7 @@ def test_jobs_that_failed_cannot_be_suspended_or_are_on_a_lost_node(site: Site) 
         site.cluster.start_services()
 
 
+@pytest.mark.nightly
 def test_a_job_that_moved_says_so(site: Site) -> None:
     """Six jobs on four GPUs float from GPU to GPU."""
     jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", "-w", "n1") for _ in range(6)]
@@ -113,30 +152,16 @@ def test_a_job_that_moved_says_so(site: Site) -> None:
     assert re.search(r"[1-9]\d* moves?\b", said) and len(set(re.findall(r"n1:[0-3]\b", said))) > 1, said
 
 
-def test_a_decision_asked_for_with_a_signal_is_replayed_and_explained(site: Site) -> None:
-    site.leave_one_gpu()
-    jobs = [site.train(user, "--gandiva", "--gres=gpu:1") for user in ("alice", "bob")]
-    site.wait_on_gpu(*jobs)
-
-    def recorded() -> list[str]:
-        return re.findall(r"decision recorded; .*gandiva replay (\S+)", site.log())
-
-    site.cluster.kill_controller(signal.SIGUSR1)
-    site.wait("the record in the log", lambda: bool(recorded()), 30)
-    path = recorded()[-1]
-    mode = site.cluster.exec("ctl", ["stat", "-c", "%a", path]).stdout.strip()
-    assert mode == "600", "job names are in it"
-    said = site.cluster.exec("ctl", ["gandiva", "replay", path]).stdout
-    assert "The same decision as recorded." in said
-    for job in jobs:
-        assert re.search(rf"job {job} \(1 GPU\) (goes on on n2:3|.*: \w+)", said), said
-    words = site.cluster.exec("ctl", ["gandiva", "replay", "--json", "--job", str(jobs[0]), path]).stdout
-    assert json.loads(words)["as_recorded"] is True
-
-
 def test_a_trace_from_this_clusters_accounting_is_simulated(site: Site) -> None:
-    # The cluster's own time: this machine may be in another zone.
-    begin = site.cluster.exec("login", ["date", "+%Y-%m-%dT%H:%M:%S"]).stdout.strip()
+    begin = ""
+
+    def no_other_job() -> bool:
+        """Since a time of the cluster's own clock: this machine may be in another zone."""
+        nonlocal begin
+        begin = site.cluster.exec("login", ["date", "+%Y-%m-%dT%H:%M:%S"]).stdout.strip()
+        return not site.cluster.exec("login", ["sacct", "-a", "-X", "-n", "-S", begin, "-E", "now"]).stdout
+
+    site.wait("jobs of the tests before to be over for the accounting", no_other_job)
     jobs = [site.train("alice", "--gandiva", f"--gres=gpu:{gpus}", steps=20, gpus=gpus) for gpus in (1, 1, 2)]
     assert set(site.wait_ended(jobs).values()) == {"COMPLETED"}
     trace = "/shared/tmp/trace.txt"
@@ -154,21 +179,3 @@ def test_a_trace_from_this_clusters_accounting_is_simulated(site: Site) -> None:
                "--gpus-per-node", "4", "--policy", "fifo", "--json"]  # fmt: skip
     outcome = json.loads(site.cluster.exec("login", command).stdout)
     assert outcome["completed"] == outcome["jobs"] == 3
-
-
-def test_the_report_page_of_a_real_run(site: Site) -> None:
-    jobs = [site.train(user, "--gandiva", "--gres=gpu:1", "-w", "n1") for user in ("alice", "bob") * 3]
-    site.wait_on_gpu(*jobs)
-    time.sleep(2 * SLICE_SECONDS)
-    done = site.cluster.exec(
-        "login", ["gandiva", "report", "-a", "-S", "now-1hours", "--html", "r.html"], user="alice"
-    )
-    assert re.search(r"r\.html: \d+ jobs, \d+ times on GPUs", done.stdout)
-    page = site.cluster.read_file("login", "/home/alice/r.html")
-    (text,) = re.findall(r'id="data">(.*?)</script>', page, re.S)
-    data = json.loads(text)
-    assert len(data["gpus"]) == 8 and {gpu[2] for gpu in data["gpus"]} == {"a100"}
-    known = {job[0]: index for index, job in enumerate(data["jobs"])}
-    for job in jobs:
-        assert known[str(job)] in data["slices"]["job"]
-    assert any("slice over" in reason for reason in data["reasons"])

@@ -1,41 +1,48 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""A job that allows it grows when its neighbours leave, and shrinks when others come (SPEC 1.6)."""
+"""A job that allows it grows when its neighbours leave, and shrinks when others come (SPEC 1.6).
+
+When it does is tested on virtual time in `tests/unit/loop/test_growing.py` and `test_resizing.py`. Here: what
+Slurm gives it each time, which GPUs it uses then, and that its results stay those of an undisturbed run."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
+from tests.live.hurry import hurried
 from tests.live.support import EXAMPLES, QUICK, Site
 
 pytestmark = pytest.mark.live
 
-ADAPTIVE = ("--gandiva-gpus=1-4", "--gandiva-suspend=requeue", "--gres=gpu:1", "--requeue")
-IDLE_SECONDS = 4.0
-WORK = {"gpus": 4, "minibatch_ms": 20, "utilisation": 100, "memory_mb": 512}
+REQUEUED = ("--gandiva-gpus=1-4", "--gandiva-suspend=requeue", "--gres=gpu:1", "--requeue")
+IN_PLACE = ("--gandiva-gpus=1-4", "--gandiva-suspend=cooperative", "--gres=gpu:1", "--requeue")
+WORK = {"gpus": 4, "minibatch_ms": 40, "utilisation": 100, "memory_mb": 512}
 """Four parts, on however many GPUs there are: each GPU computes its parts one after the other."""
+STEPS = 2000
+"""More than any test waits for: they end `hurried`."""
+SIZES = pytest.mark.parametrize(
+    ("leave", "come"),
+    [
+        pytest.param([3], [2], id="one four two"),
+        pytest.param([1, 2], [2, 1], id="one two four two one", marks=pytest.mark.nightly),
+    ],
+)
+"""GPUs of its neighbours that leave one after the other, and of those that come."""
 
 
-def start(site: Site, name: str, *, in_place: bool = False, idle_seconds: float = IDLE_SECONDS) -> None:
-    """A controller with this policy, whose jobs grow once GPUs are idle for so long."""
-    site.cluster.stop_controller()
-    grow = {"idle_seconds": idle_seconds, "trial_seconds": 3.0, "in_place": in_place}
-    site.start_controller(policy={**QUICK["policy"], "name": name, "moves": ["grow"], "grow": grow})
+def growing(name: str, *, in_place: bool) -> dict[str, Any]:
+    """The settings of a policy whose jobs grow soon after GPUs became free, whatever a trial has shown before
+    (on a busy machine, of a job of the same name)."""
+    grow = {"idle_seconds": 2.0, "trial_seconds": 1.0, "cooldown_seconds": 5.0, "in_place": in_place}
+    return {**QUICK["policy"], "name": name, "moves": ["grow"], "grow": grow}
 
 
-def start_without_growth(site: Site, name: str, *, in_place: bool = False) -> None:
-    """Until the controller is started anew no job grows, however long the test takes to submit others."""
-    start(site, name, in_place=in_place, idle_seconds=3600.0)
-
-
-def undisturbed(site: Site, steps: int) -> str:
-    """What it computes on four GPUs of its own, with mini-batches as short as they can be."""
-    options = ("--no-gandiva", "--gres=gpu:4")
-    plain = site.train("alice", *options, steps=steps, **{**WORK, "minibatch_ms": 1})
-    assert site.wait_ended([plain], 200) == {plain: "COMPLETED"}
-    return site.digest("alice", plain)
+def undisturbed(site: Site) -> int:
+    """The same on four GPUs of its own."""
+    return site.train("alice", "--no-gandiva", "--gres=gpu:4", "-w", "n2", steps=STEPS, **WORK)
 
 
 def shown(site: Site, job_id: int) -> dict[str, Any]:
@@ -50,74 +57,93 @@ def shards(site: Site, job_id: int) -> int:
     return job["TresPerNode"].count("shard:") if job["JobState"] == "RUNNING" else 0
 
 
-def runs_on(site: Site, job_id: int, gpus: int) -> None:
-    """Wait until it does: Slurm, the controller and the GPUs' own history agree."""
+def used(site: Site, job_id: int) -> set[str]:
+    """GPUs of n1 on which it has memory at this moment, as these say."""
+    seen = json.loads(site.cluster.exec("n1", ["mockgpu", "show", "--json"]).stdout)
+    own = [gpu for process in seen["processes"] if process["job_id"] == job_id for gpu in process["gpus"]]
+    return {f"n1:{gpu['gpu']}" for gpu in own if gpu["used_bytes"]}
+
+
+def wait_size(site: Site, job_id: int, gpus: int, *, of: int | None = None) -> None:
+    """Until it is on so many GPUs, of those that Slurm has given it (no others, or all four): Slurm, the
+    controller and the GPUs agree."""
 
     def agree() -> bool:
-        names = shown(site, job_id).get("running_on", [])
-        if len(names) != gpus or shards(site, job_id) != gpus:
-            return False
-        on_n1 = [hold for hold in site.holds() if hold.node == "n1"]
-        now = max(hold.end for hold in on_n1)
-        return {f"n1:{h.gpu}" for h in on_n1 if h.job_id == job_id and h.end == now} == set(names)
+        on = used(site, job_id)
+        return (
+            len(on) == gpus
+            and shards(site, job_id) == (of or gpus)
+            and on == set(shown(site, job_id).get("running_on", []))
+        )
 
     site.wait(f"job {job_id} on {gpus} GPUs", agree)
 
 
-def test_one_two_four_two_one(site: Site) -> None:
-    start_without_growth(site, "gandiva")
+def neighbour(site: Site, gpus: int, *options: str) -> int:
+    return site.train("bob", "--gandiva", f"--gres=gpu:{gpus}", *options, gpus=gpus)
+
+
+def follow(
+    site: Site, start: Callable[[], int], leave: Sequence[int], come: Sequence[int], *, of: int | None = None
+) -> int:
+    """Start the job beside neighbours that leave it one GPU of n1, let these leave and others come. Each time
+    it has what they do not need."""
     other = site.submit("carol", "sleep 900", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
     site.wait_state(other, "RUNNING")
-    extra = {**WORK, "checkpoint_dir": "adaptive", "checkpoint_every": 50}
-    job = site.train("alice", *ADAPTIVE, steps=3000, **extra)
-    one = site.train("bob", "--gandiva", "--gres=gpu:1")
-    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
-    site.wait_on_gpu(job, one, two)
-    runs_on(site, job, 1)
-    start(site, "gandiva")
-
-    site.cluster.exec("login", ["scancel", str(one)], user="bob")
-    runs_on(site, job, 2)
-    site.cluster.exec("login", ["scancel", str(two)], user="bob")
-    runs_on(site, job, 4)
-    told = site.explained(job)
-    assert "asked for 1 GPU (1-4), weight 1" in told and "grows from 2 to 4 GPUs" in told
-
-    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
-    runs_on(site, job, 2)
-    site.wait_on_gpu(two)
-    one = site.train("bob", "--gandiva", "--gres=gpu:1")
-    runs_on(site, job, 1)
-    site.wait_on_gpu(one)
+    neighbours = {gpus: neighbour(site, gpus) for gpus in leave}
+    site.wait_on_gpu(*neighbours.values())
+    job = start()
+    wait_size(site, job, 1, of=of)
+    size = 1
+    for gpus in leave:
+        site.cluster.exec("login", ["scancel", str(neighbours.pop(gpus))], user="bob")
+        wait_size(site, job, size + gpus, of=of)
+        told = site.explained(job)
+        assert "asked for 1 GPU (1-4), weight 1" in told
+        assert f"grows from {size} to {size + gpus} GPUs" in told
+        size += gpus
+    for gpus in come:
+        neighbours[gpus] = neighbour(site, gpus)
+        size -= gpus
+        wait_size(site, job, size, of=of)
+        site.wait_on_gpu(neighbours[gpus])
     # With slices one that came to a full server is bound to all of its GPUs, and floats. It may have been off
     # them for another when the job shrank.
     site.wait(
         "each on as many GPUs as it asked for",
-        lambda: [len(shown(site, other)["running_on"]) for other in (two, one)] == [2, 1],
+        lambda: all(len(shown(site, each)["running_on"]) == gpus for gpus, each in neighbours.items()),
     )
-    site.cluster.exec("login", ["scancel", str(one), str(two), str(other)], user="root")
+    site.cluster.exec("login", ["scancel", *map(str, neighbours.values()), str(other)], user="root")
+    return job
 
-    assert site.wait_ended([job], 300) == {job: "COMPLETED"}
-    assert site.digest("alice", job) == undisturbed(site, 3000)
+
+def check_end(site: Site, job: int) -> None:
+    """It computes what an undisturbed run does, and is accounted as what it was."""
+    plain = undisturbed(site)
+    with hurried(site):
+        assert site.wait_ended([job, plain], 300) == {job: "COMPLETED", plain: "COMPLETED"}
+    assert site.digest("alice", job) == site.digest("alice", plain)
     (row,) = site.report("-j", str(job))
     assert row["gpus"] == 1 and row["gpu_seconds"] > row["run_seconds"]
 
 
-IN_PLACE = ("--gandiva-gpus=1-4", "--gandiva-suspend=cooperative", "--gres=gpu:1", "--requeue")
+@pytest.mark.settings(policy=growing("gandiva", in_place=False))
+@SIZES
+def test_by_a_requeue(site: Site, leave: list[int], come: list[int]) -> None:
+    """Slurm starts the same job with another number of GPUs, from its own checkpoint."""
+    site.cluster.exec("login", "rm -rf adaptive", user="alice")
+    saves = {"checkpoint_dir": "adaptive", "checkpoint_every": 200}
+    job = follow(site, lambda: site.train("alice", *REQUEUED, steps=STEPS, **WORK, **saves), leave, come)
+    check_end(site, job)
 
 
-def uses(site: Site, job_id: int, gpus: int) -> None:
-    """Wait until it does: the controller and the GPUs' own history agree, and Slurm has given it all four."""
-
-    def agree() -> bool:
-        names = shown(site, job_id).get("running_on", [])
-        if len(names) != gpus or shards(site, job_id) != 4:
-            return False
-        on_n1 = [hold for hold in site.holds() if hold.node == "n1"]
-        now = max(hold.end for hold in on_n1)
-        return {f"n1:{h.gpu}" for h in on_n1 if h.job_id == job_id and h.end == now} == set(names)
-
-    site.wait(f"job {job_id} on {gpus} of its 4 GPUs", agree)
+@pytest.mark.settings(policy=growing("fifo", in_place=True))
+@SIZES
+def test_in_place(site: Site, leave: list[int], come: list[int]) -> None:
+    """The same process from its first step to its last: its control group lets it through to all four."""
+    job = follow(site, lambda: site.train("alice", *IN_PLACE, steps=STEPS, **WORK), leave, come, of=4)
+    check_end(site, job)
+    assert site.job(job)["Restarts"] == "0"
 
 
 def resizes(site: Site, job_id: int) -> int:
@@ -125,96 +151,50 @@ def resizes(site: Site, job_id: int) -> int:
     return sum(done.job_id == job_id and done.kind == "resize" for done in site.operations())
 
 
-def test_one_two_four_two_one_in_place(site: Site) -> None:
-    """The same process from its first step to its last, and the numbers of a run on four GPUs."""
-    start_without_growth(site, "fifo", in_place=True)
-    other = site.submit("carol", "sleep 900", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
-    site.wait_state(other, "RUNNING")
-    job = site.train("alice", *IN_PLACE, steps=3000, **WORK)
-    site.wait_on_gpu(job)
-    uses(site, job, 1)
-    one = site.train("bob", "--gandiva", "--gres=gpu:1")
-    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
-    site.wait_on_gpu(job, one, two)
-    start(site, "fifo", in_place=True)
-
-    site.cluster.exec("login", ["scancel", str(one)], user="bob")
-    uses(site, job, 2)
-    site.cluster.exec("login", ["scancel", str(two)], user="bob")
-    uses(site, job, 4)
-    told = site.explained(job)
-    assert "asked for 1 GPU (1-4), weight 1" in told and "grows from 2 to 4 GPUs" in told
-
-    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
-    uses(site, job, 2)
-    site.wait_on_gpu(two)
-    one = site.train("bob", "--gandiva", "--gres=gpu:1")
-    uses(site, job, 1)
-    site.wait_on_gpu(one)
-    site.cluster.exec("login", ["scancel", str(one), str(two), str(other)], user="root")
-
-    assert site.wait_ended([job], 300) == {job: "COMPLETED"}
-    assert site.job(job)["Restarts"] == "0"
-    assert site.digest("alice", job) == undisturbed(site, 3000)
-    (row,) = site.report("-j", str(job))
-    assert row["gpus"] == 1 and row["gpu_seconds"] > row["run_seconds"]
-
-
+@pytest.mark.nightly
+@pytest.mark.breaks
+@pytest.mark.settings(policy=growing("fifo", in_place=True))
 def test_a_killed_controller_is_followed_by_one_that_goes_on_with_the_growth(site: Site) -> None:
-    """Killed again and again, each time a resize has just begun, until one was not in time."""
-    start_without_growth(site, "fifo", in_place=True)
-    job = site.train("alice", *IN_PLACE, steps=5000, **WORK)
-    uses(site, job, 1)
-    start(site, "fifo", in_place=True)
-    known, kills = 0, 0
-    for _ in range(3):
-        one = site.train("bob", "--gandiva", "--gres=gpu:1", "-w", "n1", steps=100)
+    """Killed again and again, each time a change of its size has just begun."""
 
-        site.wait("a change of size", lambda before=known: resizes(site, job) > before)  # type: ignore[misc]
+    def killed_when_it_changes(known: int) -> None:
+        site.wait("a change of size", lambda: resizes(site, job) > known)
         site.cluster.kill_controller()
-        kills += 1
-        start(site, "fifo", in_place=True)
+        site.start_controller(policy=growing("fifo", in_place=True))
+
+    job = site.train("alice", *IN_PLACE, "-w", "n1", steps=STEPS, **WORK)
+    wait_size(site, job, 4, of=4)
+    for _ in range(2):
         known = resizes(site, job)
-        site.wait_ended([one])
-    uses(site, job, 4)
-    assert kills == 3 and site.job(job)["Restarts"] == "0"
-    assert site.wait_ended([job], 300) == {job: "COMPLETED"}
-    assert site.digest("alice", job) == undisturbed(site, 5000)
+        one = neighbour(site, 1, "-w", "n1")
+        killed_when_it_changes(known)
+        site.wait_on_gpu(one)
+        known = resizes(site, job)
+        site.cluster.exec("login", ["scancel", str(one)], user="bob")
+        killed_when_it_changes(known)
+        wait_size(site, job, 4, of=4)
+    check_end(site, job)
+    assert site.job(job)["Restarts"] == "0"
 
 
+@pytest.mark.nightly
+@pytest.mark.settings(policy=growing("gandiva", in_place=True))
 @pytest.mark.parametrize("kept", ["--overall 24", "--per-rank 8"])
 def test_one_rank_for_each_gpu_in_place(site: Site, kept: str) -> None:
     """1, 2, 4, 2, 1 with `gandiva.ranks`: the ranks are started anew, the job and its launcher go on, and
     every sample counts once."""
-    start_without_growth(site, "gandiva", in_place=True)
-    work = f"{EXAMPLES}/train_ranks.py --samples 14400 --sample-ms 10 {kept} --folder"
-    other = site.submit("carol", "sleep 900", "--no-gandiva", "--gres=gpu:4", "-w", "n2")
-    site.wait_state(other, "RUNNING")
+    work = f"{EXAMPLES}/train_ranks.py --samples 57600 --sample-ms 10 {kept} --folder"
     folder = f"ranks{kept.split()[0]}"
-    job = site.submit("alice", f"exec python3 -m gandiva.ranks {work} {folder}", *IN_PLACE)
-    site.wait_on_gpu(job)
-    uses(site, job, 1)
-    one = site.train("bob", "--gandiva", "--gres=gpu:1")
-    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
-    site.wait_on_gpu(one, two)
-    start(site, "gandiva", in_place=True)
-    for gone, gpus in ((one, 2), (two, 4)):
-        site.cluster.exec("login", ["scancel", str(gone)], user="bob")
-        uses(site, job, gpus)
-    two = site.train("bob", "--gandiva", "--gres=gpu:2", gpus=2)
-    uses(site, job, 2)
-    one = site.train("bob", "--gandiva", "--gres=gpu:1")
-    uses(site, job, 1)
-    site.wait_on_gpu(one, two)
-    site.cluster.exec("login", ["scancel", str(one), str(two), str(other)], user="root")
-
-    assert site.wait_ended([job], 300) == {job: "COMPLETED"}
+    site.cluster.exec("login", f"rm -rf ./{folder} ./plain-{folder}", user="alice")
+    run = f"exec python3 -m gandiva.ranks {work} {folder}"
+    job = follow(site, lambda: site.submit("alice", run, *IN_PLACE), [1, 2], [2, 1], of=4)
+    plain = f"PYTHONPATH=/opt/gandiva/src python3 -m gandiva.ranks {work} plain-{folder}"
+    plain_job = site.submit("alice", plain, "--no-gandiva", "--gres=gpu:4", "-w", "n2")
+    with hurried(site):
+        assert set(site.wait_ended([job, plain_job], 300).values()) == {"COMPLETED"}
     assert site.job(job)["Restarts"] == "0"
     told = site.output("alice", job)
     started = [line.split()[2] for line in told.splitlines() if line.startswith("gandiva.ranks: started")]
     assert started[:5] == ["1", "2", "4", "2", "1"], told
-    plain = f"PYTHONPATH=/opt/gandiva/src python3 -m gandiva.ranks {work} plain-{folder}"
-    plain_job = site.submit("alice", plain, "--no-gandiva", "--gres=gpu:4")
-    assert site.wait_ended([plain_job], 200) == {plain_job: "COMPLETED"}
     ends = [site.output("alice", each).splitlines()[-1].partition(": ")[2] for each in (job, plain_job)]
-    assert ends[0].startswith("14400 samples") and ends[0] == ends[1]
+    assert ends[0].startswith("57600 samples") and ends[0] == ends[1]

@@ -1,29 +1,45 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Free GPUs are scattered over two nodes, and a job waits for four on one: running jobs write their state
 into their checkpoint stores, move, and go on from the step that they had reached. A suspended job does so
-from host memory, and moves to GPUs that others have left."""
+from host memory, and moves to GPUs that others have left.
+
+When jobs migrate, and what becomes of them when a step fails, is tested in `tests/unit/loop/test_migrating*`.
+Here: what Slurm and the GPUs see of it, and that every step of the training is done once."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from tests.live.gpu_history import overlaps
+from tests.live.hurry import hurried
 from tests.live.support import KILLED_AGAIN_SECONDS, QUICK, TRAIN, Site
 
 pytestmark = pytest.mark.live
 
-SLICE_SECONDS = 10.0
-BALANCE = {
-    "name": "gandiva",
-    "moves": ["balance"],
-    "gandiva": {"slice_seconds": SLICE_SECONDS, "max_jobs_per_gpu": 8},
-    "migration": {"cost_seconds": 10.0},
-}
-DEFRAGMENT = {"name": "fifo-skip", "moves": ["defragment"], "defragment": {"free_fraction": 0.5}}
+STEPS = 2000
+"""More than any test waits for: they end `hurried`."""
+SLICE_SECONDS = 5.0
+BALANCES = pytest.mark.settings(
+    policy={
+        "name": "gandiva",
+        "moves": ["balance"],
+        "gandiva": {"slice_seconds": SLICE_SECONDS, "max_jobs_per_gpu": 8},
+        "migration": {"cost_seconds": 10.0},
+    }
+)
+DEFRAGMENTS = pytest.mark.settings(
+    policy={
+        **QUICK["policy"],
+        "name": "fifo-skip",
+        "moves": ["defragment"],
+        "defragment": {"free_fraction": 0.5},
+    }
+)
 
 
 @dataclass
@@ -33,7 +49,7 @@ class Training:
     site: Site
     name: str
     ranks: int = 1
-    steps: int = 900
+    steps: int = STEPS
     options: tuple[str, ...] = ()
     """For sbatch."""
 
@@ -50,11 +66,9 @@ class Training:
         self.site.wait_on_gpu(self.job)
         return self.job
 
-    def undisturbed(self) -> str:
-        """The final state of a run of its own, whose mini-batches take as little time as they can."""
-        job = self.site.submit("alice", self.words(1), *self.shape, "--no-gandiva")
-        assert self.site.wait_ended([job], 180)[job] == "COMPLETED"
-        return self.site.digest("alice", job)
+    def submit_undisturbed(self) -> int:
+        """The same without Gandiva, whose mini-batches take as little time as they can."""
+        return self.site.submit("alice", self.words(1), *self.shape, "--no-gandiva")
 
     @property
     def shape(self) -> tuple[str, ...]:
@@ -87,8 +101,6 @@ def cancel(site: Site, job: int) -> None:
 def scattered(site: Site, on_n1: list[Training], on_n2: list[Training]) -> None:
     """Jobs that are free to choose their node run on these."""
     site.cluster.exec("login", "rm -rf /home/alice/store-* /home/alice/*.log", user="alice")
-    site.cluster.stop_controller()
-    site.start_controller(policy={**QUICK["policy"], **DEFRAGMENT})
     other = block(site, "n2", 4)
     for each in on_n1:
         each.submit()
@@ -130,62 +142,74 @@ def check_moved(each: Training, to: str) -> None:
     assert to in migrates["reason"]
 
 
+def end_as_if_undisturbed(site: Site, trainings: Sequence[Training], *others: int) -> None:
+    """They end, and these other jobs, and have computed what runs of their own compute."""
+    jobs, plain = [each.job for each in trainings], [each.submit_undisturbed() for each in trainings]
+    with hurried(site):
+        assert set(site.wait_ended([*jobs, *plain, *others], 300).values()) == {"COMPLETED"}
+    assert [site.digest("alice", job) for job in jobs] == [site.digest("alice", job) for job in plain]
+
+
+@pytest.mark.nightly
+@DEFRAGMENTS
 def test_jobs_migrate_for_a_gang_and_end_as_if_undisturbed(site: Site) -> None:
     movers = [Training(site, "first"), Training(site, "second")]
     stays = Training(site, "stays", ranks=2)
-    expected = [each.undisturbed() for each in (*movers, stays)]
     scattered(site, movers, [stays])
     told = site.explained(movers[0].job)
     assert "to another server, from its checkpoint store" in told
     waits = gang(site)
     site.wait_on_gpu(waits, timeout_seconds=90)
     assert site.job(waits)["NodeList"] == "n1"
-    assert site.wait_ended([waits], 60)[waits] == "COMPLETED"
-    jobs = [each.job for each in (*movers, stays)]
-    assert set(site.wait_ended(jobs, 400).values()) == {"COMPLETED"}
+    end_as_if_undisturbed(site, [*movers, stays], waits)
     for each in movers:
         check_moved(each, "n2")
-    assert [site.digest("alice", job) for job in jobs] == expected
 
 
-def test_a_job_of_two_ranks_migrates(site: Site) -> None:
+@DEFRAGMENTS
+def test_a_job_of_two_ranks_migrates_for_a_gang(site: Site) -> None:
+    """Slurm starts both ranks again on the GPUs that were kept for them, from one generation of the store."""
     mover = Training(site, "ranks", ranks=2)
-    expected = mover.undisturbed()
     # These two would have to go both for the other node to be free, and one must not.
     others = [Training(site, "third"), Training(site, "never", options=("--gandiva-migrate=no",))]
     scattered(site, others, [mover])
+    assert "to another server, from its checkpoint store" in site.explained(mover.job)
     waits = gang(site)
     site.wait_on_gpu(waits, timeout_seconds=90)
     assert site.job(waits)["NodeList"] == "n2"
+    site.wait_on_gpu(mover.job)
     assert [each.node() for each in others] == ["n1", "n1"]
-    assert site.wait_ended([waits, mover.job], 400) == {waits: "COMPLETED", mover.job: "COMPLETED"}
+    end_as_if_undisturbed(site, [mover], waits)
     check_moved(mover, "n1")
-    assert site.digest("alice", mover.job) == expected
 
 
+@pytest.mark.nightly
+@DEFRAGMENTS
 def test_a_checkpoint_that_cannot_be_written_leaves_the_job_at_work(site: Site) -> None:
-    mover, other = Training(site, "full", steps=600), Training(site, "beside", ranks=2)
-    expected = mover.undisturbed()
+    mover, other = Training(site, "full"), Training(site, "beside", ranks=2)
     scattered(site, [mover], [other])
-    home = "/home/alice"
-    site.cluster.exec("login", f"mv {home}/store-full {home}/gone && touch {home}/store-full", user="alice")
+    break_store(site, mover)
     waits = gang(site)
     site.wait("the failure to be told", lambda: "migrate-failed" in json.dumps(mover.explain()["events"]))
     assert site.state(waits) == "PENDING" and mover.node() == "n1"
     failed, *_ = [e["message"] for e in mover.explain()["events"] if e["kind"] == "migrate-failed"]
     assert "rank 0 of job" in failed and "cannot save" in failed
-    assert site.wait_ended([mover.job], 200)[mover.job] == "COMPLETED"
-    assert [line["step"] for line in mover.log()] == list(range(1, 601))
+    cancel(site, waits)
+    end_as_if_undisturbed(site, [mover])
+    assert [line["step"] for line in mover.log()] == list(range(1, STEPS + 1))
     assert len({tuple(line["gpus"]) for line in mover.log()}) == 1, "it was on one GPU all the time"
-    assert site.digest("alice", mover.job) == expected
+
+
+def break_store(site: Site, mover: Training) -> None:
+    """Nothing can be written there any more."""
+    store = f"/home/alice/store-{mover.name}"
+    site.cluster.exec("login", f"mv {store} {store}.gone && touch {store}", user="alice")
 
 
 def turns(site: Site, mover: Training) -> list[int]:
     """Five jobs take turns on the four GPUs of n1, and n2 is an ordinary job's. The mover has the fewest
     turns, and the others must not migrate. Returns these, and the ordinary job."""
     site.cluster.exec("login", "rm -rf /home/alice/store-* /home/alice/*.log", user="alice")
-    site.cluster.stop_controller()
-    site.start_controller(policy=BALANCE)
     ordinary = block(site, "n2", 4)
     mover.submit()
     options = ("--gandiva", "--gres=gpu:1", "--nodes=1", "--gandiva-weight=20", "--gandiva-migrate=no")
@@ -195,15 +219,18 @@ def turns(site: Site, mover: Training) -> list[int]:
     return [*others, ordinary]
 
 
+@BALANCES
 def test_a_suspended_job_goes_to_gpus_that_became_free(site: Site) -> None:
-    mover = Training(site, "waits", steps=600)
-    expected = mover.undisturbed()
+    """It saves from host memory, though Slurm has frozen it and others have its GPU, and is requeued from
+    there."""
+    mover = Training(site, "waits")
     *others, ordinary = turns(site, mover)
     site.wait_state(mover.job, "SUSPENDED", timeout_seconds=90)
     reached = mover.log()[-1]
     cancel(site, ordinary)
-    site.wait("the job on n2", lambda: mover.node() == "n2", timeout_seconds=60)
-    assert site.wait_ended([mover.job], 200)[mover.job] == "COMPLETED"
+    site.wait("the job on n2", lambda: mover.node() == "n2")
+    site.wait("the job to go on", lambda: mover.log()[-1]["step"] > reached["step"])
+    end_as_if_undisturbed(site, [mover])
     check_moved(mover, "n2")
     told = mover.explain()
     (migrates,) = [d for d in told["decisions"] if d["action"] == "migrate"]
@@ -212,7 +239,6 @@ def test_a_suspended_job_goes_to_gpus_that_became_free(site: Site) -> None:
     assert int(published["message"].split()[1]) == reached["step"], "where it was suspended"
     later = {d["action"] for d in told["decisions"] if d["time"] > migrates["time"]}
     assert not later & {"resume", "suspend"}
-    assert site.digest("alice", mover.job) == expected
     found = site.holds()
     assert overlaps(found) == []
     own = [hold for hold in found if hold.job_id == mover.job]
@@ -221,21 +247,19 @@ def test_a_suspended_job_goes_to_gpus_that_became_free(site: Site) -> None:
     assert {site.state(each) for each in others} <= {"RUNNING", "SUSPENDED"}
 
 
+@pytest.mark.nightly
+@BALANCES
 def test_a_suspended_job_that_cannot_be_saved_stays_suspended(site: Site) -> None:
-    mover = Training(site, "keeps", steps=300)
-    expected = mover.undisturbed()
+    mover = Training(site, "keeps")
     *others, ordinary = turns(site, mover)
     site.wait_state(mover.job, "SUSPENDED", timeout_seconds=90)
-    home = "/home/alice"
-    script = f"mv {home}/store-keeps {home}/gone && touch {home}/store-keeps"
-    site.cluster.exec("login", script, user="alice")
+    break_store(site, mover)
     cancel(site, ordinary)
     site.wait("the failure to be told", lambda: "migrate-failed" in json.dumps(mover.explain()["events"]))
-    site.wait_state(mover.job, "SUSPENDED", timeout_seconds=5)
+    site.wait_state(mover.job, "SUSPENDED")
     assert mover.node() == "n1"
     for each in others:
         cancel(site, each)
-    assert site.wait_ended([mover.job], 200)[mover.job] == "COMPLETED"
-    assert [line["step"] for line in mover.log()] == list(range(1, 301)), "each step once"
-    assert site.digest("alice", mover.job) == expected
+    end_as_if_undisturbed(site, [mover])
+    assert [line["step"] for line in mover.log()] == list(range(1, STEPS + 1)), "each step once"
     assert overlaps(site.holds()) == []

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -42,37 +44,10 @@ def cores(site: Site, job_id: int) -> set[int]:
     return {int(core) for core in expand(f"[{match[1]}]")}
 
 
-def test_a_gpu_with_a_resting_job_is_not_given_to_an_ordinary_one(site: Site) -> None:
-    ordinary = site.submit("bob", "sleep 600", "--gres=gpu:3", "-w", "n1")
-    site.wait_state(ordinary, "RUNNING")
-    sharing = [site.train("alice", "--gandiva", "--gres=gpu:1", "-w", "n1") for _ in range(2)]
-    site.wait_on_gpu(*sharing)
-    wanting = site.submit("bob", "sleep 600", "--gres=gpu:1", "-w", "n1")
-    site.wait("one of them to rest", lambda: "SUSPENDED" in site.states(sharing).values())
-    (resting,) = [job for job, state in site.states(sharing).items() if state == "SUSPENDED"][:1]
-    site.cluster.exec("ctl", ["scancel", *(str(job) for job in sharing if job != resting)])
-    site.wait("the other one's end", lambda: len(site.holds()) > 0 and site.state(resting) == "RUNNING")
-    assert site.state(wanting) == "PENDING", "one job with a shard of it is enough"
-    site.cluster.exec("ctl", ["scancel", str(resting)])
-    site.wait_state(wanting, "RUNNING")
-
-
-def test_what_slurm_counts_for_jobs_that_share(site: Site) -> None:
-    """No `gres/gpu`, a shard of each GPU for those that float; for resting ones the same, cores too."""
-    exact = [site.train("alice", "--gandiva", "--gres=gpu:1", "-w", "n1") for _ in range(4)]
-    site.wait_on_gpu(*exact)
-    floating = site.train("alice", "--gandiva", "--gres=gpu:1", "-w", "n1")
-    site.wait_on_gpu(floating)
-    assert [tres(site, job).get("gres/shard") for job in exact] == ["1"] * 4
-    assert tres(site, floating)["gres/shard"] == "4", "for the same one GPU"
-    assert not any("gres/gpu" in tres(site, job) for job in [*exact, floating])
-    before = tres(site, floating)
-    site.wait_state(floating, "SUSPENDED")
-    assert tres(site, floating) == before
-
-
-def test_jobs_that_share_keep_to_their_binding_when_an_ordinary_job_ends_beside_them(site: Site) -> None:
-    """The GPU that comes free is in no control group of theirs; they could not use it."""
+def test_jobs_that_share_beside_ordinary_ones(site: Site) -> None:
+    """Slurm counts a shard of each GPU for them and no `gres/gpu`, at rest too, and the time of their turns.
+    It gives no ordinary job a GPU of which one has a shard. They keep to their binding when an ordinary job
+    ends beside them: the GPU that comes free is in no control group of theirs."""
     ordinary = site.submit("bob", f"{OPENS} > $SLURM_JOB_ID.opens; sleep 600", "--gres=gpu:1", "-w", "n1")
     site.wait_state(ordinary, "RUNNING")
     command = f"(while :; do {OPENS} >> $SLURM_JOB_ID.opens; sleep 1; done) & exec {TRAIN} --steps 100000"
@@ -81,6 +56,8 @@ def test_jobs_that_share_keep_to_their_binding_when_an_ordinary_job_ends_beside_
         for _ in range(5)
     ]
     site.wait_on_gpu(*sharing)
+    wanting = site.submit("bob", "sleep 600", "--gres=gpu:2", "-w", "n1")
+
     (others,) = opened(site, "bob", ordinary)
     assert len(others) == 1
     bindings = {job: opened(site, "alice", job) for job in sharing}
@@ -88,20 +65,64 @@ def test_jobs_that_share_keep_to_their_binding_when_an_ordinary_job_ends_beside_
     first = {job: seen.pop() for job, seen in bindings.items()}
     assert sorted(len(gpus) for gpus in first.values()) == [1, 1, 1, 3, 3], "two of them float"
     assert all(gpus and not gpus & others for gpus in first.values()), first
+    counted = {job: tres(site, job) for job in sharing}
+    assert {job: int(seen["gres/shard"]) for job, seen in counted.items()} == {
+        job: len(gpus) for job, gpus in first.items()
+    }, "those that float for the same one GPU"
+    assert not any("gres/gpu" in seen for seen in counted.values())
+
+    floats, *_ = [job for job, gpus in first.items() if len(gpus) == 3]
+    rest = [job for job in sharing if job != floats]
+
     cancelled = time.time()
     site.cluster.exec("ctl", ["scancel", str(ordinary)])
-    before = {row["job_id"]: row["slices"] for row in site.report()}
-    site.wait(
-        "two more turns of each",
-        lambda: all(
-            row["slices"] >= before[row["job_id"]] + 2 for row in site.report() if row["job_id"] in sharing
-        ),
-    )
-    assert "failed" not in site.log()
+    before = {job: row["slices"] for job, row in reported(site, sharing).items()}
+    at_rest: set[int] = set()
+
+    def two_more_turns_of_each() -> bool:
+        for job, state in site.states(sharing).items():
+            if state == "SUSPENDED" and job not in at_rest:
+                assert tres(site, job) == counted[job]
+                at_rest.add(job)
+        rows = reported(site, sharing)
+        return at_rest == set(sharing) and all(rows[job]["slices"] >= before[job] + 2 for job in sharing)
+
+    site.wait("two more turns of each", two_more_turns_of_each, 120)
+    site.wait("one to have rested for long", lambda: bool(rested(site, rest)), 120)
+    said = re.findall(r"job (\d+): .*failed", site.log())
+    assert not {int(job) for job in said} & set(sharing)
     for job, gpus in first.items():
         assert opened(site, "alice", job) == {gpus}, "what it may open has changed"
         turns = {h.gpu for h in site.holds() if h.job_id == job and h.end > cancelled}
         assert turns and turns <= gpus, f"job {job} was on GPUs {turns}, bound to {gpus}"
+
+    assert site.state(wanting) == "PENDING"
+    site.cluster.exec("ctl", ["scancel", *map(str, rest)])
+    site.wait_ended(rest)
+    for job in rested(site, rest):
+        hours, minutes, seconds = map(int, site.job(job)["RunTime"].split(":"))
+        # Slurm counts from its resume to its suspend, the report what lies between the switches.
+        differs = hours * 3600 + minutes * 60 + seconds - reported(site, [job])[job]["run_seconds"]
+        assert -4 <= differs <= 4 + switching(site, job), "time at rest is none on GPUs for Slurm either"
+    site.wait_state(floats, "RUNNING")
+    assert site.state(wanting) == "PENDING", "one job with a shard of three is enough"
+    site.cluster.exec("ctl", ["scancel", str(floats)])
+    site.wait_state(wanting, "RUNNING")
+
+
+def reported(site: Site, jobs: Sequence[int]) -> dict[int, dict[str, Any]]:
+    return {row["job_id"]: row for row in site.report() if row["job_id"] in jobs}
+
+
+def switching(site: Site, job: int) -> float:
+    """How long its operations took."""
+    return sum(done.seconds for done in site.operations() if done.job_id == job)
+
+
+def rested(site: Site, jobs: Sequence[int]) -> list[int]:
+    """Those that were off their GPUs for longer than the two counts may differ by."""
+    rows = reported(site, jobs)
+    return [job for job in jobs if (rows[job]["suspended_seconds"] or 0.0) > 9 + switching(site, job)]
 
 
 def test_cores_of_a_suspended_job_are_given_away_and_then_shared(site: Site) -> None:

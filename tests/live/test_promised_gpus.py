@@ -7,9 +7,8 @@ import pytest
 
 from tests.live.support import Site
 
-pytestmark = pytest.mark.live
-
 DEFRAGMENTS = {"name": "fifo-skip", "moves": ["defragment"]}
+pytestmark = [pytest.mark.live, pytest.mark.settings(policy=DEFRAGMENTS)]
 LEAVES_SLOWLY = (
     "trap 'touch told-$SLURM_JOB_ID; until [ -e go-$SLURM_JOB_ID ]; do sleep 0.1; done; exit 0' TERM; "
     "while true; do sleep 0.2; done"
@@ -32,10 +31,16 @@ def ordinary(site: Site, where: str, gpus: int, *options: str) -> int:
     return site.submit("bob", "sleep 900", "--no-gandiva", "-w", where, f"--gres=gpu:{gpus}", *options)
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["controller lives", "controller is killed"])
+@pytest.mark.parametrize(
+    "killed",
+    [
+        pytest.param(False, id="controller lives", marks=pytest.mark.nightly),
+        pytest.param(True, id="controller is killed", marks=pytest.mark.breaks),
+    ],
+)
 def test_an_ordinary_job_does_not_get_the_gpu_that_a_job_migrates_to(site: Site, killed: bool) -> None:
-    site.cluster.stop_controller()
-    site.start_controller(policy=DEFRAGMENTS)
+    """slurmctld looks for room for the ordinary job all the time, and keeps the GPU for the other one from
+    its reservation to its start, also without a controller."""
     full = ordinary(site, "n2", 4)
     site.wait_state(full, "RUNNING")
     mover = site.submit("alice", LEAVES_SLOWLY, "--gandiva", "--gandiva-suspend=requeue", "--gres=gpu:1")

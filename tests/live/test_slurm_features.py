@@ -5,43 +5,45 @@ from __future__ import annotations
 
 import pytest
 
+from tests.live.hurry import hurried
 from tests.live.support import KILLED_AGAIN_SECONDS, TRAIN, Site
 
 pytestmark = pytest.mark.live
 
-
-def assert_taking_turns(site: Site, jobs: list[int]) -> None:
-    """Else the test shows nothing: one GPU for all of them, and at least one was taken off it."""
-    found = [hold for hold in site.holds() if hold.job_id in jobs]
-    assert len({(hold.node, hold.gpu) for hold in found}) == 1, found
-    suspends = {row["job_id"]: row["suspends"] for row in site.report() if row["job_id"] in jobs}
-    assert sum(suspends.values()) >= 1, suspends
+MANY = 2000
+"""Steps, more than any test waits for: they end `hurried`."""
 
 
 @pytest.mark.smoke
 def test_array_tasks_are_jobs_of_their_own_and_the_limit_holds(site: Site) -> None:
-    command = f"{TRAIN} --steps 40 --minibatch-ms 50 --memory-mb 512"
-    array = site.submit("alice", command, "--gandiva", "--gres=gpu:1", "--array=0-5%2")
-    most = 0
-    tasks: set[str] = set()
-
-    def ended() -> bool:
-        nonlocal most
-        lines = site.cluster.exec("ctl", ["squeue", "-h", "-r", "-t", "all", "-o", "%F %K %T"]).stdout
-        states = {
-            task: state
-            for job, task, state in (line.split() for line in lines.splitlines())
-            if job == str(array)
-        }
-        tasks.update(states)
-        most = max(most, sum(state in ("RUNNING", "SUSPENDED") for state in states.values()))
-        return len(states) == 6 and set(states.values()) == {"COMPLETED"}
-
-    site.wait("six completed tasks", ended, 90)
-    assert tasks == {"0", "1", "2", "3", "4", "5"}
-    assert most == 2, "the array's limit is two at a time, and two fit"
+    """GPUs are free all the time: it is Slurm that tells of two at a time."""
+    command = f"{TRAIN} --steps {MANY} --minibatch-ms 50 --memory-mb 512"
+    array = site.submit("alice", command, "--gandiva", "--gres=gpu:1", "--array=0-3%2")
+    limited = ["PENDING", "PENDING", "RUNNING", "RUNNING"]
+    site.wait("two tasks", lambda: sorted(tasks_of(site, array).values()) == limited)
+    after_them = site.train("alice", "--gandiva", "--gres=gpu:1", steps=10)
+    assert site.wait_ended([after_them])[after_them] == "COMPLETED", "there was room for more"
+    assert sorted(tasks_of(site, array).values()) == limited
+    completed = dict.fromkeys(range(4), "COMPLETED")
+    with hurried(site):
+        site.wait("four completed tasks", lambda: at_most_two(site, array) == completed, 120)
 
 
+def tasks_of(site: Site, array: int) -> dict[int, str]:
+    """The states of its tasks."""
+    lines = site.cluster.exec("ctl", ["squeue", "-h", "-r", "-t", "all", "-o", "%F %K %T"]).stdout
+    rows = [line.split() for line in lines.splitlines()]
+    return {int(task): state for job, task, state in rows if job == str(array) and task.isdigit()}
+
+
+def at_most_two(site: Site, array: int) -> dict[int, str]:
+    """The same, after a look at the limit."""
+    states = tasks_of(site, array)
+    assert sum(state in ("RUNNING", "SUSPENDED") for state in states.values()) <= 2, states
+    return states
+
+
+@pytest.mark.nightly
 def test_a_list_of_tasks_that_slurm_shortens_is_started_task_by_task(site: Site) -> None:
     """Slurm's clients cut a list of tasks at 64 bytes. Bound as one job, all would start on one GPU."""
     wanted = [1, 103, 206, 308, *(n + n % 2 for n in range(410, 1000, 41))]
@@ -49,27 +51,20 @@ def test_a_list_of_tasks_that_slurm_shortens_is_started_task_by_task(site: Site)
     assert len(numbers) > 64
     command = f"{TRAIN} --steps 10 --minibatch-ms 50 --memory-mb 512"
     array = site.submit("alice", command, "--gandiva", "--gres=gpu:1", f"--array={numbers}")
-
-    def states() -> dict[int, str]:
-        lines = site.cluster.exec("ctl", ["squeue", "-h", "-r", "-t", "all", "-o", "%F %K %T"]).stdout
-        rows = [line.split() for line in lines.splitlines()]
-        return {int(task): state for job, task, state in rows if job == str(array) and task.isdigit()}
-
-    site.wait(
-        "all tasks completed",
-        lambda: sorted(states()) == sorted(wanted) and set(states().values()) == {"COMPLETED"},
-        120,
-    )
+    completed = dict.fromkeys(wanted, "COMPLETED")
+    site.wait("all tasks completed", lambda: tasks_of(site, array) == completed, 180)
     # (That no two had memory on one GPU is seen after every test.)
     assert len({hold.job_id for hold in site.holds()}) == len(wanted)
 
 
+@pytest.mark.nightly
 def test_dependency_and_begin_time_are_kept(site: Site) -> None:
+    """slurmctld looks at the dependencies of held jobs once a minute."""
     first = site.train("alice", "--gandiva", "--gres=gpu:1", steps=60)
     second = site.train("alice", "--gandiva", "--gres=gpu:1", f"--dependency=afterok:{first}", steps=10)
     later = site.train("bob", "--gandiva", "--gres=gpu:1", "--begin=now+8", steps=10)
     never = site.train("bob", "--gandiva", "--gres=gpu:1", f"--dependency=afternotok:{first}", steps=10)
-    states = site.wait_ended([first, second, later], 90)
+    states = site.wait_ended([first, second, later], 180)
     assert set(states.values()) == {"COMPLETED"}, states
     jobs = {job: site.job(job) for job in (first, second, later)}
     assert jobs[second]["StartTime"] >= jobs[first]["EndTime"]
@@ -77,175 +72,89 @@ def test_dependency_and_begin_time_are_kept(site: Site) -> None:
     assert site.state(never) == "PENDING"
 
 
-def test_suspended_time_does_not_count_as_run_time(site: Site) -> None:
-    site.leave_one_gpu()
-    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", "--time=10", steps=240) for _ in range(2)]
-    site.wait_on_gpu(*jobs)
-    assert set(site.wait_ended(jobs, 180).values()) == {"COMPLETED"}
-    rows = {row["job_id"]: row for row in site.report()}
-    for job in jobs:
-        shown = site.job(job)
-        hours, minutes, seconds = map(int, shown["RunTime"].split(":"))
-        slurm_seconds = hours * 3600 + minutes * 60 + seconds
-        # Slurm counts from its resume to its suspend, the report what lies between the switches.
-        switching = sum(done.seconds for done in site.operations() if done.job_id == job)
-        assert -4 <= slurm_seconds - rows[job]["run_seconds"] <= 4 + switching
-        assert rows[job]["suspended_seconds"] > 4 + switching, "more than what the two may differ by"
-
-
 @pytest.mark.smoke
 def test_srun_and_salloc_take_turns_like_batch_jobs(site: Site) -> None:
-    done = site.cluster.exec(
-        "login",
-        [
-            "srun",
-            "--gandiva",
-            "--gres=gpu:1",
-            "--mem=100M",
-            "bash",
-            "-c",
-            "echo $GANDIVA_JOB $CUDA_VISIBLE_DEVICES",
-        ],
-        user="alice",
-        timeout_seconds=60,
-    )
-    assert done.stdout.split() == ["1", "0"]
-    done = site.cluster.exec(
-        "login",
-        [
-            "salloc",
-            "--gandiva",
-            "--gres=gpu:2",
-            "--mem=100M",
-            "srun",
-            "bash",
-            "-c",
-            "echo $CUDA_VISIBLE_DEVICES",
-        ],
-        user="alice",
-        timeout_seconds=60,
-    )
-    assert done.stdout.split() == ["0,1"]
+    for words, expected in (
+        (
+            "srun --gandiva --gres=gpu:1 --mem=100M bash -c 'echo $GANDIVA_JOB $CUDA_VISIBLE_DEVICES'",
+            ["1", "0"],
+        ),
+        ("salloc --gandiva --gres=gpu:2 --mem=100M srun bash -c 'echo $CUDA_VISIBLE_DEVICES'", ["0,1"]),
+    ):
+        done = site.cluster.exec("login", words, user="alice", timeout_seconds=120)
+        assert done.stdout.split() == expected
 
 
-def test_steps_one_after_the_other_survive_being_suspended_between_them(site: Site) -> None:
+@pytest.mark.parametrize(
+    ("minibatches", "suspends"),
+    [
+        # A slice is over in the middle of a step, mostly.
+        pytest.param(100, 1, id="long steps"),
+        pytest.param(2, 2, id="often between two", marks=pytest.mark.nightly),
+    ],
+)
+def test_jobs_of_many_steps_take_turns_and_never_share_a_gpu(
+    site: Site, minibatches: int, suspends: int
+) -> None:
+    """A suspend that meets a step being started fails, since this runs on (docs/slurm-facts.md), and is tried
+    again later. `site` looks at the end that no two jobs ever had memory on one GPU."""
     site.leave_one_gpu()
-    # A slice is over in the middle of a step: a suspend that meets a step being started fails, and with short
-    # steps the job is over before the next try.
-    step = f"srun {TRAIN} --steps 100 --minibatch-ms 50 --memory-mb 512"
-    jobs = [
-        site.submit(user, f"{step} && {step} && echo both", "--gandiva", "--gres=gpu:1")
-        for user in ("alice", "bob")
-    ]
-    assert set(site.wait_ended(jobs, 120).values()) == {"COMPLETED"}
-    for user, job in zip(("alice", "bob"), jobs, strict=True):
-        assert "both" in site.output(user, job)
-    assert_taking_turns(site, jobs)
-
-
-def test_jobs_that_are_often_between_two_steps_never_share_a_gpu(site: Site) -> None:
-    """A step that is being started when its job is suspended runs on (docs/slurm-facts.md): `site` looks at
-    the end that no two jobs ever had memory on one GPU."""
-    site.leave_one_gpu()
-    step = f"srun {TRAIN} --steps 2 --minibatch-ms 50 --memory-mb 512"
-    # A suspend that meets a step being started fails and is tried again later, so the jobs go on until turns
-    # were taken.
+    step = f"srun {TRAIN} --steps {minibatches} --minibatch-ms 50 --memory-mb 512"
     command = f"until [ -e ~/$SLURM_JOB_ID.enough ]; do {step} || exit 1; done; echo all"
-    jobs = [site.submit(user, command, "--gandiva", "--gres=gpu:1") for user in ("alice", "bob")]
+    users = {site.submit(user, command, "--gandiva", "--gres=gpu:1"): user for user in ("alice", "bob")}
 
-    def turns() -> dict[int, int]:
-        return {row["job_id"]: row["suspends"] for row in site.report() if row["job_id"] in jobs}
+    def turns() -> list[int]:
+        return [row["suspends"] for row in site.report() if row["job_id"] in users]
 
-    site.wait("turns to be taken", lambda: len(turns()) == 2 and min(turns().values()) >= 2, 240)
-    for user, job in zip(("alice", "bob"), jobs, strict=True):
+    site.wait("turns to be taken", lambda: len(turns()) == 2 and min(turns()) >= suspends, 240)
+    for job, user in users.items():
         site.cluster.exec("login", ["touch", f"/home/{user}/{job}.enough"], user=user)
-    assert set(site.wait_ended(jobs, 120).values()) == {"COMPLETED"}
-    for user, job in zip(("alice", "bob"), jobs, strict=True):
-        assert "all" in site.output(user, job)
-    assert_taking_turns(site, jobs)
+    with hurried(site):
+        assert set(site.wait_ended(users, 120).values()) == {"COMPLETED"}
+    assert all("all" in site.output(user, job) for job, user in users.items())
+    found = [hold for hold in site.holds() if hold.job_id in users]
+    assert len({(hold.node, hold.gpu) for hold in found}) == 1, found
 
 
 @pytest.mark.smoke
-def test_cancelled_while_suspended_or_queued_it_is_gone(site: Site) -> None:
+def test_owners_cancel_and_requeue_jobs_that_take_turns(site: Site) -> None:
+    """A suspended job that is cancelled is gone. An owner's requeue passes by job_submit: what Slurm would
+    start again out of turn is held first, and waits for its turn."""
     site.leave_one_gpu()
-    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1") for _ in range(3)]
+    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", "--requeue", steps=MANY) for _ in range(3)]
     site.wait_on_gpu(*jobs[:2])
-    site.wait("one suspended", lambda: "SUSPENDED" in site.states(jobs).values())
-    states = site.states(jobs)
-    suspended = [job for job, state in states.items() if state == "SUSPENDED"]
-    site.cluster.exec("login", ["scancel", *map(str, suspended)], user="alice")
-    site.wait_ended(suspended, KILLED_AGAIN_SECONDS)
-    left = [job for job in jobs if job not in suspended]
+
+    def one_that_is(state: str) -> int:
+        """Not always in the middle of a switch."""
+        found: list[int] = []
+
+        def some() -> bool:
+            found[:] = [job for job, seen in site.states(jobs).items() if seen == state]
+            return bool(found)
+
+        site.wait(f"one that is {state}", some)
+        return found[0]
+
+    gone = one_that_is("SUSPENDED")
+    site.cluster.exec("login", ["scancel", str(gone)], user="alice")
+    site.wait_ended([gone], KILLED_AGAIN_SECONDS)
+    jobs.remove(gone)
 
     def on_gpu_seconds() -> float:
-        return sum(h.seconds for h in site.holds() if h.job_id in left)
+        return sum(h.seconds for h in site.holds() if h.job_id in jobs)
 
     before = on_gpu_seconds()
     site.wait("the others to go on", lambda: on_gpu_seconds() > before + 4)
-
-    def blocks() -> set[str]:
-        listed = [site.cluster.exec(node, ["ls", "/run/gandiva"]).stdout.split() for node in site.nodes]
-        return {name for names in listed for name in names}
-
-    site.wait("its control block to go", lambda: not {str(job) for job in suspended} & blocks())
-
-
-def test_owner_cannot_jump_the_queue(site: Site) -> None:
-    """A GPU is free and no controller is there: nothing but the hold keeps the job from it."""
-    site.leave_one_gpu()
-    site.cluster.stop_controller()
-    waiting = site.train("bob", "--gandiva", "--gres=gpu:1", steps=20)
-    # It drops a hold of their own, never that of Gandiva (docs/plugin.md).
-    for change in (
-        ["release", str(waiting)],
-        ["update", f"jobid={waiting}", "priority=1000"],
-        ["update", f"jobid={waiting}", "gres=gpu:1", "nodelist=n2"],
-        ["update", f"jobid={waiting}", "nice=-100"],
-        ["top", str(waiting)],
-        ["release", str(waiting)],
-    ):
-        site.cluster.exec("login", ["scontrol", *change], user="bob", check=False)
-        assert site.job(waiting)["Priority"] == "0", change
-    # Submitted later, started at once: the GPU was free all the time, and Slurm gives it away.
-    ordinary = site.submit("bob", "sleep 600", "--no-gandiva", "--gres=gpu:1", "-w", "n2")
-    site.wait_state(ordinary, "RUNNING", timeout_seconds=30)
-    site.cluster.exec("login", ["scancel", str(ordinary)], user="bob")
-    site.wait_ended([ordinary])
-    assert site.state(waiting) == "PENDING"
-    site.start_controller()
-    assert site.wait_ended([waiting], 60)[waiting] == "COMPLETED", "the controller lets it start"
-
-
-def test_owner_files_tell_whose_gpu_it_is(site: Site) -> None:
-    """/run/gpustat/<uuid>, which dashboards read to map a GPU to its job."""
-    job = site.train("alice", "--gandiva", "--gres=gpu:2", "-w", "n1", gpus=2)
-    site.wait_on_gpu(job)
-    listing = site.cluster.exec("n1", "cd /run/gpustat && grep -H . * || true").stdout
-    owners = [line for line in listing.splitlines() if f":{job} " in line]
-    assert len(owners) == 2, listing
-    site.cluster.exec("login", ["scancel", str(job)], user="alice")
-    site.wait_ended([job])
+    names = "ls /run/gandiva; cut -s -d' ' -f1 /run/gpustat/*; true"
     site.wait(
-        "empty owner files",
-        lambda: f":{job} " not in site.cluster.exec("n1", "cd /run/gpustat && grep -H . * || true").stdout,
-        20,
+        "its control block and GPUs to be nobody's",
+        lambda: all(str(gone) not in site.cluster.exec(node, names).stdout.split() for node in site.nodes),
     )
 
-
-def test_requeued_by_its_owner_it_waits_for_its_turn_again(site: Site) -> None:
-    """An owner's requeue passes by job_submit: what Slurm would start again out of turn is held first."""
-    site.leave_one_gpu()
-    jobs = [site.train("alice", "--gandiva", "--gres=gpu:1", "--requeue", steps=120) for _ in range(2)]
-    site.wait_on_gpu(*jobs)
-    running: list[int] = []
-
-    def one_runs() -> bool:
-        """Not so in the middle of a switch."""
-        running[:] = [job for job, state in site.states(jobs).items() if state == "RUNNING"]
-        return bool(running)
-
-    site.wait("one that runs", one_runs)
-    site.cluster.exec("login", ["scontrol", "requeue", str(running[0])], user="alice")
-    states = site.wait_ended(jobs, 120)
-    assert set(states.values()) == {"COMPLETED"}, states
-    assert int(site.job(running[0])["Restarts"]) == 1
+    requeued = one_that_is("RUNNING")
+    site.cluster.exec("login", ["scontrol", "requeue", str(requeued)], user="alice")
+    site.wait("its turn", lambda: site.job(requeued)["Restarts"] == "1" and site.state(requeued) == "RUNNING")
+    with hurried(site):
+        ended = site.wait_ended(jobs, 120)
+    assert set(ended.values()) == {"COMPLETED"}, ended
+    assert site.job(requeued)["Restarts"] == "1"
