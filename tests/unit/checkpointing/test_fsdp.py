@@ -288,7 +288,7 @@ def test_values_of_a_spread_tensor_that_lie(
     store = Store(tmp_path, rank=0, world_size=1)
     parts = spread_parts()
     state = State(**parts)
-    state.save(store, 1).result(20)
+    state.save(store, 1).result(60)
     files = store.restore().files[0]  # type: ignore[union-attr]
     values = json.loads(bytes(files[VALUES]))
     change(values)
@@ -316,7 +316,7 @@ def generation_of_two(folder: Path, offset: int, numbers: Any) -> None:
                 1, {VALUES: values.encode(), TENSORS: bytes(packer.file(lambda n: memoryview(bytearray(n))))}
             )
         )
-    assert [save.result(20) for save in saves] == [1, 1]
+    assert [save.result(60) for save in saves] == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
     before = train(parts, 5)
     saving = State(**parts).save(store, 5)
     assert before + train(parts, 5) == undisturbed, "a save changes nothing"
-    assert saving.result(20) == 1
+    assert saving.result(60) == 1
 
     parts = build(seed=99)
     train(parts, 2)
@@ -79,7 +79,7 @@ def test_a_state_that_was_staged_in_memory_of_the_node(tmp_path: Path) -> None:
         pytest.skip("no /dev/shm")
     store = Store(tmp_path, rank=0, world_size=1, staging="/dev/shm")
     parts = build()
-    State(**parts).save(store, 1).result(20)
+    State(**parts).save(store, 1).result(60)
     weight = parts["model"][0].weight.detach().clone()
     parts["model"][0].weight.data.zero_()
     assert State(**parts).restore(store) == 1
@@ -91,7 +91,7 @@ def test_replicated_parts_are_written_once_and_read_by_more_ranks(tmp_path: Path
     model = torch.nn.Linear(2, 2)
     states = [State(replicated=["model"], model=model) for _ in stores]
     saves = [state.save(store, 7) for state, store in zip(states, stores, strict=True)]
-    assert [saving.result(20) for saving in saves] == [1, 1]
+    assert [saving.result(60) for saving in saves] == [1, 1]
     sizes = [(tmp_path / f"generation-00000001/rank-0000{n}/state.json").stat().st_size for n in range(2)]
     assert "model" not in json.loads((tmp_path / "generation-00000001/rank-00001/state.json").read_text())
     assert min(sizes) > 0
@@ -103,7 +103,7 @@ def test_replicated_parts_are_written_once_and_read_by_more_ranks(tmp_path: Path
 
 
 def test_parts_of_each_rank_need_as_many_ranks(tmp_path: Path) -> None:
-    State(model=torch.nn.Linear(2, 2)).save(Store(tmp_path, rank=0, world_size=1), 1).result(20)
+    State(model=torch.nn.Linear(2, 2)).save(Store(tmp_path, rank=0, world_size=1), 1).result(60)
     with pytest.raises(InvalidGeneration, match=r"of 1 ranks: no part model for rank 0 of 2"):
         State(model=torch.nn.Linear(2, 2)).restore(Store(tmp_path, rank=0, world_size=2, run="more"))
     with pytest.raises(InvalidGeneration, match="no part other"):
@@ -145,7 +145,7 @@ def test_ranks_load_a_generation_together_or_not_at_all(tmp_path: Path) -> None:
     stores = [Store(tmp_path, rank=rank, world_size=2, run="two") for rank in range(2)]
     states = [State(model=torch.nn.Linear(3, 3)), State()]
     saves = [state.save(store, 7) for state, store in zip(states, stores, strict=True)]
-    assert [saving.result(20) for saving in saves] == [1, 1]
+    assert [saving.result(60) for saving in saves] == [1, 1]
     said = ranks(tmp_path)
     assert "generation 1 of 2 ranks: another rank cannot load it" in said[0]
     assert "generation 1 of 2 ranks: no part model for rank 1 of 2" in said[1]

@@ -21,7 +21,7 @@ from checkpointing.store.writing import Content
 from tests.unit.checkpointing.watched import Call, Watched, below, check, contents, restored
 
 
-def ranks(folder: Path, world_size: int, run: str = "run", deadline_seconds: float = 20.0) -> list[Store]:
+def ranks(folder: Path, world_size: int, run: str = "run", deadline_seconds: float = 60.0) -> list[Store]:
     return [
         Store(folder, rank=rank, world_size=world_size, run=run, deadline_seconds=deadline_seconds)
         for rank in range(world_size)
@@ -29,7 +29,7 @@ def ranks(folder: Path, world_size: int, run: str = "run", deadline_seconds: flo
 
 
 def save_all(stores: list[Store], step: int) -> list[int]:
-    return [f.result(20) for f in [store.save_async(step, contents(step, store.rank)) for store in stores]]
+    return [f.result(60) for f in [store.save_async(step, contents(step, store.rank)) for store in stores]]
 
 
 def test_what_was_saved_is_restored(tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ def test_ranks_that_differ_publish_nothing(tmp_path: Path) -> None:
     stores = ranks(tmp_path, 2)
     saves = [store.save_async(5 + store.rank, contents(5)) for store in stores]
     with pytest.raises(NotPublished, match=r"rank 1 writes step 6 .* rank 0 step 5"):
-        saves[0].result(20)
+        saves[0].result(60)
     with pytest.raises(NotPublished, match="rank 0 gave up"):
-        saves[1].result(20)
+        saves[1].result(60)
     assert below(tmp_path) == []
     assert save_all(stores, 7) == [1, 1], "the next one works"
 
@@ -112,23 +112,24 @@ def test_a_rank_that_fails_ends_the_attempt_for_all(tmp_path: Path) -> None:
     stores[1] = Store(tmp_path, rank=1, world_size=2, run="run", files=Watched(fail))
     saves = [store.save_async(1, contents(1, store.rank)) for store in stores]
     with pytest.raises(StoreError, match="Input/output error"):
-        saves[1].result(20)
+        saves[1].result(60)
     with pytest.raises(NotPublished, match="rank-00001 could not write its part"):
-        saves[0].result(20)
+        saves[0].result(60)
     assert below(tmp_path) == []
 
 
 def test_two_processes_with_one_rank_are_refused(tmp_path: Path) -> None:
-    first = Store(tmp_path, rank=1, world_size=2, run="run", deadline_seconds=3.0)
-    second = Store(tmp_path, rank=1, world_size=2, run="run", deadline_seconds=3.0)
+    first = Store(tmp_path, rank=1, world_size=2, run="run", deadline_seconds=60.0)
+    second = Store(tmp_path, rank=1, world_size=2, run="run", deadline_seconds=60.0)
     saving = first.save_async(1, contents(1))
     while not below(tmp_path, "writing-*/rank-00001/manifest.json"):
         assert not saving.done()
     with pytest.raises(StoreError, match="has a part of rank 1 already"):
         second.save(1, contents(1))
     assert below(tmp_path, "writing-*/rank-00001/manifest.json"), "the first one's part is left alone"
+    first.give_up()
     with pytest.raises(StoreError, match="has not published"):
-        saving.result(20)
+        saving.result(60)
     first.close()
 
 
@@ -158,7 +159,7 @@ def test_the_job_goes_on_while_it_is_saved(tmp_path: Path) -> None:
         saving.result(0.01)
     state[:] = bytes(len(state))  # the next mini-batch
     go.set()
-    assert saving.result(20) == 1
+    assert saving.result(60) == 1
     assert check(store.restore()) == 1
     store.close()
 
@@ -188,7 +189,7 @@ def test_contents_wait_on_tmpfs_and_leave_nothing_there(
     buffer = store.buffer(5)
     buffer[:] = b"hello"
     assert not isinstance(buffer.obj, bytearray)
-    assert store.save_async(1, contents(1)).result(20) == 1
+    assert store.save_async(1, contents(1)).result(60) == 1
     assert check(store.restore()) == 1
     assert below(staging) == []
     assert caplog.text == ""
@@ -228,7 +229,7 @@ def restore_all(stores: list[Store]) -> list[Restored | None]:
     agree = all_together(len(stores))
     with ThreadPoolExecutor(len(stores)) as pool:
         found: list[Future[Restored | None]] = [pool.submit(s.restore, agree=agree) for s in stores]
-        return [each.result(20) for each in found]
+        return [each.result(60) for each in found]
 
 
 def test_ranks_agree_on_a_generation_that_all_of_them_can_read(tmp_path: Path) -> None:

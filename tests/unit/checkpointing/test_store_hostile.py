@@ -21,7 +21,7 @@ def store(quick_path: Path) -> Store:
     for step in (1, 2):
         stores = [Store(quick_path / "store", rank=rank, world_size=2, run=f"run{step}") for rank in range(2)]
         saves = [each.save_async(step, contents(step, each.rank)) for each in stores]
-        assert [each.result(20) for each in saves] == [step, step]
+        assert [each.result(60) for each in saves] == [step, step]
     return Store(quick_path / "store", rank=0, world_size=1, run="after")
 
 

@@ -280,7 +280,7 @@ async def test_without_slurm_and_settings_the_rest_is_examined(
     monkeypatch.setattr(gather, "run", silent)
     broken = tmp_path / "gandiva.toml"
     broken.write_text("[cluster]\nadapter = 'none'\n")
-    found = await gather.examine(gather.Request(broken, user="nobody-of-this-name", deadline_seconds=5))
+    found = await gather.examine(gather.Request(broken, user="nobody-of-this-name", deadline_seconds=60))
     errors = {finding.check: finding for finding in found if finding.level is Level.ERROR}
     assert {"settings", "slurmctld", "user"} <= set(errors)
     assert "cluster.adapter" in errors["settings"].found
@@ -308,7 +308,7 @@ async def test_on_a_login_node_what_is_the_controllers_is_left_to_its_host(
     settings = tmp_path / "gandiva.toml"
     settings.write_text(f'[cluster]\ncontroller_host = "192.0.2.1"\n[nodes]\nssh_key = "{tmp_path}/none"\n')
     settings.chmod(0o644)
-    found = await gather.examine(gather.Request(settings, user="nobody-of-this-name", deadline_seconds=5))
+    found = await gather.examine(gather.Request(settings, user="nobody-of-this-name", deadline_seconds=60))
     checks = {finding.check for finding in found}
     assert {"controller", "GresTypes", "GRES", "state"} <= checks
     assert checks.isdisjoint({"user", "SSH key", "known_hosts", "journal", "agent", "agents"})
@@ -329,7 +329,7 @@ async def test_nodes_that_a_site_has_not_taken_in_yet_are_well(
         return json.dumps({"nodes": nodes}) if what == "reading the nodes" else "SLURM_VERSION = 26.05.5\n"
 
     async def levels_of(*nodes: str) -> dict[str, set[str]]:
-        found = await gather.examine(gather.Request(tmp_path / "none", deadline_seconds=5, nodes=nodes))
+        found = await gather.examine(gather.Request(tmp_path / "none", deadline_seconds=60, nodes=nodes))
         return {name: {f.level.value for f in found if f.where == name} for name in gres}
 
     monkeypatch.setattr(gather, "run", slurm)
@@ -343,7 +343,7 @@ async def test_nodes_that_a_site_has_not_taken_in_yet_are_well(
 
 @pytest.mark.usefixtures("slurm_with_a_node")
 async def test_without_settings_it_says_where_to_get_them_and_looks_at_slurm(tmp_path: Path) -> None:
-    found = await gather.examine(gather.Request(tmp_path / "none.toml", deadline_seconds=5))
+    found = await gather.examine(gather.Request(tmp_path / "none.toml", deadline_seconds=60))
     (settings,) = [finding for finding in found if finding.check == "settings"]
     assert settings.level is Level.WARNING and "login nodes: copy that file" in settings.change
     checks = {finding.check for finding in found}

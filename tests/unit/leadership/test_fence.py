@@ -249,7 +249,7 @@ def test_who_else_leads_is_asked_before_anything_is_taken(lock: JournalLock) -> 
         nodes = Known(transport, QUICK, introduction=ME, guard=Fence(lock))
         try:
             slurm: Any = Slurm(nodes)
-            return await rival(slurm, nodes, NodesSettings(observe_deadline_seconds=2.0), ME)
+            return await rival(slurm, nodes, NodesSettings(observe_deadline_seconds=60.0), ME)
         finally:
             await nodes.close()
 

@@ -260,9 +260,10 @@ async def test_a_crash_costs_one_call(plan: Plan, transport: PyslurmTransport) -
 
 
 async def test_a_call_that_hangs_ends_at_the_deadline_and_the_next_one_works(plan: Plan) -> None:
-    port = SlurmCluster(PyslurmTransport(), deadline_seconds=1.0)
-    plan(Jobs_load={"jobs": [], "sleep": 60}, Job_load={"job": {"id": 7}})
-    observing = asyncio.ensure_future(port.observe())
+    transport = PyslurmTransport()
+    port = SlurmCluster(transport, deadline_seconds=60.0)
+    plan(Jobs_load={"jobs": [], "sleep": 600}, Job_load={"job": {"id": 7}})
+    observing = asyncio.ensure_future(SlurmCluster(transport, deadline_seconds=1.0).observe())
     assert (await port.job(JOB)).id == 7, "another worker answers meanwhile"
     with pytest.raises(ClusterUnavailable, match="not done within 1 s"):
         await observing

@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -98,7 +100,7 @@ class FakeTransport(CommandTransport):
             await asyncio.Event().wait()
 
 
-def port(transport: FakeTransport, deadline_seconds: float = 5.0) -> ClusterPort:
+def port(transport: FakeTransport, deadline_seconds: float = 60.0) -> ClusterPort:
     return SlurmCluster(transport, deadline_seconds=deadline_seconds)
 
 
@@ -156,10 +158,12 @@ async def test_a_job_is_not_bound_in_the_moment_of_its_requeue(
     assert all(REVOKED_SECONDS - 1.5 < seconds <= REVOKED_SECONDS for seconds in slept)
 
 
-async def test_binding_gives_up_on_a_last_run_that_does_not_end() -> None:
+async def test_binding_gives_up_on_a_last_run_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = SimpleNamespace(monotonic=itertools.count(0.0, 30.0).__next__, time=time.time)
+    monkeypatch.setattr("controller.slurm.adapter.time", clock)
     transport = FakeTransport(job_record(state=("PENDING", "COMPLETING")))
     with pytest.raises(ClusterUnavailable, match="last run"):
-        await port(transport, deadline_seconds=0.2).bind(JOB, N1)
+        await port(transport).bind(JOB, N1)
     assert transport.calls == []
 
 
