@@ -24,6 +24,8 @@ class RemotePort(PassingOn):
         self._process = process
         self._numbers = itertools.count()
         self._waiting: dict[int, asyncio.Future[Any]] = {}
+        self._looking = asyncio.Lock()
+        """A view builds on the one before: the controller looks once at a time."""
         self._reader = asyncio.ensure_future(self._read())
 
     @classmethod
@@ -36,7 +38,8 @@ class RemotePort(PassingOn):
         )
 
     async def observe(self) -> ClusterView:
-        view: ClusterView = await self._ask("observe")
+        async with self._looking:
+            view: ClusterView = await self._ask("observe")
         return view
 
     async def shares(self) -> tuple[Share, ...]:
