@@ -18,7 +18,7 @@ from controller.agent import main as agent
 from controller.nodes import protocol
 from controller.nodes.protocol import MAX_LINE_BYTES
 
-from .conftest import NODE, PATIENCE_SECONDS, ROOT, Rig
+from .conftest import NODE, PATIENCE_SECONDS, ROOT, Rig, halt
 
 
 class Raw:
@@ -175,7 +175,7 @@ def test_what_is_begun_is_finished_when_the_channel_breaks(rig: Rig, raw: Raw) -
     assert raw.ask(1, "prepare", job_id=2, uid=os.getuid(), gpus=[0])["ok"]
     job = rig.start(2, "--minibatch-ms", "10", "--memory-mb", "8", "--steps", "200", gpus="0")
     rig.wait_for_steps(job, 3)
-    os.kill(job.pid, signal.SIGSTOP)
+    halt(job.pid)
     request = {"job_id": 2, "wait_seconds": 1.0, "sole": True}
     line = json.dumps({"id": 2, "verb": "pause", "args": request, "deadline_seconds": 30}).encode()
     raw.send(line + b"\n")

@@ -14,7 +14,7 @@ from controller.nodes.connection import Channel, TransportError
 from tests.contract.adding_up import Samples
 from tests.contract.node_port_contract import NodePortContract
 
-from .conftest import NODE, Job, RecordingTransport, Rig
+from .conftest import NODE, Job, RecordingTransport, Rig, halt
 
 STEPS = ("--steps", "100000", "--minibatch-ms", "10", "--memory-mb", "64", "--state-kb", "8")
 
@@ -51,7 +51,8 @@ class AgentSite:
         self._rig.wait_for_steps(job, 2)
 
     async def freeze(self, job_id: JobId) -> None:
-        self._send(job_id, signal.SIGSTOP)
+        for process in self._jobs[job_id].processes:
+            halt(process.pid)
 
     async def thaw(self, job_id: JobId) -> None:
         self._send(job_id, signal.SIGCONT)

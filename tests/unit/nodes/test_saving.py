@@ -15,7 +15,7 @@ from controller.model import JobId
 from controller.nodes.protocol import NodePhase, RankState, Saved
 from controller.nodes.remote import RemoteNodes
 
-from .conftest import NODE, Job, Rig, job_sample
+from .conftest import NODE, Job, Rig, halt, job_sample
 from .test_yield_and_resume import LONGER, QUICK, digests, prepare, resume
 
 
@@ -118,7 +118,7 @@ def test_a_save_that_misses_its_deadline_is_taken_back(rig: Rig, tmp_path: Path)
         job = start(rig, 2, store, *LONGER, ranks=2, gpus="0,1")
         rig.wait_for_steps(job, 5)
         await nodes.pause(NODE, JobId(2), floor_step=0, wait_seconds=60.0, sole=True)
-        job.processes[1].send_signal(signal.SIGSTOP)
+        halt(job.processes[1].pid)
         with pytest.raises(NodeError, match="its checkpoint was not published") as caught:
             await nodes.save(NODE, JobId(2), deadline_seconds=1.0)
         assert caught.value.kind == "deadline"

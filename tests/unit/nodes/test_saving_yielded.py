@@ -16,7 +16,7 @@ from controller.model import JobId
 from controller.nodes.protocol import ErrorKind, NodePhase, RankState, Saved
 from controller.nodes.remote import RemoteNodes
 
-from .conftest import NODE, Job, Rig, job_sample
+from .conftest import NODE, Job, Rig, halt, job_sample
 from .test_saving import published, start
 from .test_yield_and_resume import LONGER, QUICK, digests, offload, prepare, resume
 
@@ -131,7 +131,7 @@ def test_a_job_that_slurm_has_frozen_is_told_as_such(rig: Rig, tmp_path: Path) -
         job = start(rig, 2, tmp_path / "store", gpus="0")
         rig.wait_for_steps(job, 5)
         await offload(nodes, 2, stop=False)
-        os.kill(job.pid, signal.SIGSTOP)  # as Slurm does
+        halt(job.pid)
         await nodes.stop(NODE, JobId(2), deadline_seconds=60.0)
         with pytest.raises(NodeError) as caught:
             await save(nodes)
@@ -154,7 +154,7 @@ def test_a_save_that_misses_its_deadline_is_taken_back(rig: Rig, tmp_path: Path)
         rig.wait_for_steps(job, 5)
         await offload(nodes, 2, stop=False)
         for process in job.processes:
-            process.send_signal(signal.SIGSTOP)
+            halt(process.pid)
         await nodes.stop(NODE, JobId(2), deadline_seconds=60.0)
         job.processes[0].send_signal(signal.SIGCONT)
         with pytest.raises(NodeError, match="its checkpoint was not published") as caught:

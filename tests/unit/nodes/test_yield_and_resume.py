@@ -19,7 +19,7 @@ from controller.model import JobId
 from controller.nodes.protocol import ErrorKind, NodePhase, Offload, RankState
 from controller.nodes.remote import RemoteNodes
 
-from .conftest import CONTEXT_BYTES, MIB, NODE, PATIENCE_SECONDS, Rig, eventually, job_sample, sample
+from .conftest import CONTEXT_BYTES, MIB, NODE, PATIENCE_SECONDS, Rig, eventually, halt, job_sample, sample
 
 QUICK = ("--minibatch-ms", "30", "--memory-mb", "64", "--steps", "200")
 """Six seconds, for what must not end meanwhile; `Job.wait()` shortens what is left of them."""
@@ -334,7 +334,7 @@ def test_a_pause_that_misses_its_deadline_is_taken_back(rig: Rig) -> None:
         await prepare(nodes, 2, [0], [0])
         job = rig.start(2, *QUICK, gpus="0")
         rig.wait_for_steps(job, 3)
-        os.kill(job.pid, signal.SIGSTOP)
+        halt(job.pid)
         with pytest.raises(NodeError) as missed:
             await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=0.3, sole=True)
         assert missed.value.kind == ErrorKind.DEADLINE.value
@@ -351,14 +351,14 @@ def test_a_stopped_process_cannot_be_checkpointed_and_the_error_says_so(rig: Rig
         await prepare(nodes, 2, [0], [0])
         job = rig.start(2, *QUICK, "--no-step", gpus="0")
         rig.wait_for_steps(job, 3)
-        os.kill(job.pid, signal.SIGSTOP)
+        halt(job.pid)
         with pytest.raises(NodeError) as refused:
             await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=0.6)
         assert refused.value.kind == ErrorKind.DEADLINE.value
         assert f"process {job.pid} is stopped" in refused.value.message
         os.kill(job.pid, signal.SIGCONT)
         await nodes.checkpoint(NODE, job.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
-        os.kill(job.pid, signal.SIGSTOP)  # as Slurm does
+        halt(job.pid)
         with pytest.raises(NodeError) as refused:
             await nodes.resume(NODE, job.job_id, gpus=[0], binding=[0], deadline_seconds=0.5)
         assert refused.value.kind == ErrorKind.HALTED.value
@@ -378,7 +378,7 @@ def test_a_suspended_job_survives_being_stopped_in_between(rig: Rig) -> None:
         job = rig.start(2, *QUICK, gpus="0")
         rig.wait_for_steps(job, 3)
         await offload(nodes, 2, stop=False)
-        os.kill(job.pid, signal.SIGSTOP)
+        halt(job.pid)
         await nodes.stop(NODE, job.job_id, deadline_seconds=60.0)
         os.kill(job.pid, signal.SIGCONT)
         await resume(nodes, 2, [0], [0])
@@ -404,7 +404,7 @@ def test_a_job_that_is_still_frozen_is_not_put_back(rig: Rig) -> None:
         await nodes.checkpoint(NODE, empty.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
         halted = [job.pid, empty.pid, *children(empty.pid)]
         for pid in halted:
-            os.kill(pid, signal.SIGSTOP)
+            halt(pid)
         for job_id in (2, 3):
             await nodes.stop(NODE, JobId(job_id), deadline_seconds=60.0)
         for job_id, gpu in ((2, 0), (3, 1)):
@@ -472,7 +472,7 @@ def test_a_job_that_is_on_no_gpu_yet_yields_as_empty(rig: Rig) -> None:
         assert refused.value.kind in (ErrorKind.DEADLINE.value, ErrorKind.LEFT_ON_GPU.value)
         os.kill(job.pid, signal.SIGCONT)
         rig.wait_for_steps(job, 1)
-        os.kill(job.pid, signal.SIGSTOP)
+        halt(job.pid)
         with pytest.raises(NodeError) as refused:
             await nodes.stop(NODE, JobId(2), deadline_seconds=60.0)
         assert refused.value.kind == ErrorKind.LEFT_ON_GPU.value
@@ -708,7 +708,7 @@ def test_an_agent_that_hangs_does_not_keep_a_job_for_ever(rig: Rig) -> None:
         before = lock.read_bytes()
         waiting = asyncio.ensure_future(nodes.stop(NODE, job.job_id, deadline_seconds=PATIENCE_SECONDS))
         await asyncio.to_thread(eventually, "the lock", lambda: lock.read_bytes() != before)
-        os.kill(first, signal.SIGSTOP)
+        halt(first)
         other = rig.nodes()
         await other.set_nodes({NODE: "here"})
         await other.resume(NODE, job.job_id, gpus=[0], binding=[0], deadline_seconds=PATIENCE_SECONDS)
