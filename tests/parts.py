@@ -30,7 +30,7 @@ PARTS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 """Targets of the Makefile."""
 SHOWN_FAILURES: Final = 20
 _TAIL_BYTES: Final = 1 << 16
-_FAILED: Final = re.compile(rb"^(?:FAILED|ERROR|error:) .*$", re.MULTILINE)
+_FAILED: Final = re.compile(rb"^(?:(?:SUB)?FAILED\S*|ERROR|error:) .*$", re.MULTILINE)
 _SUMMARY: Final = re.compile(
     rb"^(?:=+ )?((?:\d+ (?:passed|failed|skipped|errors?|deselected)[, ]*)+).*$", re.MULTILINE
 )

@@ -5,7 +5,8 @@
 #
 # The daemons of a mini cluster's host, without an init system. Names: munge, sshd, mariadb, slurmdbd,
 # slurmctld, slurmd (one per NODE; default: all of this host), gandiva. Each is found by its pid file.
-# `start` returns when the daemon answers; `stop` and a deadly `kill` when the process is gone.
+# `start` returns when the daemon answers; `stop` and a deadly `kill` when the process is gone, and a `kill` that
+# stops it when all of its threads have stopped.
 set -euo pipefail
 . /etc/minicluster/host.env
 action=$1
@@ -17,7 +18,7 @@ if [ "$action" = kill ]; then
     shift
 fi
 nodes=${*:-$HOST_NODES}
-seconds=30
+seconds=60
 
 pid_file() {
     case $name in
@@ -81,12 +82,13 @@ answers() {
     esac > /dev/null 2>&1
 }
 
-await() { # await started|gone what...
+await() { # await started|gone|stopped what...
     local wanted=$1 i
     shift
     for ((i = 0; i < seconds * 50; i++)); do
         case $wanted in
         started) daemon_pid "$@" > /dev/null && answers && return ;;
+        stopped) [ "$(sed 's/.*) //' "/proc/$1"/task/*/stat | cut -c1 | sort -u)" != T ] || return 0 ;;
         gone) [ -e "/proc/$1" ] && [ "$(cut -d' ' -f3 "/proc/$1/stat" 2> /dev/null)" != Z ] || return 0 ;;
         esac
         sleep 0.02
@@ -110,6 +112,7 @@ one() {
         kill -s "$signal" "$pid"
         case $signal in
         TERM | KILL | 15 | 9) await gone "$pid" ;;
+        STOP | 19) await stopped "$pid" ;;
         esac
         ;;
     running) daemon_pid "$@" > /dev/null || exit 1 ;;

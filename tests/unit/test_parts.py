@@ -48,10 +48,11 @@ def test_quick_parts_all_run_and_nothing_after_them(tmp_path: Path) -> None:
 
 
 def test_it_stops_at_the_first_part_that_fails_after_them(tmp_path: Path) -> None:
-    status, said = ran(tmp_path, torch=FAILS)
+    status, said = ran(tmp_path, torch=f"@echo 'SUBFAILED[pyslurm: test_e] tests/a.py::test_d'; {FAILS[1:]}")
     assert status == 1
     assert re.search(r"^torch +0:0\d  FAILED 1 failed, 2 passed$", said, re.MULTILINE), said
     assert re.search(r"^live +-  not run$", said, re.MULTILINE)
+    assert "\nfailed: make torch\n  SUBFAILED[pyslurm: test_e] tests/a.py::test_d\n  FAILED " in said
     assert said.endswith("::test_b[c d] - assert 1 == 2\nparts: 3 passed, 1 failed\n")
 
 
