@@ -24,7 +24,7 @@ from .conftest import CONTEXT_BYTES, MIB, NODE, Job, Rig, job_sample, sample
 from .test_yield_and_resume import AT_ONCE, checkpoint, digests, offload, prepare, resume
 
 MEMORY_MIB = 4096
-STEPS = ("--steps", "300", "--minibatch-ms", "10", "--memory-mb", str(MEMORY_MIB), "--state-kb", "8")
+STEPS = ("--steps", "300", "--minibatch-ms", "30", "--memory-mb", str(MEMORY_MIB), "--state-kb", "8")
 HELD_BYTES = MEMORY_MIB * MIB + CONTEXT_BYTES
 
 
