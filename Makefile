@@ -9,6 +9,8 @@ CODE := controller checkpointing gandiva container examples tests benchmarks
 DEPTH := test
 SHALLOW := $(if $(filter nightly,$(DEPTH)),, and not nightly)
 export GANDIVA_TEST_DEPTH := $(DEPTH)
+# Without byte code each worker of pytest compiles every test again.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help env demo test nightly unit processes torch roles lint live smoke faults faultsim fuzz kills quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
@@ -32,11 +34,11 @@ nightly: env ## All tests, for releases and for whoever touches what they cover 
 
 unit: env ## Unit tests: no Docker
 	@printf '==> Unit tests\n'
-	@$(PYTHON) -m pytest tests -m 'not live and not processes$(SHALLOW)' -q -n auto
+	@$(PYTHON) -m pytest tests -m 'not live and not processes$(SHALLOW)' -q --ignore tests/live -n auto --dist worksteal
 
 processes: env ## Real node agents, jobs and drivers on mock GPUs: no Docker
 	@printf '==> Node agents and jobs on mock GPUs\n'
-	@$(PYTHON) -m pytest tests/unit -m 'processes$(SHALLOW)' -q -n auto
+	@$(PYTHON) -m pytest tests/unit -m 'processes$(SHALLOW)' -q -n 4 --dist worksteal
 
 torch: env ## The job side with a real PyTorch, on the CPU (the image: once, 220 MB)
 	@printf '==> The job side with PyTorch\n'
