@@ -61,7 +61,7 @@ smoke: env ## A few live tests on Slurm 24.11 with the command adapter (RELEASE=
 live: env ## Live tests: real Slurm in containers, mock GPUs (KEEP=1 keeps the clusters, three; CLUSTERS=N makes N)
 	@printf '==> Live tests on mini clusters\n'
 	@$(CLUSTER) build
-	@$(PYTHON) -m pytest tests/live -m 'live$(SHALLOW)' -q --ignore tests/live/test_packages.py -n $(or $(CLUSTERS),3) --dist worksteal
+	@$(PYTHON) -m pytest tests/live -m 'live$(SHALLOW)' -q --ignore tests/live/test_packages.py -n $(or $(CLUSTERS),3) --dist loadgroup
 
 faults: env ## Break every part at every step on a real Slurm (QUICK=1: one of each kind; CLUSTERS=N; WRITE=1: into the docs)
 	@printf '==> Faults on mini clusters\n'
