@@ -10,15 +10,7 @@ from controller.act.recorder import Step
 from controller.act.resume import put_back
 from controller.act.site import PLACE_RETRY_SECONDS, JobEnded, Operation, Site, gather
 from controller.errors import ClusterRefused, GandivaError, NodeError
-from controller.model import (
-    FailedSuspends,
-    GpuId,
-    Job,
-    Phase,
-    SuspendMethod,
-    Unsuspendable,
-    by_node,
-)
+from controller.model import FailedSuspends, GpuId, Job, Phase, SuspendMethod, Unsuspendable, by_node
 from controller.nodes.protocol import Offload
 
 log = logging.getLogger(__name__)

@@ -7,6 +7,7 @@ What a policy knows of it is what it measures, as on a real cluster.
 from __future__ import annotations
 
 import ast
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from controller.errors import GandivaError
+from controller.policies.allocations.check import twice
 from controller.settings.base import wrong
 
 MIB = 2**20
@@ -46,6 +48,7 @@ def tensor_bytes(model: str) -> tuple[int, int]:
 
 _Rate = Annotated[float, Field(ge=0, lt=1e12)]
 """In steps per second."""
+_MUST_BE = "must be a rate from 0 to below 1e12, or two beside another job"
 _TABLE = TypeAdapter(dict[str, dict[str, dict[str, _Rate | tuple[_Rate, _Rate]]]])
 
 
@@ -78,18 +81,18 @@ class Throughputs:
 def read_throughputs(path: Path) -> Throughputs:
     """Raises ThroughputsError."""
     try:
-        table = _TABLE.validate_json(path.read_bytes(), strict=True)
+        raw = path.read_bytes()
+        table = _TABLE.validate_json(raw, strict=True)
+        json.loads(raw, object_pairs_hook=_each_once)
     except OSError as error:
         raise ThroughputsError(f"cannot read the throughputs {path}: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
         place = first["loc"][:3]  # what follows is which kind of rate was tried
-        said = (
-            wrong(first)
-            if len(place) < 3
-            else "must be a rate from 0 to below 1e12, or two beside another job"
-        )
+        said = wrong(first) if len(place) < 3 else _MUST_BE
         raise ThroughputsError(f"{path}: {''.join(f'{part}: ' for part in place)}{said}") from None
+    except KeyError as error:
+        raise ThroughputsError(f"{path}: the key {error} is there twice") from None
     alone: dict[tuple[str, str, int], float] = {}
     shared: dict[tuple[str, str, int, str, int], float] = {}
     for gpu_type, jobs in table.items():
@@ -105,6 +108,12 @@ def read_throughputs(path: Path) -> Throughputs:
                     wanted = "one rate is" if other == "null" else "two rates are"
                     raise ThroughputsError(f"{path}: {gpu_type}: {name}: {other}: {wanted} wanted")
     return Throughputs(alone, shared)
+
+
+def _each_once(pairs: list[tuple[str, object]]) -> None:
+    """Raises KeyError of a key that an object has twice: JSON takes the last."""
+    if len(dict(pairs)) < len(pairs):
+        raise KeyError(twice([key for key, _ in pairs]))
 
 
 def _job(path: Path, name: str) -> tuple[str, int]:

@@ -14,16 +14,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
-from controller.model import (
-    Configuration,
-    GpuId,
-    Job,
-    JobId,
-    Placement,
-    Snapshot,
-    Verdict,
-    rate_key,
-)
+from controller.model import Configuration, GpuId, Job, JobId, Placement, Snapshot, Verdict, rate_key
 from controller.policies.moves.alone import alone_on, rates_alone
 from controller.policies.moves.drawers import Drawers
 from controller.policies.moves.free import bindings, free_gpus, tightest

@@ -28,11 +28,15 @@ PRICES = {"v100": 3.1, "k80": 0.8}
 
 def test_the_equal_part_of_jobs_without_an_allocation_is_valid() -> None:
     """No job has more than all its time, and no type more than its GPUs; a job that may use all types has as
-    much of the GPUs as any other, or all its time."""
+    much of the GPUs as its weight is of all weights, or all its time."""
     workers = {"k80": 3, "p100": 2, "v100": 4}
     for seed in range(50):
         draw = random.Random(seed)
-        members = [Member(make_job(n, draw.choice([1, 1, 2, 4]))) for n in range(1, draw.randint(2, 20))]
+        members = [
+            Member(make_job(n, draw.choice([1, 1, 2, 4]), weight=draw.choice([0.5, 1.0, 3.0])))
+            for n in range(1, draw.randint(2, 20))
+        ]
+        weights = math.fsum(member.job.request.weight for member in members)
         for member in members:
             member.types = tuple(draw.sample([*workers, "v100 scattered"], draw.randint(1, 4)))
         parts = equal_share(members, workers)
@@ -43,7 +47,7 @@ def test_the_equal_part_of_jobs_without_an_allocation_is_valid() -> None:
             assert used <= gpus + 1e-9
         for member in members:
             if set(workers) <= set(member.types):
-                equal = sum(workers.values()) / len(members) / member.job.gpus
+                equal = sum(workers.values()) * member.job.request.weight / weights / member.job.gpus
                 assert math.fsum(parts[member.id].values()) == pytest.approx(min(1.0, equal))
 
 

@@ -239,6 +239,22 @@ def test_throughputs_by_type_gang_placement_and_company(tmp_path: Path) -> None:
     assert truth.relative_rate("m", 2, "v100", spread=False, beside=[("o", 2)]) == 0.5, "measured as 0"
 
 
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('{"v100": {"(\'m\', 1)": {"null": 1.0}}, "v100": {"(\'m\', 1)": {"null": 2.0}}}', "v100"),
+        ('{"v100": {"(\'m\', 1)": {"null": 1.0}, "(\'m\', 1)": {"null": 2.0}}}', "('m', 1)"),
+        ('{"v100": {"(\'m\', 1)": {"null": 1.0, "null": 2.0}}}', "null"),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused(text: str, key: str, tmp_path: Path) -> None:
+    path = tmp_path / "t.json"
+    path.write_text(text)
+    with pytest.raises(ThroughputsError) as caught:
+        read_throughputs(path)
+    assert str(caught.value) == f"{path}: the key {key!r} is there twice"
+
+
 @pytest.mark.parametrize("rate", ["NaN", "-1", "1e300", '"x"', "[6.0, NaN]", "[1]", "{}"])
 def test_a_rate_that_is_none_is_named(rate: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"

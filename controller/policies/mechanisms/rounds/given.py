@@ -118,11 +118,13 @@ def _entities(snapshot: Snapshot, members: Iterable[Member], terms: Terms) -> tu
 
 
 def equal_share(members: Iterable[Member], workers: Mapping[str, int]) -> dict[int, dict[str, float]]:
-    """What each job has where nothing is allocated: its part of every type as if all were alike."""
+    """What each job has where nothing is allocated: its part of every type by its weight."""
     found: dict[int, dict[str, float]] = {}
     everyone = list(members)
+    total = math.fsum(member.job.request.weight for member in everyone)
     for member in everyone:
-        part = {t: workers.get(t, 0) / len(everyone) / member.job.gpus for t in member.types}
+        each = member.job.request.weight / total / member.job.gpus
+        part = {t: workers.get(t, 0) * each for t in member.types}
         most = max(1.0, math.fsum(part.values()))
         found[member.id] = {t: fraction / most for t, fraction in part.items()}
     return found
