@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from tests.live.gpu_history import Hold, held_seconds, overlaps
+from tests.live.gpu_history import held_seconds, overlaps
 from tests.live.hurry import hurried
 from tests.live.slices import POLICY
 from tests.live.support import EXAMPLES, QUICK, SLICE_SECONDS, TRAIN, Site
@@ -190,7 +190,7 @@ def test_ordinary_and_gandiva_jobs_never_share_a_gpu(site: Site) -> None:
     site.wait_state(filler, "RUNNING")
     gandiva = [site.train("alice", "--gandiva", "--gres=gpu:1") for _ in range(6)]
     site.wait("all four GPUs in use", lambda: len({h.gpu for h in site.holds()}) == 4)
-    command = f"{TRAIN} --no-step --steps 40 --minibatch-ms 50 --memory-mb 512"
+    command = f"{TRAIN} --no-step --steps {STEPS} --minibatch-ms 50 --memory-mb 512"
     ordinary = [
         site.submit("bob", command, "--no-gandiva", gres)
         for gres in ("--gres=gpu:1", "--gres=gpu:a100:1", "--gpus=1")
@@ -198,26 +198,16 @@ def test_ordinary_and_gandiva_jobs_never_share_a_gpu(site: Site) -> None:
     assert set(site.states(ordinary).values()) == {"PENDING"}, (
         "GPUs with Gandiva jobs are not Slurm's to give"
     )
-    site.cluster.exec("ctl", ["scancel", *map(str, gandiva[:4])])
-    assert set(site.wait_ended(ordinary).values()) == {"COMPLETED"}
-    gandiva += [site.train("carol", "--gandiva", "--gres=gpu:1") for _ in range(4)]
-
-    def missing() -> list[Hold]:
-        """Times of ordinary jobs on a GPU that no job of Gandiva had before, and another one afterwards."""
-        found = site.holds()
-        theirs = {gpu: [h for h in found if h.job_id in gandiva and h.gpu == gpu] for gpu in range(4)}
-        return [
-            h
-            for h in found
-            if h.job_id in ordinary
-            and not (
-                any(g.end <= h.start for g in theirs[h.gpu]) and any(g.start >= h.end for g in theirs[h.gpu])
-            )
-        ]
-
-    site.wait("each GPU to go from one kind to the other and back", lambda: missing() == [])
+    site.cluster.exec("ctl", ["scancel", *map(str, gandiva)])
+    site.wait_on_gpu(*ordinary)
+    whole = site.train("alice", "--gandiva", "--gres=gpu:4", "-w", "n2", gpus=4)
+    site.wait("the reason why it waits", lambda: "no server can take its" in site.explained(whole))
+    with hurried(site):
+        assert set(site.wait_ended(ordinary).values()) == {"COMPLETED"}
+    site.wait_on_gpu(whole)
     found = site.holds()
-    assert set(ordinary) <= {h.job_id for h in found}
+    used = {job: {h.gpu for h in found if h.job_id == job} for job in (whole, *ordinary)}
+    assert used.pop(whole) == {0, 1, 2, 3} and all(used.values())
     assert overlaps(found) == []
 
 

@@ -261,5 +261,5 @@ def test_las_does_more_steps_where_throughputs_count(site: Site) -> None:
     print(f"gains {gains}, least share {least}")
     assert sum(gains.values()) > 2.15
     assert min(gains.values()) > 0.85
-    # Of its eight or so rounds the one that has the least may be two short of the 1.4 that they have on average.
+    # On average 1.4, in about eight rounds: the job that has the least may be two of them short.
     assert least[1] > 1.05 * least[0]
