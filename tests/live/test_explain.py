@@ -103,8 +103,39 @@ def in_the_report_page(site: Site, *jobs: int) -> None:
     assert any("slice over" in reason for reason in data["reasons"])
 
 
+def test_a_trace_from_this_clusters_accounting_is_simulated(site: Site) -> None:
+    begin = ""
+
+    def no_other_job() -> bool:
+        """Since a time of the cluster's own clock: this machine may be in another zone."""
+        nonlocal begin
+        begin = site.cluster.exec("login", ["date", "+%Y-%m-%dT%H:%M:%S"]).stdout.strip()
+        return not site.cluster.exec("login", ["sacct", "-a", "-X", "-n", "-S", begin, "-E", "now"]).stdout
+
+    site.wait("jobs of the tests before to be over for the accounting", no_other_job)
+    jobs = [site.train("alice", "--gandiva", f"--gres=gpu:{gpus}", steps=20, gpus=gpus) for gpus in (1, 1, 2)]
+    assert set(site.wait_ended(jobs).values()) == {"COMPLETED"}
+    trace = "/shared/tmp/trace.txt"
+
+    def in_accounting() -> bool:
+        command = ["gandiva", "trace", "sacct", "-S", begin, "-E", "now", "-o", trace]
+        done = site.cluster.exec("login", command, check=False)
+        return done.exit_code == 0 and "3 jobs with GPUs" in done.stderr
+
+    site.wait("three jobs in the accounting", in_accounting, 60)
+    text = site.cluster.read_file("login", trace)
+    assert re.findall(r"gres/gpu=(\d)", text) == ["1", "1", "2"], "GPUs, not the shards that Slurm gave them"
+    assert {line.split("|")[0] for line in text.splitlines()[1:]} >= {str(job) for job in jobs}
+    command = ["gandiva", "simulate", "--trace", trace, "--trace-format", "sacct", "--cluster", "a100:4",
+               "--gpus-per-node", "4", "--policy", "fifo", "--json"]  # fmt: skip
+    outcome = json.loads(site.cluster.exec("login", command).stdout)
+    assert outcome["completed"] == outcome["jobs"] == 3
+
+
 @pytest.mark.breaks
-@pytest.mark.settings(suspend={**QUICK["suspend"], "step_deadline_seconds": 4.0})
+@pytest.mark.settings(
+    suspend={**QUICK["suspend"], "step_deadline_seconds": 2.0, "offload_deadline_seconds": 2.0}
+)
 def test_jobs_that_failed_cannot_be_suspended_or_are_on_a_lost_node(site: Site) -> None:
     failed = site.submit("bob", "exit 3", "--gandiva", "--gres=gpu:1")
     site.wait_ended([failed])
@@ -150,32 +181,3 @@ def test_a_job_that_moved_says_so(site: Site) -> None:
     site.wait("a move", somebody_moved, 90)
     said = explain(site, moved[0])
     assert re.search(r"[1-9]\d* moves?\b", said) and len(set(re.findall(r"n1:[0-3]\b", said))) > 1, said
-
-
-def test_a_trace_from_this_clusters_accounting_is_simulated(site: Site) -> None:
-    begin = ""
-
-    def no_other_job() -> bool:
-        """Since a time of the cluster's own clock: this machine may be in another zone."""
-        nonlocal begin
-        begin = site.cluster.exec("login", ["date", "+%Y-%m-%dT%H:%M:%S"]).stdout.strip()
-        return not site.cluster.exec("login", ["sacct", "-a", "-X", "-n", "-S", begin, "-E", "now"]).stdout
-
-    site.wait("jobs of the tests before to be over for the accounting", no_other_job)
-    jobs = [site.train("alice", "--gandiva", f"--gres=gpu:{gpus}", steps=20, gpus=gpus) for gpus in (1, 1, 2)]
-    assert set(site.wait_ended(jobs).values()) == {"COMPLETED"}
-    trace = "/shared/tmp/trace.txt"
-
-    def in_accounting() -> bool:
-        command = ["gandiva", "trace", "sacct", "-S", begin, "-E", "now", "-o", trace]
-        done = site.cluster.exec("login", command, check=False)
-        return done.exit_code == 0 and "3 jobs with GPUs" in done.stderr
-
-    site.wait("three jobs in the accounting", in_accounting, 60)
-    text = site.cluster.read_file("login", trace)
-    assert re.findall(r"gres/gpu=(\d)", text) == ["1", "1", "2"], "GPUs, not the shards that Slurm gave them"
-    assert {line.split("|")[0] for line in text.splitlines()[1:]} >= {str(job) for job in jobs}
-    command = ["gandiva", "simulate", "--trace", trace, "--trace-format", "sacct", "--cluster", "a100:4",
-               "--gpus-per-node", "4", "--policy", "fifo", "--json"]  # fmt: skip
-    outcome = json.loads(site.cluster.exec("login", command).stdout)
-    assert outcome["completed"] == outcome["jobs"] == 3

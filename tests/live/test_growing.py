@@ -113,7 +113,7 @@ def follow(
         "each on as many GPUs as it asked for",
         lambda: all(len(shown(site, each)["running_on"]) == gpus for gpus, each in neighbours.items()),
     )
-    site.cluster.exec("login", ["scancel", *map(str, neighbours.values()), str(other)], user="root")
+    site.cluster.exec("login", ["scancel", str(other)], user="root")
     return job
 
 

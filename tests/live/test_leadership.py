@@ -17,9 +17,10 @@ import pytest
 from container import render
 from tests.live.gpu_history import overlaps
 from tests.live.hurry import hurried
+from tests.live.slices import POLICY
 from tests.live.support import QUICK, Site
 
-pytestmark = [pytest.mark.live, pytest.mark.breaks]
+pytestmark = [pytest.mark.live, pytest.mark.breaks, pytest.mark.settings(policy=POLICY)]
 
 SETTINGS = "/etc/gandiva/gandiva.toml"
 LOG = "/var/log/gandiva/second.log"
@@ -110,7 +111,7 @@ def test_the_second_waits_and_takes_over_in_time(site: Site, second: Second) -> 
     second.start()
     site.wait("the second to stand by", lambda: "standby: the controller with pid" in second.log())
     assert second.log().count("standby") == 1
-    # In the middle of a switch, as far as one can aim: slices are three seconds long.
+    # In the middle of a switch, as far as one can aim: slices are a second long.
     time.sleep(random.Random(4).uniform(2.0, 5.0))
     site.cluster.kill_controller(9)
     killed = time.monotonic()
@@ -167,7 +168,12 @@ OTHER_PORT = 6823
 @pytest.fixture
 def stranger(site: Site) -> Iterator[Second]:
     """A controller with a journal of its own, as on another host: no lock keeps it out."""
-    changes = {**QUICK, "journal": {"path": OTHER}, "api": {"listen": f"0.0.0.0:{OTHER_PORT}"}}
+    changes = {
+        **QUICK,
+        "policy": POLICY,
+        "journal": {"path": OTHER},
+        "api": {"listen": f"0.0.0.0:{OTHER_PORT}"},
+    }
     text = render.controller_toml(site.cluster.spec, changes)
     site.cluster.write_file("ctl", "/etc/gandiva/other.toml", text)
     site.cluster.exec("ctl", f"rm -f {LOG} {OTHER}*")
@@ -175,6 +181,8 @@ def stranger(site: Site) -> Iterator[Second]:
     yield stranger
     stranger.kill()
     site.cluster.exec("ctl", f"rm -f {OTHER}* /etc/gandiva/other.toml")
+    for node in site.nodes:  # its lease, else the controller of the next test waits for the end of it
+        site.cluster.exec(node, ["rm", "-f", "/run/gandiva/leader.json"])
 
 
 def leads(second: Second) -> bool:
@@ -240,7 +248,7 @@ def test_with_different_journals_only_one_acts_and_the_other_takes_over(site: Si
     site.wait("the second to lead", lambda: leads(stranger), TAKEOVER_SECONDS)
     print(f"took over after {time.monotonic() - killed:.1f} s")
     # The first comes back, and now it is the one that waits.
-    site.start_controller()
+    site.start_controller(policy=POLICY)
     site.wait("the first to stand by", lambda: "other.sqlite leads on node" in site.log())
     end_well(site, jobs)
     assert decisions(site, OTHER) > 0

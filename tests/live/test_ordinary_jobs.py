@@ -88,7 +88,7 @@ def test_jobs_that_share_beside_ordinary_ones(site: Site) -> None:
         return at_rest == set(sharing) and all(rows[job]["slices"] >= before[job] + 2 for job in sharing)
 
     site.wait("two more turns of each", two_more_turns_of_each, 120)
-    site.wait("one to have rested for long", lambda: bool(rested(site, rest)), 120)
+    site.wait("one to have rested for long", lambda: bool(rested(site, rest, 6.0)), 120)
     said = re.findall(r"job (\d+): .*failed", site.log())
     assert not {int(job) for job in said} & set(sharing)
     for job, gpus in first.items():
@@ -99,7 +99,9 @@ def test_jobs_that_share_beside_ordinary_ones(site: Site) -> None:
     assert site.state(wanting) == "PENDING"
     site.cluster.exec("ctl", ["scancel", *map(str, rest)])
     site.wait_ended(rest)
-    for job in rested(site, rest):
+    told = rested(site, rest, 4.0)
+    assert told
+    for job in told:
         hours, minutes, seconds = map(int, site.job(job)["RunTime"].split(":"))
         # Slurm counts from its resume to its suspend, the report what lies between the switches.
         differs = hours * 3600 + minutes * 60 + seconds - reported(site, [job])[job]["run_seconds"]
@@ -119,10 +121,10 @@ def switching(site: Site, job: int) -> float:
     return sum(done.seconds for done in site.operations() if done.job_id == job)
 
 
-def rested(site: Site, jobs: Sequence[int]) -> list[int]:
-    """Those that were off their GPUs for longer than the two counts may differ by."""
+def rested(site: Site, jobs: Sequence[int], seconds: float) -> list[int]:
+    """Those that were off their GPUs for so much longer than their switches took."""
     rows = reported(site, jobs)
-    return [job for job in jobs if (rows[job]["suspended_seconds"] or 0.0) > 9 + switching(site, job)]
+    return [job for job in jobs if (rows[job]["suspended_seconds"] or 0.0) > seconds + switching(site, job)]
 
 
 def test_cores_of_a_suspended_job_are_given_away_and_then_shared(site: Site) -> None:

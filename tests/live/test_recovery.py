@@ -17,9 +17,10 @@ import pytest
 
 from tests.live.gpu_history import overlaps
 from tests.live.hurry import hurried
+from tests.live.slices import POLICY
 from tests.live.support import PYTHON, Site
 
-pytestmark = [pytest.mark.live, pytest.mark.breaks]
+pytestmark = [pytest.mark.live, pytest.mark.breaks, pytest.mark.settings(policy=POLICY)]
 
 MANY = 3000
 """Steps, more than any test waits for: they end `hurried`."""
@@ -75,7 +76,7 @@ def test_killed_in_mid_switch_every_job_goes_on(site: Site, delays: Sequence[flo
         done = site.cluster.exec("ctl", code, user="gandiva", timeout_seconds=120)
         assert not site.cluster.controller_running()
         cut_off |= {number: f"{kind}: {step}" for number, kind, step in json.loads(done.stdout)}
-        site.start_controller()
+        site.start_controller(policy=POLICY)
     site.wait_on_gpu(*jobs)
     with hurried(site):
         states = site.wait_ended(jobs, 240)
@@ -130,7 +131,7 @@ def test_without_a_controller_slurm_leaves_jobs_as_they_are(site: Site) -> None:
     assert site.states([*jobs, queued, late]) == {**states, queued: "PENDING", late: "PENDING"}
 
     site.cluster.exec("ctl", ["scancel", str(ordinary), str(beside)])
-    site.start_controller()
+    site.start_controller(policy=POLICY)
     with hurried(site):
         ended = site.wait_ended([*jobs, queued, late], 180)
     assert set(ended.values()) == {"COMPLETED"}, "the controller lets them start and go on"
@@ -180,7 +181,7 @@ def test_stop_and_release_leaves_what_slurm_can_end_alone(site: Site) -> None:
         assert site.state(own_hold) == "PENDING", "its user's hold counts"
         assert site.state(suspended) == "SUSPENDED"
         # With a controller again it ends, too.
-        site.start_controller()
+        site.start_controller(policy=POLICY)
         assert site.wait_ended([suspended], 120) == {suspended: "COMPLETED"}
 
 
@@ -225,7 +226,7 @@ def test_a_damaged_journal_costs_no_job_anything(site: Site) -> None:
         "dd if=/dev/urandom of=$f bs=512 seek=1 count=40 conv=notrunc status=none; done"
     )
     site.cluster.exec("ctl", damage, user="gandiva")
-    site.start_controller()
+    site.start_controller(policy=POLICY)
     log = site.log()
     assert log.count("is damaged") == 1, log[-3000:]
     with hurried(site):
@@ -244,7 +245,7 @@ def test_a_damaged_journal_costs_no_job_anything(site: Site) -> None:
     done = site.cluster.exec("ctl", ["gandiva", "journal", "vacuum"])
     assert "rows deleted" in done.stdout
     site.cluster.exec("ctl", "rm -f /var/lib/gandiva/*.damaged-*")
-    site.start_controller()
+    site.start_controller(policy=POLICY)
 
 
 # -- upgrade -----------------------------------------------------------------------------------------------
@@ -274,7 +275,7 @@ def test_a_newer_controller_takes_over_a_running_cluster(site: Site) -> None:
         "sqlite3.connect(p).executescript(sys.stdin.read())"
     )
     site.cluster.exec("ctl", ["python3", "-c", make], user="gandiva", stdin=old)
-    site.start_controller()
+    site.start_controller(policy=POLICY)
     log = site.log()
     assert f"job {jobs[0]}: suspend was interrupted after step 'offload'" in log
     site.wait(

@@ -6,9 +6,10 @@ from __future__ import annotations
 import pytest
 
 from tests.live.hurry import hurried
+from tests.live.slices import POLICY
 from tests.live.support import KILLED_AGAIN_SECONDS, TRAIN, Site
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.settings(policy=POLICY)]
 
 MANY = 2000
 """Steps, more than any test waits for: they end `hurried`."""
@@ -135,16 +136,15 @@ def test_owners_cancel_and_requeue_jobs_that_take_turns(site: Site) -> None:
         site.wait(f"one that is {state}", some)
         return found[0]
 
-    gone = one_that_is("SUSPENDED")
+    gone, before = one_that_is("SUSPENDED"), site.clock()
     site.cluster.exec("login", ["scancel", str(gone)], user="alice")
     site.wait_ended([gone], KILLED_AGAIN_SECONDS)
     jobs.remove(gone)
 
-    def on_gpu_seconds() -> float:
-        return sum(h.seconds for h in site.holds() if h.job_id in jobs)
+    def with_a_turn() -> set[int]:
+        return {hold.job_id for hold in site.holds() if hold.start > before}
 
-    before = on_gpu_seconds()
-    site.wait("the others to go on", lambda: on_gpu_seconds() > before + 4)
+    site.wait("another turn of each of the others", lambda: set(jobs) <= with_a_turn())
     names = "ls /run/gandiva; cut -s -d' ' -f1 /run/gpustat/*; true"
     site.wait(
         "its control block and GPUs to be nobody's",
