@@ -29,7 +29,7 @@ from tests.live.support import PYTHON, QUICK, Site
 
 ROUND_SECONDS = 4.0
 DEADLINE_SECONDS = 12.0
-"""Of an allocation whose solver hangs. Before that, after 5 s, a job that came has an equal part."""
+"""Of an allocation whose solver hangs. Before that, after 5 s, a job that came has a part by its weight."""
 RATES = {"bound": {"v100": 40.0, "p100": 20.0, "k80": 10.0}, "fed": {"v100": 10.0, "p100": 9.0, "k80": 8.0}}
 """Declared: a model that its GPU holds up, and one that waits for its data."""
 SAMPLES_PER_STEP = 32
@@ -161,7 +161,7 @@ def test_a_solver_that_is_killed_hangs_or_lies_costs_nothing_but_age(site: Site)
     decided = read_journal(site, f"SELECT time, job_id, reason FROM decisions WHERE time > {begin}")
     assert any(job == second and at < failed_at for at, job, _ in decided), "it had no turn meanwhile"
     told = {job: row for at, job, why in decided if at < solved_at and (row := fractions(why))}
-    last = {job: weight / 5 for job, weight in {**jobs, first: 1}.items()} | {second: 1 / 4}
+    last = {job: weight / 5 for job, weight in {**jobs, first: 1}.items()} | {second: 1 / 6}
     assert told == {job: {"k80": pytest.approx(last[job], abs=0.011)} for job in told} and told
     wait_shared(first, second)
 

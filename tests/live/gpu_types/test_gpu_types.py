@@ -46,7 +46,7 @@ def test_slurm_nvml_and_the_controller_name_the_same_types(site: Site) -> None:
 
 def test_an_ordinary_job_gets_the_type_that_it_names(site: Site) -> None:
     jobs = {
-        site.train("bob", "--no-gandiva", f"--gres=gpu:{model}:1", steps=10): node
+        site.train("bob", "--no-gandiva", f"--gres=gpu:{model}:1", steps=10, minibatch_ms=10): node
         for node, model in TYPES.items()
     }
     assert set(site.wait_ended(jobs).values()) == {"COMPLETED"}
