@@ -59,12 +59,7 @@ def test_jobs_limited_to_a_type_are_never_elsewhere(site: Site) -> None:
     limited = [site.train("alice", *p100) for _ in range(4)]
     limited.append(site.train("bob", "--gandiva", "--gres=gpu:p100:1"))
     either = site.train("bob", "--gandiva", "--gandiva-gpu-types=v100,k80", "--gres=gpu:2", gpus=2)
-
-    def turns() -> list[int]:
-        holds = [hold.job_id for hold in site.holds()]
-        return [holds.count(job) for job in limited]
-
-    site.wait("turns of all of them", lambda: min(turns()) >= 2, 120)
+    site.wait_on_gpu(*limited, either)
     assert [nodes_of(site, job) for job in limited] == [{"n2"}] * 5
     assert nodes_of(site, either) <= {"n1", "n3"} and nodes_of(site, either)
     assert set(site.states([*limited, either]).values()) <= {"RUNNING", "SUSPENDED"}
