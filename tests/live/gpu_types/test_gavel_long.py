@@ -168,7 +168,7 @@ def test_a_solver_that_hangs_or_lies_costs_nothing_but_age(site: Site, fault: st
     decided = read_journal(site, f"SELECT time, job_id, reason FROM decisions WHERE time > {begin}")
     meanwhile = [(job, fractions(why)) for at, job, why in decided if at < solved_at and fractions(why)]
     for job, row in meanwhile:
-        assert row == ({TYPES[jobs[job][0]]: jobs[job][1]} if job in jobs else {"k80": 0.15}), job
+        assert row == ({TYPES[jobs[job][0]]: jobs[job][1]} if job in jobs else {"k80": 0.08}), job
     if fault == "hangs":
         assert min(at for at, job, _ in decided if job == late) < failed_at
         assert {*heavy, late} <= dict(meanwhile).keys()
