@@ -269,6 +269,7 @@ NO_ANSWERS = {
 """What each breaks is found there, so, with this remedy."""
 
 
+@pytest.mark.nightly
 @pytest.mark.breaks
 @pytest.mark.parametrize(
     ("breaks", "more", "api"),
@@ -276,7 +277,7 @@ NO_ANSWERS = {
         (FILES, (), API),
         (NO_WAY_IN, (), API),
         (GPUS, (PUT_ASIDE,), API),
-        pytest.param(NO_ANSWERS, (), "http://localhost:6822", marks=pytest.mark.nightly),
+        (NO_ANSWERS, (), "http://localhost:6822"),
     ],
     ids=["files", "no_way_in", "gpus", "no_answers"],
 )

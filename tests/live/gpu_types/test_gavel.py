@@ -120,6 +120,7 @@ def test_time_and_steps_on_each_type_follow_what_is_allocated(site: Site) -> Non
     site.wait("a rate for each type, by its speed", lambda: differences() == equal, 120)
 
 
+@pytest.mark.nightly
 @pytest.mark.breaks
 def test_a_solver_that_is_killed_hangs_or_lies_costs_nothing_but_age(site: Site) -> None:
     """Jobs have turns by the last allocation, one that comes too; a new process solves the next problem, by
