@@ -137,6 +137,7 @@ def test_by_a_requeue(site: Site, leave: list[int], come: list[int]) -> None:
     check_end(site, job)
 
 
+@pytest.mark.nightly
 @pytest.mark.settings(policy=growing("fifo", in_place=True))
 @SIZES
 def test_in_place(site: Site, leave: list[int], come: list[int]) -> None:
