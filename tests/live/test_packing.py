@@ -14,6 +14,7 @@ import pytest
 from tests.live.gpu_history import held_seconds, overlaps
 from tests.live.hurry import hurried
 from tests.live.rounds import intervals
+from tests.live.slices import POLICY
 from tests.live.support import QUICK, TRAIN, Site
 
 MODEL = "--gandiva-model=small"
@@ -57,7 +58,7 @@ def shards(site: Site, job_id: int) -> str:
     return site.job(job_id)["TresPerNode"]
 
 
-@pytest.mark.settings(policy={**QUICK["policy"], **EAGER})
+@pytest.mark.settings(policy={**POLICY, **EAGER})
 def test_two_jobs_share_a_gpu_and_a_third_never_does(site: Site) -> None:
     """Slurm binds both to one GPU, by its shards. Jobs that take turns with the pair do not allow it."""
     command = f"{TRAIN} --steps 1000 --memory-mb 4096 --minibatch-ms"
