@@ -18,6 +18,7 @@ from controller.model import (
     JobId,
     Memory,
     Node,
+    Phase,
     Placement,
     Plan,
     Problem,
@@ -294,6 +295,29 @@ def test_a_failed_allocation_costs_nothing_but_age() -> None:
     ideal.run(until=1000.0)  # the third has an equal part, and had nothing yet
     assert ideal.running() == {3}
     assert ideal.timeline.preemptions == 1
+
+
+def test_a_job_in_the_middle_of_a_switch_is_counted_like_before_and_after() -> None:
+    """Its program is off the GPU, and Slurm has not suspended it yet. Without it the others would be told
+    other fractions for a moment."""
+    counted: list[set[int]] = []
+
+    class Counting(Fixed):
+        def begin(self, given: Given) -> Asked | Allocated:
+            counted.append({job.id for job in given.jobs})
+            return super().begin(given)
+
+    half = {1: {"a-v100": 0.5}, 2: {"a-v100": 0.5}}
+    ideal = Ideal(
+        lambda: Rounds(Counting(half), RoundSettings()), nodes()[:1], [make_job(1), make_job(2)], check=False
+    )
+    ideal.run(until=10.0)
+    (number,) = ideal.running()
+    gpus = ideal.jobs[JobId(number)].placement.gpus
+    ideal.change(number, placement=Placement(frozenset(), gpus), phase=Phase.YIELDED, switching=True)
+    ideal.change(number, may_start=False, may_stop=False)
+    ideal.step()
+    assert counted == [{1, 2}]
 
 
 @pytest.mark.parametrize("rounds", ["exact", "reference"])

@@ -83,4 +83,4 @@ class Observing:
         job = member.job
         if self.stays(job) and self._pools.only_closed(job):
             return False  # it ends where it is
-        return member.standing is not ASIDE or job.leaving or job.held_until is not None
+        return member.standing is not ASIDE or job.switching or job.leaving or job.held_until is not None
