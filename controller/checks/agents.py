@@ -48,7 +48,8 @@ def judge_agent(
     if hello.keys_from_anywhere:
         yield _key_line(node.name, settings)
     if hello.plugin_built_for:
-        yield judge_plugin(node.name, hello.plugin_built_for, node.record.release)
+        # (A node that has not registered has no release.)
+        yield judge_plugin(node.name, hello.plugin_built_for, node.record.release or hello.plugin_built_for)
 
 
 def _remedy(name: str, answer: AgentAnswer, settings: NodesSettings) -> str:

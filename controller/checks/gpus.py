@@ -72,6 +72,9 @@ def _state(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
     resume = f"scontrol update nodename={node.name} state=resume"
     if node_up(record.state):
         yield subject.ok(state)
+    elif "UNKNOWN" in record.state:
+        there = f"check again in a minute; if it still is: systemctl status slurmd on {node.name}"
+        yield subject.warning(f"{state}: its slurmd has not registered since slurmctld began", there)
     elif "gres/" in record.reason:
         yield subject.error(
             f"{state}: {record.reason}",

@@ -39,8 +39,8 @@ GOOD = {
 ANSWER = AgentAnswer("10.0.0.1", HelloResult.model_validate(GOOD), "", 0.003, 0.002)
 
 
-def judged(answer: AgentAnswer) -> list[Finding]:
-    (node,) = gpu_nodes(nodes_reply())
+def judged(answer: AgentAnswer, **over: Any) -> list[Finding]:
+    (node,) = gpu_nodes(nodes_reply(**over))
     found = list(judge_agent(node, answer, Settings().nodes, "/etc/slurm/slurm.conf"))
     assert {finding.where for finding in found} == {"n1"}
     return found
@@ -57,6 +57,8 @@ def hello(**over: Any) -> AgentAnswer:
 def test_an_agent_in_order() -> None:
     assert bad(ANSWER) == []
     assert len(judged(ANSWER)) == 7
+    not_registered = judged(ANSWER, state=["UNKNOWN"], version="")
+    assert {finding.level for finding in not_registered} == {Level.OK}
 
 
 @pytest.mark.parametrize(

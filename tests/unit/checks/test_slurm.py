@@ -203,6 +203,12 @@ def test_a_node_in_order_and_one_without_gpus() -> None:
             "scontrol update nodename=n1 state=resume",
         ),
         (
+            {"state": ["UNKNOWN"], "version": ""},
+            "warning",
+            "UNKNOWN: its slurmd has not registered",
+            "systemctl status slurmd on n1",
+        ),
+        (
             {"state": ["IDLE", "DRAIN"], "reason": "gres/gpu count reported lower than configured (3 < 4)"},
             "error",
             "count reported lower",
