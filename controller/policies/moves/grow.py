@@ -11,9 +11,19 @@ Source: Gandiva (OSDI'18) 4.5. The paper gives no formula; which job grows first
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
-from controller.model import Configuration, GpuId, Job, JobId, Snapshot, Verdict, gpu_type, rate_key
+from controller.model import (
+    Configuration,
+    GpuId,
+    Job,
+    JobId,
+    Provenance,
+    Snapshot,
+    Verdict,
+    gpu_type,
+    rate_key,
+)
 from controller.policies.moves.free import free_gpus
 from controller.policies.moves.resizing import (
     NAME,
@@ -82,7 +92,7 @@ class Grow:
             trials.end(trial)
             trials.judge(trial.what, gain)
             words = f"it does {gain:.2f} times what it did on {before} GPU{'s' * (before > 1)}"
-            if self._is_gain(gain):
+            if _is_gain(gain, self._settings):
                 draft.say(job.id, f"keeps its {len(job.placement.gpus)} GPUs: {words}")
                 draft.note(NAME, Verdict.KEPT, [job.id], gain)
                 continue
@@ -90,9 +100,6 @@ class Grow:
             resize(draft, job, kept_gpus(snapshot, job, before), words)
             draft.note(NAME, Verdict.UNDONE, [job.id], gain if rates else None)
             shrinking.note(job, before)
-
-    def _is_gain(self, gain: float) -> bool:
-        return gain > 1 + self._settings.gain_fraction
 
     # -- growing ----------------------------------------------------------------------------------------
 
@@ -107,7 +114,7 @@ class Grow:
         for name, gpus in sorted(free.items()):
             # It goes on with the GPUs that it has, too.
             sound = [job for job in jobs[name] if job.placement.gpus == usable_gpus(snapshot, job)]
-            growing = _Growing(snapshot, trials, sound, gpus, self._is_gain)
+            growing = _Growing(snapshot, trials, sound, gpus, self._settings)
             if growing.next() is None or needs.at(name):
                 continue
             since, count = idle_before.get(name, (snapshot.time, len(gpus)))
@@ -118,28 +125,8 @@ class Grow:
             if snapshot.time < due:
                 draft.wake(due)
                 continue
-            for job, taken in growing.all():
-                self._begin(snapshot, draft, trials, record, job, taken)
+            growing.begin(draft, record)
             del record.idle[name]
-
-    def _begin(
-        self,
-        snapshot: Snapshot,
-        draft: Draft,
-        trials: Trials,
-        record: Record,
-        job: Job,
-        taken: Iterable[GpuId],
-    ) -> None:
-        before, gpus = len(job.placement.gpus), job.placement.gpus | frozenset(taken)
-        what = _what(snapshot, job, before, len(gpus))
-        rate = _rates(snapshot, job).get(before)
-        on_trial = rate is not None and trials.score(what) is None
-        if rate is not None and on_trial:
-            trials.begin(what, {job.id: rate})
-        record.grown[job.id] = (snapshot.time, before)
-        resize(draft, job, gpus, f"GPUs of {server_of(gpus)} are free that no job waits for")
-        draft.note(NAME, Verdict.TRIED if on_trial else Verdict.PLANNED, [job.id], trials.score(what))
 
 
 class _Growing:
@@ -151,12 +138,11 @@ class _Growing:
         trials: Trials,
         jobs: Iterable[Job],
         free: list[GpuId],
-        is_gain: Callable[[float], bool],
+        settings: GrowSettings,
     ) -> None:
-        self._snapshot, self._trials, self._is_gain = snapshot, trials, is_gain
+        self._snapshot, self._trials, self._settings, self._left = snapshot, trials, settings, list(free)
         self._sizes = {job.id: len(job.placement.gpus) for job in jobs}
-        self._rates = {job_id: _rates(snapshot, snapshot.jobs[job_id]) for job_id in self._sizes}
-        self._left = list(free)
+        self._rates = {i: _rates(snapshot, snapshot.jobs[i], settings.cooldown_seconds) for i in self._sizes}
 
     def next(self) -> Job | None:
         """The job whose size is doubled next: the one that gains most for each GPU, as a part of its rate
@@ -174,7 +160,20 @@ class _Growing:
                 best = (rank, job)
         return None if best is None else best[1]
 
-    def all(self) -> list[tuple[Job, list[GpuId]]]:
+    def begin(self, draft: Draft, record: Record) -> None:
+        """All that grow do so, on trial where their rate before is known and that after is not."""
+        for job, taken in self._all():
+            before, gpus = len(job.placement.gpus), job.placement.gpus | frozenset(taken)
+            what, rate = _what(self._snapshot, job, before, len(gpus)), self._rates[job.id].get(before)
+            score = self._trials.score(what)
+            on_trial = rate is not None and score is None
+            if rate is not None and on_trial:
+                self._trials.begin(what, {job.id: rate})
+            record.grown[job.id] = (self._snapshot.time, before)
+            resize(draft, job, gpus, f"GPUs of {server_of(gpus)} are free that no job waits for")
+            draft.note(NAME, Verdict.TRIED if on_trial else Verdict.PLANNED, [job.id], score)
+
+    def _all(self) -> list[tuple[Job, list[GpuId]]]:
         """All that grow, each with the GPUs that it takes."""
         taken: dict[JobId, list[GpuId]] = {}
         while (job := self.next()) is not None:
@@ -189,11 +188,9 @@ class _Growing:
         """Whether nothing that is known speaks against twice the size."""
         rates, now = self._rates[job.id], len(job.placement.gpus)
         score = self._trials.score(_what(self._snapshot, job, now, 2 * size))
-        if score is not None:
-            return self._is_gain(score)
-        if size in rates and 2 * size in rates:
-            return self._is_gain(rates[2 * size] / rates[size])
-        return True
+        if score is None and size in rates and 2 * size in rates:
+            score = rates[2 * size] / rates[size]
+        return score is None or _is_gain(score, self._settings)
 
     def _gain(self, job: Job, size: int) -> float | None:
         """Of the next doubling, for each GPU."""
@@ -203,14 +200,20 @@ class _Growing:
         return (rates[2 * size] - rates[size]) / rates.get(job.request.size.wanted, rates[size]) / size
 
 
-def _rates(snapshot: Snapshot, job: Job) -> Mapping[int, float]:
-    """Samples/s by number of GPUs of one server, alone on the type that it is on."""
-    kind = gpu_type(job.placement.gpus, snapshot.nodes)
-    table = snapshot.rates.get(rate_key(job), {})
+def _is_gain(gain: float, settings: GrowSettings) -> bool:
+    return gain > 1 + settings.gain_fraction
+
+
+def _rates(snapshot: Snapshot, job: Job, known_seconds: float) -> Mapping[int, float]:
+    """Samples/s by number of GPUs of one server, alone on the type that it is on. What was measured longer
+    than `known_seconds` ago with another number than it has now counts no more, like a trial's result."""
+    kind, now = gpu_type(job.placement.gpus, snapshot.nodes), len(job.placement.gpus)
+    table, since = snapshot.rates.get(rate_key(job), {}), snapshot.time - known_seconds
     return {
         where.gpus: rate.samples_per_second
         for where, rate in table.items()
         if where == Configuration(kind, where.gpus) and rate.samples_per_second > 0
+        if rate.measured_at > since or where.gpus == now or rate.provenance is not Provenance.MEASURED
     }
 
 

@@ -48,7 +48,7 @@ class Trials:
         self, snapshot: Snapshot, draft: Draft, move: str, *, seconds: float, cooldown_seconds: float
     ) -> None:
         self._snapshot, self._draft, self._move = snapshot, draft, move
-        self._seconds = seconds
+        self._seconds, self._cooldown_seconds = seconds, cooldown_seconds
         trials, judged = _read(draft.remembered.get(NAME))
         self._open = {trial.jobs: trial for trial in trials}
         self._judged = {
@@ -111,12 +111,12 @@ class Trials:
         return {job_id: known[job_id].samples_per_second for job_id in trial.jobs}
 
     def save(self) -> None:
-        """Into the draft."""
-        if not self._open and not self._judged:
-            self._draft.remember(NAME, None)
-            return
+        """Into the draft. The move is asked again once a result holds no more."""
+        if own := [at for key, (_, at) in self._judged.items() if key.startswith(f"{self._move} ")]:
+            self._draft.wake(min(own) + self._cooldown_seconds)
         judged = dict(sorted(self._judged.items()))
-        self._draft.remember(NAME, {"open": list(self._open.values()), "judged": judged})
+        kept = {"open": list(self._open.values()), "judged": judged} if self._open or judged else None
+        self._draft.remember(NAME, kept)
 
     def _follow(self, trial: Trial, in_place: bool) -> Trial | None:
         """The trial as of now; None: given up."""

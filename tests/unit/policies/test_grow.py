@@ -285,6 +285,9 @@ def test_a_growth_that_gains_too_little_is_undone(exponent: float, size: int) ->
     assert sizes(c) == {1: 1}
     begun = [why.partition(":")[0] for why in words if why.startswith("grows")]
     assert begun == ["grows from 1 to 2 GPUs"], "another size may do; what failed is not tried again"
+    c.speed = lambda job, _beside: 10.0 * len(job.placement.gpus)
+    pass_time(c, 60 * MINUTE)
+    assert sizes(c) == {1: 4}, "not before the cool-down is over; the file system was slow, say"
 
 
 def spoil(c: Ideal, *ordinals: int) -> None:
