@@ -22,7 +22,7 @@ from controller.nodes.protocol import NodeJob, NodePhase
 from tests.contract.adding_up import Samples
 
 NO_JOB = JobId(999_999)
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 60.0
 
 
 class Site(Protocol):

@@ -124,7 +124,7 @@ def _agent(dice: random.Random, _folder: Path) -> bool:
         data = b"\n".join(lines) + b"\n" + dice.choice((b"", b'{"id":'))
         while data:
             data = data[os.write(ours, data[: dice.choice((3, 1000, 1 << 16)) + len(data) // 8]) :]
-        all_said.wait(10)  # (what is not begun when the channel goes is not done, on purpose)
+        all_said.wait(60)  # (what is not begun when the channel goes is not done, on purpose)
         os.close(ours)
 
     threads = [threading.Thread(target=read), threading.Thread(target=write)]
@@ -133,7 +133,7 @@ def _agent(dice: random.Random, _folder: Path) -> bool:
     Server(verbs, outgoing).serve(read_lines(incoming))  # type: ignore[arg-type]
     os.close(outgoing)
     for thread in threads:
-        thread.join(10)
+        thread.join(60)
     os.close(incoming)
     os.close(theirs)
     said = [protocol.Answer.model_validate_json(line) for line in bytes(answers).splitlines()]

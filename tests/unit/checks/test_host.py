@@ -217,10 +217,10 @@ def test_no_controller_is_a_warning_and_something_else_on_its_port_an_error() ->
 
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
-        (finding,) = judge_api(url, 5.0)
-        thread.join(5)
+        (finding,) = judge_api(url, 60.0)
+        thread.join(60)
         assert finding.level is Level.ERROR and "not Gandiva's" in finding.found
-    (finding,) = judge_api(url, 5.0)
+    (finding,) = judge_api(url, 60.0)
     assert finding.level is Level.WARNING and "systemctl start gandiva" in finding.change
 
 

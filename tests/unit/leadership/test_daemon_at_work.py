@@ -30,6 +30,8 @@ from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes,
 SETTINGS = """
 [journal]
 path = "{folder}/journal.sqlite"
+[log]
+file = "{folder}/log"
 [api]
 listen = "127.0.0.1:0"
 [loop]
@@ -141,7 +143,7 @@ async def test_signals_reload_the_settings_and_record_a_decision(site: Site) -> 
     assert recorded.policy.name == "fifo" and recorded.snapshot.changed.everything
     site.configure("nonsense")
     signal.raise_signal(signal.SIGHUP)
-    await asyncio.sleep(0.2)
+    await site.until(lambda: "settings not reloaded" in (site.folder / "log").read_text())
     assert (await asyncio.to_thread(site.client.status)).policy == "fifo", "the old settings stay in force"
 
 

@@ -225,25 +225,25 @@ def test_an_agent_that_goes_silent_is_replaced_and_one_that_is_slow_is_not() -> 
     silent = FakeTransport(n1=lambda _: None)
     busy = FakeTransport(n1=lambda request: healthy(request) if request["verb"] == "observe" else None)
 
-    async def prepare(nodes: RemoteNodes) -> None:
-        await nodes.prepare("n1", JobId(1), uid=5, gpus=[0], binding=[0], deadline_seconds=0.3)
+    async def prepare(nodes: RemoteNodes, seconds: float) -> None:
+        await nodes.prepare("n1", JobId(1), uid=5, gpus=[0], binding=[0], deadline_seconds=seconds)
 
     async def ask(nodes: RemoteNodes) -> None:
         await nodes.hello("n1", 30.0)
-        slow = asyncio.ensure_future(prepare(nodes))
-        for _ in range(3):
-            await asyncio.sleep(0.1)
-            await nodes.observe(0.1)
+        slow = asyncio.ensure_future(prepare(nodes, 2.0))
+        await asyncio.sleep(0)
+        await nodes.observe(60.0)
         with pytest.raises(NodeUnreachable, match="no answer to prepare"):
             await slow
 
     async def silent_scenario(nodes: RemoteNodes) -> None:
         await nodes.hello("n1", 30.0)
         with pytest.raises(NodeUnreachable, match="no answer to prepare"):
-            await prepare(nodes)
-        await asyncio.sleep(0.2)
-        await nodes.observe(0.1)
-        assert len(silent.channels) == 2
+            await prepare(nodes, 0.1)
+        until = time.monotonic() + 60
+        while len(silent.channels) < 2:
+            assert time.monotonic() < until
+            await nodes.observe(0.1)
 
     run(silent, silent_scenario)
     run(busy, ask)
