@@ -23,7 +23,7 @@ ROUNDING_SECONDS = 0.41
 """Standard deviation of a difference of two times that are each cut to whole seconds, as Slurm's are."""
 ENDED_SECONDS = 180.0
 PYTHON = "/opt/gandiva/venv/bin/python"
-TIDY_SECONDS = 20.0
+TIDY_SECONDS = 60.0
 
 CHECKS = (
     "jobs completed",

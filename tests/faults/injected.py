@@ -53,7 +53,7 @@ SHARED = Path("/shared/gandiva-faults")
 TRIGGER, STRUCK = SHARED / "trigger", SHARED / "struck"
 """On the file system that all hosts share; the trigger is a named pipe."""
 MEETING_SECONDS = 120.0
-STRUCK_SECONDS = 10.0
+STRUCK_SECONDS = 90.0
 
 _orders: dict[str, Any] = {"stamp": 0, "order": None}
 _operations: dict[int, tuple[str, int, str]] = {}

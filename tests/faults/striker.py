@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-BEGIN_SECONDS = 5.0
+BEGIN_SECONDS = 20.0
 """So long the agent may take from the trigger to the lock."""
 POLL_SECONDS = 0.0003
-GONE_SECONDS = 10.0
+GONE_SECONDS = 60.0
 
 
 def holder(lock: Path) -> int:
