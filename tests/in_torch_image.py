@@ -41,6 +41,7 @@ TESTS: Final = (
 SOURCE_IN_CONTAINER: Final = "/root/src"
 PYTHON: Final = "/opt/gandiva/venv/bin/python"
 LIMIT_SECONDS: Final = 900.0
+WORKERS: Final = ("-n", "3", "--dist", "worksteal")
 
 
 def run(client: Any, image: str, arguments: list[str]) -> int:
@@ -65,7 +66,7 @@ def run(client: Any, image: str, arguments: list[str]) -> int:
         return execute(
             client,
             container.id,
-            [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *arguments],
+            [PYTHON, "-m", "pytest", "-q", "-p", "no:cacheprovider", *WORKERS, *arguments],
             host="the container",
             timeout_seconds=LIMIT_SECONDS,
             check=False,

@@ -12,7 +12,7 @@ fi
 export DEBIAN_FRONTEND=noninteractive
 apt() { apt-get -q -o Acquire::Check-Valid-Until=false -o Acquire::Retries=3 "$@"; }
 apt update
-apt install -y --no-install-recommends python3-torch
+apt install -y --no-install-recommends python3-torch python3-pytest-xdist
 rm -rf /var/lib/apt/lists/* /var/cache/apt/archives/*.deb
 
 # The environment of the base layer has pytest and what the node agent imports. Let it see Debian's modules too.
