@@ -72,15 +72,15 @@ def _state(node: KnownNode, slurm_conf: Path) -> Iterator[Finding]:
     resume = f"scontrol update nodename={node.name} state=resume"
     if node_up(record.state):
         yield subject.ok(state)
-    elif "UNKNOWN" in record.state:
-        there = f"check again in a minute; if it still is: systemctl status slurmd on {node.name}"
-        yield subject.warning(f"{state}: its slurmd has not registered since slurmctld began", there)
     elif "gres/" in record.reason:
         yield subject.error(
             f"{state}: {record.reason}",
             f"make Gres= of NodeName={node.name} in {slurm_conf} and {slurm_conf.parent}/gres.conf agree "
             f"(gandiva config slurm writes both), {RESTART}, then {resume}",
         )
+    elif "UNKNOWN" in record.state and not record.reason:
+        there = f"check again in a minute; if it still is: systemctl status slurmd on {node.name}"
+        yield subject.warning(f"{state}: its slurmd has not registered since slurmctld began", there)
     else:
         why = record.reason or "no reason given"
         yield subject.warning(f"{state}: {why}", f"{resume}, when it is in order")

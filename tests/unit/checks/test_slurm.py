@@ -209,6 +209,12 @@ def test_a_node_in_order_and_one_without_gpus() -> None:
             "systemctl status slurmd on n1",
         ),
         (
+            {"state": ["UNKNOWN", "DRAIN", "INVALID_REG"], "reason": "gres/gpu count too low (3 < 4)"},
+            "error",
+            "count too low",
+            "/etc/slurm/gres.conf agree",
+        ),
+        (
             {"state": ["IDLE", "DRAIN"], "reason": "gres/gpu count reported lower than configured (3 < 4)"},
             "error",
             "count reported lower",
