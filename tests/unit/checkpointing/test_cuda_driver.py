@@ -25,6 +25,7 @@ from checkpointing.cuda_driver import (
     parse_uuid,
 )
 from checkpointing.driver_process import DriverDeadline, DriverProcesses
+from tests.unit.halting import halt
 
 ROOT = Path(__file__).resolve().parents[3]
 SECONDS = 60.0
@@ -170,7 +171,7 @@ def test_errors_name_the_call_and_the_result(machine: Machine) -> None:
 def test_a_call_that_hangs_is_abandoned_and_the_next_one_works(machine: Machine) -> None:
     pid, driver = machine.target.pid, machine.driver
     driver.warm_up()
-    os.kill(pid, signal.SIGSTOP)
+    halt(pid)
     began = time.monotonic()
     with pytest.raises(DriverDeadline, match="not back after"):
         driver.lock(pid, 600.0, 0.3)

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from tests.unit.halting import halt
+
 REPOSITORY = Path(__file__).resolve().parents[3]
 SOURCE = REPOSITORY / "container" / "mock_gpu"
 EXAMPLES = REPOSITORY / "examples"
@@ -94,11 +96,10 @@ class Worker:
         return 0
 
     def signal(self, number: signal.Signals) -> None:
-        os.kill(self.pid, number)
         if number == signal.SIGSTOP:
-            wait_until(
-                lambda: Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
-            )
+            halt(self.pid)
+        else:
+            os.kill(self.pid, number)
 
     def alive(self) -> bool:
         return self._process.poll() is None

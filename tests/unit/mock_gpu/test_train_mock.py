@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.halting import halt
 from tests.unit.mock_gpu.bench import CONTEXT, EXAMPLES, MIB, Node, wait_until
 
 STEPS = 300
@@ -118,7 +119,7 @@ def test_ranks_in_lock_step(node: Node, tmp_path: Path) -> None:
         ]
         if disturb:
             jobs[1].wait_for_step(10)
-            jobs[1].process.send_signal(signal.SIGSTOP)
+            halt(jobs[1].process.pid)
             time.sleep(0.1)  # twenty mini-batches, had it not to wait for the other
             assert len(jobs[0].steps()) <= len(jobs[1].steps()) + 1 < STEPS
             jobs[1].process.send_signal(signal.SIGCONT)

@@ -56,17 +56,6 @@ def eventually(what: str, condition: Callable[[], T | None]) -> T:
     raise AssertionError(f"waited {PATIENCE_SECONDS:.0f} s in vain: {what}")
 
 
-def halt(pid: int) -> None:
-    """Stop a process, as Slurm does. A signal is sent before it is obeyed, on a busy machine long before."""
-
-    def states() -> set[str]:
-        stats = [task.read_text() for task in Path(f"/proc/{pid}/task").glob("*/stat")]
-        return {stat.rpartition(")")[2].split()[0] for stat in stats}
-
-    os.kill(pid, signal.SIGSTOP)
-    eventually(f"process {pid} is stopped", lambda: states() == {"T"})
-
-
 class Job:
     """A running `examples/train_mock.py` with one or more ranks."""
 

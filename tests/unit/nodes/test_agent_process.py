@@ -17,8 +17,9 @@ import pytest
 from controller.agent import main as agent
 from controller.nodes import protocol
 from controller.nodes.protocol import MAX_LINE_BYTES
+from tests.unit.halting import halt
 
-from .conftest import NODE, PATIENCE_SECONDS, ROOT, Rig, halt
+from .conftest import NODE, PATIENCE_SECONDS, ROOT, Rig
 
 
 class Raw:

@@ -13,8 +13,9 @@ from controller.model import JobId
 from controller.nodes.connection import Channel, TransportError
 from tests.contract.adding_up import Samples
 from tests.contract.node_port_contract import NodePortContract
+from tests.unit.halting import halt
 
-from .conftest import NODE, Job, RecordingTransport, Rig, halt
+from .conftest import NODE, Job, RecordingTransport, Rig
 
 STEPS = ("--steps", "100000", "--minibatch-ms", "10", "--memory-mb", "64", "--state-kb", "8")
 

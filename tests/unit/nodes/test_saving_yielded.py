@@ -15,8 +15,9 @@ from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.protocol import ErrorKind, NodePhase, RankState, Saved
 from controller.nodes.remote import RemoteNodes
+from tests.unit.halting import halt
 
-from .conftest import NODE, Job, Rig, halt, job_sample
+from .conftest import NODE, Job, Rig, job_sample
 from .test_saving import published, start
 from .test_yield_and_resume import LONGER, QUICK, digests, offload, prepare, resume
 

@@ -18,8 +18,9 @@ from controller.errors import NodeError
 from controller.model import JobId
 from controller.nodes.protocol import ErrorKind, NodePhase, Offload, RankState
 from controller.nodes.remote import RemoteNodes
+from tests.unit.halting import halt
 
-from .conftest import CONTEXT_BYTES, MIB, NODE, PATIENCE_SECONDS, Rig, eventually, halt, job_sample, sample
+from .conftest import CONTEXT_BYTES, MIB, NODE, PATIENCE_SECONDS, Rig, eventually, job_sample, sample
 
 QUICK = ("--minibatch-ms", "30", "--memory-mb", "64", "--steps", "200")
 """Six seconds, for what must not end meanwhile; `Job.wait()` shortens what is left of them."""
