@@ -34,7 +34,7 @@ nightly: env ## All tests, for releases and for whoever touches what they cover 
 
 unit: env ## Unit tests: no Docker
 	@printf '==> Unit tests\n'
-	@$(PYTHON) -m pytest tests -m 'not live and not processes$(SHALLOW)' -q --ignore tests/live -n auto --dist worksteal
+	@$(PYTHON) -m pytest tests -m 'not live and not processes$(SHALLOW)' -q --ignore tests/live -n 4 --dist worksteal
 
 processes: env ## Real node agents, jobs and drivers on mock GPUs: no Docker
 	@printf '==> Node agents and jobs on mock GPUs\n'
