@@ -56,6 +56,12 @@ def test_it_stops_at_the_first_part_that_fails_after_them(tmp_path: Path) -> Non
     assert said.endswith("::test_b[c d] - assert 1 == 2\nparts: 3 passed, 1 failed\n")
 
 
+def test_all_parts_run_at_night(tmp_path: Path) -> None:
+    status, said = ran(tmp_path, "nightly", unit=FAILS, live=FAILS)
+    assert status == 1 and "not run" not in said
+    assert said.endswith(f"\nparts: {len(parts.PARTS['nightly']) - 2} passed, 2 failed\n")
+
+
 def test_every_part_is_a_target_of_the_makefile() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert {name for names in parts.PARTS.values() for name in names} <= targets
