@@ -31,6 +31,10 @@ class _AtLimit(ClusterRefused):
     """Slurm starts no more of its user's, account's or QOS' jobs for now."""
 
 
+class _HeldByOther(ClusterRefused):
+    """Slurm itself, or an operator, holds the job now. To hold it again would take that hold away."""
+
+
 async def place(operation: Operation, action: Place) -> None:
     """Claim, prepare, bind, release, and wait for the start. What fails is taken back."""
     site, job = operation.site, operation.job
@@ -53,7 +57,7 @@ async def place(operation: Operation, action: Place) -> None:
         # At a limit as often as if it had been waited for; meanwhile its GPUs are another's to use.
         pause = settings.start_deadline_seconds if limited else PLACE_RETRY_SECONDS
         site.hold(job.id, pause, "place-failed", str(failure))
-        if not isinstance(failure, UnknownJob | JobEnded):
+        if not isinstance(failure, UnknownJob | JobEnded | _HeldByOther):
             operation.step(Step.UNDO)
             await take_back(site, job.id)
         site.ledger.release(job.id)
@@ -105,7 +109,7 @@ async def _prepare(site: Site, job: Job, action: Place) -> None:
 
 async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
     """Until Slurm says RUNNING, or that it ran. Raises ClusterRefused at the start deadline, and long before
-    it where a limit of an association or a QOS stands in the way."""
+    it where a limit of an association or a QOS stands in the way, or somebody else holds the job."""
     begin = site.clock.now()
     deadline = begin + site.settings.suspend.start_deadline_seconds
     pause_seconds = 0.05
@@ -120,6 +124,8 @@ async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
                 return job
             if job.state in OVER:
                 raise JobEnded(f"job {job_id} ended while it was starting")
+            if job.user_hold:
+                raise _HeldByOther(f"Slurm did not start it: {job.obstacle}")
             now = site.clock.now()
             limited = job.reason.startswith(LIMIT_REASONS) and now >= begin + _LIMIT_SECONDS
             if limited or now >= deadline:

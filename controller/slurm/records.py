@@ -73,7 +73,7 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
     pending = state is JobState.PENDING
     held = pending and record.priority == 0
     begin = float(record.begin_time) if record.begin_time else None
-    other_hold = held_by_other(record.reason, begin) if held else ""
+    other_hold = held_by_other(record.state, record.reason, begin) if held else ""
     unmet = _unmet(record, begin, now, array_room) if pending else ""
     original = original_request(record.request)
     return SlurmJob(
@@ -115,7 +115,7 @@ def _unmet(record: JobRecord, begin: float | None, now: float, array_room: bool)
     """What keeps a pending job from being eligible, in words; empty: nothing."""
     if record.dependency:
         return f"waits for other jobs: {record.dependency[:_MOST_CHARS]}"
-    if not begin_reached(begin, record.submit_time, record.restarts, now):
+    if not begin_reached(begin, record.submit_time, record.reason, now):
         return f"not to begin before {time.strftime('%Y-%m-%dT%H:%M:%S', time.localtime(begin))}"
     if not array_room:
         limit = record.array_limit

@@ -2,6 +2,7 @@
 """What Slurm's words about a job or a node mean to the controller. Pure functions."""
 
 from collections.abc import Collection, Sequence
+from typing import Final
 
 from controller.slurm.port import JobState
 
@@ -11,8 +12,8 @@ is held already changes nothing in Slurm, so the job_submit module expresses it 
 docs/slurm-facts.md, Holds.)"""
 
 REQUEUE_DELAY_LIMIT_SECONDS = 600
-"""A requeued job may begin this long after its requeue (Slurm's `requeue_delay`, 120 s unless set): a begin
-time that close to the submit time, which a requeue resets, is Slurm's own and not its user's."""
+"""A job that the controller requeued may begin this long after that (Slurm's `requeue_delay`, 120 s unless
+set): a begin time that close to the submit time, which a requeue resets, is nobody's wish."""
 
 REQUEUED_HELD = "job requeued in held state"
 """The reason that slurmctld gives a job after `requeuehold`, from then on (also while it completes) until
@@ -39,12 +40,23 @@ _NODE_DOWN = frozenset(
     )
 )  # fmt: skip
 
-_GAVE_UP = "JobHoldMaxRequeue", "MaxRequeue", "ReservationDeleted", "ReservationInvalid"
-_STRONGER_HOLDS = {
-    "JobHeldAdmin": "held by an operator (scontrol hold)",
-    **{reason: f"held by Slurm ({reason})" for reason in (*_GAVE_UP, "job requeued in special exit state")},
-}
-"""Reasons of holds that are not ours: an administrator's, or Slurm gave up on the job. With their words."""
+_OPERATOR = "held by an operator (scontrol hold)"
+_FAILED_RUN = "held by Slurm after a failed run ({}); scontrol release lets it run again"
+_GAVE_UP = "held by Slurm ({})"
+
+_HOLDS: Final = (
+    # flag in the state, reason, whose hold it is in words
+    ("SPECIAL_EXIT", "", _FAILED_RUN.format("special exit state: RequeueExitHold of slurm.conf")),
+    ("REQUEUE_HOLD", REQUEUED_HELD, _FAILED_RUN.format("expedited requeue")),
+    ("", "launch failed requeued held", _FAILED_RUN.format("its launch failed, see sinfo -R")),
+    ("", "JobHeldAdmin", _OPERATOR),
+    *(
+        ("", reason, _GAVE_UP.format(reason))
+        for reason in ("JobHoldMaxRequeue", "MaxRequeue", "ReservationDeleted", "ReservationInvalid")
+    ),
+)
+"""Holds that are not ours: an operator's, or Slurm gave up on the job. A release by `scontrol` ends all of
+them; it leaves the flag REQUEUE_HOLD, and takes the reason (docs/slurm-facts.md, Holds, has the sources)."""
 
 
 def job_state(words: Collection[str]) -> JobState | None:
@@ -73,16 +85,18 @@ def _plain(word: str) -> str:
     return "NOT_RESPONDING" if word.endswith("*") else word.rstrip("#$@^~!%-+").upper()
 
 
-def held_by_other(reason: str, begin_time: float | None) -> str:
-    """That a held job is held by its user, by an administrator or by Slurm beyond our own hold, in words;
+def held_by_other(words: Collection[str], reason: str, begin_time: float | None) -> str:
+    """That a held job is held by its user, by an operator or by Slurm beyond our own hold, in words;
     empty: it is not."""
     if (begin_time or 0.0) >= USER_HOLD_BEGIN:
         return "held by its user (scontrol hold, sbatch --hold)"
-    return _STRONGER_HOLDS.get(reason, "")
+    holds = (whose for flag, why, whose in _HOLDS if flag in ("", *words) and why in ("", reason))
+    return next(holds, "")
 
 
-def begin_reached(begin_time: float | None, submit_time: float, restarts: int, now: float) -> bool:
-    """Whether a pending job's own begin time has come, Slurm's delay after a requeue not counted."""
+def begin_reached(begin_time: float | None, submit_time: float, reason: str, now: float) -> bool:
+    """Whether a pending job's begin time has come: its user's, or Slurm's after a requeue. Slurm's delay
+    after a requeue by the controller does not count."""
     if begin_time is None or begin_time <= now:
         return True
-    return restarts > 0 and begin_time - submit_time <= REQUEUE_DELAY_LIMIT_SECONDS
+    return reason == REQUEUED_HELD and begin_time - submit_time <= REQUEUE_DELAY_LIMIT_SECONDS

@@ -7,7 +7,7 @@
 
 return function(parts)
    local check, settings, gres = parts.check, parts.settings, parts.gres
-   local M = {}
+   local M = { REHELD_WITHIN_SECONDS = 60 }
 
    local PENDING = 0
 
@@ -41,6 +41,12 @@ return function(parts)
          job_desc.begin_time = parts.request.USER_HOLD_TIME
       elseif priority == slurm.INFINITE then
          -- Running jobs: Slurm ignores a release.
+         if pending and (check.number(job_rec.restart_cnt) or 0) > 0 then
+            -- Slurm may hold it after a failed run, and only Slurm can end that: the release is let through.
+            -- The controller holds the job again before it may begin.
+            job_desc.begin_time = os.time() + M.REHELD_WITHIN_SECONDS
+            return
+         end
          if pending then job_desc.begin_time = os.time() end
       else
          check.refuse("the priority of a time-sliced job is the controller's: use --gandiva-weight at submission",

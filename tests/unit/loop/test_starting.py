@@ -14,7 +14,7 @@ from controller.model import JobId
 from controller.nodes.protocol import Offload, Pause
 from controller.nodes.simulated import SimulatedNodes
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.port import JobState, SlurmJob
+from controller.slurm.port import ClusterView, JobState, SlurmJob
 from controller.slurm.simulated import SimulatedCluster, SimulatedJob
 from tests.unit.loop.world import SLICE_SECONDS, World
 
@@ -114,6 +114,62 @@ def test_a_job_at_a_limit_of_slurm_does_not_keep_gpus_from_others(tmp_path: Path
         cluster.limited = frozenset()
         await asyncio.sleep(80.0)
         assert world.running() == {int(limited)}
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+class FailsToLaunch(SimulatedCluster):
+    """The prolog of some jobs fails: slurmctld holds the job, and drains the node."""
+
+    fails: frozenset[JobId] = frozenset()
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        super().__init__(cluster.nodes, cluster.costs)
+        self.held_by_slurm: set[JobId] = set()
+        self.launches: list[JobId] = []
+
+    def _seen(self, job: SlurmJob) -> SlurmJob:
+        return replace(job, user_hold=True, obstacle="its launch failed") if job.id in self.held_by_slurm else job
+
+    async def observe(self) -> ClusterView:
+        view = await super().observe()
+        return replace(view, jobs=tuple(map(self._seen, view.jobs)))
+
+    async def job(self, job_id: JobId) -> SlurmJob:
+        return self._seen(await super().job(job_id))
+
+    async def hold(self, job_id: JobId) -> None:
+        self.held_by_slurm.discard(job_id)  # as scontrol uhold does to the reason
+        await super().hold(job_id)
+
+    def _start(self, job: SimulatedJob) -> None:
+        if job.id not in self.fails:
+            super()._start(job)
+        elif not job.held:
+            self.launches.append(job.id)
+            self.held_by_slurm.add(job.id)
+            job.held = True
+
+
+def test_a_job_that_slurm_holds_after_a_failed_launch_does_not_go_from_node_to_node(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        cluster = FailsToLaunch(world.cluster)
+        world.cluster = world.cluster_port = cluster
+        world.node_port = world.nodes = SimulatedNodes(cluster)
+        failing, other = world.submit(), world.submit(work_seconds=5)
+        cluster.fails = frozenset({failing})
+        world.start()
+        await asyncio.sleep(20.0)
+        assert world.state(other) is JobState.ENDED
+        await asyncio.sleep(1000.0)
+        assert cluster.launches == [failing] and cluster.held_by_slurm == {failing}
+        cluster.fails = frozenset()
+        await cluster.hold(failing)  # its owner releases it, and the controller has its own hold again
+        await asyncio.sleep(80.0)
+        assert world.running() == {int(failing)}
         await world.stop()
         world.check()
 

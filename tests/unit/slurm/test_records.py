@@ -79,7 +79,7 @@ def test_an_unknown_state_counts_as_holding_its_gpus(caplog: pytest.LogCaptureFi
         ({"dependency": "afterok:3(unfulfilled)"}, False),
         ({"begin_time": 3000}, False),
         ({"begin_time": 1500}, True),
-        ({"begin_time": 3000, "restarts": 1, "submit_time": 2900}, True),
+        ({"begin_time": 3000, "reason": "job requeued in held state", "submit_time": 2900}, True),
         ({"array_tasks": "0-3%2"}, False),
         ({"array_tasks": "1,3,5,7,9,11,1..."}, False),
         ({"array_tasks": "5,...%1"}, False),

@@ -7,6 +7,7 @@ import pytest
 
 from controller.slurm.port import JobState
 from controller.slurm.states import (
+    REQUEUED_HELD,
     USER_HOLD_BEGIN,
     begin_reached,
     held_by_other,
@@ -69,31 +70,49 @@ def test_nodes_that_take_none(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "reason", ["JobHeldUser", "job requeued in held state", "launch failed requeued held"]
+    ("words", "reason"),
+    [
+        (["PENDING"], "JobHeldUser"),
+        (["PENDING"], "job requeued in held state"),
+        (["PENDING", "REQUEUE_HOLD"], "JobHeldUser"),  # released, and held by us again
+        (["PENDING"], "BadConstraints"),  # of our binding
+    ],
 )
-def test_our_own_holds(reason: str) -> None:
-    assert not held_by_other(reason, None)
+def test_our_own_holds(words: list[str], reason: str) -> None:
+    assert not held_by_other(words, reason, None)
 
 
 @pytest.mark.parametrize(
-    "reason", ["JobHeldAdmin", "JobHoldMaxRequeue", "job requeued in special exit state"]
+    ("words", "reason"),
+    [
+        (["PENDING"], "JobHeldAdmin"),
+        (["PENDING"], "JobHoldMaxRequeue"),
+        (["PENDING"], "launch failed requeued held"),
+        (["PENDING", "SPECIAL_EXIT"], "JobHeldUser"),
+        (["SPECIAL_EXIT"], "JobHeldUser"),
+        (["PENDING", "REQUEUE_HOLD"], "job requeued in held state"),
+    ],
 )
-def test_holds_of_administrators_and_of_slurm(reason: str) -> None:
-    assert held_by_other(reason, None)
+def test_holds_of_operators_and_of_slurm(words: list[str], reason: str) -> None:
+    assert held_by_other(words, reason, None)
 
 
 def test_a_begin_time_beyond_all_plans_is_a_users_hold() -> None:
-    assert held_by_other("JobHeldUser", float(USER_HOLD_BEGIN))
-    assert not held_by_other("JobHeldUser", float(USER_HOLD_BEGIN - 1))
+    assert held_by_other(["PENDING"], "JobHeldUser", float(USER_HOLD_BEGIN))
+    assert not held_by_other(["PENDING"], "JobHeldUser", float(USER_HOLD_BEGIN - 1))
 
 
 def test_a_users_begin_time_is_waited_for() -> None:
-    assert begin_reached(None, 0, 0, now=1000)
-    assert begin_reached(1000, 0, 0, now=1000)
-    assert not begin_reached(1001, 900, 0, now=1000)
+    assert begin_reached(None, 0, "", now=1000)
+    assert begin_reached(1000, 0, "", now=1000)
+    assert not begin_reached(1001, 900, "", now=1000)
 
 
-def test_slurms_delay_after_a_requeue_is_not_a_users_begin_time() -> None:
-    assert begin_reached(begin_time=1121, submit_time=1000, restarts=1, now=1000)
-    assert not begin_reached(begin_time=1121, submit_time=1000, restarts=0, now=1000)
-    assert not begin_reached(begin_time=90_000, submit_time=1000, restarts=1, now=1000)
+def test_slurms_delay_after_a_requeue_of_ours_is_not_waited_for() -> None:
+    assert begin_reached(begin_time=1121, submit_time=1000, reason=REQUEUED_HELD, now=1000)
+    assert not begin_reached(begin_time=90_000, submit_time=1000, reason=REQUEUED_HELD, now=1000)
+
+
+def test_slurms_delay_after_a_requeue_of_its_own_is_waited_for() -> None:
+    assert not begin_reached(begin_time=1121, submit_time=1000, reason="BeginTime", now=1000)
+    assert not begin_reached(begin_time=1121, submit_time=1000, reason="JobHeldUser", now=1000)

@@ -199,6 +199,13 @@ def test_an_owners_hold_is_a_begin_time_and_release_undoes_it(slurmctld: Slurmct
     assert before - 1 <= released.fields["begin_time"] <= time.time()
 
 
+def test_slurm_itself_releases_what_it_may_hold_after_a_failed_run(slurmctld: Slurmctld) -> None:
+    before = int(time.time())
+    released = slurmctld.modify({**OURS, "restart_cnt": 1}, priority=INFINITE)
+    assert released.rc == 0 and released.fields.keys() == {"begin_time"}
+    assert before + 59 <= released.fields["begin_time"] <= time.time() + 60
+
+
 @pytest.mark.parametrize("state", [1, 2])
 def test_running_jobs_are_neither_held_nor_released(slurmctld: Slurmctld, state: int) -> None:
     answer = slurmctld.modify({**OURS, "job_state": state}, priority=0)
