@@ -65,24 +65,67 @@ return function(parts)
       return types
    end
 
-   -- The nodes with GPUs that the job may use: most GPUs on one, number of those with at least `gpus`, all GPUs.
-   -- Nil when a partition is not described in the settings: then Slurm and the controller judge.
-   local function capacity(partitions, types, gpus)
-      local found = { most = 0, nodes = 0, total = 0 }
+   -- The nodes that the job may use, as lists of { model, gpus, count }: one for each partition and GPU model, since a
+   -- job runs in one partition, on GPUs of one model. Nil when a partition is not described in the settings: then Slurm
+   -- and the controller judge.
+   local function rooms_for(partitions, types)
+      local rooms = {}
       for _, name in ipairs(partitions) do
-         local kinds = settings.nodes[name]
-         if not kinds then return nil end
-         local here = { most = 0, nodes = 0, total = 0 }
-         for _, kind in ipairs(kinds) do
+         local of_model = {}
+         if not settings.nodes[name] then return nil end
+         for _, kind in ipairs(settings.nodes[name]) do
             if kind.gpus > 0 and (#types == 0 or check.has(types, kind.model)) then
-               here.most = math.max(here.most, kind.gpus)
-               here.total = here.total + kind.gpus * kind.count
-               if kind.gpus >= (gpus or 1) then here.nodes = here.nodes + kind.count end
+               if not of_model[kind.model] then
+                  of_model[kind.model] = {}
+                  rooms[#rooms + 1] = of_model[kind.model]
+               end
+               table.insert(of_model[kind.model], kind)
             end
          end
-         for key, value in pairs(here) do found[key] = math.max(found[key], value) end
       end
-      return #partitions > 0 and found or nil
+      return #partitions > 0 and rooms or nil
+   end
+
+   -- The most that one of the rooms has of what each kind of node adds to it.
+   local function most_of(rooms, added)
+      local most = 0
+      for _, room in ipairs(rooms) do
+         local sum = 0
+         for _, kind in ipairs(room) do sum = sum + added(kind) end
+         most = math.max(most, sum)
+      end
+      return most
+   end
+
+   local function gpus_on_a_node(rooms)
+      local most = 0
+      for _, room in ipairs(rooms) do
+         for _, kind in ipairs(room) do most = math.max(most, kind.gpus) end
+      end
+      return most
+   end
+
+   local function nodes_with(rooms, gpus)
+      return most_of(rooms, function(kind) return kind.gpus >= gpus and kind.count or 0 end)
+   end
+
+   -- Whether some number of nodes has an equal part of the GPUs each.
+   local function can_be_spread(rooms, gpus)
+      for part = math.min(gpus, gpus_on_a_node(rooms)), 1, -1 do
+         if gpus % part == 0 and nodes_with(rooms, part) * part >= gpus then return true end
+      end
+      return false
+   end
+
+   -- The next smaller and the next larger number of GPUs that can be spread, in words.
+   local function others_to_ask_for(rooms, gpus, total)
+      local found = {}
+      for _, step in ipairs({ -1, 1 }) do
+         local other = gpus + step
+         while other > 0 and other <= total and not can_be_spread(rooms, other) do other = other + step end
+         if other > 0 and other <= total then found[#found + 1] = string.format("--gpus=%d", other) end
+      end
+      return table.concat(found, " or ")
    end
 
    local function divided(total, by, what)
@@ -145,20 +188,25 @@ return function(parts)
       return { gpus = per_job }
    end
 
-   local function refuse_impossible(form, total, partitions, types)
-      local room = capacity(partitions, types, form.per_node)
-      if not room then return end
+   local function refuse_impossible(form, total, partitions, types, rooms)
+      if not rooms then return end
       local of = #types > 0 and " with GPUs of type " .. table.concat(types, " or ") or ""
       local where = "partition " .. check.shown(table.concat(partitions, ","))
-      if form.per_node and form.per_node > room.most then
-         check.refuse(string.format("%d GPUs per node: in %s a node%s has %d at most", form.per_node, where, of,
-            room.most), "ESLURM_INVALID_GRES")
-      elseif form.nodes and form.nodes > room.nodes then
-         check.refuse(string.format("%d nodes with %d GPUs each: %s has %d such nodes%s", form.nodes, form.per_node, where,
-            room.nodes, of), "ESLURM_INVALID_GRES")
-      elseif total > room.total then
-         check.refuse(string.format("%d GPUs: %s has %d%s", total, where, room.total, of), "ESLURM_INVALID_GRES")
+      local most, most_nodes = gpus_on_a_node(rooms), form.per_node and nodes_with(rooms, form.per_node)
+      local all = most_of(rooms, function(kind) return kind.gpus * kind.count end)
+      local message
+      if form.per_node and form.per_node > most then
+         message = string.format("%d GPUs per node: in %s a node%s has %d at most", form.per_node, where, of, most)
+      elseif form.nodes and form.nodes > most_nodes then
+         message = string.format("%d nodes with %d GPUs each: %s has %d such nodes of one GPU model%s", form.nodes,
+            form.per_node, where, most_nodes, of)
+      elseif total > all then
+         message = string.format("%d GPUs: %s has %d of one model%s", total, where, all, of)
+      elseif form.gpus and not can_be_spread(rooms, form.gpus) then
+         message = string.format("--gpus=%d: every node of a job has the same number of GPUs, and a node in %s%s has %d at "
+            .. "most; ask for %s", form.gpus, where, of, most, others_to_ask_for(rooms, form.gpus, all))
       end
+      if message then check.refuse(message, "ESLURM_INVALID_GRES") end
    end
 
    -- --cpus-per-gpu and --mem-per-gpu count `gpu`, which the job will not hold: say it in tasks and nodes.
@@ -280,17 +328,18 @@ return function(parts)
             "ESLURM_INVALID_GRES")
       end
       local types = gpu_types(job_desc, request, values)
-      local room = capacity(partitions, types)
+      local rooms = rooms_for(partitions, types)
+      local most = rooms and gpus_on_a_node(rooms)
       local on_one_node = (check.text(job_desc.cpus_per_tres) and "--cpus-per-gpu")
          or (check.text(job_desc.mem_per_tres) and "--mem-per-gpu") or nil
-      local form = shape(job_desc, request, room and room.most, on_one_node)
+      local form = shape(job_desc, request, most, on_one_node)
       local total = form.gpus or form.per_node * form.nodes
-      refuse_impossible(form, total, partitions, types)
+      refuse_impossible(form, total, partitions, types, rooms)
       refuse_wrong_flags(job_desc, values, total, form.nodes)
 
       local write = {
          -- One spelling, the one that binding the job replaces; the others would stay behind and contradict it.
-         tres_per_node = string.format("gres/gpu:%d", form.per_node or math.min(total, room and room.most or total)),
+         tres_per_node = string.format("gres/gpu:%d", form.per_node or math.min(total, most or total)),
          tres_per_job = "",
          tres_per_socket = "",
          tres_per_task = gres.untyped({ tres_per_task = { gpus = {}, others = request.tres_per_task.others } },

@@ -131,7 +131,11 @@ class FailsToLaunch(SimulatedCluster):
         self.launches: list[JobId] = []
 
     def _seen(self, job: SlurmJob) -> SlurmJob:
-        return replace(job, user_hold=True, obstacle="its launch failed") if job.id in self.held_by_slurm else job
+        return (
+            replace(job, user_hold=True, obstacle="its launch failed")
+            if job.id in self.held_by_slurm
+            else job
+        )
 
     async def observe(self) -> ClusterView:
         view = await super().observe()

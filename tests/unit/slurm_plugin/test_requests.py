@@ -86,7 +86,23 @@ GPU2: dict[str, Any] = {"tres_per_node": "gres/gpu:2"}
         (ON, {"tres_per_node": "gres/gpu:a100_2:1"}, "names one GPU"),
         (ON, {"tres_per_node": "gres/gpu:a100:1,gres/gpu:h100:1", "partition": "both"}, "in one request"),
         (ON, {"tres_per_node": "gres/gpu:2", "min_nodes": 3}, "3 nodes with 2 GPUs each"),
-        (ON, {"tres_per_job": "gres/gpu:9"}, "9 GPUs: partition gpu has 8"),
+        (ON, {"tres_per_job": "gres/gpu:9"}, "9 GPUs: partition gpu has 8 of one model"),
+        (
+            ON,
+            {"tres_per_job": "gres/gpu:5"},
+            "a node in partition gpu has 4 at most; ask for --gpus=4 or --gpus=6",
+        ),
+        (ON, {"tres_per_job": "gres/gpu:7"}, "ask for --gpus=6 or --gpus=8"),
+        (
+            ON,
+            {"tres_per_node": "gres/gpu:4", "min_nodes": 3, "partition": "both"},
+            "has 2 such nodes of one GPU model",
+        ),
+        (
+            ON,
+            {"tres_per_job": "gres/gpu:16", "partition": "both"},
+            "16 GPUs: partition both has 8 of one model",
+        ),
         (
             ON,
             {"tres_per_job": "gres/gpu:3", "min_nodes": 2, "max_nodes": 2},
