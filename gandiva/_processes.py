@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: MIT
 """The processes of a launcher, one for each rank."""
 
+import signal
 import socket
 import subprocess
 import time
 from typing import Optional, Sequence
+
+PASSED_ON = (signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+"""What a launcher hands to its ranks, besides what ends it. (Unless a site sets SignalChildrenProcesses,
+Slurm's `--signal` and `scancel --signal` reach the launcher alone; cgroup.conf, Slurm 24.11.)"""
 
 
 def free_port() -> int:
@@ -21,6 +26,13 @@ def status(processes: Sequence["subprocess.Popen[bytes]"]) -> Optional[int]:
     if failed is not None:
         return failed if failed > 0 else 128 - failed
     return 0 if all(code == 0 for code in codes) else None
+
+
+def send(processes: Sequence["subprocess.Popen[bytes]"], number: int) -> None:
+    """A signal to those that are there."""
+    for process in processes:
+        if process.poll() is None:
+            process.send_signal(number)
 
 
 def end(processes: Sequence["subprocess.Popen[bytes]"], grace_seconds: float) -> None:

@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence
 
-from ._processes import end, free_port, status
+from ._processes import PASSED_ON, end, free_port, send, status
 
 LOOK_SECONDS = 0.1
 END_SECONDS = 10.0
@@ -53,9 +53,9 @@ def run(command: Sequence[str], ranks: int) -> int:
 
     def pass_on(number: int, _: Any) -> None:
         asked.append(number)
-        _signal(processes, number)
+        send(processes, number)
 
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, *PASSED_ON):
         signal.signal(number, pass_on)
     try:
         for rank in range(ranks):
@@ -63,7 +63,7 @@ def run(command: Sequence[str], ranks: int) -> int:
             environ = {"USE_LIBUV": "0", **os.environ, **variables(rank, ranks, port)}
             processes.append(subprocess.Popen(command, env=environ))
         if asked:
-            _signal(processes, asked[-1])  # It came while they were being started.
+            send(processes, asked[-1])  # It came while they were being started.
         while True:
             code = status(processes)
             if code is not None:
@@ -71,12 +71,6 @@ def run(command: Sequence[str], ranks: int) -> int:
             time.sleep(LOOK_SECONDS)
     finally:
         end(processes, END_SECONDS)
-
-
-def _signal(processes: Sequence["subprocess.Popen[bytes]"], number: int) -> None:
-    for process in processes:
-        if process.poll() is None:
-            process.send_signal(number)
 
 
 def main(arguments: Optional[Sequence[str]] = None) -> int:

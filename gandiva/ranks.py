@@ -19,7 +19,7 @@ import sys
 from typing import Any, List, Mapping, Optional, Sequence
 
 from . import attach
-from ._processes import end, free_port, status
+from ._processes import PASSED_ON, end, free_port, send, status
 from ._reporting import FD_NAME, Reports
 from ._session import Session
 
@@ -89,6 +89,10 @@ class Ranks:
         end(self._processes, self._grace_seconds)
         return 0
 
+    def signal(self, number: int) -> None:
+        """A signal that means the training: to the ranks that there are now."""
+        send(self._processes, number)
+
     def ended(self) -> Optional[int]:
         """The exit status of the training; None while it goes on."""
         return status(self._processes)
@@ -99,6 +103,8 @@ def run(command: Sequence[str], grace_seconds: float, session: Session) -> int:
     stop: List[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stop.append(number))
     ranks = Ranks(command, Devices(os.environ, session), grace_seconds)
+    for passed_on in PASSED_ON:
+        signal.signal(passed_on, lambda number, _frame: ranks.signal(number))
     ranks.restore()
     session.register(ranks, name="ranks")
     session.on_resize(lambda _gpus: None)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gandiva._processes import PASSED_ON
 from gandiva.launch import gpus
 
 from .conftest import PATIENCE_SECONDS
@@ -19,11 +20,11 @@ from .conftest import PATIENCE_SECONDS
 ROOT = Path(__file__).resolve().parents[3]
 
 
-def start(folder: Path, script: str, devices: str = "4,7") -> subprocess.Popen[str]:
+def start(folder: Path, script: str, devices: str = "4,7", launcher: str = "launch") -> subprocess.Popen[str]:
     (folder / "script.py").write_text(script)
     environ = {name: text for name, text in os.environ.items() if not name.startswith("SLURM")}
     environ |= {"PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": devices}
-    words = [sys.executable, "-m", "gandiva.launch", "script.py", "word"]
+    words = [sys.executable, "-m", f"gandiva.{launcher}", "script.py", "word"]
     return subprocess.Popen(words, cwd=folder, env=environ, text=True, stdout=subprocess.PIPE)
 
 
@@ -45,22 +46,30 @@ def test_when_one_fails_the_others_are_ended(tmp_path: Path) -> None:
     assert done.returncode == 3
 
 
-def test_sigterm_reaches_every_rank(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, *PASSED_ON])
+@pytest.mark.parametrize("launcher", ["launch", "ranks"])
+def test_a_signal_reaches_every_rank(tmp_path: Path, launcher: str, number: signal.Signals) -> None:
+    if launcher == "ranks" and number in (signal.SIGTERM, signal.SIGINT):
+        pytest.skip("these end gandiva.ranks, which then ends its ranks")
     waiting = (
         "import os, signal, sys, time, pathlib\n"
         "name = os.environ['RANK']\n"
-        "signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path(name + '.told').touch(), sys.exit(5)))\n"
+        "def told(number, _frame):\n"
+        "    pathlib.Path(f'{name}.told{number}').touch()\n"
+        "    sys.exit(5)\n"
+        # The launcher ends the other one when the first has exited.
+        f"signal.signal({int(number)}, told)\nsignal.signal(signal.SIGTERM, told)\n"
         "pathlib.Path(name + '.ready').touch()\n"
-        "time.sleep(900)"
+        "while True: time.sleep(900)"
     )
-    done = start(tmp_path, waiting)
+    done = start(tmp_path, waiting, launcher=launcher)
     until = time.monotonic() + PATIENCE_SECONDS
     while len(list(tmp_path.glob("*.ready"))) < 2:
         assert time.monotonic() < until and done.poll() is None
         time.sleep(0.02)
-    done.send_signal(signal.SIGTERM)
+    done.send_signal(number)
     done.communicate(timeout=PATIENCE_SECONDS)
-    assert done.returncode == 5 and len(list(tmp_path.glob("*.told"))) == 2
+    assert done.returncode == 5 and len(list(tmp_path.glob(f"*.told{int(number)}"))) == 2
 
 
 @pytest.mark.parametrize(
