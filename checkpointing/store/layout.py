@@ -10,7 +10,7 @@ STORE/
             model.safetensors …
         rank-00001/ …
     writing-RUN-000008/             an attempt: a killed writer leaves it behind
-    removing-00000006-XXXXXXXX/     on its way out
+    removing-WHAT-XXXXXXXX/         on its way out
     lock                            locked for a moment by those who begin an attempt or look for dead ones
 """
 
@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import re
+import uuid
 from pathlib import Path
 
 from .files import names
@@ -26,6 +27,7 @@ _GENERATION = re.compile(r"generation-(\d{8})")
 MOST_GENERATIONS = 99_999_999
 WRITING = "writing-"
 REMOVING = "removing-"
+"""What begins so may be removed by anyone."""
 FAILED = ".failed"
 LOCK = "lock"
 
@@ -36,6 +38,11 @@ def generation_name(number: int) -> str:
 
 def rank_name(rank: int) -> str:
     return f"rank-{rank:05d}"
+
+
+def removing_name(what: str) -> str:
+    """A name that no earlier removal has left behind."""
+    return f"{REMOVING}{what}-{uuid.uuid4().hex[:8]}"
 
 
 def generations(root: int) -> list[int]:

@@ -12,7 +12,6 @@ import logging
 import os
 import socket
 import time
-import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
@@ -20,7 +19,7 @@ from gandiva._environment import start_time_ticks
 
 from .errors import InvalidGeneration, StoreError
 from .files import Files, closing, lock, names, open_folder, read_small, remove_tree
-from .layout import LOCK, REMOVING, WRITING, generation_name, generations, leftovers
+from .layout import LOCK, REMOVING, WRITING, generation_name, generations, leftovers, removing_name
 from .manifest import OWNER
 from .reading import opened, opened_rank
 
@@ -84,7 +83,7 @@ def _set_aside(files: Files, root: int, own: str) -> list[str]:
                 if _lives(name, root, locks):
                     left.append(name)
                 else:
-                    files.rename(name, REMOVING + name[len(WRITING) :], root)
+                    files.rename(name, removing_name(name[len(WRITING) :]), root)
             except FileNotFoundError:
                 continue  # It has become a generation.
             except OSError as error:
@@ -179,7 +178,7 @@ def prune(files: Files, root: int, keep: int) -> list[int]:
 
 def remove_generation(files: Files, root: int, number: int) -> None:
     """First it gets another name, so that no half of it is taken for a generation. Raises OSError."""
-    name = f"{REMOVING}{number:08d}-{uuid.uuid4().hex[:8]}"
+    name = removing_name(f"{number:08d}")
     with suppress(FileNotFoundError):
         files.rename(generation_name(number), name, root)
         remove_tree(files, name, root)

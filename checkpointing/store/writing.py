@@ -34,7 +34,15 @@ from .files import (
     write_all,
     write_small,
 )
-from .layout import FAILED, MOST_GENERATIONS, REMOVING, WRITING, generation_name, generations, rank_name
+from .layout import (
+    FAILED,
+    MOST_GENERATIONS,
+    WRITING,
+    generation_name,
+    generations,
+    rank_name,
+    removing_name,
+)
 from .leftovers import beginning, owner_record
 from .manifest import (
     MANIFEST,
@@ -247,8 +255,9 @@ class Attempt:
                 return
             if self._rank == 0:
                 # The name goes first: the other ranks look for it.
-                self._files.rename(self.folder, REMOVING + self.name, self._root)
-                remove_tree(self._files, REMOVING + self.name, self._root)
+                removing = removing_name(self.name)
+                self._files.rename(self.folder, removing, self._root)
+                remove_tree(self._files, removing, self._root)
                 return
             with closing(open_folder(self.folder, self._root)) as attempt:
                 own = rank_name(self._rank)

@@ -98,7 +98,7 @@ class SshTransport:
         timer.start()
         try:
             channel.exec_command(f"gandiva-agent {node}")
-        except paramiko.SSHException as error:
+        except (paramiko.SSHException, EOFError) as error:  # the latter where its reader sees the end first
             if not too_late.is_set():
                 raise
             raise TransportError(f"{address}: sshd has not started the agent within {seconds:g} s") from error

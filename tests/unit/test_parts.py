@@ -69,7 +69,10 @@ def test_every_part_is_a_target_of_the_makefile() -> None:
 
 
 @pytest.mark.parametrize("name", ["unit", "processes", "live", "smoke"])
-def test_what_is_nightly_is_left_out_of_make_test_alone(name: str) -> None:
+def test_what_is_nightly_is_left_out_of_make_test_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for inherited in ("MAKEFLAGS", "MAKEOVERRIDES", "DEPTH"):  # of the make that runs the tests
+        monkeypatch.delenv(inherited, raising=False)
+
     def recipe(*words: str) -> str:
         command = ["make", "-n", "-o", "env", name, *words]
         return subprocess.run(

@@ -7,11 +7,12 @@ import os
 import shutil
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from checkpointing.store import Store, leftovers
+from checkpointing.store import NotPublished, Store, leftovers
 from tests.unit.checkpointing import kills
 from tests.unit.checkpointing.watched import CALLS, Call, Watched, below, check, contents, restored
 from tests.unit.draws import draws
@@ -107,6 +108,27 @@ def test_one_of_two_ranks_is_killed_at_every_call(quick_path: Path, killed_rank:
         shutil.rmtree(folder)
         at += draws(3, 1)
     assert at > 10
+
+
+def test_what_two_deaths_of_one_attempt_leave_is_removed_at_once(quick_path: Path) -> None:
+    """Rank 0 gives up, and is killed while it removes the attempt; rank 1 begins it anew."""
+
+    def save(rank: int, before: Callable[[Call], None]) -> None:
+        files = Watched(before)
+        store = Store(quick_path, rank=rank, world_size=2, run="killed", deadline_seconds=0.0, files=files)
+        with suppress(NotPublished):
+            store.save(1, contents(1, rank))
+
+    def killed_while_removing(call: Call) -> None:
+        if call.name == "remove_file":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    assert os.WIFSIGNALED(in_child(lambda: save(0, killed_while_removing)))
+    save(1, lambda _: None)
+    removing, writing = below(quick_path)
+    assert removing.startswith("removing-killed-000000") and writing == "writing-killed-000000"
+    assert both_ranks(quick_path, 2, run="after") == [0, 0]
+    assert below(quick_path) == ["generation-00000001"]
 
 
 def both_ranks(

@@ -71,7 +71,7 @@ def engine() -> Iterator[Engine]:
     yield made
     for process in made.processes:
         process.kill()
-        process.communicate()
+        process.wait()  # Its pumps read to the end.
 
 
 @pytest.fixture

@@ -156,8 +156,15 @@ def test_an_agent_is_started_and_spoken_to(keys: Keys, server: Server) -> None:
     asyncio.run(scenario())
 
 
-def test_a_server_that_starts_nothing_is_given_up(keys: Keys, server: Server) -> None:
-    """Else every try to reach such a node would leave a thread and a connection behind, for ever."""
+@pytest.mark.parametrize("said_by_paramiko", [None, EOFError()])
+def test_a_server_that_starts_nothing_is_given_up(
+    keys: Keys, server: Server, said_by_paramiko: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every try to reach such a node would leave a thread and a connection behind, for ever.
+
+    `said_by_paramiko`: what its reader has met by then, which depends on the moment.
+    """
+    monkeypatch.setattr(paramiko.Transport, "get_exception", lambda _: said_by_paramiko)
     server.guard.goes_on.clear()
     settings = keys.settings(server, keys.host).model_copy(update={"connect_deadline_seconds": 3.0})
     said: list[str] = []
