@@ -56,6 +56,9 @@ bool gandiva_options_ask(void);
 /* Its name as the user writes it, without the dashes. */
 const char *gandiva_option_name(enum gandiva_option option);
 
+/* What this plugin sets in the environment of a Gandiva job, ended by NULL. Jobs that it submits inherit it. */
+extern const char *const gandiva_job_variables[];
+
 /* --- local.c ------------------------------------------------------------- */
 
 /* In slurm_spank_init, before the command looks at its environment. */

@@ -15,7 +15,7 @@
 
 #include "gandiva.h"
 
-#define ENV_PREFIX "SLURM_SPANK__SLURM_SPANK_OPTION_gandiva_"
+#define JOB_PREFIX "SLURM_SPANK_"
 
 /* sbatch and salloc leave these in the job's environment, and srun takes them for the step. */
 static const char *const gpu_requests[] = {
@@ -24,16 +24,37 @@ static const char *const gpu_requests[] = {
 	"SLURM_TRES_BIND",    "SLURM_GRES",
 };
 
-/* What Slurm calls the flag in the environment of a job's batch script. */
-static const char *from_job(enum gandiva_option option)
+/* What Slurm calls the flag in an environment, after this prefix. */
+static const char *variable(enum gandiva_option option, const char *prefix, char *name, size_t size)
 {
-	char name[128] = ENV_PREFIX;
-	size_t length = strlen(name);
+	size_t length = (size_t) snprintf(name, size, "%s_SLURM_SPANK_OPTION_gandiva_", prefix);
 
-	for (const char *p = gandiva_option_name(option); *p && length < sizeof(name) - 1; p++)
+	for (const char *p = gandiva_option_name(option); *p && length < size - 1; p++)
 		name[length++] = *p == '-' ? '_' : *p;
 	name[length] = '\0';
-	return getenv(name);
+	return name;
+}
+
+/* The flag of the job that this command runs in; its batch script's environment has it. */
+static const char *from_job(enum gandiva_option option)
+{
+	char name[128];
+
+	return getenv(variable(option, JOB_PREFIX, name, sizeof(name)));
+}
+
+/* sbatch and salloc within a job make another one: it has the flags that it is given, and nothing of the first. */
+static void forget_the_job(void)
+{
+	static const char *const prefixes[] = { "", JOB_PREFIX };
+	char name[128];
+
+	for (int i = 0; i < OPT_COUNT; i++)
+		for (size_t k = 0; k < sizeof(prefixes) / sizeof(prefixes[0]); k++)
+			unsetenv(variable(i, prefixes[k], name, sizeof(name)));
+	/* salloc's shell would pass for a part of it. */
+	for (const char *const *each = gandiva_job_variables; *each; each++)
+		unsetenv(*each);
 }
 
 static bool in_gandiva_job(void)
@@ -104,9 +125,13 @@ void gandiva_local_init(spank_context_t context)
 	const char *job = getenv("SLURM_JOB_ID");
 	const char *per_task = getenv("SLURM_GPUS_PER_TASK");
 
-	/* Called before srun looks at its environment. */
-	if (context != S_CTX_LOCAL || !job || !*job)
+	/* Called before these commands look at their environment. */
+	if (!job || !*job)
 		return;
+	if (context == S_CTX_ALLOCATOR) {
+		forget_the_job();
+		return;
+	}
 	if (!in_gandiva_job()) {
 		take_types_out();
 		return;

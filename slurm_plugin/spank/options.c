@@ -21,6 +21,12 @@ static struct {
 	char value[VALUE_MAX];
 } options[OPT_COUNT];
 
+const char *const gandiva_job_variables[] = {
+	"GANDIVA_JOB",	   "GANDIVA_CONTROL_DIR", "GANDIVA_WEIGHT", "GANDIVA_PACK",   "GANDIVA_MIGRATE",  "GANDIVA_SUSPEND",
+	"GANDIVA_GPU_TYPES", "GANDIVA_MODEL",	    "GANDIVA_SEARCH", "GANDIVA_MIN_GPUS", "GANDIVA_MAX_GPUS",
+	"GANDIVA_GPUS_PER_TASK", NULL,
+};
+
 static int on_option(int val, const char *optarg, int remote);
 
 static struct spank_option table[OPT_COUNT] = {

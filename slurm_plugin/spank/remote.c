@@ -260,8 +260,8 @@ int gandiva_remote_task_init(spank_t spank, const struct gandiva_args *args)
 			    !(args->default_on &&
 			      spank_getenv(spank, "SLURM_SHARDS_ON_NODE", shards, sizeof(shards)) == ESPANK_SUCCESS)))) {
 		/* An ordinary job is left as it is; submitted from within a Gandiva job it must not look like that one. */
-		spank_unsetenv(spank, "GANDIVA_JOB");
-		spank_unsetenv(spank, "GANDIVA_CONTROL_DIR");
+		for (const char *const *name = gandiva_job_variables; *name; name++)
+			spank_unsetenv(spank, *name);
 		return 0;
 	}
 

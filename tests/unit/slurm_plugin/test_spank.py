@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -194,6 +195,18 @@ def test_a_step_takes_its_jobs_flags_and_no_others(host: Host) -> None:
         result = host.run("local", *options, env=inherited)
         assert result.refused and "srun starts a step of job 7" in result.messages[0]
     assert not host.run("local", "gandiva-weight=3").refused
+
+
+def test_a_job_submitted_from_within_a_job_has_no_flags_but_its_own(host: Host) -> None:
+    names = re.findall(r"GANDIVA_[A-Z_]+", (PLUGIN_SOURCES / "spank/options.c").read_text())
+    assert "GANDIVA_MAX_GPUS" in names
+    inherited = {**dict.fromkeys(names, "1"), GIVEN + "gandiva": "(null)", GIVEN + "gandiva_weight": "2"}
+    inherited["_SLURM_SPANK_OPTION_gandiva_gandiva_gpu_types"] = "a100"  # as in a step, and in salloc's shell
+    inherited["_SLURM_SPANK_OPTION_gandiva_no_gandiva"] = ""
+    job = {"SLURM_JOB_ID": "7", "SLURM_SPANK__SLURM_SPANK_OPTION_other_gandiva": "1"}
+    assert host.run("allocator", env={**inherited, **job}).environment == {**PLAIN, **job}
+    # Outside a job they are the user's own.
+    assert host.run("allocator", env=inherited).environment == {**PLAIN, **inherited}
 
 
 def test_steps_do_not_ask_again_for_gpus(host: Host) -> None:
@@ -414,7 +427,7 @@ def test_the_nodes_name_in_run_dir(host: Host, block: Block) -> None:
 
 def test_ordinary_jobs_are_left_as_they_are(host: Host, tmp_path: Path) -> None:
     words = (f"run_dir={tmp_path}",)
-    inherited = {"GANDIVA_JOB": "1", "GANDIVA_CONTROL_DIR": "/run/gandiva/6"}
+    inherited = {"GANDIVA_JOB": "1", "GANDIVA_CONTROL_DIR": "/run/gandiva/6", "GANDIVA_WEIGHT": "2"}
     for options in ((), ("no-gandiva",)):
         task = host.run("remote", *options, words=words, env={**GPUS4, **inherited}).environment
         assert task == {**PLAIN, **GPUS4}
