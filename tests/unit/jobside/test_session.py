@@ -137,10 +137,10 @@ def test_offload_and_restore_run_the_hooks_in_order(block: Block) -> None:
     session.register(Part("first", story, left=100), Part("second", story, left=23), name="state")
     trainer = Trainer(session)
     block.command(Verb.PAUSE, 5)
-    block.wait_for(State.BLOCKED)
-    sequence = block.command(Verb.OFFLOAD, 5)
+    blocked = block.wait_for(State.BLOCKED)
+    sequence = block.command(Verb.OFFLOAD, blocked.steps_done)
     found = block.wait_for(State.OFFLOADED, sequence=sequence)
-    assert (found.left_bytes, found.steps_done) == (123, 5)
+    assert (found.left_bytes, found.steps_done) == (123, blocked.steps_done)
     assert session.offloaded
     assert story == ["second off", "first off"]
     sequence = block.command(Verb.RUN)

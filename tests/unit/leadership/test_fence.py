@@ -205,10 +205,10 @@ def test_one_node_that_obeys_another_controller_is_enough(lock: JournalLock) -> 
     async def scenario() -> None:
         nodes = nodes_of(transport, fence)
         await nodes.set_nodes(dict.fromkeys(transport.nodes, "somewhere"))
-        found = await nodes.leaders(2, 2)
+        found = await nodes.leaders(60.0, 60.0)
         assert {n: leader and leader.controller for n, leader in found.items()} == {"n1": None, "n2": "b:/j"}
         fence.check()
-        await nodes.observe(2)
+        await nodes.observe(60.0)
         with pytest.raises(NotLeading, match="node n2: controller b:/j leads here"):
             fence.check()
         with pytest.raises(NotLeading):
@@ -228,10 +228,10 @@ def test_renewing_keeps_the_fence_open(lock: JournalLock) -> None:
     async def scenario() -> None:
         nodes = nodes_of(transport, fence)
         await nodes.set_nodes({"n1": "somewhere"})
-        await nodes.observe(2)
+        await nodes.observe(60.0)
         for _ in range(5):
             clock.now += 9
-            assert await nodes.lead(2) == {"n1": None}
+            assert await nodes.lead(60.0) == {"n1": None}
             fence.check()
         await nodes.close()
 

@@ -54,7 +54,7 @@ class FakeChannel:
         self.requests: list[dict[str, Any]] = []
 
     def read(self) -> bytes:
-        return self._out.get(timeout=60)
+        return self._out.get()
 
     def write(self, data: bytes) -> None:
         for line in data.splitlines():

@@ -49,7 +49,7 @@ def test_a_new_block_has_the_modes_of_the_contract(tmp_path: Path) -> None:
         block.create(os.getuid())
         block.write_visible([1], [0, 1])
         block.save_state(JobState(job_id=12, uid=os.getuid()))
-        with block.locked(Deadline(1.0)):
+        with block.locked(Deadline(60.0)):
             pass
     finally:
         os.umask(old)
@@ -183,7 +183,7 @@ def test_a_new_agent_does_not_wait_for_that(tmp_path: Path, monkeypatch: pytest.
     go_on, removed = threading.Event(), threading.Event()
 
     def remove(_path: Path) -> None:
-        go_on.wait(5.0)
+        go_on.wait(60.0)
         removed.set()
 
     monkeypatch.setattr(control_block, "_remove_tree", remove)
@@ -238,11 +238,11 @@ def test_a_state_that_is_written_in_part_does_not_take_the_place_of_the_last(
 
 def test_two_agents_do_not_work_on_one_job(block: ControlBlock) -> None:
     other = ControlBlocks(block.path.parent).block(12)
-    with block.locked(Deadline(1.0)):
+    with block.locked(Deadline(60.0)):
         with pytest.raises(AgentError) as refused, other.locked(Deadline(0.05)):
             pass
         assert refused.value.kind is ErrorKind.DEADLINE
-    with other.locked(Deadline(1.0)):
+    with other.locked(Deadline(60.0)):
         pass
 
 
@@ -297,7 +297,7 @@ def test_an_agent_that_holds_a_lock_says_which_process_it_is(block: ControlBlock
 
 
 def test_a_job_without_a_block_is_unknown(tmp_path: Path) -> None:
-    with pytest.raises(AgentError) as refused, ControlBlock(tmp_path, 12).locked(Deadline(1.0)):
+    with pytest.raises(AgentError) as refused, ControlBlock(tmp_path, 12).locked(Deadline(60.0)):
         pass
     assert refused.value.kind is ErrorKind.UNKNOWN_JOB
 

@@ -88,7 +88,7 @@ def test_what_is_free_is_what_nvml_says_is_free(tmp_path: Path) -> None:
     source = MagicMock()
     source.read.return_value = Reading("580.0", (gpu,))
     node = Node(AgentSettings(NODE, tmp_path, None), GpuReader(source), MagicMock())
-    node.require_free([0], 7, Deadline(5.0), needed={0: 700 * MIB})
+    node.require_free([0], 7, Deadline(60.0), needed={0: 700 * MIB})
     with pytest.raises(AgentError, match="GPU 0 has 700 MiB free, job 7 needs 800 MiB") as refused:
-        node.require_free([0], 7, Deadline(5.0), needed={0: 800 * MIB})
+        node.require_free([0], 7, Deadline(60.0), needed={0: 800 * MIB})
     assert refused.value.kind is ErrorKind.GPU_BUSY

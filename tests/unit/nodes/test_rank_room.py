@@ -59,7 +59,7 @@ def test_who_fills_their_own_fills_nobody_elses(blocks: ControlBlocks) -> None:
         assert block.read_command() == (Verb.PAUSE, sequence, 7, 0, 0)
         block.write_visible([1], [0, 1])
         block.save_state(JobState(job_id=block.job_id, uid=USER))
-        with block.locked(Deadline(1.0)):
+        with block.locked(Deadline(60.0)):
             pass
     for block in (other, blocks.block(3)):
         with (block.ranks / "0").open("wb") as rank:
