@@ -18,6 +18,7 @@ from controller.act.actions import (
     Withdraw,
 )
 from controller.model import (
+    FailedSuspends,
     GpuSet,
     Job,
     JobId,
@@ -112,12 +113,17 @@ def _to_the_queue(job: Job, reason: str, reserve: GpuSet = frozenset()) -> Actio
     return (Migrate if job.has_store else Requeue)(job.id, reason, reserve)
 
 
+def _requeues(failed: FailedSuspends, job: Job) -> bool:
+    """(Its owner may have said otherwise since.)"""
+    return failed.way_out is Unsuspendable.REQUEUE and job.may_requeue
+
+
 def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action | None:
     """Take a running job off its GPUs, for others or to go on elsewhere."""
     if not job.may_stop:
         return None
     failed = job.failed_suspends
-    if failed is not None and failed.way_out is not Unsuspendable.KEEP:
+    if failed is not None and (failed.way_out is Unsuspendable.CANCEL or _requeues(failed, job)):
         if moves:
             return None
         words = f"it cannot be suspended (failed attempts: {failed.tries}): {failed.why}"
@@ -127,6 +133,7 @@ def _leave(job: Job, moves: bool, reason: str, method: SuspendMethod) -> Action 
     # A job that grew by starting again waits with the size that it asked for; one that grew in place may have
     # nothing to start from.
     grew = job.gpus != job.request.size.wanted and job.may_resize and not job.may_resize_here
-    if (job.request.suspend or method) is SuspendMethod.REQUEUE or grew:
+    by_requeue = job.may_requeue and (job.request.suspend or method) is SuspendMethod.REQUEUE
+    if by_requeue or grew:
         return _to_the_queue(job, reason)
     return Suspend(job.id, reason)

@@ -193,5 +193,6 @@ def _way_out(site: Site, job: Job, tries: int) -> Unsuspendable:
     """What the site does with a job whose suspend has failed so many times in a row. A user who has refused
     that the job moves has refused that it is requeued."""
     settings = site.settings.suspend
-    refused = settings.unsuspendable is Unsuspendable.REQUEUE and not job.request.may_migrate
+    may_requeue = job.may_requeue and job.request.may_migrate
+    refused = settings.unsuspendable is Unsuspendable.REQUEUE and not may_requeue
     return Unsuspendable.KEEP if refused or tries < settings.unsuspendable_tries else settings.unsuspendable

@@ -223,6 +223,8 @@ class Job:
     may_resize: bool = False
     """A plan may give it another number of GPUs, within its size: it starts again from a checkpoint, and
     takes the GPUs that it finds then."""
+    may_requeue: bool = True
+    """Slurm would put it back into the queue."""
     may_resize_here: bool = False
     """A plan may give it another number of GPUs of its allocation, within its size: it goes on there. Of a
     job that waits for its allocation: it may turn out so once it runs."""

@@ -93,7 +93,7 @@ def make_job(
     in_host_memory = phase in IN_HOST_MEMORY
     savable = _later(memory.unsavable_until, now) is None
     has_store = savable and 0 < len(blocks) == len(on_nodes) and all(block.has_store for block in blocks)
-    starts_again = keeps_checkpoints or has_store
+    starts_again = slurm_job.may_requeue and (keeps_checkpoints or has_store)
     may_save = may_stop or (in_host_memory and free and all(block.saves_yielded for block in blocks))
     return Job(
         id=slurm_job.id,
@@ -121,7 +121,8 @@ def make_job(
         and all(block.movable for block in blocks)
         and (failed is None or failed.way_out is Unsuspendable.KEEP),
         has_store=has_store,
-        may_migrate=(has_store if in_host_memory else starts_again) and request.may_migrate and may_save,
+        may_requeue=slurm_job.may_requeue,
+        may_migrate=starts_again and (has_store or not in_host_memory) and request.may_migrate and may_save,
         starts_anywhere=(keeps_checkpoints or (memory.has_store and savable))
         and request.may_migrate
         and not in_host_memory,

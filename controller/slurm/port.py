@@ -114,6 +114,8 @@ class SlurmJob:
     exit_code: int = 0
     deadline_at: float | None = None
     """It is to have ended then, as its user said (`--deadline`)."""
+    may_requeue: bool = True
+    """Slurm would put it back into the queue: its owner has not said --no-requeue, nor changed that since."""
     duration_seconds: float | None = None
     """Time on GPUs it needs in all, where the adapter knows. Slurm knows the time limit of a job with a
     deadline, and cancels the job when that does not fit before the deadline any more."""

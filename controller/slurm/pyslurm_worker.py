@@ -146,6 +146,7 @@ def _job(job: Any) -> JobRecord:
         trial=trial_word(_text(job, "comment")),
         deadline=_number(job.deadline),
         time_limit_minutes=_number(job.time_limit),
+        may_requeue=bool(job.is_requeueable),
     )
 
 

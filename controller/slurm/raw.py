@@ -70,6 +70,8 @@ class JobRecord(NamedTuple):
     """`--deadline`: it is to have ended then."""
     time_limit_minutes: int = 0
     """0: none."""
+    may_requeue: bool = True
+    """Not `--no-requeue`; its owner may change that at any time."""
 
     @property
     def is_gandiva(self) -> bool:

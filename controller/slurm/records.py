@@ -106,6 +106,7 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
         excluded_nodes=frozenset(host_names(record.excluded_nodes)),
         required_nodes=_required_nodes(record, original),
         deadline_at=float(record.deadline) if record.deadline else None,
+        may_requeue=record.may_requeue,
         duration_seconds=(60.0 * record.time_limit_minutes or None) if record.deadline else None,
         exit_code=128 + record.exit_signal if record.exit_signal else record.exit_code,
     )

@@ -84,6 +84,7 @@ class _Job(BaseModel):
     array_task_id: _Task = -1
     array_tasks: str = Field("", alias="array_task_string")
     array_limit: _Int = Field(0, alias="array_max_tasks")
+    may_requeue: bool = Field(True, alias="requeue")
     gres_detail: list[str] = Field(default_factory=list)
 
     @property

@@ -121,6 +121,7 @@ class SimulatedJob:
             excluded_nodes=frozenset(),
             required_nodes=frozenset(),
             exit_code=self.exit_code if self.state is JobState.ENDED else 0,
+            may_requeue=self.requeue,
             duration_seconds=self.work_seconds if tells_duration else None,
         )
 

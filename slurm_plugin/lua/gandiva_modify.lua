@@ -30,6 +30,16 @@ return function(parts)
          "ESLURM_ACCESS_DENIED")
    end
 
+   -- As at its submission, where the same flags contradict --no-requeue.
+   local function refuse_no_requeue(job_rec)
+      for flag, item in pairs({ ["--gandiva-suspend=requeue"] = '"suspend":"requeue"',
+         ["--gandiva-migrate=yes"] = '"migrate":true' }) do
+         if job_rec.admin_comment:find(item, 1, true) then
+            check.refuse("requeue=0 contradicts " .. flag .. ", with which the job was submitted", "ESLURM_ACCESS_DENIED")
+         end
+      end
+   end
+
    local function hold_or_release(job_desc, job_rec)
       local priority = job_desc.priority
       if type(priority) ~= "number" or priority == slurm.NO_VAL then return end
@@ -71,6 +81,7 @@ return function(parts)
             end
          end
       end
+      if check.number(job_desc.requeue) == 0 then refuse_no_requeue(job_rec) end
       hold_or_release(job_desc, job_rec)
    end
 

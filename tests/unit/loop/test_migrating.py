@@ -11,7 +11,7 @@ import pytest
 
 from controller.act.actions import Migrate
 from controller.act.recorder import Step
-from controller.errors import NodeError
+from controller.errors import ClusterRefused, NodeError
 from controller.journal.reader import JournalReader
 from controller.model import JobId, Phase
 from controller.nodes.protocol import Saved
@@ -241,8 +241,13 @@ def test_a_save_that_fails_leaves_the_job_where_it_is(tmp_path: Path) -> None:
 def test_a_requeue_that_slurm_refuses_leaves_the_job_where_it_is(tmp_path: Path) -> None:
     async def scenario() -> None:
         policy = gandiva(move())
-        site = await fragmented(tmp_path, policy, store=True, requeue=False)
+        site = await fragmented(tmp_path, policy, store=True)
         world, mover = site.world, site.mover
+
+        async def refused(job_id: JobId) -> None:
+            raise ClusterRefused(f"job {job_id} may not be requeued")
+
+        world.cluster.requeue = refused  # type: ignore[method-assign]
         before = world.worked_seconds(mover)
         await site.gang(10)
         assert nodes(world, mover) == [(site.at,)] and mover in world.running()

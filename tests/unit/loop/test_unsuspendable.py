@@ -12,9 +12,9 @@ import pytest
 from controller.act.recorder import Step
 from controller.errors import NodeError
 from controller.journal import JournalReader
-from controller.model import JobId, Unsuspendable
+from controller.model import JobId, SuspendMethod, Unsuspendable
 from controller.slurm.port import JobState
-from tests.unit.loop.world import World, run
+from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 TRIES = 3
 PATIENCE_SECONDS = 300.0
@@ -108,7 +108,7 @@ def test_a_job_whose_user_refused_a_requeue_keeps_its_gpus(tmp_path: Path, refus
         await asyncio.sleep(PATIENCE_SECONDS)
         assert world.running() == {stubborn}
         assert world.cluster.jobs[stubborn].restart_count == 0
-        assert ("requeue-failed" in events(world, stubborn)) is (refused == "--no-requeue")
+        assert "requeue-failed" not in events(world, stubborn)
         failed = world.turns[-1].snapshot.jobs[stubborn].failed_suspends
         assert failed is not None and failed.way_out is Unsuspendable.KEEP
         await world.stop()
@@ -158,6 +158,33 @@ def test_a_controller_killed_before_the_cancellation_counts_again(tmp_path: Path
         world.start()
         await world.until_ended([stubborn, waiting], PATIENCE_SECONDS)
         assert world.cluster.jobs[stubborn].state_name == "CANCELLED"
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("asks_for_it", [True, False])
+def test_a_job_whose_owner_forbids_the_requeue_is_suspended_instead(
+    tmp_path: Path, asks_for_it: bool
+) -> None:
+    """`scontrol update requeue=0`: Slurm refuses to put it back into the queue, whoever asks."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        method = None if asks_for_it else SuspendMethod.REQUEUE
+        requests = world.settings.requests.model_copy(update={"suspend": method})
+        world.settings = world.settings.model_copy(update={"requests": requests})
+        options: dict[str, Any] = {"suspend": "requeue"} if asks_for_it else {}
+        first, second = world.submit(**options), world.submit(**options)
+        world.start()
+        await asyncio.sleep(SLICE_SECONDS / 2)
+        (running,) = world.running()
+        world.cluster.jobs[JobId(running)].requeue = False
+        world.cluster.touch(JobId(running))
+        await asyncio.sleep(SLICE_SECONDS)
+        assert world.state(JobId(running)) is JobState.SUSPENDED
+        assert world.running() == {int(first), int(second)} - {running}
         await world.stop()
         world.check()
 

@@ -25,8 +25,8 @@ if _START == "raise":
 _FIELDS = """
     account admin_comment allocated_nodes allocated_tres array_id array_task_id array_tasks_parallel
     array_tasks_waiting comment deadline dependencies eligible_time end_time excluded_nodes exit_code
-    exit_code_signal gres_per_node max_nodes memory_per_cpu partition qos requested_tres requeue_count
-    required_nodes start_time state_reason submit_time time_limit
+    exit_code_signal gres_per_node is_requeueable max_nodes memory_per_cpu partition qos requested_tres
+    requeue_count required_nodes start_time state_reason submit_time time_limit
 """
 """All empty, unless a test says otherwise."""
 

@@ -182,6 +182,21 @@ def test_owners_cannot_loosen_the_binding(slurmctld: Slurmctld, change: Mapping[
         assert (trusted.rc, trusted.fields, trusted.said) == (0, {}, [])
 
 
+@pytest.mark.parametrize(
+    ("item", "flag"),
+    [('"suspend":"requeue"', "--gandiva-suspend=requeue"), ('"migrate":true', "--gandiva-migrate=yes")],
+)
+def test_an_owner_cannot_forbid_the_requeue_that_was_asked_for(
+    slurmctld: Slurmctld, item: str, flag: str
+) -> None:
+    record = {**OURS, "admin_comment": f'gandiva:{{"v":1,{item}}}'}
+    answer = slurmctld.modify(record, requeue=0)
+    assert answer.rc == 2002 and answer.fields == {}
+    assert f"requeue=0 contradicts {flag}" in answer.said[0]
+    assert slurmctld.modify(record, requeue=1).rc == 0
+    assert slurmctld.modify(OURS, requeue=0).rc == 0
+
+
 def test_owners_may_change_what_does_not_matter(slurmctld: Slurmctld) -> None:
     answer = slurmctld.modify(
         OURS, time_limit=5, comment="x", dependency="afterok:1", name="n", exc_nodes="n1"
