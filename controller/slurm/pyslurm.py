@@ -186,6 +186,7 @@ class _Worker:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.PIPE,
+                cwd="/",  # -m looks for modules in the working directory first.
                 env={**os.environ, "PYTHONPATH": path},
             )
         except OSError as error:

@@ -47,7 +47,7 @@ read_settings() {
 is_gandiva_job() {
     [ -n "${SLURM_JOB_GPUS:-}" ] || return 1
     [ -z "${SPANK__SLURM_SPANK_OPTION_gandiva_no_gandiva+set}" ] || return 1
-    for option in gandiva weight gpus pack migrate suspend gpu_types model; do
+    for option in gandiva weight gpus pack migrate suspend gpu_types model search; do
         [ "$option" = gandiva ] || option=gandiva_$option
         eval "[ -z \"\${SPANK__SLURM_SPANK_OPTION_gandiva_$option+set}\" ]" || return 0
     done

@@ -272,6 +272,15 @@ async def test_a_call_that_hangs_ends_at_the_deadline_and_the_next_one_works(pla
     await port.close()
 
 
+async def test_the_working_directory_is_not_where_workers_find_modules(
+    transport: PyslurmTransport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere/controller.py").write_text("raise SystemExit(9)")
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    await transport.suspend(JOB)
+
+
 async def test_more_calls_than_workers_wait_for_their_turn(transport: PyslurmTransport) -> None:
     await asyncio.gather(*(transport.suspend(JobId(i)) for i in range(20)))
     assert sorted(calls()) == sorted(f"suspend({i})" for i in range(20))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -134,6 +135,15 @@ def test_only_gandiva_jobs_with_gpus_get_one(node: Node) -> None:
     assert not node.run_dir.exists()
     node.prolog(**{OPTION + "gandiva_gpu_types": "a100"})
     assert node.block.is_dir()
+
+
+def test_each_flag_that_asks_for_time_slicing_counts(node: Node) -> None:
+    table = (SOURCES / "spank/options.c").read_text()
+    flags = set(re.findall(r'= \{ "([a-z-]+)"', table)) - {"no-gandiva"}
+    assert len(flags) == 9
+    for job, flag in enumerate(sorted(flags), start=100):
+        node.prolog(SLURM_JOB_ID=str(job), **{OPTION + flag.replace("-", "_"): "1"})
+        assert (node.run_dir / str(job)).is_dir(), flag
 
 
 def test_time_slicing_by_default(node: Node) -> None:

@@ -193,6 +193,17 @@ async def test_the_process_loads_no_modules_from_its_surroundings(
         assert (await solve(solver, allocation())).error == ""
 
 
+async def test_the_process_is_the_first_to_die_for_memory_and_is_bounded() -> None:
+    async with using() as solver:
+        assert (await solve(solver, allocation())).error == ""
+        assert solver._process is not None
+        of_process = Path(f"/proc/{solver._process.pid}")
+        assert int((of_process / "oom_score_adj").read_text()) == 500
+        (line,) = [x for x in (of_process / "limits").read_text().splitlines() if "address space" in x]
+        whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        assert int(line.split()[3]) <= whole // 2
+
+
 async def test_the_process_ends_with_its_controller() -> None:
     """Also with one that was killed: its end of the pipe is closed then."""
     process = await asyncio.create_subprocess_exec(
