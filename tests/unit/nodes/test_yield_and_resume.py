@@ -22,8 +22,8 @@ from tests.unit.halting import halt
 
 from .conftest import CONTEXT_BYTES, MIB, NODE, PATIENCE_SECONDS, Rig, eventually, job_sample, sample
 
-QUICK = ("--minibatch-ms", "30", "--memory-mb", "64", "--steps", "200")
-"""Six seconds, for what must not end meanwhile; `Job.wait()` shortens what is left of them."""
+QUICK = ("--minibatch-ms", "60", "--memory-mb", "64", "--steps", "200")
+"""Twelve seconds, for what must not end meanwhile; `Job.wait()` shortens what is left of them."""
 LONGER = ("--steps", "400")
 """The same, with several requests."""
 AT_ONCE = ("--minibatch-ms", "1")
@@ -200,7 +200,7 @@ def test_an_unmodified_job_is_suspended_by_the_driver_and_moved(rig: Rig) -> Non
 def test_what_stays_on_the_gpu_is_refused_or_allowed_and_binds_the_job_to_it(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0, 1])
-        job = rig.start(2, *QUICK, "--no-step", gpus="0")
+        job = rig.start(2, *QUICK, "--steps", "2000", "--no-step", gpus="0")
         rig.wait_for_steps(job, 2)
         before = rig.held()[0]
         rig.mockgpu("inject", "checkpoint-leak", "--gpu", "0", "--value", f"{MIB}", "--count", "1")
