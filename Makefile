@@ -26,10 +26,10 @@ demo: ## Bring a mini cluster up, run jobs of three users on shared GPUs, show t
 	@scripts/environment.sh demo
 	@$(PYTHON) scripts/demo.py
 
-test: env ## What a change must pass, and CI runs: lint, unit tests, and live tests on a real Slurm (25 minutes)
+test: env ## What a change must pass, and CI runs: lint, unit tests, and live tests on a real Slurm (20 minutes)
 	@$(PYTHON) -m tests.parts test
 
-nightly: env ## All tests, for releases and for whoever touches what they cover (80 minutes)
+nightly: env ## All tests, for releases and for whoever touches what they cover (an hour)
 	@$(PYTHON) -m tests.parts nightly
 
 unit: env ## Unit tests: no Docker

@@ -152,6 +152,7 @@ class Images:
     def _ensure_base(self) -> str:
         inputs = {
             "/build/base.sh": script("base.sh"),
+            "/build/database.sh": script("database.sh"),
             "/build/constraints.txt": Content((_HERE / "constraints.txt").read_bytes()),
         }
         message = "installing Slurm and its company into the base image (once, a few minutes)"

@@ -50,18 +50,18 @@ class Submission:
         ]
 
 
-# Jobs of one size share servers: four one-GPU jobs fill the first node, two two-GPU jobs the second. Two more
+# Jobs of one size share nodes: four one-GPU jobs fill the first node, two two-GPU jobs the second. Two more
 # one-GPU jobs then take turns with the first four, and the four-GPU job waits until a node is free.
 SUBMISSIONS = [
-    Submission("alice", "resnet-a", 1, 2, 200),
-    Submission("alice", "resnet-b", 1, 1, 140),
-    Submission("bob", "bert-tune", 1, 1, 140),
-    Submission("carol", "wav2vec-s", 1, 1, 140),
-    Submission("bob", "bert-large", 2, 1, 150),
-    Submission("carol", "conformer", 2, 2, 170),
-    Submission("bob", "bert-eval", 1, 1, 100),
-    Submission("carol", "wav2vec-t", 1, 2, 100),
-    Submission("alice", "gpt-small", 4, 1, 70),
+    Submission("alice", "resnet-a", 1, 2, 150),
+    Submission("alice", "resnet-b", 1, 1, 100),
+    Submission("bob", "bert-tune", 1, 1, 100),
+    Submission("carol", "wav2vec-s", 1, 1, 100),
+    Submission("bob", "bert-large", 2, 1, 110),
+    Submission("carol", "conformer", 2, 2, 125),
+    Submission("bob", "bert-eval", 1, 1, 75),
+    Submission("carol", "wav2vec-t", 1, 2, 75),
+    Submission("alice", "gpt-small", 4, 1, 50),
 ]
 
 

@@ -174,7 +174,7 @@ def test_the_end_of_input_is_the_end(raw: Raw) -> None:
 
 def test_what_is_begun_is_finished_when_the_channel_breaks(rig: Rig, raw: Raw) -> None:
     assert raw.ask(1, "prepare", job_id=2, uid=os.getuid(), gpus=[0])["ok"]
-    job = rig.start(2, "--minibatch-ms", "30", "--memory-mb", "8", "--steps", "200", gpus="0")
+    job = rig.start(2, "--minibatch-ms", "30", "--memory-mb", "8", "--steps", "1000", gpus="0")
     rig.wait_for_steps(job, 3)
     halt(job.pid)
     request = {"job_id": 2, "wait_seconds": 1.0, "sole": True}

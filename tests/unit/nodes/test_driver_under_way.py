@@ -10,7 +10,7 @@ from controller.nodes.remote import RemoteNodes
 from .conftest import NODE, Job, Rig, eventually
 from .test_yield_and_resume import digests, prepare, resume
 
-STEPS = ("--steps", "120", "--minibatch-ms", "50", "--memory-mb", "4096", "--state-kb", "8")
+STEPS = ("--steps", "600", "--minibatch-ms", "50", "--memory-mb", "4096", "--state-kb", "8")
 
 
 def begin_checkpoint(rig: Rig, job: Job) -> subprocess.Popen[bytes]:

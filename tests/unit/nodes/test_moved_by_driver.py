@@ -16,7 +16,7 @@ from controller.nodes.remote import RemoteNodes
 from .conftest import MIB, NODE, Rig
 from .test_yield_and_resume import checkpoint, digests, prepare, resume
 
-STEPS = ("--steps", "150", "--minibatch-ms", "50", "--memory-mb", "64", "--state-kb", "8")
+STEPS = ("--steps", "600", "--minibatch-ms", "50", "--memory-mb", "64", "--state-kb", "8")
 
 
 def test_it_is_not_asked_to_choose_its_gpu_again(rig: Rig) -> None:

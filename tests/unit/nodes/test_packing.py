@@ -24,7 +24,7 @@ from .conftest import CONTEXT_BYTES, MIB, NODE, Job, Rig, job_sample, sample
 from .test_yield_and_resume import AT_ONCE, checkpoint, digests, offload, prepare, resume
 
 MEMORY_MIB = 4096
-STEPS = ("--steps", "300", "--minibatch-ms", "30", "--memory-mb", str(MEMORY_MIB), "--state-kb", "8")
+STEPS = ("--steps", "1000", "--minibatch-ms", "30", "--memory-mb", str(MEMORY_MIB), "--state-kb", "8")
 HELD_BYTES = MEMORY_MIB * MIB + CONTEXT_BYTES
 
 
@@ -77,7 +77,7 @@ def test_a_job_that_is_named_may_be_there_and_no_other(rig: Rig) -> None:
 
 @pytest.mark.parametrize("way", ["sessions", "driver"])
 def test_one_leaves_and_comes_back_while_the_other_runs_on(rig: Rig, way: str) -> None:
-    arguments = ("--steps", "600", *(("--no-step",) if way == "driver" else ()))
+    arguments = ("--no-step",) if way == "driver" else ()
     digest = digests(rig.start(1, *STEPS, *arguments, *AT_ONCE, gpus="3", managed=False).wait())
 
     async def scenario(nodes: RemoteNodes) -> None:
@@ -108,7 +108,7 @@ def test_a_job_comes_back_only_where_its_memory_fits_beside_the_other(rig: Rig) 
         rig.wait_for_steps(first, 3)
         await offload(nodes, 2)
         await prepare(nodes, 3, [0], [0])
-        second = rig.start(3, *STEPS, "--memory-mb", "40000", "--steps", "700", gpus="0", binding="0")
+        second = rig.start(3, *STEPS, "--memory-mb", "40000", gpus="0", binding="0")
         rig.wait_for_steps(second, 3)
         with pytest.raises(NodeError) as refused:
             await resume(nodes, 2, [0], [0], beside=(3,))
@@ -131,7 +131,7 @@ def test_an_undo_does_not_take_memory_that_the_other_job_has_taken(rig: Rig) -> 
         rig.wait_for_steps(first, 3)
         await nodes.checkpoint(NODE, JobId(2), residual_limit_bytes=0, deadline_seconds=60.0)
         await prepare(nodes, 3, [0], [0], beside=(2,))
-        second = rig.start(3, *STEPS, "--memory-mb", "70000", "--steps", "700", gpus="0", binding="0")
+        second = rig.start(3, *STEPS, "--memory-mb", "70000", gpus="0", binding="0")
         rig.wait_for_steps(second, 3)
         with pytest.raises(NodeError, match="job 2 needs 15400 MiB; other jobs have 70400 MiB there"):
             await resume(nodes, 2, [0], [0])

@@ -20,8 +20,8 @@ from controller.nodes.remote import RemoteNodes
 from .conftest import NODE, PATIENCE_SECONDS, ROOT, Job, Rig, eventually, job_sample, sample
 from .test_yield_and_resume import offload, prepare, resume
 
-SAMPLES = 3600
-"""Nine seconds on four GPUs, for what must not end meanwhile."""
+SAMPLES = 12000
+"""Half a minute on four GPUs, for what must not end meanwhile."""
 
 
 def launch(rig: Rig, job_id: int, *arguments: str, samples: int = SAMPLES, managed: bool = True) -> Job:

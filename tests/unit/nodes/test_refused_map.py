@@ -12,7 +12,7 @@ from controller.nodes.remote import RemoteNodes
 from .conftest import MIB, NODE, Job, Rig, job_sample
 from .test_yield_and_resume import checkpoint, digests, prepare, resume
 
-STEPS = ("--steps", "150", "--minibatch-ms", "50", "--memory-mb", "64", "--state-kb", "8", "--no-step")
+STEPS = ("--steps", "600", "--minibatch-ms", "50", "--memory-mb", "64", "--state-kb", "8", "--no-step")
 DRIVER = """
 from checkpointing import cuda_driver
 restore = cuda_driver.CudaProcess.restore

@@ -17,7 +17,7 @@ from controller.nodes.remote import RemoteNodes
 from tests.unit.halting import halt
 
 from .conftest import NODE, Job, Rig, job_sample
-from .test_yield_and_resume import LONGER, QUICK, digests, prepare, resume
+from .test_yield_and_resume import QUICK, digests, prepare, resume
 
 
 async def save(nodes: RemoteNodes, job_id: int, seconds: float = 20.0) -> Saved:
@@ -64,7 +64,7 @@ def test_two_ranks_are_killed_after_a_save_and_go_on_elsewhere(rig: Rig, tmp_pat
         moved = start(rig, 2, store, ranks=2, gpus="2,3")
         assert digests(moved.wait()) == expected
         steps = [line["step"] for line in moved.steps()]
-        assert steps == [*range(1, saved.step + 1), *range(saved.step + 1, 201)], "none twice, none left out"
+        assert steps == [*range(1, saved.step + 1), *range(saved.step + 1, 601)], "none twice, none left out"
 
     rig.run(scenario)
 
@@ -92,7 +92,7 @@ def test_a_store_that_cannot_be_written_leaves_the_job_at_work(rig: Rig, tmp_pat
 
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0])
-        job = start(rig, 2, store, *LONGER, gpus="0")
+        job = start(rig, 2, store, gpus="0")
         rig.wait_for_steps(job, 5)
         store.rename(tmp_path / "gone")
         store.touch()
@@ -116,7 +116,7 @@ def test_a_save_that_misses_its_deadline_is_taken_back(rig: Rig, tmp_path: Path)
 
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0, 1], [0, 1])
-        job = start(rig, 2, store, *LONGER, ranks=2, gpus="0,1")
+        job = start(rig, 2, store, ranks=2, gpus="0,1")
         rig.wait_for_steps(job, 5)
         await nodes.pause(NODE, JobId(2), floor_step=0, wait_seconds=60.0, sole=True)
         halt(job.processes[1].pid)

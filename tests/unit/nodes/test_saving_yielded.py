@@ -19,7 +19,7 @@ from tests.unit.halting import halt
 
 from .conftest import NODE, Job, Rig, job_sample
 from .test_saving import published, start
-from .test_yield_and_resume import LONGER, QUICK, digests, offload, prepare, resume
+from .test_yield_and_resume import QUICK, digests, offload, prepare, resume
 
 
 async def save(nodes: RemoteNodes, seconds: float = 20.0) -> Saved:
@@ -63,7 +63,7 @@ def test_two_ranks_save_beside_the_job_that_has_their_gpus_and_go_on_elsewhere(
         job = await yielded(rig, nodes, store, gpus=(0, 1))
         await check_as_before(nodes, job)
         await prepare(nodes, 3, [0, 1], [0, 1])
-        other = rig.start(3, *QUICK, *LONGER, ranks=2, gpus="0,1")
+        other = rig.start(3, *QUICK, ranks=2, gpus="0,1")
         rig.wait_for_steps(other, 3)
         at = len(job.steps())
         saved = await save(nodes)
@@ -81,7 +81,7 @@ def test_two_ranks_save_beside_the_job_that_has_their_gpus_and_go_on_elsewhere(
         rig.environ["SLURM_RESTART_COUNT"] = "1"
         moved = start(rig, 2, store, ranks=2, gpus="2,3")
         assert digests(moved.wait()) == expected
-        assert [line["step"] for line in moved.steps()] == [*range(1, 201)], "none twice, none left out"
+        assert [line["step"] for line in moved.steps()] == [*range(1, 601)], "none twice, none left out"
         other.kill()
 
     rig.run(scenario)
@@ -173,7 +173,7 @@ def test_a_save_that_misses_its_deadline_is_taken_back(rig: Rig, tmp_path: Path)
 def test_a_job_without_a_store_and_one_that_the_driver_holds_cannot(rig: Rig, tmp_path: Path) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 3, [1], [1])
-        plain = rig.start(3, *QUICK, *LONGER, gpus="1")
+        plain = rig.start(3, *QUICK, gpus="1")
         rig.wait_for_steps(plain, 5)
         await offload(nodes, 3)
         job = await yielded(rig, nodes, tmp_path / "store", "--keep-context", context=True)

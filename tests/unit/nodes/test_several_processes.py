@@ -19,7 +19,7 @@ from .test_yield_and_resume import digests, prepare, resume
 
 COMMUNICATOR_BYTES = 600 * MIB
 DEFAULT = SuspendSettings()
-STEPS = ("--steps", "120", "--minibatch-ms", "50", "--memory-mb", "4096", "--state-kb", "64")
+STEPS = ("--steps", "600", "--minibatch-ms", "50", "--memory-mb", "4096", "--state-kb", "64")
 
 
 def launch(rig: Rig, job_id: int, ranks: int, *arguments: str, managed: bool = True) -> Job:

@@ -22,10 +22,8 @@ from tests.unit.halting import halt
 
 from .conftest import CONTEXT_BYTES, MIB, NODE, PATIENCE_SECONDS, Rig, eventually, job_sample, sample
 
-QUICK = ("--minibatch-ms", "30", "--memory-mb", "64", "--steps", "200")
-"""Six seconds, for what must not end meanwhile; `Job.wait()` shortens what is left of them."""
-LONGER = ("--steps", "400")
-"""The same, with several requests."""
+QUICK = ("--minibatch-ms", "60", "--memory-mb", "64", "--steps", "600")
+"""Half a minute, for what must not end meanwhile; `Job.wait()` makes half a second of what is left."""
 AT_ONCE = ("--minibatch-ms", "1")
 """For a run that others are compared with: the result does not depend on it."""
 
@@ -160,7 +158,7 @@ def test_a_job_that_lets_go_of_its_contexts_comes_back_on_another_number_of_gpus
 def test_a_session_that_does_not_say_so_keeps_its_number_of_gpus(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0, 1])
-        job = rig.start(2, *QUICK, *LONGER, "--keep-context", gpus="0", binding="0,1")
+        job = rig.start(2, *QUICK, "--keep-context", gpus="0", binding="0,1")
         rig.wait_for_steps(job, 5)
         assert not (await job_sample(nodes, job)).resizable
         await offload(nodes, 2, limit=CONTEXT_BYTES)
@@ -175,11 +173,11 @@ def test_a_session_that_does_not_say_so_keeps_its_number_of_gpus(rig: Rig) -> No
 
 
 def test_an_unmodified_job_is_suspended_by_the_driver_and_moved(rig: Rig) -> None:
-    undisturbed = rig.start(1, *QUICK, *LONGER, gpus="3", managed=False)
+    undisturbed = rig.start(1, *QUICK, gpus="3", managed=False)
 
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [1], [1, 2])
-        job = rig.start(2, *QUICK, *LONGER, "--no-step", gpus="1")
+        job = rig.start(2, *QUICK, "--no-step", gpus="1")
         rig.wait_for_steps(job, 5)
         with pytest.raises(NodeError) as refused:
             await nodes.pause(NODE, job.job_id, floor_step=0, wait_seconds=1.0, sole=True)
@@ -200,7 +198,7 @@ def test_an_unmodified_job_is_suspended_by_the_driver_and_moved(rig: Rig) -> Non
 def test_what_stays_on_the_gpu_is_refused_or_allowed_and_binds_the_job_to_it(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0, 1])
-        job = rig.start(2, *QUICK, "--no-step", gpus="0")
+        job = rig.start(2, *QUICK, "--steps", "2000", "--no-step", gpus="0")
         rig.wait_for_steps(job, 2)
         before = rig.held()[0]
         rig.mockgpu("inject", "checkpoint-leak", "--gpu", "0", "--value", f"{MIB}", "--count", "1")
@@ -429,7 +427,7 @@ def test_two_jobs_that_return_to_one_gpu_at_once_do_not_both_get_it(rig: Rig) ->
     async def scenario(nodes: RemoteNodes) -> None:
         for number in (2, 3):
             await prepare(nodes, number, [0], [0])
-            job = rig.start(number, *QUICK, *LONGER, gpus="0")
+            job = rig.start(number, *QUICK, gpus="0")
             rig.wait_for_steps(job, 2)
             await offload(nodes, number)
         answers = await asyncio.gather(
@@ -450,7 +448,7 @@ def test_a_gpu_that_another_job_is_returning_to_is_not_free(rig: Rig) -> None:
     async def scenario(nodes: RemoteNodes) -> None:
         for number in (2, 3):
             await prepare(nodes, number, [0], [0])
-            job = rig.start(number, *QUICK, *LONGER, gpus="0")
+            job = rig.start(number, *QUICK, gpus="0")
             rig.wait_for_steps(job, 2)
             await offload(nodes, number)
         note = rig.run_dir / "3" / "agent.json"
