@@ -57,6 +57,7 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
             _restore(node, off, args.gpus, binding, args.job_id, deadline)
         except AgentError as error:
             if error.kind is ErrorKind.UNSUPPORTED and _is_gone(node, state):
+                node.turn(block, False, off[0].gpus, binding, deadline.at_least(1.0))
                 raise _stays_off(block, state, off, args, error) from error
             if error.kind in (ErrorKind.DRIVER, ErrorKind.UNSUPPORTED):
                 block.change(state, phase=NodePhase.FAILED, off=False, error=error.message)

@@ -2,9 +2,9 @@
 """Which GPUs of the node a job may open now.
 
 A floating job's GPUs are, for Slurm, all of its node's. The file `turn` of its control block says whether the
-job is on its GPUs, and which devices that opens and closes; `gandiva-confine` (`slurm_plugin/confine/`) carries
-it out by the device control groups that Slurm has made for the job. The SPANK plugin reads the same file: no
-task of a job begins before an agent has written that its start is prepared.
+job is on its GPUs, and which devices that opens and closes; `gandiva-confine` (`slurm_plugin/confine/`) does it
+by the device control groups that Slurm has made for the job. The SPANK plugin reads the same file: no task of a
+job begins before an agent has written that its start is prepared.
 """
 
 import os
@@ -41,8 +41,8 @@ class Confinement:
 
     @cached_property
     def obstacle(self) -> str:
-        """Why no job can be kept off the GPUs of its node that are not its own; empty: all can. Asked once for
-        each agent."""
+        """Why no job can be kept off the GPUs of its node that are not its own; empty: all can. Asked once
+        for each agent."""
         if self._tool is None:
             return "gandiva-confine is not installed: it comes with the SPANK plugin"
         files = [file for file in (folder / "cgroup.conf" for folder in self._cgroup_conf) if file.is_file()]
@@ -60,8 +60,8 @@ class Confinement:
         block.write_turn(on, self._numbers(opened), self._numbers({*gpus, *binding} - opened))
 
     def apply(self, block: ControlBlock, pids: Iterable[int], deadline: Deadline) -> None:
-        """Open and close for the job of these processes what was written. A process may end meanwhile; without
-        one there is nothing to do, since each step begins with that. Raises AgentError internal."""
+        """Open and close for the job of these processes what was written. A process may end meanwhile;
+        without one there is nothing to do, since each step begins with that. Raises AgentError internal."""
         if self.obstacle:
             return
         problem = ""
@@ -95,7 +95,7 @@ class Confinement:
         found = []
         for gpu in sorted(gpus):
             try:
-                status = os.stat(self._devices / f"nvidia{gpu}")
+                status = (self._devices / f"nvidia{gpu}").stat()
             except OSError:
                 continue
             if stat.S_ISCHR(status.st_mode):
