@@ -81,9 +81,10 @@ int gandiva_confine_step(spank_t spank, const struct gandiva_args *args);
 
 /*
  * As the task's user: return only when the job is on its GPUs. `shares`: a job
- * that holds GPUs as shards, which waits for its control block too.
+ * that holds GPUs as shards, which waits for its control block too. `*confined`:
+ * others of its GPUs are closed to it, so that what it can open counts from 0.
  */
-int gandiva_await_turn(spank_t spank, const struct gandiva_args *args, bool shares);
+int gandiva_await_turn(spank_t spank, const struct gandiva_args *args, bool shares, bool *confined);
 
 /* --- visible.c ----------------------------------------------------------- */
 

@@ -125,7 +125,7 @@ static unsigned count_items(const char *list)
 	return count;
 }
 
-static int narrow_to_turn(spank_t spank, const char *block, int folder)
+static int narrow_to_turn(spank_t spank, const char *block, int folder, bool confined)
 {
 	struct gandiva_visible visible;
 	char job_gpus[LIST_MAX], step_gpus[LIST_MAX];
@@ -136,7 +136,7 @@ static int narrow_to_turn(spank_t spank, const char *block, int folder)
 	if (!visible.present)
 		return 0;
 	/* The positions count the job's GPUs; a step may have been given fewer. */
-	if (spank_getenv(spank, "SLURM_JOB_GPUS", job_gpus, sizeof(job_gpus)) == ESPANK_SUCCESS && *job_gpus &&
+	if (!confined && spank_getenv(spank, "SLURM_JOB_GPUS", job_gpus, sizeof(job_gpus)) == ESPANK_SUCCESS && *job_gpus &&
 	    spank_getenv(spank, "SLURM_STEP_GPUS", step_gpus, sizeof(step_gpus)) == ESPANK_SUCCESS && *step_gpus &&
 	    gandiva_visible_for_step(job_gpus, step_gpus, &visible, problem, sizeof(problem)))
 		goto fault;
@@ -249,14 +249,14 @@ int gandiva_remote_task_init(spank_t spank, const struct gandiva_args *args)
 {
 	char block[PATH_MAX], number[16];
 	uint32_t step = 0;
-	bool script, shards, shares;
+	bool script, shards, shares, confined;
 	int folder;
 	int rc = 0;
 
 	/* A job that asked for it may run as an ordinary one, with `gpu`. */
 	shards = spank_getenv(spank, "SLURM_SHARDS_ON_NODE", number, sizeof(number)) == ESPANK_SUCCESS;
 	shares = shards && !gandiva_option(OPT_NO_GANDIVA) && (gandiva_options_ask() || args->default_on);
-	if (gandiva_await_turn(spank, args, shares) ||
+	if (gandiva_await_turn(spank, args, shares, &confined) ||
 	    gandiva_open_block(spank, args, block, sizeof(block), &folder))
 		return -1;
 	if (folder < 0 && !shares && (gandiva_option(OPT_NO_GANDIVA) || !gandiva_options_ask())) {
@@ -267,7 +267,7 @@ int gandiva_remote_task_init(spank_t spank, const struct gandiva_args *args)
 	}
 
 	if (folder >= 0) {
-		rc = narrow_to_turn(spank, block, folder);
+		rc = narrow_to_turn(spank, block, folder, confined);
 		close(folder);
 		if (!rc)
 			rc = set(spank, "GANDIVA_CONTROL_DIR", block);

@@ -119,12 +119,12 @@ int gandiva_confine_step(spank_t spank, const struct gandiva_args *args)
 	return 0;
 }
 
-int gandiva_await_turn(spank_t spank, const struct gandiva_args *args, bool shares)
+int gandiva_await_turn(spank_t spank, const struct gandiva_args *args, bool shares, bool *confined)
 {
 	char block[PATH_MAX];
 	long milliseconds = 0;
-	bool closes;
 
+	*confined = false;
 	for (;;) {
 		enum turn turn;
 		int folder;
@@ -133,7 +133,7 @@ int gandiva_await_turn(spank_t spank, const struct gandiva_args *args, bool shar
 			return -1;
 		if (folder < 0 && !shares)
 			return 0;
-		turn = folder < 0 ? TURN_UNKNOWN : read_turn(folder, &closes);
+		turn = folder < 0 ? TURN_UNKNOWN : read_turn(folder, confined);
 		if (folder >= 0)
 			close(folder);
 		if (turn == TURN_ON)
