@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The root side of the control block: making it, commanding through it, taking it away.
 
-The block's folder, `command`, `visible`, `turn` and `agent.json` belong to root; only `ranks/` belongs to the
-job's user (see `rank_files`), and is a file system of its own (see `rank_room`). `command` is changed in place
-and never replaced: sessions have it mapped.
+The block's folder, `command`, `visible`, `turn` and `agent.json` belong to root; only `ranks/` belongs to
+the job's user (see `rank_files`), and is a file system of its own (see `rank_room`). `command` is changed in
+place and never replaced: sessions have it mapped.
 """
 
 import contextlib

@@ -2,9 +2,9 @@
 """Which GPUs of the node a job may open now.
 
 A floating job's GPUs are, for Slurm, all of its node's. The file `turn` of its control block says whether the
-job is on its GPUs, and which devices that opens and closes; `gandiva-confine` (`slurm_plugin/confine/`) does it
-by the device control groups that Slurm has made for the job. The SPANK plugin reads the same file: no task of a
-job begins before an agent has written that its start is prepared.
+job is on its GPUs, and which devices that opens and closes; `gandiva-confine` (`slurm_plugin/confine/`) does
+it by the device control groups that Slurm has made for the job. The SPANK plugin reads the same file: no task
+of a job begins before an agent has written that its start is prepared.
 """
 
 import os
