@@ -271,13 +271,14 @@ class ControlBlock:
         return layout.parse_command(data) if len(data) == layout.RECORD_BYTES else None
 
     def write_visible(self, gpus: Sequence[int], binding: Sequence[int]) -> None:
-        """Say which of Slurm's CUDA_VISIBLE_DEVICES (ascending indices) the job uses now: `visible`."""
+        """Say which of Slurm's CUDA_VISIBLE_DEVICES the job uses now: `visible`. `binding`: all that the job
+        may open, as CUDA counts them."""
         path = self.path / "visible"
         if not binding or set(gpus) == set(binding):
             path.unlink(missing_ok=True)
             return
-        ordered = sorted(binding)
-        write_atomically(path, ",".join(str(ordered.index(gpu)) for gpu in sorted(gpus)) + "\n", 0o644)
+        positions = (place for place, gpu in enumerate(binding) if gpu in gpus)
+        write_atomically(path, ",".join(map(str, positions)) + "\n", 0o644)
 
     def load_state(self) -> JobState | None:
         """What an agent wrote last; None when no agent ever did, or what it wrote is unreadable."""

@@ -112,6 +112,11 @@ class Node:
         reading = self.reader.last()
         return [gpu.uuid for gpu in reading.gpus if gpu.index in gpus] if reading is not None else []
 
+    def as_cuda_counts(self, gpus: Collection[int]) -> list[int]:
+        """These GPUs in the order in which CUDA counts them in a process that begins now."""
+        reading = self.reader.last()
+        return reading.as_cuda_counts(gpus) if reading is not None else sorted(gpus)
+
     def _allowance(self, job_id: int) -> int:
         """Bytes another job may have left on each GPU: nothing, unless it is off them."""
         state = self.blocks.block(job_id).load_state()

@@ -60,7 +60,7 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
                 block.change(state, phase=NodePhase.FAILED, off=False, error=error.message)
                 raise AgentError(ErrorKind.DRIVER, error.message) from error
             raise
-        block.write_visible(args.gpus, binding)
+        block.write_visible(args.gpus, node.as_cuda_counts(binding))
         sequence = block.write_command(Verb.RUN, 0, len(args.gpus))
         state = block.change(
             state,

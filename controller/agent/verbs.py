@@ -25,7 +25,7 @@ from gandiva.layout import Verb
 log = logging.getLogger(__name__)
 
 
-def lead(_node: Node, _args: protocol.NoArgs, _deadline: Deadline) -> None:
+def lead(_node: Node, _args: object, _deadline: Deadline) -> None:
     """Nothing but what every request of a controller does: it renews the lease."""
 
 
@@ -50,7 +50,7 @@ def prepare(node: Node, args: protocol.PrepareArgs, deadline: Deadline) -> None:
             )
         block.clear_ranks(args.uid)
         block.write_command(Verb.RUN, 0, len(args.gpus))
-        block.write_visible(args.gpus, args.binding)
+        block.write_visible(args.gpus, node.as_cuda_counts(args.binding))
         block.save_state(JobState(**args.model_dump() | {"binding": args.binding or args.gpus}))
         shares.tell(node, node.blocks.states())
     node.owners.claim(node.uuids(args.gpus), args.job_id, args.uid)

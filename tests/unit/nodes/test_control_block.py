@@ -304,9 +304,9 @@ def test_a_job_without_a_block_is_unknown(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("gpus", "binding", "text"),
-    [([2], [0, 2, 3], "1\n"), ([3, 0], [3, 0, 2], "0,2\n"), ([1], [1], None), ([0, 1], [1, 0], None)],
+    [([2], [0, 2, 3], "1\n"), ([2, 3], [3, 0, 2], "0,2\n"), ([1], [1], None), ([0, 1], [1, 0], None)],
 )
-def test_visible_gives_positions_in_slurms_order(
+def test_visible_gives_positions_in_cudas_order(
     block: ControlBlock, gpus: list[int], binding: list[int], text: str | None
 ) -> None:
     block.write_visible([0], [0, 1])
