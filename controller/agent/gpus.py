@@ -10,6 +10,7 @@ A GPU's index is its minor number, the N of /dev/nvidiaN, as Slurm has it. NVML 
 (its `place`), which is another one on some boards, and changes when a GPU falls off the bus.
 """
 
+import contextlib
 import logging
 import re
 import threading
@@ -124,8 +125,10 @@ class NvmlSource:
             version = _text(pynvml.nvmlSystemGetDriverVersion())
             return Reading(version, tuple(every[index] for index in sorted(every)))
         except pynvml.NVMLError:
-            # A reloaded driver needs a new nvmlInit.
+            # A reloaded driver needs a new nvmlInit; without an end of the old one NVML only counts it.
             self._initialized = False
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
             raise
 
     def _gpu(self, pynvml: Any, number: int) -> GpuReading | None:

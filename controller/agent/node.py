@@ -244,7 +244,7 @@ class Node:
 
     def verify_gone(self, state: JobState, limit_bytes: int) -> dict[int, int]:
         """The bytes the job has left on each of the node's GPUs. Raises AgentError left_on_gpu when that is
-        more than the limit on any of them, or when that cannot be told."""
+        more than the limit on any of them, and internal when it cannot be told."""
 
         def complaints(seen: Occupancy) -> tuple[list[str], bool]:
             found = seen.unreadable(state.gpus)
@@ -262,7 +262,8 @@ class Node:
         deadline = Deadline(SETTLE_SECONDS)  # even when the request's is over: the answer hangs on it
         left, seen = self._settled(complaints, deadline)
         if left or seen is None:
-            raise AgentError(ErrorKind.LEFT_ON_GPU, "; ".join(left[:4]))
+            told = seen is not None and not seen.unreadable(state.gpus)
+            raise AgentError(ErrorKind.LEFT_ON_GPU if told else ErrorKind.INTERNAL, "; ".join(left[:4]))
         return seen.bytes_by_gpu(state.job_id)
 
     def memory_is_off(
