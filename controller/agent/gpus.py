@@ -11,7 +11,6 @@ A GPU's index is its minor number, the N of /dev/nvidiaN, as Slurm has it. NVML 
 """
 
 import contextlib
-import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -23,8 +22,6 @@ from typing import Any, Protocol
 from controller.agent.deadline import Deadline
 from controller.agent.processes import Processes
 from controller.nodes.protocol import MAX_REASON_CHARS, AgentError, ErrorKind, GpuProcess, GpuSample, JobId
-
-log = logging.getLogger(__name__)
 
 NOT_LISTED = "the driver does not list it any more: it has fallen off the bus"
 
@@ -141,7 +138,6 @@ class NvmlSource:
             why = "it has fallen off the bus" if lost else f"NVML cannot read it: {error}"
             identity = self._identities.get(number)
             if identity is None:
-                log.warning("NVML's GPU %d: %s; which one it is cannot be told: try nvidia-smi", number, why)
                 return None
             return self._last.get(identity.index, identity).bad(why)
         self._last[found.index] = found

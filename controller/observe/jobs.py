@@ -53,10 +53,10 @@ def make_job(
     prepared: GpuSet,
     memory: JobMemory,
     flight: InFlight | None,
-    bad: GpuSet,
     priority_class: int,
     now: float,
     *,
+    bad: GpuSet = frozenset(),
     keeps_checkpoints: bool = False,
     resizes_here: bool = False,
 ) -> Job:

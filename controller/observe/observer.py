@@ -73,8 +73,8 @@ class Observer:
         self._changes_at: dict[JobId, float] = {}
         self._named: Set[JobId] = frozenset()
         self._sharing = _Sharing()
-        self._bad: dict[str, GpuSet] = {}
-        """GPUs that are not healthy, of nodes that have any."""
+        self.bad: dict[str, GpuSet] = {}
+        """GPUs that are not healthy, of nodes that have any and say so."""
         self._everything = True
         self._now = 0.0
         self._answered: Set[str] = frozenset()
@@ -213,11 +213,9 @@ class Observer:
             self._prepared(job_id) if not seen.nodes else frozenset(),
             self._memory.of(job_id),
             self._flights.get(job_id),
-            frozenset().union(*(self._bad.get(name, ()) for name in seen.nodes))
-            if self._bad
-            else frozenset(),
             self.priority_class(seen.qos),
             self._now,
+            bad=frozenset[GpuId]().union(*(self.bad.get(name, ()) for name in seen.nodes)),
             keeps_checkpoints=self._requests.keeps_checkpoints(request),
             resizes_here=self._requests.resizes_here(request),
         )
@@ -253,7 +251,7 @@ class Observer:
         """Make it anew; whether it offers other GPUs than before."""
         seen, before = self.slurm.nodes.get(name), self.made_nodes.get(name)
         if seen is None:
-            for known in (self._made_nodes, self.trespassers, self._bad):
+            for known in (self._made_nodes, self.trespassers, self.bad):
                 known.pop(name, None)
             return before is not None
         sample = self.nodes.samples.get(name)
@@ -263,9 +261,9 @@ class Observer:
             bad = frozenset(gpu.id for gpu in node.gpus if not gpu.healthy)
             if bad and (found := trespassers(sample, self.slurm.jobs)):
                 self.trespassers[name] = found
-            self._bad.pop(name, None)
+            self.bad.pop(name, None)
             if bad:
-                self._bad[name] = bad
+                self.bad[name] = bad
         if node == before:
             return False
         self._made_nodes[name] = node

@@ -17,6 +17,9 @@ from controller.journal import JournalReader
 from controller.model import GpuId, JobId
 from controller.nodes.port import NodeSample
 from controller.nodes.simulated import SimulatedNodes
+from controller.policies.moves.balance import Balance
+from controller.policies.presets import PRESETS
+from controller.policies.settings import GandivaSettings, MigrationSettings
 from controller.slurm.port import JobState
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
@@ -97,17 +100,22 @@ def test_a_running_job_is_not_taken_off_for_the_health_of_its_gpus(
 def test_a_suspended_job_waits_for_its_bad_gpu_and_nobody_is_put_there(tmp_path: Path) -> None:
     async def scenario() -> None:
         world, nodes = sick_world(tmp_path, gpus=1)
-        first, second = jobs = [world.submit(), world.submit(work_seconds=3 * SLICE_SECONDS)]
-        world.start()
+        jobs = [world.submit(), world.submit(work_seconds=3 * SLICE_SECONDS)]
+        controller = world.start()
         await asyncio.sleep(2.5 * SLICE_SECONDS)
         (off,) = suspended(world, jobs)
         nodes.bad = {GpuId("n1", 0): ECC}
         third = world.submit()
         await asyncio.sleep(10 * SLICE_SECONDS)
+        assert controller.conditions.sentences == (
+            f"GPU n1:0 is not usable: {ECC}; jobs that are on it stay there, no other job gets it",
+        )
+        gpu = world.turns[-1].snapshot.gpu(GpuId("n1", 0))
+        assert gpu is not None and gpu.reason == ECC
         assert off not in world.running() and third not in world.running()
         nodes.bad = {}
         await asyncio.sleep(10 * SLICE_SECONDS)
-        assert world.worked_seconds(third) > 0 and {first, second, third}
+        assert world.worked_seconds(third) > 0 and controller.conditions.sentences == ()
         await world.stop()
         world.check()
 
@@ -128,6 +136,31 @@ def test_where_nvml_could_not_be_read_the_next_try_is_in_seconds(tmp_path: Path)
         assert all(world.worked_seconds(job) > 0 for job in jobs)
         kinds = [e.kind for job in jobs for e in JournalReader(world.journal_path).events(job)]
         assert "suspend-failed" in kinds
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_a_suspended_job_with_a_store_leaves_its_bad_gpu(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        policy = PRESETS["gandiva"](
+            GandivaSettings(slice_seconds=SLICE_SECONDS, max_jobs_per_gpu=8), (Balance(MigrationSettings()),)
+        )
+        world, nodes = sick_world(tmp_path, nodes=2, gpus=1, policy=policy)
+        world.cluster.set_node("n2", up=False)
+        jobs = [world.submit() for _ in range(2)]
+        world.start()
+        await asyncio.sleep(2.5 * SLICE_SECONDS)
+        (off,), (on,) = suspended(world, jobs), world.running()
+        nodes.storing.update(jobs)
+        nodes.bad = {GpuId("n1", 0): ECC}
+        await asyncio.sleep(3 * SLICE_SECONDS)
+        assert world.running() == {on}
+        world.cluster.set_node("n2", up=True)
+        await asyncio.sleep(6 * SLICE_SECONDS)
+        assert world.running() == {on, off}
+        assert world.cluster.jobs[off].binding == {GpuId("n2", 0)}
         await world.stop()
         world.check()
 
