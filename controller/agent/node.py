@@ -262,8 +262,8 @@ class Node:
         deadline = Deadline(SETTLE_SECONDS)  # even when the request's is over: the answer hangs on it
         left, seen = self._settled(complaints, deadline)
         if left or seen is None:
-            told = seen is not None and not seen.unreadable(state.gpus)
-            raise AgentError(ErrorKind.LEFT_ON_GPU if told else ErrorKind.INTERNAL, "; ".join(left[:4]))
+            read = seen is not None and not seen.unreadable(state.gpus)
+            raise AgentError(ErrorKind.LEFT_ON_GPU if read else ErrorKind.INTERNAL, "; ".join(left[:4]))
         return seen.bytes_by_gpu(state.job_id)
 
     def memory_is_off(
