@@ -225,6 +225,17 @@ class CountingTransport(LocalTransport):
         return channel
 
 
+def minor_number(number: int) -> int:
+    """What the agent calls NVML's GPU of this number; the same where this process has no NVML."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return int(pynvml.nvmlDeviceGetMinorNumber(pynvml.nvmlDeviceGetHandleByIndex(number)))
+    except pynvml.NVMLError:
+        return number
+
+
 @dataclass
 class Rig:
     """A node with an agent; `async with` starts and ends it."""
@@ -237,6 +248,7 @@ class Rig:
         self.run_dir = self.place.scratch / f"run-{os.getpid()}"
         self.run_dir.mkdir()
         self.run_dir.chmod(0o755)
+        self.index = minor_number(self.place.gpu)
         environ = {**os.environ, MARK: self.place.mark}
         self.transport = CountingTransport(["--run-dir", str(self.run_dir), "--gpustat-dir", ""], environ)
         await self._connect()
@@ -298,7 +310,7 @@ class Rig:
 
     async def start(self, job_id: int, *arguments: str) -> Job:
         """Prepare the control block, start a worker and wait for its first steps."""
-        gpus = [self.place.gpu]
+        gpus = [self.index]
         await self.nodes.prepare(
             self.node,
             JobId(job_id),
@@ -354,7 +366,7 @@ class Rig:
         """Onto the GPU again, and running; returns the seconds it took. Raises NodeError."""
         begin = time.perf_counter()
         job.signal(signal.SIGCONT)
-        gpus = [self.place.gpu]
+        gpus = [self.index]
         await self.nodes.resume(self.node, job.job_id, gpus=gpus, binding=gpus, deadline_seconds=VERB_SECONDS)
         return time.perf_counter() - begin
 

@@ -237,6 +237,7 @@ async def facts(bench: Bench) -> None:
     for name, ask in (
         ("driver", pynvml.nvmlSystemGetDriverVersion),
         ("GPU", lambda: pynvml.nvmlDeviceGetName(handle)),
+        ("index, minor number, bus id", lambda: _numbers(pynvml)),
         ("persistence mode", lambda: pynvml.nvmlDeviceGetPersistenceMode(handle)),
         ("PCIe generation", lambda: pynvml.nvmlDeviceGetCurrPcieLinkGeneration(handle)),
         ("PCIe generation, most", lambda: pynvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)),
@@ -258,6 +259,16 @@ async def facts(bench: Bench) -> None:
             _who_is_listed(bench, state)
         except (CannotRun, ValueError) as error:
             report.not_run(f"NVML's list, {state}", str(error))
+
+
+def _numbers(pynvml: Any) -> str:
+    """Of each GPU that NVML lists, in its order."""
+    found = []
+    for number in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+        minor, bus_id = pynvml.nvmlDeviceGetMinorNumber(handle), pynvml.nvmlDeviceGetPciInfo(handle).busId
+        found.append(f"{number} /dev/nvidia{minor} {bus_id}")
+    return ", ".join(found)
 
 
 def _memory(memory: Any) -> str:
@@ -555,7 +566,7 @@ async def time_slice(bench: Bench) -> None:
     scale, report = bench.scale, bench.report
     speed = bench.link()
     async with bench.rig() as rig:
-        total = next(g.memory_bytes for g in rig.hello.gpus if g.index == bench.place.gpu)
+        total = next(g.memory_bytes for g in rig.hello.gpus if g.index == rig.index)
         mib = int(total * scale.slice_share) // MIB
         bench.make_room(2 * mib * MIB + HOST_SPARE_BYTES if scale.judge_speed else 0)
         report.figure("sizes", f"two jobs of {gib(mib * MIB)} on a GPU of {gib(total)}")

@@ -35,8 +35,7 @@ async def migrate(operation: Operation, action: Migrate) -> None:
         await _as_before(operation, failure)
         if not isinstance(failure, NodeUnreachable):
             # A full file system, say. Until then it leaves its GPUs as a job without a store does.
-            pause_seconds = site.settings.suspend.retry_after_seconds
-            site.memory.change(job.id).unsavable_until = site.clock.now() + pause_seconds
+            site.memory.change(job.id).unsavable_until = site.clock.now() + site.alone_seconds(failure)
         message = f"does not migrate, and stays where it is: {failure}"
         site.hold(job.id, PLACE_RETRY_SECONDS, "migrate-failed", message)
         raise

@@ -48,8 +48,8 @@ async def resize(operation: Operation, action: Resize) -> None:
         site.hold(job.id, PLACE_RETRY_SECONDS, "resize-failed", message)
         if left_at is None:
             # It did not get off its GPUs: as after a failed suspend.
-            pause_seconds = site.settings.suspend.retry_after_seconds
-            site.memory.change(job.id).unsuspendable_until = site.clock.now() + pause_seconds
+            until = site.clock.now() + site.alone_seconds(failure)
+            site.memory.change(job.id).unsuspendable_until = until
         log.warning("job %s (user %s): %s", job.id, job.user, message)
         if asked_at is not None and isinstance(failure, NodeUnreachable):
             # It may be on the new GPUs: what is observed of it next decides.

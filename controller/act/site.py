@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from controller.act.ledger import Ledger
 from controller.act.recorder import Recorder, Step
 from controller.act.reservations import Reservations
-from controller.errors import ClusterError, ClusterUnavailable, GandivaError, UnknownJob
+from controller.errors import ClusterError, ClusterUnavailable, GandivaError, NodeError, UnknownJob
 from controller.model import GpuId, GpuSet, Job, JobId, Snapshot, by_node, gpu_type
 from controller.model.clock import Clock
 from controller.nodes.port import NodePort
@@ -132,6 +132,12 @@ class Site:
         await self.on_nodes(
             job, lambda node: self.nodes.stop(node, job.id, deadline_seconds=NODE_CALL_SECONDS)
         )
+
+    def alone_seconds(self, failure: GandivaError) -> float:
+        """How long a job is left alone that could not be taken off its GPUs. A reading of NVML that failed is
+        no fault of the job's, and the next one may do."""
+        internal = isinstance(failure, NodeError) and failure.kind == "internal"
+        return PLACE_RETRY_SECONDS if internal else self.settings.suspend.retry_after_seconds
 
     def hold(self, job_id: JobId, seconds: float, kind: str, message: str) -> None:
         """Try nothing with this job for so long; say why."""

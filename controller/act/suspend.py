@@ -155,7 +155,7 @@ async def _offload(site: Site, node: str, job: Job) -> Offload:
 
 async def _failed(operation: Operation, failure: GandivaError) -> None:
     """The job keeps its GPUs. Put it back to work, and leave it alone for a while."""
-    site, job, settings = operation.site, operation.job, operation.site.settings.suspend
+    site, job = operation.site, operation.job
     site.ledger.stays(job.id)
     if await site.has_ended(job.id):
         raise JobEnded(f"job {job.id} ended while it was being suspended") from failure
@@ -172,8 +172,9 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
         memory.failed_suspends = FailedSuspends(tries, since, str(failure), way_out)
     message = f"could not be taken off {names(job.placement.gpus)}: {failure}; "
     if way_out is Unsuspendable.KEEP:
-        memory.unsuspendable_until = now + settings.retry_after_seconds
-        message += f"it keeps them, next try in {settings.retry_after_seconds:g} s"
+        seconds = site.alone_seconds(failure)
+        memory.unsuspendable_until = now + seconds
+        message += f"it keeps them, next try in {seconds:g} s"
     else:
         memory.unsuspendable_until = None
         message += f"too many failed suspends in a row, and suspend.unsuspendable is {way_out.value}"

@@ -270,14 +270,14 @@ class ControlBlock:
             return None
         return layout.parse_command(data) if len(data) == layout.RECORD_BYTES else None
 
-    def write_visible(self, gpus: Sequence[int], binding: Sequence[int], openable: Sequence[int]) -> None:
-        """Say which of the devices that the job can open (ascending indices) it uses now: `visible`."""
+    def write_visible(self, positions: Sequence[int] | None) -> None:
+        """Say which of the devices that the job can open it uses now, as CUDA counts them: `visible`. None:
+        all. Raises OSError."""
         path = self.path / "visible"
-        if not binding or set(gpus) == set(binding):
+        if positions is None:
             path.unlink(missing_ok=True)
-            return
-        ordered = sorted(openable)
-        write_atomically(path, ",".join(str(ordered.index(gpu)) for gpu in sorted(gpus)) + "\n", 0o644)
+        else:
+            write_atomically(path, ",".join(map(str, positions)) + "\n", 0o644)
 
     def write_turn(self, on: bool, opened: Sequence[str], closed: Sequence[str]) -> None:
         """Say whether the job is on its GPUs now, and which devices (MAJOR:MINOR) it may open then, and may

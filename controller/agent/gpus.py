@@ -5,8 +5,12 @@ An NVML call can hang for as long as a broken GPU makes the driver wait. All cal
 callers wait for its next reading, and give up at their deadline. A GPU counts as free only when NVML was read
 and no process is on it: a reading that failed, a process of unknown origin, a size the driver does not tell,
 all of these are busy.
+
+A GPU's index is its minor number, the N of /dev/nvidiaN, as Slurm has it. NVML and CUDA count in PCI order
+(its `place`), which is another one on some boards, and changes when a GPU falls off the bus.
 """
 
+import contextlib
 import re
 import threading
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -17,7 +21,9 @@ from typing import Any, Protocol
 
 from controller.agent.deadline import Deadline
 from controller.agent.processes import Processes
-from controller.nodes.protocol import AgentError, ErrorKind, GpuProcess, GpuSample, JobId
+from controller.nodes.protocol import MAX_REASON_CHARS, AgentError, ErrorKind, GpuProcess, GpuSample, JobId
+
+NOT_LISTED = "the driver does not list it any more: it has fallen off the bus"
 
 
 class NvmlUnavailable(AgentError):
@@ -44,6 +50,12 @@ class GpuReading(GpuSample):
     listed: tuple[ProcessReading, ...] = ()
     memory_free_bytes: int = 0
     """As NVML says it: the driver keeps some for itself, so total and used do not tell it."""
+    place: str = ""
+    """On the PCI bus, in the order in which CUDA counts; empty for one that CUDA does not count any more."""
+
+    def bad(self, reason: str) -> "GpuReading":
+        """The same, not to be given to a job."""
+        return replace(self, healthy=False, reason=self.reason or reason[:MAX_REASON_CHARS])
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +66,14 @@ class Reading:
     gpus: tuple[GpuReading, ...]
 
     def gpu(self, index: int) -> GpuReading | None:
-        """By NVML index; None when the node has no such GPU."""
+        """None when the node has no such GPU."""
         return next((gpu for gpu in self.gpus if gpu.index == index), None)
+
+    def as_cuda_counts(self, gpus: Collection[int]) -> list[int]:
+        """Those of these GPUs that CUDA counts, in its order (CUDA_DEVICE_ORDER=PCI_BUS_ID)."""
+        return [
+            gpu.index for gpu in sorted(self.gpus, key=lambda g: g.place) if gpu.place and gpu.index in gpus
+        ]
 
 
 class GpuSource(Protocol):
@@ -82,44 +100,67 @@ class NvmlSource:
 
     def __init__(self) -> None:
         self._initialized = False
-        self._known: dict[int, tuple[Any, str, str]] = {}
-        """Handle, UUID and model by index: they stay as long as the library is initialised."""
+        self._handles: dict[int, Any] = {}
+        self._identities: dict[int, GpuReading] = {}
+        """Both by NVML's index: they stay as long as the library is initialised."""
         self._last: dict[int, GpuReading] = {}
+        """By minor number, since the agent began."""
 
     def read(self) -> Reading:
         """Raises pynvml's errors when nothing at all can be read; one bad GPU only makes itself unhealthy."""
         import pynvml
 
         if not self._initialized:
-            self._known = {}
+            self._handles, self._identities = {}, {}
             pynvml.nvmlInit()
             self._initialized = True
         try:
-            gpus = tuple(self._gpu(pynvml, index) for index in range(int(pynvml.nvmlDeviceGetCount())))
-            return Reading(_text(pynvml.nvmlSystemGetDriverVersion()), gpus)
+            found = {number: self._gpu(pynvml, number) for number in range(int(pynvml.nvmlDeviceGetCount()))}
+            gpus = {gpu.index: gpu for gpu in found.values() if gpu is not None}
+            gone = {index: replace(gpu.bad(NOT_LISTED), place="") for index, gpu in self._last.items()}
+            every = gone | gpus
+            version = _text(pynvml.nvmlSystemGetDriverVersion())
+            return Reading(version, tuple(every[index] for index in sorted(every)))
         except pynvml.NVMLError:
-            # A reloaded driver needs a new nvmlInit.
+            # A reloaded driver needs a new nvmlInit; without an end of the old one NVML only counts it.
             self._initialized = False
+            with contextlib.suppress(pynvml.NVMLError):
+                pynvml.nvmlShutdown()
             raise
 
-    def _gpu(self, pynvml: Any, index: int) -> GpuReading:
+    def _gpu(self, pynvml: Any, number: int) -> GpuReading | None:
+        """By NVML's index. None: which GPU it is was never told, and so it is none that a job can have."""
         try:
-            found = self._ask(pynvml, index)
-        except pynvml.NVMLError:
-            self._known.pop(index, None)
-            last = self._last.get(index)
-            if last is None:
-                return GpuReading(index, "", "", 0, 0, 0.0, healthy=False)
-            return replace(last, healthy=False)
-        self._last[index] = found
+            found = self._ask(pynvml, number)
+        except pynvml.NVMLError as error:
+            self._handles.pop(number, None)
+            lost = isinstance(error, pynvml.NVMLError_GpuIsLost)
+            why = "it has fallen off the bus" if lost else f"NVML cannot read it: {error}"
+            identity = self._identities.get(number)
+            if identity is None:
+                return None
+            return self._last.get(identity.index, identity).bad(why)
+        self._last[found.index] = found
         return found
 
-    def _ask(self, pynvml: Any, index: int) -> GpuReading:
-        if index not in self._known:
-            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-            name = model_slug(_text(pynvml.nvmlDeviceGetName(handle)))
-            self._known[index] = (handle, _text(pynvml.nvmlDeviceGetUUID(handle)), name)
-        handle, uuid, model = self._known[index]
+    def _identify(self, pynvml: Any, number: int) -> tuple[Any, GpuReading]:
+        if number not in self._handles:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+            self._identities[number] = GpuReading(
+                index=int(pynvml.nvmlDeviceGetMinorNumber(handle)),
+                uuid=_text(pynvml.nvmlDeviceGetUUID(handle)),
+                model=model_slug(_text(pynvml.nvmlDeviceGetName(handle))),
+                memory_bytes=0,
+                memory_used_bytes=0,
+                utilization_fraction=0.0,
+                healthy=True,
+                place=_text(pynvml.nvmlDeviceGetPciInfo(handle).busId),
+            )
+            self._handles[number] = handle
+        return self._handles[number], self._identities[number]
+
+    def _ask(self, pynvml: Any, number: int) -> GpuReading:
+        handle, identity = self._identify(pynvml, number)
         memory = self._memory(pynvml, handle)
         try:
             utilization = int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu) / 100
@@ -130,17 +171,16 @@ class NvmlSource:
         processes = [ProcessReading(pid, size) for pid, size in computing.items()]
         rendering_only = rendering.keys() - computing.keys()
         processes += [ProcessReading(pid, rendering[pid], graphics=True) for pid in rendering_only]
-        return GpuReading(
-            index=index,
-            uuid=uuid,
-            model=model,
+        found = replace(
+            identity,
             memory_bytes=int(memory.total),
             memory_used_bytes=int(memory.used),
             utilization_fraction=min(1.0, max(0.0, utilization)),
             listed=tuple(sorted(processes, key=lambda process: process.pid)),
-            healthy=not self._has_uncorrected_errors(pynvml, handle),
             memory_free_bytes=int(memory.free),
         )
+        ill = self._has_uncorrected_errors(pynvml, handle)
+        return found.bad("it has uncorrected memory errors (ECC)") if ill else found
 
     @staticmethod
     def _listed(pynvml: Any, handle: Any, *kinds: str) -> dict[int, int | None]:
@@ -210,12 +250,11 @@ class GpuReader:
             raise NvmlUnavailable(f"NVML failed: {error}") from error
         return reading.result()
 
-    def last(self) -> Reading | None:
-        """The last successful reading with every GPU marked unhealthy; None when there was none."""
+    def last(self, why: str = "") -> Reading | None:
+        """The last successful reading with every GPU marked unhealthy, for this reason; None when there was
+        none."""
         last = self._last
-        if last is None:
-            return None
-        return replace(last, gpus=tuple(replace(gpu, healthy=False) for gpu in last.gpus))
+        return None if last is None else replace(last, gpus=tuple(gpu.bad(why) for gpu in last.gpus))
 
     def _run(self) -> None:
         while True:
@@ -278,7 +317,7 @@ class Occupancy:
                 known = ", ".join(str(other.index) for other in self.reading.gpus) or "none"
                 found.append(f"there is no GPU {index}; this node has {known}")
             elif not gpu.healthy:
-                found.append(f"GPU {index} cannot be read or has uncorrected memory errors")
+                found.append(f"GPU {index} is not usable: {gpu.reason}")
         return found
 
     def others(

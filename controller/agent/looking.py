@@ -32,7 +32,7 @@ def hello(node: Node, _args: protocol.HelloArgs, deadline: Deadline) -> protocol
         reading = node.reader.read(deadline.at_most(NVML_SECONDS))
     except NvmlUnavailable as error:
         log.warning("%s; try nvidia-smi", error)
-        reading = node.reader.last() or Reading("", ())
+        reading = node.reader.last(error.message) or Reading("", ())
     can = Capabilities.of_version(reading.driver_version)
     return protocol.HelloResult(
         protocol="gandiva-agent",
@@ -55,7 +55,7 @@ def hello(node: Node, _args: protocol.HelloArgs, deadline: Deadline) -> protocol
     )
 
 
-def observe(node: Node, _args: protocol.NoArgs, deadline: Deadline) -> protocol.ObserveResult:
+def observe(node: Node, _args: object, deadline: Deadline) -> protocol.ObserveResult:
     """Everything the node knows now. GPUs that could not be read come as not healthy."""
     occupancy: Occupancy | None = None
     try:
@@ -63,7 +63,7 @@ def observe(node: Node, _args: protocol.NoArgs, deadline: Deadline) -> protocol.
         gpus = tuple(replace(gpu, processes=occupancy.on(gpu.index)) for gpu in occupancy.reading.gpus)
     except NvmlUnavailable as error:
         log.warning("%s; its GPUs are given to no job until they can be read: try nvidia-smi", error)
-        gpus = (node.reader.last() or Reading("", ())).gpus
+        gpus = (node.reader.last(error.message) or Reading("", ())).gpus
     states: dict[int, JobState] = {}
     present = node.blocks.job_ids()
     node.owners.sweep(present)

@@ -114,8 +114,12 @@ class Node:
         self.confinement.apply(block, pids, deadline)
 
     def write_visible(self, block: ControlBlock, gpus: Sequence[int], binding: Sequence[int]) -> None:
-        """As the block's: a job that is kept to its GPUs counts these only."""
-        block.write_visible(gpus, binding, binding if self.confinement.obstacle else gpus)
+        """Say which of its GPUs the job uses now. One that is kept to them opens these only. Raises OSError."""
+        if not binding or set(gpus) == set(binding):
+            block.write_visible(None)
+            return
+        openable = self.as_cuda_counts(binding if self.confinement.obstacle else gpus)
+        block.write_visible([place for place, gpu in enumerate(openable) if gpu in gpus])
 
     def changes_gpus(self, ranks: Ranks) -> bool:
         """Whether sessions that leave their GPUs with all they have can come back on others. A process counts
@@ -150,6 +154,11 @@ class Node:
     def uuids(self, gpus: Sequence[int]) -> list[str]:
         reading = self.reader.last()
         return [gpu.uuid for gpu in reading.gpus if gpu.index in gpus] if reading is not None else []
+
+    def as_cuda_counts(self, gpus: Collection[int]) -> list[int]:
+        """These GPUs in the order in which CUDA counts them in a process that begins now."""
+        reading = self.reader.last()
+        return reading.as_cuda_counts(gpus) if reading is not None else sorted(gpus)
 
     def _allowance(self, job_id: int) -> int:
         """Bytes another job may have left on each GPU: nothing, unless it is off them."""
@@ -278,7 +287,7 @@ class Node:
 
     def verify_gone(self, state: JobState, limit_bytes: int) -> dict[int, int]:
         """The bytes the job has left on each of the node's GPUs. Raises AgentError left_on_gpu when that is
-        more than the limit on any of them, or when that cannot be told."""
+        more than the limit on any of them, and internal when it cannot be told."""
 
         def complaints(seen: Occupancy) -> tuple[list[str], bool]:
             found = seen.unreadable(state.gpus)
@@ -296,7 +305,8 @@ class Node:
         deadline = Deadline(SETTLE_SECONDS)  # even when the request's is over: the answer hangs on it
         left, seen = self._settled(complaints, deadline)
         if left or seen is None:
-            raise AgentError(ErrorKind.LEFT_ON_GPU, "; ".join(left[:4]))
+            read = seen is not None and not seen.unreadable(state.gpus)
+            raise AgentError(ErrorKind.LEFT_ON_GPU if read else ErrorKind.INTERNAL, "; ".join(left[:4]))
         return seen.bytes_by_gpu(state.job_id)
 
     def memory_is_off(

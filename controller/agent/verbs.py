@@ -25,7 +25,7 @@ from gandiva.layout import Verb
 log = logging.getLogger(__name__)
 
 
-def lead(_node: Node, _args: protocol.NoArgs, _deadline: Deadline) -> None:
+def lead(_node: Node, _args: object, _deadline: Deadline) -> None:
     """Nothing but what every request of a controller does: it renews the lease."""
 
 

@@ -83,6 +83,7 @@ def _job(job: Job, published: Published) -> LiveJobMessage:
     parts = [sample.jobs.get(job.id) for sample in on_nodes if isinstance(sample, NodeSample)]
     ranks = [rank for part in parts if part is not None for rank in part.ranks]
     moved = published.turn.moved.get(job.id)
+    own = [snapshot.gpu(gpu) for gpu in sorted(placement.allocation)]
     return LiveJobMessage.of(
         job,
         job_id=job.id,
@@ -95,6 +96,7 @@ def _job(job: Job, published: Published) -> LiveJobMessage:
         shares_with=sorted(placement.shares_with),
         run_seconds=usage.ran(snapshot.time),
         gpu_seconds=usage.served(snapshot.time),
+        bad_gpus={str(gpu.id): gpu.reason for gpu in own if gpu is not None and not gpu.healthy},
         left_on=_left_on(job, snapshot),
         movable=job.may_move,
         may_migrate=job.may_migrate,

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The JSON of the API, made by the server and checked by the client. docs/reports.md describes it.
 
-Times are seconds since the epoch. GPUs are `node:ordinal`, the ordinal being the NVML index. Keys are only
+Times are seconds since the epoch. GPUs are `node:ordinal`, N of the node's /dev/nvidiaN. Keys are only
 ever added; clients ignore those they do not know.
 """
 
@@ -44,6 +44,8 @@ class GpuMessage(Message):
     memory_used_bytes: int | None = None
     utilization_fraction: float | None = None
     healthy: bool = True
+    reason: str = ""
+    """Why it is not healthy."""
     ordinary_job: int | None = None
     shards: int = 0
     running: list[int] = []
@@ -104,6 +106,9 @@ class LiveJobMessage(_Job):
     """What its user asked for; `gpus` is its size now."""
     binding: list[str] = []
     running_on: list[str] = []
+    bad_gpus: dict[str, str] = {}
+    """GPUs of its allocation that no job is put on: GPU -> why."""
+    may_requeue: bool = True
     left_on: dict[str, int] = {}
     """Memory it has left on GPUs that it is off: GPU -> bytes."""
     movable: bool = False

@@ -13,6 +13,7 @@ from controller.nodes.protocol import APART, HelloResult
 from controller.settings.schema import NodesSettings
 
 MAX_CLOCK_SECONDS = 1.0
+_MEND = "nvidia-smi and dmesg | grep -i xid say more; drain it, then reset the GPU or reboot"
 
 
 @dataclass(frozen=True)
@@ -106,11 +107,26 @@ def _gpus(node: KnownNode, hello: HelloResult, slurm_conf: str) -> Finding:
     models = sorted({gpu.model for gpu in hello.gpus})
     if not seen:
         return subject.error("the driver shows none", f"on {node.name}: nvidia-smi; is the driver loaded?")
+    if bad := [gpu for gpu in hello.gpus if gpu.reason]:
+        found = "; ".join(
+            f"GPU {gpu.index} ({gpu.uuid or '/dev/nvidia' + str(gpu.index)}): {gpu.reason}" for gpu in bad
+        )
+        return subject.error(f"no job gets {found}", f"on {node.name}: {_MEND}")
+    if missing := sorted(set(known) - set(seen)) if set(seen) < set(known) else []:
+        names = ", ".join(f"/dev/nvidia{index}" for index in missing)
+        there = ", ".join(map(str, seen))
+        gres = gres_line(node.gpus[0].model, max(seen) + 1, node.gpus[0].shards)
+        return subject.error(
+            f"{names} of Slurm's {len(known)} GPUs is missing: the driver lists only {there}",
+            f"on {node.name}: {_MEND}; if it never had more: NodeName={node.name} in {slurm_conf}: "
+            f"Gres={gres}, gres.conf likewise, {RESTART}",
+        )
     if seen != known:
         model = node.gpus[0].model if node.gpus else "MODEL"
         shards = max((gpu.shards for gpu in node.gpus), default=16)
         return subject.error(
-            f"the driver shows {len(seen)} ({models[0]}), Slurm {len(known)}",
+            f"the driver shows /dev/nvidia{', '.join(map(str, seen))} ({models[0]}), Slurm has "
+            f"{', '.join(map(str, known)) or 'none'}",
             f"NodeName={node.name} in {slurm_conf}: Gres={gres_line(model, max(seen) + 1, shards)}, "
             f"gres.conf likewise, {RESTART}",
         )

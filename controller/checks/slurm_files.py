@@ -15,7 +15,7 @@ from pathlib import Path
 
 from controller import __version__
 from controller.checks.finding import Finding, Subject
-from controller.checks.slurm_options import SlurmOptions
+from controller.checks.slurm_options import RESTART, SlurmOptions
 from controller.nodes.installed import PLUGIN, plugin_built_for
 
 MAX_BYTES = 1 << 20
@@ -27,6 +27,7 @@ def judge_files(options: SlurmOptions, host: str, user: str) -> Iterator[Finding
     yield _plugstack(options, host)
     yield _plugin(options, host)
     yield from _job_submit(options, host, user)
+    yield _gres_conf(options, host)
     for key in ("Prolog", "Epilog"):
         yield _script(options, key, host)
 
@@ -110,6 +111,34 @@ def _plugin(options: SlurmOptions, host: str) -> Finding:
         # The controller's host submits no jobs, as a rule; the agents examine the nodes.
         return Subject(host, "SPANK plugin").ok("none on this host; sbatch on this host knows no --gandiva")
     return judge_plugin(host, built, options.release)
+
+
+def _gres_conf(options: SlurmOptions, host: str) -> Finding:
+    """The agents know a GPU by its minor number, and Slurm by the number in its type (gres.conf(5))."""
+    path = options.file.parent / "gres.conf"
+    subject = Subject(host, "gres.conf")
+    try:
+        text = _text(path)
+    except OSError as failure:
+        found = f"cannot read {failure.filename}: {failure.strerror}"
+        return subject.warning(found, f"run this check as root on {options.controller}")
+    if text is None:
+        return subject.ok(f"{path} is not on this host")
+    lines = [
+        {key.lower(): value for key, _, value in (word.partition("=") for word in line.split("#")[0].split())}
+        for line in text.splitlines()
+    ]
+    shared = {line.get("type", "") for line in lines if line.get("name") == "shard"}
+    for number, line in enumerate(lines, start=1):
+        kind, file = line.get("type", ""), line.get("file", "")
+        device, index = re.search(r"\d+$", file), re.search(r"_(\d+)$", kind)
+        if kind in shared and device and index and int(device[0]) != int(index[1]):
+            return subject.error(
+                f"{path}, line {number}: Type={kind} has File={file}: its jobs get another GPU than the one "
+                "that agents look at",
+                f"there: File={file[: device.start()]}{index[1]}, {RESTART}",
+            )
+    return subject.ok("each type has the device file of its number")
 
 
 def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding]:

@@ -8,7 +8,9 @@ from controller.act.recorder import Recorder
 from controller.errors import NodeError
 from controller.model import JobId
 from controller.model.clock import Clock
+from controller.nodes.port import NodeSample
 from controller.observe.node_cache import Sample
+from controller.observe.nodes import broken
 from controller.observe.observer import Observer
 from controller.policies.allocations.settings import named_types, unknown_types
 from controller.settings.policies import PolicySettings
@@ -65,10 +67,12 @@ def report_nodes(conditions: Conditions, observer: Observer, answers: Mapping[st
         if name in nodes:
             conditions.begin(f"node {name}", str(error))
     conditions.end_all("node", lambda name: name not in nodes, "is not in Slurm any more")
-    found: set[str] = set()
+    found = _report_broken(conditions, observer)
     for name, by_index in observer.trespassers.items():
         for index, job_id in by_index.items():
             job = observer.slurm.jobs.get(job_id)
+            if f"{name}:{index}" in found:
+                continue
             found.add(f"{name}:{index}")
             conditions.begin(
                 f"gpu {name}:{index}",
@@ -77,8 +81,21 @@ def report_nodes(conditions: Conditions, observer: Observer, answers: Mapping[st
                 " stays, cancel the job",
                 job_id,
             )
-    why = "has no memory of jobs any more that should have left it"
-    conditions.end_all("gpu", lambda name: name not in found, why)
+    conditions.end_all("gpu", lambda name: name not in found, "jobs may have it again")
+
+
+def _report_broken(conditions: Conditions, observer: Observer) -> set[str]:
+    """GPUs that are broken, by name. (What processes have there is no fault of the GPU.)"""
+    found: set[str] = set()
+    for name, bad in observer.bad.items():
+        sample = observer.nodes.samples.get(name)
+        seen = {gpu.index: gpu for gpu in sample.gpus} if isinstance(sample, NodeSample) else {}
+        for gpu in sorted(bad):
+            if why := broken(seen.get(gpu.ordinal)):
+                found.add(str(gpu))
+                text = f"GPU {gpu} is not usable: {why}; jobs that are on it stay there, no other job gets it"
+                conditions.begin(f"gpu {gpu}", text)
+    return found
 
 
 def report_types(conditions: Conditions, policy: PolicySettings, nodes: Iterable[SlurmNode]) -> None:

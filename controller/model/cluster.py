@@ -13,8 +13,8 @@ JobId = NewType("JobId", int)
 
 
 class GpuId(NamedTuple):
-    """One physical GPU: its Slurm node and its NVML index there. A tuple has a method called `index`,
-    hence `ordinal`."""
+    """One physical GPU: its Slurm node and its minor number there, the N of /dev/nvidiaN. A tuple has a
+    method called `index`, hence `ordinal`."""
 
     node: str
     ordinal: int
@@ -35,6 +35,8 @@ class Gpu:
     memory_bytes: int = 0
     healthy: bool = True
     """False also where its node did not say what is on it."""
+    reason: str = ""
+    """Why it is not healthy, as text; empty: it is, or that was not said."""
     ordinary_job: JobId | None = None
     """The ordinary job, without Gandiva, that Slurm gave this GPU exclusively."""
     shards: int = 0

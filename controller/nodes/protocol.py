@@ -27,7 +27,7 @@ MAX_LINE_BYTES = 1 << 20
 MAX_GPUS, MAX_RANKS, MAX_BESIDE, MAX_JOBS, MAX_FILES = 64, 128, 64, 1024, 256
 MAX_STEP = MAX_BYTES = 2**53
 MAX_JOB_ID = 2**32 - 1
-MAX_MESSAGE_CHARS, MAX_CONTROLLER_CHARS, MAX_PATH_CHARS = 2000, 200, 512
+MAX_MESSAGE_CHARS, MAX_CONTROLLER_CHARS, MAX_PATH_CHARS, MAX_REASON_CHARS = 2000, 200, 512, 200
 MAX_DEADLINE_SECONDS, MAX_LEASE_SECONDS = 3600.0, 300.0
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
@@ -118,10 +118,6 @@ class Request(_Strict):
     deadline_seconds: Annotated[float, Field(gt=0, le=MAX_DEADLINE_SECONDS, allow_inf_nan=False)]
 
 
-class NoArgs(_Strict):
-    """`observe` and `lead` take none."""
-
-
 class HelloArgs(_Strict):
     """`hello`. Without a name the session may look, and act while no controller has the lease."""
 
@@ -193,8 +189,8 @@ class WarmArgs(_Strict):
 
 VERBS: dict[str, type[_Strict]] = {
     "hello": HelloArgs,
-    "observe": NoArgs,
-    "lead": NoArgs,
+    "observe": _Strict,
+    "lead": _Strict,
     "prepare": PrepareArgs,
     "pause": PauseArgs,
     "offload": OffloadArgs,
@@ -214,9 +210,12 @@ class GpuInfo:
     """A GPU as `hello` lists it."""
 
     index: Annotated[int, Field(ge=0, lt=MAX_GPUS)]
+    """The minor number, N of /dev/nvidiaN, as Slurm has it. NVML's own counts in PCI order what is there."""
     uuid: Annotated[str, Field(max_length=96)]
     model: Annotated[str, Field(max_length=64)]
     memory_bytes: ByteCount
+    reason: Annotated[str, Field(max_length=MAX_REASON_CHARS)] = field(default="", kw_only=True)
+    """Why no job is given it, such as memory errors; empty where it is healthy."""
 
 
 class LeaderInfo(_Open):

@@ -56,6 +56,7 @@ def make_job(
     priority_class: int,
     now: float,
     *,
+    bad: GpuSet = frozenset(),
     keeps_checkpoints: bool = False,
     resizes_here: bool = False,
 ) -> Job:
@@ -64,6 +65,7 @@ def make_job(
     Args:
         prepared: the GPUs that control blocks of the job name, on whatever node.
         flight: what an operation is making of it, if one is under way.
+        bad: GPUs of its nodes that no job is put on.
         keeps_checkpoints: stopped, it starts again anywhere from its own checkpoint.
         resizes_here: it may go on with other numbers of GPUs of its node, if its sessions can.
     """
@@ -86,9 +88,12 @@ def make_job(
     free = flight is None and held_until is None
     # One that a killed controller has requeued goes on leaving.
     leaves = flight.leaves if flight is not None else phase is Phase.COMPLETING and bool(memory.promised)
-    may_stop = phase is Phase.RUNNING and free and _later(memory.unsuspendable_until, now) is None
     waits_elsewhere = phase is Phase.QUEUED or leaves
     blocks = [job for job in on_nodes.values() if isinstance(job, NodeJob)]
+    # Nobody else gets a bad GPU, and off it the job could not come back. A trespasser has made it bad itself.
+    stays = not bad.isdisjoint(gpus) and not any(block.trespasses for block in blocks)
+    suspendable = _later(memory.unsuspendable_until, now) is None and not stays
+    may_stop = phase is Phase.RUNNING and free and suspendable
     can_resize = bool(blocks) and all(block.resizable for block in blocks)
     in_host_memory = phase in IN_HOST_MEMORY
     savable = _later(memory.unsavable_until, now) is None

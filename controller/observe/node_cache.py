@@ -149,6 +149,6 @@ def gpu_facts(sample: Sample) -> tuple[object, ...]:
                 owner = -1 if process.job_id is None else process.job_id
                 processes.append((owner, process.memory_bytes if left else 0))
         processes.sort()
-        gpus.append((gpu.index, gpu.model, gpu.memory_bytes, gpu.healthy, processes))
+        gpus.append((gpu.index, gpu.model, gpu.memory_bytes, gpu.healthy, gpu.reason, processes))
     trespasses = [(job.job_id, job.trespasses) for job in sample.jobs.values() if job.trespasses]
     return (gpus, sorted(trespasses))

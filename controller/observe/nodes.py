@@ -17,7 +17,7 @@ def make_node(node: SlurmNode, sample: Sample | None, jobs: Mapping[JobId, Slurm
         jobs: those that Slurm knows.
     """
     seen: dict[int, GpuSample] = {}
-    taken: Container[int] = ()
+    taken: Mapping[int, JobId] = {}
     agent_reason = ""
     if not isinstance(sample, NodeSample):
         agent_reason = "its agent was not asked yet" if sample is None else str(sample)
@@ -27,15 +27,18 @@ def make_node(node: SlurmNode, sample: Sample | None, jobs: Mapping[JobId, Slurm
     gpus = []
     for card in node.gpus:
         gpu, ordinary = seen.get(card.index), card.index in node.ordinary_gpus
+        reason = agent_reason or broken(gpu)
+        if not reason and card.index in taken:
+            reason = f"job {taken[card.index]} has memory there, which it should have left"
+        if not reason and not ordinary and _foreign(gpu, jobs):
+            reason = "a process of no job has memory there"
         gpus.append(
             Gpu(
                 id=GpuId(node.name, card.index),
                 model=card.model,
                 memory_bytes=gpu.memory_bytes if gpu else 0,
-                healthy=gpu is not None
-                and gpu.healthy
-                and card.index not in taken
-                and (ordinary or not _foreign(gpu, jobs)),
+                healthy=not reason,
+                reason=reason,
                 ordinary_job=(node.ordinary_gpus[card.index] or JobId(0)) if ordinary else None,
                 shards=card.shards,
                 left_by=_left_by(gpu, sample) if gpu and isinstance(sample, NodeSample) else (),
@@ -53,9 +56,16 @@ def make_node(node: SlurmNode, sample: Sample | None, jobs: Mapping[JobId, Slurm
     )
 
 
-def _foreign(gpu: GpuSample, jobs: Container[JobId]) -> bool:
+def broken(gpu: GpuSample | None) -> str:
+    """What the agent says is wrong with a GPU itself; empty: nothing. None: it did not name the GPU."""
+    if gpu is None:
+        return "the driver does not list it: it has fallen off the bus, or the node has no such GPU"
+    return "" if gpu.healthy else gpu.reason or "it cannot be read"
+
+
+def _foreign(gpu: GpuSample | None, jobs: Container[JobId]) -> bool:
     """Whether a process of no job that Slurm knows has memory on this GPU."""
-    for process in gpu.processes:
+    for process in gpu.processes if gpu is not None else ():
         if process.memory_bytes > 0 and (process.job_id is None or process.job_id not in jobs):
             return True
     return False

@@ -73,6 +73,8 @@ class Observer:
         self._changes_at: dict[JobId, float] = {}
         self._named: Set[JobId] = frozenset()
         self._sharing = _Sharing()
+        self.bad: dict[str, GpuSet] = {}
+        """GPUs that are not healthy, of nodes that have any and say so."""
         self._everything = True
         self._now = 0.0
         self._answered: Set[str] = frozenset()
@@ -123,10 +125,12 @@ class Observer:
             if job_id not in self._jobs:
                 del self._usage[job_id]
         self.looked_at, self._changed, self._gone = set(), set(), set()
+        self._changed_nodes = {name for name in nodes if self._look_at_node(name)}
+        for name in self._changed_nodes:
+            jobs |= self.slurm.on(name)
         self._look(jobs | self._memory.take_changed())
         self._changed |= self._named & self.jobs.keys()
         self._named = frozenset()
-        self._changed_nodes = {name for name in nodes if self._look_at_node(name)}
 
     def snapshot(self, solved: Mapping[str, Solution] = empty()) -> Snapshot:
         """The snapshot at the time of the last `take`, with what memory has learned since. It holds until the
@@ -211,6 +215,7 @@ class Observer:
             self._flights.get(job_id),
             self.priority_class(seen.qos),
             self._now,
+            bad=frozenset[GpuId]().union(*(self.bad.get(name, ()) for name in seen.nodes)),
             keeps_checkpoints=self._requests.keeps_checkpoints(request),
             resizes_here=self._requests.resizes_here(request),
         )
@@ -246,15 +251,19 @@ class Observer:
         """Make it anew; whether it offers other GPUs than before."""
         seen, before = self.slurm.nodes.get(name), self.made_nodes.get(name)
         if seen is None:
-            self._made_nodes.pop(name, None)
-            self.trespassers.pop(name, None)
+            for known in (self._made_nodes, self.trespassers, self.bad):
+                known.pop(name, None)
             return before is not None
         sample = self.nodes.samples.get(name)
         node = make_node(seen, sample, self.slurm.jobs)
         if isinstance(sample, NodeSample):  # else what the node said last stands
             self.trespassers.pop(name, None)
-            if any(not gpu.healthy for gpu in node.gpus) and (found := trespassers(sample, self.slurm.jobs)):
+            bad = frozenset(gpu.id for gpu in node.gpus if not gpu.healthy)
+            if bad and (found := trespassers(sample, self.slurm.jobs)):
                 self.trespassers[name] = found
+            self.bad.pop(name, None)
+            if bad:
+                self.bad[name] = bad
         if node == before:
             return False
         self._made_nodes[name] = node

@@ -69,6 +69,19 @@ def cannot_be_suspended(failed: FailedSuspendsMessage) -> str:
     )
 
 
+def _off_bad_gpus(live: LiveJobMessage) -> str:
+    """A job that is bound to GPUs on which it cannot go on."""
+    again = (
+        f"scontrol requeue {live.job_id} starts it again elsewhere, from its last checkpoint if it has one"
+        if live.may_requeue
+        else f"scancel {live.job_id}, and submit it again, from its last checkpoint if it has one"
+    )
+    moves = (
+        "where the policy moves jobs (balance) it goes on elsewhere by itself; " if live.may_migrate else ""
+    )
+    return f"{moves}when the GPU is in order it goes on there: ask your administrators. {again}"
+
+
 def next_step(
     job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJob | None, refused: str = ""
 ) -> str:
@@ -84,6 +97,10 @@ def next_step(
         return "nothing: Gandiva schedules it once Slurm would start it"
     if live.phase in ("queued", "starting") and (advice := _about_reason(refused)):
         return advice
+    if live.phase in ("suspended", "yielded") and len(live.binding) - len(live.bad_gpus) < live.gpus:
+        return _off_bad_gpus(live)
+    if live.phase == "running" and live.bad_gpus.keys() & live.running_on:
+        return "nothing: should the job fail, submit it again; it starts on other GPUs"
     if live.phase == "running" and (live.failed_suspends is not None or not live.suspendable):
         return (
             "call step() of its session between mini-batches, or submit it with --gandiva-suspend=requeue: "

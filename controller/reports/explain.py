@@ -152,9 +152,12 @@ def _present(live: LiveJobMessage) -> Iterator[tuple[str, str]]:
     if live.may_migrate:
         state = "its checkpoint store" if live.has_store else "its own checkpoint"
         yield "may migrate", f"to another server, from {state}"
+    for gpu, why in live.bad_gpus.items():
+        stays = "; the job stays on it" if gpu in live.running_on else ""
+        yield "note", clean(f"no job is put on GPU {gpu}: {why}{stays}")
     if live.failed_suspends is not None:
         yield "note", clean(cannot_be_suspended(live.failed_suspends))
-    elif not live.suspendable:
+    elif not live.suspendable and not live.bad_gpus.keys() & live.running_on:
         yield "note", "it could not be suspended a short while ago, so it keeps its GPUs for now"
 
 

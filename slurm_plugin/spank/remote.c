@@ -280,6 +280,9 @@ int gandiva_remote_task_init(spank_t spank, const struct gandiva_args *args)
 	script = step == SLURM_BATCH_SCRIPT || step == SLURM_INTERACTIVE_STEP;
 	if (!rc)
 		rc = set(spank, "GANDIVA_JOB", "1");
+	/* Positions in CUDA_VISIBLE_DEVICES are the agent's; CUDA's own default order is by speed. */
+	if (!rc)
+		rc = set(spank, "CUDA_DEVICE_ORDER", "PCI_BUS_ID");
 	if (!rc)
 		rc = set_flags(spank);
 	if (!rc && !script)

@@ -664,11 +664,8 @@ static void *restore_thread(void *ready)
 static int choose_devices(const struct mg_state *s, uint32_t allowed, unsigned *out)
 {
 	const char *text = getenv("CUDA_VISIBLE_DEVICES");
-	unsigned all[MG_MAX_GPUS], n = 0, count = 0;
+	unsigned all[MG_MAX_GPUS], n = mg_enumerate(s, allowed, all), count = 0;
 
-	for (unsigned i = 0; i < s->gpu_count; i++)
-		if ((allowed & 1u << i) != 0)
-			all[n++] = i;
 	if (text == NULL) {
 		memcpy(out, all, n * sizeof(*out));
 		return (int)n;
@@ -823,7 +820,7 @@ static CUresult initialised(void)
 	return me.pid != 0 && me.pid == getpid() ? CUDA_SUCCESS : CUDA_ERROR_NOT_INITIALIZED;
 }
 
-static CUresult device_info(int ordinal, struct mg_gpu *gpu, unsigned *index)
+static CUresult device_info(int ordinal, struct mg_gpu *gpu)
 {
 	if (initialised() != CUDA_SUCCESS)
 		return CUDA_ERROR_NOT_INITIALIZED;
@@ -832,8 +829,6 @@ static CUresult device_info(int ordinal, struct mg_gpu *gpu, unsigned *index)
 	struct mg_state *s = mg_begin();
 	*gpu = s->gpus[me.physical[ordinal]];
 	mg_abort();
-	if (index != NULL)
-		*index = me.physical[ordinal];
 	return CUDA_SUCCESS;
 }
 
@@ -848,7 +843,7 @@ CUDAAPI CUresult cuDeviceGetCount(int *count)
 CUDAAPI CUresult cuDeviceGet(CUdevice *device, int ordinal)
 {
 	struct mg_gpu gpu;
-	CUresult result = device_info(ordinal, &gpu, NULL);
+	CUresult result = device_info(ordinal, &gpu);
 
 	if (device == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -860,7 +855,7 @@ CUDAAPI CUresult cuDeviceGet(CUdevice *device, int ordinal)
 CUDAAPI CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 {
 	struct mg_gpu gpu;
-	CUresult result = device_info(device, &gpu, NULL);
+	CUresult result = device_info(device, &gpu);
 
 	if (name == NULL || length <= 0)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -872,7 +867,7 @@ CUDAAPI CUresult cuDeviceGetName(char *name, int length, CUdevice device)
 CUDAAPI CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 {
 	struct mg_gpu gpu;
-	CUresult result = device_info(device, &gpu, NULL);
+	CUresult result = device_info(device, &gpu);
 
 	if (uuid == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -889,7 +884,7 @@ CUDAAPI CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 CUDAAPI CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 {
 	struct mg_gpu gpu;
-	CUresult result = device_info(device, &gpu, NULL);
+	CUresult result = device_info(device, &gpu);
 
 	if (bytes == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -900,22 +895,22 @@ CUDAAPI CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device)
 
 CUDAAPI CUresult cuDeviceGetPCIBusId(char *text, int length, CUdevice device)
 {
-	struct mg_gpu gpu;
-	unsigned index;
-	CUresult result = device_info(device, &gpu, &index);
+	struct mg_gpu gpu = { .place = 0 };
+	char bus_id[32];
+	CUresult result = device_info(device, &gpu);
 
 	if (text == NULL || length < 13)
 		return CUDA_ERROR_INVALID_VALUE;
+	mg_bus_id(&gpu, bus_id);
 	if (result == CUDA_SUCCESS)
-		snprintf(text, (size_t)length, "0000:%02X:00.0", 0x07 + index * 8);
+		snprintf(text, (size_t)length, "%s", bus_id);
 	return result;
 }
 
 CUDAAPI CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 {
 	struct mg_gpu gpu;
-	unsigned index;
-	CUresult result = device_info(device, &gpu, &index);
+	CUresult result = device_info(device, &gpu);
 
 	if (value == NULL)
 		return CUDA_ERROR_INVALID_VALUE;
@@ -935,7 +930,7 @@ CUDAAPI CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device
 		*value = 0;
 		return CUDA_SUCCESS;
 	case 33: /* PCI_BUS_ID */
-		*value = (int)(0x07 + index * 8);
+		*value = (int)(0x07 + gpu.place * 8);
 		return CUDA_SUCCESS;
 	case 34: /* PCI_DEVICE_ID */
 	case 50: /* PCI_DOMAIN_ID */

@@ -20,6 +20,8 @@ static const char help[] =
 	"commands:\n"
 	"  init              set the node up, or set it up anew (whoever uses it loses its GPUs)\n"
 	"    --gpus N                  number of GPUs (4; at most 16)\n"
+	"    --minors N[,N…]           the minor number (the N of /dev/nvidiaN, and of all options here) of each\n"
+	"                              GPU in PCI order, which is NVML's and CUDA's (0,1,2,…)\n"
 	"    --model NAME[,NAME…]      k80, p100, v100, t4, l4, a100, h100, h200, or any NVML name (a100);\n"
 	"                              the last one counts for the rest\n"
 	"    --memory SIZE[,SIZE…]     memory per GPU (that of the model; 80GiB for other names)\n"
@@ -67,7 +69,9 @@ static const char help[] =
 	"    alloc-fail                cuMemAlloc says out of memory\n"
 	"    nvml-error                NVML calls (or only --call) return V (999)\n"
 	"    nvml-hang                 NVML calls (or only --call) take V seconds (5)\n"
-	"    gpu-lost                  the GPU has fallen off the bus\n"
+	"    gpu-lost                  the GPU has fallen off the bus: whoever has found it gets errors, whoever\n"
+	"                              looks from now on finds one GPU less, and counts those behind it anew;\n"
+	"                              --value 1: NVML still counts it, and gives no handle\n"
 	"    ecc                       V uncorrected memory errors (1)\n"
 	"    copy-rate                 copies, checkpoint and restore run at V per second (100MiB)\n"
 	"    speed                     kernels run at V per cent of the GPU's speed (50)\n"
@@ -208,10 +212,30 @@ static void make_uuid(unsigned char uuid[16], const char *node, unsigned gpu)
 	uuid[8] = (unsigned char)((uuid[8] & 0x3f) | 0x80);
 }
 
+/* Puts each GPU to its place on the bus; minors NULL: in the order of their numbers. */
+static void place_gpus(struct mg_state *config, const char *minors)
+{
+	uint32_t placed = 0;
+	char item[64];
+
+	for (unsigned place = 0; place < config->gpu_count; place++) {
+		uint64_t minor = place;
+		if (minors != NULL) {
+			list_item(minors, place, item, sizeof(item));
+			minor = parse_number(item, "--minors");
+		}
+		if (minor >= config->gpu_count || (placed & 1u << minor) != 0)
+			fail("--minors: each number from 0 to %u once, not %s", config->gpu_count - 1, minors);
+		placed |= 1u << minor;
+		config->gpus[minor].place = place;
+	}
+}
+
 static int init_command(int argc, char **argv)
 {
 	static const struct option options[] = {
 		{ "gpus", required_argument, NULL, 'g' },
+		{ "minors", required_argument, NULL, 'p' },
 		{ "model", required_argument, NULL, 'm' },
 		{ "memory", required_argument, NULL, 'M' },
 		{ "memory-mib", required_argument, NULL, 'N' },
@@ -230,7 +254,7 @@ static int init_command(int argc, char **argv)
 		{ NULL, 0, NULL, 0 },
 	};
 	static struct mg_state config;
-	const char *models = "a100", *memory = NULL, *memory_mib = NULL, *speeds = "1.0", *driver = "580.95.05";
+	const char *minors = NULL, *models = "a100", *memory = NULL, *memory_mib = NULL, *speeds = "1.0", *driver = "580.95.05";
 	char name[64] = "localhost", item[64];
 	const char *node = default_node(name, sizeof(name));
 	int option;
@@ -244,6 +268,9 @@ static int init_command(int argc, char **argv)
 		switch (option) {
 		case 'g':
 			config.gpu_count = (uint32_t)parse_number(optarg, "--gpus");
+			break;
+		case 'p':
+			minors = optarg;
 			break;
 		case 'm':
 			models = optarg;
@@ -302,6 +329,7 @@ static int init_command(int argc, char **argv)
 		fail("--driver or --node is too long");
 	snprintf(config.driver_version, sizeof(config.driver_version), "%s", driver);
 	snprintf(config.node, sizeof(config.node), "%s", node);
+	place_gpus(&config, minors);
 	for (unsigned i = 0; i < config.gpu_count; i++) {
 		struct mg_gpu *g = &config.gpus[i];
 		list_item(models, i, item, sizeof(item));
@@ -377,7 +405,8 @@ static void show_json(const struct mg_state *s)
 	for (unsigned i = 0; i < s->gpu_count; i++) {
 		const struct mg_gpu *g = &s->gpus[i];
 		mg_uuid_text(g->uuid, uuid);
-		printf("%s\n  {\"index\": %u, \"uuid\": \"%s\", \"model\": ", i == 0 ? "" : ",", i, uuid);
+		printf("%s\n  {\"index\": %u, \"place\": %u, \"uuid\": \"%s\", \"model\": ", i == 0 ? "" : ",", i, g->place,
+		       uuid);
 		json_string(g->name);
 		printf(", \"total_bytes\": %llu, \"used_bytes\": %llu, \"leaked_bytes\": %llu, \"speed\": %g, "
 		       "\"utilization_percent\": %u, \"busy_ns\": %llu}",

@@ -160,12 +160,9 @@ API nvmlReturn_t nvmlInitWithFlags(unsigned flags)
 	if (references++ == 0) {
 		mg_snapshot(&state);
 		uint32_t allowed = mg_allowed_gpus(state.gpu_count);
-		visible_count = 0;
-		for (unsigned i = 0; i < MG_MAX_GPUS; i++) {
+		for (unsigned i = 0; i < MG_MAX_GPUS; i++)
 			devices[i].gpu = i;
-			if ((allowed & 1u << i) != 0)
-				visible[visible_count++] = i;
-		}
+		visible_count = mg_enumerate(&state, allowed, visible);
 	}
 	pthread_mutex_unlock(&mutex);
 	return NVML_SUCCESS;
@@ -302,14 +299,15 @@ API nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *devic
 	return done(NVML_ERROR_NOT_FOUND);
 }
 
-static void bus_id(unsigned gpu, char out[32])
+static void bus_id(unsigned gpu, char out[36])
 {
-	snprintf(out, 32, "00000000:%02X:00.0", 0x07 + gpu * 8);
+	memcpy(out, "0000", 4);
+	mg_bus_id(&state.gpus[gpu], out + 4);
 }
 
 API nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id, nvmlDevice_t *device)
 {
-	char candidate[32];
+	char candidate[36];
 
 	if (id == NULL || device == NULL)
 		return NVML_ERROR_INVALID_ARGUMENT;
@@ -371,9 +369,11 @@ API nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *pci
 {
 	LOOK_DEVICE(device, pci, false);
 	memset(pci, 0, sizeof(*pci));
-	bus_id(device->gpu, pci->busId);
+	char id[36];
+	bus_id(device->gpu, id);
+	memcpy(pci->busId, id, sizeof(pci->busId));
 	memcpy(pci->busIdLegacy, pci->busId + 4, 13);
-	pci->bus = 0x07 + device->gpu * 8;
+	pci->bus = 0x07 + state.gpus[device->gpu].place * 8;
 	pci->pciDeviceId = 0x20b210de;
 	pci->pciSubSystemId = 0x147f10de;
 	return done(NVML_SUCCESS);
@@ -392,7 +392,7 @@ SIMPLE(nvmlDeviceGetDisplayMode, unsigned, 0)
 SIMPLE(nvmlDeviceGetDisplayActive, unsigned, 0)
 SIMPLE(nvmlDeviceGetMultiGpuBoard, unsigned, 0)
 SIMPLE(nvmlDeviceGetMaxMigDeviceCount, unsigned, 0)
-SIMPLE(nvmlDeviceGetBoardId, unsigned, (7 + device->gpu * 8) << 8)
+SIMPLE(nvmlDeviceGetBoardId, unsigned, (7 + gpu->place * 8) << 8)
 SIMPLE(nvmlDeviceGetArchitecture, unsigned,
        strstr(gpu->name, "H100") || strstr(gpu->name, "H200") ? 9 : strstr(gpu->name, "A100") ? 7 : 5)
 SIMPLE(nvmlDeviceGetNumGpuCores, unsigned, 6912)

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define MG_VERSION 2
+#define MG_VERSION 3
 #define MG_MAX_GPUS 16
 #define MG_MAX_PROCS 256
 #define MG_MAX_CLIENTS 512
@@ -40,8 +40,10 @@ struct mg_ring {
 	uint32_t busy_us[MG_RING_BUCKETS];
 };
 
+/* A GPU is known by its number here, which is its minor number: the N of /dev/nvidiaN. */
 struct mg_gpu {
 	char name[64];
+	uint32_t place; /* on the PCI bus: NVML and CUDA count in this order */
 	unsigned char uuid[16];
 	uint64_t total_bytes;
 	uint64_t leaked_bytes; /* nobody's: left by an injected fault */
@@ -295,6 +297,10 @@ int mg_thread_group(int tid); /* the process of a thread, or -1 */
 uint32_t mg_pid_namespace(void);
 /* Bit i: this process may open /dev/nvidia<i> ($MOCKGPU_DEV_DIR instead of /dev for tests). */
 uint32_t mg_allowed_gpus(unsigned count);
+/* The GPUs that a process which begins to look now finds, in PCI order; returns how many. */
+unsigned mg_enumerate(const struct mg_state *s, uint32_t allowed, unsigned out[MG_MAX_GPUS]);
+/* 0000:07:00.0, as CUDA writes it; NVML has four zeros more before it. */
+void mg_bus_id(const struct mg_gpu *gpu, char out[32]);
 void mg_uuid_text(const unsigned char uuid[16], char out[48]); /* GPU-xxxxxxxx-… */
 /* The Slurm job that this process belongs to, 0 for none: as its control group or a slurmstepd above it says,
  * which are root's. What the environment says counts only on a node that was set up without Slurm. */

@@ -125,6 +125,26 @@ uint32_t mg_allowed_gpus(unsigned count)
 	return mask;
 }
 
+unsigned mg_enumerate(const struct mg_state *s, uint32_t allowed, unsigned out[MG_MAX_GPUS])
+{
+	for (unsigned i = 0; i < MG_MAX_FAULTS; i++) {
+		const struct mg_fault *f = &s->faults[i];
+		if (f->kind == MG_FAULT_GPU_LOST && f->remaining != 0 && f->value == 0 && f->pid == 0 && f->job == 0)
+			allowed &= f->gpu < 0 ? 0 : ~(1u << f->gpu);
+	}
+	unsigned count = 0;
+	for (unsigned place = 0; place < s->gpu_count; place++)
+		for (unsigned i = 0; i < s->gpu_count; i++)
+			if (s->gpus[i].place == place && (allowed & 1u << i) != 0)
+				out[count++] = i;
+	return count;
+}
+
+void mg_bus_id(const struct mg_gpu *gpu, char out[32])
+{
+	snprintf(out, 32, "0000:%02X:00.0", 0x07 + gpu->place * 8);
+}
+
 void mg_uuid_text(const unsigned char u[16], char out[48])
 {
 	snprintf(out, 48, "GPU-%02x%02x%02x%02x-%02x%02x-%02x%02x-%02x%02x-%02x%02x%02x%02x%02x%02x", u[0], u[1],

@@ -114,6 +114,8 @@ def _holder(gpu: GpuMessage, node: NodeMessage, context: Context) -> Text:
             if job is not None and len(gpu.running) == 1:
                 words += f" {clean(job.user)} {clean(job.name)}"
             text.append(("  " if index else "") + words, style=context.colors.get(job_id, ""))
+        if node.available and not gpu.healthy:
+            text.append("  ").append_text(_broken(gpu.reason or "not usable", glyphs))
         return text
     if gpu.ordinary_job is not None:
         name = f"job {gpu.ordinary_job}" if gpu.ordinary_job else "a job"
@@ -121,7 +123,7 @@ def _holder(gpu: GpuMessage, node: NodeMessage, context: Context) -> Text:
     if not node.available:
         return _broken(node.reason or "node not available", glyphs)
     if not gpu.healthy:
-        return _broken("not usable", glyphs)
+        return _broken(gpu.reason or "not usable", glyphs)
     return Text(f"{glyphs.idle} idle", style=DIM)
 
 

@@ -67,6 +67,12 @@ def test_an_agent_in_order() -> None:
         ({"software_version": "0.0.9"}, "warning", f"install gandiva {__version__} on n1"),
         ({"gpus": GOOD["gpus"][:3]}, "error", "Gres=gpu:a100_0:1,gpu:a100_1:1,gpu:a100_2:1,shard:"),  # type: ignore[index]
         ({"gpus": []}, "error", "nvidia-smi"),
+        ({"gpus": GOOD["gpus"][:1] + GOOD["gpus"][2:]}, "error", "nvidia-smi and dmesg"),  # type: ignore[index]
+        (
+            {"gpus": [{**gpu, "reason": "it has uncorrected memory errors"} for gpu in GOOD["gpus"]]},  # type: ignore[attr-defined]
+            "error",
+            "reset the GPU or reboot",
+        ),
         ({"gpus": [{**gpu, "model": "Tesla V100"} for gpu in GOOD["gpus"]]}, "warning", "gpu_model of n1"),  # type: ignore[attr-defined]
         ({"driver_version": "535.1", "checkpoint_supported": False}, "warning", "driver 570 or newer"),
         ({"driver_version": ""}, "error", "nvidia-smi"),
@@ -137,3 +143,11 @@ def test_paths_of_a_site_of_its_own() -> None:
     answer = AgentAnswer("n1", error="Server 'n1' not found in known_hosts")
     (finding,) = judge_agent(node, answer, settings.nodes, "/etc/slurm/slurm.conf")
     assert ">> /srv/hosts" in finding.change
+
+
+def test_a_gpu_that_is_missing_or_broken_is_named() -> None:
+    gpus: Any = GOOD["gpus"]
+    (missing,) = bad(hello(gpus=[gpus[0], gpus[2], gpus[3]]))
+    assert "/dev/nvidia1 of Slurm's 4 GPUs is missing: the driver lists only 0, 2, 3" in missing.found
+    (broken,) = bad(hello(gpus=[{**gpus[0], "reason": "it has fallen off the bus"}, *gpus[1:]]))
+    assert "GPU 0 (GPU-0): it has fallen off the bus" in broken.found

@@ -248,6 +248,11 @@ def folder(tmp_path: Path) -> Path:
         "gandiva/gandiva_settings.lua": 'return {\n   trusted_users = { "slurm", "gandiva" },\n}\n',
         "prolog.d/50-gandiva.sh": "#!/bin/sh\n",
         "epilog.d/50-gandiva.sh": "#!/bin/sh\n",
+        "gres.conf": (
+            "AutoDetect=off\nNodeName=n[1-2] Name=gpu Type=a100_0 File=/dev/nvidia0\n"
+            "NodeName=n[1-2] Name=shard Type=a100_0 Count=16 File=/dev/nvidia0 # File=/dev/nvidia9\n"
+            "NodeName=n9 Name=gpu Type=a100_80 File=/dev/nvidia0\n"
+        ),
     }
     for name, text in files.items():
         path = tmp_path / name
@@ -298,7 +303,7 @@ def test_files_in_order(folder: Path) -> None:
     found = files_of(folder)
     assert bad(found) == []
     assert {f.check for f in found} == {
-        "plugstack", "SPANK plugin", "job_submit", "Lua module", "Prolog", "Epilog",
+        "plugstack", "SPANK plugin", "job_submit", "Lua module", "gres.conf", "Prolog", "Epilog",
     }  # fmt: skip
 
 
@@ -339,6 +344,13 @@ def test_files_in_order(folder: Path) -> None:
             'trusted_users = { "slurm", "gandivax" }',
             "Lua module",
             'controller_users = ["gandiva"]',
+        ),
+        (
+            "gres.conf",
+            "NodeName=n1 File=/dev/nvidia1 Type=a100_0 Name=gpu\n"
+            "NodeName=n1 Name=shard Count=16 Type=a100_0\n",
+            "gres.conf",
+            "File=/dev/nvidia0",
         ),
         ("prolog.d/50-gandiva.sh", None, "Prolog", "Prolog="),
         ("epilog.d/50-gandiva.sh", None, "Epilog", "Epilog="),

@@ -253,3 +253,18 @@ def test_rates_that_an_earlier_release_saved_are_read() -> None:
     again.load(json.loads(json.dumps(saved.dump())))
     (found,) = again.table["resnet50"].items()
     assert found == (Configuration("a100", 2, 1, ("bert",)), Rate(120.0, 60.0, 1000.0))
+
+
+def test_a_job_on_a_bad_gpu_stays_unless_it_trespasses_itself() -> None:
+    """Two jobs that both take one GPU for their own must be able to leave it."""
+
+    def may_stop(bad: frozenset[GpuId], *trespasses: int) -> bool:
+        block = NodeJob(JobId(7), NodePhase.RUNNING, (1,), trespasses=trespasses)
+        samples = {"n1": NodeSample("n1", 300.0, (), {JobId(7): block})}
+        request = Request(size=Size.exactly(1))
+        return make_job(a_job(), request, samples, frozenset(), JobMemory(), None, 0, 300.0, bad=bad).may_stop
+
+    own, other = GpuId("n1", 1), GpuId("n1", 0)
+    assert may_stop(frozenset()) and may_stop(frozenset({other}))
+    assert not may_stop(frozenset({own}))
+    assert may_stop(frozenset({own}), 1)

@@ -16,11 +16,12 @@ from tests.unit.mock_gpu.bench import CONTEXT, GIB, Node
 pytest.importorskip("pynvml", reason="needs nvidia-ml-py")
 
 
-def nvml(node: Node, body: str) -> Any:
-    """What `result` is after this code, run under pynvml on the node."""
+def nvml(node: Node, body: str, *, strict: bool = True) -> Any:
+    """What `result` is after this code, run under pynvml on the node. Not strict: without `handles`."""
     script = (
         "import json, subprocess, time\nfrom pynvml import *\nnvmlInit()\n"
-        "handles = [nvmlDeviceGetHandleByIndex(i) for i in range(nvmlDeviceGetCount())]\n"
+        f"count = nvmlDeviceGetCount() if {strict} else 0\n"
+        "handles = [nvmlDeviceGetHandleByIndex(i) for i in range(count)]\n"
         "def code(function, *arguments):\n"
         "    try: function(*arguments)\n"
         "    except NVMLError as error: return error.value\n"
@@ -145,6 +146,53 @@ def test_only_the_jobs_gpus_are_there(bare_node: Node) -> None:
     (node.devices / "nvidia0").unlink()
     (node.devices / "nvidia3").unlink()
     assert nvml(node, "result = [nvmlDeviceGetMinorNumber(h) for h in handles]") == [1, 2]
+
+
+ORDER = """
+    def about(h):
+        return [nvmlDeviceGetMinorNumber(h), nvmlDeviceGetPciInfo(h).busId, nvmlDeviceGetUUID(h)]
+    result = [about(h) for h in handles]
+"""
+
+
+def test_nvml_and_cuda_count_in_pci_order_whatever_the_minor_numbers_are(bare_node: Node) -> None:
+    node = bare_node.init("--minors", "2,0,1", gpus=3)
+    uuids = [gpu["uuid"] for gpu in node.show()["gpus"]]
+    found = nvml(node, ORDER)
+    assert [minor for minor, _, _ in found] == [2, 0, 1]
+    assert [bus_id for _, bus_id, _ in found] == [f"00000000:{bus}:00.0" for bus in ("07", "0F", "17")]
+    assert [uuid for _, _, uuid in found] == [uuids[minor] for minor in (2, 0, 1)]
+    worker = node.worker(device=None)
+    assert worker.ask("uuids") == [uuids[minor] for minor in (2, 0, 1)]
+    (node.devices / "nvidia0").unlink()  # what a job's cgroup forbids
+    assert [minor for minor, _, _ in nvml(node, ORDER)] == [2, 1]
+    narrow = node.worker(device=0, CUDA_VISIBLE_DEVICES="1")
+    assert node.on_gpu(1) == {narrow.pid: CONTEXT}
+    assert node.run("init", "--gpus", "2", "--minors", "0,0", check=False).returncode == 2
+
+
+def test_a_gpu_that_fell_off_the_bus_renumbers_those_behind_it(bare_node: Node) -> None:
+    node = bare_node.init(gpus=3)
+    uuids = [gpu["uuid"] for gpu in node.show()["gpus"]]
+    found = nvml(
+        node,
+        """
+        inject("gpu-lost", "--gpu", "1")
+        before = [nvmlDeviceGetCount(), code(nvmlDeviceGetName, handles[1])]
+        before += [nvmlDeviceGetMinorNumber(handles[2])]
+        nvmlShutdown()
+        nvmlInit()
+        count = nvmlDeviceGetCount()
+        after = [nvmlDeviceGetMinorNumber(nvmlDeviceGetHandleByIndex(i)) for i in range(count)]
+        result = dict(before=before, after=after)
+        """,
+    )
+    assert found == {"before": [3, 15, 2], "after": [0, 2]}
+    assert node.worker(device=None).ask("uuids") == [uuids[0], uuids[2]]
+    node.run("inject", "--clear")
+    node.run("inject", "gpu-lost", "--gpu", "1", "--value", "1")
+    found = nvml(node, "result = [nvmlDeviceGetCount(), code(nvmlDeviceGetHandleByIndex, 1)]\n", strict=False)
+    assert found == [3, 15]
 
 
 def test_no_driver(bare_node: Node) -> None:

@@ -122,7 +122,10 @@ class Gang:
     def wait_until_all_have_attached(self) -> None:
         until = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < until:
-            seen = [agent.carry_out("observe", protocol.NoArgs(), Deadline(10.0)) for agent in self.agents]
+            seen = [
+                agent.carry_out("observe", protocol.VERBS["observe"](), Deadline(10.0))
+                for agent in self.agents
+            ]
             ranks = [
                 rank
                 for found in seen

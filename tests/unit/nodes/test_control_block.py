@@ -23,7 +23,7 @@ from controller.agent.control_block import ControlBlock, ControlBlocks, JobState
 from controller.agent.deadline import Deadline
 from controller.agent.files import try_lock
 from controller.agent.gpus import GpuReader, NvmlSource
-from controller.agent.node import AgentSettings
+from controller.agent.node import AgentSettings, Node
 from controller.agent.processes import Processes
 from controller.agent.verbs import NodeAgent
 from controller.nodes.protocol import AgentError, ErrorKind, NodePhase
@@ -47,7 +47,8 @@ def test_a_new_block_has_the_modes_of_the_contract(tmp_path: Path) -> None:
     try:
         block = ControlBlocks(tmp_path / "run").block(12)
         block.create(os.getuid())
-        block.write_visible([1], [0, 1])
+        block.write_visible([1])
+        block.write_turn(True, ["195:1"], ["195:0"])
         block.save_state(JobState(job_id=12, uid=os.getuid()))
         with block.locked(Deadline(60.0)):
             pass
@@ -55,7 +56,8 @@ def test_a_new_block_has_the_modes_of_the_contract(tmp_path: Path) -> None:
         os.umask(old)
     assert mode(block.path) == 0o755
     assert mode(block.ranks) == 0o700
-    assert mode(block.path / "command") == 0o644
+    assert mode(block.path / "command") == mode(block.path / "turn") == 0o644
+    assert (block.path / "turn").read_text() == "on +195:1 -195:0\n"
     assert mode(block.path / "visible") == 0o644
     assert mode(block.path / "agent.json") == 0o600
     # A user who could open it could hold the lock for ever.
@@ -303,13 +305,22 @@ def test_a_job_without_a_block_is_unknown(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "binding", "text"),
-    [([2], [0, 2, 3], "1\n"), ([3, 0], [3, 0, 2], "0,2\n"), ([1], [1], None), ([0, 1], [1, 0], None)],
+    ("gpus", "binding", "obstacle", "text"),
+    [
+        ([2], [0, 2, 3], "no tool", "1\n"),
+        ([2, 3], [3, 0, 2], "no tool", "1,2\n"),
+        ([2], [0, 2, 3], "", "0\n"),  # the others are closed to it
+        ([2, 3], [3, 0, 2], "", "0,1\n"),
+        ([1], [1], "", None),
+        ([0, 1], [1, 0], "no tool", None),
+    ],
 )
-def test_visible_gives_positions_in_slurms_order(
-    block: ControlBlock, gpus: list[int], binding: list[int], text: str | None
+def test_visible_gives_positions_among_what_the_job_can_open(
+    block: ControlBlock, gpus: list[int], binding: list[int], obstacle: str, text: str | None
 ) -> None:
-    block.write_visible([0], [0, 1])
-    block.write_visible(gpus, binding)
+    node = Node(AgentSettings("n1", block.path.parent, None), GpuReader(NvmlSource()), DriverProcesses())
+    vars(node.confinement)["obstacle"] = obstacle
+    block.write_visible([0])
+    node.write_visible(block, gpus, binding)
     path = block.path / "visible"
     assert (path.read_text() if path.exists() else None) == text

@@ -117,6 +117,8 @@ def listed(monkeypatch: pytest.MonkeyPatch, **lists: list[tuple[int, int | None]
         "nvmlDeviceGetHandleByIndex": 0,
         "nvmlDeviceGetName": "NVIDIA A100",
         "nvmlDeviceGetUUID": "GPU-0",
+        "nvmlDeviceGetMinorNumber": 0,
+        "nvmlDeviceGetPciInfo": SimpleNamespace(busId="00000000:07:00.0"),
         "nvmlDeviceGetMemoryInfo": SimpleNamespace(total=1000, used=500, free=0),
         "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=0),
         "nvmlDeviceGetTotalEccErrors": 0,
@@ -127,6 +129,136 @@ def listed(monkeypatch: pytest.MonkeyPatch, **lists: list[tuple[int, int | None]
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, lambda *_args, _answer=answer, **_options: _answer)
     return NvmlSource().read()
+
+
+class Card:
+    """A GPU as NVML has it. `error`: what every question about it raises."""
+
+    def __init__(self, minor: int, bus: str) -> None:
+        self.minor, self.bus, self.uuid = minor, bus, f"GPU-of-{bus}"
+        self.error: Exception | None = None
+        self.handle: Exception | None = None
+        self.ecc = 0
+
+
+class Driver:
+    """NVML with cards in its own order: by what is on the PCI bus."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *minors: int) -> None:
+        import pynvml
+
+        self.cards = [Card(minor, f"00000000:{place:02X}:00.0") for place, minor in enumerate(minors)]
+        monkeypatch.setattr(pynvml, "nvmlInit", lambda: None)
+        monkeypatch.setattr(pynvml, "nvmlSystemGetDriverVersion", lambda: "580.1")
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetCount", lambda: len(self.cards))
+        monkeypatch.setattr(pynvml, "nvmlDeviceGetHandleByIndex", self.handle)
+        answers: dict[str, Any] = {
+            "MinorNumber": lambda card: card.minor,
+            "PciInfo": lambda card: SimpleNamespace(busId=card.bus),
+            "Name": lambda _: "NVIDIA A100",
+            "UUID": lambda card: card.uuid,
+            "MemoryInfo": lambda card: SimpleNamespace(total=1000, used=card.minor, free=0),
+            "UtilizationRates": lambda _: SimpleNamespace(gpu=0),
+            "TotalEccErrors": lambda card: card.ecc,
+            **dict.fromkeys(
+                [f"{kind}RunningProcesses" for kind in ("Compute", "Graphics", "MPSCompute")], list_
+            ),
+        }
+        for name, answer in answers.items():
+            monkeypatch.setattr(pynvml, f"nvmlDeviceGet{name}", self.asking(answer))
+
+    def handle(self, number: int) -> Card:
+        card = self.cards[number]
+        if card.handle is not None:
+            raise card.handle
+        return card
+
+    @staticmethod
+    def asking(answer: Any) -> Any:
+        def ask(card: Card, *_: Any, **__: Any) -> Any:
+            if card.error is not None:
+                raise card.error
+            return answer(card)
+
+        return ask
+
+
+def list_(_: Card) -> list[Any]:
+    return []
+
+
+def found(reading: Reading) -> dict[int, tuple[str, bool]]:
+    return {gpu.index: (gpu.uuid, gpu.healthy) for gpu in reading.gpus}
+
+
+def test_a_gpu_is_known_by_its_minor_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    Driver(monkeypatch, 2, 0, 1)
+    reading = NvmlSource().read()
+    assert [(gpu.index, gpu.uuid[-7:-5], gpu.memory_used_bytes) for gpu in reading.gpus] == [
+        (0, "01", 0),
+        (1, "02", 1),
+        (2, "00", 2),
+    ]
+    assert reading.as_cuda_counts([0, 1, 2]) == [2, 0, 1]
+    assert reading.as_cuda_counts([1, 2]) == [2, 1]
+
+
+def test_a_gpu_that_fell_off_the_bus_is_named_and_the_others_keep_their_numbers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import pynvml
+
+    driver = Driver(monkeypatch, 0, 1, 2)
+    source = NvmlSource()
+    source.read()
+    driver.cards[1].error = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+    lost = source.read()
+    assert [gpu.healthy for gpu in lost.gpus] == [True, False, True]
+    assert lost.gpus[1].reason == "it has fallen off the bus"
+    # After a new nvmlInit: the driver lists one less.
+    del driver.cards[1]
+    source._initialized = False
+    gone = source.read()
+    assert [(gpu.index, gpu.healthy, gpu.memory_used_bytes) for gpu in gone.gpus] == [
+        (0, True, 0),
+        (1, False, 1),
+        (2, True, 2),
+    ]
+    assert gone.gpus[1].reason == "the driver does not list it any more: it has fallen off the bus"
+    assert gone.as_cuda_counts([0, 1, 2]) == [0, 2]
+
+
+def test_of_a_gpu_that_never_said_which_it_is_nothing_is_guessed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that begins beside a GPU that was lost before."""
+    import pynvml
+
+    driver = Driver(monkeypatch, 0, 1, 2)
+    driver.cards[1].handle = pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+    assert found(NvmlSource().read()) == {
+        0: (driver.cards[0].uuid, True),
+        2: (driver.cards[2].uuid, True),
+    }
+
+
+def test_each_bad_gpu_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    import pynvml
+
+    driver = Driver(monkeypatch, 0, 1)
+    driver.cards[0].ecc = 1
+    driver.cards[1].error = pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+    source = NvmlSource()
+    assert found(source.read()) == {0: (driver.cards[0].uuid, False)}, (
+        "which one the other is it has not said"
+    )
+    driver.cards[1].error = None
+    source.read()
+    driver.cards[1].error = pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT)
+    reading = source.read()
+    assert [gpu.reason for gpu in reading.gpus] == [
+        "it has uncorrected memory errors (ECC)",
+        "NVML cannot read it: Timeout",
+    ]
+    assert Occupancy(reading, ()).unreadable([1]) == ["GPU 1 is not usable: NVML cannot read it: Timeout"]
 
 
 def test_memory_of_graphics_counts_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -180,7 +312,7 @@ def test_who_is_in_the_way() -> None:
 
 def test_what_cannot_be_read_is_named() -> None:
     assert occupancy().unreadable([0, 1]) == []
-    assert occupancy(healthy=False).unreadable([1])[0].startswith("GPU 1 cannot be read")
+    assert occupancy(healthy=False).unreadable([1])[0].startswith("GPU 1 is not usable")
     assert occupancy().unreadable([4]) == ["there is no GPU 4; this node has 0, 1"]
 
 

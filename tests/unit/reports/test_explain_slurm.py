@@ -17,6 +17,10 @@ from controller.reports.slurm_job import SlurmJob, ask_slurm
 
 from .test_words_about_jobs import NOW, QUEUED, SUSPENDED, job, live
 
+BROKEN: dict[str, Any] = {
+    "binding": ["n1:0"],
+    "bad_gpus": {"n1:0": "it has uncorrected memory errors (ECC)"},
+}
 FAILED: dict[str, Any] = {"tries": 2, "since": NOW - 300, "why": "node n1: two processes"}
 INELIGIBLE: dict[str, Any] = {**QUEUED, "phase": "ineligible", "reason": "waits for other jobs"}
 
@@ -55,6 +59,14 @@ def test_a_job_that_cannot_be_suspended_says_since_when_why_and_what_follows() -
     assert "two processes; it is cancelled next" in said
 
 
+def test_a_broken_gpu_is_named_with_the_reason() -> None:
+    said = text(ExplainMessage(time=NOW, live=live(**SUSPENDED | BROKEN)))
+    assert "no job is put on GPU n1:0: it has uncorrected memory errors (ECC)" in said
+    said = text(ExplainMessage(time=NOW, live=live(**BROKEN, suspendable=False)))
+    assert "(ECC); the job stays on it" in said
+    assert "a short while ago" not in said
+
+
 @pytest.mark.parametrize(
     ("changes", "word"),
     [
@@ -62,6 +74,10 @@ def test_a_job_that_cannot_be_suspended_says_since_when_why_and_what_follows() -
         (SUSPENDED, "when its turn comes"),
         ({"phase": "stuck"}, "scancel frees them"),
         ({"phase": "unknown"}, "gandiva status names the node"),
+        (SUSPENDED | BROKEN, "scontrol requeue 9"),
+        (SUSPENDED | BROKEN | {"may_requeue": False}, "scancel 9"),
+        (SUSPENDED | BROKEN | {"may_migrate": True}, "policy moves jobs"),
+        (BROKEN | {"suspendable": False}, "it starts on other GPUs"),
         ({"suspendable": False}, "--gandiva-suspend=requeue"),
         ({"failed_suspends": FAILED}, "--gandiva-suspend=requeue"),
         ({}, ""),

@@ -315,6 +315,7 @@ def test_a_jobs_turn_narrows_its_gpus(host: Host, block: Block) -> None:
     task = host.run("remote", "gandiva", words=block.words, env=GPUS4).environment
     assert task["CUDA_VISIBLE_DEVICES"] == task["GPU_DEVICE_ORDINAL"] == "6,4"
     assert task["SLURM_GPUS_ON_NODE"] == "2"
+    assert task["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID", "as the agent counts positions"
     assert task["GANDIVA_JOB"] == "1"
     assert task["GANDIVA_CONTROL_DIR"] == str(block.folder)
     assert task["PYTHONPATH"] == "/opt/job side"
