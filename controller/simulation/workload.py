@@ -82,6 +82,7 @@ class Workload:
             user=job.user,
             account=job.account,
             qos=job.qos,
+            partition=job.partition,
             request=request_text(
                 job.gpus,
                 nodes=None if self._counting else job.nodes,
