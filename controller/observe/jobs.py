@@ -84,7 +84,7 @@ def make_job(
         holds = frozenset(gpu for gpu in gpus if not _is_off(on_nodes.get(gpu.node)))
         phase = Phase.SUSPENDING if flight is not None and flight.leaves else phase
     failed = memory.failed_suspends
-    refused = _failed_start(memory, limit) if phase is Phase.QUEUED else None
+    refused = _failed_start(memory, limit, now) if phase is Phase.QUEUED else None
     held_until = _later(max((memory.held_until or 0.0, refused.until if refused else 0.0)), now)
     refused_nodes = frozenset(name for name, (until, _) in memory.refused_by.items() if until > now)
     promised = memory.promised
@@ -156,15 +156,17 @@ def changes_at(job: Job, memory: JobMemory, now: float, limit: Limit | None = No
     """When a job made at this moment is another one by the passing of time alone."""
     times = [job.held_until, job.keeps_until, memory.unsuspendable_until, memory.unsavable_until]
     times += [until for until, _ in memory.refused_by.values()]
-    if job.behind and (refused := _failed_start(memory, limit)) is not None:
+    if job.behind and (refused := _failed_start(memory, limit, now)) is not None:
         times.append(refused.behind_until)
     return min([time for time in times if time is not None and time > now], default=None)
 
 
-def _failed_start(memory: JobMemory, limit: Limit | None) -> FailedStart | None:
+def _failed_start(memory: JobMemory, limit: Limit | None, now: float) -> FailedStart | None:
     """Its own, or that of its limit: the one that counts longer."""
-    both = (memory.last_failed, None if limit is None else limit.failed)
-    known = [failed for failed in both if failed is not None]
+    own, common = memory.last_failed, None if limit is None else limit.failed
+    known = [] if own is None else [own]
+    if common is not None and common.behind_until > now:
+        known.append(common)
     return max(known, key=lambda failed: failed.behind_until, default=None)
 
 

@@ -6,7 +6,7 @@ that it left them.
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from controller.model import UNUSED, FailedSuspends, GpuSet, Job, JobId, Usage, value
 from controller.model.value import empty
@@ -193,11 +193,14 @@ class JobMemories:
         self.lift(job.user)
 
     def lift(self, user: str) -> None:
-        """A job of this user started or ended: limits may not be reached any more."""
-        for key in [key for key in self.limits if key[0] == user]:
-            for job_id in self.limits.pop(key).tried:
-                memory = self.change(job_id)
-                memory.failed_starts, memory.last_failed, memory.held_until = 0, None, None
+        """A job of this user started or ended: limits may not be reached any more. Nothing is held for them;
+        for a while its jobs still come behind others, and are tried one at a time."""
+        for key, limit in self.limits.items():
+            if key[0] == user and limit.tried:
+                for job_id in limit.tried:
+                    memory = self.change(job_id)
+                    memory.failed_starts, memory.last_failed, memory.held_until = 0, None, None
+                self.limits[key] = Limit(replace(limit.failed, until=0.0), frozenset())
 
     def forget(self, job_id: JobId) -> None:
         """The job is over and accounted for."""

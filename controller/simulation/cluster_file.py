@@ -46,7 +46,7 @@ class _Nodes(Section):
     switch: Annotated[str, StringConstraints(max_length=64)] = ""
     cpus: Annotated[int, Field(ge=1, le=100_000)] = 128
     memory: ByteSize = 2**40
-    partitions: Annotated[tuple[Partition, ...], Field(min_length=1, max_length=100)] = (PARTITION,)
+    partitions: list[Partition] = Field([PARTITION], min_length=1, max_length=100)
 
 
 class _File(Section):

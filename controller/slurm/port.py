@@ -19,10 +19,10 @@ from controller.model import GpuSet, JobId, Share, value
 LIMIT_REASONS = ("Assoc", "QOS")
 """How pending reasons begin where a limit is reached, such as AssocGrpGRES and QOSMaxJobsPerUserLimit."""
 
-JOB_REASONS = ("Partition", "InvalidAccount", "InvalidQOS", "Licenses", "AccountNotAllowed", "Dependency")
+JOB_REASONS = ("Partition", "InvalidAccount", "InvalidQOS", "Licenses", "Dependency", "Reservation")
 """How pending reasons begin that are the job's own and that waiting does not end: other nodes are no help."""
 
-NODE_REASONS = ("BadConstraints", "ReqNodeNotAvail", "Nodes required", "Reservation", "NodeDown")
+NODE_REASONS = ("BadConstraints", "ReqNodeNotAvail", "Node")
 """How pending reasons begin that are about the nodes a job is bound to, and that last."""
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -268,6 +269,9 @@ def test_jobs_that_slurm_will_not_start_leave_gpus_to_others(tmp_path: Path, rea
         await asyncio.sleep(200.0)
         assert world.state(bob) is JobState.ENDED
         await asyncio.sleep(7200.0)
+        again = [at for at, *_ in cluster.tried(*never)][len(never) :]
+        apart = 60.0 if reason == "Resources" else 5.0
+        assert min(b - a for a, b in itertools.pairwise(again)) >= apart, "one at a time"
         last_hour = [each for each in cluster.tried(*never) if each[0] > cluster.clock() - 3600]
         assert 1 <= len(last_hour) <= 8, "pauses grow, and end at an hour"
         await world.stop()
