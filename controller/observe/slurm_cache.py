@@ -79,6 +79,8 @@ class SlurmCache:
         before = self._jobs.pop(job_id, None)
         if before is not None:
             self._in[before.partition] -= before.state is not JobState.ENDED
+            if not self._in[before.partition]:
+                del self._in[before.partition]
             for name in before.nodes:
                 self._on[name].discard(job_id)
         if job is not None:
