@@ -79,6 +79,10 @@ class Executor:
             if job_id in self._operations:
                 continue
             job = snapshot.jobs[job_id]
+            if isinstance(action, Place) and job.failed_start and self._tries_again():
+                # One at a time: each may keep GPUs idle until Slurm has refused it once more.
+                self.site.memory.change(job_id).held_until = self.site.clock.now() + PLACE_RETRY_SECONDS
+                continue
             flight = _flight(action, job)
             gpus = flight.starts_on or job.placement.gpus or job.last
             number = self.site.recorder.operation_begins(action, gpus, self.site.clock.now())
@@ -86,6 +90,11 @@ class Executor:
                 self.site.ledger.leaving(job_id)
             operation = self._operations[job_id] = Operation(self.site, job, number, flight)
             operation.task = asyncio.create_task(self._run(operation, action), name=f"job-{job_id}")
+
+    def _tries_again(self) -> bool:
+        """Whether a job is being started whose start failed before."""
+        running = self._operations.values()
+        return any(each.job.failed_start and each.flight.starts_on is not None for each in running)
 
     async def drain(self, deadline_seconds: float) -> bool:
         """Wait for what is under way. False: something was still going on at the deadline."""

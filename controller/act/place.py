@@ -3,6 +3,7 @@
 
 import asyncio
 import logging
+from collections.abc import Collection
 
 from controller.act import residuals
 from controller.act.actions import Place
@@ -18,17 +19,23 @@ from controller.act.site import (
 )
 from controller.errors import ClusterRefused, ClusterUnavailable, GandivaError, UnknownJob
 from controller.model import GpuSet, Job, JobId, by_node
-from controller.slurm.port import LIMIT_REASONS, JobState, SlurmJob
+from controller.observe.memory import group
+from controller.slurm.port import JOB_REASONS, LIMIT_REASONS, NODE_REASONS, JobState, SlurmJob
 
 log = logging.getLogger(__name__)
 
 _STARTED = frozenset({JobState.RUNNING, JobState.SUSPENDED})
-_LIMIT_SECONDS = 5.0
-"""A job at a limit may start when another one ends just now; after that its GPUs are others'."""
+_LASTING_SECONDS = 5.0
+"""A job at a limit may start when another one ends just now, and what Slurm says may be old; after that the
+GPUs of a job with a reason that lasts are others'."""
 
 
-class _AtLimit(ClusterRefused):
-    """Slurm starts no more of its user's, account's or QOS' jobs for now."""
+class _NotStarted(ClusterRefused):
+    """Slurm did not start it, for this reason."""
+
+    def __init__(self, seconds: float, reason: str) -> None:
+        super().__init__(f"Slurm did not start it within {seconds:.0f} s (reason: {reason or 'none given'})")
+        self.reason = reason or "none given"
 
 
 class _HeldByOther(ClusterRefused):
@@ -53,15 +60,16 @@ async def place(operation: Operation, action: Place) -> None:
         released = site.clock.now()
         started = await _await_start(site, job.id)
     except GandivaError as failure:
-        settings, limited = site.settings.suspend, isinstance(failure, _AtLimit)
-        # At a limit as often as if it had been waited for; meanwhile its GPUs are another's to use.
-        pause = settings.start_deadline_seconds if limited else PLACE_RETRY_SECONDS
-        site.hold(job.id, pause, "place-failed", str(failure))
+        pause_seconds = PLACE_RETRY_SECONDS
+        if isinstance(failure, _NotStarted):
+            pause_seconds = _remember(site, job, by_node(action.allocation), failure.reason)
+        site.hold(job.id, pause_seconds, "place-failed", str(failure))
         if not isinstance(failure, UnknownJob | JobEnded | _HeldByOther):
             operation.step(Step.UNDO)
             await take_back(site, job.id)
         site.ledger.release(job.id)
         raise
+    site.memory.start_done(job)
     if started.state in OVER:
         _charge(site, started, action.gpus, released)
         site.ledger.release(job.id)
@@ -76,6 +84,18 @@ async def place(operation: Operation, action: Place) -> None:
     believable = since is not None and released <= since <= site.clock.now()
     site.begin_slice(job.id, action.gpus, began, since if believable else None)
     site.took(job, "start", began)
+
+
+def _remember(site: Site, job: Job, nodes: Collection[str], reason: str) -> float:
+    """That Slurm did not start a job on these nodes. Returns for how long nothing is tried with it."""
+    now, limit = site.clock.now(), reason.startswith(LIMIT_REASONS)
+    about_nodes = not limit and not reason.startswith(JOB_REASONS)
+    until = site.memory.start_failed(job, nodes, reason, now, limit=limit, about_nodes=about_nodes)
+    if limit:
+        for other in site.seen.jobs.values():
+            if group(other) == group(job):
+                site.memory.change(other.id)  # it is looked at once more
+    return until - now
 
 
 def _charge(site: Site, job: SlurmJob, gpus: GpuSet, released: float) -> None:
@@ -109,7 +129,7 @@ async def _prepare(site: Site, job: Job, action: Place) -> None:
 
 async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
     """Until Slurm says RUNNING, or that it ran. Raises ClusterRefused at the start deadline, and long before
-    it where a limit of an association or a QOS stands in the way, or somebody else holds the job."""
+    it where what stands in the way does not pass by waiting, or somebody else holds the job."""
     begin = site.clock.now()
     deadline = begin + site.settings.suspend.start_deadline_seconds
     pause_seconds = 0.05
@@ -127,11 +147,9 @@ async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
             if job.user_hold:
                 raise _HeldByOther(f"Slurm did not start it: {job.obstacle}")
             now = site.clock.now()
-            limited = job.reason.startswith(LIMIT_REASONS) and now >= begin + _LIMIT_SECONDS
-            if limited or now >= deadline:
-                kind = _AtLimit if limited else ClusterRefused
-                reason = job.reason or "none given"
-                raise kind(f"Slurm did not start it within {now - begin:.0f} s (reason: {reason})")
+            lasts = job.reason.startswith(LIMIT_REASONS + JOB_REASONS + NODE_REASONS)
+            if now >= deadline or (lasts and now >= begin + _LASTING_SECONDS):
+                raise _NotStarted(now - begin, job.reason)
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(1.0, pause_seconds * 1.5)
 

@@ -20,7 +20,7 @@ from controller.api.metrics import CONTENT_TYPE, Metrics
 from controller.errors import JournalError
 from controller.journal import Event, JobFilter, JobRow, JournalReader
 from controller.journal.reader import MAX_JOBS, MAX_SLICES
-from controller.model import UNPROFILED, JobId
+from controller.model import UNPROFILED, JobId, Phase
 
 MAX_NAMES = 1000
 """Longest list in a query."""
@@ -218,9 +218,12 @@ class Answers:
 
 
 def _rivals(job: messages.LiveJobMessage, published: Published) -> list[messages.LiveJobMessage]:
-    """Jobs that are on the GPUs of a job that waits for them."""
+    """Jobs that are on the GPUs of a job that waits for them; of one that waits for a place those that Slurm
+    is to start and may refuse."""
     if job.running_on:
         return []
+    if not job.binding:
+        return [other for _, other in sorted(published.jobs.items()) if other.phase == Phase.STARTING]
     gpus = [(f"{node.name}:{gpu.ordinal}", gpu) for node in published.message.nodes for gpu in node.gpus]
     others = {other for name, gpu in gpus if name in job.binding for other in gpu.running}
     return [published.jobs[other] for other in sorted(others)]

@@ -17,11 +17,13 @@ from typing import TypeVar
 from controller.api.access import client_token
 from controller.checks import agents, controller, files, gpus, slurm_files, slurm_options
 from controller.checks.finding import Finding, Subject
+from controller.checks.partitions import judge_partitions
 from controller.checks.slurm_options import SlurmOptions
 from controller.errors import ClusterError, GandivaError, NodeError, SettingsError
 from controller.settings.loading import load_settings
 from controller.settings.schema import NodesSettings, Settings
 from controller.slurm.commands import run
+from controller.slurm.partitions import SCONTROL, parse_partitions
 
 T = TypeVar("T")
 PARALLEL_AGENTS = 64
@@ -172,11 +174,22 @@ async def _nodes(request: Request, settings: Settings | None, options: SlurmOpti
     if settings is not None:
         answers, refusal = await _agents(request, settings.nodes, known)
         findings += refusal
+    findings += await _partitions(request, [node.name for node in known], options)
     for node in known:
         findings += gpus.judge_node(node, options.file, options.release)
         if settings is not None and node.name in answers:
             findings += agents.judge_agent(node, answers[node.name], settings.nodes, str(options.file))
     return findings
+
+
+async def _partitions(request: Request, nodes: Sequence[str], options: SlurmOptions) -> list[Finding]:
+    """Those of these nodes."""
+    what = "reading the partitions"
+    try:
+        known = parse_partitions(await _command(request, *SCONTROL, what=what), what)
+    except ClusterError as failure:
+        return [Subject("slurm", "partitions").error(str(failure), "scontrol show partition")]
+    return list(judge_partitions(known, nodes, options))
 
 
 async def _agents(

@@ -98,6 +98,16 @@ def _report_broken(conditions: Conditions, observer: Observer) -> set[str]:
     return found
 
 
+def report_partitions(conditions: Conditions, observer: Observer) -> None:
+    """Partitions with Gandiva jobs that are not started there."""
+    known = {tuple((node.partitions or {}).items()) for node in observer.slurm.nodes.values()}
+    obstacles = {name: why for items in known for name, why in items if why}
+    found = {name: why for name, why in obstacles.items() if name in observer.slurm.partitions}
+    for name, why in found.items():
+        conditions.begin(f"partition {name}", f"{why}: its Gandiva jobs stay held")
+    conditions.end_all("partition", lambda name: name not in found, "starts Gandiva jobs, or has none")
+
+
 def report_types(conditions: Conditions, policy: PolicySettings, nodes: Iterable[SlurmNode]) -> None:
     """GPU types that the policy's settings name and no node has."""
     wrong: list[str] = []

@@ -25,7 +25,7 @@ from controller.journal.port import JournalPort
 from controller.loop.accounting import UPTIME_KEY, Accounting
 from controller.loop.asking import Asking
 from controller.loop.blocks import StaleBlocks
-from controller.loop.conditions import Conditions, report_nodes, report_types
+from controller.loop.conditions import Conditions, report_nodes, report_partitions, report_types
 from controller.loop.keeping import Keeping, PolicyMemory
 from controller.loop.pacing import Pace, PaceSettings
 from controller.loop.records import JobRecords
@@ -199,6 +199,7 @@ class Controller:
         site.reservations.remove_stray(snapshot, site.memory, in_flight)
         self._blocks.clean(self.observer, in_flight, snapshot.time)
         report_nodes(self.conditions, self.observer, answers)
+        report_partitions(self.conditions, self.observer)
         report_types(self.conditions, self._settings.policy, self.observer.slurm.nodes.values())
         self._publish(
             Turn(

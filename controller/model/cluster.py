@@ -68,6 +68,9 @@ class Node:
     memory_free_bytes: int | None = None
     """Host memory that Slurm has not allocated yet. None: not tracked."""
     switch: str = ""
+    partitions: Mapping[str, str] | None = None
+    """Slurm's partitions that it is in, each with the reason why no job of it starts; empty: they do. None:
+    not known."""
 
 
 def gpu_type(gpus: GpuSet, nodes: Mapping[str, Node]) -> str:

@@ -185,6 +185,7 @@ class Job:
     account: str = ""
     qos: str = ""
     partition: str = ""
+    """Slurm's; while it waits all that its user named, separated by commas."""
     uid: int = -1
     priority_class: int = 0
     """A job of a higher class is never suspended for one of a lower class (SPEC 1.3)."""
@@ -233,6 +234,13 @@ class Job:
     it. Else 0."""
     held_until: float | None = None
     """An earlier operation failed: nothing is tried before this time."""
+    failed_start: str = ""
+    """Slurm's reason why it did not start this job the last time, or others at the same limit. Empty: it
+    did, or was not asked yet."""
+    behind: bool = False
+    """Its last start failed not long ago: others come first."""
+    refused_nodes: frozenset[str] = frozenset()
+    """On these Slurm did not start it; they are left out for a while."""
     keeps_until: float | None = None
     """It keeps its GPUs until then, whatever its place in an order: what its last switch took bounds how
     often jobs change places."""
@@ -246,6 +254,11 @@ class Job:
     cpus_per_node: int = 0
     excluded_nodes: frozenset[str] = frozenset()
     required_nodes: frozenset[str] = frozenset()
+
+    @property
+    def places(self) -> tuple[object, ...]:
+        """Equal for jobs that Slurm starts on the same nodes."""
+        return self.partition, self.excluded_nodes, self.required_nodes, self.refused_nodes
 
     @property
     def gpus(self) -> int:

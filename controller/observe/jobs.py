@@ -23,7 +23,7 @@ from controller.model import (
 )
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import NodeJob, NodePhase
-from controller.observe.memory import JobMemory
+from controller.observe.memory import FailedStart, JobMemory, Limit
 from controller.observe.node_cache import Sample
 from controller.slurm.port import JobState, SlurmJob
 
@@ -59,6 +59,7 @@ def make_job(
     bad: GpuSet = frozenset(),
     keeps_checkpoints: bool = False,
     resizes_here: bool = False,
+    limit: Limit | None = None,
 ) -> Job:
     """A job, with the abilities that a policy reads.
 
@@ -67,6 +68,7 @@ def make_job(
         flight: what an operation is making of it, if one is under way.
         bad: GPUs of its nodes that no job is put on.
         keeps_checkpoints: stopped, it starts again anywhere from its own checkpoint.
+        limit: the one of Slurm that holds for it and others, if one does.
         resizes_here: it may go on with other numbers of GPUs of its node, if its sessions can.
     """
     on_nodes = {name: _on_node(slurm_job.id, name, samples.get(name)) for name in slurm_job.nodes}
@@ -84,7 +86,12 @@ def make_job(
         holds = frozenset(gpu for gpu in gpus if not _is_off(on_nodes.get(gpu.node)))
         phase = Phase.SUSPENDING if flight is not None and flight.leaves else phase
     failed = memory.failed_suspends
-    held_until = _later(memory.held_until, now)
+    refused = _failed_start(memory, limit, now) if phase is Phase.QUEUED else None
+    held_until = _later(max((memory.held_until or 0.0, refused.until if refused else 0.0)), now)
+    refused_nodes = frozenset(name for name, (until, _) in memory.refused_by.items() if until > now)
+    promised = memory.promised
+    if phase is Phase.QUEUED and refused_nodes.intersection(gpu.node for gpu in promised):
+        promised = frozenset()
     free = flight is None and held_until is None
     # One that a killed controller has requeued goes on leaving.
     leaves = flight.leaves if flight is not None else phase is Phase.COMPLETING and bool(memory.promised)
@@ -114,7 +121,7 @@ def make_job(
         phase=phase,
         placement=Placement(holds, allocation if phase in ALLOCATED else frozenset()),
         last=gpus,
-        promised=memory.promised if waits_elsewhere else frozenset(),
+        promised=promised if waits_elsewhere else frozenset(),
         promised_size=memory.promised_size if waits_elsewhere else 0,
         may_start=phase in _MAY_START and free,
         obstacle=slurm_job.obstacle if phase is Phase.INELIGIBLE else "",
@@ -135,6 +142,9 @@ def make_job(
         may_resize_here=resizes_here and (phase is Phase.QUEUED or (may_stop and can_resize)),
         kept_size=len(gpus) if in_host_memory and len(gpus) != request.size.wanted and not can_resize else 0,
         held_until=held_until,
+        failed_start=refused.why if refused else "",
+        behind=refused is not None and refused.behind_until > now,
+        refused_nodes=refused_nodes,
         keeps_until=_later(memory.keeps_until, now) if phase in ON_GPU else None,
         failed_suspends=failed,
         start_time=memory.first_start,
@@ -147,10 +157,22 @@ def make_job(
     )
 
 
-def changes_at(job: Job, memory: JobMemory, now: float) -> float | None:
+def changes_at(job: Job, memory: JobMemory, now: float, limit: Limit | None = None) -> float | None:
     """When a job made at this moment is another one by the passing of time alone."""
-    times = (job.held_until, job.keeps_until, memory.unsuspendable_until, memory.unsavable_until)
+    times = [job.held_until, job.keeps_until, memory.unsuspendable_until, memory.unsavable_until]
+    times += [until for until, _ in memory.refused_by.values()]
+    if job.behind and (refused := _failed_start(memory, limit, now)) is not None:
+        times.append(refused.behind_until)
     return min([time for time in times if time is not None and time > now], default=None)
+
+
+def _failed_start(memory: JobMemory, limit: Limit | None, now: float) -> FailedStart | None:
+    """Its own, or that of its limit: the one that counts longer."""
+    own, common = memory.last_failed, None if limit is None else limit.failed
+    known = [] if own is None else [own]
+    if common is not None and common.behind_until > now:
+        known.append(common)
+    return max(known, key=lambda failed: failed.behind_until, default=None)
 
 
 def _later(time: float | None, now: float) -> float | None:

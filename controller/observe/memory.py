@@ -5,10 +5,42 @@ Time on GPUs is measured here: from the moment a job may use its GPUs to the mom
 that it left them.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 
-from controller.model import UNUSED, FailedSuspends, GpuSet, JobId, Usage
+from controller.model import UNUSED, FailedSuspends, GpuSet, Job, JobId, Usage, value
+from controller.model.value import empty
+from controller.slurm.port import SlurmJob
+
+Group = tuple[str, str, str, str]
+"""User, account, QOS and partition of jobs: those that Slurm counts together for its limits."""
+
+
+@value
+class FailedStart:
+    """A start that Slurm did not carry out."""
+
+    why: str
+    """Slurm's reason."""
+    until: float
+    """Nothing is tried before this time."""
+    behind_until: float
+    """Other jobs come first until then."""
+
+    @classmethod
+    def at(cls, now: float, why: str, pause_seconds: float) -> "FailedStart":
+        """After a pause, and as long again behind others, it is as any other job: it must not starve."""
+        return cls(why, now + pause_seconds, now + 2 * pause_seconds)
+
+
+@value
+class Limit:
+    """Slurm starts no more jobs of a group for now."""
+
+    failed: FailedStart
+    """The last start that showed it."""
+    tried: frozenset[JobId]
+    """Jobs whose starts did."""
 
 
 @dataclass(slots=True)
@@ -21,6 +53,12 @@ class JobMemory:
     first_start: float | None = None
     held_until: float | None = None
     """An operation failed: nothing is tried before this time."""
+    failed_starts: int = 0
+    """In a row, that Slurm did not carry out."""
+    last_failed: FailedStart | None = None
+    """The last of them, where it was for a reason of its own."""
+    refused_by: Mapping[str, tuple[float, int]] = field(default_factory=empty)
+    """Nodes on which Slurm did not start it: until when they are left out, and how often that was."""
     unsuspendable_until: float | None = None
     """A suspend failed: not asked again before this time."""
     unsavable_until: float | None = None
@@ -46,6 +84,21 @@ class JobMemory:
     """Slices on other GPUs than the one before."""
 
 
+FIRST_PAUSE_SECONDS, ELSEWHERE_SECONDS = 60.0, 10.0
+"""After a first failed start, and where other nodes may do. The pause of a job doubles with each failure."""
+LONGEST_PAUSE_SECONDS, LONGEST_AT_LIMIT_SECONDS = 3600.0, 600.0
+"""Its most; at a limit it lets jobs of the same user that may be within the limit have their try first."""
+
+
+def _doubled(seconds: float, times: int) -> float:
+    return min(seconds * 2.0 ** min(times - 1, 16), LONGEST_PAUSE_SECONDS)
+
+
+def group(job: Job | SlurmJob) -> Group:
+    """The group of a job."""
+    return job.user, job.account, job.qos, job.partition
+
+
 _NOTHING = JobMemory()
 """What is known of a job that was never changed."""
 
@@ -56,6 +109,8 @@ class JobMemories:
     def __init__(self) -> None:
         self._jobs: dict[JobId, JobMemory] = {}
         self._changed: set[JobId] = set()
+        self.limits: dict[Group, Limit] = {}
+        """Of jobs at a limit of Slurm."""
 
     def __contains__(self, job_id: JobId) -> bool:
         return job_id in self._jobs
@@ -102,6 +157,50 @@ class JobMemories:
             return False
         self.change(job_id).usage = known.usage.stopped(max(now, known.usage.since))
         return True
+
+    def start_failed(
+        self, job: Job, nodes: Collection[str], why: str, now: float, *, limit: bool, about_nodes: bool
+    ) -> float:
+        """Slurm did not start a job on these nodes. Returns until when nothing is tried with it.
+
+        Args:
+            limit: a limit is reached, which ends when other jobs do: it holds for all of the group.
+            about_nodes: other nodes may do.
+        """
+        memory = self.change(job.id)
+        memory.failed_starts += 1
+        if limit:
+            known = self.limits.get(group(job))
+            tried = (known.tried if known else frozenset()) | {job.id}
+            self.limits[group(job)] = Limit(FailedStart.at(now, why, FIRST_PAUSE_SECONDS), tried)
+        if about_nodes:
+            refused = {name: (until, n) for name, (until, n) in memory.refused_by.items()}
+            for name in nodes:
+                times = refused.get(name, (0.0, 0))[1] + 1
+                refused[name] = (now + _doubled(FIRST_PAUSE_SECONDS, times), times)
+            memory.refused_by = refused
+        first = ELSEWHERE_SECONDS if about_nodes else FIRST_PAUSE_SECONDS
+        most = LONGEST_AT_LIMIT_SECONDS if limit else LONGEST_PAUSE_SECONDS
+        pause_seconds = min(most, _doubled(first, memory.failed_starts))
+        memory.last_failed = FailedStart.at(now, why, pause_seconds)
+        return memory.last_failed.until
+
+    def start_done(self, job: Job) -> None:
+        """Slurm started a job: what it refused before does not count any more."""
+        if self.of(job.id).failed_starts:
+            memory = self.change(job.id)
+            memory.failed_starts, memory.last_failed, memory.refused_by = 0, None, empty()
+        self.lift(job.user)
+
+    def lift(self, user: str) -> None:
+        """A job of this user started or ended: limits may not be reached any more. Nothing is held for them;
+        for a while its jobs still come behind others, and are tried one at a time."""
+        for key, limit in self.limits.items():
+            if key[0] == user and limit.tried:
+                for job_id in limit.tried:
+                    memory = self.change(job_id)
+                    memory.failed_starts, memory.last_failed, memory.held_until = 0, None, None
+                self.limits[key] = Limit(replace(limit.failed, until=0.0), frozenset())
 
     def forget(self, job_id: JobId) -> None:
         """The job is over and accounted for."""

@@ -53,6 +53,7 @@ def make_node(node: SlurmNode, sample: Sample | None, jobs: Mapping[JobId, Slurm
         memory_bytes=node.memory_bytes,
         memory_free_bytes=max(0, node.memory_bytes - node.memory_allocated_bytes),
         switch=node.switch,
+        partitions=node.partitions,
     )
 
 
@@ -100,4 +101,12 @@ def offer(node: Node | None) -> tuple[object, ...] | None:
     if node is None:
         return None
     gpus = tuple((gpu.id, gpu.model, gpu.shards, gpu.usable) for gpu in node.gpus)
-    return (gpus, node.available, node.cpus, node.memory_bytes, node.memory_free_bytes, node.switch)
+    return (
+        gpus,
+        node.available,
+        node.cpus,
+        node.memory_bytes,
+        node.memory_free_bytes,
+        node.switch,
+        node.partitions,
+    )

@@ -28,7 +28,7 @@ from controller.nodes.port import NodeSample
 from controller.observe.identities import Identities
 from controller.observe.jobs import InFlight, changes_at, make_job
 from controller.observe.measured import Measured, Observation
-from controller.observe.memory import JobMemories
+from controller.observe.memory import JobMemories, group
 from controller.observe.node_cache import Differences, NodeCache, Sample
 from controller.observe.nodes import make_node, offer, trespassers
 from controller.observe.requests import RequestReader
@@ -180,6 +180,7 @@ class Observer:
                 if before is not None:
                     self._changed.add(job_id)
                     self._gone.add(job_id)
+                    self._memory.lift(before.user)
                     del self._jobs[job_id]
                 if job_id not in self.slurm.jobs:
                     self.measured.forget(job_id)
@@ -188,7 +189,8 @@ class Observer:
             if job.has_store and not self._memory.of(job_id).has_store:
                 self._memory.change(job_id).has_store = True  # it is looked at once more
             memory = self._memory.of(job_id)
-            self._wait(job_id, changes_at(job, memory, self._now))
+            limit = self._memory.limits.get(group(job))
+            self._wait(job_id, changes_at(job, memory, self._now, limit))
             if before is not None and before.placement.gpus == job.placement.gpus:
                 # With whom it shares them is noted apart.
                 job = _sharing(job, before.placement.shares_with)
@@ -218,6 +220,7 @@ class Observer:
             bad=frozenset[GpuId]().union(*(self.bad.get(name, ()) for name in seen.nodes)),
             keeps_checkpoints=self._requests.keeps_checkpoints(request),
             resizes_here=self._requests.resizes_here(request),
+            limit=self._memory.limits.get(group(seen)),
         )
 
     def _prepared(self, job_id: JobId) -> GpuSet:

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Slurm as it was seen last, and which jobs and nodes differ from the view before."""
 
+from collections import Counter
 from collections.abc import Mapping, Set
 
 from controller.model import JobId
 from controller.observe.identities import Identities
-from controller.slurm.port import ClusterView, SlurmJob, SlurmNode
+from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
 
 _NO_JOBS: frozenset[JobId] = frozenset()
 
@@ -23,6 +24,8 @@ class SlurmCache:
         self._nodes: dict[str, SlurmNode] = {}
         self._on: dict[str, set[JobId]] = {}
         self._withheld: dict[JobId, SlurmJob] = {}
+        self._in: Counter[str] = Counter()
+        """Jobs by partition."""
         self._seen: tuple[SlurmJob, ...] | None = None
         """All jobs, where the last view was complete: the same object in the next view if none changed."""
 
@@ -35,6 +38,11 @@ class SlurmCache:
     def nodes(self) -> Mapping[str, SlurmNode]:
         """GPU nodes."""
         return self._nodes
+
+    @property
+    def partitions(self) -> set[str]:
+        """Those that Gandiva jobs are in, or may start in."""
+        return {name for names, count in self._in.items() if count for name in names.split(",")}
 
     def on(self, node: str) -> Set[JobId]:
         """Jobs that Slurm has on this node."""
@@ -69,9 +77,14 @@ class SlurmCache:
 
     def _put(self, job_id: JobId, job: SlurmJob | None) -> None:
         before = self._jobs.pop(job_id, None)
-        for name in before.nodes if before is not None else ():
-            self._on[name].discard(job_id)
+        if before is not None:
+            self._in[before.partition] -= before.state is not JobState.ENDED
+            if not self._in[before.partition]:
+                del self._in[before.partition]
+            for name in before.nodes:
+                self._on[name].discard(job_id)
         if job is not None:
+            self._in[job.partition] += job.state is not JobState.ENDED
             self._jobs[job_id] = job
             for name in job.nodes:
                 self._on.setdefault(name, set()).add(job_id)

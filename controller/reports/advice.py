@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from controller.api.messages import EventMessage, FailedSuspendsMessage, JobMessage, LiveJobMessage
 from controller.reports import units
 from controller.reports.slurm_job import SlurmJob
-from controller.slurm.port import LIMIT_REASONS
+from controller.slurm.port import JOB_REASONS, LIMIT_REASONS
 
 _REASON = re.compile(r"\(reason: (.+)\)$")
 
@@ -54,7 +54,12 @@ def _about_reason(reason: str) -> str:
     if "eserved" in reason or reason in ("Priority", "Resources"):
         return (
             f"Slurm keeps the node for a reservation or for an ordinary job that waits ({reason}): a shorter "
-            "--time may start it earlier, as may no --nodelist"
+            "--time may start it earlier; it is tried on other nodes that it may use, too"
+        )
+    if reason.startswith((*JOB_REASONS, "BadConstraints")):
+        return (
+            f"waiting alone does not help, by Slurm's reason ({reason}): change its --time, --partition, "
+            "--account, --qos, --licenses or --constraint, or ask your administrators"
         )
     return ""
 

@@ -37,7 +37,7 @@ def explain(
     yield from _listed(_facts(answer, slurm), columns)
     if live is not None and answer.rivals:
         yield ""
-        yield "On its GPUs now"
+        yield "On its GPUs now" if live.binding else "Have GPUs, and Slurm has not started them yet"
         yield from _rivals(answer.rivals)
     sections = {
         "Decisions": [(d.time, d.action, gpu_list(d.gpus), d.reason) for d in answer.decisions[-rows:]],

@@ -9,9 +9,11 @@ gpus = 8
 switch = "s1"
 cpus = 64
 memory = "512GiB"
+partitions = ["old"]
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -23,6 +25,7 @@ from controller.simulation.traces.base import MAX_GPUS
 from controller.slurm import hostlist
 from controller.slurm.port import SlurmNode
 from controller.slurm.simulated import idle_node
+from controller.slurm.simulated_job import PARTITION
 from controller.slurm_config.description import DescriptionError, Model, parse
 
 if sys.version_info >= (3, 11):
@@ -33,6 +36,9 @@ else:
 _WORDS = {"missing": "missing, and there is no default", "extra_forbidden": "no such key"}
 
 
+Partition = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,64}$")]
+
+
 class _Nodes(Section):
     count: Annotated[int, Field(ge=1, le=100_000)] = 1
     gpu_model: Model
@@ -40,6 +46,7 @@ class _Nodes(Section):
     switch: Annotated[str, StringConstraints(max_length=64)] = ""
     cpus: Annotated[int, Field(ge=1, le=100_000)] = 128
     memory: ByteSize = 2**40
+    partitions: list[Partition] = Field([PARTITION], min_length=1, max_length=100)
 
 
 class _File(Section):
@@ -77,7 +84,8 @@ def read_nodes(path: Path) -> list[SlurmNode]:
     for group in described.nodes:
         for _ in range(group.count):
             name = f"n{len(nodes) + 1}"
-            nodes.append(idle_node(name, group.gpu_model, group.gpus, group.switch, group.cpus, group.memory))
+            node = idle_node(name, group.gpu_model, group.gpus, group.switch, group.cpus, group.memory)
+            nodes.append(replace(node, partitions=dict.fromkeys(group.partitions, "")))
     return nodes
 
 
@@ -86,11 +94,12 @@ def _of_site(text: str, path: Path) -> list[SlurmNode]:
     described = parse(text, str(path))
     nodes: list[SlurmNode] = []
     shards = described.cluster.oversubscription_depth
+    members = [(each.name, frozenset(hostlist.expand(each.nodes))) for each in described.partitions]
     for group in described.nodes:
         if group.gpu_model is not None:
             for name in hostlist.expand(group.names):
                 memory_bytes = group.memory_mib << 20
-                nodes.append(
-                    idle_node(name, group.gpu_model, group.gpus, "", group.cpus, memory_bytes, shards)
-                )
+                node = idle_node(name, group.gpu_model, group.gpus, "", group.cpus, memory_bytes, shards)
+                own = [partition for partition, names in members if name in names]
+                nodes.append(replace(node, partitions=dict.fromkeys(own, "")))
     return nodes

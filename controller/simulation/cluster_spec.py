@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from controller.errors import ClusterSpecError
 from controller.simulation.traces.base import MAX_GPUS
 from controller.slurm.port import SlurmNode
 from controller.slurm.simulated import idle_node
+from controller.slurm.simulated_node import in_one_partition
 
 _ENTRY = re.compile(r"([a-z][a-z0-9]{0,31}):([0-9]{1,7})")
 
@@ -25,11 +26,12 @@ class ClusterSpec:
     def gpus(self) -> int:
         return sum(len(node.gpus) for node in self.nodes)
 
-    def of_types(self, types: tuple[str, ...]) -> int:
-        """GPUs of these types; of all types when none is named."""
-        if not types:
+    def of_types(self, types: tuple[str, ...], partition: str = "") -> int:
+        """GPUs of these types, of all types when none is named, in a partition, or in all."""
+        if not types and not partition:
             return self.gpus
-        return sum(len(node.gpus) for node in self.nodes if node.gpus[0].model in types)
+        known = (node for node in self.nodes if not types or node.gpus[0].model in types)
+        return sum(len(n.gpus) for n in known if in_one_partition(partition, [n]))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -37,7 +39,7 @@ class ClusterSpec:
         return tuple(dict.fromkeys(gpu.model for node in self.nodes for gpu in node.gpus))
 
     def counted(self, *, by_server: bool) -> ClusterSpec:
-        """The same GPUs without places: a gang fits wherever enough GPUs of one type are free.
+        """The same GPUs without places and partitions: a gang fits wherever enough GPUs of one type are free.
 
         One node for each type; of a single type one node for each GPU, which is quicker. `by_server`: for a
         policy that takes turns on servers, so that gangs need room on one.
@@ -46,7 +48,8 @@ class ClusterSpec:
             nodes = [(f"{self.models[0]}-{number}", self.models[0], 1) for number in range(1, self.gpus + 1)]
         else:
             nodes = [(model, model, self.of_types((model,))) for model in self.models]
-        return ClusterSpec(tuple(idle_node(*node, "", 1 << 20, 1 << 60) for node in nodes))
+        made = (idle_node(*node, "", 1 << 20, 1 << 60) for node in nodes)
+        return ClusterSpec(tuple(replace(node, partitions=None) for node in made))
 
 
 def parse_cluster(text: str, gpus_per_node: int) -> ClusterSpec:

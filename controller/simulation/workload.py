@@ -49,7 +49,7 @@ class Workload:
         self._ground_truth = truth
         self._largest_node = max(len(node.gpus) for node in cluster.nodes)
         self._type_of = {node.name: node.gpus[0].model for node in cluster.nodes}
-        self._available: dict[tuple[str, ...], int] = {}
+        self._available: dict[tuple[tuple[str, ...], str], int] = {}
         self._work: dict[JobId, float] = {}
         """Seconds on the reference type."""
         self._jobs: dict[JobId, TraceJob] = {}
@@ -82,6 +82,7 @@ class Workload:
             user=job.user,
             account=job.account,
             qos=job.qos,
+            partition=job.partition,
             request=request_text(
                 job.gpus,
                 nodes=None if self._counting else job.nodes,
@@ -136,14 +137,16 @@ class Workload:
     def _work_of(self, job: TraceJob) -> float | None:
         """Seconds on the reference type; None: left out. Raises TraceError."""
         drop = self._costs.drop_unfinishable
-        available = self._available.get(job.gpu_types)
+        kind = (job.gpu_types, job.partition)
+        available = self._available.get(kind)
         if available is None:
-            available = self._available[job.gpu_types] = self._cluster.of_types(job.gpu_types)
+            available = self._available[kind] = self._cluster.of_types(*kind)
         if job.gpus > available:
             if drop:
                 return None
             types = "+".join(job.gpu_types)
-            problem = f"job {job.id} wants {job.gpus} GPUs, the cluster has {available} {types}".rstrip()
+            where = f"partition {job.partition}" if job.partition else "the cluster"
+            problem = f"job {job.id} wants {job.gpus} GPUs, {where} has {available} {types}".rstrip()
             raise TraceError(self._trace, job.line, job.gpus_column, problem + _LEAVE_OUT)
         if not self._usable(job):
             if drop:

@@ -22,6 +22,7 @@ from controller.model import GpuSet, JobId, Share
 from controller.model.measures import Measures
 from controller.slurm.command import CommandTransport, Load
 from controller.slurm.gres import bound_gres
+from controller.slurm.partitions import by_node
 from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
 from controller.slurm.pyslurm import PyslurmTransport, require_pyslurm
 from controller.slurm.raw import JobRecord
@@ -58,11 +59,14 @@ REVOKED_SECONDS = 2.5
 takes the new credential for the one that it has just revoked (`Job credential revoked`, seen on 24.11; both
 times are whole seconds). So it is bound no sooner than this after its requeue, which is its submit time."""
 
+PARTITIONS_SECONDS = 10.0
+"""So often the partitions are read: they change when an administrator changes them."""
+
 _POLL_SECONDS = 0.05
 
 CALLS: Final = (
     "load", "job", "bind", "unbind", "release", "hold", "split", "suspend", "resume", "requeue_hold", "end",
-    "shares", "reserve", "reservations", "unreserve", "prefer",
+    "partitions", "shares", "reserve", "reservations", "unreserve", "prefer",
 )  # fmt: skip
 OUTCOMES: Final = ("ok", "unknown_job", "refused", "unavailable", "cut_off", "error")
 """`cut_off`: ended at the deadline (or when the controller stopped), without an answer."""
@@ -103,6 +107,8 @@ class SlurmCluster:
         self._transport = transport
         self._deadline_seconds = deadline_seconds
         self._models: dict[str, str] = {}
+        self._partitions: Mapping[str, Mapping[str, str]] = {}
+        self._partitions_at = -math.inf
         self._shared: frozenset[int] = frozenset()
         self._known: dict[int, tuple[JobRecord, SlurmJob]] = {}
         self._records: Sequence[JobRecord] = ()
@@ -117,6 +123,9 @@ class SlurmCluster:
 
     @_within_deadline("observing the cluster")
     async def observe(self) -> ClusterView:
+        now = time.monotonic()
+        if now >= self._partitions_at + PARTITIONS_SECONDS:
+            self._partitions, self._partitions_at = by_node(await self._transport.partitions()), now
         load = await self._transport.load()
         if load.jobs is not self._records or self._split_again or time.time() >= self._jobs_change_at:
             if split := await self._split_arrays(load.jobs):
@@ -145,7 +154,8 @@ class SlurmCluster:
         return slurm_job(record, now=now, array_room=rooms.get(record.id, True))
 
     def _nodes(self, load: Load) -> tuple[SlurmNode, ...]:
-        nodes = tuple(slurm_node(record, load.whole_gpu_jobs) for record in load.nodes)
+        known = self._partitions
+        nodes = tuple(slurm_node(r, load.whole_gpu_jobs, known.get(r.name, {})) for r in load.nodes)
         self._models = {node.name: node.gpus[0].model for node in nodes if node.gpus}
         return nodes
 

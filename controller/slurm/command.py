@@ -16,6 +16,7 @@ from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, JobId, Share
 from controller.slurm import replies, reserving
 from controller.slurm.commands import run
+from controller.slurm.partitions import SCONTROL, Partition, parse_partitions
 from controller.slurm.raw import JobRecord, NodeRecord
 from controller.slurm.records import Original, array_tasks, shares_record
 from controller.slurm.reserving import Reservation
@@ -59,6 +60,11 @@ class CommandTransport:
         jobs, whole = await asyncio.to_thread(replies.gandiva_jobs, jobs_text, "reading the jobs")
         self.remember(jobs, all_jobs=True)
         return Load(jobs, replies.nodes(nodes_text, "reading the nodes"), whole)
+
+    async def partitions(self) -> tuple[Partition, ...]:
+        """All partitions, hidden ones too."""
+        what = "reading the partitions"
+        return parse_partitions(await run(*SCONTROL, what=what), what)
 
     async def shares(self) -> tuple[Share, ...]:
         """The tree of associations. pyslurm does not know what users have used."""

@@ -19,6 +19,12 @@ from controller.model import GpuSet, JobId, Share, value
 LIMIT_REASONS = ("Assoc", "QOS")
 """How pending reasons begin where a limit is reached, such as AssocGrpGRES and QOSMaxJobsPerUserLimit."""
 
+JOB_REASONS = ("Partition", "InvalidAccount", "InvalidQOS", "Licenses", "Dependency", "Reservation")
+"""How pending reasons begin that are the job's own and that waiting does not end: other nodes are no help."""
+
+NODE_REASONS = ("BadConstraints", "ReqNodeNotAvail", "Node")
+"""How pending reasons begin that are about the nodes a job is bound to, and that last."""
+
 
 class JobState(str, enum.Enum):
     """Slurm's base states, as far as the controller tells them apart. COMPLETING wins over the base state."""
@@ -66,6 +72,9 @@ class SlurmNode:
     features: tuple[str, ...] = ()
     switch: str = ""
     """The leaf switch it hangs on, where the adapter knows the topology."""
+    partitions: Mapping[str, str] | None = None
+    """Those that it is in, each with the reason in words why no Gandiva job of it starts; empty: they do.
+    None: not known."""
 
 
 @value(kw_only=True)
@@ -79,6 +88,7 @@ class SlurmJob:
     name: str
     account: str
     partition: str
+    """Of a pending job all that its user named, separated by commas."""
     qos: str
     state: JobState
     state_name: str

@@ -17,7 +17,15 @@ from controller.slurm.gres import binding_of, index_ranges, indices_of, node_gpu
 from controller.slurm.hostlist import BETWEEN_NAMES, expand
 from controller.slurm.port import ALLOCATED, JobState, SlurmJob, SlurmNode
 from controller.slurm.raw import PREFIX, JobRecord, NodeRecord
-from controller.slurm.states import begin_reached, held_by_other, job_state, node_up, state_name
+from controller.slurm.states import (
+    POWERED_OFF,
+    begin_reached,
+    held_by_other,
+    job_state,
+    node_up,
+    powered_off,
+    state_name,
+)
 
 log = logging.getLogger(__name__)
 
@@ -209,9 +217,15 @@ def array_rooms(records: Iterable[JobRecord]) -> Mapping[int, bool]:
     return rooms
 
 
-def slurm_node(record: NodeRecord, whole_gpu_jobs: Mapping[GpuId, JobId]) -> SlurmNode:
-    """The port's view of a node. `whole_gpu_jobs`: the GPUs held as GRES `gpu`, with the job that holds
-    each."""
+def slurm_node(
+    record: NodeRecord, whole_gpu_jobs: Mapping[GpuId, JobId], partitions: Mapping[str, str] | None = None
+) -> SlurmNode:
+    """The port's view of a node.
+
+    Args:
+        whole_gpu_jobs: the GPUs held as GRES `gpu`, with the job that holds each.
+        partitions: those that it is in, as in `SlurmNode`.
+    """
     try:
         gpus = node_gpus(record.gres)
         used = indices_of("gpu", record.gres_used)
@@ -225,11 +239,12 @@ def slurm_node(record: NodeRecord, whole_gpu_jobs: Mapping[GpuId, JobId]) -> Slu
         gpus=gpus,
         up=node_up(record.state),
         state="+".join(record.state),
-        reason=record.reason,
+        reason=record.reason or (POWERED_OFF if powered_off(record.state) else ""),
         cpus=record.cpus,
         memory_bytes=record.memory_mib * _MIB,
         memory_allocated_bytes=record.memory_allocated_mib * _MIB,
         ordinary_gpus=ordinary,
         address=record.address or record.name,
         features=record.features,
+        partitions=partitions,
     )

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, GpuSet, JobId, Share, by_node, value
 from controller.slurm.leases import Leases
-from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmGpu, SlurmJob, SlurmNode
+from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmJob, SlurmNode
 from controller.slurm.simulated_job import SimulatedJob, request_text
+from controller.slurm.simulated_node import idle_node, in_one_partition, make_nodes
 
 T = TypeVar("T")
 _ON_NODES = (JobState.RUNNING, JobState.SUSPENDED)
@@ -42,36 +43,6 @@ def _loop_time() -> float:
 def halved(_job: SimulatedJob, beside: Sequence[SimulatedJob]) -> float:
     """Jobs on the same GPUs get equal parts of them."""
     return 1 / (1 + len(beside))
-
-
-def idle_node(
-    name: str,
-    model: str = "a100",
-    gpus: int = 1,
-    switch: str = "",
-    cpus: int = 64,
-    memory_bytes: int = 2**40,
-    shards: int = 16,
-) -> SlurmNode:
-    """A node that is up, without jobs."""
-    return SlurmNode(
-        name=name,
-        gpus=tuple(SlurmGpu(i, model, shards) for i in range(gpus)),
-        up=True,
-        state="IDLE",
-        reason="",
-        cpus=cpus,
-        memory_bytes=memory_bytes,
-        memory_allocated_bytes=0,
-        ordinary_gpus={},
-        address=name,
-        switch=switch,
-    )
-
-
-def make_nodes(names: Iterable[str], gpus: int) -> list[SlurmNode]:
-    """Identical nodes."""
-    return [idle_node(name, gpus=gpus) for name in names]
 
 
 @dataclass
@@ -346,6 +317,9 @@ class SimulatedCluster:
 
     def _start(self, job: SimulatedJob) -> None:
         if job.state is not JobState.PENDING or job.held or not (job.wanted and self._room_for(job.wanted)):
+            return
+        if not in_one_partition(job.partition, [self.nodes[name] for name in by_node(job.wanted)]):
+            job.reason = "BadConstraints"
             return
         job.binding, job.nodes, job.start_time = job.wanted, tuple(by_node(job.wanted)), self.clock()
         self._to(job, JobState.RUNNING)

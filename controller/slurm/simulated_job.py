@@ -13,6 +13,9 @@ from controller.model import GpuSet, JobId
 from controller.slurm.port import JobState, SlurmJob
 from controller.slurm.raw import PREFIX, trial_word
 
+PARTITION = "gpu"
+"""The one that all nodes and jobs are in, where nobody says otherwise."""
+
 
 @dataclass(slots=True)
 class SimulatedJob:
@@ -25,6 +28,10 @@ class SimulatedJob:
     uid: int = 2001
     account: str = "research"
     qos: str = "normal"
+    partition: str = PARTITION
+    """Several with commas between. Empty: any."""
+    reason: str = ""
+    """Slurm's, while it is pending and not held."""
     state: JobState = JobState.PENDING
     state_name: str = "PENDING"
     held: bool = True
@@ -98,11 +105,11 @@ class SimulatedJob:
             uid=self.uid,
             name=self.name or f"job{self.id}",
             account=self.account,
-            partition="gpu",
+            partition=self.partition,
             qos=self.qos,
             state=self.state,
             state_name=self.state_name,
-            reason="JobHeldUser" if self.held else "None",
+            reason="JobHeldUser" if self.held else self.reason or "None",
             held=self.held,
             user_hold=False,
             eligible=self.eligible,

@@ -40,6 +40,11 @@ _NODE_DOWN = frozenset(
     )
 )  # fmt: skip
 
+_POWERED_OFF = frozenset(("CLOUD_POWERED_DOWN", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP"))
+POWERED_OFF = (
+    "by Slurm's power saving, which wakes no node for held jobs: SuspendExcNodes of slurm.conf has to name it"
+)
+
 _OPERATOR = "held by an operator (scontrol hold)"
 _FAILED_RUN = "held by Slurm after a failed run ({}); scontrol release lets it run again"
 _GAVE_UP = "held by Slurm ({})"
@@ -78,6 +83,11 @@ def node_up(words: Collection[str]) -> bool:
     `--reservation` may start there, and Gandiva jobs are never such (docs/slurm-facts.md, Reservations).
     """
     return bool(words) and not any(_plain(word) in _NODE_DOWN for word in words)
+
+
+def powered_off(words: Collection[str]) -> bool:
+    """Whether Slurm's power saving has switched the node off, or is switching it."""
+    return any(_plain(word) in _POWERED_OFF for word in words)
 
 
 def _plain(word: str) -> str:

@@ -159,6 +159,11 @@ class ClusterPortContract:
             assert len(node.gpus) >= 4
             assert {gpu.model for gpu in node.gpus} == {"a100"}
             assert all(gpu.shards > 1 for gpu in node.gpus)
+
+    async def test_a_jobs_partition_is_one_of_those_of_the_nodes(self, world: World) -> None:
+        job = await seen(world, await world.submit())
+        for node in (await world.port.observe()).nodes:
+            assert (node.partitions or {}).get(job.partition) == "", "its jobs start there"
             assert dict(node.ordinary_gpus) == {}
             assert node.memory_bytes > 0
             assert node.address

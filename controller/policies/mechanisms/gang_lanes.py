@@ -257,7 +257,7 @@ class GangLanes(Lanes):
 
 def _shape(job: Job, demand: int, consolidated: bool) -> Shape:
     request = job.request
-    shape = (demand, request.nodes, consolidated, job.cpus_per_node, job.memory_per_node_bytes)
-    if not (job.placement.allocation or job.excluded_nodes or job.required_nodes or request.gpu_types):
+    shape = (demand, request.nodes, consolidated, job.cpus_per_node, job.memory_per_node_bytes, job.places)
+    if not (job.placement.allocation or request.gpu_types):
         return shape
-    return (*shape, request.gpu_types, job.placement.allocation, job.excluded_nodes, job.required_nodes)
+    return (*shape, request.gpu_types, job.placement.allocation)

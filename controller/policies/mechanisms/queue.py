@@ -162,7 +162,7 @@ class Queue:
 
 def _key(job: Job) -> Key:
     """First come, first served, but for a user's first job."""
-    return (-job.priority_class, job.share_rank, job.submit_time, job.id)
+    return (-job.priority_class, job.behind, job.share_rank, job.submit_time, job.id)
 
 
 def _kind(job: Job) -> tuple[Hashable, ...]:
@@ -172,8 +172,7 @@ def _kind(job: Job) -> tuple[Hashable, ...]:
         job.share_rank < 0,
         job.request.nodes,
         job.request.gpu_types,
-        job.required_nodes,
-        job.excluded_nodes,
+        job.places,
         job.cpus_per_node,
         job.memory_per_node_bytes,
     )

@@ -87,7 +87,7 @@ class Ranks:
         return self._order.epoch_end(self._now)
 
     def key(self, row: Row) -> Key:
-        """Higher classes first, then by users' shares, then by the order."""
+        """Higher classes first, then jobs whose start did not fail, then by shares, then by the order."""
         return _key(row, self._order.rank(row.job, row.usage, row.note, self._now))
 
     def rekey(self, rows: Sequence[Row]) -> None:
@@ -141,4 +141,4 @@ def _peers(rows: Iterable[Row]) -> list[Peer]:
 
 
 def _key(row: Row, rank: Rank) -> Key:
-    return (-row.job.priority_class, row.job.share_rank, *rank, row.id)
+    return (-row.job.priority_class, row.job.behind, row.job.share_rank, *rank, row.id)

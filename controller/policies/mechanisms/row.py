@@ -26,7 +26,7 @@ class Standing(enum.Enum):
 WAITING, RUNNING, FIXED, ASIDE = Standing.WAITING, Standing.RUNNING, Standing.FIXED, Standing.ASIDE
 
 Key = tuple[Any, ...]
-"""(-priority class, the share rank, the order's rank, job id)."""
+"""(-priority class, behind others, the share rank, the order's rank, job id)."""
 Shape = tuple[Hashable, ...]
 """Jobs of one shape fit or do not fit in the same way. The first item is how many GPUs they take."""
 

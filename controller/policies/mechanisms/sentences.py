@@ -19,7 +19,8 @@ def aside(job: Job) -> str:
     if job.held_until is None:
         return job.obstacle or "may not start yet"
     what = "resume" if job.placement.allocation else "start"
-    return f"{what} failed; retry at {clock(job.held_until)}"
+    why = f" ({job.failed_start})" if job.failed_start else ""
+    return f"{what} failed{why}; retry at {clock(job.held_until)}"
 
 
 def still_on(job: Job) -> str:

@@ -113,7 +113,7 @@ class Needs:
         """Equal for jobs that fit in the same places."""
         bound = job.placement.allocation or self._draft.of(job.id).allocation
         request = job.request
-        places = (job.required_nodes, job.excluded_nodes, frozenset(gpu.node for gpu in bound))
+        places = (job.places, frozenset(gpu.node for gpu in bound))
         host = (job.cpus_per_node, job.memory_per_node_bytes, job.priority_class)
         return (job.gpus, request.nodes, request.gpu_types, places, host)
 

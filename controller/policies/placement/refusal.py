@@ -15,8 +15,12 @@ def refusal(
         return node.reason or "not available"
     if job.request.gpu_types and not any(gpu.model in job.request.gpu_types for gpu in node.gpus):
         return f"no GPU of type {','.join(job.request.gpu_types)}"
+    if why := _refused_by_partition(job, node):
+        return why
     if node.name in job.excluded_nodes:
         return "excluded by the job"
+    if node.name in job.refused_nodes:
+        return f"Slurm did not start it there ({job.failed_start})"
     if job.required_nodes and node.name not in job.required_nodes:
         return "not in the job's node list"
     if usable < share:
@@ -28,6 +32,16 @@ def refusal(
     if memory_free_bytes is not None and job.memory_per_node_bytes > memory_free_bytes:
         return "not enough free host memory"
     return None
+
+
+def _refused_by_partition(job: Job, node: Node) -> str:
+    """Why none of the job's partitions has it start there; empty where one does. Slurm spreads no job over
+    partitions: one that may be on several nodes has its first."""
+    if node.partitions is None or not job.partition:
+        return ""
+    names = job.partition.split(",") if job.request.nodes == 1 else [job.partition.partition(",")[0]]
+    words = [node.partitions.get(name, f"not in partition {name}") for name in names]
+    return "" if "" in words else words[0]
 
 
 def nowhere(job: Job, share: int, refusals: Iterable[str | None]) -> str:

@@ -50,6 +50,8 @@ class TraceJob:
     user: str = "user"
     account: str = ""
     qos: str = ""
+    partition: str = ""
+    """Empty: any."""
     steps: float | None = None
     weight: float = 1.0
     nodes: int | None = None

@@ -145,8 +145,8 @@ def _tres_gpus(row: Row, counts: list[str]) -> int:
 
 def native(path: Path, hint: str) -> list[TraceJob]:
     """CSV `job_id,submit_seconds,duration_seconds,gpus` and, if wanted,
-    `nodes,model,user,account,qos,weight,gpu_types,pack,max_gpus,store` (several types with `+` between them;
-    pack and store: yes or no)."""
+    `nodes,model,user,account,qos,partition,weight,gpu_types,pack,max_gpus,store` (several types with `+`
+    between them; pack and store: yes or no)."""
     needed = ("job_id", "submit_seconds", "duration_seconds", "gpus")
     optional = (
         "nodes",
@@ -154,6 +154,7 @@ def native(path: Path, hint: str) -> list[TraceJob]:
         "user",
         "account",
         "qos",
+        "partition",
         "weight",
         "gpu_types",
         "pack",
@@ -180,6 +181,7 @@ def native(path: Path, hint: str) -> list[TraceJob]:
                 user=row.values.get("user", "").strip() or "user",
                 account=row.values.get("account", "").strip(),
                 qos=row.values.get("qos", "").strip(),
+                partition=row.values.get("partition", "").strip(),
                 weight=row.number("weight", 0.1, 100) if row.values.get("weight", "").strip() else 1.0,
                 nodes=nodes,
                 gpu_types=tuple(types.split("+")) if types else (),

@@ -134,6 +134,8 @@ def test_explain_names_the_rivals(client: ApiClient) -> None:
     assert [rival.job_id for rival in answer.rivals] == [101, 103]
     over = client.explain(100)
     assert over.live is None and over.rivals == []
+    waits = client.explain(105)
+    assert [rival.job_id for rival in waits.rivals] == [104], "Slurm has not started it yet"
     assert [decision.action for decision in over.decisions] == ["suspend"]
     assert over.slices[0].gpus == ["n1:0", "n1:1"]
     assert [event.kind for event in over.events] == ["suspended"]

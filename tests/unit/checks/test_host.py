@@ -291,7 +291,11 @@ def slurm_with_a_node(monkeypatch: pytest.MonkeyPatch) -> None:
     node = {"name": "n1", "state": ["IDLE"], "gres": "gpu:a100_0:1,shard:a100_0:16", "version": "26.05.5"}
 
     async def slurm(*_argv: str, what: str) -> str:
-        return json.dumps({"nodes": [node]}) if what == "reading the nodes" else "SLURM_VERSION = 26.05.5\n"
+        answers = {
+            "reading the nodes": json.dumps({"nodes": [node]}),
+            "reading the partitions": "PartitionName=gpu ExclusiveUser=YES Nodes=n1 State=UP\n",
+        }
+        return answers.get(what, "SLURM_VERSION = 26.05.5\n")
 
     monkeypatch.setattr(gather, "run", slurm)
 

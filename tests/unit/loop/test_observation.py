@@ -241,6 +241,7 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
             "duration_seconds": 6000.0,
             "deadline_at": 900.0,
             "obstacle": "",
+            "may_requeue": True,
         }
 
     run(scenario)

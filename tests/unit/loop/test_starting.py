@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from controller.model import JobId
 from controller.nodes.protocol import Offload, Pause
 from controller.nodes.simulated import SimulatedNodes
 from controller.simulation.virtual_time import run_virtual
-from controller.slurm.port import ClusterView, JobState, SlurmJob
+from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmJob
 from controller.slurm.simulated import SimulatedCluster, SimulatedJob
 from tests.unit.loop.world import SLICE_SECONDS, World
 
@@ -105,7 +107,7 @@ def test_a_job_at_a_limit_of_slurm_does_not_keep_gpus_from_others(tmp_path: Path
         cluster = WithLimit(world.cluster.nodes, world.cluster.costs)
         world.cluster = world.cluster_port = cluster
         world.node_port = world.nodes = SimulatedNodes(cluster)
-        limited, other = world.submit(), world.submit(work_seconds=5)
+        limited, other = world.submit(), world.submit(work_seconds=5, user="bob")
         cluster.limited = frozenset({limited})
         world.start()
         await asyncio.sleep(20.0)
@@ -176,5 +178,177 @@ def test_a_job_that_slurm_holds_after_a_failed_launch_does_not_go_from_node_to_n
         assert world.running() == {int(failing)}
         await world.stop()
         world.check()
+
+    run_virtual(scenario())
+
+
+class Refuses(SimulatedCluster):
+    """Slurm gives reasons why it starts some jobs not at all, or not on some nodes."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        super().__init__(cluster.nodes, cluster.costs)
+        self.why: Callable[[SimulatedJob, frozenset[str]], str] = lambda _job, _nodes: ""
+        self.tries: list[tuple[float, int, str]] = []
+
+    def _start(self, job: SimulatedJob) -> None:
+        nodes = frozenset(gpu.node for gpu in job.wanted)
+        job.reason = self.why(job, nodes)
+        if not job.held:
+            self.tries.append((self.clock(), int(job.id), ",".join(sorted(nodes))))
+        if not job.reason:
+            super()._start(job)
+
+    def tried(self, *job_ids: int) -> list[tuple[float, int, str]]:
+        return [each for each in self.tries if each[1] in job_ids]
+
+
+def refusing(world: World) -> Refuses:
+    cluster = Refuses(world.cluster)
+    world.cluster = world.cluster_port = cluster
+    world.node_port = world.nodes = SimulatedNodes(cluster)
+    return cluster
+
+
+def test_jobs_at_a_users_limit_do_not_keep_gpus_from_others(tmp_path: Path) -> None:
+    """`maxjobs=1` and 40 jobs of one user: 39 wait for the first to end."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=2)
+        cluster = refusing(world)
+
+        def why(job: SimulatedJob, _nodes: frozenset[str]) -> str:
+            runs = any(j.user == "alice" and j.state in ALLOCATED for j in cluster.jobs.values())
+            return "AssocMaxJobsLimit" if job.user == "alice" and runs else ""
+
+        cluster.why = why
+        first = world.submit(work_seconds=400)
+        world.start()
+        await asyncio.sleep(5.0)
+        others = [world.submit(work_seconds=5) for _ in range(40)]
+        await asyncio.sleep(20.0)
+        bob = world.submit(user="bob", work_seconds=50)
+        await asyncio.sleep(80.0)
+        assert world.state(bob) is JobState.ENDED
+        assert len(cluster.tried(*others)) <= 3, "one at a time, and a minute between"
+        await asyncio.sleep(200.0)
+        assert world.state(first) is JobState.RUNNING
+        await asyncio.sleep(200.0)
+        assert world.state(first) is JobState.ENDED
+        assert any(world.state(job) is JobState.ENDED for job in others), "the limit has room again"
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+def test_a_job_within_a_limit_runs_though_a_larger_one_of_its_user_is_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=2)
+        cluster = refusing(world)
+        cluster.why = lambda job, _nodes: "AssocGrpGRES" if len(job.wanted) == 2 else ""
+        large, small = world.submit(gpus=2), world.submit(gpus=1)
+        world.start()
+        await asyncio.sleep(150.0)
+        assert world.running() == {int(small)} and world.state(large) is JobState.PENDING
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("reason", ["PartitionTimeLimit", "Licenses", "InvalidAccount", "Resources"])
+def test_jobs_that_slurm_will_not_start_leave_gpus_to_others(tmp_path: Path, reason: str) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=2)
+        cluster = refusing(world)
+        cluster.why = lambda job, _nodes: reason if job.user == "alice" else ""
+        never = [world.submit() for _ in range(4)]
+        world.start()
+        await asyncio.sleep(1.0)
+        bob = world.submit(user="bob", work_seconds=60)
+        await asyncio.sleep(200.0)
+        assert world.state(bob) is JobState.ENDED
+        await asyncio.sleep(7200.0)
+        again = [at for at, *_ in cluster.tried(*never)][len(never) :]
+        apart = 60.0 if reason == "Resources" else 5.0
+        assert min(b - a for a, b in itertools.pairwise(again)) >= apart, "one at a time"
+        last_hour = [each for each in cluster.tried(*never) if each[0] > cluster.clock() - 3600]
+        assert 1 <= len(last_hour) <= 8, "pauses grow, and end at an hour"
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+def test_no_job_of_a_user_waits_behind_one_that_fails_for_good(tmp_path: Path) -> None:
+    """What does not start comes last for as long as it was paused, and then has its place again."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        cluster = refusing(world)
+        refused = {"now": "Licenses"}
+        failing = world.submit(work_seconds=5)
+        cluster.why = lambda job, _nodes: refused["now"] if job.id == failing else ""
+        world.start()
+        await asyncio.sleep(20.0)
+        refused["now"] = ""
+        for _ in range(30):
+            world.submit(user="bob", work_seconds=10)
+        await asyncio.sleep(250.0)
+        assert world.state(failing) is JobState.ENDED, "it does not starve"
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+def test_a_job_goes_to_another_node_than_the_one_that_refused_it(tmp_path: Path) -> None:
+    """A maintenance of n1 is announced: Slurm starts nothing there that would last into it."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, nodes=2, gpus=2)
+        cluster = refusing(world)
+        cluster.why = lambda _job, nodes: "ReqNodeNotAvail, May be reserved" if "n1" in nodes else ""
+        jobs = [world.submit() for _ in range(2)]
+        world.start()
+        await asyncio.sleep(60.0)
+        assert {cluster.jobs[job].nodes for job in jobs} == {("n2",)}
+        assert world.running() == {int(job) for job in jobs}
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+def test_a_turn_that_slurm_refuses_is_not_waited_for_on_the_same_node_for_ever(tmp_path: Path) -> None:
+    """Both nodes are full: the job is promised GPUs of n1 for its turn, which refuses it."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, nodes=2, gpus=1)
+        cluster = refusing(world)
+        running = [world.submit() for _ in range(2)]
+        world.start()
+        await asyncio.sleep(2.0)
+        late = world.submit(user="bob")
+        cluster.why = lambda job, nodes: "ReqNodeNotAvail" if job.id == late and "n1" in nodes else ""
+        await asyncio.sleep(300.0)
+        assert cluster.jobs[late].nodes == ("n2",)
+        assert world.state(running[0]) is JobState.RUNNING
+        await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+def test_explain_says_why_and_when_a_start_is_tried_again(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        cluster = refusing(world)
+        cluster.why = lambda _job, _nodes: "PartitionTimeLimit"
+        job = world.submit()
+        controller = world.start()
+        await asyncio.sleep(20.0)
+        assert controller.reasons[job].startswith("start failed (PartitionTimeLimit); retry at ")
+        await world.stop()
 
     run_virtual(scenario())

@@ -162,7 +162,11 @@ def test_why_slurm_did_not_start_what_was_placed() -> None:
         ("AssocGrpGRES", "a limit of your account or QOS is reached (AssocGrpGRES)"),
         ("QOSMaxJobsPerUserLimit", "a limit of your account or QOS is reached"),
         ("ReqNodeNotAvail, May be reserved for other job", "a shorter --time may start it earlier"),
+        ("ReqNodeNotAvail, May be reserved for other job", "it is tried on other nodes"),
         ("Priority", "an ordinary job that waits"),
+        ("PartitionTimeLimit", "waiting alone does not help, by Slurm's reason (PartitionTimeLimit)"),
+        ("Licenses", "waiting alone does not help"),
+        ("BadConstraints", "waiting alone does not help"),
     ],
 )
 def test_a_limit_of_slurms_is_not_called_a_lack_of_room(phase: str, reason: str, said: str) -> None:
@@ -172,7 +176,7 @@ def test_a_limit_of_slurms_is_not_called_a_lack_of_room(phase: str, reason: str,
 
 def test_other_reasons_leave_the_advice_as_it_is() -> None:
     queued = live(9, phase="queued")
-    assert next_step(None, queued, None, "BadConstraints") == next_step(None, queued, None)
+    assert next_step(None, queued, None, "BurstBufferResources") == next_step(None, queued, None)
 
 
 def test_a_job_that_grew() -> None:

@@ -304,6 +304,13 @@ def told(answer: ExplainMessage, columns: int = 80, rows: int = 8) -> list[str]:
     return list(explain(answer, rows=rows, columns=columns))
 
 
+def test_a_job_without_a_place_is_told_who_has_gpus_and_was_not_started_yet() -> None:
+    tried = live(7, user="bob", phase="starting", running_on=["n1:0"])
+    lines = told(ExplainMessage(time=NOW, job=job(), live=live(8, **QUEUED), rivals=[tried]))
+    at = lines.index("Have GPUs, and Slurm has not started them yet")
+    assert lines[at + 1].split()[0] == "7" and lines[at + 1].endswith("n1:0")
+
+
 def test_a_waiting_job_is_explained_by_its_reason_and_its_rivals() -> None:
     lines = told(ExplainMessage(time=NOW, job=job(), live=live(8, **SUSPENDED), rivals=[live(7, user="bob")]))
     assert lines[0] == "Job 8 (train, alice) is suspended and waits for its turn"

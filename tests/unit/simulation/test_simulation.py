@@ -532,8 +532,8 @@ def test_a_description_of_the_cluster_is_refused_with_all_that_is_wrong(tmp_path
     assert str(caught.value) == (
         f"{path}: nodes.0.gpu_model: missing, and there is no default; nodes.0.gpus: must be greater"
         " than or equal to 1; nodes.0.gpu_mode: no such key"
-        " (keys of [[nodes]]: count, gpu_model, gpus, switch, cpus, memory; a site's description has"
-        " [cluster] and [[partitions]] too)"
+        " (keys of [[nodes]]: count, gpu_model, gpus, switch, cpus, memory, partitions; a site's"
+        " description has [cluster] and [[partitions]] too)"
     )
 
 

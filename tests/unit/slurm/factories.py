@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from controller.slurm.partitions import Partition
 from controller.slurm.raw import JobRecord, NodeRecord
 
 REQUEST = 'gandiva:{"v":1,"gpus_per_node":2,"nodes":1,"weight":1,"site":{}}'
@@ -55,6 +56,9 @@ _NODE = NodeRecord(
     memory_allocated_mib=0,
     features=("gandiva_a100",),
 )
+
+
+PARTITIONS = (Partition("gpu", ("n1", "n2"), "", by_option=False),)
 
 
 def job_record(**fields: Any) -> JobRecord:

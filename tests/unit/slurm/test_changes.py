@@ -17,11 +17,12 @@ from controller.observe.slurm_cache import SlurmCache
 from controller.slurm import pyslurm_worker
 from controller.slurm.adapter import SlurmCluster
 from controller.slurm.command import CommandTransport, Load
+from controller.slurm.partitions import Partition
 from controller.slurm.port import ClusterView
 from controller.slurm.pyslurm import READ_ALL_SECONDS, PyslurmTransport
 from controller.slurm.raw import JobRecord
 from controller.slurm.records import slurm_job
-from tests.unit.slurm.factories import job_record, node_record
+from tests.unit.slurm.factories import PARTITIONS, job_record, node_record
 
 
 class Slurm:
@@ -120,6 +121,9 @@ async def test_jobs_as_before_are_not_made_again_until_a_begin_time_comes(
 
         async def load(self) -> Load:
             return Load(self.records, (node_record("n1"),), {})
+
+        async def partitions(self) -> tuple[Partition, ...]:
+            return PARTITIONS
 
     cluster = SlurmCluster(Quiet(), deadline_seconds=5)
     views = []

@@ -18,6 +18,7 @@ from controller.errors import ClusterRefused, ClusterUnavailable, SettingsError,
 from controller.model import GpuId, JobId
 from controller.slurm import pyslurm_worker
 from controller.slurm.adapter import SlurmCluster, open_cluster
+from controller.slurm.partitions import Partition
 from controller.slurm.pyslurm import PyslurmTransport, _Worker
 from tests.unit.slurm.factories import REQUEST
 
@@ -61,6 +62,11 @@ async def transport(plan: Plan) -> AsyncIterator[PyslurmTransport]:
     made = PyslurmTransport()
     yield made
     await made.close()
+
+
+async def no_partitions() -> tuple[Partition, ...]:
+    """Scontrol is not here to be asked."""
+    return ()
 
 
 @pytest.fixture
@@ -134,13 +140,17 @@ async def test_an_ordinary_job_whose_gres_pyslurm_cannot_parse_keeps_nobody_from
 
 
 async def test_gres_that_pyslurm_cannot_parse_costs_one_job_or_node_only(
-    plan: Plan, transport: PyslurmTransport, caplog: pytest.LogCaptureFixture
+    plan: Plan,
+    transport: PyslurmTransport,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     odd = {"id": 7, "state": "RUNNING", "admin_comment": REQUEST, "allocated_nodes": "n1", "start_time": 9}
     plan(
         Jobs_load={"jobs": [{**odd, "raises": ["gres_per_node"]}, {**odd, "id": 8}]},
         Nodes_load={"nodes": [NODE, {**NODE, "name": "n2", "raises": ["configured_gres"]}]},
     )
+    monkeypatch.setattr(transport, "partitions", no_partitions)
     view = await SlurmCluster(transport, deadline_seconds=30.0).observe()
     assert [(job.id, job.binding, job.exclusive_gpus) for job in view.jobs] == [
         (7, frozenset(), True),
@@ -259,8 +269,11 @@ async def test_a_crash_costs_one_call(plan: Plan, transport: PyslurmTransport) -
     await transport.suspend(JOB)
 
 
-async def test_a_call_that_hangs_ends_at_the_deadline_and_the_next_one_works(plan: Plan) -> None:
+async def test_a_call_that_hangs_ends_at_the_deadline_and_the_next_one_works(
+    plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transport = PyslurmTransport()
+    monkeypatch.setattr(transport, "partitions", no_partitions)
     port = SlurmCluster(transport, deadline_seconds=60.0)
     plan(Jobs_load={"jobs": [], "sleep": 600}, Job_load={"job": {"id": 7}})
     observing = asyncio.ensure_future(SlurmCluster(transport, deadline_seconds=1.0).observe())

@@ -17,12 +17,13 @@ from controller.model import GpuId, JobId
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.adapter import MAX_WAITING_TASKS, REVOKED_SECONDS, SlurmCluster
 from controller.slurm.command import CommandTransport, Load
+from controller.slurm.partitions import Partition
 from controller.slurm.port import ClusterPort, JobState
 from controller.slurm.raw import JobRecord
 from controller.slurm.records import Original
 from controller.slurm.reserving import Reservation
 from controller.slurm.states import REQUEUED_HELD
-from tests.unit.slurm.factories import REQUEST, job_record, node_record, running_record
+from tests.unit.slurm.factories import PARTITIONS, REQUEST, job_record, node_record, running_record
 
 JOB = JobId(7)
 N1 = frozenset({GpuId("n1", 0), GpuId("n1", 1)})
@@ -40,11 +41,16 @@ class FakeTransport(CommandTransport):
         self.later: list[JobRecord] = []
         """Records that replace the first one, one at each further reading."""
         self.hangs = False
+        self.calls_for_partitions = 0
 
     async def load(self) -> Load:
         await self._maybe_hang()
         nodes = (node_record("n1"), node_record("n2"))
         return Load(tuple(self.records.values()), nodes, {})
+
+    async def partitions(self) -> tuple[Partition, ...]:
+        self.calls_for_partitions += 1
+        return PARTITIONS
 
     async def job(self, job_id: JobId) -> JobRecord:
         await self._maybe_hang()

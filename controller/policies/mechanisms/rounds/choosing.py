@@ -49,7 +49,7 @@ class Ordering(Protocol):
         ...
 
 
-Head: TypeAlias = tuple[int, float]
+Head: TypeAlias = tuple[int, bool, float]
 """The smaller the earlier: jobs of a higher class, then of users with a larger fair-share factor."""
 
 
@@ -95,7 +95,7 @@ class GlobalList:
 
 
 def _head(job: Job) -> Head:
-    return -job.priority_class, job.share_rank
+    return -job.priority_class, job.behind, job.share_rank
 
 
 def _extra(members: Iterable[Member], types: Collection[str], round_seconds: float) -> Iterator[Choice]:

@@ -184,7 +184,7 @@ def _needs(job: Job) -> tuple[object, ...]:
     """What nodes are looked at for."""
     request = job.request
     sizes = (job.gpus, request.nodes, request.gpu_types, job.cpus_per_node, job.memory_per_node_bytes)
-    return (*sizes, job.excluded_nodes, job.required_nodes)
+    return (*sizes, job.places)
 
 
 def _of_type(nodes: Mapping[str, Node], gpu_type: str) -> dict[str, Node]:
