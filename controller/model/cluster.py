@@ -67,6 +67,11 @@ class Node:
     """Host memory that Slurm has not allocated yet. None: not tracked."""
     switch: str = ""
 
+    @property
+    def model(self) -> str:
+        """Of its GPUs: all have one, since Slurm's GRES name it. Empty: it has none."""
+        return self.gpus[0].model if self.gpus else ""
+
 
 def gpu_type(gpus: GpuSet, nodes: Mapping[str, Node]) -> str:
     """The model of these GPUs, by the first of them; empty where that is not known."""

@@ -10,15 +10,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, GpuSet, JobId, Share, by_node, value
+from controller.slurm.gres import bound_gres
 from controller.slurm.leases import Leases
-from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmGpu, SlurmJob, SlurmNode
+from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmJob, SlurmNode
 from controller.slurm.simulated_job import SimulatedJob, request_text
+from controller.slurm.simulated_node import idle_node, make_nodes
 
 T = TypeVar("T")
 _ON_NODES = (JobState.RUNNING, JobState.SUSPENDED)
@@ -42,36 +44,6 @@ def _loop_time() -> float:
 def halved(_job: SimulatedJob, beside: Sequence[SimulatedJob]) -> float:
     """Jobs on the same GPUs get equal parts of them."""
     return 1 / (1 + len(beside))
-
-
-def idle_node(
-    name: str,
-    model: str = "a100",
-    gpus: int = 1,
-    switch: str = "",
-    cpus: int = 64,
-    memory_bytes: int = 2**40,
-    shards: int = 16,
-) -> SlurmNode:
-    """A node that is up, without jobs."""
-    return SlurmNode(
-        name=name,
-        gpus=tuple(SlurmGpu(i, model, shards) for i in range(gpus)),
-        up=True,
-        state="IDLE",
-        reason="",
-        cpus=cpus,
-        memory_bytes=memory_bytes,
-        memory_allocated_bytes=0,
-        ordinary_gpus={},
-        address=name,
-        switch=switch,
-    )
-
-
-def make_nodes(names: Iterable[str], gpus: int) -> list[SlurmNode]:
-    """Identical nodes."""
-    return [idle_node(name, gpus=gpus) for name in names]
 
 
 @dataclass
@@ -211,8 +183,7 @@ class SimulatedCluster:
         return self._find(job_id).view(tells_duration=self.tells_durations)
 
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:
-        if len(set(by_node(binding).values())) != 1:
-            raise ValueError("a binding needs the same GPU indices on each node")
+        self._require_gres(job_id, binding)
         job = await self._called(job_id)
         while job.state is JobState.COMPLETING and not self.unavailable:
             # As the other adapters do: a requeued job is bound once it is through with its last run.
@@ -222,6 +193,13 @@ class SimulatedCluster:
             raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending and held")
         job.wanted = binding
         self._answer()
+
+    def _require_gres(self, job_id: JobId, gpus: GpuSet) -> None:
+        """What the other adapters refuse: raises ValueError where Slurm's GRES cannot say these GPUs."""
+        names = by_node(gpus).keys()
+        if gone := sorted(names - self.nodes.keys()):
+            raise ClusterRefused(f"job {job_id}: {', '.join(gone)} is no node with GPUs of ours (any more)")
+        bound_gres(gpus, {name: self.nodes[name].gpus[0].model for name in names})
 
     async def unbind(self, job_id: JobId) -> None:
         job = await self._called(job_id, JobState.PENDING)
@@ -275,8 +253,7 @@ class SimulatedCluster:
         self._answer()
 
     async def reserve(self, job_id: JobId, gpus: GpuSet, seconds: float) -> None:
-        if len(set(by_node(gpus).values())) != 1:
-            raise ValueError("a reservation needs the same GPU indices on each node")
+        self._require_gres(job_id, gpus)
         await self._called(job_id)
         self.reserved.pop(job_id, None)
         if not self._room_for(gpus):
