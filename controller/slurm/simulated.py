@@ -223,6 +223,7 @@ class SimulatedCluster:
     async def suspend(self, job_id: JobId) -> None:
         job = await self._called(job_id, *_ON_NODES)
         if job.state is JobState.RUNNING:
+            job.suspended_at = self.clock()
             self._to(job, JobState.SUSPENDED)
         self._answer()
 
@@ -333,9 +334,12 @@ class SimulatedCluster:
             self._to(job, JobState.PENDING)
 
     def _end(self, job: SimulatedJob, state_name: str, end_time: float | None = None) -> None:
-        """`end_time`: when its work was done, if that was before now."""
+        """`end_time`: when its work was done, if that was before now. Slurm takes a job that ends while it is
+        suspended for one that ended then."""
         if job.state is JobState.ENDED:
             return
+        if job.state is JobState.SUSPENDED:
+            end_time = job.suspended_at
         job.end_time = self.clock() if end_time is None else end_time
         self._to(job, JobState.ENDED, state_name)
         self.on_end(job)
