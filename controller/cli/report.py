@@ -14,9 +14,9 @@ from controller.cli import common
 from controller.cli.outputs import check_outputs, writing
 
 if TYPE_CHECKING:
-    from controller.api.client import ApiClient
     from collections.abc import Mapping, Sequence
 
+    from controller.api.client import ApiClient
     from controller.api.messages import JobMessage, JobsMessage
     from controller.journal import JobFilter
     from controller.reports.report import JournalSource

@@ -104,9 +104,7 @@ def _headline(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJ
     return f"Job {_number(known.job_id, slurm)} ({clean(known.name)}, {clean(known.user)}) {what}"
 
 
-def _facts(
-    answer: ExplainMessage, row: Row | None, slurm: SlurmJob | None
-) -> Iterator[tuple[str, str]]:
+def _facts(answer: ExplainMessage, row: Row | None, slurm: SlurmJob | None) -> Iterator[tuple[str, str]]:
     """What is known of the job: name and value of each fact."""
     job, live = row.told if row is not None else None, answer.live
     known = live or job

@@ -11,8 +11,8 @@ import pytest
 
 from controller.api.messages import EventMessage, ExplainMessage
 from controller.cli.main import main
-from controller.reports.advice import next_step, not_started_by_slurm
 from controller.reports import units
+from controller.reports.advice import next_step, not_started_by_slurm
 from controller.reports.explain import explain, ordinary
 from controller.reports.sacct import Accounting
 from controller.reports.slurm_job import SlurmJob, ask_slurm
@@ -96,7 +96,9 @@ def test_what_sacct_says_of_a_job_that_is_over_comes_first() -> None:
     assert "is over: CANCELLED by 1000" in said and "UNKNOWN" not in said
     assert f"ended       {units.moment(NOW - 65)}, exit code 0:0" in said
     assert "is over: UNKNOWN" in " ".join(explain(vanished, rows=3, columns=200)), "without sacct"
-    assert "exit code 255:0" in text(ExplainMessage(time=NOW, job=job(state="FAILED", end_time=NOW, exit_code=255)))
+    assert "exit code 255:0" in text(
+        ExplainMessage(time=NOW, job=job(state="FAILED", end_time=NOW, exit_code=255))
+    )
 
 
 def test_tasks_of_arrays_have_their_index_in_the_first_line() -> None:
