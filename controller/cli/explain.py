@@ -96,7 +96,7 @@ def _print(api: "ApiClient", job_id: int, slurm: "SlurmJob | None", args: argpar
     accounting = None
     if answer.live is None and answer.job is not None:
         accounting = accounting_of([answer.job]).get(job_id)
-        told = Row(answer.job, answer.time, accounting).told
-        answer = answer.model_copy(update={"job": told})
+        settled = Row(answer.job, answer.time, accounting).settled
+        answer = answer.model_copy(update={"job": settled})
     shown = explain(answer, rows=args.lines, columns=columns, slurm=slurm, accounting=accounting)
     print(answer.model_dump_json() if args.json else "\n".join(shown))

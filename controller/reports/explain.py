@@ -38,7 +38,7 @@ def explain(
     """Lines for a terminal of `columns`; at most `rows` decisions, slices and events each. `slurm`: the job
     as Slurm has it, where scontrol answers. `accounting`: as sacct has it, once it is over."""
     row = Row(answer.job, answer.time, accounting) if answer.job is not None else None
-    job, live = row.told if row is not None else None, answer.live
+    job, live = row.settled if row is not None else None, answer.live
     yield from _wrapped("", _headline(job, live, slurm), columns)
     yield from _listed(_facts(answer, row, slurm), columns)
     if live is not None and answer.rivals:
@@ -106,7 +106,7 @@ def _headline(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJ
 
 def _facts(answer: ExplainMessage, row: Row | None, slurm: SlurmJob | None) -> Iterator[tuple[str, str]]:
     """What is known of the job: name and value of each fact."""
-    job, live = row.told if row is not None else None, answer.live
+    job, live = row.settled if row is not None else None, answer.live
     known = live or job
     assert known is not None
     reason = known.reason or (job.reason if job is not None else "")

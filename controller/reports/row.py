@@ -43,7 +43,7 @@ class Row:
         return self.job.end_time if ended is None else ended
 
     @property
-    def told(self) -> JobMessage:
+    def settled(self) -> JobMessage:
         """The job with the state and the end that accounting knows better."""
         return self.job.model_copy(update={"state": self.state, "end_time": self.end_time})
 
