@@ -74,7 +74,9 @@ def run(args: argparse.Namespace) -> int:
 
 def _print(api: "ApiClient", job_id: int, slurm: "SlurmJob | None", args: argparse.Namespace) -> None:
     from controller.api.client import ApiRefused
+    from controller.cli.report import accounting_of
     from controller.reports.explain import explain, ordinary
+    from controller.reports.row import Row
 
     columns = terminal_columns()
     try:
@@ -91,5 +93,10 @@ def _print(api: "ApiClient", job_id: int, slurm: "SlurmJob | None", args: argpar
             raise
         print("\n".join(ordinary(slurm, columns)))
         return
-    shown = explain(answer, rows=args.lines, columns=columns, slurm=slurm)
+    accounting = None
+    if answer.live is None and answer.job is not None:
+        accounting = accounting_of([answer.job]).get(job_id)
+        settled = Row(answer.job, answer.time, accounting).settled
+        answer = answer.model_copy(update={"job": settled})
+    shown = explain(answer, rows=args.lines, columns=columns, slurm=slurm, accounting=accounting)
     print(answer.model_dump_json() if args.json else "\n".join(shown))

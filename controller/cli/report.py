@@ -14,8 +14,10 @@ from controller.cli import common
 from controller.cli.outputs import check_outputs, writing
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from controller.api.client import ApiClient
-    from controller.api.messages import JobsMessage
+    from controller.api.messages import JobMessage, JobsMessage
     from controller.journal import JobFilter
     from controller.reports.report import JournalSource
     from controller.reports.row import Row
@@ -108,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     layout, which = _layout(args), _filter(args, now)
     source = JournalSource(args.journal, now) if args.journal else common.client(args)
     jobs = source.jobs(which)
-    rows = join(jobs, {} if args.no_sacct else _accounting([job.job_id for job in jobs.jobs]))
+    rows = join(jobs, {} if args.no_sacct else accounting_of(jobs.jobs))
     if args.html is not None:
         return _write_page(args.html, source, which, rows, jobs)
     lines = as_json(rows, truncated=jobs.truncated) if args.json else render(rows, layout)
@@ -164,11 +166,13 @@ def _write_page(
     return 0
 
 
-def _accounting(job_ids: list[int]) -> dict[int, Accounting]:
-    from controller.reports.sacct import CommandFailed, NoCommand, ask_sacct
+def accounting_of(jobs: Sequence[JobMessage]) -> Mapping[int, Accounting]:
+    """What sacct says of these jobs. Nothing where it is not there; a failure is told."""
+    from controller.reports.report import account
+    from controller.reports.sacct import CommandFailed, NoCommand
 
     try:
-        return dict(ask_sacct(job_ids))
+        return account(jobs)
     except NoCommand:
         # A host without sacct has no accounting to miss.
         return {}

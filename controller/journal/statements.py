@@ -51,7 +51,9 @@ JOB = """
         name = excluded.name,
         gpus = excluded.gpus, weight = excluded.weight, submit = min(submit, excluded.submit),
         start = coalesce(min(start, excluded.start), start, excluded.start),
-        end = excluded.end, state = excluded.state, request = excluded.request,
+        end = CASE WHEN state = excluded.state THEN max(coalesce(end, excluded.end), excluded.end)
+            ELSE excluded.end END,
+        state = excluded.state, request = excluded.request,
         moves = max(moves, excluded.moves), suspends = max(suspends, excluded.suspends),
         step_seconds = coalesce(excluded.step_seconds, step_seconds),
         exit_code = coalesce(excluded.exit_code, exit_code),

@@ -26,6 +26,9 @@ class JobRecords:
         """Ids that are another job's from now on."""
         self._all = False
         self._first = True
+        self._followed_at = journal.last_heartbeat() or 0.0
+        self._suspended = set(journal.suspended())
+        """Jobs that were suspended then, by Slurm."""
 
     def begin_again(self, job_id: JobId) -> None:
         """The next record of this id is of another job."""
@@ -55,6 +58,11 @@ class JobRecords:
                 self._forget(job_id, now)
             elif (request := self._requests.of(seen)) is not None:
                 self._write(self._record(seen, request, observer, now))
+            if seen is not None and seen.state is JobState.SUSPENDED:
+                self._suspended.add(job_id)
+            else:
+                self._suspended.discard(job_id)
+        self._followed_at = now
 
     def _write(self, record: JobRecord) -> None:
         if self._written.get(record.id) == record:
@@ -71,6 +79,15 @@ class JobRecords:
             # slurmctld forgot it before its end was seen: it was down, or MinJobAge is short.
             self._journal.upsert_job(replace(record, end_time=now, state="UNKNOWN"))
 
+    def _end_of(self, job: SlurmJob, now: float) -> float:
+        """Of a job that ends while it is suspended Slurm says when it was suspended last; it ended no earlier
+        than it was seen."""
+        before = self._written.get(job.id)
+        end = now if job.end_time is None else job.end_time
+        if before is not None and before.end_time is not None and before.state == job.state_name:
+            return max(end, before.end_time)
+        return max(end, min(self._followed_at, now)) if job.id in self._suspended else end
+
     def _record(self, job: SlurmJob, request: Request, observer: Observer, now: float) -> JobRecord:
         memory, measured = self._memory.of(job.id), observer.measured
         profile, utilization = measured.profiles.get(job.id), measured.utilization.of(job.id)
@@ -85,7 +102,7 @@ class JobRecords:
             partition=job.partition,
             weight=request.weight,
             start_time=memory.first_start,
-            end_time=(job.end_time or now) if ended else None,
+            end_time=self._end_of(job, now) if ended else None,
             state=job.state_name,
             request=_request_json(request),
             moves=memory.moves,

@@ -72,6 +72,11 @@ class Node:
     """Slurm's partitions that it is in, each with the reason why no job of it starts; empty: they do. None:
     not known."""
 
+    @property
+    def model(self) -> str:
+        """Of its GPUs: all have one, since Slurm's GRES name it. Empty: it has none."""
+        return self.gpus[0].model if self.gpus else ""
+
 
 def gpu_type(gpus: GpuSet, nodes: Mapping[str, Node]) -> str:
     """The model of these GPUs, by the first of them; empty where that is not known."""

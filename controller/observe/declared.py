@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from controller.errors import GandivaError
 from controller.model import Configuration, Provenance, Rate
 from controller.observe.rates import Table
-from controller.settings.base import wrong
+from controller.settings.base import key_twice, wrong
 
 MAX_FILE_BYTES = 1 << 26
 MAX_RATES = 200_000
@@ -68,16 +68,24 @@ def read_rates(path: Path) -> dict[str, dict[Configuration, Rate]]:
     if len(raw) > MAX_FILE_BYTES:
         raise RatesFileError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
     try:
-        rates = RatesFile.model_validate_json(raw).rates
+        rates, again = RatesFile.model_validate_json(raw).rates, key_twice(raw)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "file"
         raise RatesFileError(f"{path}: not a file of rates: {where}: {wrong(first)}") from None
+    if again:
+        raise RatesFileError(f"{path}: not a file of rates: {again}")
     table: dict[str, dict[Configuration, Rate]] = {}
-    for each in rates:
+    for number, each in enumerate(rates):
         beside = tuple(sorted(each.models_beside))
         where_to = Configuration(each.gpu_type, each.gpus, each.nodes, beside)
-        table.setdefault(each.model, {})[where_to] = Rate(
+        known = table.setdefault(each.model, {})
+        if where_to in known:
+            before = (
+                f"{path}: rates[{number}]: a rate of {each.model} in the same configuration stands before it"
+            )
+            raise RatesFileError(before)
+        known[where_to] = Rate(
             each.samples_per_second, each.window_seconds, each.measured_at, each.provenance, each.mini_batches
         )
     return table

@@ -8,7 +8,7 @@ from controller.api.messages import ExplainMessage, JobMessage, LiveJobMessage, 
 from controller.reports import units
 from controller.reports.advice import cannot_be_suspended, next_step, not_started_by_slurm
 from controller.reports.row import Row
-from controller.reports.sacct import is_final
+from controller.reports.sacct import Accounting, is_final
 from controller.reports.slurm_job import SlurmJob
 from controller.reports.text import clean, fit, gpu_list, width
 
@@ -28,13 +28,19 @@ _PHASES = {
 
 
 def explain(
-    answer: ExplainMessage, *, rows: int, columns: int, slurm: SlurmJob | None = None
+    answer: ExplainMessage,
+    *,
+    rows: int,
+    columns: int,
+    slurm: SlurmJob | None = None,
+    accounting: Accounting | None = None,
 ) -> Iterator[str]:
     """Lines for a terminal of `columns`; at most `rows` decisions, slices and events each. `slurm`: the job
-    as Slurm has it, where scontrol answers."""
-    job, live = answer.job, answer.live
+    as Slurm has it, where scontrol answers. `accounting`: as sacct has it, once it is over."""
+    row = Row(answer.job, answer.time, accounting) if answer.job is not None else None
+    job, live = row.settled if row is not None else None, answer.live
     yield from _wrapped("", _headline(job, live, slurm), columns)
-    yield from _listed(_facts(answer, slurm), columns)
+    yield from _listed(_facts(answer, row, slurm), columns)
     if live is not None and answer.rivals:
         yield ""
         yield "On its GPUs now" if live.binding else "Have GPUs, and Slurm has not started them yet"
@@ -98,12 +104,11 @@ def _headline(job: JobMessage | None, live: LiveJobMessage | None, slurm: SlurmJ
     return f"Job {_number(known.job_id, slurm)} ({clean(known.name)}, {clean(known.user)}) {what}"
 
 
-def _facts(answer: ExplainMessage, slurm: SlurmJob | None) -> Iterator[tuple[str, str]]:
+def _facts(answer: ExplainMessage, row: Row | None, slurm: SlurmJob | None) -> Iterator[tuple[str, str]]:
     """What is known of the job: name and value of each fact."""
-    job, live = answer.job, answer.live
+    job, live = row.settled if row is not None else None, answer.live
     known = live or job
     assert known is not None
-    row = Row(job, answer.time) if job is not None else None
     reason = known.reason or (job.reason if job is not None else "")
     if reason:
         yield "why", clean(reason)
@@ -125,9 +130,9 @@ def _facts(answer: ExplainMessage, slurm: SlurmJob | None) -> Iterator[tuple[str
     if step_seconds:
         steps = f", {live.steps_done} done" if live and live.steps_done else ""
         yield "mini-batch", units.step(step_seconds) + steps
-    if live is None and row is not None and row.job.end_time is not None:
+    if live is None and row is not None and row.end_time is not None:
         code = f", exit code {row.exit_code}" if row.exit_code else ""
-        yield "ended", units.moment(row.job.end_time) + code
+        yield "ended", units.moment(row.end_time) + code
     if step := next_step(job, live, slurm, not_started_by_slurm(answer.events)):
         yield "next", clean(step)
 
@@ -165,7 +170,7 @@ def _past(row: Row) -> Iterator[tuple[str, str]]:
     job = row.job
     until = "from submission to start"
     if job.start_time is None:
-        until = "so far" if job.end_time is None else "until it ended, without having started"
+        until = "so far" if row.end_time is None else "until it ended, without having started"
     yield "waited", f"{units.duration(row.waited)} {until}"
     if row.elapsed is not None:
         share = units.share(job.run_seconds, row.elapsed)

@@ -4,6 +4,7 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from controller.api.messages import JobMessage, JobsMessage, TimelineMessage
 from controller.journal import JobFilter, JournalReader
 from controller.reports.advice import cannot_be_suspended
 from controller.reports.row import Row
-from controller.reports.sacct import Accounting, is_final
+from controller.reports.sacct import Accounting, ask_sacct, is_final, last_ends
 from controller.reports.text import clean, gpu_list
 
 MAX_WARNINGS = 20
@@ -36,6 +37,18 @@ class JournalSource:
 
     def gpus(self) -> None:
         """None: the journal has only GPUs that jobs have used."""
+
+
+def account(jobs: Sequence[JobMessage]) -> Mapping[int, Accounting]:
+    """What sacct says of these jobs. Raises CommandFailed."""
+    said = ask_sacct([job.job_id for job in jobs])
+    found = {job.job_id: own for job in jobs if (own := _of(job, said.get(job.job_id))) is not None}
+    # Of these the controller did not see the end.
+    unseen = [job.job_id for job in jobs if Row(job, 0.0, found.get(job.job_id)).end_is_slurms]
+    for job_id, end in last_ends(unseen).items() if unseen else ():
+        known = found[job_id]
+        found[job_id] = replace(known, end_time=max(end, known.end_time or end))
+    return found
 
 
 def join(jobs: JobsMessage, accounting: Mapping[int, Accounting]) -> list[Row]:

@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from controller.api.messages import JobMessage
 from controller.reports.sacct import Accounting, is_final
 
+UNSEEN = "UNKNOWN"
+"""State of jobs that Slurm forgot before the controller saw their end. What it has as their end is when it
+noticed."""
+MAX_SIGNAL = 64
+
 
 @dataclass(frozen=True, slots=True)
 class Row:
@@ -27,10 +32,20 @@ class Row:
         return self.job.state
 
     @property
+    def end_is_slurms(self) -> bool:
+        """It is over, and the controller did not see its end."""
+        unseen = self.job.end_time is None or self.job.state == UNSEEN
+        return unseen and self.accounting is not None and is_final(self.accounting.state)
+
+    @property
     def end_time(self) -> float | None:
-        if self.job.end_time is None and self.accounting and is_final(self.accounting.state):
-            return self.accounting.end_time
-        return self.job.end_time
+        ended = self.accounting.end_time if self.accounting and self.end_is_slurms else None
+        return self.job.end_time if ended is None else ended
+
+    @property
+    def settled(self) -> JobMessage:
+        """The job with the state and the end that accounting knows better."""
+        return self.job.model_copy(update={"state": self.state, "end_time": self.end_time})
 
     @property
     def exit_code(self) -> str:
@@ -40,7 +55,7 @@ class Row:
         if self.job.exit_code is None:
             return ""
         code = self.job.exit_code
-        return f"0:{code - 128}" if code > 128 else f"{code}:0"
+        return f"0:{code - 128}" if 128 < code <= 128 + MAX_SIGNAL else f"{code}:0"
 
     @property
     def elapsed(self) -> float | None:

@@ -46,18 +46,37 @@ class Accounting:
 def ask_sacct(job_ids: Sequence[int], *, deadline_seconds: float = 5.0) -> Mapping[int, Accounting]:
     """The jobs slurmdbd knows; of a number that was given out twice, the later one. Raises CommandFailed
     where sacct is not there, fails or takes too long."""
-    # The user's own sacct settings would change its output.
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("SACCT_")}
-    environment |= {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
     found: dict[int, Accounting] = {}
     for begin in range(0, len(job_ids), MAX_JOBS_PER_CALL):
         chunk = ",".join(map(str, job_ids[begin : begin + MAX_JOBS_PER_CALL]))
-        command = ["sacct", "-n", "-P", "-X", "--format=" + ",".join(_FIELDS), "-j", chunk]
-        output = run_command(command, deadline_seconds, environment)
-        if len(output) > MAX_OUTPUT_BYTES:
-            raise CommandFailed(f"sacct printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
-        found |= dict(_parse(output))
+        found |= dict(_parse(_sacct(["-X", "--format=" + ",".join(_FIELDS), "-j", chunk], deadline_seconds)))
     return found
+
+
+def last_ends(job_ids: Sequence[int], *, deadline_seconds: float = 5.0) -> Mapping[int, float]:
+    """When the last of the steps that Slurm itself makes ended, for jobs that are over. The end of a job that
+    ended while it was suspended is in them alone: the job's own is its last suspension. Raises as
+    `ask_sacct` does."""
+    found: dict[int, float] = {}
+    for begin in range(0, len(job_ids), MAX_JOBS_PER_CALL):
+        chunk = job_ids[begin : begin + MAX_JOBS_PER_CALL]
+        steps = ",".join(f"{job_id}.{step}" for job_id in chunk for step in ("batch", "extern"))
+        for line in _sacct(["--format=JobIDRaw,End", "-j", steps], deadline_seconds).splitlines():
+            name, _, end = line.partition("|")
+            job_id = name.partition(".")[0]
+            if job_id.isdigit() and (ended := _time(end)) is not None:
+                found[int(job_id)] = max(ended, found.get(int(job_id), ended))
+    return found
+
+
+def _sacct(options: Sequence[str], deadline_seconds: float) -> str:
+    # The user's own sacct settings would change its output.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("SACCT_")}
+    environment |= {"SLURM_TIME_FORMAT": "standard", "LC_ALL": "C"}
+    output = run_command(["sacct", "-n", "-P", *options], deadline_seconds, environment)
+    if len(output) > MAX_OUTPUT_BYTES:
+        raise CommandFailed(f"sacct printed more than {MAX_OUTPUT_BYTES >> 20} MiB")
+    return output
 
 
 def run_command(

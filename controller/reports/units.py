@@ -32,6 +32,24 @@ def moment(time: float | None) -> str:
         return UNKNOWN
 
 
+def zone_offsets(begin: float, end: float) -> list[tuple[float, int]]:
+    """The local time zone from `begin` to `end`: from when on (seconds since the epoch) it is how many
+    seconds east of UTC. The first is from `begin` on, the others from when the clocks are changed."""
+    found = [(begin, clock.localtime(begin).tm_gmtoff)]
+    low, stride = int(begin), max(86400, int(end - begin) // 5000)
+    while low < end:
+        high = following = min(low + stride, int(end) + 1)
+        if clock.localtime(high).tm_gmtoff != found[-1][1]:
+            while high - low > 1:
+                middle = (low + high) // 2
+                low, high = (
+                    (middle, high) if clock.localtime(middle).tm_gmtoff == found[-1][1] else (low, middle)
+                )
+            found.append((float(high), clock.localtime(high).tm_gmtoff))
+        low = following
+    return found
+
+
 def step(seconds: float | None) -> str:
     """The time of one mini-batch, with three digits that matter: `0.0124s`, `1.25s`; empty for None."""
     if seconds is None or seconds <= 0:

@@ -2,6 +2,7 @@
 """Base class and types of the tables of the settings file, and what is wrong with a value in words."""
 
 import contextlib
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -117,6 +118,30 @@ def wrong(details: Mapping[str, Any]) -> str:
         return message
     rest = message[found.end() :]
     return rest if found[0].startswith("Value") else f"must {rest}"
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """An object of a JSON text with all of its keys."""
+
+
+def key_twice(text: str | bytes) -> str:
+    """Where a JSON text has a key twice, as `jobs[0]: the key 'gpus' is there twice`: JSON's readers take the
+    last. Empty: nowhere. Raises ValueError, RecursionError: it is no JSON."""
+    return _key_twice(json.loads(text, object_pairs_hook=_Pairs), "")
+
+
+def _key_twice(thing: Any, place: str) -> str:
+    if isinstance(thing, _Pairs):
+        keys = [key for key, _ in thing]
+        if len(set(keys)) < len(keys):
+            key = next(key for number, key in enumerate(keys) if key in keys[:number])
+            return f"{place}: the key {key!r} is there twice".removeprefix(": ")
+        parts = ((f"{place}.{key}".removeprefix("."), item) for key, item in thing)
+    elif isinstance(thing, list):
+        parts = ((f"{place}[{number}]", item) for number, item in enumerate(thing))
+    else:
+        return ""
+    return next(filter(None, (_key_twice(item, where) for where, item in parts)), "")
 
 
 def _from_text(kind: Callable[[str], object]) -> BeforeValidator:

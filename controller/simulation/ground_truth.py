@@ -7,7 +7,6 @@ What a policy knows of it is what it measures, as on a real cluster.
 from __future__ import annotations
 
 import ast
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +17,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from controller.errors import GandivaError
-from controller.policies.allocations.check import twice
-from controller.settings.base import wrong
+from controller.settings.base import key_twice, wrong
 
 MIB = 2**20
 
@@ -83,7 +81,7 @@ def read_throughputs(path: Path) -> Throughputs:
     try:
         raw = path.read_bytes()
         table = _TABLE.validate_json(raw, strict=True)
-        json.loads(raw, object_pairs_hook=_each_once)
+        again = key_twice(raw)
     except OSError as error:
         raise ThroughputsError(f"cannot read the throughputs {path}: {error.strerror}") from error
     except ValidationError as error:
@@ -91,14 +89,17 @@ def read_throughputs(path: Path) -> Throughputs:
         place = first["loc"][:3]  # what follows is which kind of rate was tried
         said = wrong(first) if len(place) < 3 else _MUST_BE
         raise ThroughputsError(f"{path}: {''.join(f'{part}: ' for part in place)}{said}") from None
-    except KeyError as error:
-        raise ThroughputsError(f"{path}: the key {error} is there twice") from None
+    if again:
+        raise ThroughputsError(f"{path}: {again}")
     alone: dict[tuple[str, str, int], float] = {}
     shared: dict[tuple[str, str, int, str, int], float] = {}
     for gpu_type, jobs in table.items():
         for name, rates in jobs.items():
             model, gang = _job(path, name)
             for other, value in rates.items():
+                key = (model, gang) if other == "null" else (model, gang, *_job(path, other))
+                if (gpu_type, *key) in (alone if other == "null" else shared):
+                    raise ThroughputsError(f"{path}: {gpu_type}: {name}: {other}: is there twice")
                 if other == "null" and isinstance(value, float):
                     alone[gpu_type, model, gang] = value
                 elif other != "null" and isinstance(value, tuple):
@@ -108,12 +109,6 @@ def read_throughputs(path: Path) -> Throughputs:
                     wanted = "one rate is" if other == "null" else "two rates are"
                     raise ThroughputsError(f"{path}: {gpu_type}: {name}: {other}: {wanted} wanted")
     return Throughputs(alone, shared)
-
-
-def _each_once(pairs: list[tuple[str, object]]) -> None:
-    """Raises KeyError of a key that an object has twice: JSON takes the last."""
-    if len(dict(pairs)) < len(pairs):
-        raise KeyError(twice([key for key, _ in pairs]))
 
 
 def _job(path: Path, name: str) -> tuple[str, int]:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from controller.errors import GandivaError
 from controller.model import Configuration, Memory, Plan, Rate, Snapshot, value
-from controller.settings.base import wrong
+from controller.settings.base import key_twice, wrong
 from controller.settings.policies import PolicySettings
 
 if TYPE_CHECKING:
@@ -92,6 +92,8 @@ def read_decision(path: Path) -> RecordedDecision:
     if len(raw) > MAX_FILE_BYTES:
         raise SnapshotFileError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
     try:
+        if again := key_twice(raw):
+            raise SnapshotFileError(f"{path}: not a recorded decision: {again}")
         file = _File.model_validate(json.loads(raw))
         return RecordedDecision(
             PolicySettings.model_validate(file.policy, strict=False),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from controller.errors import GandivaError
 from controller.model import JobId
+from controller.policies.placement.groups import Spreads
 from controller.settings.simulation import SimulationSettings
 from controller.simulation.cluster_spec import ClusterSpec
 from controller.simulation.ground_truth import GroundTruth, Throughputs, tensor_bytes
@@ -47,6 +48,7 @@ class Workload:
             doubling_ratio=costs.doubling_ratio,
         )
         self._ground_truth = truth
+        self._spreads = Spreads((node.gpus[0].model, len(node.gpus)) for node in cluster.nodes)
         self._largest_node = max(len(node.gpus) for node in cluster.nodes)
         self._type_of = {node.name: node.gpus[0].model for node in cluster.nodes}
         self._available: dict[tuple[tuple[str, ...], str], int] = {}
@@ -148,7 +150,8 @@ class Workload:
             where = f"partition {job.partition}" if job.partition else "the cluster"
             problem = f"job {job.id} wants {job.gpus} GPUs, {where} has {available} {types}".rstrip()
             raise TraceError(self._trace, job.line, job.gpus_column, problem + _LEAVE_OUT)
-        if not self._usable(job):
+        usable = self._usable(job)
+        if not usable:
             if drop:
                 return None
             types = ", ".join(job.gpu_types or self._types)
@@ -156,6 +159,11 @@ class Workload:
                 f"the throughput of {job.model!r} with {job.gpus} GPU{'s' * (job.gpus > 1)} is 0 on {types}"
             )
             raise TraceError(self._trace, job.line, "", f"job {job.id}: {speed}{_LEAVE_OUT}")
+        nodes = None if self._counting else job.nodes
+        if why := self._spreads.why_not(job.gpus, nodes, usable):
+            if drop:
+                return None
+            raise TraceError(self._trace, job.line, job.gpus_column, f"job {job.id}: {why}{_LEAVE_OUT}")
         if job.duration_seconds is not None:
             return job.duration_seconds
         assert job.steps is not None

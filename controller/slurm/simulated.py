@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
 from controller.model import GpuId, GpuSet, JobId, Share, by_node, value
+from controller.slurm.gres import bound_gres
 from controller.slurm.leases import Leases
 from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmJob, SlurmNode
 from controller.slurm.simulated_job import SimulatedJob, request_text
@@ -182,8 +183,7 @@ class SimulatedCluster:
         return self._find(job_id).view(tells_duration=self.tells_durations)
 
     async def bind(self, job_id: JobId, binding: GpuSet) -> None:
-        if len(set(by_node(binding).values())) != 1:
-            raise ValueError("a binding needs the same GPU indices on each node")
+        self._require_gres(job_id, binding)
         job = await self._called(job_id)
         while job.state is JobState.COMPLETING and not self.unavailable:
             # As the other adapters do: a requeued job is bound once it is through with its last run.
@@ -193,6 +193,13 @@ class SimulatedCluster:
             raise ClusterRefused(f"job {job_id} is {job.state_name}, not pending and held")
         job.wanted = binding
         self._answer()
+
+    def _require_gres(self, job_id: JobId, gpus: GpuSet) -> None:
+        """What the other adapters refuse: raises ValueError where Slurm's GRES cannot say these GPUs."""
+        names = by_node(gpus).keys()
+        if gone := sorted(names - self.nodes.keys()):
+            raise ClusterRefused(f"job {job_id}: {', '.join(gone)} is no node with GPUs of ours (any more)")
+        bound_gres(gpus, {name: self.nodes[name].gpus[0].model for name in names})
 
     async def unbind(self, job_id: JobId) -> None:
         job = await self._called(job_id, JobState.PENDING)
@@ -216,6 +223,7 @@ class SimulatedCluster:
     async def suspend(self, job_id: JobId) -> None:
         job = await self._called(job_id, *_ON_NODES)
         if job.state is JobState.RUNNING:
+            job.suspended_at = self.clock()
             self._to(job, JobState.SUSPENDED)
         self._answer()
 
@@ -246,8 +254,7 @@ class SimulatedCluster:
         self._answer()
 
     async def reserve(self, job_id: JobId, gpus: GpuSet, seconds: float) -> None:
-        if len(set(by_node(gpus).values())) != 1:
-            raise ValueError("a reservation needs the same GPU indices on each node")
+        self._require_gres(job_id, gpus)
         await self._called(job_id)
         self.reserved.pop(job_id, None)
         if not self._room_for(gpus):
@@ -330,9 +337,12 @@ class SimulatedCluster:
             self._to(job, JobState.PENDING)
 
     def _end(self, job: SimulatedJob, state_name: str, end_time: float | None = None) -> None:
-        """`end_time`: when its work was done, if that was before now."""
+        """`end_time`: when its work was done, if that was before now. Slurm takes a job that ends while it is
+        suspended for one that ended then."""
         if job.state is JobState.ENDED:
             return
+        if job.state is JobState.SUSPENDED:
+            end_time = job.suspended_at
         job.end_time = self.clock() if end_time is None else end_time
         self._to(job, JobState.ENDED, state_name)
         self.on_end(job)

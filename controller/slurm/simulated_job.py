@@ -44,6 +44,8 @@ class SimulatedJob:
     """What it is bound to ask for."""
     start_time: float | None = None
     end_time: float | None = None
+    suspended_at: float = 0.0
+    """The last time."""
     deadline_at: float | None = None
     restart_count: int = 0
     requeue: bool = True

@@ -42,6 +42,8 @@ class World(Protocol):
 
     port: ClusterPort
     nodes: Sequence[str]
+    other_model: str
+    """A node whose GPUs are of another model than those of `nodes`."""
 
     async def submit(self, *options: str, gpus_per_node: int = 1, nodes: int = 1) -> JobId:
         """A Gandiva job that runs until it is cancelled, submitted by an ordinary user. `options` are
@@ -152,8 +154,9 @@ class ClusterPortContract:
     @alone
     async def test_nodes_and_their_gpus(self, world: World) -> None:
         view = await world.port.observe()
-        assert sorted(node.name for node in view.nodes) == sorted(world.nodes)
-        for node in view.nodes:
+        shown = [node for node in view.nodes if node.name != world.other_model]
+        assert sorted(node.name for node in shown) == sorted(world.nodes)
+        for node in shown:
             assert node.up
             assert [gpu.index for gpu in node.gpus] == list(range(len(node.gpus)))
             assert len(node.gpus) >= 4
@@ -221,6 +224,23 @@ class ClusterPortContract:
             await world.port.bind(job_id, gpus(world.nodes[0], 0) | gpus(world.nodes[1], 1))
         job = await world.port.job(job_id)
         assert job.held and job.eligible
+
+    async def test_gpus_of_two_models_cannot_be_bound(self, world: World) -> None:
+        job_id = await world.submit(gpus_per_node=1, nodes=2)
+        over_both = gpus(world.nodes[0], 0) | gpus(world.other_model, 0)
+        with pytest.raises(ValueError, match="one GPU model"):
+            await world.port.bind(job_id, over_both)
+        with pytest.raises(ValueError, match="one GPU model"):
+            await world.port.reserve(job_id, over_both, 60.0)
+        job = await world.port.job(job_id)
+        assert job.held and job.eligible
+        assert job_id not in await world.port.reservations()
+
+    async def test_gpus_of_a_node_that_is_not_there_cannot_be_bound(self, world: World) -> None:
+        job_id = await world.submit()
+        with pytest.raises(ClusterRefused):
+            await world.port.bind(job_id, gpus("nowhere", 0))
+        assert (await world.port.job(job_id)).held
 
     async def test_a_running_job_cannot_be_bound(self, world: World) -> None:
         binding = gpus(world.nodes[0], 0)

@@ -10,7 +10,7 @@ import pytest
 
 from controller.model import GpuSet, JobId, Share
 from controller.slurm.port import ClusterPort, JobState
-from controller.slurm.simulated import SimulatedCluster, SlurmCosts, make_nodes, request_text
+from controller.slurm.simulated import SimulatedCluster, SlurmCosts, idle_node, make_nodes, request_text
 from tests.contract.adding_up import AddedUp
 from tests.contract.cluster_port_contract import ClusterPortContract
 
@@ -29,13 +29,14 @@ class SimulatedWorld:
 
     def __init__(self, *, deltas: bool) -> None:
         self.cluster = SimulatedCluster(
-            {node.name: node for node in make_nodes(("n1", "n2"), 4)},
+            {node.name: node for node in (*make_nodes(("n1", "n2"), 4), idle_node("n3", "v100", 4))},
             SlurmCosts(rpc_seconds=0.001, start_seconds=0.02, requeue_seconds=0.03),
             deltas=deltas,
             tree=TREE,
         )
         self.port: ClusterPort = AddedUp(self.cluster) if deltas else self.cluster
         self.nodes: Sequence[str] = ("n1", "n2")
+        self.other_model = "n3"
 
     async def submit(self, *options: str, gpus_per_node: int = 1, nodes: int = 1) -> JobId:
         assert not options, "sbatch's options are for real Slurm"

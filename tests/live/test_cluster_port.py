@@ -72,6 +72,7 @@ class Part:
 
 
 PAIRS = tuple(Part(f"pair{i}", (f"n{2 * i - 1}", f"n{2 * i}")) for i in range(1, 5))
+OTHER_MODEL = "n9"
 ALL = Part("gpu", tuple(node for pair in PAIRS for node in pair.nodes))
 
 
@@ -94,7 +95,7 @@ class LiveWorld:
     def __init__(self, cluster: MiniCluster, remote: RemotePort, part: Part) -> None:
         self.cluster = cluster
         self.port: ClusterPort = remote if part == ALL else PortOfPart(remote, part)
-        self.nodes = part.nodes
+        self.nodes, self.other_model = part.nodes, OTHER_MODEL
         self._remote = remote
         self._partition = part.partition
 
@@ -232,15 +233,19 @@ async def keep(cluster: MiniCluster, adapter: str, wanted: Iterable[Case], subte
 
 @pytest.fixture(scope="module")
 def cluster(request: pytest.FixtureRequest) -> Iterator[MiniCluster]:
-    """Eight nodes in one container, of which each pair has a partition."""
+    """Eight nodes in one container, of which each pair has a partition, and one of another GPU model."""
     request.getfixturevalue("engine_ready")
     spec = ClusterSpec(
         name=own_name("-port"),
         release=os.environ.get("RELEASE") or "forky",
-        nodes=(NodeGroup(names="n[1-8]", nodes_per_container=8),),
+        nodes=(
+            NodeGroup(names="n[1-8]", nodes_per_container=8),
+            NodeGroup(names=OTHER_MODEL, gpu_model="v100", gpus=1),
+        ),
         partitions=(
             Partition(name=ALL.partition, nodes="n[1-8]", default=True),
             *(Partition(name=pair.partition, nodes=",".join(pair.nodes)) for pair in PAIRS),
+            Partition(name="other", nodes=OTHER_MODEL),
         ),
         # Longer than any call's deadline: it is the port that ends calls of a slurmctld that hangs.
         slurm_conf=("MessageTimeout=100",),

@@ -13,9 +13,9 @@ from pydantic_core import ErrorDetails
 from controller.errors import GandivaError
 from controller.model import JobId
 from controller.policies.allocations.allocation import AllocationError, AllocationJob, Entity, Given, Pair
-from controller.policies.allocations.check import check, twice
+from controller.policies.allocations.check import check
 from controller.policies.allocations.settings import unknown_types
-from controller.settings.base import Section, wrong
+from controller.settings.base import Section, key_twice, wrong
 
 MOST_BYTES = 1 << 28
 _AN_OBJECT = "must be an object in braces"
@@ -89,9 +89,11 @@ def read_problem(text: str, source: str, settings: type[Section]) -> tuple[Given
         ProblemError: what is wrong, where, and what is allowed there.
     """
     try:
-        content = json.loads(text, object_pairs_hook=_object)
+        content, again = json.loads(text), key_twice(text)
     except (ValueError, RecursionError) as error:
         raise ProblemError(f"{source}: not valid JSON: {error}") from None
+    if again:
+        raise ProblemError(f"{source}: {again}")
     try:
         file = _File.model_validate(content)
         given = _given(file)
@@ -155,25 +157,9 @@ def _without_effect(file: _File) -> Iterator[str]:
                 yield f"{key}.{name}: must be left out: {name} draws on the GPUs of {base}"
 
 
-class _Twice:
-    """In place of an object that has this key twice: nothing takes it."""
-
-    def __init__(self, key: str) -> None:
-        self.key = key
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any] | _Twice:
-    found = dict(pairs)
-    if len(found) == len(pairs):
-        return found
-    return _Twice(twice([key for key, _ in pairs]))
-
-
 def _problem(details: ErrorDetails, prefix: str) -> str:
     place = prefix
     for part in details["loc"]:
         place += f"[{part}]" if isinstance(part, int) else f".{part}" if place else str(part)
     text = _WORDS.get(details["type"]) or wrong(details)
-    if isinstance(details["input"], _Twice):
-        text = f"the key {details['input'].key!r} is there twice"
     return f"{place}: {text}" if place else text

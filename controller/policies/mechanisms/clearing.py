@@ -70,25 +70,29 @@ class Clearing:
     def _on_nodes(self, row: Row, count: int, consolidated: bool) -> GpuSet | None:
         """Clear nodes until the gang has a place on so many of them."""
         share = row.job.gpus // count
-        good = {slot.node.name for slot in self._pool.with_room(share)} | self._on.keys()
-        good = {name for name in good if self._would_do(name, row, share)}
+        good: dict[str, set[str]] = {}
+        """Nodes that have room for it once the counted jobs there have stopped, by GPU model."""
+
+        def look(names: Iterable[str]) -> None:
+            for name in names:
+                node, room = self._pool.node(name), self._pool.free_on(name) + self._gpus.get(name, 0)
+                if node is not None and room >= share and accepts(node, row.job, share):
+                    good.setdefault(node.model, set()).add(name)
+
+        look({slot.node.name for slot in self._pool.with_room(share)} | self._on.keys())
         for wanted in range(count, count + _TRIES):
-            while len(good) < wanted:
+            while not any(len(names) >= wanted for names in good.values()):
                 if self._at == 0 or self._running[self._at - 1] < row.key:
                     return None
-                good.update(name for name in self._count_next() if self._would_do(name, row, share))
+                look(self._count_next())
             # Nodes where the fewest GPUs are taken from others.
-            chosen = sorted(good, key=lambda name: (-self._pool.free_on(name), name))[:wanted]
-            victims = {job_id for name in chosen for job_id in self._on.get(name, ())}
-            found = self._try(row, sorted(victims), consolidated)
-            if found is not None:
-                return found
+            ranked = (sorted((-self._pool.free_on(name), name) for name in names) for names in good.values())
+            for chosen in sorted(names[:wanted] for names in ranked if len(names) >= wanted):
+                victims = {job_id for _, name in chosen for job_id in self._on.get(name, ())}
+                found = self._try(row, sorted(victims), consolidated)
+                if found is not None:
+                    return found
         return None
-
-    def _would_do(self, name: str, row: Row, share: int) -> bool:
-        """Whether a node has room for `share` GPUs of the gang once the counted jobs there have stopped."""
-        node, room = self._pool.node(name), self._pool.free_on(name) + self._gpus.get(name, 0)
-        return node is not None and room >= share and accepts(node, row.job, share)
 
     def _count_next(self) -> Iterable[str]:
         """Count one more job; returns its nodes."""

@@ -150,9 +150,10 @@ class GangLanes(Lanes):
             nodes = [self._pool.node(name) for name in names if name in self._pool.closed]
             drained = "".join(f"; {n.name} starts no other job ({n.reason})" for n in nodes if n is not None)
             return f"{words} on {','.join(names)}, where it is bound{drained}"
-        slots = self._pool.slots
-        share = job.gpus // job.request.nodes if job.request.nodes else 1
+        slots, spreads = self._pool.slots, self._pool.spreads
+        share = spreads.least_share(job)
         why = nowhere(job, share, (refusal(job, s.node, s.sound.bit_count(), share) for s in slots))
+        why = why or spreads.why_not(job.gpus, job.request.nodes, job.request.gpu_types)
         return why or (f"{words} on as few nodes as possible" if row.shape[2] is True else words)
 
     def wake(self, ranks: Ranks) -> float:

@@ -137,13 +137,15 @@ class Queue:
     def _why(self, row: Row) -> tuple[bool, str]:
         """One sentence for a job that no server takes, and whether none ever can."""
         job, fleet = row.job, self._bindings.fleet
-        share = -(-job.gpus // (job.request.nodes or 1))
+        request, share, counts = job.request, fleet.spreads.least_share(job), fleet.spreads.of(job)
         refusals = (
             refusal(job, server.node, len(server.usable), share, server.memory_free_bytes)
             for server in fleet.servers.values()
         )
-        if never := nowhere(job, share, refusals):
+        never = nowhere(job, share, refusals)
+        if never := never or fleet.spreads.why_not(job.gpus, request.nodes, request.gpu_types):
             return True, never
+        share = job.gpus // counts[0]
         words = "no server has a free GPU" if share == 1 else f"no server has {share} free GPUs"
         if not _is_patient(row.shape):
             return False, f"{words}, and those that it could share are full"

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from controller.model import GpuSet, Job, JobId, natural_key, on_nodes
 from controller.policies.placement.fleet import Fleet
-from controller.policies.placement.groups import common_ordinals, node_counts
+from controller.policies.placement.groups import common_ordinals
 from controller.policies.placement.servers import Server, pick_ordinals, takes
 
 
@@ -46,7 +46,7 @@ def get_nodes(job: Job, fleet: Fleet, max_jobs_per_gpu: int, *, any_size: bool =
     """The servers for this job, or None: it queues (stage 5 of the paper). Changes nothing. `any_size`: it
     may share servers with jobs of other sizes."""
     for share_any in (False, True) if any_size else (False,):
-        for count in node_counts(job, len(fleet.servers), fleet.largest):
+        for count in fleet.spreads.of(job):
             if count == 1:
                 choice = _one_server(job, fleet, max_jobs_per_gpu, share_any)
             else:
@@ -140,13 +140,16 @@ def _share_group(
 def _share_servers(
     possible: Sequence[Server], count: int, share: int, max_jobs_per_gpu: int
 ) -> Choice | None:
-    """The least loaded servers that have room, whatever runs there."""
-    with_room = [s for s in possible if _shared_ordinals([s], share, max_jobs_per_gpu) is not None]
-    members = with_room[:count]
-    ordinals = _shared_ordinals(members, share, max_jobs_per_gpu) if len(members) == count else None
-    if ordinals is None:
-        return None
-    return Choice(Stage.ANY_SIZE, on_nodes([s.node.name for s in members], ordinals))
+    """The least loaded servers of one GPU model that have room, whatever runs there."""
+    groups: dict[str, list[Server]] = {}
+    for server in possible:
+        if _shared_ordinals([server], share, max_jobs_per_gpu) is not None:
+            groups.setdefault(server.node.model, []).append(server)
+    for members in (group[:count] for group in groups.values() if len(group) >= count):
+        ordinals = _shared_ordinals(members, share, max_jobs_per_gpu)
+        if ordinals is not None:
+            return Choice(Stage.ANY_SIZE, on_nodes([s.node.name for s in members], ordinals))
+    return None
 
 
 def _shared_ordinals(members: Sequence[Server], share: int, max_jobs_per_gpu: int) -> list[int] | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.model import GpuSet, JobId, Node, by_node
+from controller.policies.placement.groups import Spreads
 from controller.policies.placement.servers import Server, empty_servers
 
 _REFILE_ALL = 200
@@ -39,7 +40,7 @@ class Fleet:
         self.affinity = {name: size for name, size in affinity.items() if name in self.servers}
         """Size of the gangs each server is kept for; servers without jobs are not in it."""
         self.places: dict[JobId, Place] = {}
-        self.largest = max((len(s.node.gpus) for s in self.servers.values()), default=0)
+        self.spreads = Spreads((node.model, len(node.gpus)) for node in nodes.values())
         self._numbered = list(self.servers.values())
         self._shared: dict[int, list[tuple[float, int]]] = {}
         self._unassigned: list[tuple[int, int]] = []

@@ -5,11 +5,9 @@ A job that Slurm has bound goes on where it is bound; all others are placed anew
 """
 
 from collections.abc import Iterable
-from itertools import islice
 from typing import Protocol
 
 from controller.model import GpuId, GpuSet, Job, Node
-from controller.policies.placement.groups import node_counts
 from controller.policies.placement.masks import pick
 from controller.policies.placement.pool import GpuPool, Slot
 from controller.policies.placement.refusal import refusal
@@ -77,7 +75,7 @@ def find_scattered(pool: GpuPool, job: Job) -> GpuSet | None:
 
 def spreads(pool: GpuPool, job: Job, consolidated: bool) -> list[int]:
     """Over how many nodes the gang may be spread, the fewest first."""
-    counts = node_counts(job, len(pool.slots), pool.largest)
+    counts = pool.spreads.of(job)
     return counts[:1] if consolidated else counts
 
 
@@ -89,15 +87,17 @@ def _one_node(pool: GpuPool, job: Job) -> GpuSet | None:
 
 
 def _nodes(pool: GpuPool, job: Job, count: int, share: int, consolidated: bool) -> GpuSet | None:
-    fitting = (slot for slot in pool.with_room(share) if accepts(slot.node, job, share))
-    if not consolidated:
+    groups: dict[tuple[str, str], list[Slot]] = {}
+    """By GPU model, and by switch where all must be under one."""
+    for slot in pool.with_room(share):
+        if not accepts(slot.node, job, share):
+            continue
+        group = groups.setdefault((slot.node.model, slot.node.switch if consolidated else ""), [])
+        group.append(slot)
         # Mostly the first ones do, and the others need not be looked at.
-        first = list(islice(fitting, count))
-        return _common(first, count, share) or _common([*first, *fitting], count, share)
-    by_switch: dict[str, list[Slot]] = {}
-    for slot in fitting:
-        by_switch.setdefault(slot.node.switch, []).append(slot)
-    found = (_common(group, count, share) for group in by_switch.values())
+        if len(group) == count and not consolidated and (first := _common(group, count, share)) is not None:
+            return first
+    found = (_common(group, count, share) for group in groups.values())
     return next((gpus for gpus in found if gpus is not None), None)
 
 

@@ -1,24 +1,69 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
-"""Exact placement of a gang on free GPUs, shared by the policies."""
+"""Exact placement of a gang on free GPUs, shared by the policies. Slurm's GRES are asked for per node, and
+name the GPU model: a gang has the same GPUs on each of its nodes, all of one model."""
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
 from controller.model import Job
 from controller.policies.placement.servers import Server, pick_ordinals
 
 
-def node_counts(job: Job, servers: int, largest: int) -> list[int]:
-    """Over how many of so many nodes (the largest with so many GPUs) the gang may be spread evenly, fewest
-    first. Empty: it can never run here."""
-    if job.request.nodes is not None:
-        return [job.request.nodes] if job.gpus % job.request.nodes == 0 else []
-    return [k for k in range(1, min(servers, job.gpus) + 1) if job.gpus % k == 0 and job.gpus // k <= largest]
+class Spreads:
+    """Over how many of the cluster's nodes gangs may be spread, whatever runs there."""
+
+    def __init__(self, nodes: Iterable[tuple[str, int]]) -> None:
+        """`nodes`: GPU model of each, and how many."""
+        self._sizes: dict[str, list[int]] = {}
+        for model, gpus in sorted(nodes):
+            self._sizes.setdefault(model, []).append(gpus)
+        self._known: dict[tuple[int, int | None, tuple[str, ...]], list[int]] = {}
+
+    def counts(self, gpus: int, nodes: int | None, gpu_types: tuple[str, ...]) -> list[int]:
+        """Fewest first. Empty: so many GPUs, on so many nodes (None: on any number), can never run here.
+        `gpu_types`: that it may use; none named: all."""
+        known = self._known.get((gpus, nodes, gpu_types))
+        if known is None:
+            sizes = [s for model, s in self._sizes.items() if not gpu_types or model in gpu_types]
+            most = min(gpus, max(map(len, sizes), default=0))
+            known = self._known[gpus, nodes, gpu_types] = [
+                count
+                for count in ((nodes,) if nodes else range(1, most + 1))
+                if gpus % count == 0 and any(len(s) - bisect_left(s, gpus // count) >= count for s in sizes)
+            ]
+        return known
+
+    def of(self, job: Job) -> list[int]:
+        """The same for a job."""
+        return self.counts(job.gpus, job.request.nodes, job.request.gpu_types)
+
+    def least_share(self, job: Job) -> int:
+        """The fewest of its GPUs that it can have on each node."""
+        counts = self.of(job)
+        return max(1, job.gpus // (counts[-1] if counts else job.request.nodes or job.gpus))
+
+    def why_not(self, gpus: int, nodes: int | None, gpu_types: tuple[str, ...]) -> str:
+        """One sentence for what can never run here; empty where it can."""
+        if self.counts(gpus, nodes, gpu_types):
+            return ""
+        asked = f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}" + (
+            f" on {nodes} nodes" if (nodes or 1) > 1 else ""
+        )
+        have = "; ".join(
+            f"{model} has "
+            + " and ".join(f"{number} x {size}" for size, number in sorted(Counter(sizes).items())[:-4:-1])
+            for model, sizes in list(self._sizes.items())[:4]
+            if not gpu_types or model in gpu_types
+        )
+        return f"{asked}, in equal parts on nodes of one GPU model, fit nowhere: {have or 'no such GPUs'}"
 
 
 def common_ordinals(
     fitting: Sequence[Server], count: int, share: int
 ) -> tuple[list[Server], list[int]] | None:
-    """The first `count` of these servers that have `share` free ordinals in common, and these ordinals.
+    """The first `count` of these servers that have `share` free ordinals in common, and one GPU model, and
+    these ordinals.
 
     Greedy: each server joins the group when enough common ordinals remain. For whole servers, the usual
     case, this is exact.
@@ -33,7 +78,7 @@ def common_ordinals(
                 break
             theirs = set(server.free_ordinals())
             both = [o for o in common if o in theirs]
-            if len(both) >= share:
+            if len(both) >= share and server.node.model == group[0].node.model:
                 group.append(server)
                 common = both
         if len(group) == count:

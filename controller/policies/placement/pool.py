@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from controller.model import GpuId, GpuSet, Node, natural_key
+from controller.policies.placement.groups import Spreads
 from controller.policies.placement.masks import bits, sound_mask
 
 
@@ -49,8 +50,7 @@ class GpuPool:
         names = sorted(nodes, key=natural_key)
         self.slots = [Slot(i, nodes[name]) for i, name in enumerate(names)]
         self._by_name = {slot.node.name: slot for slot in self.slots}
-        self.largest = max((len(slot.ids) for slot in self.slots), default=0)
-        """GPUs of the largest node."""
+        self.spreads = Spreads((node.model, len(node.gpus)) for node in nodes.values())
         self._drawers: dict[int, int] = {}
         """Nodes by how many GPUs are free there, a bit for each."""
         self._counts = 0
@@ -71,7 +71,7 @@ class GpuPool:
         if (
             slot.node.available != node.available
             or len(slot.node.gpus) != len(node.gpus)
-            or slot.node.switch != node.switch
+            or (slot.node.switch, slot.node.model) != (node.switch, node.model)
             or slot.sound != sound_mask(node)
         ):
             return False

@@ -30,7 +30,12 @@
     return days ? `${days}-${clock}` : clock;
   }
   // The clock of the cluster, wherever the page is read.
-  const date = tenths => new Date(Math.round((data.start + tenths / 10 + data.zone_seconds) * 1000));
+  function offset(tenths) {  // seconds east of UTC
+    let found = data.zones[0][1];
+    for (const [from, seconds] of data.zones) if (from <= tenths) found = seconds;
+    return found;
+  }
+  const date = tenths => new Date(Math.round((data.start + tenths / 10 + offset(tenths)) * 1000));
   const day = tenths => date(tenths).toISOString().slice(0, 10);
   const time = tenths => date(tenths).toISOString().slice(11, 19);
   const moment = tenths => `${day(tenths)} ${time(tenths)}`;
@@ -215,8 +220,10 @@
   const STEPS_OF_AXIS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400, 172800, 604800, 2592000];
   function ticks(from, to, most) {  // [tenths, words]
     const step = 10 * (STEPS_OF_AXIS.find(s => (to - from) / 10 / s <= most) || 31536000);
-    const zero = (data.start + data.zone_seconds) * 10, found = [];
-    for (let t = Math.ceil((from + zero) / step) * step - zero; t <= to; t += step) {
+    const zero = (data.start + offset(from)) * 10, found = [];
+    for (let even = Math.ceil((from + zero) / step) * step - zero; even <= to; even += step) {
+      // Midnight is at midnight behind a change of the clocks, too.
+      const t = step > 36000 ? even + (offset(from) - offset(even)) * 10 : even;
       found.push([t, step >= 864000 ? day(t).slice(5) : time(t) === "00:00:00" && step >= 600 ? day(t).slice(5) : step < 600 ? time(t) : time(t).slice(0, 5)]);
     }
     return found;
@@ -587,8 +594,9 @@
     lay();
     draw();
   }
-  const sign = data.zone_seconds < 0 ? "-" : "+", zone = Math.abs(data.zone_seconds);
-  $("span").textContent = `${moment(0)} to ${moment(SPAN)} (UTC${sign}${two(Math.floor(zone / 3600))}:${two(zone / 60 % 60)}), made ${moment((data.made - data.start) * 10)}`;
+  const utc = seconds => `UTC${seconds < 0 ? "-" : "+"}${two(Math.floor(Math.abs(seconds) / 3600))}:${two(Math.floor(Math.abs(seconds) / 60) % 60)}`;
+  const clocks = [...new Set([offset(0), offset(SPAN)])].map(utc).join(", then ");
+  $("span").textContent = `${moment(0)} to ${moment(SPAN)} (${clocks}), made ${moment((data.made - data.start) * 10)}`;
   $("notices").replaceChildren(...data.notices.map(text => element("li", text)));
   $("tiles").replaceChildren(...data.tiles.map(([name, value, remark]) => {
     const tile = element("div");

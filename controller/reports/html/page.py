@@ -8,7 +8,6 @@ text only, and the page's content security policy allows the one script whose di
 import base64
 import hashlib
 import json
-import time as clock
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -105,11 +104,13 @@ def page_data(contents: Contents) -> dict[str, Any]:
     )
     started = [row.waited for row in rows if row.job.start_time is not None]
     waiting = [row.waited for row in rows if row.job.start_time is None and row.end_time is None]
+    moments = [contents.now, start, end, *(row.job.submit_time for row in rows)]
+    zones = units.zone_offsets(min(moments), max(moments))
     return {
         "start": start,
         "end": end,
         "made": contents.now,
-        "zone_seconds": clock.localtime(start).tm_gmtoff,
+        "zones": [[round((begin - start) * 10), seconds] for begin, seconds in zones],
         "gpus": [[gpu.node, gpu.ordinal, models[gpu]] for gpu in gpus],
         "gangs": list(gangs),
         "reasons": list(reasons),

@@ -108,7 +108,7 @@ def sacct(path: Path, hint: str) -> list[TraceJob]:
     AllocTRES (or ReqTRES). Steps, jobs that never ran and jobs without GPUs are left out."""
     needed = ("JobID", "Submit", "ElapsedRaw", "AllocTRES")
     found: list[tuple[datetime.datetime, TraceJob]] = []
-    optional = ("ReqTRES", "User")
+    optional = ("ReqTRES", "User", "Account")
     for row in read_table(path, delimiter="|", needed=needed, optional=optional, others=True, hint=hint):
         if "." in row.values["JobID"]:
             continue
@@ -124,6 +124,7 @@ def sacct(path: Path, hint: str) -> list[TraceJob]:
             duration_seconds=elapsed_seconds,
             line=row.line,
             user=row.values.get("User", "") or "user",
+            account=row.values.get("Account", "").strip(),
             gpus_column="AllocTRES",
         )
         found.append((_moment(row, "Submit"), job))

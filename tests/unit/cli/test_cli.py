@@ -210,6 +210,20 @@ def test_explain(capsys: pytest.CaptureFixture[str], url: str) -> None:
     assert code == 1 and "there is no job 4711" in err
 
 
+def test_explain_says_of_a_job_that_is_over_what_the_report_says(
+    capsys: pytest.CaptureFixture[str], url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "sacct"
+    program.write_text("#!/bin/sh\necho '100|100|FAILED|255:0|2023-11-14T19:00:00|2023-11-14T18:00:00'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    report = run(capsys, "report", "-nP", "-o", "State,ExitCode,End", "-j", "100", "--url", url)[1]
+    assert report.startswith("FAILED|255:0|")
+    said = run(capsys, "explain", "100", "--url", url)[1]
+    assert "is over: FAILED" in said and "exit code 255:0" in said
+    assert json.loads(run(capsys, "explain", "--json", "100", "--url", url)[1])["job"]["state"] == "FAILED"
+
+
 def test_status(capsys: pytest.CaptureFixture[str], url: str) -> None:
     code, out, _ = run(capsys, "status", "--url", url)
     assert code == 0 and out.startswith(f"The controller at {url} works.\n")

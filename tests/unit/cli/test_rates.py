@@ -138,6 +138,17 @@ def test_pairs_that_never_ran_are_listed_as_estimated_until_they_are_measured(
     [
         ('{"gandiva_rates": 1, "rates": [{"model": "m", "gpu_type": "a", "gpus": 0}]}', "rates.0.gpus"),
         ('{"gandiva_rates": 1, "rates": []}', "has no rates"),
+        ('{"gandiva_rates": 1, "rates": [], "rates": []}', "the key 'rates' is there twice"),
+        (
+            '{"gandiva_rates": 1, "rates": [{"model": "m", "gpu_type": "a", "gpus": 1, "gpus": 2, '
+            '"samples_per_second": 1.0}]}',
+            "rates[0]: the key 'gpus' is there twice",
+        ),
+        (
+            '{"gandiva_rates": 1, "rates": [{"model": "m", "gpu_type": "a", "gpus": 1, "samples_per_second": '
+            '10.0}, {"model": "m", "gpu_type": "a", "gpus": 1, "samples_per_second": 99.0}]}',
+            "rates[1]: a rate of m in the same configuration stands before it",
+        ),
         ('{"v100": {"x": {"null": 1.0}}}', "is not of the form"),
         ("{", "Invalid JSON"),
     ],

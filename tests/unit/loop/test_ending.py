@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from controller.journal import JobFilter, JournalReader
 from controller.model import JobId
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import JobState
@@ -38,6 +39,36 @@ def test_a_job_that_ends_before_slurm_suspends_it_is_no_failure(
         assert world.running() == {int(second)}
         assert "suspend failed" not in caplog.text
         await world.stop()
+        world.check()
+
+    run_virtual(scenario())
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_job_that_is_cancelled_while_it_is_suspended_ends_then(tmp_path: Path, away: bool) -> None:
+    """Slurm says when it was suspended last. `away`: no controller runs when it ends."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        jobs = [world.submit(), world.submit()]
+        world.start()
+        await asyncio.sleep(1.9 * SLICE_SECONDS)
+        (job,) = (job for job in jobs if world.state(job) is JobState.SUSPENDED)
+        if away:
+            await world.kill()
+        ended_at = world.cluster.clock()
+        world.cluster.cancel(job)
+        told = world.cluster.jobs[job].end_time
+        assert told is not None and told < ended_at - 0.5 * SLICE_SECONDS
+        for number in range(2):  # the second one is told the end again
+            if away or number:
+                await asyncio.sleep(2)
+                world.start()
+            await asyncio.sleep(2)
+            rows = JournalReader(world.journal_path).jobs(JobFilter(), now=world.cluster.clock())
+            (row,) = (row for row in rows if row.record.id == job)
+            assert row.record.end_time == pytest.approx(ended_at, abs=2.5)
+            await world.kill()
         world.check()
 
     run_virtual(scenario())

@@ -240,6 +240,7 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
             "exit_code": 3,
             "duration_seconds": 6000.0,
             "deadline_at": 900.0,
+            "may_requeue": True,
             "obstacle": "",
             "may_requeue": True,
         }

@@ -88,6 +88,7 @@ class Gang:
             self.agents.append(agent)
             # No GPU to ask about: the block is made as the prolog does it.
             agent._node.blocks.block(7).create(os.getuid())
+            agent._node.blocks.block(7).write_turn(True, (), ())
             for rank in ranks:
                 ours, theirs = socket.socketpair()
                 barrier = theirs.fileno() if in_step else -1

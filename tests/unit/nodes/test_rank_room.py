@@ -57,7 +57,7 @@ def test_who_fills_their_own_fills_nobody_elses(blocks: ControlBlocks) -> None:
     for block in (other, mallorys, made(blocks, 3)):
         sequence = block.write_command(Verb.PAUSE, 7)
         assert block.read_command() == (Verb.PAUSE, sequence, 7, 0, 0)
-        block.write_visible([1], [0, 1])
+        block.write_visible([1])
         block.save_state(JobState(job_id=block.job_id, uid=USER))
         with block.locked(Deadline(60.0)):
             pass

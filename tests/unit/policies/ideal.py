@@ -420,6 +420,8 @@ class Ideal:
                 size = job.request.size
                 assert size.wanted <= len(placement.gpus) <= max(size.wanted, size.most)
                 assert placement.gpus <= placement.allocation
+                on = {gpu.node for gpu in placement.allocation}
+                assert len({self.nodes[name].gpus[0].model for name in on}) == 1, (job.id, placement)
             for gpu in placement.gpus:
                 assert gpu not in taken or taken[gpu] in placement.shares_with, (gpu, taken[gpu], job.id)
                 taken[gpu] = job.id

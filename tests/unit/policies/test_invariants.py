@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from controller.model import Job, JobId, Plan, Profile, Snapshot
 from controller.policies.orders.gittins_index import Distribution
 from tests.unit.draws import draws
-from tests.unit.policies.ideal import Ideal, cluster, make_job
-from tests.unit.policies.presets import LIMITS, POLICIES, las
+from tests.unit.policies.ideal import Ideal, cluster, gpu_set, make_job, make_node, running
+from tests.unit.policies.presets import LIMITS, POLICIES, las, preset
 
 Shared = settings(max_examples=draws(12, 250))
 
@@ -129,6 +129,61 @@ def test_skewed_gangs_are_on_as_few_nodes_as_possible(seed: int) -> None:
 
     ideal.on_plan = watch
     ideal.run()
+
+
+MIXED = [
+    *(make_node(f"v{number}", 2, "v100") for number in (1, 2, 3)),
+    *(make_node(f"p{number}", 2, "p100") for number in (1, 2)),
+    make_node("k1", 4, "k80"),
+]
+"""A gang of six has a place on one model, and one of four on three: on one of them on a single node."""
+
+
+@Shared
+@given(seed=st.integers(0, 10**6), name=st.sampled_from(["gandiva", *sorted(POLICIES)]))
+def test_a_gang_is_on_nodes_of_one_gpu_model(seed: int, name: str) -> None:
+    """`Ideal` looks at each placement: Slurm's GRES name the model."""
+    jobs = [
+        replace(job, request=replace(job.request, nodes=3)) if job.gpus == 6 else job
+        for job in jobs_of(seed, 12, (1, 2, 4, 6))
+    ]
+    make = preset("gandiva") if name == "gandiva" else POLICIES[name]
+    timeline = Ideal(make, MIXED, jobs, bound=name == "gandiva").run(until=100_000.0)
+    assert timeline.ends.keys() == {int(job.id) for job in jobs}
+
+
+@pytest.mark.parametrize("name", ["gandiva", *POLICIES])
+@pytest.mark.parametrize("free", [("v1", "p1"), ("v1",), ()])
+def test_a_gang_does_not_go_onto_the_free_gpus_of_two_models(name: str, free: tuple[str, ...]) -> None:
+    """Two nodes of each of two models, one of each with free GPUs: the gang takes turns with what is on two
+    of one model, or waits for it."""
+    nodes = [make_node(f"{model[0]}{number}", 2, model) for model in ("v100", "p100") for number in (1, 2)]
+    make = preset("gandiva") if name == "gandiva" else POLICIES[name]
+    small = [
+        running(make_job(number, 1, 600.0), gpu_set(f"{node.name}:{ordinal}"))
+        for number, (node, ordinal) in enumerate(((node, i) for node in nodes for i in (0, 1)), start=1)
+        if node.name not in free
+    ]
+    ideal = Ideal(make, nodes, [], bound=name == "gandiva")
+    ideal.add(*small)
+    for job in small:
+        ideal.ends[job.id] = 600.0
+    gang = make_job(90, 4, 60.0, nodes=2)
+    ideal.arrivals = [gang]
+    ideal.run(until=5_000.0)
+    assert 90 in ideal.timeline.ends
+
+
+@pytest.mark.parametrize("name", ["gandiva", *POLICIES])
+def test_a_gang_wider_than_each_model_is_told_so(name: str) -> None:
+    nodes = [make_node("v1", 4, "v100"), make_node("p1", 4, "p100")]
+    make = preset("gandiva") if name == "gandiva" else POLICIES[name]
+    ideal = Ideal(make, nodes, [make_job(1, 8, 60.0), make_job(2, 5, 60.0), make_job(3, 4, 60.0, nodes=2)])
+    ideal.run(until=50.0)
+    where = "in equal parts on nodes of one GPU model, fit nowhere: p100 has 1 x 4; v100 has 1 x 4"
+    assert ideal.reasons[JobId(1)] == f"8 GPUs, {where}"
+    assert ideal.reasons[JobId(2)] == f"5 GPUs, {where}"
+    assert ideal.reasons[JobId(3)] == f"4 GPUs on 2 nodes, {where}"
 
 
 def test_a_user_who_names_nodes_gets_them() -> None:

@@ -84,7 +84,7 @@ def test_gangs() -> None:
     assert said(c, 1) == "its turn, and the GPUs are free"
     c.add(make_job(3, 2), make_job(4, 16))
     assert said(c, 3) == "waits in queue 1 of 2 for 2 free GPUs"
-    assert said(c, 4) == "waits in queue 1 of 2 for 16 free GPUs"
+    assert said(c, 4) == "16 GPUs, in equal parts on nodes of one GPU model, fit nowhere: a100 has 2 x 4"
     c.add(make_job(5, 8, nodes=1), make_job(6, 1, required_nodes=frozenset({"n7"})))
     assert said(c, 5) == "no server can take its 8 GPUs: only 4 usable GPUs"
     assert said(c, 6) == "no server can take its GPU: not in the job's node list"

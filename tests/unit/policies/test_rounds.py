@@ -297,6 +297,15 @@ def test_a_failed_allocation_costs_nothing_but_age() -> None:
     assert ideal.timeline.preemptions == 1
 
 
+def test_where_the_allocation_fails_from_the_start_parts_are_by_weight() -> None:
+    jobs = [make_job(1, weight=4.0), make_job(2), make_job(3)]
+    chosen = RoundSettings(round_seconds=10.0, refill=False)
+    ideal = Ideal(lambda: Rounds(Refusing({}), chosen), nodes()[:1], jobs, bound=True)
+    ideal.run(until=3600.0)
+    had = [ideal.usage[JobId(number)].ran(ideal.now) for number in (1, 2, 3)]
+    assert had == pytest.approx([2400.0, 600.0, 600.0], abs=40.0)
+
+
 def test_a_job_in_the_middle_of_a_switch_is_counted_like_before_and_after() -> None:
     """Its program is off the GPU, and Slurm has not suspended it yet. Without it the others would be told
     other fractions for a moment."""

@@ -11,8 +11,10 @@ import pytest
 
 from controller.api.messages import EventMessage, ExplainMessage
 from controller.cli.main import main
+from controller.reports import units
 from controller.reports.advice import next_step, not_started_by_slurm
 from controller.reports.explain import explain, ordinary
+from controller.reports.sacct import Accounting
 from controller.reports.slurm_job import SlurmJob, ask_slurm
 
 from .test_words_about_jobs import NOW, QUEUED, SUSPENDED, job, live
@@ -96,6 +98,22 @@ def test_what_to_do_about_a_job_that_is_over() -> None:
     never = job(state="CANCELLED by 1000", start_time=None, end_time=NOW - 5)
     assert "waited 00:16:35 until it ended, without having started" in text(
         ExplainMessage(time=NOW, job=never)
+    )
+
+
+def test_what_sacct_says_of_a_job_that_is_over_comes_first() -> None:
+    """pyslurm takes 128 off an exit code of 255; a job that vanished has no state of its own."""
+    accounting = Accounting("9", "FAILED", "255:0", NOW - 5)
+    over = ExplainMessage(time=NOW, job=job(state="FAILED", end_time=NOW - 5, exit_code=127))
+    assert "exit code 255:0" in " ".join(explain(over, rows=3, columns=200, accounting=accounting))
+    vanished = ExplainMessage(time=NOW, job=job(state="UNKNOWN", end_time=NOW - 5, exit_code=None))
+    accounting = Accounting("9", "CANCELLED by 1000", "0:0", NOW - 65)
+    said = " ".join(explain(vanished, rows=3, columns=200, accounting=accounting))
+    assert "is over: CANCELLED by 1000" in said and "UNKNOWN" not in said
+    assert f"ended       {units.moment(NOW - 65)}, exit code 0:0" in said
+    assert "is over: UNKNOWN" in " ".join(explain(vanished, rows=3, columns=200)), "without sacct"
+    assert "exit code 255:0" in text(
+        ExplainMessage(time=NOW, job=job(state="FAILED", end_time=NOW, exit_code=255))
     )
 
 

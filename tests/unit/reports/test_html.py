@@ -7,6 +7,9 @@ import base64
 import hashlib
 import json
 import re
+import time
+from collections.abc import Iterator
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +91,30 @@ def test_gpus_in_use_are_counted_by_user_size_and_type() -> None:
     assert in_use(data, "GPUs of the job") == pytest.approx({"1": 300, "2": 1000}, rel=0.01)
     assert in_use(data, "GPU type") == pytest.approx({"a100": 1300}, rel=0.01)
     assert data["tiles"][0] == ("GPUs in use", "1.3 of 2", "65.0% on average")
+
+
+@pytest.fixture
+def berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("berlin")
+def test_the_page_knows_when_the_clocks_are_changed() -> None:
+    change = datetime(2025, 10, 26, 1, tzinfo=timezone.utc).timestamp()
+    begin, end = change - 86400 * 300, change + 86400 * 10
+    early = job(1, submit_time=begin, start_time=begin)
+    data = page_data(contents([early], [], start=change - 3600, end=end, now=end))
+    spring = datetime(2025, 3, 30, 1, tzinfo=timezone.utc).timestamp()
+    assert data["zones"] == [
+        [round((begin - change + 3600) * 10), 3600],
+        [round((spring - change + 3600) * 10), 7200],
+        [36000, 3600],
+    ]
+    assert page_data(contents([job(1)], []))["zones"] == [[0, 7200]]
 
 
 def test_many_users_share_the_last_colour() -> None:

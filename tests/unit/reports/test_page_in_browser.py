@@ -54,6 +54,26 @@ def two_jobs(tmp_path: Path, browser: Browser) -> Browser:
     return browser
 
 
+def test_each_time_is_in_its_own_offset(
+    tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From an hour before the clocks go back to three days later."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    try:
+        change = 1_761_440_400.0
+        late = job(7, submit_time=change + 36000, start_time=change + 36000)
+        start, end = change - 3600, change + 3 * 86400
+        write(contents([late], [], start=start, end=end, now=end), tmp_path / "r.html")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    browser.open(tmp_path / "r.html")
+    span = text(browser, "#span")
+    assert span.startswith("2025-10-26 02:00:00 to 2025-10-29 02:00:00 (UTC+02:00, then UTC+01:00), made")
+    assert "10-26 12:00:00" in text(browser, "#body"), "submitted"
+
+
 def text(browser: Browser, selector: str) -> str:
     return str(browser.run(f"document.querySelector({json.dumps(selector)}).innerText"))
 

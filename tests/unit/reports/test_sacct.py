@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from controller.reports.report import account
+from controller.reports.row import Row
 from controller.reports.sacct import Accounting, CommandFailed, ask_sacct
+
+from .test_words_about_jobs import job
 
 
 @pytest.fixture
@@ -34,6 +38,28 @@ def test_jobs_are_read(fake: Path) -> None:
         12: Accounting("12", "COMPLETED", "0:0", ended, submitted),
         13: Accounting("10_3", "CANCELLED by 7", "0:15", None, submitted),
     }
+
+
+def test_the_end_of_a_job_that_ended_suspended_is_that_of_its_own_steps(fake: Path) -> None:
+    """The job's End is its last suspension (Slurm 24.11, 26.05)."""
+    install(
+        fake,
+        f'echo "$*" >> {fake}/asked; case "$*" in *12.batch*) printf "%s\\n" '
+        "'12.batch|2024-05-17T10:05:23' '12.extern|2024-05-17T10:05:24' '13.batch|Unknown' 'x|';; "
+        "*) printf '%s\\n' '12|12|CANCELLED by 7|0:0|2024-05-17T10:00:59|2024-05-17T09:00:00'"
+        " '13|13|CANCELLED by 7|0:0|2024-05-17T10:00:59|2024-05-17T09:00:00'"
+        " '14|14|COMPLETED|0:0|2024-05-17T10:00:59|2024-05-17T09:00:00';; esac",
+    )
+    at = {name: datetime.fromisoformat(f"2024-05-17T{name}").timestamp() for name in ("10:00:59", "10:05:24")}
+    unseen = job(job_id=12, state="UNKNOWN", end_time=at["10:05:24"] + 600)
+    seen = job(job_id=14, state="COMPLETED", end_time=at["10:00:59"] + 0.5)
+    known = account([unseen, job(job_id=13, state="SUSPENDED", end_time=None), seen])
+    assert {i: one.end_time for i, one in known.items()} == {
+        12: at["10:05:24"], 13: at["10:00:59"], 14: at["10:00:59"],
+    }  # fmt: skip
+    assert "-j 12.batch,12.extern,13.batch,13.extern" in (fake / "asked").read_text(), "14 was seen to end"
+    row = Row(unseen, at["10:05:24"] + 700, known[12])
+    assert (row.state, row.end_time) == ("CANCELLED by 7", at["10:05:24"])
 
 
 def test_what_is_asked(fake: Path, monkeypatch: pytest.MonkeyPatch) -> None:

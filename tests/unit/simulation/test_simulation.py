@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 
 from controller.cli.main import main
 from controller.errors import ClusterSpecError
-from controller.model import JobId
+from controller.model import JobId, Memory, Plan, Snapshot
 from controller.policies.assemble import make_policy
+from controller.policies.presets import PRESETS
 from controller.policies.protocol import Policy
 from controller.settings.loading import parse_settings
 from controller.settings.policies import PolicySettings
@@ -191,9 +192,12 @@ def test_rounds_start_and_end_jobs_on_their_boundaries() -> None:
 
 
 def test_jobs_that_nothing_starts_are_an_error_not_a_hang() -> None:
-    jobs = [TraceJob("a", 0, 6, 10, 2, nodes=1)]
+    class Idle:
+        def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
+            return Plan({})
+
     with pytest.raises(SimulationError, match="1 of 1 jobs are left that policy fifo never starts"):
-        run(jobs, "", "fifo")
+        run([TraceJob("a", 0, 1, 10, 2)], "", "fifo", wrap=lambda _settings: Idle())
 
 
 def test_skewed_models_are_kept_together_and_others_are_not() -> None:
@@ -240,19 +244,36 @@ def test_throughputs_by_type_gang_placement_and_company(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "key"),
+    ("text", "said"),
     [
-        ('{"v100": {"(\'m\', 1)": {"null": 1.0}}, "v100": {"(\'m\', 1)": {"null": 2.0}}}', "v100"),
-        ('{"v100": {"(\'m\', 1)": {"null": 1.0}, "(\'m\', 1)": {"null": 2.0}}}', "('m', 1)"),
-        ('{"v100": {"(\'m\', 1)": {"null": 1.0, "null": 2.0}}}', "null"),
+        (
+            '{"v100": {"(\'m\', 1)": {"null": 1.0}}, "v100": {"(\'m\', 1)": {"null": 2.0}}}',
+            "the key 'v100' is there twice",
+        ),
+        (
+            '{"v100": {"(\'m\', 1)": {"null": 1.0}, "(\'m\', 1)": {"null": 2.0}}}',
+            "v100: the key \"('m', 1)\" is there twice",
+        ),
+        (
+            '{"k80": {}, "v100": {"(\'m\', 1)": {"null": 1.0, "null": 2.0}}}',
+            "v100.('m', 1): the key 'null' is there twice",
+        ),
+        (  # the same key in another spelling
+            '{"v100": {"(\'m\', 1)": {"null": 1.0}, "(\'m\',1)": {"null": 2.0}}}',
+            "v100: ('m',1): null: is there twice",
+        ),
+        (
+            '{"v100": {"(\'m\', 1)": {"(\'n\', 1)": [1.0, 2.0], "(\'n\',1)": [2.0, 1.0]}}}',
+            "v100: ('m', 1): ('n',1): is there twice",
+        ),
     ],
 )
-def test_a_key_that_is_there_twice_is_refused(text: str, key: str, tmp_path: Path) -> None:
+def test_a_key_that_is_there_twice_is_refused(text: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "t.json"
     path.write_text(text)
     with pytest.raises(ThroughputsError) as caught:
         read_throughputs(path)
-    assert str(caught.value) == f"{path}: the key {key!r} is there twice"
+    assert str(caught.value) == f"{path}: {said}"
 
 
 @pytest.mark.parametrize("rate", ["NaN", "-1", "1e300", '"x"', "[6.0, NaN]", "[1]", "{}"])
@@ -577,6 +598,38 @@ def test_a_model_that_can_run_nowhere_is_refused_and_names_its_line(tmp_path: Pa
         assert len(Simulation(native, jobs, cluster, without, table).run().jobs) == 1
     native.write_text(header + "2,0,60,1,lstm,v100+k80\n")
     assert len(Simulation(native, read_trace(native, "native"), cluster, made, table).run().jobs) == 2
+
+
+@pytest.mark.parametrize("policy", sorted(PRESETS))
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        (
+            "z,30,300,8,,",
+            "8 GPUs, in equal parts on nodes of one GPU model, fit nowhere: k80 has 1 x 4; p100 has",
+        ),
+        ("z,30,300,5,,", "5 GPUs, in equal parts on nodes of one GPU model, fit nowhere"),
+        ("z,30,300,4,2,", "4 GPUs on 2 nodes, in equal parts on nodes of one GPU model, fit nowhere"),
+        (
+            "z,30,300,8,,v100+p100",
+            "8 GPUs, in equal parts on nodes of one GPU model, fit nowhere: p100 has 1 x 4; v100",
+        ),
+    ],
+)
+def test_a_job_that_fits_no_node_or_type_is_refused_under_every_policy(
+    tmp_path: Path, policy: str, row: str, said: str
+) -> None:
+    native, made = tmp_path / "jobs.csv", f'[policy]\nname = "{policy}"\n'
+    native.write_text(
+        "job_id,submit_seconds,duration_seconds,gpus,nodes,gpu_types\na,0,600,4,,\n" + row + "\n"
+    )
+    jobs, cluster = read_trace(native, "native"), parse_cluster("v100:4,p100:4,k80:4", 4)
+    place = f"{native}: line 3, column `gpus`: job z: "
+    with pytest.raises(TraceError, match=re.escape(place + said)):
+        Simulation(native, jobs, cluster, parse_settings(made))
+    without = parse_settings(made + "[simulation]\ndrop_unfinishable = true\n")
+    outcome = Simulation(native, jobs, cluster, without).run()
+    assert (outcome.submitted, [job.id for job in outcome.jobs]) == (2, ["a"])
 
 
 def crowd(weight: float, **account: str) -> list[TraceJob]:

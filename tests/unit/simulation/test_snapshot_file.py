@@ -101,6 +101,7 @@ def test_every_field_is_in_the_file(folder: Path) -> None:
         ("[" * 100_000, "not JSON"),
         ("[]", "not a recorded decision"),
         ('{"gandiva_snapshot": 1}', "gandiva_snapshot"),
+        ('{"gandiva_snapshot": 2, "gandiva_snapshot": 2}', "the key 'gandiva_snapshot' is there twice"),
         ('{"gandiva_snapshot": 2, "policy": {}, "snapshot": {}, "memory": {}, "plan": {}}', "time"),
     ],
 )

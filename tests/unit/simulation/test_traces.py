@@ -52,6 +52,8 @@ def test_all_formats_read_what_they_should(tmp_path: Path) -> None:
         ("10", 4, 0, "bob"),
         ("8", 2, 60, "alice"),
     ]
+    text = "JobID|Submit|ElapsedRaw|AllocTRES|User|Account\n8|2026-10-01T10:00:00|60|gres/gpu=2|alice|ml\n"
+    assert [job.account for job in read_trace(write(tmp_path, text), "sacct")] == ["ml"]
     text = "job_id,submit_seconds,duration_seconds,gpus,nodes,gpu_types,weight\n"
     text += "a,1,2,4,2,v100+k80,2\nb,0,2,1,,,\n"
     jobs = read_trace(write(tmp_path, text), "native")

@@ -175,9 +175,9 @@ class Pools:
         return "" if job.placement.allocation else self._why_not(job, self._whole)
 
     def _why_not(self, job: Job, pool: GpuPool) -> str:
-        share = job.gpus // job.request.nodes if job.request.nodes else 1
-        slots = pool.slots
-        return nowhere(job, share, (refusal(job, s.node, s.sound.bit_count(), share) for s in slots))
+        request, slots, share = job.request, pool.slots, pool.spreads.least_share(job)
+        why = nowhere(job, share, (refusal(job, s.node, s.sound.bit_count(), share) for s in slots))
+        return why or pool.spreads.why_not(job.gpus, request.nodes, request.gpu_types)
 
 
 def _needs(job: Job) -> tuple[object, ...]:
