@@ -25,7 +25,6 @@ from controller.api.server import ApiServer
 from controller.daemon import logs
 from controller.daemon.leadership import (
     Fence,
-    NotLeading,
     fenced,
     introduction,
     pause,
@@ -37,7 +36,7 @@ from controller.daemon.leadership import (
 from controller.daemon.measuring import MeasuringRecorder
 from controller.daemon.publishing import DecisionFile, Publisher, tell_systemd
 from controller.daemon.stopping import stop_in_order
-from controller.errors import GandivaError, SettingsError
+from controller.errors import GandivaError, NotLeading, SettingsError
 from controller.journal import Journal, JournalReader
 from controller.journal.lock import JournalLock
 from controller.loop.clock import SystemClock
@@ -184,6 +183,7 @@ class Daemon:
             recorder=MeasuringRecorder(journal, self._metrics),
             publish=self._publish,
             report=self._publisher.report,
+            survives=(Exception,),
         )
         log.info(
             "gandiva %s leads: policy %s, adapter %s, API on %s",

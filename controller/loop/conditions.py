@@ -30,12 +30,14 @@ class Conditions:
         """All of them."""
         return tuple(self._known.values())
 
-    def begin(self, where: str, message: str, job_id: JobId | None = None) -> None:
-        """Something is wrong; nothing happens when that is known."""
+    def begin(
+        self, where: str, message: str, job_id: JobId | None = None, error: Exception | None = None
+    ) -> None:
+        """Something is wrong; nothing happens when that is known. `error`: its traceback is logged."""
         if self._known.get(where) == message:
             return
         self._known[where] = message
-        log.error("%s; gandiva check says what to look at", message, extra=_fields(where))
+        log.error("%s; gandiva check says what to look at", message, extra=_fields(where), exc_info=error)
         self._report(self.sentences)
         if where != "journal":
             self._recorder.event("trouble", message, self._clock.now(), job_id)

@@ -105,27 +105,28 @@ def _entry_point(name: str) -> type[object]:
 
 
 class Guarded:
-    """A policy with parts of the site: whatever they raise becomes a `PolicyError`."""
+    """A policy, whatever it raises as a `PolicyError`: a bug in it must not end the daemon."""
 
     def __init__(self, policy: Policy, files: Sequence[Path]) -> None:
-        """`files`: those of the parts."""
+        """`files`: those of the site's parts in it."""
         self._policy, self._files = policy, tuple(files)
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
         """That of the policy. Raises PolicyError."""
         try:
             plan = self._policy.plan(snapshot, memory)
-            # What is not JSON could not be written into the journal.
-            json.dumps([dict(plan.memory.common), *plan.memory.jobs.values()], allow_nan=False)
+            if self._files:
+                # What is not JSON could not be written into the journal.
+                json.dumps([dict(plan.memory.common), *plan.memory.jobs.values()], allow_nan=False)
         except Exception as error:
             raise PolicyError(f"{where(error, self._files)}: {_words(error)}") from error
         return plan
 
 
 def where(error: BaseException, files: Sequence[Path]) -> str:
-    """The last line of one of these files that the error came through."""
+    """The last line of one of these files that the error came through; without files, of any."""
     names = {str(file) for file in files}
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in names]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not names or f.filename in names]
     if frames:
         return f"{frames[-1].filename}: line {frames[-1].lineno}"
     return " or ".join(sorted(names))
