@@ -83,9 +83,9 @@ def test_permissions_in_order(site: tuple[Settings, Path]) -> None:
         ("key", 0o644, "error", "chmod 600"),
         ("key", 0o640, "error", "chmod 600"),
         ("key", 0o000, "error", "chown gandiva"),
-        ("known_hosts", 0o666, "error", "chmod 644"),
+        ("known_hosts", 0o666, "error", "chmod go-w"),
         ("toml", 0o600, "warning", "chmod 644"),
-        ("toml", 0o666, "error", "chmod 644"),
+        ("toml", 0o666, "error", "chmod go-w"),
         ("lib", 0o555, "error", "install -d -o gandiva -m 750"),
         ("lib", 0o777, "error", "chmod o-w"),
     ],
@@ -109,6 +109,19 @@ def test_one_wrong_mode_is_one_finding(
         path.chmod(0o755)
     assert finding.level.value == level and finding.where == str(path)
     assert change in finding.change, finding
+
+
+def test_a_policy_that_others_can_write_is_named(site: tuple[Settings, Path]) -> None:
+    settings, toml = site
+    file = toml.parent / "mine.py"
+    file.write_text("class Mine:\n    def plan(self, snapshot, memory): ...\n")
+    file.chmod(0o644)
+    policy = settings.policy.model_copy(update={"name": f"{file}:Mine"})
+    settings = settings.model_copy(update={"policy": policy})
+    assert bad(permissions((settings, toml))) == []
+    file.chmod(0o646)
+    (finding,) = bad(permissions((settings, toml)))
+    assert (finding.level, finding.check, finding.change) == (Level.ERROR, "policy", f"chmod go-w {file}")
 
 
 @pytest.mark.parametrize(
