@@ -19,6 +19,8 @@ _OF_THE_JOB = frozenset(
     {"deadline", "driver", "host_memory", "left_on_gpu", "not_cooperative", "unsupported"}
 )
 """Kinds of errors that show that a job cannot be suspended; others are its node's."""
+LONGEST_PAUSE_SECONDS = 3600.0
+"""Between two tries of a suspend that Slurm refuses."""
 
 
 async def suspend(operation: Operation, action: Suspend) -> None:
@@ -40,7 +42,9 @@ async def suspend(operation: Operation, action: Suspend) -> None:
         except ClusterRefused as refused:
             if await site.has_ended(job.id):
                 raise JobEnded(f"job {job.id} ended while it was being suspended") from refused
+            await _refused(operation, refused)
             raise
+        site.refused.pop(job.id, None)
     operation.step(Step.STOP)
     try:
         await site.stop_processes(job)
@@ -177,11 +181,37 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
     else:
         memory.unsuspendable_until = None
         message += f"too many failed suspends in a row, and suspend.unsuspendable is {way_out.value}"
-    site.recorder.event("suspend-failed", message, now, job.id)
+    await _undo(operation, message, in_slurm=site.suspends_in_slurm)
+
+
+async def _refused(operation: Operation, refused: ClusterRefused) -> None:
+    """Slurm says no, and may do so for ever. That is nothing of the job's: it works on, twice as long each
+    time."""
+    site, job = operation.site, operation.job
+    tries, _ = site.refused.get(job.id, (0, ""))
+    site.refused[job.id] = tries + 1, str(refused)
+    pause_seconds = min(
+        site.settings.suspend.retry_after_seconds * 2.0 ** min(tries, 16), LONGEST_PAUSE_SECONDS
+    )
+    if job.phase is Phase.YIELDED:
+        # Its GPUs may be another job's by now: what is observed of it next decides.
+        pause_seconds = min(PLACE_RETRY_SECONDS * 2.0 ** min(tries, 16), pause_seconds)
+        site.hold(job.id, pause_seconds, "suspend-failed", str(refused))
+        return
+    site.ledger.stays(job.id)
+    site.memory.change(job.id).unsuspendable_until = site.clock.now() + pause_seconds
+    message = f"Slurm refuses to suspend it: {refused}; it goes on, next try in {pause_seconds:g} s"
+    await _undo(operation, message, in_slurm=False)
+
+
+async def _undo(operation: Operation, message: str, *, in_slurm: bool) -> None:
+    """Say so, and put the job back to work. `in_slurm`: it is suspended there, or may be."""
+    site, job = operation.site, operation.job
+    site.recorder.event("suspend-failed", message, site.clock.now(), job.id)
     log.error("job %s (user %s): %s", job.id, job.user, message)
     operation.step(Step.UNDO)
     try:
-        if site.suspends_in_slurm:
+        if in_slurm:
             await site.patiently(site.cluster.resume, job.id)
         await put_back(site, job, job.placement.gpus, site.beside(job.id))
     except GandivaError as undo_failure:

@@ -2,11 +2,12 @@
 """What is wrong just now: logged and reported once when it begins, and once when it is over."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from controller.act.recorder import Recorder
 from controller.errors import NodeError
-from controller.model import JobId
+from controller.model import Job, JobId, Phase, Unsuspendable
 from controller.model.clock import Clock
 from controller.observe.node_cache import Sample
 from controller.observe.observer import Observer
@@ -81,6 +82,49 @@ def report_nodes(conditions: Conditions, observer: Observer, answers: Mapping[st
             )
     why = "has no memory of jobs any more that should have left it"
     conditions.end_all("gpu", lambda name: name not in found, why)
+
+
+def report_kept(conditions: Conditions, jobs: Mapping[JobId, Job], looked_at: Iterable[JobId]) -> None:
+    """Jobs that keep their GPUs from others because they cannot be suspended. `looked_at`: with any news."""
+    for job_id in looked_at:
+        job = jobs.get(job_id)
+        if job is not None and job.failed_suspends is not None and _keeps(job):
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.failed_suspends.since))
+            number = len(job.placement.gpus)
+            conditions.begin(
+                f"kept {job_id}",
+                f"job {job_id} of user {job.user} keeps {number} GPU{'s' * (number > 1)} and cannot be"
+                f" suspended, since {since}; gandiva explain {job_id} says why, and suspend.unsuspendable"
+                " what becomes of such jobs",
+                job_id,
+            )
+
+    def over(name: str) -> bool:
+        job = jobs.get(JobId(int(name)))
+        return job is None or (job.phase is not Phase.SUSPENDING and not _keeps(job))
+
+    conditions.end_all("kept", over, "does not keep its GPUs any more")
+
+
+def _keeps(job: Job) -> bool:
+    failed = job.failed_suspends
+    return failed is not None and failed.way_out is Unsuspendable.KEEP and bool(job.placement.gpus)
+
+
+def report_refused(conditions: Conditions, refused: dict[JobId, tuple[int, str]], jobs: Set[JobId]) -> None:
+    """Suspends that Slurm refuses: `refused` of the jobs that there are."""
+    for job_id in refused.keys() - jobs:
+        del refused[job_id]
+    if not refused:
+        conditions.end("suspends", "Slurm does not refuse them any more")
+        return
+    first = min(refused)
+    conditions.begin(
+        "suspends",
+        f"Slurm refuses to suspend jobs, such as job {first}: {refused[first][1]}; does the controller's user"
+        " still have the right? sacctmgr show user must say AdminLevel Operator (docs/install.md, Rights);"
+        " the jobs keep their GPUs, and are tried again more and more rarely",
+    )
 
 
 def report_types(conditions: Conditions, policy: PolicySettings, nodes: Iterable[SlurmNode]) -> None:

@@ -25,7 +25,7 @@ from controller.journal.port import JournalPort
 from controller.loop.accounting import UPTIME_KEY, Accounting
 from controller.loop.asking import Asking
 from controller.loop.blocks import StaleBlocks
-from controller.loop.conditions import Conditions, report_nodes, report_types
+from controller.loop.conditions import Conditions, report_kept, report_nodes, report_refused, report_types
 from controller.loop.failures import TURN, Failures, stand_in
 from controller.loop.keeping import Keeping, PolicyMemory
 from controller.loop.pacing import Pace, PaceSettings
@@ -217,6 +217,8 @@ class Controller:
             self._blocks.clean(self.observer, in_flight, snapshot.time)
         with self._failures.cost("what users see"):
             report_nodes(self.conditions, self.observer, answers)
+            report_kept(self.conditions, snapshot.jobs, self.observer.looked_at)
+            report_refused(self.conditions, self.executor.site.refused, snapshot.jobs.keys())
             report_types(self.conditions, self._settings.policy, self.observer.slurm.nodes.values())
             self._publish(
                 Turn(
