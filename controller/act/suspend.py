@@ -40,9 +40,7 @@ async def suspend(operation: Operation, action: Suspend) -> None:
         try:
             await site.patiently(site.cluster.suspend, job.id)
         except ClusterRefused as refused:
-            if await site.has_ended(job.id):
-                raise JobEnded(f"job {job.id} ended while it was being suspended") from refused
-            await _refused(operation, refused)
+            await _failed(operation, refused)
             raise
         site.refused.pop(job.id, None)
     operation.step(Step.STOP)
@@ -163,9 +161,16 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
     site.ledger.stays(job.id)
     if await site.has_ended(job.id):
         raise JobEnded(f"job {job.id} ended while it was being suspended") from failure
+    tries, pause_seconds = 0, settings.retry_after_seconds
+    refused = isinstance(failure, ClusterRefused)
+    if refused:
+        # It may do so for ever, and that is nothing of the job's.
+        tries, _ = site.refused.get(job.id, (0, ""))
+        site.refused[job.id] = tries + 1, str(failure)
+        pause_seconds = min(pause_seconds * 2.0 ** min(tries, 16), LONGEST_PAUSE_SECONDS)
     if job.phase is Phase.YIELDED:
         # Its GPUs may be another job's by now: what is observed of it next decides.
-        site.hold(job.id, PLACE_RETRY_SECONDS, "suspend-failed", str(failure))
+        site.hold(job.id, PLACE_RETRY_SECONDS * 2.0 ** min(tries, 5), "suspend-failed", str(failure))
         return
     now, memory, way_out = site.clock.now(), site.memory.change(job.id), Unsuspendable.KEEP
     if isinstance(failure, NodeError) and failure.kind in _OF_THE_JOB:
@@ -176,42 +181,16 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
         memory.failed_suspends = FailedSuspends(tries, since, str(failure), way_out)
     message = f"could not be taken off {names(job.placement.gpus)}: {failure}; "
     if way_out is Unsuspendable.KEEP:
-        memory.unsuspendable_until = now + settings.retry_after_seconds
-        message += f"it keeps them, next try in {settings.retry_after_seconds:g} s"
+        memory.unsuspendable_until = now + pause_seconds
+        message += f"it keeps them, next try in {pause_seconds:g} s"
     else:
         memory.unsuspendable_until = None
         message += f"too many failed suspends in a row, and suspend.unsuspendable is {way_out.value}"
-    await _undo(operation, message, in_slurm=site.suspends_in_slurm)
-
-
-async def _refused(operation: Operation, refused: ClusterRefused) -> None:
-    """Slurm says no, and may do so for ever. That is nothing of the job's: it works on, twice as long each
-    time."""
-    site, job = operation.site, operation.job
-    tries, _ = site.refused.get(job.id, (0, ""))
-    site.refused[job.id] = tries + 1, str(refused)
-    pause_seconds = min(
-        site.settings.suspend.retry_after_seconds * 2.0 ** min(tries, 16), LONGEST_PAUSE_SECONDS
-    )
-    if job.phase is Phase.YIELDED:
-        # Its GPUs may be another job's by now: what is observed of it next decides.
-        pause_seconds = min(PLACE_RETRY_SECONDS * 2.0 ** min(tries, 16), pause_seconds)
-        site.hold(job.id, pause_seconds, "suspend-failed", str(refused))
-        return
-    site.ledger.stays(job.id)
-    site.memory.change(job.id).unsuspendable_until = site.clock.now() + pause_seconds
-    message = f"Slurm refuses to suspend it: {refused}; it goes on, next try in {pause_seconds:g} s"
-    await _undo(operation, message, in_slurm=False)
-
-
-async def _undo(operation: Operation, message: str, *, in_slurm: bool) -> None:
-    """Say so, and put the job back to work. `in_slurm`: it is suspended there, or may be."""
-    site, job = operation.site, operation.job
-    site.recorder.event("suspend-failed", message, site.clock.now(), job.id)
+    site.recorder.event("suspend-failed", message, now, job.id)
     log.error("job %s (user %s): %s", job.id, job.user, message)
     operation.step(Step.UNDO)
     try:
-        if in_slurm:
+        if site.suspends_in_slurm and not refused:
             await site.patiently(site.cluster.resume, job.id)
         await put_back(site, job, job.placement.gpus, site.beside(job.id))
     except GandivaError as undo_failure:

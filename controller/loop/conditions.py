@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Set
 
 from controller.act.recorder import Recorder
 from controller.errors import NodeError
-from controller.model import Job, JobId, Phase, Unsuspendable
+from controller.model import FailedSuspends, Job, JobId, Unsuspendable
 from controller.model.clock import Clock
 from controller.observe.node_cache import Sample
 from controller.observe.observer import Observer
@@ -84,31 +84,25 @@ def report_nodes(conditions: Conditions, observer: Observer, answers: Mapping[st
     conditions.end_all("gpu", lambda name: name not in found, why)
 
 
-def report_kept(conditions: Conditions, jobs: Mapping[JobId, Job], looked_at: Iterable[JobId]) -> None:
+def report_kept(conditions: Conditions, jobs: Mapping[JobId, Job], looked_at: Set[JobId]) -> None:
     """Jobs that keep their GPUs from others because they cannot be suspended. `looked_at`: with any news."""
-    for job_id in looked_at:
-        job = jobs.get(job_id)
-        if job is not None and job.failed_suspends is not None and _keeps(job):
-            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(job.failed_suspends.since))
+
+    def kept(job: Job | None) -> FailedSuspends | None:
+        failed = None if job is None or not job.placement.gpus else job.failed_suspends
+        return failed if failed is not None and failed.way_out is Unsuspendable.KEEP else None
+
+    for job_id in looked_at & jobs.keys():
+        if failed := kept(job := jobs[job_id]):
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(failed.since))
             number = len(job.placement.gpus)
-            conditions.begin(
-                f"kept {job_id}",
-                f"job {job_id} of user {job.user} keeps {number} GPU{'s' * (number > 1)} and cannot be"
-                f" suspended, since {since}; gandiva explain {job_id} says why, and suspend.unsuspendable"
-                " what becomes of such jobs",
-                job_id,
+            words = (
+                f"job {job_id} of user {job.user} keeps {number} GPU{'s'[: number - 1]} and cannot be"
+                f" suspended since {since}; gandiva explain {job_id} says why, suspend.unsuspendable what"
+                " becomes of it"
             )
-
-    def over(name: str) -> bool:
-        job = jobs.get(JobId(int(name)))
-        return job is None or (job.phase is not Phase.SUSPENDING and not _keeps(job))
-
-    conditions.end_all("kept", over, "does not keep its GPUs any more")
-
-
-def _keeps(job: Job) -> bool:
-    failed = job.failed_suspends
-    return failed is not None and failed.way_out is Unsuspendable.KEEP and bool(job.placement.gpus)
+            conditions.begin(f"kept {job_id}", words, job_id)
+    why = "does not keep its GPUs any more"
+    conditions.end_all("kept", lambda name: kept(jobs.get(JobId(int(name)))) is None, why)
 
 
 def report_refused(conditions: Conditions, refused: dict[JobId, tuple[int, str]], jobs: Set[JobId]) -> None:

@@ -18,7 +18,7 @@ import pytest
 
 from controller import __version__
 from controller.api.client import ApiClient, ApiRefused
-from controller.api.messages import FailedSuspendsMessage, GpusMessage, LiveJobMessage, StatusMessage
+from controller.api.messages import StatusMessage
 from controller.checks import gather
 from controller.checks.controller import judge_api, judge_journal
 from controller.checks.files import Account, is_controllers, judge_client, judge_permissions
@@ -251,7 +251,6 @@ def test_a_controller_that_has_just_started_gets_time_for_its_first_look(
         return StatusMessage(time=time.time(), version=__version__, policy="gandiva", started=0.0)
 
     monkeypatch.setattr(ApiClient, "status", status)
-    monkeypatch.setattr(ApiClient, "gpus", lambda _client: GpusMessage(time=0.0))
     (finding,) = judge_api("http://ctl:6822", 5.0)
     assert finding.level is Level.OK and len(asked) == 3
     asked.clear()
@@ -259,26 +258,16 @@ def test_a_controller_that_has_just_started_gets_time_for_its_first_look(
     assert finding.level is Level.ERROR and "try again" in finding.found
 
 
-def test_jobs_that_cannot_be_suspended_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = FailedSuspendsMessage(tries=4, since=0.0, why="two GPU processes without a session")
-    job = LiveJobMessage(
-        job_id=12,
-        user="eve",
-        phase="running",
-        gpus=1,
-        submit_time=0.0,
-        running_on=["n1:0"],
-        failed_suspends=failed,
+def test_problems_of_the_controller_are_named_but_not_hundreds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each job that cannot be suspended, for example."""
+    problems = [f"job {number} of user eve keeps 1 GPU" for number in range(22)]
+    status = StatusMessage(
+        time=time.time(), version=__version__, policy="gandiva", started=0.0, problems=problems
     )
-    status = StatusMessage(time=time.time(), version=__version__, policy="gandiva", started=0.0)
     monkeypatch.setattr(ApiClient, "status", lambda _client: status)
-    monkeypatch.setattr(ApiClient, "gpus", lambda _client: GpusMessage(time=0.0, jobs=[job] * 21))
     _, first, *_, last = judge_api("http://ctl:6822", 5.0)
-    assert (first.level, first.where) == (Level.WARNING, "job 12")
-    assert first.found.startswith("of user eve on n1:0 could not be suspended since ")
-    assert first.found.endswith("4 attempts: two GPU processes without a session; it keeps its GPUs")
-    assert "unsuspendable" in first.change
-    assert last.found == "and 1 more that cannot be suspended"
+    assert (first.level, first.found) == (Level.WARNING, problems[0])
+    assert last.found == "and 2 more"
 
 
 # -- the whole ----------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_by_default_it_keeps_its_gpus_and_is_shown_with_the_reason(tmp_path: Pat
         assert failed is not None and failed.tries > TRIES and "cannot be checkpointed" in failed.why
         assert 1_000_000.0 < failed.since < 1_000_030.0
         (sentence,) = controller.conditions.sentences
-        assert f"job {stubborn} of user alice keeps 1 GPU and cannot be suspended, since 1970-" in sentence
+        assert f"job {stubborn} of user alice keeps 1 GPU and cannot be suspended since 1970-" in sentence
         assert events(world, stubborn).count("trouble") == 1, "once, not with each try"
         world.nodes.stubborn.clear()
         await world.until_ended([waiting], 100)
