@@ -110,13 +110,13 @@ class RemoteNodes:
     async def _look(self, node: str, deadline_seconds: float) -> NodeSample | NodeError:
         """An answer that comes late says that the node answers again, and nothing else: what operations did
         meanwhile is not in it."""
+        began = time.monotonic()
         try:
             found = await self._ask(node, "observe", deadline_seconds, protocol.ObserveResult)
-        except NodeUnreachable as error:
-            self._silent[node] = error
-            return error
         except NodeError as error:
-            self._silent.pop(node, None)
+            late = node in self._silent or time.monotonic() - began >= deadline_seconds
+            if isinstance(error, NodeUnreachable) and late:
+                self._silent[node] = error
             return error
         self._silent.pop(node, None)
         jobs = {job.job_id: job for job in found.jobs}
