@@ -56,5 +56,9 @@ class NodeUnreachable(NodeError):
         super().__init__(node, "unreachable", message)
 
 
+class NotLeading(GandivaError):
+    """This controller must not act now; the message says who leads, or why it cannot tell."""
+
+
 class JournalError(GandivaError):
     """The journal cannot be read or written."""

@@ -49,6 +49,8 @@ class Site:
     """The last snapshot."""
     left: dict[JobId, Mapping[GpuId, int]] = field(default_factory=dict)
     """Bytes that jobs have left on their GPUs since that was seen."""
+    refused: dict[JobId, tuple[int, str]] = field(default_factory=dict)
+    """Jobs that Slurm refuses to suspend: how often in a row, and what it says."""
 
     def __post_init__(self) -> None:
         self.reservations = Reservations(self.cluster)

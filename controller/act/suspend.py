@@ -19,6 +19,8 @@ _OF_THE_JOB = frozenset(
     {"deadline", "driver", "host_memory", "left_on_gpu", "not_cooperative", "unsupported"}
 )
 """Kinds of errors that show that a job cannot be suspended; others are its node's."""
+LONGEST_PAUSE_SECONDS = 3600.0
+"""Between two tries of a suspend that Slurm refuses."""
 
 
 async def suspend(operation: Operation, action: Suspend) -> None:
@@ -38,9 +40,9 @@ async def suspend(operation: Operation, action: Suspend) -> None:
         try:
             await site.patiently(site.cluster.suspend, job.id)
         except ClusterRefused as refused:
-            if await site.has_ended(job.id):
-                raise JobEnded(f"job {job.id} ended while it was being suspended") from refused
+            await _failed(operation, refused)
             raise
+        site.refused.pop(job.id, None)
     operation.step(Step.STOP)
     try:
         await site.stop_processes(job)
@@ -159,9 +161,16 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
     site.ledger.stays(job.id)
     if await site.has_ended(job.id):
         raise JobEnded(f"job {job.id} ended while it was being suspended") from failure
+    tries, pause_seconds = 0, site.alone_seconds(failure)
+    refused = isinstance(failure, ClusterRefused)
+    if refused:
+        # It may do so for ever, and that is nothing of the job's.
+        tries, _ = site.refused.get(job.id, (0, ""))
+        site.refused[job.id] = tries + 1, str(failure)
+        pause_seconds = min(pause_seconds * 2.0 ** min(tries, 16), LONGEST_PAUSE_SECONDS)
     if job.phase is Phase.YIELDED:
         # Its GPUs may be another job's by now: what is observed of it next decides.
-        site.hold(job.id, PLACE_RETRY_SECONDS, "suspend-failed", str(failure))
+        site.hold(job.id, PLACE_RETRY_SECONDS * 2.0 ** min(tries, 5), "suspend-failed", str(failure))
         return
     now, memory, way_out = site.clock.now(), site.memory.change(job.id), Unsuspendable.KEEP
     if isinstance(failure, NodeError) and failure.kind in _OF_THE_JOB:
@@ -172,9 +181,8 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
         memory.failed_suspends = FailedSuspends(tries, since, str(failure), way_out)
     message = f"could not be taken off {names(job.placement.gpus)}: {failure}; "
     if way_out is Unsuspendable.KEEP:
-        seconds = site.alone_seconds(failure)
-        memory.unsuspendable_until = now + seconds
-        message += f"it keeps them, next try in {seconds:g} s"
+        memory.unsuspendable_until = now + pause_seconds
+        message += f"it keeps them, next try in {pause_seconds:g} s"
     else:
         memory.unsuspendable_until = None
         message += f"too many failed suspends in a row, and suspend.unsuspendable is {way_out.value}"
@@ -182,7 +190,7 @@ async def _failed(operation: Operation, failure: GandivaError) -> None:
     log.error("job %s (user %s): %s", job.id, job.user, message)
     operation.step(Step.UNDO)
     try:
-        if site.suspends_in_slurm:
+        if site.suspends_in_slurm and not refused:
             await site.patiently(site.cluster.resume, job.id)
         await put_back(site, job, job.placement.gpus, site.beside(job.id))
     except GandivaError as undo_failure:

@@ -13,11 +13,9 @@ from controller.api.messages import StatusMessage
 from controller.checks.finding import Finding, Subject
 from controller.errors import JournalError
 from controller.journal import JournalReader
-from controller.reports.advice import cannot_be_suspended
-from controller.reports.text import clean, gpu_list
+from controller.reports.text import clean
 
-MAX_JOBS = 20
-"""Jobs that cannot be suspended and are named."""
+MAX_PROBLEMS = 20
 VERIFIED_BYTES = 100 << 20
 """Larger journals are only opened: verifying one takes too long for this check."""
 STARTING_SECONDS = 10.0
@@ -48,38 +46,17 @@ def judge_api(url: str, deadline_seconds: float, token: str | None = None) -> It
         )
     else:
         yield subject.ok(f"answers, version {status.version}, policy {status.policy}")
-    for problem in status.problems:
-        yield Subject(url, "controller").warning(problem, "gandiva status shows whether it is still so")
-    yield from _unsuspendable(client)
+    for problem in status.problems[:MAX_PROBLEMS]:
+        change = "gandiva status shows whether it is still so"
+        yield Subject(url, "controller").warning(clean(problem), change)
+    if (more := len(status.problems) - MAX_PROBLEMS) > 0:
+        yield Subject(url, "controller").warning(f"and {more} more", "gandiva status names them")
     behind = time.time() - status.time
     if abs(behind) > 1.0 + deadline_seconds:
         yield Subject(url, "clock").warning(
             f"the controller's clock differs from this host's by {abs(behind):.0f} s",
             "start an NTP client on the two hosts",
         )
-
-
-def _unsuspendable(client: ApiClient) -> Iterator[Finding]:
-    """Jobs that keep their GPUs because they cannot be suspended."""
-    url = client.url
-    try:
-        jobs = client.gpus().jobs
-    except (ApiUnavailable, ApiRefused) as failure:
-        if isinstance(failure, ApiRefused) and failure.status == HTTPStatus.FORBIDDEN:
-            return  # This caller does not see jobs.
-        found = f"which jobs cannot be suspended is not known: {failure}"
-        yield Subject(url, "API").warning(found, "try again")
-        return
-    kept = [(job, job.failed_suspends) for job in jobs if job.failed_suspends is not None]
-    for job, failed in kept[:MAX_JOBS]:
-        yield Subject(f"job {job.job_id}", "suspend").warning(
-            clean(f"of user {job.user} on {gpu_list(job.running_on)} {cannot_be_suspended(failed)}"),
-            f'gandiva explain {job.job_id} says what its user can do; [suspend] unsuspendable = "requeue" or '
-            '"cancel" frees the GPUs of such jobs',
-        )
-    if len(kept) > MAX_JOBS:
-        more = f"and {len(kept) - MAX_JOBS} more that cannot be suspended"
-        yield Subject(url, "suspend").warning(more, "gandiva report --allusers names them")
 
 
 def _status(client: ApiClient, deadline_seconds: float) -> StatusMessage:

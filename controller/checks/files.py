@@ -13,6 +13,7 @@ from pathlib import Path
 
 from controller.checks.finding import Finding, Subject
 from controller.nodes.installed import filesystem_of
+from controller.policies.site import foreign_writer, site_files
 from controller.settings.schema import Settings
 
 NETWORK = ("nfs", "nfs4", "gpfs", "lustre", "beegfs", "cifs", "fuse.sshfs", "ceph", "9p")
@@ -92,6 +93,8 @@ def judge_permissions(settings: Settings, path: Path, user: str, host: str) -> I
     yield _settings_file(path, account)
     yield _key(settings.nodes.ssh_key, account)
     yield _known_hosts(settings.nodes.known_hosts, account)
+    for file in site_files((settings.policy.name, *settings.policy.moves)):
+        yield _policy(file, account)
     if settings.api.token_file is not None:
         yield _token(settings.api.token_file, account)
     yield from _journal_folder(settings.journal.path, account)
@@ -135,7 +138,9 @@ def _unseen(path: Path, check: str, failure: OSError) -> Finding:
 
 def _settings_file(path: Path, account: Account) -> Finding:
     found = _usable(path, account, "settings", f"gandiva config sample > {path}", f"chmod 644 {path}")
-    return found if isinstance(found, Finding) else _open(path, found)
+    if isinstance(found, Finding):
+        return found
+    return _of_others(Subject(str(path), "settings"), path, account) or _open(path, found)
 
 
 def _open(path: Path, status: os.stat_result) -> Finding:
@@ -178,14 +183,32 @@ def _token(path: Path, account: Account) -> Finding:
     return subject.ok(f"not for others ({_mode(found)})")
 
 
+def _policy(path: Path, account: Account) -> Finding:
+    """A site's own policy or move: the daemon runs what is in it."""
+    subject = Subject(str(path), "policy")
+    found = _usable(path, account, "policy", f"[policy] name another file than {path}", f"chmod 644 {path}")
+    if isinstance(found, Finding):
+        return found
+    return _of_others(subject, path, account) or subject.ok(f"only root and {account.name} can write it")
+
+
+def _of_others(subject: Subject, path: Path, account: Account) -> Finding | None:
+    """Where others can change what the daemon runs or trusts."""
+    try:
+        why = foreign_writer(path, account.uid)
+    except OSError as failure:
+        return _unseen(path, subject.check, failure)
+    return subject.error(*why) if why else None
+
+
 def _known_hosts(path: Path, account: Account) -> Finding:
     subject = Subject(str(path), "known_hosts")
     make, right = f"ssh-keyscan NODE… > {path}", f"chmod 644 {path}"
     found = _usable(path, account, "known_hosts", make, right)
     if isinstance(found, Finding):
         return found
-    if found.st_mode & stat.S_IWOTH:
-        return subject.error(f"every user may write it ({_mode(found)}) and name false nodes", right)
+    if others := _of_others(subject, path, account):
+        return others
     return subject.ok("readable") if found.st_size else subject.error("is empty", make)
 
 

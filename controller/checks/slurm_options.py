@@ -13,6 +13,9 @@ _LINE = re.compile(r"^([A-Za-z_]+)(?:\[\d+\])?\s*= ?(.*)$")
 _NOTHING = ("(null)", "(null type)", "N/A", "")
 RESTART = "then restart slurmctld and every slurmd"
 RECONFIGURE = "then scontrol reconfigure"
+MIN_BUCKET, MIN_PER_SECOND = 200, 20
+"""Requests that slurmctld must take of the controller's user, at once and in a second: a turn of the loop
+makes up to 4, each switch about 10."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ def judge_options(options: SlurmOptions) -> Iterator[Finding]:
     yield _grace(options)
     yield _preemption(options)
     yield _requeue(options)
+    yield from _rate_limit(options)
     yield from _accounting(options)
 
 
@@ -170,6 +174,32 @@ def _preemption(options: SlurmOptions) -> Finding:
             f"in {options.file}: PreemptMode=REQUEUE or OFF, {RESTART}",
         )
     return subject.ok(found)
+
+
+def _rate_limit(options: SlurmOptions) -> Iterator[Finding]:
+    """Slurm's limit of a user's requests (slurm.conf(5), from 23.02 on): those of root and SlurmUser are
+    free, the controller's are not."""
+    key = "SlurmctldParameters"
+    if not options.has(key, "rl_enable"):
+        return
+    words = options.words(key)
+    given = {
+        name.lower(): int(value) for name, _, value in (w.partition("=") for w in words) if value.isdigit()
+    }
+    bucket, rate = given.get("rl_bucket_size", 30), given.get("rl_refill_rate", 2)
+    per_second = rate / max(1, given.get("rl_refill_period", 1))
+    subject, found = Subject("slurm", "rl_enable"), f"{bucket} requests at once, then {per_second:g} a second"
+    if bucket >= MIN_BUCKET and per_second >= MIN_PER_SECOND:
+        yield subject.ok(found)
+        return
+    ours = ("rl_bucket_size=", "rl_refill_rate=", "rl_refill_period=")
+    others = [word for word in words if not word.lower().startswith(ours)]
+    line = ",".join([*others, "rl_bucket_size=500", "rl_refill_rate=100"])
+    yield subject.warning(
+        f"each user has {found}; the controller needs {MIN_BUCKET} and {MIN_PER_SECOND}: beyond that its "
+        "suspends and resumes fail with RPC rate limit exceeded, or wait seconds",
+        f"in {options.file}: {key}={line}, {RECONFIGURE}",
+    )
 
 
 def _requeue(options: SlurmOptions) -> Finding:

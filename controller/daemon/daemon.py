@@ -25,7 +25,6 @@ from controller.api.server import ApiServer
 from controller.daemon import logs
 from controller.daemon.leadership import (
     Fence,
-    NotLeading,
     fenced,
     introduction,
     pause,
@@ -37,7 +36,7 @@ from controller.daemon.leadership import (
 from controller.daemon.measuring import MeasuringRecorder
 from controller.daemon.publishing import DecisionFile, Publisher, tell_systemd
 from controller.daemon.stopping import stop_in_order
-from controller.errors import GandivaError, SettingsError
+from controller.errors import GandivaError, NotLeading, SettingsError
 from controller.journal import Journal, JournalReader
 from controller.journal.lock import JournalLock
 from controller.loop.clock import SystemClock
@@ -47,6 +46,8 @@ from controller.nodes.ssh import ssh_nodes
 from controller.observe.declared import DeclaredFile, RatesFileError, declared_path
 from controller.policies.allocations.worker import COMMAND as SOLVER_COMMAND
 from controller.policies.assemble import make_policy
+from controller.policies.protocol import Policy
+from controller.policies.site import require_own
 from controller.settings.loading import load_settings
 from controller.settings.schema import Settings, needs_restart
 from controller.slurm.adapter import open_cluster
@@ -65,7 +66,7 @@ def run(settings_path: Path, *, foreground: bool) -> int:
     except OSError as error:
         raise SettingsError(f"log.file: cannot write {settings.log.file}: {error.strerror}") from error
     # A policy that cannot be made is an error now, not when this controller has to take over.
-    make_policy(settings.policy)
+    own_policy(settings)
     if not foreground:
         _to_background(settings)
     try:
@@ -181,9 +182,11 @@ class Daemon:
             journal,
             SystemClock(),
             solver=solver,
+            policy=own_policy(settings),
             recorder=MeasuringRecorder(journal, self._metrics),
             publish=self._publish,
             report=self._publisher.report,
+            survives=(Exception,),
         )
         log.info(
             "gandiva %s leads: policy %s, adapter %s, API on %s",
@@ -255,7 +258,7 @@ class Daemon:
         tell_systemd(f"RELOADING=1\nMONOTONIC_USEC={time.monotonic_ns() // 1000}")
         try:
             new = load_settings(self._path)
-            policy = make_policy(new.policy)
+            policy = own_policy(new)
             logs.configure(new.log)
         except (GandivaError, OSError) as error:
             log.error(
@@ -276,6 +279,12 @@ class Daemon:
         self._publisher.policy = self._settings.policy.name
         log.info("settings reloaded: policy %s", self._settings.policy.name)
         tell_systemd("READY=1", f"policy {self._settings.policy.name}")
+
+
+def own_policy(settings: Settings) -> Policy:
+    """The policy of the settings. Raises SettingsError, also where another user can change its files."""
+    require_own((settings.policy.name, *settings.policy.moves), os.geteuid())
+    return make_policy(settings.policy)
 
 
 def _token(settings: Settings) -> str | None:

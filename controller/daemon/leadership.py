@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from controller.errors import ClusterError, GandivaError, JournalError, NodeError
+from controller.errors import ClusterError, JournalError, NodeError, NotLeading
 from controller.journal.lock import JournalLock
 from controller.nodes.protocol import MAX_CONTROLLER_CHARS, ErrorKind, HelloArgs
 from controller.nodes.remote import RemoteNodes
@@ -121,10 +121,6 @@ async def rival(cluster: ClusterPort, nodes: RemoteNodes, settings: NodesSetting
 def poll_seconds() -> float:
     """How long to wait before `rival` is asked again."""
     return NODE_POLL_SECONDS * random.uniform(1.0, 2.0)
-
-
-class NotLeading(GandivaError):
-    """This controller must not act now; the message says who leads, or why it cannot tell."""
 
 
 class Fence:

@@ -2,11 +2,12 @@
 """What is wrong just now: logged and reported once when it begins, and once when it is over."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Set
 
 from controller.act.recorder import Recorder
 from controller.errors import NodeError
-from controller.model import JobId
+from controller.model import FailedSuspends, Job, JobId, Unsuspendable
 from controller.model.clock import Clock
 from controller.nodes.port import NodeSample
 from controller.observe.node_cache import Sample
@@ -32,12 +33,14 @@ class Conditions:
         """All of them."""
         return tuple(self._known.values())
 
-    def begin(self, where: str, message: str, job_id: JobId | None = None) -> None:
-        """Something is wrong; nothing happens when that is known."""
+    def begin(
+        self, where: str, message: str, job_id: JobId | None = None, error: Exception | None = None
+    ) -> None:
+        """Something is wrong; nothing happens when that is known. `error`: its traceback is logged."""
         if self._known.get(where) == message:
             return
         self._known[where] = message
-        log.error("%s; gandiva check says what to look at", message, extra=_fields(where))
+        log.error("%s; gandiva check says what to look at", message, extra=_fields(where), exc_info=error)
         self._report(self.sentences)
         if where != "journal":
             self._recorder.event("trouble", message, self._clock.now(), job_id)
@@ -106,6 +109,43 @@ def report_partitions(conditions: Conditions, observer: Observer) -> None:
     for name, why in found.items():
         conditions.begin(f"partition {name}", f"{why}: its Gandiva jobs stay held")
     conditions.end_all("partition", lambda name: name not in found, "starts Gandiva jobs, or has none")
+
+
+def report_kept(conditions: Conditions, jobs: Mapping[JobId, Job], looked_at: Set[JobId]) -> None:
+    """Jobs that keep their GPUs from others because they cannot be suspended. `looked_at`: with any news."""
+
+    def kept(job: Job | None) -> FailedSuspends | None:
+        failed = None if job is None or not job.placement.gpus else job.failed_suspends
+        return failed if failed is not None and failed.way_out is Unsuspendable.KEEP else None
+
+    for job_id in looked_at & jobs.keys():
+        if failed := kept(job := jobs[job_id]):
+            since = time.strftime("%Y-%m-%d %H:%M", time.localtime(failed.since))
+            number = len(job.placement.gpus)
+            words = (
+                f"job {job_id} of user {job.user} keeps {number} GPU{'s'[: number - 1]} and cannot be"
+                f" suspended since {since}; gandiva explain {job_id} says why, suspend.unsuspendable what"
+                " becomes of it"
+            )
+            conditions.begin(f"kept {job_id}", words, job_id)
+    why = "does not keep its GPUs any more"
+    conditions.end_all("kept", lambda name: kept(jobs.get(JobId(int(name)))) is None, why)
+
+
+def report_refused(conditions: Conditions, refused: dict[JobId, tuple[int, str]], jobs: Set[JobId]) -> None:
+    """Suspends that Slurm refuses: `refused` of the jobs that there are."""
+    for job_id in refused.keys() - jobs:
+        del refused[job_id]
+    if not refused:
+        conditions.end("suspends", "Slurm does not refuse them any more")
+        return
+    first = min(refused)
+    conditions.begin(
+        "suspends",
+        f"Slurm refuses to suspend jobs, such as job {first}: {refused[first][1]}; does the controller's user"
+        " still have the right? sacctmgr show user must say AdminLevel Operator (docs/install.md, Rights);"
+        " the jobs keep their GPUs, and are tried again more and more rarely",
+    )
 
 
 def report_types(conditions: Conditions, policy: PolicySettings, nodes: Iterable[SlurmNode]) -> None:

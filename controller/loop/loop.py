@@ -25,7 +25,15 @@ from controller.journal.port import JournalPort
 from controller.loop.accounting import UPTIME_KEY, Accounting
 from controller.loop.asking import Asking
 from controller.loop.blocks import StaleBlocks
-from controller.loop.conditions import Conditions, report_nodes, report_partitions, report_types
+from controller.loop.conditions import (
+    Conditions,
+    report_kept,
+    report_nodes,
+    report_partitions,
+    report_refused,
+    report_types,
+)
+from controller.loop.failures import TURN, Failures, stand_in
 from controller.loop.keeping import Keeping, PolicyMemory
 from controller.loop.pacing import Pace, PaceSettings
 from controller.loop.records import JobRecords
@@ -88,6 +96,7 @@ class Controller:
         recorder: Recorder | None = None,
         publish: Callable[[Turn], None] = lambda _turn: None,
         report: Callable[[tuple[str, ...]], None] = lambda _sentences: None,
+        survives: tuple[type[Exception], ...] = (),
     ) -> None:
         """Takes over what an earlier controller left in the journal.
 
@@ -98,6 +107,8 @@ class Controller:
             recorder: what operations tell; writes to the journal.
             publish: called after every turn.
             report: called with the sentences of all conditions, whenever these change.
+            survives: bugs that cost the part of a turn that they are in; others end `run`, as a simulation
+                should.
 
         Raises:
             SettingsError: the policy cannot be made from the settings.
@@ -120,6 +131,7 @@ class Controller:
         self.observer = Observer(site.memory, self._requests, identities, priority_class(settings.policy))
         site.costs = self.observer.measured.costs
         self.conditions = Conditions(self._recorder, clock, report)
+        self._failures = Failures(self.conditions, clock, survives)
         self._asking = Asking(cluster, nodes)
         self._shares = ShareReader(cluster, self.conditions, self.pace.poke)
         self._accounting = Accounting(site.memory, self._recorder, clock)
@@ -175,8 +187,17 @@ class Controller:
         """One turn. Returns when the next one is due at the latest.
 
         Problems with Slurm, with nodes or with the policy are logged once and reported, and cost this turn
-        only.
+        only, as bugs do that this controller survives; while they go on, turns are rarer and rarer.
         """
+        wake_at = math.inf
+        with self._failures.cost(TURN):
+            wake_at = await self._turn()
+        self.pace.pause_seconds = self._failures.turn_ended()
+        if self.pace.pause_seconds:
+            self.observer.resync()
+        return wake_at
+
+    async def _turn(self) -> float:
         began = time.perf_counter()
         try:
             snapshot, answers = await self._observe()
@@ -189,31 +210,37 @@ class Controller:
         plan = self._decide(snapshot)
         planned = time.perf_counter()
         actions = self._actions(snapshot, plan)
-        self._remember(snapshot, plan)
+        with self._failures.cost("the journal's writer"):
+            self._remember(snapshot, plan)
         # The journal first, where it can be written. Where not, jobs must not wait for its disk.
         self._commit()
         self._act(actions, snapshot)
-        for name, problem in plan.problems.items():
-            self._solver.submit(name, problem, self.pace.poke)
-        site, in_flight = self.executor.site, self.executor.in_flight()
-        site.reservations.remove_stray(snapshot, site.memory, in_flight)
-        self._blocks.clean(self.observer, in_flight, snapshot.time)
-        report_nodes(self.conditions, self.observer, answers)
-        report_partitions(self.conditions, self.observer)
-        report_types(self.conditions, self._settings.policy, self.observer.slurm.nodes.values())
-        self._publish(
-            Turn(
-                snapshot,
-                plan,
-                tuple(actions),
-                self.observer.nodes.samples,
-                self.reasons,
-                self.moved,
-                self._policy_memory.memory,
-                observed - began,
-                planned - observed,
+        with self._failures.cost("the solver's queue"):
+            for name, problem in plan.problems.items():
+                self._solver.submit(name, problem, self.pace.poke)
+        with self._failures.cost("the removal of what is left over"):
+            site, in_flight = self.executor.site, self.executor.in_flight()
+            site.reservations.remove_stray(snapshot, site.memory, in_flight)
+            self._blocks.clean(self.observer, in_flight, snapshot.time)
+        with self._failures.cost("what users see"):
+            report_nodes(self.conditions, self.observer, answers)
+            report_partitions(self.conditions, self.observer)
+            report_kept(self.conditions, snapshot.jobs, self.observer.looked_at)
+            report_refused(self.conditions, self.executor.site.refused, snapshot.jobs.keys())
+            report_types(self.conditions, self._settings.policy, self.observer.slurm.nodes.values())
+            self._publish(
+                Turn(
+                    snapshot,
+                    plan,
+                    tuple(actions),
+                    self.observer.nodes.samples,
+                    self.reasons,
+                    self.moved,
+                    self._policy_memory.memory,
+                    observed - began,
+                    planned - observed,
+                )
             )
-        )
         self._policy_memory.take(plan.memory)
         return min(plan.wake_at, self.observer.wake())
 
@@ -258,14 +285,17 @@ class Controller:
         self._recorder.event("invalid-request", message, self._clock.now(), job_id)
 
     def _decide(self, snapshot: Snapshot) -> Plan:
-        """The policy's plan. Where the policy fails jobs stay as they are, and it begins anew next time."""
+        """The policy's plan. Where the policy fails, `stand_in`'s, and it begins anew next time."""
         try:
             with collected_later():
                 plan = self._policy.plan(snapshot, self._policy_memory.memory)
         except PolicyError as error:
-            self.conditions.begin("policy", f"policy {self._policy_name}: {error}; jobs stay as they are")
+            words = f"policy {self._policy_name}: {error}; jobs stay as they are"
+            self.conditions.begin("policy", words, error=error)
             self.observer.resync()
-            return Plan({})
+            plan = stand_in(snapshot)
+            self.reasons.update(plan.reasons)
+            return plan
         self.conditions.end("policy", "decides again")
         for name, why in plan.refused.items():
             self.conditions.begin(f"solution {name}", f"problem {name} has no useful solution: {why}")
@@ -321,10 +351,13 @@ class Controller:
             self.conditions.end("journal")
 
     def _act(self, actions: list[Action], snapshot: Snapshot) -> None:
-        try:
-            self.executor.apply(actions, snapshot)
-        except JournalError as error:
-            self.conditions.begin("journal", f"{error}; some actions have to wait for the next turn")
+        for action in actions:
+            with self._failures.cost(f"job {action.job_id}"):
+                try:
+                    self.executor.apply([action], snapshot)
+                except JournalError as error:
+                    self.conditions.begin("journal", f"{error}; some actions have to wait for the next turn")
+                    return
 
 
 def _pace(settings: Settings) -> PaceSettings:

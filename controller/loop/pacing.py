@@ -29,6 +29,8 @@ class Pace:
     def __init__(self, clock: Clock, settings: PaceSettings) -> None:
         self._clock, self.settings = clock, settings
         self._poked = False
+        self.pause_seconds = 0.0
+        """At least so long until the next turn, unless something happens."""
         self._waiter: asyncio.Future[None] | None = None
 
     def poke(self) -> None:
@@ -45,7 +47,8 @@ class Pace:
         """From the end of a turn that `began` then to the begin of the next."""
         settings, ended = self.settings, self._clock.now()
         if not stop.is_set() and not self._poked:
-            await self._wait(min(settings.interval_seconds, max(0.0, wake_at - ended)))
+            longest = min(settings.interval_seconds, max(0.0, wake_at - ended))
+            await self._wait(max(longest, self.pause_seconds))
         if self._poked and not stop.is_set():
             rest_seconds = settings.rest_factor * (ended - began) - (self._clock.now() - ended)
             longest = max(settings.coalesce_seconds, min(rest_seconds, settings.interval_seconds))

@@ -21,6 +21,8 @@ from controller.nodes.protocol import Living, Offload, Pause, Result, Saved
 
 log = logging.getLogger(__name__)
 
+LAST_WORDS_SECONDS = 0.1
+"""An agent, or a connection, that gives up at the deadline says why; that is waited for."""
 FORGET_SECONDS = 30.0
 PAUSE_SECONDS = 5.0
 """What a pause may take besides waiting for the ranks."""
@@ -56,6 +58,10 @@ class RemoteNodes:
         self._measures = measures
         self._introduction = {} if introduction is None else introduction.model_dump()
         self._connections: dict[str, Connection] = {}
+        self._late: dict[str, asyncio.Task[NodeSample | NodeError]] = {}
+        """Looks that nobody waits for any more."""
+        self._silent: dict[str, NodeUnreachable] = {}
+        """Nodes that did not answer the last look in time. Until they answer one, none waits for them."""
 
     async def set_nodes(self, addresses: Mapping[str, str]) -> None:
         # Nothing is connected before it is needed.
@@ -63,6 +69,8 @@ class RemoteNodes:
             if addresses.get(node) != connection.address:
                 await connection.close()
                 del self._connections[node]
+                self._late.pop(node, None)
+                self._silent.pop(node, None)
         for node, address in addresses.items():
             if not protocol.NODE_NAME.fullmatch(node):
                 raise ValueError(f"{node!r} is no node name: need {protocol.NODE_NAME.pattern}")
@@ -72,16 +80,47 @@ class RemoteNodes:
                 )
 
     async def observe(self, deadline_seconds: float) -> Mapping[str, NodeSample | NodeError]:
-        async def one(node: str) -> NodeSample | NodeError:
-            try:
-                found = await self._ask(node, "observe", deadline_seconds, protocol.ObserveResult)
-                jobs = {job.job_id: job for job in found.jobs}
-                return NodeSample(node=node, time=found.time, gpus=found.gpus, jobs=jobs)
-            except NodeError as error:
-                return error
+        self._late = {node: task for node, task in self._late.items() if not task.done()}
+        asked = {
+            node: asyncio.create_task(self._look(node, deadline_seconds))
+            for node in self._connections
+            if node not in self._late
+        }
+        prompt = [task for node, task in asked.items() if node not in self._silent]
+        try:
+            await asyncio.sleep(0)
+            if prompt:
+                await asyncio.wait(prompt, timeout=deadline_seconds + LAST_WORDS_SECONDS)
+        except asyncio.CancelledError:
+            for task in asked.values():
+                task.cancel()
+            raise
+        found: dict[str, NodeSample | NodeError] = {}
+        for node in self._connections:
+            look = asked.get(node)
+            if look is not None and look.done():
+                found[node] = look.result()
+                continue
+            if look is not None:
+                self._late[node] = look
+            reason = f"no answer to observe within {deadline_seconds:g} s"
+            found[node] = self._silent.setdefault(node, NodeUnreachable(node, reason))
+        return found
 
-        nodes = list(self._connections)
-        return dict(zip(nodes, await asyncio.gather(*(one(node) for node in nodes)), strict=True))
+    async def _look(self, node: str, deadline_seconds: float) -> NodeSample | NodeError:
+        """An answer that comes late says that the node answers again, and nothing else: what operations did
+        meanwhile is not in it."""
+        began = time.monotonic()
+        try:
+            found = await self._ask(node, "observe", deadline_seconds, protocol.ObserveResult)
+        except NodeError as error:
+            late = node in self._silent or time.monotonic() - began >= deadline_seconds
+            if isinstance(error, NodeUnreachable) and late:
+                self._silent[node] = error
+            return error
+        self._silent.pop(node, None)
+        jobs = {job.job_id: job for job in found.jobs}
+        return NodeSample(node=node, time=found.time, gpus=found.gpus, jobs=jobs)
 
     async def prepare(self, node: str, job_id: JobId, *, uid: int, **place: Unpack[Place]) -> None:
         where = _where(place)

@@ -69,7 +69,7 @@ class NodeCache:
             facts = gpu_facts(sample)
             if before is None or isinstance(sample, NodeError) is not isinstance(before, NodeError):
                 found.turned.add(name)
-            elif facts == self._facts[name]:
+            elif facts == self._facts.get(name):
                 if self._grow(name, sample):
                     found.grown.add(name)
                 if jobs:

@@ -62,7 +62,7 @@ class SlurmCache:
                 nodes.add(name)
         else:
             changed = {**{i: job for i, job in self._withheld.items() if i not in gone}, **changed}
-        self._seen = view.jobs if view.complete else None
+        self._seen = None  # whatever fails below: the next view is compared
         reused = self._identities.check(list(changed.values()))
         self._identities.forget(gone)
         self._withheld = {job_id: changed.pop(job_id) for job_id in reused}
@@ -73,6 +73,7 @@ class SlurmCache:
             self._put(job_id, None)
         for job_id, job in changed.items():
             self._put(job_id, job)
+        self._seen = view.jobs if view.complete else None
         return changed.keys() | gone, nodes
 
     def _put(self, job_id: JobId, job: SlurmJob | None) -> None:

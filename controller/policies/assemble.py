@@ -59,7 +59,7 @@ def make_policy(settings: PolicySettings) -> Policy:
                 "which knows no shares; use rounds = exact"
             )
         policy = ByShares(policy, _rule(settings.name, policy))
-    return Guarded(policy, [part.file for part in parts]) if parts else policy
+    return Guarded(policy, [part.file for part in parts])
 
 
 def _rule(name: str, policy: Policy) -> Rule:

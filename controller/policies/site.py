@@ -7,9 +7,10 @@ What goes wrong in it is an error that names its file and line.
 
 import inspect
 import json
+import stat
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -34,6 +35,40 @@ class Part:
 def is_site_part(name: str) -> bool:
     """Whether a name is that of a file and a class in it, or of an entry point."""
     return ".py:" in name or name in _entry_points()
+
+
+def site_files(names: Iterable[str]) -> list[Path]:
+    """The files that names of policies and moves stand for. Entry points belong to the Python environment."""
+    return [Path(name.rpartition(":")[0]).expanduser() for name in names if ".py:" in name]
+
+
+def foreign_writer(file: Path, uid: int) -> tuple[str, str] | None:
+    """Who else than root and this user can change a file, by itself or by a folder above it, and the command
+    that ends that. None: nobody. Raises OSError."""
+    named = file.absolute()
+    real = named.resolve()
+    for place in dict.fromkeys((named, real, *named.parents, *real.parents)):
+        status = place.stat()
+        mode = status.st_mode
+        who = f"{place} ({stat.filemode(mode)}, uid {status.st_uid}, gid {status.st_gid})"
+        if status.st_uid not in (0, uid):
+            return f"{who} belongs to another user than root and uid {uid}", f"chown root {place}"
+        others = stat.S_IWOTH | (stat.S_IWGRP if status.st_gid else 0)
+        if mode & others and not (stat.S_ISDIR(mode) and mode & stat.S_ISVTX):
+            return f"{who} can be written by others than its owner", f"chmod go-w {place}"
+    return None
+
+
+def require_own(names: Iterable[str], uid: int) -> None:
+    """Raises SettingsError where others than root and this user can change what these names stand for: the
+    daemon has the key to root's agents on all nodes."""
+    for file in site_files(names):
+        try:
+            why = foreign_writer(file, uid)
+        except OSError:
+            continue  # `load_part` says what is wrong with it
+        if why:
+            raise SettingsError(f"{file} is not loaded: {why[0]}; {why[1]}")
 
 
 def load_part(name: str) -> Part:
@@ -105,27 +140,28 @@ def _entry_point(name: str) -> type[object]:
 
 
 class Guarded:
-    """A policy with parts of the site: whatever they raise becomes a `PolicyError`."""
+    """A policy, whatever it raises as a `PolicyError`: a bug in it must not end the daemon."""
 
     def __init__(self, policy: Policy, files: Sequence[Path]) -> None:
-        """`files`: those of the parts."""
+        """`files`: those of the site's parts in it."""
         self._policy, self._files = policy, tuple(files)
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
         """That of the policy. Raises PolicyError."""
         try:
             plan = self._policy.plan(snapshot, memory)
-            # What is not JSON could not be written into the journal.
-            json.dumps([dict(plan.memory.common), *plan.memory.jobs.values()], allow_nan=False)
+            if self._files:
+                # What is not JSON could not be written into the journal.
+                json.dumps([dict(plan.memory.common), *plan.memory.jobs.values()], allow_nan=False)
         except Exception as error:
             raise PolicyError(f"{where(error, self._files)}: {_words(error)}") from error
         return plan
 
 
 def where(error: BaseException, files: Sequence[Path]) -> str:
-    """The last line of one of these files that the error came through."""
+    """The last line of one of these files that the error came through; without files, of any."""
     names = {str(file) for file in files}
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in names]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not names or f.filename in names]
     if frames:
         return f"{frames[-1].filename}: line {frames[-1].lineno}"
     return " or ".join(sorted(names))

@@ -18,7 +18,7 @@ import pytest
 
 from controller import __version__
 from controller.api.client import ApiClient, ApiRefused
-from controller.api.messages import FailedSuspendsMessage, GpusMessage, LiveJobMessage, StatusMessage
+from controller.api.messages import StatusMessage
 from controller.checks import gather
 from controller.checks.controller import judge_api, judge_journal
 from controller.checks.files import Account, is_controllers, judge_client, judge_permissions
@@ -83,9 +83,9 @@ def test_permissions_in_order(site: tuple[Settings, Path]) -> None:
         ("key", 0o644, "error", "chmod 600"),
         ("key", 0o640, "error", "chmod 600"),
         ("key", 0o000, "error", "chown gandiva"),
-        ("known_hosts", 0o666, "error", "chmod 644"),
+        ("known_hosts", 0o666, "error", "chmod go-w"),
         ("toml", 0o600, "warning", "chmod 644"),
-        ("toml", 0o666, "error", "chmod 644"),
+        ("toml", 0o666, "error", "chmod go-w"),
         ("lib", 0o555, "error", "install -d -o gandiva -m 750"),
         ("lib", 0o777, "error", "chmod o-w"),
     ],
@@ -109,6 +109,19 @@ def test_one_wrong_mode_is_one_finding(
         path.chmod(0o755)
     assert finding.level.value == level and finding.where == str(path)
     assert change in finding.change, finding
+
+
+def test_a_policy_that_others_can_write_is_named(site: tuple[Settings, Path]) -> None:
+    settings, toml = site
+    file = toml.parent / "mine.py"
+    file.write_text("class Mine:\n    def plan(self, snapshot, memory): ...\n")
+    file.chmod(0o644)
+    policy = settings.policy.model_copy(update={"name": f"{file}:Mine"})
+    settings = settings.model_copy(update={"policy": policy})
+    assert bad(permissions((settings, toml))) == []
+    file.chmod(0o646)
+    (finding,) = bad(permissions((settings, toml)))
+    assert (finding.level, finding.check, finding.change) == (Level.ERROR, "policy", f"chmod go-w {file}")
 
 
 @pytest.mark.parametrize(
@@ -238,7 +251,6 @@ def test_a_controller_that_has_just_started_gets_time_for_its_first_look(
         return StatusMessage(time=time.time(), version=__version__, policy="gandiva", started=0.0)
 
     monkeypatch.setattr(ApiClient, "status", status)
-    monkeypatch.setattr(ApiClient, "gpus", lambda _client: GpusMessage(time=0.0))
     (finding,) = judge_api("http://ctl:6822", 5.0)
     assert finding.level is Level.OK and len(asked) == 3
     asked.clear()
@@ -246,26 +258,16 @@ def test_a_controller_that_has_just_started_gets_time_for_its_first_look(
     assert finding.level is Level.ERROR and "try again" in finding.found
 
 
-def test_jobs_that_cannot_be_suspended_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    failed = FailedSuspendsMessage(tries=4, since=0.0, why="two GPU processes without a session")
-    job = LiveJobMessage(
-        job_id=12,
-        user="eve",
-        phase="running",
-        gpus=1,
-        submit_time=0.0,
-        running_on=["n1:0"],
-        failed_suspends=failed,
+def test_problems_of_the_controller_are_named_but_not_hundreds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One for each job that cannot be suspended, for example."""
+    problems = [f"job {number} of user eve keeps 1 GPU" for number in range(22)]
+    status = StatusMessage(
+        time=time.time(), version=__version__, policy="gandiva", started=0.0, problems=problems
     )
-    status = StatusMessage(time=time.time(), version=__version__, policy="gandiva", started=0.0)
     monkeypatch.setattr(ApiClient, "status", lambda _client: status)
-    monkeypatch.setattr(ApiClient, "gpus", lambda _client: GpusMessage(time=0.0, jobs=[job] * 21))
     _, first, *_, last = judge_api("http://ctl:6822", 5.0)
-    assert (first.level, first.where) == (Level.WARNING, "job 12")
-    assert first.found.startswith("of user eve on n1:0 could not be suspended since ")
-    assert first.found.endswith("4 attempts: two GPU processes without a session; it keeps its GPUs")
-    assert "unsuspendable" in first.change
-    assert last.found == "and 1 more that cannot be suspended"
+    assert (first.level, first.found) == (Level.WARNING, problems[0])
+    assert last.found == "and 2 more"
 
 
 # -- the whole ----------------------------------------------------------------------------------------

@@ -58,6 +58,13 @@ def test_a_recorded_configuration_is_in_order() -> None:
     assert len(found) >= 10 and bad(found) == []
 
 
+def test_a_rate_limit_with_room_for_the_controller_is_in_order() -> None:
+    limits = "rl_enable,rl_bucket_size=500,rl_refill_rate=100,rl_log_freq=10"
+    found = list(judge_options(changed(SlurmctldParameters=limits)))
+    assert bad(found) == []
+    assert "500 requests at once, then 100 a second" in [each.found for each in found]
+
+
 @pytest.mark.parametrize(
     ("private_data", "lines", "level"),
     [
@@ -100,6 +107,16 @@ def test_the_api_hides_what_slurm_hides(private_data: str, lines: str, level: st
             {"PreemptParameters": "min_exempt_priority=1,suspend_grace_time=30"},
             "warning",
             "PreemptParameters=min_exempt_priority=1,suspend_grace_time=2",
+        ),
+        (
+            {"SlurmctldParameters": "enable_configless,rl_enable"},
+            "warning",
+            "SlurmctldParameters=enable_configless,rl_enable,rl_bucket_size=500,rl_refill_rate=100",
+        ),
+        (
+            {"SlurmctldParameters": "rl_enable,rl_refill_rate=100,rl_refill_period=10,rl_bucket_size=500"},
+            "warning",
+            "SlurmctldParameters=rl_enable,rl_bucket_size=500,rl_refill_rate=100",
         ),
         ({"PreemptMode": "GANG,SUSPEND"}, "warning", "PreemptMode=REQUEUE or OFF"),
         ({"PreemptMode": "GANG"}, "warning", "PreemptMode=REQUEUE or OFF"),

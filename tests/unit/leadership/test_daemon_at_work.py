@@ -16,11 +16,12 @@ from controller.api.answers import Answers
 from controller.api.client import ApiClient, ApiRefused
 from controller.api.server import ApiServer
 from controller.daemon import daemon, leadership
-from controller.daemon.leadership import NotLeading
-from controller.errors import ClusterUnavailable, NodeError
+from controller.errors import ClusterUnavailable, NodeError, NotLeading
 from controller.journal import JobFilter
+from controller.loop import failures
 from controller.nodes.protocol import LeaderInfo
 from controller.nodes.simulated import NodeCosts, SimulatedNodes
+from controller.observe.observer import Observer
 from controller.settings.loading import load_settings
 from controller.simulation.snapshot_file import read_decision
 from controller.simulation.virtual_time import VirtualClock
@@ -164,6 +165,24 @@ async def test_a_slurm_that_is_away_is_a_problem_until_it_answers(
         assert status.jobs_by_phase == {"running": 1}
     await site.until(lambda: site.client.status().healthy)
     assert all(job.state is JobState.RUNNING for job in site.cluster.jobs.values())
+
+
+async def test_a_bug_is_a_problem_that_users_see_and_the_daemon_goes_on(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_arguments: object) -> None:
+        raise KeyError("nobody expected this")
+
+    await site.start()
+    site.cluster.submit(request_text(1), work_seconds=1e9)
+    await site.until(lambda: site.client.status().jobs_by_phase == {"running": 1})
+    monkeypatch.setattr(failures, "OVER_SECONDS", 0.5)
+    with monkeypatch.context() as patched:
+        patched.setattr(Observer, "take", fails)
+        await site.until(lambda: not site.client.status().healthy)
+        (problem,) = (await asyncio.to_thread(site.client.status)).problems
+        assert "nobody expected this" in problem and "please report it" in problem
+    await site.until(lambda: site.client.status().healthy)
 
 
 async def test_it_stands_by_while_the_nodes_obey_another_controller(

@@ -16,13 +16,12 @@ import pytest
 from controller.daemon.leadership import (
     LEASE_SECONDS,
     Fence,
-    NotLeading,
     fenced,
     introduction,
     renew,
     rival,
 )
-from controller.errors import NodeError
+from controller.errors import NodeError, NotLeading
 from controller.journal.lock import JournalLock
 from controller.model import JobId
 from controller.nodes.connection import Patience

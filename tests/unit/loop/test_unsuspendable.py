@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from controller.act.recorder import Step
-from controller.errors import NodeError
+from controller.errors import ClusterRefused, NodeError
 from controller.journal import JournalReader
 from controller.model import JobId, SuspendMethod, Unsuspendable
 from controller.slurm.port import JobState
@@ -47,15 +48,19 @@ def test_by_default_it_keeps_its_gpus_and_is_shown_with_the_reason(tmp_path: Pat
     async def scenario() -> None:
         world = make_world(tmp_path, Unsuspendable.KEEP)
         stubborn, waiting = two_jobs(world)
-        world.start()
+        controller = world.start()
         await asyncio.sleep(PATIENCE_SECONDS)
         assert world.running() == {stubborn}
         failed = world.turns[-1].snapshot.jobs[stubborn].failed_suspends
         assert failed is not None and failed.tries > TRIES and "cannot be checkpointed" in failed.why
         assert 1_000_000.0 < failed.since < 1_000_030.0
+        (sentence,) = controller.conditions.sentences
+        assert f"job {stubborn} of user alice keeps 1 GPU and cannot be suspended since 1970-" in sentence
+        assert events(world, stubborn).count("trouble") == 1, "once, not with each try"
         world.nodes.stubborn.clear()
         await world.until_ended([waiting], 100)
         assert world.turns[-1].snapshot.jobs[stubborn].failed_suspends is None
+        assert controller.conditions.sentences == ()
         await world.stop()
         world.check()
 
@@ -185,6 +190,38 @@ def test_a_job_whose_owner_forbids_the_requeue_is_suspended_instead(
         await asyncio.sleep(SLICE_SECONDS)
         assert world.state(JobId(running)) is JobState.SUSPENDED
         assert world.running() == {int(first), int(second)} - {running}
+        await world.stop()
+        world.check()
+
+    run(scenario)
+
+
+def test_a_suspend_that_slurm_refuses_for_ever_is_tried_more_and_more_rarely(tmp_path: Path) -> None:
+    """The controller's user has lost its right: the job works on, and the administrator reads why."""
+
+    async def scenario() -> None:
+        world = make_world(tmp_path, Unsuspendable.CANCEL)
+        suspend, asked = world.cluster.suspend, list[float]()
+
+        async def refuse(job_id: JobId) -> None:
+            asked.append(world.cluster.clock())
+            raise ClusterRefused(f"job {job_id}: Access/permission denied")
+
+        world.cluster.suspend = refuse  # type: ignore[method-assign]
+        first, second = world.submit(), world.submit()
+        controller = world.start()
+        await asyncio.sleep(3000)
+        assert world.running() == {first} and world.worked_seconds(first) > 2900
+        assert 5 <= len(asked) <= 10
+        pauses = [later - before for before, later in pairwise(asked)]
+        assert pauses[-1] > 4 * pauses[0]
+        assert events(world, first).count("suspend-failed") == len(asked)
+        (sentence,) = controller.conditions.sentences
+        assert "Access/permission denied" in sentence and "AdminLevel Operator" in sentence
+        world.cluster.suspend = suspend  # type: ignore[method-assign]
+        await asyncio.sleep(4000)
+        assert world.worked_seconds(second) > SLICE_SECONDS
+        assert controller.conditions.sentences == ()
         await world.stop()
         world.check()
 

@@ -83,6 +83,8 @@ class World:
         self.node_port: NodePort = self.nodes
         """What the controller talks to; tests of faults put ports that fail in front."""
         self.solver: SolverPort = ImmediateSolver(answers)
+        self.survives: tuple[type[Exception], ...] = ()
+        """As the daemon: (Exception,)."""
         self.clock = clock
         """Made anew with each controller."""
         self.turns: list[Turn] = []
@@ -116,6 +118,7 @@ class World:
             solver=self.solver,
             policy=self.policy,
             pace=self.pace,
+            survives=self.survives,
             publish=lambda turn: self.turns.append(replace(turn, snapshot=turn.snapshot.kept())),
         )
         self._stop = asyncio.Event()

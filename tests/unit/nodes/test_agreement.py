@@ -14,16 +14,22 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from checkpointing.driver_process import DriverProcesses
+from controller.agent import leaving, saving
+from controller.agent.control_block import ControlBlock
 from controller.agent.deadline import Deadline
 from controller.agent.gpus import GpuReader, GpuReading, Reading
-from controller.agent.node import AgentSettings
+from controller.agent.node import AgentSettings, Node
+from controller.agent.rank_files import Ranks
 from controller.agent.verbs import NodeAgent
 from controller.nodes import protocol
+from controller.nodes.protocol import RankState
 
 from .conftest import PATIENCE_SECONDS, ROOT
 
@@ -215,3 +221,69 @@ def test_a_rank_that_has_not_attached_is_missed(tmp_path: Path, gangs: list[Gang
     command = gang.agents[0]._node.blocks.block(7).read_command()
     assert command is not None
     assert command.verb == 0
+
+
+def test_ranks_that_stopped_at_different_steps_do_not_leave_their_gpus(
+    tmp_path: Path, gangs: list[Gang], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They would go on out of step. A script that steps from two threads can do that."""
+    gang = Gang(tmp_path, [range(2)], 5, in_step=False)
+    gangs.append(gang)
+    gang.wait_until_all_have_attached()
+    gang.pause(0, wait_seconds=PATIENCE_SECONDS, sole=True)
+    wait_for = leaving.wait_for
+
+    def one_is_a_step_further(node: Node, block: ControlBlock, *arguments: Any) -> Ranks:
+        ranks = wait_for(node, block, *arguments)
+        if arguments[2] != "offload":
+            return ranks
+        first, second = ranks.live
+        return replace(ranks, live=(first, replace(second, steps_done=second.steps_done + 1)))
+
+    monkeypatch.setattr(leaving, "wait_for", one_is_a_step_further)
+    with pytest.raises(protocol.AgentError, match="ranks stopped at steps") as refused:
+        gang.do(0, "offload", deadline_seconds=PATIENCE_SECONDS, residual_limit_bytes=0)
+    assert refused.value.kind is protocol.ErrorKind.NOT_COOPERATIVE
+    seen = gang.agents[0].carry_out("observe", protocol.NoArgs(), Deadline(10.0))
+    assert isinstance(seen, protocol.ObserveResult)
+    assert [job.phase for job in seen.jobs] == [protocol.NodePhase.RUNNING], "it is put back to work"
+
+
+@pytest.mark.parametrize(
+    ("saved", "words"),
+    [
+        (((5, 2), (5, 2)), ""),
+        (((5, 2), (5, 3)), "saved different things"),
+        (((5, 2), (6, 2)), "saved different things"),
+        (((5, 0), (5, 0)), "saved different things"),
+    ],
+)
+def test_a_checkpoint_is_of_one_generation_and_one_step_of_all_ranks(
+    tmp_path: Path,
+    gangs: list[Gang],
+    monkeypatch: pytest.MonkeyPatch,
+    saved: Sequence[tuple[int, int]],
+    words: str,
+) -> None:
+    gang = Gang(tmp_path, [range(2)], 6, in_step=False)
+    gangs.append(gang)
+    gang.wait_until_all_have_attached()
+    node = gang.agents[0]._node
+    block = node.blocks.block(7)
+    state = node.state(block)
+
+    def all_have_saved(*_arguments: Any) -> Ranks:
+        ranks = node.ranks(block, state, PATIENCE_SECONDS)
+        live = [
+            replace(rank, saved_step=step, saved_generation=generation)
+            for rank, (step, generation) in zip(ranks.live, saved, strict=True)
+        ]
+        return replace(ranks, live=tuple(live))
+
+    monkeypatch.setattr(saving, "wait_for", all_have_saved)
+    arguments = (node, block, state, 5, RankState.BLOCKED, Deadline(PATIENCE_SECONDS))
+    if not words:
+        assert saving._saved(*arguments) == saved[0]
+        return
+    with pytest.raises(protocol.AgentError, match=words):
+        saving._saved(*arguments)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import queue
+import threading
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
@@ -146,6 +147,45 @@ def test_bad_nodes_are_named_and_delay_nobody() -> None:
             assert time.monotonic() < until, found
 
     run(transport, scenario, QUICK)
+
+
+def test_a_node_that_does_not_answer_costs_one_deadline_and_its_late_answer_is_not_taken_for_news() -> None:
+    """Operations have ended since it was asked: what it says of its GPUs may be over."""
+    answers, asked = threading.Event(), 0
+
+    def late(request: dict[str, Any]) -> dict[str, Any] | None:
+        nonlocal asked
+        if request["verb"] != "observe":
+            return None
+        asked += 1
+        number = asked
+        answers.wait(60)
+        return {**OBSERVED, "time": float(number)}
+
+    names = {f"n{i}": healthy for i in range(20)}
+    transport = FakeTransport(late=late, **names)
+
+    async def scenario(nodes: RemoteNodes) -> None:
+        for name in transport.nodes:
+            await nodes.hello(name, 30.0)
+        until = time.monotonic() + 60
+        began = time.monotonic()
+        found = await nodes.observe(1.0)
+        first_seconds = time.monotonic() - began
+        assert first_seconds < 10.0, "not the 30 s that are waited for answers"
+        assert str(found["late"]) == "node late: no answer to observe within 1 s"
+        began = time.monotonic()
+        found = await nodes.observe(45.0)
+        assert time.monotonic() - began < 30.0, "nobody waits for it"
+        assert isinstance(found["late"], NodeUnreachable) and asked == 1
+        assert all(isinstance(found[name], NodeSample) for name in names)
+        answers.set()
+        while not isinstance(sample := (await nodes.observe(30.0))["late"], NodeSample):
+            assert time.monotonic() < until
+            await asyncio.sleep(0.02)
+        assert sample.time > 1.0, "it was asked anew"
+
+    run(transport, scenario, replace(PATIENT, grace_seconds=30.0))
 
 
 def test_after_a_failure_calls_fail_at_once_until_it_is_time_to_try_again() -> None:

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""What nobody expected, a bug: it costs the part of a turn that it is in, not the controller."""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from controller.errors import NotLeading
+from controller.loop.conditions import Conditions
+from controller.model import GpuId, JobId, Phase, Placement, Plan, Snapshot, Target
+from controller.model.clock import Clock
+from controller.policies.site import where
+
+log = logging.getLogger(__name__)
+
+TURN = "a turn of the loop"
+FIRST_PAUSE_SECONDS = 1.0
+LONGEST_PAUSE_SECONDS = 60.0
+OVER_SECONDS = 60.0
+"""A part that has not failed for so long does not fail any more: not every turn has something for it."""
+
+
+class Failures:
+    """Each is a condition until its part does not fail any more."""
+
+    def __init__(self, conditions: Conditions, clock: Clock, survives: tuple[type[Exception], ...]) -> None:
+        self._conditions, self._clock, self._survives = conditions, clock, survives
+        self._failed_at: dict[str, float] = {}
+        self._turn_failed = False
+        self._turns = 0
+        """That failed as a whole, in a row."""
+
+    @contextmanager
+    def cost(self, part: str) -> Iterator[None]:
+        """What is survived costs this part only. Raises NotLeading: that ends this time of leading."""
+        try:
+            yield
+        except NotLeading:
+            raise
+        except self._survives as error:
+            self._failed_at[part] = self._clock.now()
+            self._turn_failed |= part == TURN
+            words = (
+                f"internal error in {part}, tried again: {where(error, [])}: {type(error).__name__}: {error};"
+                " please report it with the log"
+            )
+            try:
+                self._conditions.begin(f"internal {part}", words, error=error)
+            except Exception:
+                log.exception("cannot be reported: %s", words)
+
+    def turn_ended(self) -> float:
+        """Seconds to pause: 0 where the turn did not fail as a whole."""
+        begin = self._clock.now() - OVER_SECONDS
+        self._failed_at = {part: at for part, at in self._failed_at.items() if at > begin}
+        with self.cost("what users see"):
+            over = "does not fail any more"
+            self._conditions.end_all("internal", lambda part: part not in self._failed_at, over)
+        self._turns = min(self._turns + 1, 16) if self._turn_failed else 0
+        self._turn_failed = False
+        longest = FIRST_PAUSE_SECONDS * 2.0 ** (self._turns - 1) if self._turns else 0.0
+        return min(longest, LONGEST_PAUSE_SECONDS)
+
+
+def stand_in(snapshot: Snapshot) -> Plan:
+    """In place of a policy that failed: all jobs stay as they are, but a suspended one goes on where it was
+    once nobody else is there."""
+    taken: set[GpuId] = {gpu for job in snapshot.jobs.values() for gpu in job.placement.gpus}
+    usable = {gpu.id for node in snapshot.nodes.values() for gpu in node.gpus if gpu.healthy}
+    targets: dict[JobId, Target] = {}
+    for job in sorted(snapshot.jobs.values(), key=lambda job: job.id):
+        if job.phase is Phase.SUSPENDED and job.may_start and job.last and job.last <= usable - taken:
+            taken |= job.last
+            targets[job.id] = Target(Placement(gpus=job.last, allocation=job.placement.allocation))
+    return Plan(targets, dict.fromkeys(targets, "the policy fails; it goes on where it was"))
