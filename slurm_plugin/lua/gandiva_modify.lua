@@ -82,6 +82,7 @@ return function(parts)
          end
       end
       if check.number(job_desc.requeue) == 0 then refuse_no_requeue(job_rec) end
+      check.refuse_expedited(job_desc, "ESLURM_ACCESS_DENIED")
       hold_or_release(job_desc, job_rec)
    end
 

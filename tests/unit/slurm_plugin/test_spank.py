@@ -40,17 +40,26 @@ class Host:
         *options: str,
         words: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
+        program: str = "",
         **items: int,
     ) -> Result:
-        """Start it with plugstack words, flags (`gandiva-weight=2`) and job=, step=, task= numbers."""
-        argv = [str(self._host), str(self.plugin), context]
+        """Start it with plugstack words, flags (`gandiva-weight=2`) and job=, step=, task= numbers, under
+        the name of a `program`."""
+        argv = [program or str(self._host), str(self.plugin), context]
         for word in words:
             argv += ["-a", word]
         for option in options:
             argv += ["-o", option]
         for name, value in items.items():
             argv += ["-i", f"{name}={value}"]
-        done = subprocess.run(argv, capture_output=True, text=True, env={**PLAIN, **(env or {})}, timeout=60)
+        done = subprocess.run(
+            argv,
+            executable=self._host,
+            capture_output=True,
+            text=True,
+            env={**PLAIN, **(env or {})},
+            timeout=60,
+        )
         assert done.returncode in (0, 1), done.stderr
         pairs = (line.partition("=") for line in done.stdout.splitlines())
         return Result(
@@ -102,6 +111,12 @@ def test_only_what_slurm_looks_for_is_visible(host: Host) -> None:
 def test_allowed_values(host: Host, option: str) -> None:
     result = host.run("allocator", option)
     assert not result.refused and result.messages == ()
+
+
+def test_scrontab_which_hands_no_flag_on_takes_none(host: Host) -> None:
+    asks = host.run("allocator", "gandiva", program="scrontab")
+    assert asks.refused and "job of scrontab cannot be time-sliced" in asks.messages[0]
+    assert not host.run("allocator", "no-gandiva", program="scrontab").refused
 
 
 @pytest.mark.parametrize(
