@@ -136,7 +136,9 @@ def test_default_on(make_slurmctld: Callable[..., Slurmctld]) -> None:
     assert refused.rc != 0 and "partition both has no time-slicing: use gpu" in refused.said[0]
 
 
-def test_a_job_of_scrontab_is_ordinary_and_the_reason_is_true(make_slurmctld: Callable[..., Slurmctld]) -> None:
+def test_a_job_of_scrontab_is_ordinary_and_the_reason_is_true(
+    make_slurmctld: Callable[..., Slurmctld],
+) -> None:
     """Slurm's request for it has het_job_offset 0."""
     answer = make_slurmctld(default="on").submit(**GPU2, cron_job=True, het_job_offset=0)
     assert answer.rc == 0 and answer.fields == {}
