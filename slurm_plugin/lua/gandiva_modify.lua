@@ -46,7 +46,8 @@ return function(parts)
       local pending = (check.number(job_rec.job_state) or 0) % 256 == PENDING
       if priority == 0 then
          if not pending then
-            check.refuse("only a waiting job can be held: use `scontrol requeuehold`", "ESLURM_ACCESS_DENIED")
+            check.refuse("only a waiting job can be held: use `scontrol requeue`, and hold it once it is PENDING",
+               "ESLURM_ACCESS_DENIED")
          end
          job_desc.begin_time = parts.request.USER_HOLD_TIME
       elseif priority == slurm.INFINITE then
