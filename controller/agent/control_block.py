@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """The root side of the control block: making it, commanding through it, taking it away.
 
-The block's folder, `command`, `visible` and `agent.json` belong to root; only `ranks/` belongs to the job's
-user (see `rank_files`), and is a file system of its own (see `rank_room`). `command` is changed in place and
-never replaced: sessions have it mapped.
+The block's folder, `command`, `visible`, `turn` and `agent.json` belong to root; only `ranks/` belongs to the
+job's user (see `rank_files`), and is a file system of its own (see `rank_room`). `command` is changed in place
+and never replaced: sessions have it mapped.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from controller.agent import rank_room
 from controller.agent.deadline import Deadline, polls
-from controller.agent.files import opened, try_lock, write_atomically
+from controller.agent.files import opened, text_of, try_lock, write_atomically
 from controller.agent.processes import Processes, ProcessId
 from controller.nodes import protocol
 from controller.nodes.protocol import AgentError, ErrorKind, NodePhase
@@ -270,14 +270,29 @@ class ControlBlock:
             return None
         return layout.parse_command(data) if len(data) == layout.RECORD_BYTES else None
 
-    def write_visible(self, gpus: Sequence[int], binding: Sequence[int]) -> None:
-        """Say which of Slurm's CUDA_VISIBLE_DEVICES (ascending indices) the job uses now: `visible`."""
+    def write_visible(self, gpus: Sequence[int], binding: Sequence[int], openable: Sequence[int]) -> None:
+        """Say which of the devices that the job can open (ascending indices) it uses now: `visible`."""
         path = self.path / "visible"
         if not binding or set(gpus) == set(binding):
             path.unlink(missing_ok=True)
             return
-        ordered = sorted(binding)
+        ordered = sorted(openable)
         write_atomically(path, ",".join(str(ordered.index(gpu)) for gpu in sorted(gpus)) + "\n", 0o644)
+
+    def write_turn(self, on: bool, opened: Sequence[str], closed: Sequence[str]) -> None:
+        """Say whether the job is on its GPUs now, and which devices (MAJOR:MINOR) it may open then, and may
+        not: `turn`. Raises OSError."""
+        words = [
+            "on" if on else "off",
+            *(f"+{device}" for device in opened),
+            *(f"-{device}" for device in closed),
+        ]
+        write_atomically(self.path / "turn", " ".join(words) + "\n", 0o644)
+
+    def is_on(self) -> bool | None:
+        """What `turn` says; None: nobody has prepared this start of the job."""
+        words = text_of(self.path / "turn").split()
+        return words[0] == "on" if words else None
 
     def load_state(self) -> JobState | None:
         """What an agent wrote last; None when no agent ever did, or what it wrote is unreadable."""

@@ -115,7 +115,7 @@ def offload(node: Node, args: protocol.OffloadArgs, deadline: Deadline) -> proto
         except AgentError:
             returning.undo(node, block, node.state(block))
             raise
-        alone = all(rank.releases_context for rank in ranks.live)
+        alone = node.changes_gpus(ranks)
         by_driver = bool(state.checkpointed) and node.can_move(state)
         movable = not any(left_on.values()) and (alone or by_driver)
         state = state.but(

@@ -49,6 +49,7 @@ def hello(node: Node, _args: protocol.HelloArgs, deadline: Deadline) -> protocol
         run_dir=str(node.settings.run_dir)[:400],
         run_dir_filesystem=filesystem_of(node.settings.run_dir)[:40],
         rank_files=node.rank_files[:200],
+        unconfined=node.confinement.obstacle[:400],
         plugin_built_for=plugin_built_for()[:200],
         keys_from_anywhere=_keys_from_anywhere(),
     )
@@ -98,22 +99,22 @@ def _job_info(
         has_store=bool(ranks.working) and all(rank.has_store for rank in ranks.working),
         saves_yielded=yielded and saving.refusal(state, ranks) == "",
         movable=state.movable if yielded else _looks_movable(node, state, ranks, occupancy),
-        resizable=state.resizable if yielded else _looks_resizable(ranks),
+        resizable=state.resizable if yielded else _looks_resizable(node, ranks),
         error="; ".join(filter(None, (state.error, *ranks.problems[:3])))[: protocol.MAX_MESSAGE_CHARS],
     )
 
 
 def _looks_movable(node: Node, state: JobState, ranks: Ranks, occupancy: Occupancy | None) -> bool:
     """Whether a running job could probably come back on other GPUs; certain once it has yielded."""
-    if ranks.live and all(rank.releases_context for rank in ranks.live):
+    if ranks.live and node.changes_gpus(ranks):
         return True
     pids = {holder.pid for holder in occupancy.of_job(state.job_id)} if occupancy is not None else set()
     return node.can_move(state) and len(pids) == 1 and len(ranks.live) <= 1
 
 
-def _looks_resizable(ranks: Ranks) -> bool:
+def _looks_resizable(node: Node, ranks: Ranks) -> bool:
     """Whether a running job could probably come back on another number of GPUs."""
-    return bool(ranks.live) and all(rank.resizes and rank.releases_context for rank in ranks.live)
+    return bool(ranks.live) and all(rank.resizes for rank in ranks.live) and node.changes_gpus(ranks)
 
 
 def _trespasses(state: JobState, states: Mapping[int, JobState], occupancy: Occupancy) -> tuple[int, ...]:

@@ -21,6 +21,7 @@ from controller.agent.host_memory import HostMemory
 from controller.agent.lease import Leases
 from controller.agent.processes import Processes
 from controller.agent.rank_files import GLANCE_SECONDS, Ranks
+from controller.agent.turn import Confinement
 from controller.nodes import protocol
 from controller.nodes.protocol import AgentError, ErrorKind, NodePhase
 from gandiva.layout import Verb
@@ -47,6 +48,7 @@ class Node:
         self.blocks = ControlBlocks(settings.run_dir)
         self.processes = Processes(settings.node, self.blocks.uid_of_job)
         self.host_memory = HostMemory()
+        self.confinement = Confinement()
         self._promised: dict[int, int] = {}
         """Bytes of host memory, by job, that verbs under way were told they may take."""
         self._promising = threading.Condition()
@@ -74,6 +76,9 @@ class Node:
         uid = block.uid()
         if uid is None:
             raise AgentError(ErrorKind.UNKNOWN_JOB, block.missing())
+        if block.is_on() is None:
+            # The prolog has made it, for a start that no controller chose: its tasks wait for their turn.
+            return JobState(job_id=block.job_id, uid=uid, phase=NodePhase.YIELDED)
         command = block.read_command()
         asked = command is not None and command.verb is not Verb.RUN
         return JobState(
@@ -83,6 +88,40 @@ class Node:
             target_step=command.target_step if command is not None and asked else 0,
             stopped=asked,  # perhaps
         )
+
+    @contextlib.contextmanager
+    def on_gpus(
+        self, block: ControlBlock, gpus: Sequence[int], binding: Sequence[int], deadline: Deadline
+    ) -> Iterator[None]:
+        """The job's turn begins: it may open these GPUs, and steps of it start. Undone where what follows
+        fails. Raises AgentError."""
+        before = block.is_on()
+        try:
+            self.turn(block, True, gpus, binding, deadline)
+            yield
+        except AgentError:
+            if before is False:
+                self.turn(block, False, gpus, binding, deadline.at_least(1.0))
+            raise
+
+    def turn(
+        self, block: ControlBlock, on: bool, gpus: Sequence[int], binding: Sequence[int], deadline: Deadline
+    ) -> None:
+        """Write whether the job is on its GPUs, and let it open these and no others of its binding. Raises
+        AgentError."""
+        self.confinement.write(block, on=on, gpus=gpus, binding=binding)
+        pids = (process.pid for process in self.processes.of_job(block.job_id))
+        self.confinement.apply(block, pids, deadline)
+
+    def write_visible(self, block: ControlBlock, gpus: Sequence[int], binding: Sequence[int]) -> None:
+        """As the block's: a job that is kept to its GPUs counts these only."""
+        block.write_visible(gpus, binding, binding if self.confinement.obstacle else gpus)
+
+    def changes_gpus(self, ranks: Ranks) -> bool:
+        """Whether sessions that leave their GPUs with all they have can come back on others. A process counts
+        the devices once, when CUDA starts in it: where others are closed then, only a new one finds them."""
+        anew = all(rank.starts_processes for rank in ranks.live)
+        return all(rank.releases_context for rank in ranks.live) and (anew or bool(self.confinement.obstacle))
 
     def ranks(self, block: ControlBlock, state: JobState, patience_seconds: float = GLANCE_SECONDS) -> Ranks:
         return rank_files.read_ranks(block.ranks, state.uid, state.job_id, self.processes, patience_seconds)

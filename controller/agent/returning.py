@@ -45,8 +45,10 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
             if has_none or off or moved:
                 needed = _memory_needed(node, state, off, args.gpus)
                 node.require_free(args.gpus, args.job_id, deadline, beside, needed)
-            let_run(node, state)
-            wait_thawed(node, block, state, off, deadline)
+            # Before it runs: CUDA may start in it at any moment.
+            with node.on_gpus(block, args.gpus, binding, deadline):
+                let_run(node, state)
+                wait_thawed(node, block, state, off, deadline)
             # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
             if has_none:
                 state = block.change(state, phase=NodePhase.PAUSING, off=False, error="", **place)
@@ -55,12 +57,13 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
             _restore(node, off, args.gpus, binding, args.job_id, deadline)
         except AgentError as error:
             if error.kind is ErrorKind.UNSUPPORTED and _is_gone(node, state):
+                node.turn(block, False, off[0].gpus, binding, deadline.at_least(1.0))
                 raise _stays_off(block, state, off, args, error) from error
             if error.kind in (ErrorKind.DRIVER, ErrorKind.UNSUPPORTED):
                 block.change(state, phase=NodePhase.FAILED, off=False, error=error.message)
                 raise AgentError(ErrorKind.DRIVER, error.message) from error
             raise
-        block.write_visible(args.gpus, binding)
+        node.write_visible(block, args.gpus, binding)
         sequence = block.write_command(Verb.RUN, 0, len(args.gpus))
         state = block.change(
             state,

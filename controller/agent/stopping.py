@@ -34,14 +34,19 @@ def stop(node: Node, args: protocol.StopArgs, deadline: Deadline) -> None:
                 ErrorKind.BAD_REQUEST,
                 f"job {args.job_id} is {state.phase.value}: its memory must be off its GPUs first",
             )
+        # From here on a step that is started waits.
+        node.confinement.write(block, on=False, gpus=state.gpus, binding=state.binding)
         state = stop_all(node, block, state, deadline)
         try:
             node.verify_gone(state, state.residual_bytes)
+            # Not before: who starts CUDA in the last moment is not to fail, but to keep its GPU.
+            node.turn(block, False, state.gpus, state.binding, deadline.at_least(1.0))
         except AgentError as error:
             # One that had left before stays as it is: its GPUs may be another job's by now.
             if state.phase is not NodePhase.YIELDED:
                 phase = NodePhase.RUNNING if state.empty else NodePhase.PAUSING
                 state = block.change(state, phase=phase, off=False, empty=False, error=error.message)
+                node.turn(block, True, state.gpus, state.binding, deadline.at_least(1.0))
                 returning.let_run(node, state)
             raise
         block.change(state, phase=NodePhase.YIELDED)

@@ -50,8 +50,9 @@ def prepare(node: Node, args: protocol.PrepareArgs, deadline: Deadline) -> None:
             )
         block.clear_ranks(args.uid)
         block.write_command(Verb.RUN, 0, len(args.gpus))
-        block.write_visible(args.gpus, args.binding)
+        node.write_visible(block, args.gpus, args.binding)
         block.save_state(JobState(**args.model_dump() | {"binding": args.binding or args.gpus}))
+        node.turn(block, True, args.gpus, args.binding, deadline)
         shares.tell(node, node.blocks.states())
     node.owners.claim(node.uuids(args.gpus), args.job_id, args.uid)
 

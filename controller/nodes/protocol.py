@@ -248,6 +248,8 @@ class HelloResult(_Open):
     """The Slurm release of the node's SPANK plugin, `none` where there is no plugin, or what is wrong."""
     keys_from_anywhere: int | None = None
     """Keys in the agent's own `~/.ssh/authorized_keys` that start it without a `from=`; None: not told."""
+    unconfined: str = Field(default="", max_length=400)
+    """Why the node cannot keep a job off those GPUs of it that are not the job's now; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)

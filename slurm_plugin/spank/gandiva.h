@@ -7,6 +7,7 @@
  *   options.c        the --gandiva flags: registering, checking, remembering
  *   local.c          inside sbatch, salloc and srun, as the user, before submission
  *   remote.c         inside slurmstepd, in each task just before exec
+ *   turn.c           whether the job is on its GPUs now, and the devices of a new step
  *   visible.c        which of the job's GPUs it may use now
  */
 #ifndef GANDIVA_H
@@ -69,6 +70,21 @@ int gandiva_local_post_opt(spank_t spank, spank_context_t context);
 /* --- remote.c ------------------------------------------------------------ */
 
 int gandiva_remote_task_init(spank_t spank, const struct gandiva_args *args);
+
+/* Opens the control block of a job: see remote.c. */
+int gandiva_open_block(spank_t spank, const struct gandiva_args *args, char *path, size_t size, int *folder);
+
+/* --- turn.c --------------------------------------------------------------- */
+
+/* As root, before the tasks of a step run: closes the GPUs that are not the job's now. */
+int gandiva_confine_step(spank_t spank, const struct gandiva_args *args);
+
+/*
+ * As the task's user: return only when the job is on its GPUs. `shares`: a job
+ * that holds GPUs as shards, which waits for its control block too. `*confined`:
+ * others of its GPUs are closed to it, so that what it can open counts from 0.
+ */
+int gandiva_await_turn(spank_t spank, const struct gandiva_args *args, bool shares, bool *confined);
 
 /* --- visible.c ----------------------------------------------------------- */
 

@@ -69,7 +69,7 @@ static int expand(spank_t spank, const char *text, char *out, size_t size)
  * The job's control block: its path, and the folder opened, or -1 in `*folder`
  * where there is none. Returns -1 for one that root did not make.
  */
-static int open_block(spank_t spank, const struct gandiva_args *args, char *path, size_t size, int *folder)
+int gandiva_open_block(spank_t spank, const struct gandiva_args *args, char *path, size_t size, int *folder)
 {
 	char root[PATH_MAX / 2];
 	uint32_t job_id;
@@ -125,7 +125,7 @@ static unsigned count_items(const char *list)
 	return count;
 }
 
-static int narrow_to_turn(spank_t spank, const char *block, int folder)
+static int narrow_to_turn(spank_t spank, const char *block, int folder, bool confined)
 {
 	struct gandiva_visible visible;
 	char job_gpus[LIST_MAX], step_gpus[LIST_MAX];
@@ -136,7 +136,7 @@ static int narrow_to_turn(spank_t spank, const char *block, int folder)
 	if (!visible.present)
 		return 0;
 	/* The positions count the job's GPUs; a step may have been given fewer. */
-	if (spank_getenv(spank, "SLURM_JOB_GPUS", job_gpus, sizeof(job_gpus)) == ESPANK_SUCCESS && *job_gpus &&
+	if (!confined && spank_getenv(spank, "SLURM_JOB_GPUS", job_gpus, sizeof(job_gpus)) == ESPANK_SUCCESS && *job_gpus &&
 	    spank_getenv(spank, "SLURM_STEP_GPUS", step_gpus, sizeof(step_gpus)) == ESPANK_SUCCESS && *step_gpus &&
 	    gandiva_visible_for_step(job_gpus, step_gpus, &visible, problem, sizeof(problem)))
 		goto fault;
@@ -247,18 +247,19 @@ static int set_gpu_count(spank_t spank)
 
 int gandiva_remote_task_init(spank_t spank, const struct gandiva_args *args)
 {
-	char block[PATH_MAX], shards[16];
+	char block[PATH_MAX], number[16];
 	uint32_t step = 0;
-	bool script;
+	bool script, shards, shares, confined;
 	int folder;
 	int rc = 0;
 
-	if (open_block(spank, args, block, sizeof(block), &folder))
+	/* A job that asked for it may run as an ordinary one, with `gpu`. */
+	shards = spank_getenv(spank, "SLURM_SHARDS_ON_NODE", number, sizeof(number)) == ESPANK_SUCCESS;
+	shares = shards && !gandiva_option(OPT_NO_GANDIVA) && (gandiva_options_ask() || args->default_on);
+	if (gandiva_await_turn(spank, args, shares, &confined) ||
+	    gandiva_open_block(spank, args, block, sizeof(block), &folder))
 		return -1;
-	if (folder < 0 && (gandiva_option(OPT_NO_GANDIVA) ||
-			   (!gandiva_options_ask() &&
-			    !(args->default_on &&
-			      spank_getenv(spank, "SLURM_SHARDS_ON_NODE", shards, sizeof(shards)) == ESPANK_SUCCESS)))) {
+	if (folder < 0 && !shares && (gandiva_option(OPT_NO_GANDIVA) || !gandiva_options_ask())) {
 		/* An ordinary job is left as it is; submitted from within a Gandiva job it must not look like that one. */
 		for (const char *const *name = gandiva_job_variables; *name; name++)
 			spank_unsetenv(spank, *name);
@@ -266,7 +267,7 @@ int gandiva_remote_task_init(spank_t spank, const struct gandiva_args *args)
 	}
 
 	if (folder >= 0) {
-		rc = narrow_to_turn(spank, block, folder);
+		rc = narrow_to_turn(spank, block, folder, confined);
 		close(folder);
 		if (!rc)
 			rc = set(spank, "GANDIVA_CONTROL_DIR", block);

@@ -29,6 +29,7 @@ int slurm_spank_init_failure_mode = ESPANK_JOB_FAILURE;
 VISIBLE extern spank_f slurm_spank_init;
 VISIBLE extern spank_f slurm_spank_init_post_opt;
 VISIBLE extern spank_f slurm_spank_task_init;
+VISIBLE extern spank_f slurm_spank_task_post_fork;
 
 static struct gandiva_args args;
 static bool broken;
@@ -85,4 +86,12 @@ int slurm_spank_task_init(spank_t spank, int ac, char **av)
 		return -1;
 	}
 	return gandiva_remote_task_init(spank, &args);
+}
+
+/* Runs in slurmstepd itself, as root, once for each task; all of them wait for it before they go on. */
+int slurm_spank_task_post_fork(spank_t spank, int ac, char **av)
+{
+	(void) ac;
+	(void) av;
+	return broken ? 0 : gandiva_confine_step(spank, &args);
 }

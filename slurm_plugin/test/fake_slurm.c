@@ -5,7 +5,8 @@
  *   fake_slurm PLUGIN CONTEXT [-a PLUGSTACK_WORD]... [-o OPTION[=VALUE]]... [-i ITEM=NUMBER]...
  *
  * CONTEXT: local (srun), allocator (sbatch, salloc) or remote (slurmstepd).
- * Calls init, the options' callbacks, init_post_opt and, in remote, task_init,
+ * Calls init, the options' callbacks, init_post_opt and, in remote,
+ * task_post_fork (with its own pid) and task_init,
  * on this process's own environment; prints messages on standard error and the
  * resulting environment, one variable a line, on standard output. Exits 1 when
  * the plugin refused.
@@ -18,6 +19,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <slurm/slurm.h>
 #include <slurm/spank.h>
@@ -79,6 +81,8 @@ spank_err_t spank_get_item(spank_t spank, spank_item_t item, ...)
 		*va_arg(ap, uint32_t *) = (uint32_t) job_id;
 	else if (item == S_JOB_STEPID)
 		*va_arg(ap, uint32_t *) = (uint32_t) step_id;
+	else if (item == S_TASK_PID)
+		*va_arg(ap, pid_t *) = getpid();
 	else if (item == S_TASK_ID)
 		*va_arg(ap, int *) = (int) task_id;
 	else
@@ -158,7 +162,7 @@ int main(int argc, char **argv)
 	int word_count = 0, option_count = 0;
 	void *plugin;
 	bool remote;
-	spank_f *init, *post_opt, *task_init;
+	spank_f *init, *post_opt, *post_fork, *task_init;
 
 	if (argc < 3)
 		die("usage: fake_slurm PLUGIN CONTEXT ...");
@@ -186,6 +190,7 @@ int main(int argc, char **argv)
 		die("not a SPANK plugin");
 	init = function(plugin, "slurm_spank_init");
 	post_opt = function(plugin, "slurm_spank_init_post_opt");
+	post_fork = function(plugin, "slurm_spank_task_post_fork");
 	task_init = function(plugin, "slurm_spank_task_init");
 
 	if (init(NULL, word_count, words))
@@ -197,7 +202,7 @@ int main(int argc, char **argv)
 	}
 	if (post_opt(NULL, word_count, words))
 		return 1;
-	if (remote && task_init(NULL, word_count, words))
+	if (remote && (post_fork(NULL, word_count, words) || task_init(NULL, word_count, words)))
 		return 1;
 	for (char **variable = environ; *variable; variable++)
 		puts(*variable);

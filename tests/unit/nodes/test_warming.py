@@ -10,6 +10,8 @@ import os
 import pwd
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -168,15 +170,19 @@ def test_a_quarter_of_the_free_memory_is_filled(tmp_path: Path, meminfo: str, re
     assert warming.warm(node, args, Deadline(60)) == {"bytes": read_bytes}
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """One that others can enter. What is above `tmp_path` every start of pytest closes to them again."""
+    with tempfile.TemporaryDirectory(prefix="gandiva-") as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root reads as another user")
-def test_files_are_read_as_the_user_of_the_job(rig: Rig, tmp_path: Path) -> None:
-    rig.folder.chmod(0o755)
+def test_files_are_read_as_the_user_of_the_job(rig: Rig, open_folder: Path) -> None:
     names = ("root only", "root's group", "agent's group", "own group", "public")
-    files = [cold(tmp_path / name) for name in names]
+    files = [cold(open_folder / name) for name in names]
     nobody = pwd.getpwuid(65534)
-    for folder in (tmp_path, *tmp_path.parents):
-        if folder.stat().st_uid == 0 and folder != Path("/"):
-            folder.chmod(folder.stat().st_mode | 0o055)
     for file, mode in zip(files, (0o600, 0o640, 0o640, 0o640, 0o644), strict=True):
         file.chmod(mode)
     os.chown(files[2], 0, AGENTS_GROUP)

@@ -401,6 +401,7 @@ def test_a_job_that_is_still_frozen_is_not_put_back(rig: Rig) -> None:
         await prepare(nodes, 3, [1], [1])
         empty = rig.start_other(3, "sh", "-c", "sleep 60 & wait")
         await nodes.checkpoint(NODE, empty.job_id, residual_limit_bytes=0, deadline_seconds=60.0)
+        eventually("the shell's child", lambda: children(empty.pid))
         halted = [job.pid, empty.pid, *children(empty.pid)]
         for pid in halted:
             halt(pid)
@@ -525,7 +526,7 @@ def test_an_empty_job_has_left_only_when_its_processes_are_stopped(rig: Rig) -> 
         assert state(job.pid) == "T"
         await resume(nodes, 2, [0], [0])
         assert (await job_sample(nodes, job)).phase is NodePhase.RUNNING
-        assert state(job.pid) == "S"
+        eventually("the shell's sleep", lambda: state(job.pid) == "S")
 
     rig.run(scenario)
 

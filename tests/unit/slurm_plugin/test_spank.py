@@ -45,6 +45,18 @@ class Host:
     ) -> Result:
         """Start it with plugstack words, flags (`gandiva-weight=2`) and job=, step=, task= numbers, under
         the name of a `program`."""
+        return self.end(self.start(context, *options, words=words, env=env, program=program, **items))
+
+    def start(
+        self,
+        context: str,
+        *options: str,
+        words: tuple[str, ...] = (),
+        env: Mapping[str, str] | None = None,
+        program: str = "",
+        **items: int,
+    ) -> subprocess.Popen[str]:
+        """As `run`, which also waits for the end."""
         argv = [program or str(self._host), str(self.plugin), context]
         for word in words:
             argv += ["-a", word]
@@ -52,19 +64,22 @@ class Host:
             argv += ["-o", option]
         for name, value in items.items():
             argv += ["-i", f"{name}={value}"]
-        done = subprocess.run(
-            argv,
-            executable=self._host,
-            capture_output=True,
-            text=True,
-            env={**PLAIN, **(env or {})},
-            timeout=60,
-        )
-        assert done.returncode in (0, 1), done.stderr
-        pairs = (line.partition("=") for line in done.stdout.splitlines())
+        pipe = subprocess.PIPE
+        environ = {**PLAIN, **(env or {})}
+        return subprocess.Popen(argv, executable=self._host, stdout=pipe, stderr=pipe, text=True, env=environ)
+
+    @staticmethod
+    def end(process: subprocess.Popen[str]) -> Result:
+        """What became of it."""
+        try:
+            stdout, stderr = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        assert process.returncode in (0, 1), stderr
+        pairs = (line.partition("=") for line in stdout.splitlines())
         return Result(
-            refused=done.returncode == 1,
-            messages=tuple(done.stderr.splitlines()),
+            refused=process.returncode == 1,
+            messages=tuple(stderr.splitlines()),
             environment={name: value for name, _, value in pairs},
         )
 
@@ -75,7 +90,7 @@ def host(tmp_path_factory: pytest.TempPathFactory) -> Host:
     if shutil.which("make") is None or shutil.which("cc") is None:
         pytest.skip("no make or no C compiler")
     build = tmp_path_factory.mktemp("spank")
-    make = ["make", "-s", "-C", str(PLUGIN_SOURCES), f"BUILD={build}"]
+    make = ["make", "-s", "-C", str(PLUGIN_SOURCES), f"BUILD={build}", f"SBIN_DIR={build}"]
     if subprocess.run([*make, "headers"], capture_output=True).returncode:
         pytest.skip("Slurm's headers are missing: install libslurm-dev")
     subprocess.run([*make, "all", f"{build}/fake_slurm"], check=True, timeout=120)
@@ -90,7 +105,8 @@ def test_only_what_slurm_looks_for_is_visible(host: Host) -> None:
     ).stdout
     names = {line.split()[-1] for line in listing.splitlines()}
     wanted = {"plugin_name", "plugin_type", "plugin_version", "spank_plugin_version"}
-    wanted |= {"slurm_spank_init", "slurm_spank_init_post_opt", "slurm_spank_task_init"}
+    wanted |= {"slurm_spank_init", "slurm_spank_init_post_opt"}
+    wanted |= {"slurm_spank_task_post_fork", "slurm_spank_task_init"}
     # Older headers have no such thing as a failure mode.
     assert names - {"slurm_spank_init_failure_mode"} == wanted
 
@@ -273,10 +289,19 @@ class Block:
         self.folder = root / "7"
         self.folder.mkdir(mode=0o755)
         self.visible = self.folder / "visible"
+        self.turn = self.folder / "turn"
+        self.take("on\n")
 
     @property
     def words(self) -> tuple[str, ...]:
         return (f"run_dir={self.root}", "jobside=/opt/job side")
+
+    def take(self, text: str) -> None:
+        """Write `turn`, as the agent does it: as a whole."""
+        draft = self.folder / ".turn.new"
+        draft.write_text(text)
+        draft.chmod(0o644)
+        draft.replace(self.turn)
 
     def show(self, text: str) -> None:
         """Write `visible`."""
@@ -308,6 +333,45 @@ def test_a_jobs_turn_narrows_its_gpus(host: Host, block: Block) -> None:
 def test_without_visible_all_gpus_stay(host: Host, block: Block) -> None:
     task = host.run("remote", "gandiva", words=block.words, env=GPUS4).environment
     assert task["CUDA_VISIBLE_DEVICES"] == "4,5,6,7" and task["SLURM_GPUS_ON_NODE"] == "4"
+
+
+@pytest.mark.parametrize("turn", ["off\n", None])
+def test_a_step_waits_until_its_job_is_on_its_gpus(host: Host, block: Block, turn: str | None) -> None:
+    """Off its GPUs, or started by Slurm when no controller chose it: the prolog's block says nothing."""
+    if turn is None:
+        block.turn.unlink()
+    else:
+        block.take(turn)
+    task = host.start("remote", "gandiva", words=block.words, env=GPUS4)
+    assert task.stderr is not None
+    message = task.stderr.readline()  # said after a while, and nothing ends before
+    assert "waits until the Gandiva controller puts it onto its GPUs" in message
+    assert ("is off its GPUs" if turn else "nobody has prepared this start") in message
+    block.show("1")
+    block.take("on\n")
+    assert host.end(task).environment["CUDA_VISIBLE_DEVICES"] == "5"
+
+
+@pytest.mark.parametrize(("option", "word"), [(("gandiva",), ()), ((), ("default=on",))])
+def test_a_job_with_shards_waits_for_its_control_block(
+    host: Host, block: Block, option: tuple[str, ...], word: tuple[str, ...]
+) -> None:
+    """A node that lost it, or that has no prolog. (Shards are held by Gandiva's jobs only where the site has
+    time-slicing on by default.)"""
+    elsewhere = block.folder.rename(block.root / "8")
+    shards = {**GPUS4, "SLURM_SHARDS_ON_NODE": "4"}
+    task = host.start("remote", *option, words=(*block.words, *word), env=shards)
+    assert task.stderr is not None and "nobody has prepared this start" in task.stderr.readline()
+    elsewhere.rename(block.folder)
+    assert host.end(task).environment["GANDIVA_CONTROL_DIR"] == str(block.folder)
+
+
+def test_a_step_that_cannot_be_confined_does_not_run(host: Host, block: Block) -> None:
+    """This process is no job's: the tool has no control group to close devices in."""
+    block.take("on +195:6 -195:4 -195:5 -195:7\n")
+    refused = host.run("remote", words=block.words, env=GPUS4)
+    assert refused.refused and "ConstrainDevices=yes" in refused.messages[0]
+    assert "cannot keep this step off the GPUs of other jobs: it does not run" in refused.messages[1]
 
 
 def test_positions_count_the_jobs_gpus_also_in_a_step_with_fewer(host: Host, block: Block) -> None:
@@ -364,6 +428,7 @@ def test_only_roots_files_count(host: Host, block: Block) -> None:
     block.folder.chmod(0o755)
     os.chown(block.folder, 12345, 0)
     refused("is not root's alone")
+    block.turn.unlink()
     block.folder.rmdir()
     block.folder.symlink_to(block.root)
     refused("cannot open")
@@ -452,9 +517,6 @@ def test_a_gandiva_job_without_control_block(host: Host, tmp_path: Path) -> None
     words = (f"run_dir={tmp_path}",)
     task = host.run("remote", "gandiva", words=words, env=GPUS4).environment
     assert task["GANDIVA_JOB"] == "1" and "GANDIVA_CONTROL_DIR" not in task
-    # A site that has time-slicing on by default: shards are held by Gandiva's jobs only.
     shards = {**GPUS4, "SLURM_SHARDS_ON_NODE": "4"}
-    on = host.run("remote", words=(*words, "default=on"), env=shards).environment
-    assert on["GANDIVA_JOB"] == "1"
     assert "GANDIVA_JOB" not in host.run("remote", words=(*words, "default=on"), env=GPUS4).environment
     assert "GANDIVA_JOB" not in host.run("remote", words=(*words, "default=off"), env=shards).environment

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Which GPUs of the node a job may open now.
+
+A floating job's GPUs are, for Slurm, all of its node's. The file `turn` of its control block says whether the
+job is on its GPUs, and which devices that opens and closes; `gandiva-confine` (`slurm_plugin/confine/`) does it
+by the device control groups that Slurm has made for the job. The SPANK plugin reads the same file: no task of a
+job begins before an agent has written that its start is prepared.
+"""
+
+import os
+import re
+import stat
+import subprocess
+from collections.abc import Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+
+from controller.agent.control_block import ControlBlock
+from controller.agent.deadline import Deadline
+from controller.agent.files import text_of
+from controller.nodes.protocol import AgentError, ErrorKind
+
+TOOLS = (Path("/usr/sbin/gandiva-confine"), Path("/usr/local/sbin/gandiva-confine"))
+CGROUP_CONF = (Path("/etc/slurm"), Path("/run/slurm/conf"), Path("/usr/local/etc"), Path("/opt/slurm/etc"))
+"""Where Slurm's configuration is; the second: of a configless node."""
+SECONDS = 10.0
+
+
+class Confinement:
+    """Opens and closes GPUs for jobs, where this node can."""
+
+    def __init__(
+        self,
+        tools: Sequence[Path] = TOOLS,
+        cgroup_conf: Sequence[Path] = CGROUP_CONF,
+        devices: Path = Path("/dev"),
+    ) -> None:
+        self._tool = next((tool for tool in tools if tool.is_file()), None)
+        self._cgroup_conf = cgroup_conf
+        self._devices = devices
+
+    @cached_property
+    def obstacle(self) -> str:
+        """Why no job can be kept off the GPUs of its node that are not its own; empty: all can. Asked once
+        for each agent."""
+        if self._tool is None:
+            return "gandiva-confine is not installed: it comes with the SPANK plugin"
+        files = [file for file in (folder / "cgroup.conf" for folder in self._cgroup_conf) if file.is_file()]
+        if not files:
+            return f"there is no cgroup.conf in {', '.join(map(str, self._cgroup_conf))}"
+        if not re.search(
+            r"^\s*ConstrainDevices\s*=\s*yes\b", text_of(files[0]), re.MULTILINE | re.IGNORECASE
+        ):
+            return f"{files[0]} does not have ConstrainDevices=yes"
+        return self._run("--probe", deadline=Deadline(SECONDS))
+
+    def write(self, block: ControlBlock, *, on: bool, gpus: Sequence[int], binding: Sequence[int]) -> None:
+        """Say whether the job is on its GPUs now, and on which of its binding. Raises OSError."""
+        opened = set(gpus) if on else set()
+        block.write_turn(on, self._numbers(opened), self._numbers({*gpus, *binding} - opened))
+
+    def apply(self, block: ControlBlock, pids: Iterable[int], deadline: Deadline) -> None:
+        """Open and close for the job of these processes what was written. A process may end meanwhile;
+        without one there is nothing to do, since each step begins with that. Raises AgentError internal."""
+        if self.obstacle:
+            return
+        problem = ""
+        for pid in pids:
+            problem = self._run(str(block.path), str(pid), deadline=deadline)
+            if not problem:
+                return
+        if problem:
+            raise AgentError(ErrorKind.INTERNAL, f"job {block.job_id} is not kept to its GPUs: {problem}")
+
+    def _run(self, *arguments: str, deadline: Deadline) -> str:
+        """Run the tool; returns what is wrong, or nothing."""
+        try:
+            done = subprocess.run(
+                [str(self._tool), *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=deadline.at_least(1.0).at_most(SECONDS).left_seconds,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return str(error)
+        if done.returncode == 0:
+            return ""
+        return done.stderr.strip()[:300] or f"{self._tool}: exit status {done.returncode}"
+
+    def _numbers(self, gpus: Iterable[int]) -> list[str]:
+        """MAJOR:MINOR of the devices of these GPUs, of those that there are."""
+        found = []
+        for gpu in sorted(gpus):
+            try:
+                status = (self._devices / f"nvidia{gpu}").stat()
+            except OSError:
+                continue
+            if stat.S_ISCHR(status.st_mode):
+                found.append(f"{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}")
+        return found
