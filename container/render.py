@@ -34,6 +34,8 @@ def slurm_conf(spec: ClusterSpec) -> str:
         "SlurmdDebug=verbose",
         "MailProg=/bin/true",
         "ReturnToService=2",
+        "# A job that is requeued goes on with its output.",
+        "JobFileAppend=1",
         "SlurmctldTimeout=60",
         "SlurmdTimeout=60",
         "MessageTimeout=10",

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from checkpointing.cuda_driver import CudaError
 from checkpointing.driver_process import DriverProcesses
-from controller.agent import leaving, looking, returning, saving, shares, stopping, warming
+from controller.agent import finishing, leaving, looking, returning, saving, shares, stopping, warming
 from controller.agent.control_block import JobState
 from controller.agent.deadline import Deadline
 from controller.agent.gpus import GpuReader
@@ -76,7 +76,7 @@ VERBS: Mapping[str, Callable[..., object]] = {
     "lead": lead,
     "observe": looking.observe,
     "prepare": prepare,
-    "pause": leaving.pause,
+    "pause": finishing.pause,
     "offload": leaving.offload,
     "checkpoint": leaving.checkpoint,
     "save": saving.save,

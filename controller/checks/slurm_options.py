@@ -98,6 +98,7 @@ def judge_options(options: SlurmOptions) -> Iterator[Finding]:
     yield _preemption(options)
     yield _requeue(options)
     yield from _rate_limit(options)
+    yield _output(options)
     yield from _accounting(options)
 
 
@@ -210,6 +211,16 @@ def _requeue(options: SlurmOptions) -> Finding:
             f"in {options.file}: JobRequeue=1, {RECONFIGURE}",
         )
     return subject.ok("jobs may be requeued")
+
+
+def _output(options: SlurmOptions) -> Finding:
+    subject = Subject("slurm", "JobFileAppend")
+    if options.get("JobFileAppend") != "1":
+        return subject.warning(
+            "JobFileAppend=0: each requeue empties a job's output file, unless it has --open-mode=append",
+            f"in {options.file}: JobFileAppend=1, {RECONFIGURE}",
+        )
+    return subject.ok("what is requeued goes on with its output file")
 
 
 def _accounting(options: SlurmOptions) -> Iterator[Finding]:

@@ -13,8 +13,8 @@ from collections.abc import Iterable
 from controller.model import JobId
 from controller.observe.observer import Observer
 from controller.slurm.port import JobState, SlurmJob
+from controller.slurm.states import ADMIN_HOLD
 
-ADMIN_HOLD = "JobHeldAdmin"
 MOMENT_SECONDS = 10.0
 """How soon Slurm calls it held. A later hold is an administrator's."""
 
@@ -41,7 +41,10 @@ class HoldRestorer:
     def _see(self, job_id: JobId, job: SlurmJob | None, now: float) -> None:
         match None if job is None else job.state:
             case JobState.SUSPENDED:
-                self._suspended.add(job_id)
+                if job is not None and job.user_hold:
+                    self._suspended.discard(job_id)  # an operator did hold it
+                else:
+                    self._suspended.add(job_id)
                 self._pending.pop(job_id, None)
             case JobState.COMPLETING:
                 pass  # on its way from the one to the other

@@ -8,6 +8,7 @@ from controller.api.messages import EventMessage, FailedSuspendsMessage, JobMess
 from controller.reports import units
 from controller.reports.slurm_job import SlurmJob
 from controller.slurm.port import JOB_REASONS, LIMIT_REASONS
+from controller.slurm.states import ADMIN_HOLD, RELEASE
 
 _REASON = re.compile(r"\(reason: (.+)\)$")
 
@@ -23,6 +24,7 @@ _BY_PHASE = {
     "scancel frees them",
     "unknown": "ask your administrators: gandiva status names the node. The job itself may well be training",
 }
+_WAITS = ("ineligible", "yielded", "suspended")
 _BY_STATE = {
     "FAILED": "see the end of its output",
     "NODE_FAIL": "submit it again, from its last checkpoint",
@@ -94,11 +96,11 @@ def next_step(
     (`not_started_by_slurm`)."""
     if live is None:
         return _BY_STATE.get(job.state.split()[0] if job and job.state else "", "")
+    if slurm is not None and slurm.reason == ADMIN_HOLD and live.phase in _WAITS:
+        return "ask the operator who holds it"
     if live.phase == "ineligible":
-        if slurm is not None and held_by_user(slurm):
+        if RELEASE in live.reason or (slurm is not None and held_by_user(slurm)):
             return f"scontrol release {live.job_id}"
-        if slurm is not None and slurm.reason == "JobHeldAdmin":
-            return "ask the operator who holds it"
         return "nothing: Gandiva schedules it once Slurm would start it"
     if live.phase in ("queued", "starting") and (advice := _about_reason(refused)):
         return advice

@@ -98,7 +98,8 @@ class SlurmJob:
     held: bool
     """Priority 0."""
     user_hold: bool
-    """Its user (or an administrator) asked for the hold, beyond ours."""
+    """Its user, an operator, or Slurm holds it, beyond our own hold. Of a job that has an allocation: it is
+    not to be resumed."""
     eligible: bool
     """No unmet dependency, begin time reached, array limit not reached."""
     obstacle: str = ""

@@ -81,7 +81,8 @@ def slurm_job(record: JobRecord, *, now: float, array_room: bool = True) -> Slur
     pending = state is JobState.PENDING
     held = pending and record.priority == 0
     begin = float(record.begin_time) if record.begin_time else None
-    other_hold = held_by_other(record.state, record.reason, begin) if held else ""
+    may_be_held = held or (allocated and record.priority == 0)
+    other_hold = held_by_other(record.state, record.reason, begin, waits=pending) if may_be_held else ""
     unmet = _unmet(record, begin, now, array_room) if pending else ""
     original = original_request(record.request)
     return SlurmJob(

@@ -45,8 +45,11 @@ POWERED_OFF = (
     "by Slurm's power saving, which wakes no node for held jobs: SuspendExcNodes of slurm.conf has to name it"
 )
 
-_OPERATOR = "held by an operator (scontrol hold)"
-_FAILED_RUN = "held by Slurm after a failed run ({}); scontrol release lets it run again"
+ADMIN_HOLD = "JobHeldAdmin"
+_OPERATOR = "held by an operator (scontrol hold); an operator's scontrol release ends it"
+RELEASE = "scontrol release lets it run again"
+"""In the words about a hold that the job's owner can end."""
+_FAILED_RUN = f"held by Slurm after a failed run ({{}}); {RELEASE}"
 _GAVE_UP = "held by Slurm ({})"
 
 _HOLDS: Final = (
@@ -54,7 +57,7 @@ _HOLDS: Final = (
     ("SPECIAL_EXIT", "", _FAILED_RUN.format("special exit state: RequeueExitHold of slurm.conf")),
     ("REQUEUE_HOLD", REQUEUED_HELD, _FAILED_RUN.format("expedited requeue")),
     ("", "launch failed requeued held", _FAILED_RUN.format("its launch failed, see sinfo -R")),
-    ("", "JobHeldAdmin", _OPERATOR),
+    ("", ADMIN_HOLD, _OPERATOR),
     *(
         ("", reason, _GAVE_UP.format(reason))
         for reason in ("JobHoldMaxRequeue", "MaxRequeue", "ReservationDeleted", "ReservationInvalid")
@@ -95,9 +98,17 @@ def _plain(word: str) -> str:
     return "NOT_RESPONDING" if word.endswith("*") else word.rstrip("#$@^~!%-+").upper()
 
 
-def held_by_other(words: Collection[str], reason: str, begin_time: float | None) -> str:
-    """That a held job is held by its user, by an operator or by Slurm beyond our own hold, in words;
-    empty: it is not."""
+def held_by_other(
+    words: Collection[str], reason: str, begin_time: float | None, *, waits: bool = True
+) -> str:
+    """That a job of priority 0 is held by its user, by an operator or by Slurm beyond our own hold, in words;
+    empty: it is not.
+
+    Of one that does not wait for an allocation only an operator's hold counts: Slurm would resume it all the
+    same, but it was meant to stay off its GPUs.
+    """
+    if not waits:
+        return _OPERATOR if reason == ADMIN_HOLD else ""
     if (begin_time or 0.0) >= USER_HOLD_BEGIN:
         return "held by its user (scontrol hold, sbatch --hold)"
     holds = (whose for flag, why, whose in _HOLDS if flag in ("", *words) and why in ("", reason))

@@ -34,6 +34,14 @@ function M.text(value)
    return value
 end
 
+-- (26.05) slurmctld starts it again at once, and nobody may change it before: it cannot be given other GPUs.
+function M.refuse_expedited(job_desc, code)
+   local flag = slurm.EXPEDITED_REQUEUE
+   if flag and math.floor((M.number(job_desc.bitflags) or 0) / flag) % 2 == 1 then
+      M.refuse("--requeue=expedite: Slurm would start it again on its own, before its GPUs are free: give --requeue", code)
+   end
+end
+
 function M.has(list, wanted)
    for _, item in ipairs(list) do
       if item == wanted then return true end

@@ -46,7 +46,8 @@ return function(parts)
       local pending = (check.number(job_rec.job_state) or 0) % 256 == PENDING
       if priority == 0 then
          if not pending then
-            check.refuse("only a waiting job can be held: use `scontrol requeuehold`", "ESLURM_ACCESS_DENIED")
+            check.refuse("only a waiting job can be held: use `scontrol requeue`, and hold it once it is PENDING",
+               "ESLURM_ACCESS_DENIED")
          end
          job_desc.begin_time = parts.request.USER_HOLD_TIME
       elseif priority == slurm.INFINITE then
@@ -82,6 +83,7 @@ return function(parts)
          end
       end
       if check.number(job_desc.requeue) == 0 then refuse_no_requeue(job_rec) end
+      check.refuse_expedited(job_desc, "ESLURM_ACCESS_DENIED")
       hold_or_release(job_desc, job_rec)
    end
 

@@ -14,6 +14,10 @@ return function(parts)
 
    -- What can only be said when a job runs by itself on its nodes, or at once.
    local function refuse_unfit(job_desc)
+      if job_desc.cron_job == true then -- before the next: Slurm gives these a het_job_offset, too
+         check.refuse("a job of scrontab cannot be time-sliced: Slurm starts it again by itself, at its times; let it submit "
+            .. "another one (sbatch --gandiva ...)")
+      end
       if check.number(job_desc.het_job_offset) then
          check.refuse("a heterogeneous job cannot be time-sliced: its components would have to stop together; "
             .. "submit one job")
@@ -21,6 +25,7 @@ return function(parts)
       if check.number(job_desc.immediate) == 1 then
          check.refuse("--immediate: a time-sliced job always waits for the controller to place it")
       end
+      check.refuse_expedited(job_desc)
       local shared = check.number(job_desc.shared)
       if shared == (slurm.JOB_SHARED_NONE or 0) then
          check.refuse("--exclusive keeps whole nodes, time-slicing shares GPUs: leave one of them out")
@@ -379,9 +384,23 @@ return function(parts)
       slurm.log_user("%s", string.format("gandiva: --gandiva-weight=%s counts as %g, the limit of %s", asked, limit, whose))
    end
 
+   -- The first line of a script that replaces PYTHONPATH, or nil: its session would not be found.
+   local function loses_the_path(script)
+      for line in ("\n" .. script):gmatch("\n[ \t]*([^#\n][^\n]*)") do
+         local value = line:match("%f[%w_]PYTHONPATH=(.*)$") or line:match("^setenv%s+PYTHONPATH(.*)$")
+            or line:match("^unset%s+PYTHONPATH(.*)$")
+         if value and not value:find("PYTHONPATH", 1, true) then return line end
+      end
+   end
+
    function M.submit(job_desc, part_list, flags)
       apply(job_desc, plan(job_desc, part_list, flags))
       tell_of_limit(job_desc, flags.values.gandiva_weight)
+      local line = flags.values.gandiva_suspend ~= "transparent" and loses_the_path(check.text(job_desc.script) or "")
+      if line then
+         slurm.log_user("%s", string.format("gandiva: after `%s` in its script `import gandiva` is not found: write "
+            .. "export PYTHONPATH=FOLDER:$PYTHONPATH", check.shown(line)))
+      end
    end
 
    -- A site may have time-slicing on for all who do not decline.

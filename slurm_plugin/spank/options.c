@@ -8,6 +8,7 @@
  * job_submit module.
  */
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -219,6 +220,12 @@ static int on_option(int val, const char *optarg, int remote)
 
 	if (val < 0 || val >= OPT_COUNT)
 		return -1;
+	if (val != OPT_NO_GANDIVA && !strcmp(program_invocation_short_name, "scrontab")) {
+		/* scrontab takes the flag, and then hands slurmctld nothing of it. */
+		slurm_error("gandiva: --%s: a job of scrontab cannot be time-sliced: let it submit another one "
+			    "(sbatch --gandiva ...)", table[val].name);
+		return -1;
+	}
 	if (rules[val].ok) {
 		if (!optarg || strlen(optarg) >= VALUE_MAX || !rules[val].ok(optarg)) {
 			char shown[81];

@@ -709,6 +709,19 @@ class RealSlurmContract(ClusterPortContract):
         await world.operator("scontrol", "uhold", str(job_id))
         assert not (await world.port.job(job_id)).user_hold
 
+    async def test_an_operators_hold_of_a_suspended_job(self, world: SlurmWorld) -> None:
+        """To Slurm it is void: a resume works all the same."""
+        job_id = await running(world, gpus(world.nodes[0], 0))
+        await world.port.suspend(job_id)
+        assert not (await in_state(world, job_id, JobState.SUSPENDED)).user_hold
+        await world.operator("scontrol", "hold", str(job_id))
+        assert (await world.port.job(job_id)).user_hold
+        await world.operator("scontrol", "release", str(job_id))
+        assert not (await world.port.job(job_id)).user_hold
+        await world.operator("scontrol", "hold", str(job_id))
+        await world.port.resume(job_id)
+        assert not (await in_state(world, job_id, JobState.RUNNING)).user_hold
+
     async def test_a_job_released_by_an_administrator_has_whole_gpus(self, world: SlurmWorld) -> None:
         job_id = await world.submit()
         await world.operator("scontrol", "release", str(job_id))

@@ -122,6 +122,7 @@ def test_the_api_hides_what_slurm_hides(private_data: str, lines: str, level: st
         ({"PreemptMode": "GANG"}, "warning", "PreemptMode=REQUEUE or OFF"),
         ({"DefMemPerCPU": "UNLIMITED"}, "warning", "DefMemPerCPU=MIB"),
         ({"JobRequeue": "0"}, "warning", "JobRequeue=1"),
+        ({"JobFileAppend": "0"}, "warning", "in /etc/slurm/slurm.conf: JobFileAppend=1, then scontrol"),
         ({"AccountingStorageType": "(null)"}, "error", "AccountingStorageType=accounting_storage/slurmdbd"),
         ({"AccountingStorageTRES": "cpu,gres/gpu"}, "warning", "AccountingStorageTRES=gres/gpu,gres/shard"),
         ({"HASH_VAL": "Different Ours=0x1 Slurmctld=0x2"}, "warning", "then scontrol reconfigure"),

@@ -20,6 +20,8 @@ class Held:
 
     def __init__(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         self.jobs: set[JobId] = set()
+        self.suspended: set[JobId] = set()
+        """Held while they are suspended."""
         self.refused = 0
         cluster, observe, hold = world.cluster, world.cluster.observe, world.cluster.hold
 
@@ -37,6 +39,8 @@ class Held:
     def _shown(self, job: SlurmJob) -> SlurmJob:
         if job.id in self.jobs and job.state is JobState.PENDING:
             return replace(job, reason="JobHeldAdmin", held=True, user_hold=True)
+        if job.id in self.suspended and job.state is JobState.SUSPENDED:
+            return replace(job, reason="JobHeldAdmin", user_hold=True, obstacle="held by an operator")
         return job
 
 
@@ -81,5 +85,35 @@ def test_an_administrators_hold_later_on_is_respected(
         assert world.state(waiting) is JobState.PENDING
         assert slurm.jobs == {waiting}
         await world.stop()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("requeued", [False, True])
+def test_a_suspended_job_that_an_operator_holds_is_not_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requeued: bool
+) -> None:
+    """To Slurm the hold is void: it resumes the job whenever it is told to."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        slurm = Held(world, monkeypatch)
+        job = await one_suspended(world)
+        slurm.suspended.add(job)
+        world.cluster.touch(job)
+        await asyncio.sleep(5 * SLICE_SECONDS)
+        assert world.state(job) is JobState.SUSPENDED
+        assert world.turns[-1].snapshot.jobs[job].obstacle == "held by an operator"
+        if requeued:
+            slurm.jobs.add(job)
+            await world.cluster.requeue(job)
+            await asyncio.sleep(MOMENT_SECONDS + 3 * SLICE_SECONDS)
+            assert slurm.jobs == {job} and world.state(job) is JobState.PENDING
+        else:
+            slurm.suspended.clear()  # scontrol release
+            world.cluster.touch(job)
+            await world.until_ended([job], 200)
+        await world.stop()
+        world.check()
 
     run(scenario)

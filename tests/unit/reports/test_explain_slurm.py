@@ -16,6 +16,7 @@ from controller.reports.advice import next_step, not_started_by_slurm
 from controller.reports.explain import explain, ordinary
 from controller.reports.sacct import Accounting
 from controller.reports.slurm_job import SlurmJob, ask_slurm
+from controller.slurm.states import held_by_other
 
 from .test_words_about_jobs import NOW, QUEUED, SUSPENDED, job, live
 
@@ -51,6 +52,15 @@ def text(answer: ExplainMessage, slurm: SlurmJob | None = None) -> str:
 def test_a_job_that_slurm_holds_back(slurm: SlurmJob | None, step: str) -> None:
     said = text(ExplainMessage(time=NOW, live=live(9, **INELIGIBLE)), slurm)
     assert f"is not eligible yet why {INELIGIBLE['reason']} asked" in said and f"next {step}" in said
+
+
+def test_who_ends_a_hold_that_is_not_its_users() -> None:
+    held = held_by_other(["PENDING", "SPECIAL_EXIT"], "JobHeldUser", None)
+    after_a_failed_run = live(9, **INELIGIBLE | {"reason": held})
+    assert next_step(None, after_a_failed_run, SlurmJob(9, reason="JobHeldUser")) == "scontrol release 9"
+    for phase in ("suspended", "yielded"):
+        off_its_gpus = live(9, **SUSPENDED | {"phase": phase})
+        assert "operator" in next_step(None, off_its_gpus, SlurmJob(9, reason="JobHeldAdmin"))
 
 
 def test_a_job_that_cannot_be_suspended_says_since_when_why_and_what_follows() -> None:

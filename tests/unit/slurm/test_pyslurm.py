@@ -20,6 +20,7 @@ from controller.slurm import pyslurm_worker
 from controller.slurm.adapter import SlurmCluster, open_cluster
 from controller.slurm.partitions import Partition
 from controller.slurm.pyslurm import PyslurmTransport, _Worker
+from controller.slurm.records import slurm_job
 from tests.unit.slurm.factories import REQUEST
 
 JOB = JobId(7)
@@ -111,6 +112,16 @@ async def test_jobs_and_nodes(plan: Plan, transport: PyslurmTransport) -> None:
     assert node.gres == "gpu:a100_0:1,shard:a100_0:16"
     assert node.memory_mib == 7168, "without what Slurm keeps for the system"
     assert load.whole_gpu_jobs == {}
+
+
+@pytest.mark.parametrize(("reason", "held"), [("JobHeldAdmin", True), ("None", False)])
+async def test_a_suspended_job_that_an_operator_holds(
+    plan: Plan, transport: PyslurmTransport, reason: str, held: bool
+) -> None:
+    suspended = {"id": 7, "state": "SUSPENDED", "priority": 0, "state_reason": reason}
+    plan(Jobs_load={"jobs": [{**suspended, "admin_comment": REQUEST}]}, Nodes_load={})
+    (record,) = (await transport.load()).jobs
+    assert slurm_job(record, now=1000.0).user_hold is held
 
 
 async def test_which_gpus_an_ordinary_job_holds_is_asked_once(

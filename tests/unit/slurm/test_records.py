@@ -124,6 +124,21 @@ def test_a_running_job_is_not_held_even_with_priority_zero() -> None:
     assert not job.held and not job.user_hold
 
 
+@pytest.mark.parametrize(
+    ("state", "priority", "held"),
+    [
+        ("SUSPENDED", 0, True),
+        ("RUNNING", 0, True),  # held while it runs; with suspend.mode = "node" it may be off its GPUs
+        ("RUNNING", 1, False),  # what is left of a hold that a resume has made void
+    ],
+)
+def test_an_operators_hold_of_a_job_with_an_allocation(state: str, priority: int, held: bool) -> None:
+    fields = {"state": (state,), "priority": priority, "reason": "JobHeldAdmin"}
+    job = slurm_job(running_record("gres/shard:a100_1:1", "n1", **fields), now=NOW)
+    assert job.user_hold is held and bool(job.obstacle) is held and not job.held
+    assert "scontrol release" in job.obstacle or not held
+
+
 def test_killed_by_a_signal() -> None:
     record = running_record("", "n1", state=("FAILED",), exit_signal=9, end_time=1500)
     job = slurm_job(record, now=NOW)

@@ -57,6 +57,15 @@ def test_a_suspended_floating_job(release: str) -> None:
     assert not floating.held, "priority 0 is how Slurm keeps it suspended"
 
 
+def test_a_suspended_job_that_an_operator_holds(release: str) -> None:
+    whole = json.loads(recordings.text(release, "squeue"))
+    (floating,) = [job for job in whole["jobs"] if job["name"] == "floating"]
+    floating["state_reason"] = "JobHeldAdmin"
+    records, _ = gandiva_jobs(json.dumps(whole), "test")
+    (held,) = [record for record in records if record.name == "floating"]
+    assert slurm_job(held, now=NOW).user_hold and not jobs(release)["floating"].user_hold
+
+
 def test_waiting_jobs(release: str) -> None:
     found = jobs(release)
     eligible = {name: (job.held, job.user_hold, job.eligible) for name, job in found.items()}

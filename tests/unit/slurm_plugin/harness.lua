@@ -19,13 +19,13 @@ for name in ("ntasks_per_node ntasks_per_socket ntasks_per_tres requeue shared s
    NUMBERS[name] = UNSET.NO_VAL16
 end
 NUMBERS.pn_min_memory = UNSET.NO_VAL64
-local READ_ONLY = { het_job_offset = true, user_id = true }
+local READ_ONLY = { cron_job = true, het_job_offset = true, user_id = true }
 
 local said, logged
 
 slurm = { SUCCESS = 0, ERROR = -1, FAILURE = -1, ESLURM_INVALID_GRES = 2072, ESLURM_ACCESS_DENIED = 2002,
    INFINITE = 0xffffffff, INFINITE64 = 18446744073709551615.0, JOB_SHARED_NONE = 0, JOB_SHARED_OK = 1,
-   JOB_SHARED_USER = 2, JOB_SHARED_MCS = 3 }
+   JOB_SHARED_USER = 2, JOB_SHARED_MCS = 3, EXPEDITED_REQUEUE = 2 ^ 45 }
 for name, value in pairs(UNSET) do slurm[name] = value end
 function slurm.log_user(...) said[#said + 1] = string.format(...) end
 function slurm.log_error(...) logged[#logged + 1] = "error: " .. string.format(...) end

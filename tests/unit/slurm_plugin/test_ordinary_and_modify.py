@@ -136,6 +136,15 @@ def test_default_on(make_slurmctld: Callable[..., Slurmctld]) -> None:
     assert refused.rc != 0 and "partition both has no time-slicing: use gpu" in refused.said[0]
 
 
+def test_a_job_of_scrontab_is_ordinary_and_the_reason_is_true(
+    make_slurmctld: Callable[..., Slurmctld],
+) -> None:
+    """Slurm's request for it has het_job_offset 0."""
+    answer = make_slurmctld(default="on").submit(**GPU2, cron_job=True, het_job_offset=0)
+    assert answer.rc == 0 and answer.fields == {}
+    assert len(answer.said) == 1 and "not time-sliced" in answer.said[0] and "scrontab" in answer.said[0]
+
+
 def test_default_on_does_not_refuse_what_cannot_be_time_sliced(
     make_slurmctld: Callable[..., Slurmctld],
 ) -> None:
@@ -163,6 +172,7 @@ OURS = {"admin_comment": 'gandiva:{"v":1}', "tres_per_node": "gres/gpu:2"}
         {"min_nodes": 2},
         {"max_nodes": 2},
         {"shared": 0},
+        {"bitflags": 2**45},  # requeue=expedite
         {"reservation": "r"},
         {"priority": 100},
         # Emptied, between binding and start: it would start on GPUs that nobody made free.

@@ -128,6 +128,8 @@ GPU2: dict[str, Any] = {"tres_per_node": "gres/gpu:2"}
         (ON, {**GPU2, "shared": 2}, "--exclusive=user"),
         (ON, {**GPU2, "shared": 3}, "--exclusive=user and =mcs"),
         (ON, {**GPU2, "het_job_offset": 0}, "heterogeneous"),
+        (ON, {**GPU2, "het_job_offset": 0, "cron_job": True}, "a job of scrontab"),
+        (ON, {**GPU2, "bitflags": 2**45 + 2**10}, "--requeue=expedite"),
         (ON, {**GPU2, "immediate": 1}, "--immediate"),
         (ON, {**GPU2, "reservation": "r"}, "--reservation"),
         (ON, {**GPU2, "features": "fat"}, "--constraint=fat"),
@@ -263,3 +265,28 @@ def test_srun_takes_gres_only(slurmctld: Slurmctld) -> None:
     assert slurmctld.submit(srun, **GPU2).rc == 0
     answer = slurmctld.submit(srun, tres_per_job="gres/gpu:1")
     assert answer.rc != 0 and "--gres=gpu:N only" in answer.said[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("export PYTHONPATH=/home/alice/lib", True),
+        ("  export FOO=1 PYTHONPATH=", True),
+        ("PYTHONPATH=. python train.py", True),
+        ("setenv PYTHONPATH /home/alice/lib", True),
+        ("unset PYTHONPATH", True),
+        ("export PYTHONPATH=/home/alice/lib:$PYTHONPATH", False),
+        ('export PYTHONPATH="lib${PYTHONPATH:+:$PYTHONPATH}"', False),
+        ("# export PYTHONPATH=/home/alice/lib", False),
+        ("export MY_PYTHONPATH=/home/alice/lib", False),
+        ("echo $PYTHONPATH", False),
+    ],
+)
+def test_a_script_that_replaces_pythonpath_is_told(slurmctld: Slurmctld, line: str, hint: bool) -> None:
+    answer = slurmctld.submit(ON, **GPU2, script=f"#!/bin/bash\ncd work\n{line}\npython train.py\n")
+    assert answer.rc == 0
+    assert any("export PYTHONPATH=" in said and "$PYTHONPATH" in said for said in answer.said) is hint
+    ordinary = slurmctld.submit({}, **GPU2, script=f"#!/bin/bash\n{line}\n")
+    assert ordinary.said == []
+    driven = slurmctld.submit({"gandiva_suspend": "transparent"}, tres_per_node="gres/gpu:1", script=line)
+    assert driven.rc == 0 and driven.said == []

@@ -40,10 +40,12 @@ class Host:
         *options: str,
         words: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
+        program: str = "",
         **items: int,
     ) -> Result:
-        """Start it with plugstack words, flags (`gandiva-weight=2`) and job=, step=, task= numbers."""
-        return self.end(self.start(context, *options, words=words, env=env, **items))
+        """Start it with plugstack words, flags (`gandiva-weight=2`) and job=, step=, task= numbers, under
+        the name of a `program`."""
+        return self.end(self.start(context, *options, words=words, env=env, program=program, **items))
 
     def start(
         self,
@@ -51,10 +53,11 @@ class Host:
         *options: str,
         words: tuple[str, ...] = (),
         env: Mapping[str, str] | None = None,
+        program: str = "",
         **items: int,
     ) -> subprocess.Popen[str]:
         """As `run`, which also waits for the end."""
-        argv = [str(self._host), str(self.plugin), context]
+        argv = [program or str(self._host), str(self.plugin), context]
         for word in words:
             argv += ["-a", word]
         for option in options:
@@ -62,7 +65,8 @@ class Host:
         for name, value in items.items():
             argv += ["-i", f"{name}={value}"]
         pipe = subprocess.PIPE
-        return subprocess.Popen(argv, stdout=pipe, stderr=pipe, text=True, env={**PLAIN, **(env or {})})
+        environ = {**PLAIN, **(env or {})}
+        return subprocess.Popen(argv, executable=self._host, stdout=pipe, stderr=pipe, text=True, env=environ)
 
     @staticmethod
     def end(process: subprocess.Popen[str]) -> Result:
@@ -123,6 +127,12 @@ def test_only_what_slurm_looks_for_is_visible(host: Host) -> None:
 def test_allowed_values(host: Host, option: str) -> None:
     result = host.run("allocator", option)
     assert not result.refused and result.messages == ()
+
+
+def test_scrontab_which_hands_no_flag_on_takes_none(host: Host) -> None:
+    asks = host.run("allocator", "gandiva", program="scrontab")
+    assert asks.refused and "job of scrontab cannot be time-sliced" in asks.messages[0]
+    assert not host.run("allocator", "no-gandiva", program="scrontab").refused
 
 
 @pytest.mark.parametrize(
