@@ -114,7 +114,8 @@ class Node:
         self.confinement.apply(block, pids, deadline)
 
     def write_visible(self, block: ControlBlock, gpus: Sequence[int], binding: Sequence[int]) -> None:
-        """Say which of its GPUs the job uses now. One that is kept to them opens these only. Raises OSError."""
+        """Say which of its GPUs the job uses now. One that is kept to them opens only these.
+        Raises OSError."""
         if not binding or set(gpus) == set(binding):
             block.write_visible(None)
             return

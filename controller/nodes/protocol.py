@@ -25,8 +25,7 @@ Result = TypeVar("Result")
 VERSION = 3
 MAX_LINE_BYTES = 1 << 20
 MAX_GPUS, MAX_RANKS, MAX_BESIDE, MAX_JOBS, MAX_FILES = 64, 128, 64, 1024, 256
-MAX_STEP = MAX_BYTES = 2**53
-MAX_JOB_ID = 2**32 - 1
+MAX_STEP, MAX_BYTES, MAX_JOB_ID = 2**53, 2**53, 2**32 - 1
 MAX_MESSAGE_CHARS, MAX_CONTROLLER_CHARS, MAX_PATH_CHARS, MAX_REASON_CHARS = 2000, 200, 512, 200
 MAX_DEADLINE_SECONDS, MAX_LEASE_SECONDS = 3600.0, 300.0
 
@@ -248,7 +247,7 @@ class HelloResult(_Open):
     keys_from_anywhere: int | None = None
     """Keys in the agent's own `~/.ssh/authorized_keys` that start it without a `from=`; None: not told."""
     unconfined: str = Field(default="", max_length=400)
-    """Why the node cannot keep a job off those GPUs of it that are not the job's now; empty: it can."""
+    """Why the node cannot keep jobs off GPUs that are not theirs now; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -242,7 +242,6 @@ def test_fields_of_a_simulated_job_are_not_mistaken_either() -> None:
             "deadline_at": 900.0,
             "may_requeue": True,
             "obstacle": "",
-            "may_requeue": True,
         }
 
     run(scenario)

@@ -244,7 +244,7 @@ def test_ranks_that_stopped_at_different_steps_do_not_leave_their_gpus(
     with pytest.raises(protocol.AgentError, match="ranks stopped at steps") as refused:
         gang.do(0, "offload", deadline_seconds=PATIENCE_SECONDS, residual_limit_bytes=0)
     assert refused.value.kind is protocol.ErrorKind.NOT_COOPERATIVE
-    seen = gang.agents[0].carry_out("observe", protocol.NoArgs(), Deadline(10.0))
+    seen = gang.agents[0].carry_out("observe", protocol.VERBS["observe"](), Deadline(10.0))
     assert isinstance(seen, protocol.ObserveResult)
     assert [job.phase for job in seen.jobs] == [protocol.NodePhase.RUNNING], "it is put back to work"
 
