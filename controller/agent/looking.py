@@ -49,7 +49,6 @@ def hello(node: Node, _args: protocol.HelloArgs, deadline: Deadline) -> protocol
         run_dir=str(node.settings.run_dir)[:400],
         run_dir_filesystem=filesystem_of(node.settings.run_dir)[:40],
         rank_files=node.rank_files[:200],
-        unconfined=node.confinement.obstacle[:400],
         plugin_built_for=plugin_built_for()[:200],
         keys_from_anywhere=_keys_from_anywhere(),
     )
@@ -74,7 +73,8 @@ def observe(node: Node, _args: object, deadline: Deadline) -> protocol.ObserveRe
     if occupancy is not None:
         shares.follow(node, states.values(), occupancy)
     jobs = tuple(_job_info(node, state, states, occupancy) for state in states.values())
-    return protocol.ObserveResult(time=time.time(), gpus=gpus, jobs=jobs)
+    unconfined = node.confinement.obstacle[:400]
+    return protocol.ObserveResult(time=time.time(), gpus=gpus, jobs=jobs, unconfined=unconfined)
 
 
 def living(node: Node, args: protocol.JobArgs, _deadline: Deadline) -> protocol.Living:

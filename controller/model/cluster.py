@@ -71,6 +71,8 @@ class Node:
     partitions: Mapping[str, str] | None = None
     """Slurm's partitions that it is in, each with the reason why no job of it starts; empty: they do. None:
     not known."""
+    unconfined: str = ""
+    """Why it cannot keep jobs off GPUs that are not theirs now; empty: it can. No job floats where it cannot."""
 
     @property
     def model(self) -> str:

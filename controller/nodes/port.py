@@ -24,6 +24,8 @@ class NodeSample:
     time: float
     gpus: Sequence[GpuSample]
     jobs: Mapping[JobId, NodeJob]
+    unconfined: str = ""
+    """Why the node cannot keep jobs off GPUs that are not theirs now; empty: it can."""
 
     def held_bytes(self) -> Mapping[JobId, int]:
         """By job, the most memory that its processes hold on one GPU."""

@@ -246,8 +246,6 @@ class HelloResult(_Open):
     """The Slurm release of the node's SPANK plugin, `none` where there is no plugin, or what is wrong."""
     keys_from_anywhere: int | None = None
     """Keys in the agent's own `~/.ssh/authorized_keys` that start it without a `from=`; None: not told."""
-    unconfined: str = Field(default="", max_length=400)
-    """Why the node cannot keep jobs off GPUs that are not theirs now; empty: it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,11 +310,13 @@ class NodeJob:
 
 @dataclass(frozen=True, slots=True)
 class ObserveResult:
-    """`observe`; `time` is seconds since the epoch on the node's clock."""
+    """`observe`; `time` is seconds since the epoch on the node's clock. `unconfined`: why the node cannot keep
+    jobs off GPUs that are not theirs now; empty: it can."""
 
     time: float
     gpus: Annotated[tuple[GpuSample, ...], Field(max_length=MAX_GPUS)]
     jobs: Annotated[tuple[NodeJob, ...], Field(max_length=MAX_JOBS)]
+    unconfined: Annotated[str, Field(max_length=400)] = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,7 +120,7 @@ class RemoteNodes:
             return error
         self._silent.pop(node, None)
         jobs = {job.job_id: job for job in found.jobs}
-        return NodeSample(node=node, time=found.time, gpus=found.gpus, jobs=jobs)
+        return NodeSample(node, found.time, found.gpus, jobs, found.unconfined)
 
     async def prepare(self, node: str, job_id: JobId, *, uid: int, **place: Unpack[Place]) -> None:
         where = _where(place)

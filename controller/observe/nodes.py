@@ -54,6 +54,7 @@ def make_node(node: SlurmNode, sample: Sample | None, jobs: Mapping[JobId, Slurm
         memory_free_bytes=max(0, node.memory_bytes - node.memory_allocated_bytes),
         switch=node.switch,
         partitions=node.partitions,
+        unconfined=sample.unconfined if isinstance(sample, NodeSample) else "",
     )
 
 

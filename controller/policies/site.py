@@ -144,12 +144,12 @@ class Guarded:
 
     def __init__(self, policy: Policy, files: Sequence[Path]) -> None:
         """`files`: those of the site's parts in it."""
-        self._policy, self._files = policy, tuple(files)
+        self.policy, self._files = policy, tuple(files)
 
     def plan(self, snapshot: Snapshot, memory: Memory) -> Plan:
         """That of the policy. Raises PolicyError."""
         try:
-            plan = self._policy.plan(snapshot, memory)
+            plan = self.policy.plan(snapshot, memory)
             if self._files:
                 # What is not JSON could not be written into the journal.
                 json.dumps([dict(plan.memory.common), *plan.memory.jobs.values()], allow_nan=False)

@@ -18,6 +18,8 @@ def widen(snapshot: Snapshot, draft: Draft) -> None:
         if not _starts_here(job, placement) or len(names) != 1:
             continue
         node = snapshot.nodes[names.pop()]
+        if node.unconfined:
+            continue  # it could use all of them at once
         room = {gpu.id for gpu in node.gpus if gpu.usable and bound[gpu.id] < gpu.shards}
         draft.put(job_id, Placement(placement.gpus, placement.allocation | room))
 

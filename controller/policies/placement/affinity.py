@@ -38,8 +38,8 @@ class Choice:
 
     stage: Stage
     binding: GpuSet
-    """What Slurm will be asked for: exact GPUs, or all GPUs of the server where several jobs share it, so
-    that slices can be fair (G6)."""
+    """What Slurm will be asked for: exact GPUs, or all GPUs of the server where several jobs share it and can
+    be kept to those of their turn, so that slices can be fair (G6)."""
 
 
 def get_nodes(job: Job, fleet: Fleet, max_jobs_per_gpu: int, *, any_size: bool = False) -> Choice | None:
@@ -79,6 +79,12 @@ def _one_server(job: Job, fleet: Fleet, max_jobs_per_gpu: int, share_any: bool) 
 def _share_server(job: Job, servers: Iterable[Server], max_jobs_per_gpu: int, stage: Stage) -> Choice | None:
     for server in servers:
         if not _room(server, job.gpus, max_jobs_per_gpu) or not takes(job, server, job.gpus):
+            continue
+        if server.node.unconfined:
+            # A job that floats could use all GPUs: it shares as many as it needs.
+            ordinals = _shared_ordinals([server], job.gpus, max_jobs_per_gpu)
+            if ordinals is not None:
+                return Choice(stage, on_nodes((server.node.name,), ordinals))
             continue
         bound, usable = server.bound_jobs, set(server.usable)
         if all(bound[g.id.ordinal] < g.shards for g in server.node.gpus if g.id.ordinal in usable):

@@ -114,7 +114,8 @@ class Fleet:
             return True
         cards = zip(old.gpus, node.gpus, strict=False)
         if (
-            (old.available, old.reason, old.cpus) != (node.available, node.reason, node.cpus)
+            (old.available, old.reason, old.cpus, old.unconfined)
+            != (node.available, node.reason, node.cpus, node.unconfined)
             or len(old.gpus) != len(node.gpus)
             or any(a.id != b.id or a.shards != b.shards or a.model != b.model for a, b in cards)
             or server.usable != tuple(g.id.ordinal for g in node.gpus if g.usable)

@@ -131,6 +131,7 @@ OTHERWISE = {
     ("stopping.py", "not all jobs could be released"),
     ("stopping.py", "jobs are not released"), ("main.py", "gave up on work in flight"),
     ("gpustat.py", "the record of owner files is damaged"), ("server.py", "API: cannot answer"),
+    ("failures.py", "cannot be reported"),
 }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import pytest
 from controller.model import JobId
 from controller.policies.mechanisms.rounds.reference import Books
 from controller.policies.mechanisms.rounds.reference_rounds import ReferenceRounds
+from controller.policies.site import Guarded
 from tests.unit.policies.presets import preset
 
 TYPES = ("v100", "k80")
@@ -290,6 +291,7 @@ def test_fractions_of_a_job_that_ended_are_known_until_the_next_allocation() -> 
 def test_types_are_shuffled_where_neither_speeds_nor_pairs_are_known(
     name: str, settings: dict[str, Any], shuffled: bool
 ) -> None:
-    made = preset(name, rounds="reference", formulation="reference", type_seed=1, **settings)()
-    assert isinstance(made, ReferenceRounds)
+    guarded = preset(name, rounds="reference", formulation="reference", type_seed=1, **settings)()
+    assert isinstance(guarded, Guarded) and isinstance(guarded.policy, ReferenceRounds)
+    made = guarded.policy
     assert (made._seed is not None) is shuffled

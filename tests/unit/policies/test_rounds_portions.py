@@ -132,7 +132,7 @@ def test_a_job_may_change_between_laying_out_and_saying_it(
     laid: list[float] = []
 
     def watch(_: Snapshot, plan: Plan) -> None:
-        if ideal.policy._laid is not None and not laid:  # type: ignore[attr-defined]
+        if ideal.policy.policy._laid is not None and not laid:  # type: ignore[attr-defined]
             assert not plan.targets and plan.wake_at == ideal.now
             laid.append(ideal.now)
 
