@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """Resume: a suspended job goes on, on the same or other GPUs of its allocation."""
 
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from controller.act import residuals
 from controller.act.actions import Resume
@@ -36,6 +37,7 @@ async def resume(operation: Operation, action: Resume) -> None:
     try:
         if site.suspends_in_slurm or job.phase is not Phase.YIELDED:
             operation.step(Step.SLURM_RESUME)
+            await _on_nodes(site, job, action.gpus, beside, site.nodes.open)
             await site.patiently(site.cluster.resume, job.id)
         operation.step(Step.NODE_RESUME)
         asked_at = site.clock.now()
@@ -47,8 +49,13 @@ async def resume(operation: Operation, action: Resume) -> None:
         site.hold(job.id, PLACE_RETRY_SECONDS, "resume-failed", str(failure))
         if isinstance(failure, NodeUnreachable):
             site.memory.change(job.id).resumed_at = asked_at
-        one_node = len(by_node(job.placement.allocation)) == 1
-        if isinstance(failure, NodeError) and failure.kind in _STILL_OFF and one_node:
+        nowhere_back = asked_at is None or len(by_node(job.placement.allocation)) == 1
+        if asked_at is None and not isinstance(failure, NodeError):
+            # Slurm has resumed it or not: off its GPUs it can open none in either case.
+            operation.step(Step.UNDO)
+            with contextlib.suppress(GandivaError):
+                await site.stop_processes(job)
+        if isinstance(failure, NodeError) and failure.kind in _STILL_OFF and nowhere_back:
             # A gang over several nodes may be back on some of them: it counts as STUCK and is tried again.
             operation.step(Step.UNDO)
             await stays_off(site, job)
@@ -67,7 +74,7 @@ async def stays_off(site: Site, job: Job) -> None:
 
 async def put_back(site: Site, job: Job, gpus: GpuSet, beside: frozenset[JobId]) -> None:
     """The job's state returns to its GPUs on all nodes. `beside`: jobs that may have memory on them too."""
-    await once_thawed(site, job, lambda: _resume_on_nodes(site, job, gpus, beside))
+    await once_thawed(site, job, lambda: _on_nodes(site, job, gpus, beside, site.nodes.resume))
 
 
 async def once_thawed(site: Site, job: Job, call: Callable[[], Awaitable[T]]) -> T:
@@ -87,10 +94,16 @@ async def once_thawed(site: Site, job: Job, call: Callable[[], Awaitable[T]]) ->
         return await call()
 
 
-async def _resume_on_nodes(site: Site, job: Job, gpus: GpuSet, beside: frozenset[JobId]) -> None:
+async def _on_nodes(
+    site: Site,
+    job: Job,
+    gpus: GpuSet,
+    beside: frozenset[JobId],
+    call: Callable[..., Coroutine[Any, Any, None]],
+) -> None:
     wanted = by_node(gpus)
     await gather(
-        site.nodes.resume(
+        call(
             node,
             job.id,
             gpus=wanted.get(node, ordinals),

@@ -148,7 +148,11 @@ class Processes:
                 parents.add(int(fields[1]))
             elif (title := self._title(pid)) is not None and int(title["job"]) == job_id:
                 steps[pid] = title["step"] or ""
-        return sorted(step for pid, step in steps.items() if pid not in parents and step != "extern")
+        return sorted(
+            step
+            for pid, step in steps.items()
+            if pid not in parents and step not in ("extern", "extern stepmgr")
+        )
 
     def calls_the_driver(self, pid: int) -> bool:
         """Whether it is a process by which an agent makes driver calls (`checkpointing.driver_process`)."""

@@ -10,7 +10,7 @@ from controller.agent import shares, transparent
 from controller.agent.control_block import CheckpointedProcess, ControlBlock, JobState
 from controller.agent.deadline import Deadline, polls
 from controller.agent.gpus import describe
-from controller.agent.node import Node
+from controller.agent.node import NVML_SECONDS, Node
 from controller.agent.processes import ProcessId
 from controller.nodes import protocol
 from controller.nodes.protocol import AgentError, ErrorKind, NodePhase, RankState
@@ -25,11 +25,28 @@ HALTED_SECONDS = 2.0
 """Slurm's resume reaches the processes within 22 ms. What is still frozen after so long stays frozen."""
 
 
+def open_gpus(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
+    """A job that is off its GPUs may open `gpus`, which are free. Slurm resumes it now: CUDA may start in it
+    before `resume` comes. `stop` takes it back."""
+    deadline = deadline.at_most(args.deadline_seconds)
+    with node.job(args.job_id, deadline) as (block, state):
+        if state.phase is not NodePhase.YIELDED:
+            return
+        if state.gpus and set(args.gpus) != set(state.gpus):
+            _check_movable(node, state, args)
+        with node.claiming(args.gpus, deadline):
+            needed = _memory_needed(node, state, _off(node, state), args.gpus)
+            node.require_free(args.gpus, args.job_id, deadline, args.beside, needed)
+            node.turn(block, True, args.gpus, args.binding or state.binding, deadline)
+
+
 def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
     """Put the job's state back onto `gpus` and let it go on; also the undo of everything above."""
     deadline = deadline.at_most(args.deadline_seconds)
     with node.job(args.job_id, deadline) as (block, state):
         binding = args.binding or state.binding or args.gpus
+        if not state.gpus:
+            state = _where_it_is(node, state, deadline)
         moved = bool(state.gpus) and set(args.gpus) != set(state.gpus)
         if moved:
             _check_movable(node, state, args)
@@ -126,6 +143,12 @@ def let_run(node: Node, state: JobState) -> None:
     """Undo a stop of our own; one by the user or by Slurm is theirs to undo."""
     if state.stopped:
         node.processes.send(node.processes.of_job(state.job_id), signal.SIGCONT)
+
+
+def _where_it_is(node: Node, state: JobState, deadline: Deadline) -> JobState:
+    """Notes that were lost: the job is where NVML sees it."""
+    held = node.look(deadline.at_most(NVML_SECONDS)).bytes_by_gpu(state.job_id)
+    return state.but(gpus=tuple(sorted(held))) if held else state
 
 
 def _check_movable(node: Node, state: JobState, args: protocol.ResumeArgs) -> None:

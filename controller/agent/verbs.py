@@ -81,6 +81,7 @@ VERBS: Mapping[str, Callable[..., object]] = {
     "checkpoint": leaving.checkpoint,
     "save": saving.save,
     "stop": stopping.stop,
+    "open": returning.open_gpus,
     "resume": returning.resume,
     "forget": forget,
     "living": looking.living,

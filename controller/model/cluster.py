@@ -72,7 +72,7 @@ class Node:
     """Slurm's partitions that it is in, each with the reason why no job of it starts; empty: they do. None:
     not known."""
     unconfined: str = ""
-    """Why it cannot keep jobs off GPUs that are not theirs now; empty: it can. No job floats where it cannot."""
+    """Why it cannot keep jobs off GPUs that are not theirs now, so that none floats there; empty: it can."""
 
     @property
     def model(self) -> str:

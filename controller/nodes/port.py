@@ -109,6 +109,10 @@ class NodePort(Protocol):
         """Stop all processes of a job whose memory is off its GPUs (those that Slurm has not frozen yet),
         and check once more. Only then it counts as off its GPUs."""
 
+    async def open(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
+        """Let a job that is off its GPUs open these, before Slurm resumes it: CUDA may start in it at once.
+        Errors as of `resume`; `stop` closes them again."""
+
     async def resume(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
         """Put the state back onto `gpus` and let the job go on. Also undoes a pause. Error `gpu_busy`: a job
         that is not in `beside` has memory there, or less is free than the job held before it left."""

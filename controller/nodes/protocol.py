@@ -196,6 +196,7 @@ VERBS: dict[str, type[_Strict]] = {
     "checkpoint": CheckpointArgs,
     "save": SaveArgs,
     "stop": StopArgs,
+    "open": ResumeArgs,
     "resume": ResumeArgs,
     "forget": JobArgs,
     "living": JobArgs,
@@ -310,8 +311,7 @@ class NodeJob:
 
 @dataclass(frozen=True, slots=True)
 class ObserveResult:
-    """`observe`; `time` is seconds since the epoch on the node's clock. `unconfined`: why the node cannot keep
-    jobs off GPUs that are not theirs now; empty: it can."""
+    """`observe`; `time` is seconds since the epoch on the node's clock. `unconfined`: as of `NodeSample`."""
 
     time: float
     gpus: Annotated[tuple[GpuSample, ...], Field(max_length=MAX_GPUS)]

@@ -152,10 +152,15 @@ class RemoteNodes:
     async def stop(self, node: str, job_id: JobId, *, deadline_seconds: float) -> None:
         await self._ask(node, "stop", deadline_seconds, dict, job_id=job_id, wait_seconds=deadline_seconds)
 
+    async def open(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
+        await self._put(node, "open", job_id, place)
+
     async def resume(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
+        await self._put(node, "resume", job_id, place)
+
+    async def _put(self, node: str, verb: str, job_id: JobId, place: Place) -> None:
         seconds = place["deadline_seconds"]
-        args = {"job_id": job_id, "deadline_seconds": seconds, **_where(place)}
-        await self._ask(node, "resume", seconds, dict, **args)
+        await self._ask(node, verb, seconds, dict, job_id=job_id, deadline_seconds=seconds, **_where(place))
 
     async def forget(self, node: str, job_id: JobId) -> None:
         await self._ask(node, "forget", FORGET_SECONDS, dict, job_id=job_id)

@@ -192,6 +192,10 @@ class SimulatedNodes:
         self._touched[node] = None
         self._answer(node)
 
+    async def open(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
+        if self._block(node, job_id).off:
+            self._refuse_busy(node, job_id, place["gpus"], place.get("beside", frozenset()))
+
     async def resume(self, node: str, job_id: JobId, **place: Unpack[Place]) -> None:
         gpus, beside = place["gpus"], place.get("beside", frozenset())
         block = self._block(node, job_id)

@@ -243,7 +243,7 @@ class FaultyNodes:
                 return await getattr(self._nodes, method)(node, job_id, **options)
 
         trouble = self._faults.take(method)
-        if trouble is Trouble.OLDER and method == "prepare":
+        if trouble is Trouble.OLDER and method in ("prepare", "open"):
             # Its answer says nothing but that it was done, so an earlier one could not be told from it, and
             # the job would start without its control block. Answers carry the number of their request.
             trouble = Trouble.LOST
@@ -272,6 +272,9 @@ class FaultyNodes:
 
     async def stop(self, node: str, job_id: JobId, **options: Any) -> None:
         await self._call("stop", node, job_id, options["deadline_seconds"], options)
+
+    async def open(self, node: str, job_id: JobId, **options: Any) -> None:
+        await self._call("open", node, job_id, options["deadline_seconds"], options)
 
     async def resume(self, node: str, job_id: JobId, **options: Any) -> None:
         await self._call("resume", node, job_id, options["deadline_seconds"], options)
