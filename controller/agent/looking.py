@@ -49,6 +49,7 @@ def hello(node: Node, _args: protocol.HelloArgs, deadline: Deadline) -> protocol
         run_dir=str(node.settings.run_dir)[:400],
         run_dir_filesystem=filesystem_of(node.settings.run_dir)[:40],
         rank_files=node.rank_files[:200],
+        unconfined=node.confinement.obstacle[:400],
         plugin_built_for=plugin_built_for()[:200],
         keys_from_anywhere=_keys_from_anywhere(),
     )

@@ -44,6 +44,7 @@ def judge_agent(
     yield _driver(node.name, hello)
     yield _clock(node.name, answer)
     yield _run_dir(node.name, hello)
+    yield _confined(node.name, hello)
     if hello.rank_files:
         yield _rank_files(node.name, hello)
     if hello.keys_from_anywhere:
@@ -172,6 +173,16 @@ def _rank_files(name: str, hello: HelloResult) -> Finding:
         f" {hello.rank_files}",
         f"on {name}: let root mount a tmpfs where gandiva-agent and slurmd run (util-linux; in a container"
         " CAP_SYS_ADMIN)",
+    )
+
+
+def _confined(name: str, hello: HelloResult) -> Finding:
+    subject = Subject(name, "devices")
+    if not hello.unconfined:
+        return subject.ok("each job opens its own GPUs only")
+    return subject.error(
+        f"no job floats over its GPUs: jobs could open those of others: {hello.unconfined}",
+        f"on {name}: install the SPANK plugin with gandiva-confine, and ConstrainDevices=yes in cgroup.conf",
     )
 
 

@@ -31,7 +31,7 @@ MAX_DEADLINE_SECONDS, MAX_LEASE_SECONDS = 3600.0, 300.0
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 APART = "apart"
-"""`HelloResult.rank_files` where each job's rank files have a file system of their own."""
+"""`HelloResult.rank_files` where each job's have a file system of their own; else it says why they have not."""
 COMMAND = re.compile(rf"gandiva-agent ({NODE_NAME.pattern})")
 """What the controller asks sshd to run, and all that the forced command accepts of it."""
 
@@ -242,9 +242,9 @@ class HelloResult(_Open):
     run_dir: str = Field(default="", max_length=400)
     run_dir_filesystem: str = Field(default="", max_length=40)
     rank_files: str = Field(default="", max_length=200)
-    """APART, otherwise why each job's rank files have no file system of their own."""
     plugin_built_for: str = Field(default="", max_length=200)
     """The Slurm release of the node's SPANK plugin, `none` where there is no plugin, or what is wrong."""
+    unconfined: str = Field(default="", max_length=400)
     keys_from_anywhere: int | None = None
     """Keys in the agent's own `~/.ssh/authorized_keys` that start it without a `from=`; None: not told."""
 
