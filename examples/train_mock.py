@@ -19,9 +19,11 @@ import argparse
 import hashlib
 import json
 import os
+import pickle
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -233,6 +235,110 @@ class Model:
         return [mockcuda.device_uuid(context.device) for context, _ in self._placed]
 
 
+class GpuProcess:
+    """A model whose GPUs are used by a process of its own, which ends when the job leaves them. CUDA looks
+    for GPUs once in each process: so it comes back on others, and on another number of them."""
+
+    releases_context = True
+    starts_processes = True
+    saves_offloaded = True
+
+    def __init__(self, options: argparse.Namespace, rank: int, session: Any) -> None:
+        self._options, self._rank, self._session = options, rank, session
+        self._model = Model(options, rank, lambda _shards: [])
+        """The state, while it is in host memory."""
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def state_bytes(self) -> int:
+        return self._model.state_bytes
+
+    @property
+    def largest_tensor_bytes(self) -> int:
+        return self._model.largest_tensor_bytes
+
+    def _ask(self, method: str, *arguments: Any) -> Any:
+        assert self._process is not None and self._process.stdin and self._process.stdout
+        pickle.dump((method, arguments), self._process.stdin)
+        self._process.stdin.flush()
+        problem, answer = pickle.load(self._process.stdout)
+        if problem:
+            raise RuntimeError(problem)
+        return answer
+
+    def restore(self) -> None:
+        environ = dict(os.environ)
+        if self._session is not None and self._session.active:
+            from gandiva.ranks import Devices
+
+            names = Devices(os.environ, self._session).now()
+            if names != [""]:
+                environ["CUDA_VISIBLE_DEVICES"] = ",".join(names)
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            [sys.executable, __file__, WORKER], env=environ, stdin=pipe, stdout=pipe
+        )
+        try:
+            self._ask("begin", self._options, self._rank)
+            self._ask("load", self._model.snapshot())
+            self._ask("restore")
+        except BaseException:
+            self._end()
+            raise
+
+    def offload(self) -> int:
+        self._model.load(self._ask("snapshot"))
+        self._end()
+        return 0
+
+    def _end(self) -> None:
+        if self._process is not None and self._process.stdin and self._process.stdout:
+            self._process.stdin.close()
+            self._process.wait()
+            self._process.stdout.close()
+        self._process = None
+
+    def snapshot(self) -> list[bytes]:
+        return self._model.snapshot() if self._process is None else list(self._ask("snapshot"))
+
+    def load(self, states: list[bytes]) -> None:
+        self._model.load(states)
+
+    def train_step(self, seed: int) -> int:
+        return int(self._ask("train_step", seed))
+
+    def uuids(self) -> list[str]:
+        return list(self._ask("uuids"))
+
+
+WORKER = "--gpu-worker"
+
+
+def serve() -> int:
+    """The process of GpuProcess: does what it is asked for until nobody asks any more."""
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_IGN)  # they mean the training
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    model: Model | None = None
+    while True:
+        try:
+            method, arguments = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return 0
+        problem, answer = "", None
+        try:
+            if method == "begin":
+                mockcuda.init()
+                model = Model(arguments[0], arguments[1], device_chooser(None))
+            else:
+                answer = getattr(model, method)(*arguments)
+        except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        pickle.dump((problem, answer), answers)
+        answers.flush()
+
+
 # --- checkpoints on disk -----------------------------------------------------------------------------------
 
 
@@ -290,7 +396,7 @@ class Checkpoints:
 class Training:
     """What the next mini-batch needs: the state of every shard, and the last result of all ranks."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model | GpuProcess) -> None:
         self._model = model
         self.reduced = 0
 
@@ -387,6 +493,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         help="bytes that really are there and move, and stand for all of it (%(default)s)",
     )
     parser.add_argument(
+        "--gpu-process",
+        action="store_true",
+        help="a process of its own uses the GPUs: another one comes back on others, or on more or fewer",
+    )
+    parser.add_argument(
         "--keep-context",
         action="store_true",
         help="CUDA contexts and communicators stay on the GPUs while the job is off them, as PyTorch's do",
@@ -447,10 +558,14 @@ def train(options: argparse.Namespace, log: TextIO | None) -> int:
     rank = options.rank
     stop = Stop() if options.checkpoint_dir is not None else None
     session = attach(options, rank, options.ranks)
-    choose = device_chooser(session)
     group = Group(rank, options.ranks, options.meeting)
-    mockcuda.init()
-    model = Model(options, rank, choose)
+    model: Model | GpuProcess
+    if options.gpu_process:
+        model = GpuProcess(options, rank, session)
+    else:
+        choose = device_chooser(session)
+        mockcuda.init()
+        model = Model(options, rank, choose)
     checkpoints = Checkpoints(options.checkpoint_dir, rank)
 
     # All ranks go on from the newest step that all of them have.
@@ -514,4 +629,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(serve() if sys.argv[1:] == [WORKER] else main())

@@ -31,7 +31,7 @@ MAX_DEADLINE_SECONDS, MAX_LEASE_SECONDS = 3600.0, 300.0
 
 NODE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 APART = "apart"
-"""`HelloResult.rank_files` where each job's have a file system of their own; else it says why they have not."""
+"""`HelloResult.rank_files` where each job's have a file system of their own; else it says why not."""
 COMMAND = re.compile(rf"gandiva-agent ({NODE_NAME.pattern})")
 """What the controller asks sshd to run, and all that the forced command accepts of it."""
 
