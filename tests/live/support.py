@@ -71,11 +71,14 @@ class Site:
         return job_id
 
     def train(self, user: str, *options: str, steps: int = 100000, **arguments: object) -> int:
-        """A one-process training job; `options` are for sbatch, `arguments` for train_mock.py."""
-        arguments = {"minibatch_ms": 50, "memory_mb": 2048, **arguments}
+        """A training job; `options` are for sbatch, `arguments` for train_mock.py. It can come back on other
+        GPUs, unless these say otherwise."""
+        anew = not {"no_step", "keep_context"} & arguments.keys()
+        arguments = {"minibatch_ms": 50, "memory_mb": 2048, "gpu_process": anew or None, **arguments}
         words = " ".join(
             f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
             for name, value in arguments.items()
+            if value is not None
         )
         return self.submit(user, f"{TRAIN} --steps {steps} {words}", *options)
 
