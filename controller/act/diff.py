@@ -39,10 +39,12 @@ def diff(
     *,
     suspend_in_slurm: bool,
     default_method: SuspendMethod,
+    trespass: Unsuspendable = Unsuspendable.KEEP,
 ) -> list[Action]:
     """The actions for the jobs that changed or have a target, those that free GPUs first.
 
-    A job without a target stays as it is; one whose parts disagree is recovered all the same. Nothing is done
+    A job without a target stays as it is; one whose parts disagree is recovered all the same, and one that
+    trespasses goes its way out, `trespass`. Nothing is done
     to jobs in transition, to held ones, or to those whose state is not known.
     """
     actions: list[Action] = []
@@ -51,10 +53,18 @@ def diff(
         if job is None or job.switching:
             continue
         reason = reasons.get(job_id, "")
-        action = _action(job, targets.get(job_id), reason, suspend_in_slurm, default_method)
+        action = _way_out(job, trespass) if job.trespasses else None
+        action = action or _action(job, targets.get(job_id), reason, suspend_in_slurm, default_method)
         if action is not None:
             actions.append(action)
     return sorted(actions, key=lambda action: not isinstance(action, FREES))
+
+
+def _way_out(job: Job, trespass: Unsuspendable) -> Action | None:
+    words = "it has memory on GPUs that are not its own now; does its script set CUDA_VISIBLE_DEVICES?"
+    if trespass is Unsuspendable.CANCEL:
+        return Cancel(job.id, words)
+    return Requeue(job.id, words) if trespass is Unsuspendable.REQUEUE and job.may_requeue else None
 
 
 def _action(

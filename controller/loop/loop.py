@@ -321,6 +321,7 @@ class Controller:
             self.observer.looked_at | self._unsettled,
             suspend_in_slurm=self.executor.site.suspends_in_slurm,
             default_method=self._settings.requests.suspend,
+            trespass=self._settings.suspend.trespass,
         )
         self._unsettled = {action.job_id for action in actions}
         return self._repairs.mend(actions, self.observer, snapshot.time)

@@ -245,6 +245,8 @@ class Job:
     """It keeps its GPUs until then, whatever its place in an order: what its last switch took bounds how
     often jobs change places."""
     failed_suspends: FailedSuspends | None = None
+    trespasses: bool = False
+    """It has memory on GPUs that are not its own now, and has had it for a while."""
     start_time: float | None = None
     """First start, seconds since the epoch."""
     deadline_at: float | None = None

@@ -30,6 +30,7 @@ from controller.slurm.port import JobState, SlurmJob
 _OnNode: TypeAlias = NodeJob | NodeError | None
 """What a node says of a job. None: it has no control block of it."""
 
+TRESPASS_SECONDS = 30.0
 _MAY_START = frozenset({Phase.QUEUED, Phase.SUSPENDED, Phase.YIELDED})
 
 
@@ -85,7 +86,7 @@ def make_job(
         # A gang may be back on its GPUs on some of its nodes, while others have them on the other nodes.
         holds = frozenset(gpu for gpu in gpus if not _is_off(on_nodes.get(gpu.node)))
         phase = Phase.SUSPENDING if flight is not None and flight.leaves else phase
-    failed = memory.failed_suspends
+    failed, trespass = memory.failed_suspends, _trespass_counts_at(memory)
     refused = _failed_start(memory, limit, now) if phase is Phase.QUEUED else None
     held_until = _later(max((memory.held_until or 0.0, refused.until if refused else 0.0)), now)
     refused_nodes = frozenset(name for name, (until, _) in memory.refused_by.items() if until > now)
@@ -147,6 +148,7 @@ def make_job(
         refused_nodes=refused_nodes,
         keeps_until=_later(memory.keeps_until, now) if phase in ON_GPU else None,
         failed_suspends=failed,
+        trespasses=phase in (Phase.RUNNING, Phase.STUCK) and trespass is not None and now >= trespass,
         start_time=memory.first_start,
         deadline_at=slurm_job.deadline_at,
         memory_per_node_bytes=slurm_job.memory_per_node_bytes,
@@ -160,10 +162,15 @@ def make_job(
 def changes_at(job: Job, memory: JobMemory, now: float, limit: Limit | None = None) -> float | None:
     """When a job made at this moment is another one by the passing of time alone."""
     times = [job.held_until, job.keeps_until, memory.unsuspendable_until, memory.unsavable_until]
-    times += [until for until, _ in memory.refused_by.values()]
+    times += [_trespass_counts_at(memory), *(until for until, _ in memory.refused_by.values())]
     if job.behind and (refused := _failed_start(memory, limit, now)) is not None:
         times.append(refused.behind_until)
     return min([time for time in times if time is not None and time > now], default=None)
+
+
+def _trespass_counts_at(memory: JobMemory) -> float | None:
+    """Not at once: what is seen in the middle of a switch may be over."""
+    return None if memory.trespasses_since is None else memory.trespasses_since + TRESPASS_SECONDS
 
 
 def _failed_start(memory: JobMemory, limit: Limit | None, now: float) -> FailedStart | None:

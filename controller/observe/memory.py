@@ -65,6 +65,8 @@ class JobMemory:
     """Its sessions could not write into their store, or Slurm kept it where it was off its GPUs: not asked
     again before this time."""
     failed_suspends: FailedSuspends | None = None
+    trespasses_since: float | None = None
+    """It has memory since then on a GPU that is not its own now."""
     resumed_at: float | None = None
     """A node was asked then to put it back onto its GPUs, and its answer is not known."""
     off_seconds: float = 0.0

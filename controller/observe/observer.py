@@ -254,16 +254,18 @@ class Observer:
         """Make it anew; whether it offers other GPUs than before."""
         seen, before = self.slurm.nodes.get(name), self.made_nodes.get(name)
         if seen is None:
-            for known in (self._made_nodes, self.trespassers, self.bad):
-                known.pop(name, None)
+            for by_node in (self._made_nodes, self.trespassers, self.bad):
+                by_node.pop(name, None)
             return before is not None
         sample = self.nodes.samples.get(name)
         node = make_node(seen, sample, self.slurm.jobs)
         if isinstance(sample, NodeSample):  # else what the node said last stands
-            self.trespassers.pop(name, None)
+            known = self.trespassers.pop(name, {})
             bad = frozenset(gpu.id for gpu in node.gpus if not gpu.healthy)
             if bad and (found := trespassers(sample, self.slurm.jobs)):
                 self.trespassers[name] = found
+            for job_id in {*known.values(), *self.trespassers.get(name, {}).values()}:
+                self._note_trespass(job_id)
             self.bad.pop(name, None)
             if bad:
                 self.bad[name] = bad
@@ -271,6 +273,11 @@ class Observer:
             return False
         self._made_nodes[name] = node
         return offer(node) != offer(before)
+
+    def _note_trespass(self, job_id: JobId) -> None:
+        there = any(job_id in jobs.values() for jobs in self.trespassers.values())
+        if there != (self._memory.of(job_id).trespasses_since is not None):
+            self._memory.change(job_id).trespasses_since = self._now if there else None
 
 
 def _sharing(job: Job, others: frozenset[JobId]) -> Job:

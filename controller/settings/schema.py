@@ -174,6 +174,13 @@ class SuspendSettings(Section):
         "or --gandiva-migrate=no keeps its GPUs. cancel: it is cancelled, with the reason in Slurm's "
         "comment of the job.",
     )
+    trespass: base.Way = setting(
+        Unsuspendable.REQUEUE,
+        "What becomes of a job that has had memory for half a minute on GPUs that are not its own now. No "
+        "other job is put there meanwhile. keep: gandiva status names it. requeue: it is stopped and starts "
+        "again from its own checkpoint, unless its user said --no-requeue. cancel: it is cancelled, with the "
+        "reason in Slurm's comment of the job.",
+    )
     unsuspendable_tries: Annotated[int, Field(ge=1, le=1000)] = setting(
         3, "So many suspends of a job must fail in a row before suspend.unsuspendable counts for it."
     )

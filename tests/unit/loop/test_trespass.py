@@ -9,12 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from controller.errors import NodeError
 from controller.journal import JournalReader
-from controller.model import JobId
+from controller.model import JobId, Unsuspendable
 from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, NodePhase
 from controller.nodes.simulated import SimulatedNodes
+from controller.observe.jobs import TRESPASS_SECONDS
 from controller.slurm.port import JobState
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
@@ -41,6 +44,17 @@ class Trespass:
         return NodeSample(sample.node, sample.time, tuple(sample.gpus), jobs)
 
 
+class Elsewhere(Trespass):
+    """These jobs have memory on another GPU than their own."""
+
+    def _with(self, sample: NodeSample) -> NodeSample:
+        gpus = list(sample.gpus)
+        for job_id, index in self.jobs.items():
+            if job_id in sample.jobs:
+                gpus[index] = replace(gpus[index], processes=(GpuProcess(77, job_id, 2001, 1 << 20),))
+        return NodeSample(sample.node, sample.time, gpus, sample.jobs)
+
+
 async def until(what: str, condition: Any) -> None:
     for _ in range(600):
         if condition():
@@ -53,7 +67,7 @@ def test_memory_of_a_suspended_job_costs_the_one_that_runs_nothing(tmp_path: Pat
     """Nobody else gets the GPU either; turns go on when the memory is gone."""
 
     async def scenario() -> None:
-        world = World(tmp_path, gpus=1)
+        world = World(tmp_path, gpus=1, trespass=Unsuspendable.KEEP)
         trespass = Trespass(world.nodes)
         world.node_port = trespass
         first, second = world.submit(), world.submit()
@@ -83,13 +97,6 @@ def test_memory_of_a_job_on_a_gpu_that_slurm_gave_to_others_keeps_everybody_off_
     async def scenario() -> None:
         world = World(tmp_path, gpus=2)
 
-        class Elsewhere(Trespass):
-            def _with(self, sample: NodeSample) -> NodeSample:
-                gpus = list(sample.gpus)
-                for job_id, index in self.jobs.items():
-                    gpus[index] = replace(gpus[index], processes=(GpuProcess(77, job_id, 2001, 1 << 20),))
-                return NodeSample(sample.node, sample.time, gpus, sample.jobs)
-
         first = world.submit()
         trespass = Elsewhere(world.nodes)
         world.node_port = trespass
@@ -107,5 +114,36 @@ def test_memory_of_a_job_on_a_gpu_that_slurm_gave_to_others_keeps_everybody_off_
         assert all(g.ordinal != other for g in world.cluster.jobs[second].binding)
         await world.stop()
         world.check()
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("way", Unsuspendable)
+def test_a_trespasser_goes_its_way_out(tmp_path: Path, way: Unsuspendable) -> None:
+    """After half a minute: the rightful job and the queue wait for it no longer."""
+
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=2, trespass=way)
+        first = world.submit()
+        trespass = Elsewhere(world.nodes)
+        world.node_port = trespass
+        world.start()
+        await until("the first job", lambda: world.running() == {first})
+        (gpu,) = world.cluster.jobs[first].binding
+        trespass.jobs[first] = 1 - gpu.ordinal
+        await asyncio.sleep(TRESPASS_SECONDS - 5)
+        assert world.running() == {first}
+        await asyncio.sleep(15)
+        job = world.cluster.jobs[first]
+        if way is Unsuspendable.KEEP:
+            assert world.running() == {first}
+        elif way is Unsuspendable.CANCEL:
+            assert job.state is JobState.ENDED
+        else:
+            assert job.restart_count == 1
+        events = [event.message for event in JournalReader(world.journal_path).events(first)]
+        assert any("does its script set CUDA_VISIBLE_DEVICES" in text for text in events) == (way is Unsuspendable.CANCEL)
+        trespass.jobs.clear()
+        await world.stop()
 
     run(scenario)
