@@ -128,8 +128,10 @@ def test_a_site_that_shares_gpus_by_default(slurm: Slurm) -> None:
     def put(texts: dict[str, str]) -> None:
         for path, text in texts.items():
             slurm.cluster.write_file("ctl", path, text)
-        # slurmctld reads the module and its settings anew when the site's script changes.
-        slurm.cluster.exec("ctl", ["touch", "/etc/slurm/job_submit.lua"])
+        # slurmctld reads the module and its settings anew when the site's script is newer, in whole seconds,
+        # than what it has read: both changes may be made in one second.
+        script = 't=$(stat -c %Y "$0"); n=$(date +%s); touch -d "@$(((t > n ? t : n) + 1))" "$0"'
+        slurm.cluster.exec("ctl", ["bash", "-c", script, "/etc/slurm/job_submit.lua"])
 
     assert all(off in good[path] for path, (off, _) in switches.items())
     try:
