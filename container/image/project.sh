@@ -13,7 +13,7 @@ build() {
     shift
     [ -f "$folder/Makefile" ] || return 0
     echo "building $folder"
-    make -s -C "$folder" all
+    make -s -C "$folder" all "$@"
     # (The hosts of a cluster share this folder, and all of them install into it at once.)
     flock /etc/slurm make -s -C "$folder" install "$@"
 }

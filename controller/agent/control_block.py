@@ -281,13 +281,9 @@ class ControlBlock:
 
     def write_turn(self, on: bool, opened: Sequence[str], closed: Sequence[str]) -> None:
         """Say whether the job is on its GPUs now, and which devices (MAJOR:MINOR) it may open then, and may
-        not: `turn`. Raises OSError."""
-        words = [
-            "on" if on else "off",
-            *(f"+{device}" for device in opened),
-            *(f"-{device}" for device in closed),
-        ]
-        write_atomically(self.path / "turn", " ".join(words) + "\n", 0o644)
+        not: `turn`. Raises AgentError unknown_job."""
+        words = ["on" if on else "off", *(f"+{name}" for name in opened), *(f"-{name}" for name in closed)]
+        self._write("turn", " ".join(words) + "\n", 0o644)
 
     def is_on(self) -> bool | None:
         """What `turn` says; None: nobody has prepared this start of the job."""
@@ -307,11 +303,14 @@ class ControlBlock:
 
     def save_state(self, state: JobState) -> JobState:
         """Write it down. Raises AgentError unknown_job when the block has gone."""
+        self._write("agent.json", state.model_dump_json(), 0o600)
+        return state
+
+    def _write(self, name: str, text: str, mode: int) -> None:
         try:
-            write_atomically(self.path / "agent.json", state.model_dump_json(), 0o600)
+            write_atomically(self.path / name, text, mode)
         except FileNotFoundError:
             raise AgentError(ErrorKind.UNKNOWN_JOB, f"the control block {self.path} has gone") from None
-        return state
 
     def change(self, state: JobState, **changes: object) -> JobState:
         """Write down a state with changes, and return it. Raises AgentError unknown_job."""

@@ -55,7 +55,8 @@ class Confinement:
         return self._run("--probe", deadline=Deadline(SECONDS))
 
     def write(self, block: ControlBlock, *, on: bool, gpus: Sequence[int], binding: Sequence[int]) -> None:
-        """Say whether the job is on its GPUs now, and on which of its binding. Raises OSError."""
+        """Say whether the job is on its GPUs now, and on which of its binding. Raises
+        AgentError."""
         opened = set(gpus) if on else set()
         block.write_turn(on, self._numbers(opened), self._numbers({*gpus, *binding} - opened))
 

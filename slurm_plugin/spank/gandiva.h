@@ -76,8 +76,11 @@ int gandiva_open_block(spank_t spank, const struct gandiva_args *args, char *pat
 
 /* --- turn.c --------------------------------------------------------------- */
 
-/* As root, before the tasks of a step run: closes the GPUs that are not the job's now. */
-int gandiva_confine_step(spank_t spank, const struct gandiva_args *args);
+/*
+ * As root, before the tasks of a step run: closes the GPUs that are not the job's
+ * now. Where that fails the task refuses to run: an error here would drain the node.
+ */
+void gandiva_confine_step(spank_t spank, const struct gandiva_args *args);
 
 /*
  * As the task's user: return only when the job is on its GPUs. `shares`: a job

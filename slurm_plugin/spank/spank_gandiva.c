@@ -93,5 +93,7 @@ int slurm_spank_task_post_fork(spank_t spank, int ac, char **av)
 {
 	(void) ac;
 	(void) av;
-	return broken ? 0 : gandiva_confine_step(spank, &args);
+	if (!broken)
+		gandiva_confine_step(spank, &args);
+	return 0;
 }

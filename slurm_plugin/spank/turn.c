@@ -96,35 +96,46 @@ static int confine(const char *block, pid_t task)
 	return -1;
 }
 
-int gandiva_confine_step(spank_t spank, const struct gandiva_args *args)
+/* Of a task that is not to run: made by root in slurmstepd, found by the task itself. */
+static void refusal(char *name, size_t size, pid_t task)
 {
-	char block[PATH_MAX];
+	snprintf(name, size, "refused.%ld", (long) task);
+}
+
+void gandiva_confine_step(spank_t spank, const struct gandiva_args *args)
+{
+	char block[PATH_MAX], name[32];
 	bool closes = false;
 	pid_t task;
-	int folder;
+	int folder, fd;
 
-	if (gandiva_open_block(spank, args, block, sizeof(block), &folder))
-		return -1;
-	if (folder < 0)
-		return 0;
-	read_turn(folder, &closes);
-	close(folder);
-	if (!closes)
-		return 0;
-	if (spank_get_item(spank, S_TASK_PID, &task) != ESPANK_SUCCESS || confine(block, task)) {
-		slurm_error("gandiva: cannot keep this step off the GPUs of other jobs: it does not run; tell the "
-			    "administrator (%s on this node has the reason)", GANDIVA_CONFINE);
-		return -1;
+	/* What is wrong with the block, each task says itself. */
+	if (gandiva_open_block(spank, args, block, sizeof(block), &folder) || folder < 0)
+		return;
+	if (spank_get_item(spank, S_TASK_PID, &task) != ESPANK_SUCCESS) {
+		close(folder);
+		return;
 	}
-	return 0;
+	refusal(name, sizeof(name), task);
+	unlinkat(folder, name, 0); /* of another process with its number */
+	read_turn(folder, &closes);
+	if (closes && confine(block, task)) {
+		fd = openat(folder, name, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0644);
+		if (fd >= 0)
+			close(fd);
+		else
+			kill(task, SIGKILL);
+	}
+	close(folder);
 }
 
 int gandiva_await_turn(spank_t spank, const struct gandiva_args *args, bool shares, bool *confined)
 {
-	char block[PATH_MAX];
+	char block[PATH_MAX], name[32];
 	long milliseconds = 0;
 
 	*confined = false;
+	refusal(name, sizeof(name), getpid());
 	for (;;) {
 		enum turn turn;
 		int folder;
@@ -133,6 +144,12 @@ int gandiva_await_turn(spank_t spank, const struct gandiva_args *args, bool shar
 			return -1;
 		if (folder < 0 && !shares)
 			return 0;
+		if (folder >= 0 && !faccessat(folder, name, F_OK, 0)) {
+			slurm_error("gandiva: cannot keep this step off the GPUs of other jobs, so it does not run: tell "
+				    "the administrator (slurmd's log on this node has what %s said)", GANDIVA_CONFINE);
+			close(folder);
+			return -1;
+		}
 		turn = folder < 0 ? TURN_UNKNOWN : read_turn(folder, confined);
 		if (folder >= 0)
 			close(folder);

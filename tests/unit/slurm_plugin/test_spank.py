@@ -372,7 +372,7 @@ def test_a_step_that_cannot_be_confined_does_not_run(host: Host, block: Block) -
     block.take("on +195:6 -195:4 -195:5 -195:7\n")
     refused = host.run("remote", words=block.words, env=GPUS4)
     assert refused.refused and "ConstrainDevices=yes" in refused.messages[0]
-    assert "cannot keep this step off the GPUs of other jobs: it does not run" in refused.messages[1]
+    assert "cannot keep this step off the GPUs of other jobs, so it does not run" in refused.messages[1]
 
 
 def test_positions_count_the_jobs_gpus_also_in_a_step_with_fewer(host: Host, block: Block) -> None:
