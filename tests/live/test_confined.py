@@ -55,7 +55,7 @@ def test_at_every_point_of_fifty_switches_a_job_opens_its_own_gpu_only(site: Sit
     jobs += [site.train("bob", *options) for _ in range(2)]
 
     def switches() -> int:
-        done = [o for o in site.operations() if o.kind == "suspend" and o.outcome == "ok"]
+        done = [o for o in site.operations() if o.kind == "suspend" and o.outcome == "done"]
         return sum(operation.job_id in jobs for operation in done)
 
     site.wait(f"{SWITCHES} switches", lambda: switches() >= SWITCHES, timeout_seconds=240.0)
