@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from controller.api import messages
 from controller.api.access import SCHEME
 from controller.errors import GandivaError
+from controller.settings.base import first_wrong
 
 if TYPE_CHECKING:
     from controller.journal import JobFilter
@@ -82,11 +83,9 @@ class ApiClient:
         try:
             return kind.model_validate_json(body)
         except ValidationError as error:
-            first = error.errors()[0]
-            where = ".".join(str(part) for part in first["loc"])
             raise ApiRefused(
-                f"{self.url}{path} sent an answer that is not Gandiva's ({where}: {first['msg']}): is it "
-                "the controller, and of the same version?"
+                f"{self.url}{path} sent an answer that is not Gandiva's ({first_wrong(error, 'answer')}): is "
+                "it the controller, and of the same version?"
             ) from error
 
     def _fetch(self, target: str) -> tuple[int, bytes]:

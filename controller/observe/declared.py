@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from controller.errors import GandivaError
 from controller.model import Configuration, Provenance, Rate
 from controller.observe.rates import Table
-from controller.settings.base import key_twice, wrong
+from controller.settings.base import first_wrong, key_twice, read_file
 
 MAX_FILE_BYTES = 1 << 26
 MAX_RATES = 200_000
@@ -60,19 +60,11 @@ def declared_path(journal: Path) -> Path:
 
 def read_rates(path: Path) -> dict[str, dict[Configuration, Rate]]:
     """By model. Raises RatesFileError."""
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise RatesFileError(f"cannot read {path}: {error.strerror}") from error
-    if len(raw) > MAX_FILE_BYTES:
-        raise RatesFileError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
+    raw = read_file(path, MAX_FILE_BYTES, RatesFileError)
     try:
         rates, again = RatesFile.model_validate_json(raw).rates, key_twice(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise RatesFileError(f"{path}: not a file of rates: {where}: {wrong(first)}") from None
+        raise RatesFileError(f"{path}: not a file of rates: {first_wrong(error)}") from None
     if again:
         raise RatesFileError(f"{path}: not a file of rates: {again}")
     table: dict[str, dict[Configuration, Rate]] = {}
@@ -112,8 +104,7 @@ def rates_json(rates: Iterable[tuple[str, Configuration, Rate]]) -> str:
             )
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        raise RatesFileError(f"a rate cannot be written: {first['loc']}: {wrong(first)}") from None
+        raise RatesFileError(f"a rate cannot be written: {first_wrong(error)}") from None
     return file.model_dump_json(indent=1) + "\n"
 
 

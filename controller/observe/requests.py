@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 
 from controller.errors import GandivaError
 from controller.model import MAX_WEIGHT, JobId, Request, Search, Size, SuspendMethod
-from controller.settings.base import wrong
+from controller.settings.base import first_wrong
 from controller.settings.schema import RequestsSettings
 from controller.slurm.hostlist import expand
 from controller.slurm.port import SlurmJob
@@ -90,9 +90,7 @@ def parse_request(
     try:
         message = _Message.model_validate_json(raw)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "request"
-        raise InvalidRequest(f"{where}: {wrong(first)}") from None
+        raise InvalidRequest(first_wrong(error, "request")) from None
     nodes = message.nodes
     if message.gpus_per_node is not None and nodes is not None:
         gpus = message.gpus_per_node * nodes

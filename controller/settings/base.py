@@ -9,8 +9,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
+from controller.errors import GandivaError
 from controller.model import SuspendMethod, Unsuspendable
 
 
@@ -118,6 +119,24 @@ def wrong(details: Mapping[str, Any]) -> str:
         return message
     rest = message[found.end() :]
     return rest if found[0].startswith("Value") else f"must {rest}"
+
+
+def first_wrong(error: ValidationError, whole: str = "file") -> str:
+    """Its first mistake, such as `jobs.0.gpus: must be greater than 0`. `whole`: the name of it all."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc'])) or whole}: {wrong(first)}"
+
+
+def read_file(path: Path, most_bytes: int, kind: type[GandivaError]) -> bytes:
+    """All of a file. Raises `kind`: it cannot be read, or is too large to be what is meant."""
+    try:
+        with path.open("rb") as file:
+            raw = file.read(most_bytes + 1)
+    except OSError as error:
+        raise kind(f"cannot read {path}: {error.strerror}") from error
+    if len(raw) > most_bytes:
+        raise kind(f"{path} is larger than {most_bytes} bytes: is it the right file?")
+    return raw
 
 
 class _Pairs(list[tuple[str, Any]]):

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
 from controller.errors import GandivaError
 from controller.model import Configuration, Memory, Plan, Rate, Snapshot, value
-from controller.settings.base import key_twice, wrong
+from controller.settings.base import first_wrong, key_twice, read_file
 from controller.settings.policies import PolicySettings
 
 if TYPE_CHECKING:
@@ -84,13 +84,7 @@ def as_json(thing: Any) -> Any:
 
 def read_decision(path: Path) -> RecordedDecision:
     """Raises SnapshotFileError."""
-    try:
-        with path.open("rb") as opened:
-            raw = opened.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise SnapshotFileError(f"cannot read {path}: {error.strerror}") from error
-    if len(raw) > MAX_FILE_BYTES:
-        raise SnapshotFileError(f"{path} is larger than {MAX_FILE_BYTES} bytes")
+    raw = read_file(path, MAX_FILE_BYTES, SnapshotFileError)
     try:
         if again := key_twice(raw):
             raise SnapshotFileError(f"{path}: not a recorded decision: {again}")
@@ -102,9 +96,7 @@ def read_decision(path: Path) -> RecordedDecision:
             _PLAN.validate_python(file.plan),
         )
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "file"
-        raise SnapshotFileError(f"{path}: not a recorded decision: {where}: {wrong(first)}") from None
+        raise SnapshotFileError(f"{path}: not a recorded decision: {first_wrong(error)}") from None
     except (ValueError, RecursionError) as error:
         raise SnapshotFileError(f"{path}: not a recorded decision: not JSON: {error}") from None
 

@@ -14,6 +14,7 @@ from pydantic import AliasPath, BaseModel, BeforeValidator, ConfigDict, Field, V
 
 from controller.errors import ClusterUnavailable
 from controller.model import GpuId, JobId, on_nodes
+from controller.settings.base import first_wrong
 from controller.slurm.gres import indices_of, tres_memory_mib
 from controller.slurm.port import ALLOCATED
 from controller.slurm.raw import PREFIX, JobRecord, NodeRecord, trial_word
@@ -192,8 +193,5 @@ def _sensible(what: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        said = str(error)
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            said = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
+        said = first_wrong(error, "answer") if isinstance(error, ValidationError) else str(error)
         raise ClusterUnavailable(f"{what}: unexpected answer: {said}") from error

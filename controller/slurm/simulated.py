@@ -15,10 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from controller.errors import ClusterRefused, ClusterUnavailable, UnknownJob
-from controller.model import GpuId, GpuSet, JobId, Share, by_node, value
+from controller.model import GpuSet, JobId, Share, by_node, value
 from controller.slurm.gres import bound_gres
 from controller.slurm.leases import Leases
-from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmJob, SlurmNode
+from controller.slurm.port import ClusterView, JobState, SlurmJob, SlurmNode
 from controller.slurm.simulated_job import SimulatedJob, request_text
 from controller.slurm.simulated_node import idle_node, in_one_partition, make_nodes
 
@@ -85,7 +85,6 @@ class SimulatedCluster:
         self._answered = False
         self.reserved: dict[JobId, GpuSet] = {}
         """GPUs that ordinary jobs do not get, by the job that they are kept for."""
-        self._queue: list[tuple[JobId, str, int]] = []
         """Ordinary jobs that wait, with node and number of GPUs."""
         self.unavailable = False
         """Answer nothing: slurmctld is down."""
@@ -114,30 +113,6 @@ class SimulatedCluster:
         free = [card.index for card in self.nodes[node].gpus if card.index not in held]
         self.set_node(node, ordinary_gpus={**held, **dict.fromkeys(free[:gpus], job_id)})
         return job_id
-
-    def queue_ordinary(self, node: str, gpus: int) -> JobId:
-        """The same for GPUs of which no other job has a shard: it waits until there are so many."""
-        job_id = JobId(self._next_id)
-        self._next_id += 1
-        self._queue.append((job_id, node, gpus))
-        self._start_ordinary()
-        return job_id
-
-    def _start_ordinary(self) -> None:
-        """Those of the waiting ones that find their GPUs."""
-        if not self._queue:
-            return
-        taken = {gpu for job in self.jobs.values() if job.state in ALLOCATED for gpu in job.binding}
-        taken.update(gpu for gpus in self.reserved.values() for gpu in gpus)
-        for waiting in list(self._queue):
-            job_id, name, wanted = waiting
-            node = self.nodes[name]
-            held = dict(node.ordinary_gpus)
-            cards = [card.index for card in node.gpus if card.index not in held]
-            free = [index for index in cards if GpuId(name, index) not in taken]
-            if node.up and len(free) >= wanted:
-                self._queue.remove(waiting)
-                self.set_node(name, ordinary_gpus={**held, **dict.fromkeys(free[:wanted], job_id)})
 
     def cancel(self, job_id: JobId) -> None:
         """`scancel`."""
@@ -266,7 +241,6 @@ class SimulatedCluster:
     async def unreserve(self, job_id: JobId) -> None:
         await self._rpc()
         self.reserved.pop(job_id, None)
-        self._start_ordinary()
 
     async def reservations(self) -> Mapping[JobId, GpuSet]:
         await self._rpc()
@@ -276,7 +250,6 @@ class SimulatedCluster:
         job_id, gpus = reserved
         if self.reserved.get(job_id) is gpus:
             del self.reserved[job_id]
-            self._start_ordinary()
 
     def _room_for(self, gpus: GpuSet) -> bool:
         """Whether Slurm can allocate a shard of each."""
@@ -356,7 +329,6 @@ class SimulatedCluster:
         self.work_changed(job)
         for other in left:
             self._work(other, self.company(other))
-        self._start_ordinary()
 
     def _find(self, job_id: JobId) -> SimulatedJob:
         if job_id not in self.jobs:

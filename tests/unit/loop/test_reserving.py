@@ -11,11 +11,12 @@ import pytest
 
 from controller.errors import ClusterRefused, ClusterUnavailable
 from controller.journal.reader import JournalReader
-from controller.model import JobId, Phase
+from controller.model import GpuId, JobId, Phase
 from controller.policies.moves.defragment import Defragment
 from controller.policies.settings import DefragmentSettings, MigrationSettings
-from controller.slurm.port import JobState
+from controller.slurm.port import ALLOCATED, JobState
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts
+from controller.slurm.simulated_job import SimulatedJob
 from tests.contract.passing_on import PassingOn
 from tests.unit.draws import some
 from tests.unit.loop.world import World, gandiva, run
@@ -54,6 +55,8 @@ class Moving(World):
     def __init__(self, folder: Path, **options: Any) -> None:
         policy = gandiva(Defragment(DefragmentSettings(free_fraction=0.5), MigrationSettings()))
         super().__init__(folder, nodes=2, gpus=2, policy=policy, **options)
+        self.waiting: str | None = None
+        """An ordinary job waits for a GPU of this node."""
         self.port = Port(self.cluster)
         self.cluster_port = self.port
 
@@ -81,6 +84,23 @@ class Moving(World):
             await asyncio.sleep(0.001)
         raise AssertionError("nothing is reserved")
 
+    def queue_ordinary(self, node: str) -> None:
+        """An ordinary job waits there: it starts once no other job has a shard of some GPU."""
+        self.waiting = node
+        then = self.cluster.on_state
+
+        def on_state(job: SimulatedJob) -> None:
+            then(job)
+            taken = {
+                gpu for each in self.cluster.jobs.values() if each.state in ALLOCATED for gpu in each.binding
+            }
+            taken.update(*self.cluster.reserved.values())
+            free = {GpuId(node, gpu.index) for gpu in self.cluster.nodes[node].gpus} - taken
+            if self.waiting and free and not self.ordinary(node):
+                self.cluster.submit_ordinary(node, 1)
+
+        self.cluster.on_state = on_state
+
     def ordinary(self, node: str) -> int:
         """GPUs of a node that ordinary jobs hold."""
         return len(self.cluster.nodes[node].ordinary_gpus)
@@ -90,7 +110,7 @@ class Moving(World):
 
     async def end(self) -> None:
         """The rest goes well."""
-        self.cluster._queue.clear()
+        self.waiting = None
         for name in self.cluster.nodes:
             self.cluster.set_node(name, ordinary_gpus={})
         await self.until_ended([self.mover], 900)
@@ -115,14 +135,14 @@ def test_an_ordinary_job_that_waits_does_not_get_promised_gpus(tmp_path: Path) -
         ((job_id, gpus),) = world.cluster.reserved.items()
         assert job_id == world.mover
         assert {gpu.node for gpu in gpus} == {world.target}
-        ordinary = world.cluster.queue_ordinary(world.target, 1)
+        world.queue_ordinary(world.target)
         await asyncio.sleep(20)
         assert world.cluster.jobs[world.mover].binding == gpus, "it is where it was to be"
         assert world.ordinary(world.target) == 0
         assert world.cluster.reserved == {}, "and nothing is reserved any more"
         world.cluster.cancel(world.stays)
         await asyncio.sleep(1)
-        assert set(world.cluster.nodes[world.target].ordinary_gpus.values()) == {ordinary}
+        assert world.ordinary(world.target) == 1
         await world.end()
 
     run(scenario)

@@ -142,7 +142,9 @@ def test_a_trespasser_goes_its_way_out(tmp_path: Path, way: Unsuspendable) -> No
         else:
             assert job.restart_count == 1
         events = [event.message for event in JournalReader(world.journal_path).events(first)]
-        assert any("does its script set CUDA_VISIBLE_DEVICES" in text for text in events) == (way is Unsuspendable.CANCEL)
+        assert any("does its script set CUDA_VISIBLE_DEVICES" in text for text in events) == (
+            way is Unsuspendable.CANCEL
+        )
         trespass.jobs.clear()
         await world.stop()
 
