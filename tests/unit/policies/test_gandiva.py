@@ -96,6 +96,16 @@ def test_a_newcomer_on_free_gpus_is_bound_to_exactly_these_and_a_sharing_one_flo
     assert [len(c.jobs[JobId(n)].placement.allocation) for n in (1, 2, 3)] == [1, 1, 2]
 
 
+def test_where_no_job_can_be_kept_to_its_gpus_all_are_bound_to_exactly_so_many_and_take_turns_on_these() -> (
+    None
+):
+    make = preset("gandiva", slice_seconds=SLICE)
+    node = make_node("s0", 2, unconfined="the kernel has no device control groups")
+    c = Ideal(make, [node], [job(1), job(2), job(3)], bound=True)
+    assert letters(c.slices(4)) == ["AB", "BC"] * 2
+    assert [len(c.jobs[JobId(n)].placement.allocation) for n in (1, 2, 3)] == [1, 1, 1]
+
+
 def test_nothing_is_suspended_while_all_jobs_fit() -> None:
     c = gandiva(4, jobs=[job(1, 2), job(2), job(3)])
     assert c.slices(5) == [{1, 2, 3}] * 5

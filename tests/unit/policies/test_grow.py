@@ -462,6 +462,14 @@ def test_it_grows_only_within_its_allocation(name: str) -> None:
     assert sizes(c) == {1: 2}
 
 
+@EVERY
+def test_where_it_cannot_be_kept_to_its_gpus_it_is_bound_to_no_others(name: str) -> None:
+    c = in_place(name, floating(1), servers=0)
+    c.change_node(make_node("s0", 4, unconfined="the kernel has no device control groups"))
+    pass_time(c, IDLE_SECONDS)
+    assert c.jobs[JobId(1)].placement.allocation == gpu_set("s0:0")
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_only_where_the_site_lets_it(enabled: bool) -> None:
     c = in_place("fifo", floating(1), in_place=enabled)
