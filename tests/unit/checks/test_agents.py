@@ -56,7 +56,7 @@ def hello(**over: Any) -> AgentAnswer:
 
 def test_an_agent_in_order() -> None:
     assert bad(ANSWER) == []
-    assert len(judged(ANSWER)) == 7
+    assert len(judged(ANSWER)) == 8
     not_registered = judged(ANSWER, state=["UNKNOWN"], version="")
     assert {finding.level for finding in not_registered} == {Level.OK}
 

@@ -113,6 +113,7 @@ def test_staged_files_are_shared_out(tmp_path: Path) -> None:
     (work / "slurm_plugin").mkdir()
     (work / "slurm_plugin/Makefile").write_text(
         "install:\n\tinstall -D /dev/null $(DESTDIR)$(PLUGIN_DIR)/spank_gandiva.so\n"
+        "\tinstall -D /dev/null $(DESTDIR)$(PREFIX)/sbin/gandiva-confine\n"
         + "".join(
             f"\tinstall -D /dev/null $(DESTDIR)$(SLURM_SYSCONFDIR)/{name}\n"
             for name in ("gandiva/gandiva.lua", "prolog.d/50-gandiva.sh", "epilog.d/50-gandiva.sh")
