@@ -31,6 +31,12 @@ _V1 = re.compile(r"/slurm(?:_(?P<node>[^/]+))?/uid_(?P<uid>\d{1,10})/job_(?P<job
 _V2 = re.compile(
     r"/(?:(?P<node>[^/]+)_)?slurmstepd\.scope/(?:job_(?P<job>\d{1,10})|(?P<sluid>s[0-9A-Z]{13}))(?:/|$)"
 )
+_STEP = re.compile(
+    r"(?:.*/)?(?:slurm(?:_[^/]+)?/uid_\d+/job_\d+/step_[^/]+"
+    r"|(?:[^/]+_)?slurmstepd\.scope/[^/]+/step_[^/]+/user)(?=/|$)"
+)
+"""The control group that Slurm freezes to suspend a step; slurmstepd is outside."""
+_FREEZE, _FREEZER_STATES = "cgroup.freeze", ("THAWED", "FROZEN")
 # Users own control groups below their own slice and can give them any name.
 _DELEGATED = re.compile(r"/user\.slice/|/user@\d+\.service/")
 _STEPD_TITLE = re.compile(r"slurmstepd: \[(?P<job>\d{1,10})(?:\.(?P<step>[^\]]{0,40}))?\]")
@@ -183,6 +189,13 @@ class Processes:
             with contextlib.suppress(ProcessLookupError):
                 self._send_one(process, number)
 
+    def freeze(self, processes: Sequence[ProcessId], frozen: bool) -> None:
+        """Freeze the steps of these processes as Slurm does, or let them run: unlike a stop, no signal of the
+        job's owner undoes it. What has no control group of Slurm's stays as it is."""
+        for file in {file for process in processes for file in self._freezers(process.pid) if file.is_file()}:
+            with contextlib.suppress(OSError):
+                file.write_text(str(int(frozen)) if file.name == _FREEZE else _FREEZER_STATES[frozen])
+
     def _send_one(self, process: ProcessId, number: signal.Signals) -> None:
         try:
             # Opened before the look: then it stands for the process that was looked at.
@@ -275,13 +288,17 @@ class Processes:
         return int(claimed) if uid is not None and self._uid_of_job(int(claimed)) == uid else None
 
     def _frozen(self, pid: int) -> bool:
+        files = self._freezers(pid)
+        words = (text_of(file.with_name("cgroup.events") if file.name == _FREEZE else file) for file in files)
+        return any(re.search("FROZEN|FREEZING|frozen 1", word) for word in words)
+
+    def _freezers(self, pid: int) -> Iterator[Path]:
         for controllers, path in groups(self._read(pid, "cgroup") or ""):
+            step = _STEP.match(path)
+            if step is None or _DELEGATED.search(f"/{path}"):
+                continue
             if "freezer" in controllers:
-                state = text_of(self._cgroup_mount / "freezer" / path / "freezer.state")
-                if state.strip() in ("FROZEN", "FREEZING"):
-                    return True
+                yield self._cgroup_mount / "freezer" / step[0] / "freezer.state"
             elif not controllers:
-                for mount in (self._cgroup_mount, self._cgroup_mount / "unified"):
-                    if "frozen 1" in text_of(mount / path / "cgroup.events"):
-                        return True
-        return False
+                yield self._cgroup_mount / step[0] / _FREEZE
+                yield self._cgroup_mount / "unified" / step[0] / _FREEZE

@@ -142,7 +142,9 @@ def wait_thawed(node: Node, block: ControlBlock, state: JobState, off: Off, dead
 def let_run(node: Node, state: JobState) -> None:
     """Undo a stop of our own; one by the user or by Slurm is theirs to undo."""
     if state.stopped:
-        node.processes.send(node.processes.of_job(state.job_id), signal.SIGCONT)
+        processes = node.processes.of_job(state.job_id)
+        node.processes.freeze(processes, False)
+        node.processes.send(processes, signal.SIGCONT)
 
 
 def _where_it_is(node: Node, state: JobState, deadline: Deadline) -> JobState:

@@ -68,6 +68,8 @@ def stop_all(node: Node, block: ControlBlock, state: JobState, deadline: Deadlin
         processes.send(running, signal.SIGSTOP)
         calm = not running and not launching
         if calm and was_calm:
+            if state.stopped:
+                processes.freeze(processes.of_job(job_id), True)
             return state
         was_calm = calm
         if calm and deadline.left_seconds <= calm_seconds:

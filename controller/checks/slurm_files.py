@@ -50,10 +50,7 @@ def _plugstack(options: SlurmOptions, host: str) -> Finding:
     try:
         lines = list(_stack_lines(path, [MAX_INCLUDES]))
     except OSError as failure:
-        return subject.warning(
-            f"cannot read {failure.filename}: {failure.strerror}",
-            "run this check on a login node, or as root",
-        )
+        return _unreadable(subject, failure, "run this check on a login node, or as root")
     ours = [(file, words) for file, words in lines if len(words) > 1 and Path(words[1]).name == PLUGIN]
     if not ours:
         return subject.error(f"{path} loads no {PLUGIN}: sbatch knows no --gandiva", remedy)
@@ -113,6 +110,10 @@ def _plugin(options: SlurmOptions, host: str) -> Finding:
     return judge_plugin(host, built, options.release)
 
 
+def _unreadable(subject: Subject, failure: OSError, change: str) -> Finding:
+    return subject.warning(f"cannot read {failure.filename}: {failure.strerror}", change)
+
+
 def _gres_conf(options: SlurmOptions, host: str) -> Finding:
     """The agents know a GPU by its minor number, and Slurm by the number in its type (gres.conf(5))."""
     path = options.file.parent / "gres.conf"
@@ -120,8 +121,7 @@ def _gres_conf(options: SlurmOptions, host: str) -> Finding:
     try:
         text = _text(path)
     except OSError as failure:
-        found = f"cannot read {failure.filename}: {failure.strerror}"
-        return subject.warning(found, f"run this check as root on {options.controller}")
+        return _unreadable(subject, failure, f"run this check as root on {options.controller}")
     if text is None:
         return subject.ok(f"{path} is not on this host")
     lines = [
@@ -149,10 +149,7 @@ def _job_submit(options: SlurmOptions, host: str, user: str) -> Iterator[Finding
         text, parts = _text(script), _text(module)
         settings = _text(folder / "gandiva" / "gandiva_settings.lua")
     except OSError as failure:
-        yield subject.warning(
-            f"cannot read {failure.filename}: {failure.strerror}",
-            f"run this check as root on {options.controller}",
-        )
+        yield _unreadable(subject, failure, f"run this check as root on {options.controller}")
         return
     if text is None and parts is None and options.controller.split(".")[0] != host.split(".")[0]:
         yield subject.warning(f"{script} is not on this host", f"run this check on {options.controller} too")
@@ -248,7 +245,7 @@ def judge_description(description: Path, options: SlurmOptions, host: str) -> It
         try:
             there = _text(folder / name)
         except OSError as failure:
-            yield subject.warning(f"cannot read {folder / name}: {failure.strerror}", "run as root")
+            yield _unreadable(subject, failure, "run as root")
             continue
         if there == text:
             continue

@@ -65,18 +65,12 @@ def run(args: argparse.Namespace) -> int:
 
 def _text(path: Path) -> str:
     from controller.policies.allocations.problem_file import MOST_BYTES
+    from controller.settings.base import read_file
 
+    from_stdin = str(path) == "-"
+    raw = sys.stdin.buffer.read(MOST_BYTES) if from_stdin else read_file(path, MOST_BYTES, GandivaError)
     try:
-        if str(path) == "-":
-            raw = sys.stdin.buffer.read(MOST_BYTES + 1)
-        else:
-            with path.open("rb") as file:
-                raw = file.read(MOST_BYTES + 1)
-        if len(raw) > MOST_BYTES:
-            raise GandivaError(f"{path} is larger than {MOST_BYTES} bytes: is it a problem?")
         return raw.decode("utf-8")
-    except OSError as error:
-        raise GandivaError(f"cannot read the problem {path}: {error.strerror}") from None
     except UnicodeDecodeError as error:
         raise GandivaError(f"{path}: not UTF-8 text (byte {error.start}): JSON must be") from None
 

@@ -17,7 +17,7 @@ from typing import Annotated
 from pydantic import Field, TypeAdapter, ValidationError
 
 from controller.errors import GandivaError
-from controller.settings.base import key_twice, wrong
+from controller.settings.base import key_twice, read_file, wrong
 
 MIB = 2**20
 
@@ -46,6 +46,7 @@ def tensor_bytes(model: str) -> tuple[int, int]:
 
 _Rate = Annotated[float, Field(ge=0, lt=1e12)]
 """In steps per second."""
+MOST_BYTES = 1 << 28
 _MUST_BE = "must be a rate from 0 to below 1e12, or two beside another job"
 _TABLE = TypeAdapter(dict[str, dict[str, dict[str, _Rate | tuple[_Rate, _Rate]]]])
 
@@ -78,12 +79,10 @@ class Throughputs:
 
 def read_throughputs(path: Path) -> Throughputs:
     """Raises ThroughputsError."""
+    raw = read_file(path, MOST_BYTES, ThroughputsError)
     try:
-        raw = path.read_bytes()
         table = _TABLE.validate_json(raw, strict=True)
         again = key_twice(raw)
-    except OSError as error:
-        raise ThroughputsError(f"cannot read the throughputs {path}: {error.strerror}") from error
     except ValidationError as error:
         first = error.errors()[0]
         place = first["loc"][:3]  # what follows is which kind of rate was tried

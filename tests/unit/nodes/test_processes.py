@@ -177,6 +177,30 @@ def test_stopped_and_frozen(table: Table) -> None:
     assert [found.halted(pid) for pid in (50, 51, 52, 53)] == ["stopped", "frozen", "frozen", "frozen"]
 
 
+OF_USERS = "user.slice/user-1000.slice/slurmstepd.scope/job_12/step_0/user"
+
+
+@pytest.mark.parametrize("unified", ["", "unified/"])
+def test_a_step_is_frozen_where_slurm_freezes_it(table: Table, unified: str) -> None:
+    table.add(50, cgroup=V1)
+    table.add(51, cgroup="0::/system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_batch/user/task_0/own\n")
+    table.add(52, cgroup=f"{V1}0::/{OF_USERS}/own\n")
+    first = table.cgroups / "freezer/slurm/uid_1000/job_12/step_0/freezer.state"
+    second = table.cgroups / unified / "system.slice/slurmstepd.scope/sEKNKTV3WPV500/step_batch/user"
+    third = table.cgroups / unified / OF_USERS
+    for file in (first, second / "cgroup.freeze", third / "cgroup.freeze"):
+        file.parent.mkdir(parents=True)
+        file.write_text("")
+    found = table.processes()
+    processes = [ProcessId(pid, 500) for pid in (50, 51, 52, 99)]
+    for frozen in (True, False):
+        found.freeze(processes, frozen)
+        assert first.read_text() == ("FROZEN" if frozen else "THAWED")
+        assert (second / "cgroup.freeze").read_text() == str(int(frozen))
+        assert (third / "cgroup.freeze").read_text() == "", "its owner may have made it"
+        assert found.halted(50) == ("frozen" if frozen else None)
+
+
 def test_whatever_looks_like_a_job_counts_as_its_life(table: Table) -> None:
     found = table.processes()
     table.add(40, cgroup="0::/\n")
