@@ -57,7 +57,7 @@ class Step:
         self.process.kill()
         self.process.communicate()
         for folder, _, _ in os.walk(self.top, topdown=False):
-            os.rmdir(folder)
+            Path(folder).rmdir()
 
 
 @pytest.fixture(params=[1, 2], ids=["v1", "v2"])
