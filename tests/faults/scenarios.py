@@ -186,6 +186,59 @@ def _take_over(stage: Stage, point: Point) -> Evidence:
     )
 
 
+BACK_IN_THE_QUEUE = {
+    "its owner requeues it": None,
+    "its node fails": ("state=down reason=fault", "state=resume"),
+}
+"""What puts jobs back into the queue: their owners, or these updates of the node."""
+
+
+def no_controller() -> Iterator[Fault]:
+    for how in BACK_IN_THE_QUEUE:
+        yield Fault(
+            group="no controller",
+            what="no controller for longer than Slurm's requeue_delay: Slurm starts jobs by itself",
+            where=COOPERATIVE.name,
+            detail=how,
+            run=partial(_by_itself, how=how),
+        )
+
+
+def _by_itself(stage: Stage, how: str) -> Evidence:
+    jobs = stage.populate(COOPERATIVE)
+    stage.await_converged(time.time())
+    stage.kill_controllers()
+    began = time.time()
+    states = "squeue -h -j " + ",".join(str(job.id) for job in jobs) + " -t all -o %T"
+    updates = BACK_IN_THE_QUEUE[how]
+    if updates is None:
+        for job in jobs:
+            stage.as_owner(job.id, "scontrol", "requeue", "{job}")
+    else:
+        stage.sh("ctl", f"scontrol update nodename={jobs[0].workload.nodes[0]} {updates[0]}")
+    _until(stage, states, "PENDING")
+    if updates is not None:
+        stage.sh("ctl", f"scontrol update nodename={jobs[0].workload.nodes[0]} {updates[1]}")
+    # Slurm's pause, two minutes, is of no interest; it is written once the job has completed.
+    now = "; ".join(f"scontrol update jobid={job.id} starttime=now" for job in jobs)
+    _until(stage, f"{{ {now}; }} > /dev/null 2>&1; {states}", "RUNNING")
+    started = time.time()
+    words = "nobody has prepared this start"
+    waits = " && ".join(f"grep -q '{words}' ~{job.user}/{job.id}.out" for job in jobs)
+    stage.site.wait("the starts to wait", lambda: stage.sh("login", waits, check=False).status == 0, 60)
+    if any(hold.start > started and hold.job_id in {job.id for job in jobs} for hold in stage.holds()):
+        raise FaultFailed("a start that nobody chose is on a GPU")
+    stage.start_controller()
+    seconds = stage.await_converged(time.time())
+    stage.count_trouble(began)
+    return Evidence(f"{len(jobs)} starts waited, right {seconds:.1f} s after the controller's", seconds)
+
+
+def _until(stage: Stage, script: str, state: str) -> None:
+    """Until all lines that it prints are this state."""
+    stage.site.wait(f"all jobs {state}", lambda: set(stage.sh("ctl", script).text.split()) == {state}, 60)
+
+
 DAMAGE = {
     "header overwritten": (
         "dd if=/dev/urandom of={path} bs=100 count=1 conv=notrunc status=none",
