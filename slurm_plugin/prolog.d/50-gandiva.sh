@@ -5,7 +5,7 @@
 # job (docs/interfaces.md, section 3) where the node agent has not made it already.
 #
 # It always succeeds. Slurm drains a node whose prolog fails, and nothing that can go wrong here is worth
-# that: without a control block a job only cannot be time-sliced, and one that somebody tampered with fails
+# that: a job without a control block waits for the node agent's, and one that somebody tampered with fails
 # the job's tasks (the SPANK plugin looks again).
 #
 # Every folder above what is made here is root's alone, which is checked; so nobody can put a link in the
@@ -24,7 +24,7 @@ note() {
 }
 
 give_up() {
-    note "$*: the job runs without a control block, so it is not time-sliced"
+    note "$*: the job has no control block of the prolog's: it waits for the node agent's"
     exit 0
 }
 

@@ -142,8 +142,6 @@ int gandiva_await_turn(spank_t spank, const struct gandiva_args *args, bool shar
 
 		if (gandiva_open_block(spank, args, block, sizeof(block), &folder))
 			return -1;
-		if (folder < 0 && !shares)
-			return 0;
 		if (folder >= 0 && !faccessat(folder, name, F_OK, 0)) {
 			slurm_error("gandiva: cannot keep this step off the GPUs of other jobs, so it does not run: tell "
 				    "the administrator (slurmd's log on this node has what %s said)", GANDIVA_CONFINE);
@@ -153,7 +151,8 @@ int gandiva_await_turn(spank_t spank, const struct gandiva_args *args, bool shar
 		turn = folder < 0 ? TURN_UNKNOWN : read_turn(folder, confined);
 		if (folder >= 0)
 			close(folder);
-		if (turn == TURN_ON)
+		/* Whole GPUs are Slurm's to give: what the controller has handed back to it has these. */
+		if (turn == TURN_ON || (turn == TURN_UNKNOWN && !shares))
 			return 0;
 		if (milliseconds < QUIET_SECONDS * 1000 && milliseconds + 100 >= QUIET_SECONDS * 1000)
 			slurm_error("gandiva: %s: this waits until the Gandiva controller puts it onto its GPUs",

@@ -114,7 +114,14 @@ class LiveWorld:
         # Little memory unless said otherwise, so that jobs can share a small node.
         memory = [] if any(option.startswith("--mem") for option in options) else ["--mem=50"]
         command = ["sbatch", "--parsable", "--output=/dev/null", *memory, *options, "--wrap", script]
-        return JobId(int((await self._run(command, "alice")).strip().split(";")[0]))
+        job_id = JobId(int((await self._run(command, "alice")).strip().split(";")[0]))
+        if "--gandiva" in options:
+            # As the agents do it: no start waits.
+            prepare = f"mkdir -p /run/gandiva/{job_id}; echo on > /run/gandiva/{job_id}/turn"
+            await asyncio.gather(
+                *(asyncio.to_thread(self.cluster.exec, node, ["sh", "-c", prepare]) for node in self.nodes)
+            )
+        return job_id
 
     async def allocated(self, job_id: JobId) -> GpuSet:
         text = await self.operator("scontrol", "--details", "show", "job", str(job_id))

@@ -259,7 +259,12 @@ NO_WAY_IN = {
     sshd_hangs: ("n2", "agent", "cannot be reached", "is n2 up"),
 }
 GPUS = {
-    other_numbers_of_gpus_in_slurm: ("n1", "GPUs", "shows 4 (a100), Slurm 3", "shard:a100_3:16, gres.conf"),
+    other_numbers_of_gpus_in_slurm: (
+        "n1",
+        "GPUs",
+        "0, 1, 2, 3 (a100), Slurm has 0, 1, 2",
+        "shard:a100_3:16, gres.conf",
+    ),
     sshd_stopped: ("n2", "agent", "cannot be reached", "systemctl start sshd on n2"),
 }
 PUT_ASIDE = ("n2", "state", "gres/gpu count", "gres.conf agree")

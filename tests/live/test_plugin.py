@@ -76,8 +76,9 @@ class Slurm:
     def bind(self, job: int, gres: str, node: str, visible: str | None = None) -> None:
         """What the controller and the agent do to place a job."""
         block = f"/run/gandiva/{job}"
+        self.cluster.exec(node, f"mkdir -p {block} && echo on > {block}/turn")
         if visible is not None:
-            self.cluster.exec(node, f"mkdir -p {block} && echo {visible} > {block}/visible")
+            self.cluster.exec(node, f"echo {visible} > {block}/visible")
         update = [
             "scontrol",
             "update",

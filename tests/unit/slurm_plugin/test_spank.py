@@ -318,6 +318,8 @@ def block(tmp_path: Path) -> Block:
 
 
 GPUS4 = {"CUDA_VISIBLE_DEVICES": "4,5,6,7", "GPU_DEVICE_ORDINAL": "4,5,6,7", "SLURM_JOB_GPUS": "4,5,6,7"}
+SHARDS4 = {**GPUS4, "SLURM_SHARDS_ON_NODE": "4"}
+"""Of a job that shares GPUs."""
 
 
 def test_a_jobs_turn_narrows_its_gpus(host: Host, block: Block) -> None:
@@ -343,7 +345,7 @@ def test_a_step_waits_until_its_job_is_on_its_gpus(host: Host, block: Block, tur
         block.turn.unlink()
     else:
         block.take(turn)
-    task = host.start("remote", "gandiva", words=block.words, env=GPUS4)
+    task = host.start("remote", "gandiva", words=block.words, env=SHARDS4)
     assert task.stderr is not None
     message = task.stderr.readline()  # said after a while, and nothing ends before
     assert "waits until the Gandiva controller puts it onto its GPUs" in message
@@ -353,6 +355,13 @@ def test_a_step_waits_until_its_job_is_on_its_gpus(host: Host, block: Block, tur
     assert host.end(task).environment["CUDA_VISIBLE_DEVICES"] == "5"
 
 
+def test_whole_gpus_are_slurms_to_give(host: Host, block: Block) -> None:
+    """A controller that stops for good gives jobs that wait back to Slurm: nobody prepares these."""
+    block.turn.unlink()
+    task = host.run("remote", "gandiva", words=block.words, env=GPUS4).environment
+    assert task["CUDA_VISIBLE_DEVICES"] == "4,5,6,7"
+
+
 @pytest.mark.parametrize(("option", "word"), [(("gandiva",), ()), ((), ("default=on",))])
 def test_a_job_with_shards_waits_for_its_control_block(
     host: Host, block: Block, option: tuple[str, ...], word: tuple[str, ...]
@@ -360,8 +369,7 @@ def test_a_job_with_shards_waits_for_its_control_block(
     """A node that lost it, or that has no prolog. (Shards are held by Gandiva's jobs only where the site has
     time-slicing on by default.)"""
     elsewhere = block.folder.rename(block.root / "8")
-    shards = {**GPUS4, "SLURM_SHARDS_ON_NODE": "4"}
-    task = host.start("remote", *option, words=(*block.words, *word), env=shards)
+    task = host.start("remote", *option, words=(*block.words, *word), env=SHARDS4)
     assert task.stderr is not None and "nobody has prepared this start" in task.stderr.readline()
     elsewhere.rename(block.folder)
     assert host.end(task).environment["GANDIVA_CONTROL_DIR"] == str(block.folder)
@@ -518,6 +526,5 @@ def test_a_gandiva_job_without_control_block(host: Host, tmp_path: Path) -> None
     words = (f"run_dir={tmp_path}",)
     task = host.run("remote", "gandiva", words=words, env=GPUS4).environment
     assert task["GANDIVA_JOB"] == "1" and "GANDIVA_CONTROL_DIR" not in task
-    shards = {**GPUS4, "SLURM_SHARDS_ON_NODE": "4"}
     assert "GANDIVA_JOB" not in host.run("remote", words=(*words, "default=on"), env=GPUS4).environment
-    assert "GANDIVA_JOB" not in host.run("remote", words=(*words, "default=off"), env=shards).environment
+    assert "GANDIVA_JOB" not in host.run("remote", words=(*words, "default=off"), env=SHARDS4).environment
