@@ -244,7 +244,12 @@ class GpuProcess:
     saves_offloaded = True
 
     def __init__(self, options: argparse.Namespace, rank: int, session: Any) -> None:
-        self._options, self._rank, self._session = options, rank, session
+        self._options, self._rank = options, rank
+        self._devices: Any = None
+        if session is not None and session.active:
+            from gandiva.ranks import Devices
+
+            self._devices = Devices(os.environ, session)
         self._model = Model(options, rank, lambda _shards: [])
         """The state, while it is in host memory."""
         self._process: subprocess.Popen[bytes] | None = None
@@ -268,12 +273,8 @@ class GpuProcess:
 
     def restore(self) -> None:
         environ = dict(os.environ)
-        if self._session is not None and self._session.active:
-            from gandiva.ranks import Devices
-
-            names = Devices(os.environ, self._session).now()
-            if names != [""]:
-                environ["CUDA_VISIBLE_DEVICES"] = ",".join(names)
+        if self._devices is not None and (names := self._devices.now()) != [""]:
+            environ["CUDA_VISIBLE_DEVICES"] = ",".join(names)
         pipe = subprocess.PIPE
         self._process = subprocess.Popen(
             [sys.executable, __file__, WORKER], env=environ, stdin=pipe, stdout=pipe

@@ -117,9 +117,12 @@ class LiveWorld:
         job_id = JobId(int((await self._run(command, "alice")).strip().split(";")[0]))
         if "--gandiva" in options:
             # As the agents do it: no start waits.
-            prepare = f"mkdir -p /run/gandiva/{job_id}; echo on > /run/gandiva/{job_id}/turn"
+            prepare = f"cd /run/gandiva && mkdir $1/{job_id} && echo on > $1/{job_id}/turn"
             await asyncio.gather(
-                *(asyncio.to_thread(self.cluster.exec, node, ["sh", "-c", prepare]) for node in self.nodes)
+                *(
+                    asyncio.to_thread(self.cluster.exec, node, ["sh", "-c", f"set {node}; {prepare}"])
+                    for node in self.nodes
+                )
             )
         return job_id
 

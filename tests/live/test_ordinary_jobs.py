@@ -55,11 +55,9 @@ def test_jobs_that_share_beside_ordinary_ones(site: Site) -> None:
     ends beside them, and never open the GPU that comes free."""
     ordinary = site.submit("bob", f"{OPENS} > $SLURM_JOB_ID.opens; sleep 600", "--gres=gpu:1", "-w", "n1")
     site.wait_state(ordinary, "RUNNING")
-    command = f"(while :; do {OPENS} >> $SLURM_JOB_ID.opens; sleep 1; done) & exec {TRAIN} --gpu-process --steps 100000"
-    sharing = [
-        site.submit("alice", f"{command} --minibatch-ms 50", "--gandiva", "--gres=gpu:1", "-w", "n1")
-        for _ in range(5)
-    ]
+    train = f"{TRAIN} --gpu-process --steps 100000 --minibatch-ms 50"
+    command = f"(while :; do {OPENS} >> $SLURM_JOB_ID.opens; sleep 1; done) & exec {train}"
+    sharing = [site.submit("alice", command, "--gandiva", "--gres=gpu:1", "-w", "n1") for _ in range(5)]
     site.wait_on_gpu(*sharing)
     wanting = site.submit("bob", "sleep 600", "--gres=gpu:2", "-w", "n1")
 

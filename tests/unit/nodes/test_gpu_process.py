@@ -10,22 +10,23 @@ from .test_yield_and_resume import QUICK, digests, offload, prepare, resume
 
 
 def test_it_goes_on_on_another_gpu_and_on_more(rig: Rig) -> None:
-    undisturbed = digests(rig.start(1, *QUICK, "--minibatch-ms", "1", gpus="3", managed=False).wait())
+    parts = (*QUICK, "--gpus", "3")
+    undisturbed = digests(rig.start(1, *parts, "--minibatch-ms", "1", gpus="3", managed=False).wait())
 
     async def scenario(nodes: RemoteNodes) -> None:
         await prepare(nodes, 2, [0], [0, 1, 2])
-        job = rig.start(2, *QUICK, "--gpu-process", gpus="0", binding="0,1,2")
+        job = rig.start(2, *parts, "--gpu-process", gpus="0", binding="0,1,2")
         rig.wait_for_steps(job, 3)
         assert await offload(nodes, 2) == 0
         assert not any(rig.held().values())
         seen = await job_sample(nodes, job)
         assert seen.movable and seen.resizable
-        for gpus in ([2], [0, 1]):
+        for gpus in ([2], [0, 1], [0, 1, 2]):
             await resume(nodes, 2, gpus, [0, 1, 2])
             at = len(job.steps())
             rig.wait_for_steps(job, at + 3)
             held = rig.held()
-            assert held[gpus[0]] > 64 * MIB and sum(size > 0 for size in held.values()) == 1
+            assert all((held[gpu] > 64 * MIB) == (gpu in gpus) for gpu in range(3))
             await offload(nodes, 2)
         await resume(nodes, 2, [1], [0, 1, 2])
         assert digests(job.wait()) == undisturbed
