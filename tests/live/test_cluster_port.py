@@ -117,13 +117,9 @@ class LiveWorld:
         job_id = JobId(int((await self._run(command, "alice")).strip().split(";")[0]))
         if "--gandiva" in options:
             # As the agents do it: no start waits.
-            prepare = f"cd /run/gandiva && mkdir $1/{job_id} && echo on > $1/{job_id}/turn"
-            await asyncio.gather(
-                *(
-                    asyncio.to_thread(self.cluster.exec, node, ["sh", "-c", f"set {node}; {prepare}"])
-                    for node in self.nodes
-                )
-            )
+            prepare = ["sh", "-c", "mkdir -p $0/$1 && echo on > $0/$1/turn"]
+            blocks = [(node, [*prepare, f"/run/gandiva/{node}", str(job_id)]) for node in self.nodes]
+            await asyncio.gather(*(asyncio.to_thread(self.cluster.exec, *block) for block in blocks))
         return job_id
 
     async def allocated(self, job_id: JobId) -> GpuSet:
