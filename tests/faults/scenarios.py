@@ -205,27 +205,22 @@ def no_controller() -> Iterator[Fault]:
 
 
 def _by_itself(stage: Stage, how: str) -> Evidence:
-    jobs = stage.populate(COOPERATIVE)
+    jobs = stage.populate(COOPERATIVE, fresh=2)[-2:]
     stage.await_converged(time.time())
     stage.kill_controllers()
     began = time.time()
-    states = "squeue -h -j " + ",".join(str(job.id) for job in jobs) + " -t all -o %T"
     updates = BACK_IN_THE_QUEUE[how]
-    if updates is None:
-        for job in jobs:
-            stage.as_owner(job.id, "scontrol", "requeue", "{job}")
-    else:
-        stage.sh("ctl", f"scontrol update nodename={jobs[0].workload.nodes[0]} {updates[0]}")
-    _until(stage, states, "PENDING")
-    if updates is not None:
-        stage.sh("ctl", f"scontrol update nodename={jobs[0].workload.nodes[0]} {updates[1]}")
-    # Slurm's pause, two minutes, is of no interest; it is written once the job has completed.
-    now = "; ".join(f"scontrol update jobid={job.id} starttime=now" for job in jobs)
-    _until(stage, f"{{ {now}; }} > /dev/null 2>&1; {states}", "RUNNING")
+    for job in jobs if updates is None else ():
+        stage.as_owner(job.id, "scontrol", "requeue", "{job}")
+    for words in updates or ():
+        stage.sh("ctl", f"scontrol update nodename={COOPERATIVE.nodes[0]} {words}")
+    listed = ",".join(str(job.id) for job in jobs)
+    again = f"squeue -h -j {listed} -t all -O RestartCnt:.9,State:.9"
+    _soon(stage, "Slurm's own starts", "ctl", f"[ \"$({again} | sort -u | xargs)\" = '1 RUNNING' ]")
     started = time.time()
     words = "nobody has prepared this start"
     waits = " && ".join(f"grep -q '{words}' ~{job.user}/{job.id}.out" for job in jobs)
-    stage.site.wait("the starts to wait", lambda: stage.sh("login", waits, check=False).status == 0, 60)
+    _soon(stage, "the starts to wait", "login", waits)
     if any(hold.start > started and hold.job_id in {job.id for job in jobs} for hold in stage.holds()):
         raise FaultFailed("a start that nobody chose is on a GPU")
     stage.start_controller()
@@ -234,9 +229,8 @@ def _by_itself(stage: Stage, how: str) -> Evidence:
     return Evidence(f"{len(jobs)} starts waited, right {seconds:.1f} s after the controller's", seconds)
 
 
-def _until(stage: Stage, script: str, state: str) -> None:
-    """Until all lines that it prints are this state."""
-    stage.site.wait(f"all jobs {state}", lambda: set(stage.sh("ctl", script).text.split()) == {state}, 60)
+def _soon(stage: Stage, what: str, host: str, script: str) -> None:
+    stage.site.wait(what, lambda: stage.sh(host, script, check=False).status == 0, 60)
 
 
 DAMAGE = {

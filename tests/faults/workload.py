@@ -9,9 +9,15 @@ from container.spec import ClusterSpec, NodeGroup
 from tests.live.support import TRAIN
 
 NODES = 3
-SPEC = ClusterSpec(name="faults", nodes=(NodeGroup(names=f"n[1-{NODES}]", gpus=1),))
+SPEC = ClusterSpec(
+    name="faults",
+    nodes=(NodeGroup(names=f"n[1-{NODES}]", gpus=1),),
+    slurm_conf=(
+        "SchedulerParameters=bf_interval=5,sched_min_interval=0,batch_sched_delay=0,requeue_delay=1",
+    ),
+)
 """One GPU a node, so that two jobs on a node take turns. (More nodes, more agents: a controller that is
-started again starts them all.)"""
+started again starts them all.) Slurm's pause after a requeue, two minutes, is not waited for."""
 
 GPU_SECONDS = 4.0
 _STEP_MS = 50
