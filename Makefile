@@ -13,7 +13,7 @@ export GANDIVA_TEST_DEPTH := $(DEPTH)
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help env demo test nightly unit processes torch roles lint live smoke faults faultsim fuzz kills quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
+.PHONY: help env demo test nightly unit processes torch roles lint live cases smoke faults faultsim fuzz kills quick-faults quick-soak cluster deb deb-test bench overhead growth soak fidelity clean
 
 help: ## Show this list
 	@printf 'Gandiva for Slurm: what make can do\n\n'
@@ -62,6 +62,11 @@ live: env ## Live tests: real Slurm in containers, mock GPUs (KEEP=1 keeps the c
 	@printf '==> Live tests on mini clusters\n'
 	@$(CLUSTER) build
 	@$(PYTHON) -m pytest tests/live -m 'live$(SHALLOW)' -q --ignore tests/live/test_packages.py -n $(or $(CLUSTERS),3) --dist loadgroup
+
+cases: env ## What public reports, scripts and files showed, all kinds of tests (live: on mini clusters)
+	@printf '==> Public cases\n'
+	@$(CLUSTER) build
+	@$(PYTHON) -m pytest tests -m public -q -n 3 --dist loadgroup
 
 faults: env ## Break every part at every step on a real Slurm (QUICK=1: one of each kind; CLUSTERS=N; WRITE=1: into the docs)
 	@printf '==> Faults on mini clusters\n'

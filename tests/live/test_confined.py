@@ -73,6 +73,7 @@ def test_at_every_point_of_fifty_switches_a_job_opens_its_own_gpu_only(site: Sit
     assert 4 <= hands <= SWITCHES * 2, hands
 
 
+@pytest.mark.public
 @pytest.mark.parametrize(
     "script",
     [

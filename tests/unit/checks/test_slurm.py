@@ -363,12 +363,13 @@ def test_files_in_order(folder: Path) -> None:
             "Lua module",
             'controller_users = ["gandiva"]',
         ),
-        (
+        pytest.param(
             "gres.conf",
             "NodeName=n1 File=/dev/nvidia1 Type=a100_0 Name=gpu\n"
             "NodeName=n1 Name=shard Count=16 Type=a100_0\n",
             "gres.conf",
             "File=/dev/nvidia0",
+            marks=pytest.mark.public,
         ),
         ("prolog.d/50-gandiva.sh", None, "Prolog", "Prolog="),
         ("epilog.d/50-gandiva.sh", None, "Epilog", "Epilog="),

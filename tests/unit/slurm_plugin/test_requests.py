@@ -4,12 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.unit.slurm_plugin.standin import Slurmctld
 
+PUBLIC = Path(__file__).parents[2] / "public"
 ON = {"gandiva": "(null)"}
 BATCH: dict[str, Any] = {"script": "#!/bin/sh\n"}
 
@@ -87,10 +89,11 @@ GPU2: dict[str, Any] = {"tres_per_node": "gres/gpu:2"}
         (ON, {"tres_per_node": "gres/gpu:a100:1,gres/gpu:h100:1", "partition": "both"}, "in one request"),
         (ON, {"tres_per_node": "gres/gpu:2", "min_nodes": 3}, "3 nodes with 2 GPUs each"),
         (ON, {"tres_per_job": "gres/gpu:9"}, "9 GPUs: partition gpu has 8 of one model"),
-        (
+        pytest.param(
             ON,
             {"tres_per_job": "gres/gpu:5"},
             "a node in partition gpu has 4 at most; ask for --gpus=4 or --gpus=6",
+            marks=pytest.mark.public,
         ),
         (ON, {"tres_per_job": "gres/gpu:7"}, "ask for --gpus=6 or --gpus=8"),
         (
@@ -251,6 +254,12 @@ def test_what_slurm_users_expect_is_left_alone(slurmctld: Slurmctld) -> None:
     )
     assert answer.rc == 0
     assert not {"array_inx", "dependency", "time_limit", "exc_nodes", "requeue"} & set(answer.fields)
+
+
+@pytest.mark.public
+def test_the_public_script_that_replaces_pythonpath_is_told(slurmctld: Slurmctld) -> None:
+    answer = slurmctld.submit(ON, **GPU2, script=(PUBLIC / "pythonpath.sbatch").read_text())
+    assert answer.rc == 0 and any("$PYTHONPATH" in said for said in answer.said)
 
 
 def test_only_batch_jobs_can_be_started_again(slurmctld: Slurmctld) -> None:

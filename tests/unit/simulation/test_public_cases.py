@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: GPL-2.0-or-later
+"""Traces as people have them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from controller.cli.main import main
+from controller.policies.presets import PRESETS
+
+PUBLIC = Path(__file__).parents[2] / "public"
+
+
+@pytest.mark.public
+@pytest.mark.parametrize("policy", sorted(PRESETS))
+def test_a_gang_that_no_gpu_type_has_room_for_is_refused(
+    capsys: pytest.CaptureFixture[str], policy: str
+) -> None:
+    words = ["--trace", str(PUBLIC / "gang-wider-than-a-type.csv"), "--trace-format", "native"]
+    words += ["--cluster", "v100:4,p100:4,k80:4", "--gpus-per-node", "4", "--policy", policy]
+    assert main(["simulate", *words]) == 1
+    said = capsys.readouterr().err
+    assert "line 3, column `gpus`: job z: 8 GPUs" in said and said.count("error") == 1
+
+
+@pytest.mark.public
+def test_a_trace_of_sacct_is_the_native_one(capsys: pytest.CaptureFixture[str]) -> None:
+    ends = []
+    for kind in ("csv", "sacct"):
+        words = ["--trace", str(PUBLIC / f"accounts.{kind}"), "--cluster", "a100:1"]
+        words += ["--trace-format", "native" if kind == "csv" else kind, "--policy", "gavel-hierarchical"]
+        assert main(["simulate", *words, "--jobs-out", "-"]) == 0
+        ends.append(capsys.readouterr().out)
+    assert ends[0] == ends[1] and len(ends[0].splitlines()) > 10
