@@ -156,8 +156,8 @@ class Site:
             return ""
 
     def digest(self, user: str, job_id: int) -> str:
-        """The final digests of all ranks, as the job printed them, once each: a job that is requeued in its last
-        moment prints them again."""
+        """The final digests of all ranks, as the job printed them, once each: a job that is requeued in its
+        last moment prints them again."""
         lines = [line for line in self.output(user, job_id).splitlines() if "digest" in line]
         assert lines, f"job {job_id} printed no digest: {self.output(user, job_id)}"
         return "\n".join(sorted(set(lines)))
