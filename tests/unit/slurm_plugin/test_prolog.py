@@ -189,7 +189,7 @@ def test_a_block_that_is_not_roots_is_not_used(node: Node, tmp_path: Path, trick
         else:
             node.block.chmod(0o777)
     complaint = node.prolog(**ASKED)
-    assert "expected a folder that is root's alone" in complaint and "not time-sliced" in complaint
+    assert "expected a folder that is root's alone" in complaint and "waits for the node agent" in complaint
     assert list(elsewhere.iterdir()) == []
 
 
