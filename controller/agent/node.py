@@ -89,6 +89,14 @@ class Node:
             stopped=asked,  # perhaps
         )
 
+    def adopt(self) -> None:
+        """Jobs that an agent of protocol version 3 prepared: steps of theirs would wait for a turn."""
+        for state in self.blocks.states():
+            block = self.blocks.block(state.job_id)
+            if block.is_on() is None:
+                with contextlib.suppress(AgentError, OSError):
+                    self.confinement.write(block, on=not state.is_off, gpus=state.gpus, binding=state.binding)
+
     @contextlib.contextmanager
     def on_gpus(
         self, block: ControlBlock, gpus: Sequence[int], binding: Sequence[int], deadline: Deadline

@@ -98,8 +98,9 @@ class NodeAgent:
         self._node = Node(settings, reader, driver)
 
     def start(self) -> None:
-        """Beside the work: clean up after agents that were killed (only what lies there now), and have the
-        driver ready for the first switch."""
+        """Take over the jobs that there are. Beside the work: clean up after agents that were killed (only
+        what lies there now), and have the driver ready for the first switch."""
+        self._node.adopt()
         blocks = self._node.blocks
         threading.Thread(target=blocks.empty, args=(blocks.trash(),), name="trash", daemon=True).start()
         threading.Thread(target=self._warm_up, name="warm-up", daemon=True).start()

@@ -105,15 +105,6 @@ class SimulatedCluster:
         self.jobs[job.id] = job
         self.touch(job.id)
 
-    def submit_ordinary(self, node: str, gpus: int) -> JobId:
-        """A job without Gandiva, on the first free whole GPUs of a node: it is not reported, its GPUs are."""
-        job_id = JobId(self._next_id)
-        self._next_id += 1
-        held = dict(self.nodes[node].ordinary_gpus)
-        free = [card.index for card in self.nodes[node].gpus if card.index not in held]
-        self.set_node(node, ordinary_gpus={**held, **dict.fromkeys(free[:gpus], job_id)})
-        return job_id
-
     def cancel(self, job_id: JobId) -> None:
         """`scancel`."""
         self._end(self.jobs[job_id], "CANCELLED")

@@ -13,6 +13,7 @@ from controller.slurm.port import ClusterPort, JobState
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts, idle_node, make_nodes, request_text
 from tests.contract.adding_up import AddedUp
 from tests.contract.cluster_port_contract import ClusterPortContract
+from tests.contract.ordinary import submit_ordinary
 
 ENDLESS_SECONDS = 1e9
 
@@ -46,7 +47,7 @@ class SimulatedWorld:
         return self.cluster.submit(request_text(), 0.01, exit_code=exit_code)
 
     async def submit_ordinary(self, gpus: int) -> JobId:
-        return self.cluster.submit_ordinary("n2", gpus)
+        return submit_ordinary(self.cluster, "n2", gpus)
 
     async def allocated(self, job_id: JobId) -> GpuSet:
         job = self.cluster.jobs[job_id]

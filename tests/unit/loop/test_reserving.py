@@ -17,6 +17,7 @@ from controller.policies.settings import DefragmentSettings, MigrationSettings
 from controller.slurm.port import ALLOCATED, JobState
 from controller.slurm.simulated import SimulatedCluster, SlurmCosts
 from controller.slurm.simulated_job import SimulatedJob
+from tests.contract.ordinary import submit_ordinary
 from tests.contract.passing_on import PassingOn
 from tests.unit.draws import some
 from tests.unit.loop.world import World, gandiva, run
@@ -97,7 +98,7 @@ class Moving(World):
             taken.update(*self.cluster.reserved.values())
             free = {GpuId(node, gpu.index) for gpu in self.cluster.nodes[node].gpus} - taken
             if self.waiting and free and not self.ordinary(node):
-                self.cluster.submit_ordinary(node, 1)
+                submit_ordinary(self.cluster, node, 1)
 
         self.cluster.on_state = on_state
 

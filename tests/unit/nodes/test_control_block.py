@@ -238,6 +238,22 @@ def test_a_state_that_is_written_in_part_does_not_take_the_place_of_the_last(
     assert block.load_state() == before
 
 
+@pytest.mark.parametrize(("phase", "turn"), [(NodePhase.RUNNING, "on"), (NodePhase.YIELDED, "off")])
+def test_jobs_of_an_older_agent_have_a_turn(block: ControlBlock, phase: NodePhase, turn: str) -> None:
+    """Version 3 of the protocol had none, and steps of a job without one wait for it."""
+    block.save_state(JobState(job_id=12, uid=os.getuid(), phase=phase, gpus=(1,), binding=(0, 1)))
+    started = ControlBlocks(block.path.parent).block(13)
+    started.create(os.getuid())
+    reader = GpuReader(NvmlSource())
+    settings = AgentSettings("n1", block.path.parent, None)
+    for _ in range(2):
+        NodeAgent(settings, reader, DriverProcesses()).start()
+        assert (block.path / "turn").read_text().split()[0] == turn
+        block.write_turn(False, [], [])
+        turn = "off"
+    assert started.is_on() is None, "nobody has prepared this one"
+
+
 def test_two_agents_do_not_work_on_one_job(block: ControlBlock) -> None:
     other = ControlBlocks(block.path.parent).block(12)
     with block.locked(Deadline(60.0)):
