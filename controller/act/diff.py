@@ -61,7 +61,9 @@ def diff(
 
 
 def _way_out(job: Job, trespass: Unsuspendable) -> Action | None:
-    words = "it has memory on GPUs that are not its own now; does its script set CUDA_VISIBLE_DEVICES?"
+    words = (
+        "it has memory on GPUs not its own: its script set CUDA_VISIBLE_DEVICES, or a process stayed there"
+    )
     if trespass is Unsuspendable.CANCEL:
         return Cancel(job.id, words)
     return Requeue(job.id, words) if trespass is Unsuspendable.REQUEUE and job.may_requeue else None

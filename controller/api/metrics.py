@@ -62,9 +62,9 @@ class Metrics:
         self._gap = seconds("switch_gap", "Time a GPU was without a job between two jobs of a switch.")
         text = "Time from a job's submission to its first start."
         self._waits = seconds("queue_wait", text, buckets=WAIT_BUCKETS)
-        text = "Time a turn of the loop took to observe Slurm and all nodes."
+        text = "Time a cycle of the loop took to observe Slurm and all nodes."
         self._observe = seconds("observe_duration", text)
-        self._plan = seconds("plan_duration", "Time a turn of the loop took to decide.")
+        self._plan = seconds("plan_duration", "Time a cycle of the loop took to decide.")
         self._moves = counter("moves", "Jobs that moves changed, by what became of it.", "move", "verdict")
         text = "Throughput of the jobs of a trial, relative to that before it."
         self._gains = Histogram("gandiva_move_gain_ratio", text, ["move"], buckets=GAINS, registry=registry)
@@ -163,7 +163,7 @@ def _loop(published: Published) -> Iterator[Metric]:
     ticks = Metric("gandiva_ticks", "Turns of the loop that were completed.", "counter")
     ticks.add_sample("gandiva_ticks_total", {}, float(health.ticks))
     yield ticks
-    yield _gauge("last_turn_age_seconds", "Time since the last complete turn.", published.age_seconds)
+    yield _gauge("last_turn_age_seconds", "Time since the last complete cycle.", published.age_seconds)
     yield _gauge("problems", "Problems now; see gandiva status.", float(len(health.problems)))
     yield InfoMetricFamily("gandiva_policy", "The policy in force.", {"policy": health.policy})
 

@@ -13,7 +13,7 @@ from controller.policies.site import where
 
 log = logging.getLogger(__name__)
 
-TURN = "a turn of the loop"
+TURN = "a cycle of the loop"
 FIRST_PAUSE_SECONDS = 1.0
 LONGEST_PAUSE_SECONDS = 60.0
 OVER_SECONDS = 60.0

@@ -102,6 +102,7 @@ def make_job(
     stays = not bad.isdisjoint(gpus) and not any(block.trespasses for block in blocks)
     suspendable = _later(memory.unsuspendable_until, now) is None and not stays
     may_stop = phase is Phase.RUNNING and free and suspendable
+    goes_out = free and phase in (Phase.RUNNING, Phase.STUCK)
     can_resize = bool(blocks) and all(block.resizable for block in blocks)
     in_host_memory = phase in IN_HOST_MEMORY
     savable = _later(memory.unsavable_until, now) is None
@@ -148,7 +149,7 @@ def make_job(
         refused_nodes=refused_nodes,
         keeps_until=_later(memory.keeps_until, now) if phase in ON_GPU else None,
         failed_suspends=failed,
-        trespasses=phase in (Phase.RUNNING, Phase.STUCK) and trespass is not None and now >= trespass,
+        trespasses=goes_out and trespass is not None and now >= trespass,
         start_time=memory.first_start,
         deadline_at=slurm_job.deadline_at,
         memory_per_node_bytes=slurm_job.memory_per_node_bytes,

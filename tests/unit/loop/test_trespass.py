@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from controller.errors import NodeError
+from controller.errors import ClusterRefused, NodeError
 from controller.journal import JournalReader
 from controller.model import JobId, Unsuspendable
 from controller.nodes.port import NodeSample
@@ -19,6 +19,7 @@ from controller.nodes.protocol import GpuProcess, NodePhase
 from controller.nodes.simulated import SimulatedNodes
 from controller.observe.jobs import TRESPASS_SECONDS
 from controller.slurm.port import JobState
+from tests.unit.loop.test_reserving import Port
 from tests.unit.loop.world import SLICE_SECONDS, World, run
 
 
@@ -142,10 +143,36 @@ def test_a_trespasser_goes_its_way_out(tmp_path: Path, way: Unsuspendable) -> No
         else:
             assert job.restart_count == 1
         events = [event.message for event in JournalReader(world.journal_path).events(first)]
-        assert any("does its script set CUDA_VISIBLE_DEVICES" in text for text in events) == (
-            way is Unsuspendable.CANCEL
-        )
+        assert any("or a process stayed there" in text for text in events) == (way is Unsuspendable.CANCEL)
         trespass.jobs.clear()
+        await world.stop()
+
+    run(scenario)
+
+
+class KeepsJobs(Port):
+    """Slurm requeues no job: srun's and salloc's, say."""
+
+    async def _call(self, method: str, job_id: JobId, *arguments: Any) -> Any:
+        if method == "requeue":
+            self.calls.append(method)
+            raise ClusterRefused("Only batch jobs are accepted or processed")
+        return await super()._call(method, job_id, *arguments)
+
+
+def test_slurm_is_not_asked_for_ever_for_what_it_refuses(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=2, trespass=Unsuspendable.REQUEUE)
+        world.cluster_port = port = KeepsJobs(world.cluster)
+        first = world.submit()
+        world.node_port = trespass = Elsewhere(world.nodes)
+        world.start()
+        await until("the first job", lambda: world.running() == {first})
+        (gpu,) = world.cluster.jobs[first].binding
+        trespass.jobs[first] = 1 - gpu.ordinal
+        await asyncio.sleep(TRESPASS_SECONDS + 60)
+        assert port.calls.count("requeue") == 1
+        assert world.running() == {first}
         await world.stop()
 
     run(scenario)

@@ -375,7 +375,7 @@ def test_status_says_what_is_wrong() -> None:
     lines = list(status_lines(status, "http://ctl:6822"))
     assert lines[0] == "The controller at http://ctl:6822 has problems."
     assert "  problem     Slurm does not answer" in lines
-    assert "  up for      1-01:01:01, 0 turns of the loop" in lines
+    assert "  up for      1-01:01:01, 0 cycles of the loop" in lines
     assert "  jobs        5: 3 queued, 2 running" in lines
     assert lines[-1].endswith("node_lost: n2: job 5: no answer")
     assert "\x1b" not in "\n".join(lines)
