@@ -6,13 +6,15 @@
  * Opens and closes the GPUs of a job as the file `turn` of its control block says (docs/interfaces.md), by the
  * device control groups that Slurm has made for the job. PID is any process of it. Run as root: by the node
  * agent at each switch, and by the SPANK plugin at the start of each step, since slurmstepd opens all GPUs of
- * the job for each. Both may come at the same time: each holds the block's lock while it reads and applies.
+ * the job for each. Both may come at the same time: each holds a lock in the block, which root alone can open,
+ * while it reads and applies.
  *
  * Version 1: `devices.deny` of the job's folder reaches all folders in it. `devices.allow` does not, so it is
  * written in each of them, from the top.
  * Version 2: Slurm has its program on the job's folder and on those of tasks, with flags that let nothing else
- * be put there; ours is on the folder of each step, beside none of them, and counts for all in it. (A program
- * more, then the old one goes: at no moment is there none.)
+ * be put there; ours is on the folder of each step, and counts for all in it. Slurm's of the job would count no
+ * more below (BPF_F_ALLOW_OVERRIDE), and a batch script has no other: it is put beside ours. (A program more,
+ * then the old one goes: at no moment is there none.)
  *
  * With --probe: whether this node has what it takes. Exit status 0, or 1 with the reason on standard error.
  */
@@ -145,6 +147,9 @@ static bool cut_to_job(char *path, bool version2)
 	char *job = strstr(path, version2 ? "slurmstepd.scope/" : "/slurm");
 	size_t digits;
 
+	/* Users own control groups below their own slice and can give them any name. */
+	if (strstr(path, "/user.slice/") || strstr(path, "/user@"))
+		return false;
 	if (job && version2) {
 		/* job_N, or the job's SLUID. */
 		job += strlen("slurmstepd.scope/");
@@ -320,33 +325,85 @@ static bool is_ours(int program, unsigned *id)
 	return !strcmp(info.name, PROGRAM_NAME);
 }
 
-/* Take our programs off a folder, but for the one with this number. */
-static void detach_others(int folder, unsigned kept)
+struct programs {
+	unsigned count, ids[64];
+};
+
+/* The programs that are attached to a folder itself. */
+static void attached(int folder, struct programs *found)
 {
-	unsigned ids[64];
 	union bpf_attr attributes = { 0 };
 
 	attributes.query.target_fd = (unsigned) folder;
 	attributes.query.attach_type = BPF_CGROUP_DEVICE;
-	attributes.query.prog_ids = (uintptr_t) ids;
-	attributes.query.prog_cnt = sizeof(ids) / sizeof(ids[0]);
+	attributes.query.prog_ids = (uintptr_t) found->ids;
+	attributes.query.prog_cnt = sizeof(found->ids) / sizeof(found->ids[0]);
 	if (bpf(BPF_PROG_QUERY, &attributes))
-		die("programs of a step: %s", strerror(errno));
-	for (unsigned i = 0, count = attributes.query.prog_cnt; i < count; i++) {
-		union bpf_attr by_id = { 0 }, detach = { 0 };
-		unsigned id = 0;
-		long program;
+		die("programs of a folder: %s", strerror(errno));
+	found->count = attributes.query.prog_cnt;
+}
 
-		by_id.prog_id = ids[i];
-		program = ids[i] == kept ? -1 : bpf(BPF_PROG_GET_FD_BY_ID, &by_id);
+/* A descriptor; -1: it has gone. */
+static int program_of(unsigned id)
+{
+	union bpf_attr attributes = { 0 };
+
+	attributes.prog_id = id;
+	return (int) bpf(BPF_PROG_GET_FD_BY_ID, &attributes);
+}
+
+static void attach(int step, int program, const char *name)
+{
+	union bpf_attr attributes = { 0 };
+
+	attributes.target_fd = (unsigned) step;
+	attributes.attach_bpf_fd = (unsigned) program;
+	attributes.attach_type = BPF_CGROUP_DEVICE;
+	attributes.attach_flags = BPF_F_ALLOW_MULTI;
+	if (bpf(BPF_PROG_ATTACH, &attributes))
+		die("%s: cannot attach a program: %s", name, strerror(errno));
+}
+
+/* Put the programs of the job on a step, unless they are there. */
+static void inherit(int job, int step, const char *name)
+{
+	struct programs wanted, there;
+
+	attached(job, &wanted);
+	attached(step, &there);
+	for (unsigned i = 0; i < wanted.count; i++) {
+		bool has = false;
+		int program;
+
+		for (unsigned k = 0; k < there.count; k++)
+			has = has || there.ids[k] == wanted.ids[i];
+		program = has ? -1 : program_of(wanted.ids[i]);
+		if (program < 0)
+			continue;
+		attach(step, program, name);
+		close(program);
+	}
+}
+
+/* Take our programs off a folder, but for the one with this number. */
+static void detach_others(int folder, unsigned kept)
+{
+	struct programs found;
+
+	attached(folder, &found);
+	for (unsigned i = 0; i < found.count; i++) {
+		union bpf_attr detach = { 0 };
+		unsigned id = 0;
+		int program = found.ids[i] == kept ? -1 : program_of(found.ids[i]);
+
 		if (program < 0)
 			continue;
 		detach.target_fd = (unsigned) folder;
 		detach.attach_bpf_fd = (unsigned) program;
 		detach.attach_type = BPF_CGROUP_DEVICE;
-		if (is_ours((int) program, &id) && bpf(BPF_PROG_DETACH, &detach))
+		if (is_ours(program, &id) && bpf(BPF_PROG_DETACH, &detach))
 			die("an older program stays on a step: %s", strerror(errno));
-		close((int) program);
+		close(program);
 	}
 }
 
@@ -359,7 +416,6 @@ static void apply_version2(int job, const struct turn *turn)
 	if (!entries || !is_ours(program, &id))
 		die("%s", strerror(errno));
 	for (struct dirent *entry; (entry = readdir(entries)) != NULL;) {
-		union bpf_attr attributes = { 0 };
 		int step;
 
 		if (entry->d_type != DT_DIR || strncmp(entry->d_name, "step_", 5))
@@ -367,12 +423,8 @@ static void apply_version2(int job, const struct turn *turn)
 		step = openat(job, entry->d_name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 		if (step < 0)
 			continue;
-		attributes.target_fd = (unsigned) step;
-		attributes.attach_bpf_fd = (unsigned) program;
-		attributes.attach_type = BPF_CGROUP_DEVICE;
-		attributes.attach_flags = BPF_F_ALLOW_MULTI;
-		if (bpf(BPF_PROG_ATTACH, &attributes))
-			die("%s: cannot attach a program: %s", entry->d_name, strerror(errno));
+		inherit(job, step, entry->d_name);
+		attach(step, program, entry->d_name);
 		detach_others(step, id);
 		close(step);
 	}
@@ -403,7 +455,7 @@ int main(int argc, char **argv)
 	struct turn turn;
 	struct stat st;
 	char folder[PATH_MAX];
-	int block, job, version;
+	int block, job, lock, version;
 
 	if (argc == 2 && !strcmp(argv[1], "--probe")) {
 		probe();
@@ -423,8 +475,9 @@ int main(int argc, char **argv)
 	if (job < 0)
 		die("%s: %s", folder, strerror(errno));
 	/* Nobody holds it for long: who calls this has a deadline. */
-	if (flock(block, LOCK_EX))
-		die("%s: %s", argv[1], strerror(errno));
+	lock = openat(block, "turn.lock", O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+	if (lock < 0 || flock(lock, LOCK_EX))
+		die("%s/turn.lock: %s", argv[1], strerror(errno));
 	read_turn(block, &turn);
 	if (version == 1)
 		apply_version1(job, &turn);

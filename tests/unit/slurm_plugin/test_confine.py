@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import itertools
 import os
 import shutil
@@ -31,11 +32,20 @@ def bpf(command: int, attributes: bytes) -> int:
     return result
 
 
-def attach_as_slurm_does(folder: Path, flags: int) -> None:
-    """A program that allows all devices (r0 = 1; exit), with the flags of Slurm's own."""
-    code = ctypes.create_string_buffer(struct.pack("<BBhiBBhi", 0xB7, 0, 0, 1, 0x95, 0, 0, 0))
-    license_text = ctypes.create_string_buffer(b"GPL")
-    program = bpf(LOAD, struct.pack("<IIQQ", 15, 2, ctypes.addressof(code), ctypes.addressof(license_text)))
+def attach_as_slurm_does(folder: Path, flags: int, denied: int = -1) -> None:
+    """A program that allows all devices but that of one GPU, with the flags of Slurm's own."""
+    instructions = [
+        (0x61, 0x12, 8, 0),  # r2 = minor
+        (0x55, 0x02, 2, denied),  # r2 == denied:
+        (0xB7, 0, 0, 0),  # r0 = 0
+        (0x95, 0, 0, 0),
+        (0xB7, 0, 0, 1),  # r0 = 1
+        (0x95, 0, 0, 0),
+    ]
+    text = b"".join(struct.pack("<BBhi", *instruction) for instruction in instructions)
+    code, license_text = ctypes.create_string_buffer(text), ctypes.create_string_buffer(b"GPL")
+    words = (15, len(instructions), ctypes.addressof(code), ctypes.addressof(license_text))
+    program = bpf(LOAD, struct.pack("<IIQQ", *words))
     group = os.open(folder, os.O_RDONLY)
     bpf(ATTACH, struct.pack("<IIII", group, program, 6, flags))
     os.close(group)
@@ -63,6 +73,16 @@ class SlurmJob:
         self.task = self.add_step(0)
         self.process = subprocess.Popen(["sleep", "600"])
         (self.task / "cgroup.procs").write_text(str(self.process.pid))
+
+    def add_batch(self, denied: int) -> Path:
+        """A batch script, which has Slurm's rules of the job alone: one GPU is not the job's."""
+        task = self.folder / ("step_batch/task_0" if self.version == 1 else "step_batch/user/task_0")
+        task.mkdir(parents=True)
+        if self.version == 2:
+            attach_as_slurm_does(self.folder, ALLOW_OVERRIDE, denied)
+        else:
+            (self.folder / "devices.deny").write_text(f"c {MAJOR}:{denied} rwm")
+        return task
 
     def add_step(self, number: int) -> Path:
         """As slurmstepd makes it, with all GPUs open; the folder of its task."""
@@ -158,6 +178,37 @@ def test_a_step_is_confined_when_it_is_started(tool: Path, job: SlurmJob) -> Non
     assert job.opens(task) == job.opens() == [2]
     job.take(tool, [1])
     assert job.opens(task) == job.opens() == [1]
+
+
+def test_what_slurm_has_closed_stays_closed(tool: Path, job: SlurmJob) -> None:
+    """Version 2: a program of the job's folder counts below only where there is no other."""
+    task = job.add_batch(denied=3)
+    assert job.opens(task) == [0, 1, 2]
+    for gpus, opened in (([0], [0, 1, 2]), ([], [1, 2]), ([0], [0, 1, 2])):
+        job.take(tool, gpus, of=(0,))
+        assert job.opens(task) == opened
+
+
+def test_no_user_can_keep_it_waiting(tool: Path, job: SlurmJob) -> None:
+    """Everybody can open the block's folder, and lock it."""
+    theirs = os.open(job.block, os.O_RDONLY)
+    try:
+        fcntl.flock(theirs, fcntl.LOCK_EX)
+        job.take(tool, [2])
+    finally:
+        os.close(theirs)
+    assert job.opens() == [2]
+    assert (job.block / "turn.lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_control_group_of_a_users_own_is_no_jobs(tool: Path, job: SlurmJob) -> None:
+    """It can have any name; so can another process of the job find itself there."""
+    own = job.root / "user.slice" / job.folder.relative_to(job.root) / "step_0"
+    own.mkdir(parents=True)
+    (own / "cgroup.procs").write_text(str(job.process.pid))
+    (job.block / "turn").write_text("on -195:1")
+    done = job.confine(tool)
+    assert done.returncode == 1 and "no device control group" in done.stderr
 
 
 def test_other_devices_stay_open(tool: Path, job: SlurmJob) -> None:
