@@ -51,6 +51,8 @@ class Requeue:
     reason: str
     reserve: GpuSet = frozenset()
     """The allocation elsewhere that is promised to it: kept from ordinary jobs until it starts there."""
+    trespasses: bool = False
+    """It may do so again: it waits, longer each time."""
 
 
 @value

@@ -66,7 +66,8 @@ def _way_out(job: Job, trespass: Unsuspendable) -> Action | None:
     )
     if trespass is Unsuspendable.CANCEL:
         return Cancel(job.id, words)
-    return Requeue(job.id, words) if trespass is Unsuspendable.REQUEUE and job.may_requeue else None
+    may_requeue = trespass is Unsuspendable.REQUEUE and job.may_requeue
+    return Requeue(job.id, words, trespasses=True) if may_requeue else None
 
 
 def _action(

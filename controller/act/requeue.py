@@ -10,6 +10,7 @@ from controller.act.recorder import Step
 from controller.act.site import OVER, PLACE_RETRY_SECONDS, JobEnded, Operation, Site
 from controller.errors import ClusterError, ClusterRefused
 from controller.model import GpuSet, Job, Unsuspendable
+from controller.observe.memory import FIRST_PAUSE_SECONDS, doubled
 from controller.slurm.port import JobState
 
 log = logging.getLogger(__name__)
@@ -19,6 +20,13 @@ async def requeue(operation: Operation, action: Requeue) -> None:
     """The job is back in the queue, held."""
     reserved = await reserve(operation, action.reserve)
     await back_to_queue(operation, action.reason, operation.site.clock.now())
+    if action.trespasses:
+        memory = operation.site.memory.change(action.job_id)
+        memory.trespassed += 1
+        pause_seconds = doubled(FIRST_PAUSE_SECONDS, memory.trespassed)
+        operation.site.hold(
+            action.job_id, pause_seconds, "trespass", f"waits {pause_seconds:.0f} s: {action.reason}"
+        )
     if not reserved:
         await reserve_later(operation, action.reserve)
 

@@ -50,16 +50,16 @@ async def resume(operation: Operation, action: Resume) -> None:
         if isinstance(failure, NodeUnreachable):
             site.memory.change(job.id).resumed_at = asked_at
         nowhere_back = asked_at is None or len(by_node(job.placement.allocation)) == 1
-        if asked_at is None and not isinstance(failure, NodeError):
-            # Slurm has resumed it or not: off its GPUs it can open none in either case.
-            operation.step(Step.UNDO)
-            with contextlib.suppress(GandivaError):
-                await site.stop_processes(job)
         if isinstance(failure, NodeError) and failure.kind in _STILL_OFF and nowhere_back:
             # A gang over several nodes may be back on some of them: it counts as STUCK and is tried again.
             operation.step(Step.UNDO)
             await stays_off(site, job)
             site.ledger.release(job.id)
+        elif asked_at is None:
+            # Slurm has resumed it or not: off its GPUs it can open none in either case.
+            operation.step(Step.UNDO)
+            with contextlib.suppress(GandivaError):
+                await site.stop_processes(job)
         raise
     site.begin_slice(job.id, action.gpus, began)
     site.took(job, "restore", began)

@@ -285,6 +285,11 @@ class ControlBlock:
         words = ["on" if on else "off", *(f"+{name}" for name in opened), *(f"-{name}" for name in closed)]
         self._write("turn", " ".join(words) + "\n", 0o644)
 
+    def opened(self) -> frozenset[str]:
+        """The devices (MAJOR:MINOR) that the job may open now, as `turn` says."""
+        words = text_of(self.path / "turn").split()
+        return frozenset(word[1:] for word in words if word[0] == "+")
+
     def is_on(self) -> bool | None:
         """What `turn` says; None: nobody has prepared this start of the job."""
         words = text_of(self.path / "turn").split()

@@ -99,13 +99,14 @@ class Node:
 
     @contextlib.contextmanager
     def on_gpus(
-        self, block: ControlBlock, gpus: Sequence[int], binding: Sequence[int], deadline: Deadline
+        self, block: ControlBlock, gpus: Sequence[int], binding: Sequence[int], deadline: Deadline, new: bool
     ) -> Iterator[None]:
         """The job's turn begins: it may open these GPUs, and steps of it start. Undone where what follows
-        fails. Raises AgentError."""
+        fails. Raises AgentError; where the GPUs are not `new`, it runs on all the same."""
         before = block.is_on()
         try:
-            self.turn(block, True, gpus, binding, deadline)
+            with contextlib.suppress(*() if new else (AgentError,)):
+                self.turn(block, True, gpus, binding, deadline)
             yield
         except AgentError:
             if before is False:
@@ -247,9 +248,11 @@ class Node:
         return found
 
     @contextlib.contextmanager
-    def claiming(self, gpus: Sequence[int], deadline: Deadline) -> Iterator[None]:
+    def claiming(self, gpus: Sequence[int], deadline: Deadline, ours: Collection[int]) -> Iterator[None]:
         """Keep others, agents of other controllers among them, from giving these GPUs away between the look
         that finds them free and the note that says whose they are. Raises AgentError gpu_busy.
+
+        Other jobs than `ours` that are off their GPUs can open none of these: one that was to be resumed may.
         """
         with contextlib.ExitStack() as stack:
             for gpu in sorted(gpus):
@@ -258,6 +261,11 @@ class Node:
                 except TimeoutError:
                     message = f"GPU {gpu} is just being given to another job"
                     raise AgentError(ErrorKind.GPU_BUSY, message) from None
+            for state in self.blocks.states():
+                block = self.blocks.block(state.job_id)
+                off = state.phase is NodePhase.YIELDED and state.job_id not in ours
+                if off and self.confinement.opens(block, gpus):
+                    self.turn(block, False, state.gpus, state.binding, deadline)
             yield
 
     def require_host_memory(self, needed_bytes: Mapping[int, int], job_id: int, deadline: Deadline) -> None:

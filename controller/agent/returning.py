@@ -34,7 +34,7 @@ def open_gpus(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None
             return
         if state.gpus and set(args.gpus) != set(state.gpus):
             _check_movable(node, state, args)
-        with node.claiming(args.gpus, deadline):
+        with node.claiming(args.gpus, deadline, (args.job_id, *args.beside)):
             needed = _memory_needed(node, state, _off(node, state), args.gpus)
             node.require_free(args.gpus, args.job_id, deadline, args.beside, needed)
             node.turn(block, True, args.gpus, args.binding or state.binding, deadline)
@@ -51,7 +51,7 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
         if moved:
             _check_movable(node, state, args)
         off = _off(node, state)
-        with node.claiming(args.gpus, deadline):
+        with node.claiming(args.gpus, deadline, (args.job_id, *args.beside)):
             # A job that has not finished leaving still has its GPUs: to undo that nothing need be free.
             # Notes without a GPU were lost: they do not tell whether their job had finished leaving.
             has_none = state.phase is NodePhase.YIELDED or not state.gpus
@@ -63,7 +63,7 @@ def resume(node: Node, args: protocol.ResumeArgs, deadline: Deadline) -> None:
                 needed = _memory_needed(node, state, off, args.gpus)
                 node.require_free(args.gpus, args.job_id, deadline, beside, needed)
             # Before it runs: CUDA may start in it at any moment.
-            with node.on_gpus(block, args.gpus, binding, deadline):
+            with node.on_gpus(block, args.gpus, binding, deadline, has_none or moved):
                 let_run(node, state)
                 wait_thawed(node, block, state, off, deadline)
             # From here on the GPUs are this job's, whatever happens: say so before anything is restored.
@@ -154,7 +154,7 @@ def _where_it_is(node: Node, state: JobState, deadline: Deadline) -> JobState:
 
 
 def _check_movable(node: Node, state: JobState, args: protocol.ResumeArgs) -> None:
-    problem = ""
+    problem, ranks = "", node.ranks(node.blocks.block(state.job_id), state)
     if not node.processes.of_job(state.job_id):
         return  # not started yet: it will find the new `visible`
     if len(args.gpus) != len(state.gpus) and not state.resizable:
@@ -165,7 +165,7 @@ def _check_movable(node: Node, state: JobState, args: protocol.ResumeArgs) -> No
         problem = f"it is {state.phase.value} there"
     elif state.map_refused:
         problem = "the driver has refused that before"
-    elif not state.movable:
+    elif not state.movable or not (state.checkpointed or node.changes_gpus(ranks)):
         problem = "part of it stays on its old GPUs, or the driver is older than 580"
     if problem:
         raise AgentError(

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: GPL-2.0-or-later
 """`stop`: the processes of a job that is off its GPUs stop, and only now it has left them."""
 
+import contextlib
 import signal
 import time
 from collections.abc import Sequence
@@ -46,7 +47,8 @@ def stop(node: Node, args: protocol.StopArgs, deadline: Deadline) -> None:
             if state.phase is not NodePhase.YIELDED:
                 phase = NodePhase.RUNNING if state.empty else NodePhase.PAUSING
                 state = block.change(state, phase=phase, off=False, empty=False, error=error.message)
-                node.turn(block, True, state.gpus, state.binding, deadline.at_least(1.0))
+                with contextlib.suppress(AgentError):
+                    node.turn(block, True, state.gpus, state.binding, deadline.at_least(1.0))
                 returning.let_run(node, state)
             raise
         block.change(state, phase=NodePhase.YIELDED)

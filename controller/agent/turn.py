@@ -7,12 +7,13 @@ it by the device control groups that Slurm has made for the job. The SPANK plugi
 of a job begins before an agent has written that its start is prepared.
 """
 
+import math
 import os
 import re
 import stat
 import subprocess
+import time
 from collections.abc import Iterable, Sequence
-from functools import cached_property
 from pathlib import Path
 
 from controller.agent.control_block import ControlBlock
@@ -23,7 +24,7 @@ from controller.nodes.protocol import AgentError, ErrorKind
 TOOLS = (Path("/usr/sbin/gandiva-confine"), Path("/usr/local/sbin/gandiva-confine"))
 CGROUP_CONF = (Path("/etc/slurm"), Path("/run/slurm/conf"), Path("/usr/local/etc"), Path("/opt/slurm/etc"))
 """Where Slurm's configuration is; the second: of a configless node."""
-SECONDS = 10.0
+SECONDS, AGAIN_SECONDS = 10.0, 60.0
 
 
 class Confinement:
@@ -38,11 +39,19 @@ class Confinement:
         self._tool = next((tool for tool in tools if tool.is_file()), None)
         self._cgroup_conf = cgroup_conf
         self._devices = devices
+        self._looked_at, self._obstacle = -AGAIN_SECONDS, ""
 
-    @cached_property
+    @property
     def obstacle(self) -> str:
-        """Why no job can be kept off the GPUs of its node that are not its own; empty: all can. Asked once
-        for each agent."""
+        """Why no job can be kept off the GPUs of its node that are not its own; empty: all can, which is not
+        asked again."""
+        now = time.monotonic()
+        if self._looked_at + AGAIN_SECONDS <= now:
+            self._obstacle = self._look()
+            self._looked_at = now if self._obstacle else math.inf
+        return self._obstacle
+
+    def _look(self) -> str:
         if self._tool is None:
             return "gandiva-confine is not installed: it comes with the SPANK plugin"
         files = [file for file in (folder / "cgroup.conf" for folder in self._cgroup_conf) if file.is_file()]
@@ -58,7 +67,12 @@ class Confinement:
         """Say whether the job is on its GPUs now, and on which of its binding. Raises
         AgentError."""
         opened = set(gpus) if on else set()
-        block.write_turn(on, self._numbers(opened), self._numbers({*gpus, *binding} - opened))
+        closed = {*gpus, *binding} - opened if not self.obstacle else set()
+        block.write_turn(on, self._numbers(opened), self._numbers(closed))
+
+    def opens(self, block: ControlBlock, gpus: Sequence[int]) -> bool:
+        """Whether the job may open any of these now."""
+        return not block.opened().isdisjoint(self._numbers(gpus))
 
     def apply(self, block: ControlBlock, pids: Iterable[int], deadline: Deadline) -> None:
         """Open and close for the job of these processes what was written. A process may end meanwhile;
@@ -68,7 +82,7 @@ class Confinement:
         problem = ""
         for pid in pids:
             problem = self._run(str(block.path), str(pid), deadline=deadline)
-            if not problem:
+            if not problem or not Path(f"/proc/{pid}").exists():
                 return
         if problem:
             raise AgentError(ErrorKind.INTERNAL, f"job {block.job_id} is not kept to its GPUs: {problem}")

@@ -39,7 +39,7 @@ def prepare(node: Node, args: protocol.PrepareArgs, deadline: Deadline) -> None:
         except OSError as error:
             message = f"cannot make the control block {block.path}: {error}"
             raise AgentError(ErrorKind.INTERNAL, message) from error
-    with block.locked(deadline), node.claiming(args.gpus, deadline):
+    with block.locked(deadline), node.claiming(args.gpus, deadline, (args.job_id, *args.beside)):
         # Once more: an agent of another controller may have put a job back since.
         node.require_free(args.gpus, args.job_id, deadline, args.beside)
         if node.processes.of_job(args.job_id):

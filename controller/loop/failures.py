@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from controller.errors import NotLeading
 from controller.loop.conditions import Conditions
-from controller.model import GpuId, JobId, Phase, Placement, Plan, Snapshot, Target
+from controller.model import IN_HOST_MEMORY, GpuId, JobId, Placement, Plan, Snapshot, Target
 from controller.model.clock import Clock
 from controller.policies.site import where
 
@@ -69,7 +69,7 @@ def stand_in(snapshot: Snapshot) -> Plan:
     usable = {gpu.id for node in snapshot.nodes.values() for gpu in node.gpus if gpu.healthy}
     targets: dict[JobId, Target] = {}
     for job in sorted(snapshot.jobs.values(), key=lambda job: job.id):
-        if job.phase is Phase.SUSPENDED and job.may_start and job.last and job.last <= usable - taken:
+        if job.phase in IN_HOST_MEMORY and job.may_start and job.last and job.last <= usable - taken:
             taken |= job.last
             targets[job.id] = Target(Placement(gpus=job.last, allocation=job.placement.allocation))
     return Plan(targets, dict.fromkeys(targets, "the policy fails; it goes on where it was"))

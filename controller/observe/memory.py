@@ -67,6 +67,8 @@ class JobMemory:
     failed_suspends: FailedSuspends | None = None
     trespasses_since: float | None = None
     """It has memory since then on a GPU that is not its own now."""
+    trespassed: int = 0
+    """How often it was requeued for that."""
     resumed_at: float | None = None
     """A node was asked then to put it back onto its GPUs, and its answer is not known."""
     off_seconds: float = 0.0
@@ -92,7 +94,8 @@ LONGEST_PAUSE_SECONDS, LONGEST_AT_LIMIT_SECONDS = 3600.0, 600.0
 """Its most; at a limit it lets jobs of the same user that may be within the limit have their try first."""
 
 
-def _doubled(seconds: float, times: int) -> float:
+def doubled(seconds: float, times: int) -> float:
+    """The pause after so many failures."""
     return min(seconds * 2.0 ** min(times - 1, 16), LONGEST_PAUSE_SECONDS)
 
 
@@ -179,11 +182,11 @@ class JobMemories:
             refused = {name: (until, n) for name, (until, n) in memory.refused_by.items()}
             for name in nodes:
                 times = refused.get(name, (0.0, 0))[1] + 1
-                refused[name] = (now + _doubled(FIRST_PAUSE_SECONDS, times), times)
+                refused[name] = (now + doubled(FIRST_PAUSE_SECONDS, times), times)
             memory.refused_by = refused
         first = ELSEWHERE_SECONDS if about_nodes else FIRST_PAUSE_SECONDS
         most = LONGEST_AT_LIMIT_SECONDS if limit else LONGEST_PAUSE_SECONDS
-        pause_seconds = min(most, _doubled(first, memory.failed_starts))
+        pause_seconds = min(most, doubled(first, memory.failed_starts))
         memory.last_failed = FailedStart.at(now, why, pause_seconds)
         return memory.last_failed.until
 

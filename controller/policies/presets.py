@@ -35,13 +35,8 @@ from controller.policies.orders.simple import Continuous, Fifo, Remaining, Small
 from controller.policies.placement.consolidation import Consolidation
 from controller.policies.protocol import Policy
 from controller.policies.settings import (
-    FifoSettings,
-    FifoSkipSettings,
     GandivaSettings,
     QueueSettings,
-    SjfSettings,
-    SrsfSettings,
-    SrtfSettings,
     TiresiasGittinsSettings,
     TiresiasLasSettings,
 )
@@ -62,24 +57,9 @@ def gangs(
     return InOrder(order, lanes, preempt=preempt, moves=moves)
 
 
-def _fifo(settings: FifoSettings, moves: Moves) -> Policy:
-    return gangs(Fifo(), moves, preempt=False, backfill=settings.skip)
-
-
-def _fifo_skip(_settings: FifoSkipSettings, moves: Moves) -> Policy:
-    return gangs(Fifo(), moves, preempt=False)
-
-
-def _sjf(settings: SjfSettings, moves: Moves) -> Policy:
-    return gangs(Smallest(), moves, backfill=settings.backfill)
-
-
-def _srtf(settings: SrtfSettings, moves: Moves) -> Policy:
-    return gangs(Remaining(), moves, backfill=settings.backfill)
-
-
-def _srsf(settings: SrsfSettings, moves: Moves) -> Policy:
-    return gangs(Remaining(service=True), moves, backfill=settings.backfill)
+def _sorted(order: Order) -> Callable[[Any, Moves], Policy]:
+    """In this order alone."""
+    return lambda settings, moves: gangs(order, moves, backfill=settings.backfill)
 
 
 def _gandiva(settings: GandivaSettings, moves: Moves) -> Policy:
@@ -167,12 +147,12 @@ WEIGHED_BY_SERVER = frozenset({"gandiva"})
 WEIGHED = WEIGHED_BY_SERVER | {"gavel-ftf", "gavel-hierarchical", "gavel-las", "isolated"}
 """Presets that read weights."""
 PRESETS: Mapping[str, Callable[[Any, Moves], Policy]] = {
-    "fifo": _fifo,
-    "fifo-skip": _fifo_skip,
+    "fifo": lambda settings, moves: gangs(Fifo(), moves, preempt=False, backfill=settings.skip),
+    "fifo-skip": lambda _settings, moves: gangs(Fifo(), moves, preempt=False),
     "gandiva": _gandiva,
-    "sjf": _sjf,
-    "srsf": _srsf,
-    "srtf": _srtf,
+    "sjf": _sorted(Smallest()),
+    "srsf": _sorted(Remaining(service=True)),
+    "srtf": _sorted(Remaining()),
     "tiresias-gittins": _tiresias_gittins,
     "tiresias-las": _tiresias_las,
     **{name: _in_rounds(name) for name in SETTINGS},

@@ -15,49 +15,22 @@ from controller.policies.allocations.greedy import FirstComeReference, ShortestF
 from controller.policies.allocations.makespan import Makespan
 from controller.policies.allocations.max_min import MaxMin
 from controller.policies.allocations.random_pairs import RandomPairs
-from controller.policies.allocations.settings import (
-    AlloxSettings,
-    GavelCostSettings,
-    GavelCostSloSettings,
-    GavelFifoSettings,
-    IsolatedSettings,
-    ProportionalSettings,
-)
 from controller.policies.allocations.shares import Isolated, Proportional
 from controller.policies.allocations.strategy_proof import StrategyProof
 from controller.policies.allocations.sums import Fifo, MaxThroughput
 from controller.policies.allocations.water_filling import WaterFilling
 
 
-def _fifo(settings: GavelFifoSettings) -> Allocation:
-    return Fifo(settings) if settings.formulation == "exact" else FirstComeReference(settings)
-
-
-def _allox(settings: AlloxSettings) -> Allocation:
-    return Allox(settings) if settings.formulation == "exact" else AlloxReference(settings)
-
-
-def _cost(settings: GavelCostSettings) -> Allocation:
-    return Cost(settings, slo=False)
-
-
-def _cost_slo(settings: GavelCostSloSettings) -> Allocation:
-    return Cost(settings, slo=True)
-
-
-def _isolated(settings: IsolatedSettings) -> Allocation:
-    return Isolated(settings.formulation == "exact")
-
-
-def _proportional(settings: ProportionalSettings) -> Allocation:
-    return Proportional(settings.formulation == "exact")
+def _or_reference(exact: Callable[[Any], Allocation], reference: Callable[[Any], Allocation]) -> Any:
+    """By `formulation`."""
+    return lambda settings: (exact if settings.formulation == "exact" else reference)(settings)
 
 
 ALLOCATIONS: Mapping[str, Callable[[Any], Allocation]] = {
-    "allox": _allox,
-    "gavel-cost": _cost,
-    "gavel-cost-slo": _cost_slo,
-    "gavel-fifo": _fifo,
+    "allox": _or_reference(Allox, AlloxReference),
+    "gavel-cost": lambda settings: Cost(settings, slo=False),
+    "gavel-cost-slo": lambda settings: Cost(settings, slo=True),
+    "gavel-fifo": _or_reference(Fifo, FirstComeReference),
     "gavel-ftf": FinishTime,
     "gavel-gandiva": RandomPairs,
     "gavel-hierarchical": WaterFilling,
@@ -66,7 +39,7 @@ ALLOCATIONS: Mapping[str, Callable[[Any], Allocation]] = {
     "gavel-max-throughput": MaxThroughput,
     "gavel-sjf": ShortestFirst,
     "gavel-strategy-proof": StrategyProof,
-    "isolated": _isolated,
-    "proportional": _proportional,
+    "isolated": lambda settings: Isolated(settings.formulation == "exact"),
+    "proportional": lambda settings: Proportional(settings.formulation == "exact"),
 }
 """From the settings of the same name."""

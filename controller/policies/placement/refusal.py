@@ -15,7 +15,7 @@ def refusal(
         return node.reason or "not available"
     if job.request.gpu_types and not any(gpu.model in job.request.gpu_types for gpu in node.gpus):
         return f"no GPU of type {','.join(job.request.gpu_types)}"
-    if why := _refused_by_partition(job, node):
+    if why := _refused_by_partition(job, node, share):
         return why
     if node.name in job.excluded_nodes:
         return "excluded by the job"
@@ -34,12 +34,12 @@ def refusal(
     return None
 
 
-def _refused_by_partition(job: Job, node: Node) -> str:
+def _refused_by_partition(job: Job, node: Node, share: int) -> str:
     """Why none of the job's partitions has it start there; empty where one does. Slurm spreads no job over
-    partitions: one that may be on several nodes has its first."""
+    partitions: one that is on several nodes has its first."""
     if node.partitions is None or not job.partition:
         return ""
-    names = job.partition.split(",") if job.request.nodes == 1 else [job.partition.partition(",")[0]]
+    names = job.partition.split(",") if share == job.gpus else [job.partition.partition(",")[0]]
     words = [node.partitions.get(name, f"not in partition {name}") for name in names]
     return "" if "" in words else words[0]
 

@@ -155,12 +155,13 @@ class Failing:
         return self.policy.plan(snapshot, memory)
 
 
-def test_suspended_jobs_go_on_where_they_were_while_the_policy_fails(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["slurm", "node"])
+def test_suspended_jobs_go_on_where_they_were_while_the_policy_fails(tmp_path: Path, mode: str) -> None:
     """Without it they would wait for as long as the policy fails, beside an empty GPU."""
 
     async def scenario() -> None:
         policy = Failing(gandiva())
-        world = World(tmp_path, gpus=1, policy=policy)
+        world = World(tmp_path, gpus=1, policy=policy, mode=mode)
         jobs = [world.submit(work_seconds=60) for _ in range(3)]
         world.start()
         await asyncio.sleep(4 * SLICE_SECONDS)

@@ -11,7 +11,7 @@ import pytest
 
 from controller.act.actions import Place, Requeue, Resize, Resume, Suspend
 from controller.act.recorder import Outcome
-from controller.errors import ClusterRefused, NodeError
+from controller.errors import ClusterRefused, NodeError, NodeUnreachable
 from controller.journal import MemoryJournal
 from controller.model import Gpu, GpuId, JobId, Node, Phase, Placement, Profile, Snapshot
 from controller.nodes.protocol import Offload, Pause
@@ -53,6 +53,17 @@ async def test_a_job_whose_resume_failed_in_the_driver_may_have_memory_on_its_gp
     await carry_out(executor, Resume(ONE, A0, "its turn"), Phase.SUSPENDED, OFF)
     assert cluster.suspend.await_args_list == []
     assert executor.site.ledger.holders(A0) == {ONE}
+
+
+@pytest.mark.parametrize("kind", ["unreachable", "internal", "gpu_busy"])
+async def test_gpus_that_were_opened_for_a_resume_that_failed_are_closed_again(kind: str) -> None:
+    cluster, nodes = AsyncMock(), agents()
+    nodes.open.side_effect = (
+        NodeUnreachable("n1", "gone") if kind == "unreachable" else NodeError("n1", kind, "")
+    )
+    executor = make_executor(cluster, nodes, MagicMock())
+    await carry_out(executor, Resume(ONE, A0, "its turn"), Phase.SUSPENDED, OFF)
+    assert nodes.stop.await_count == 1 and not cluster.resume.await_args_list
 
 
 @pytest.mark.parametrize("last", [JobState.PENDING, JobState.ENDED])

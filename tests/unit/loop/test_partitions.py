@@ -55,7 +55,7 @@ def test_a_job_suspends_no_other_where_it_cannot_run(tmp_path: Path) -> None:
 def test_a_job_of_several_partitions_may_use_the_nodes_of_each(tmp_path: Path) -> None:
     async def scenario() -> None:
         world = divided(tmp_path, n1=("pa",), n2=("pb",), n3=("pc",))
-        jobs = [world.submit(partition="pa,pb") for _ in range(2)]
+        jobs = [world.submit(partition="pa,pb", nodes=nodes) for nodes in (1, None)]
         world.start()
         await asyncio.sleep(2 * SLICE_SECONDS)
         assert {node for job in jobs for node in world.cluster.jobs[job].nodes} == {"n1", "n2"}

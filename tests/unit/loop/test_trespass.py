@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -18,6 +19,7 @@ from controller.nodes.port import NodeSample
 from controller.nodes.protocol import GpuProcess, NodePhase
 from controller.nodes.simulated import SimulatedNodes
 from controller.observe.jobs import TRESPASS_SECONDS
+from controller.observe.nodes import trespassers
 from controller.slurm.port import JobState
 from tests.unit.loop.test_reserving import Port
 from tests.unit.loop.world import SLICE_SECONDS, World, run
@@ -54,6 +56,15 @@ class Elsewhere(Trespass):
             if job_id in sample.jobs:
                 gpus[index] = replace(gpus[index], processes=(GpuProcess(77, job_id, 2001, 1 << 20),))
         return NodeSample(sample.node, sample.time, gpus, sample.jobs)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_job_that_slurm_gave_whole_gpus_trespasses_nowhere(whole: bool) -> None:
+    """The controller gave it back to Slurm: it has no turns."""
+    first = JobId(1)
+    job = MagicMock(id=first, exclusive_gpus=whole)
+    sample = MagicMock(gpus=(), jobs={first: MagicMock(job_id=first, trespasses=(0,))})
+    assert trespassers(sample, {first: job}) == ({} if whole else {0: first})
 
 
 async def until(what: str, condition: Any) -> None:
@@ -143,7 +154,8 @@ def test_a_trespasser_goes_its_way_out(tmp_path: Path, way: Unsuspendable) -> No
         else:
             assert job.restart_count == 1
         events = [event.message for event in JournalReader(world.journal_path).events(first)]
-        assert any("or a process stayed there" in text for text in events) == (way is Unsuspendable.CANCEL)
+        said = any("or a process stayed there" in text for text in events)
+        assert said == (way is not Unsuspendable.KEEP)
         trespass.jobs.clear()
         await world.stop()
 
@@ -173,6 +185,23 @@ def test_slurm_is_not_asked_for_ever_for_what_it_refuses(tmp_path: Path) -> None
         await asyncio.sleep(TRESPASS_SECONDS + 60)
         assert port.calls.count("requeue") == 1
         assert world.running() == {first}
+        await world.stop()
+
+    run(scenario)
+
+
+def test_a_job_that_trespasses_at_each_start_waits_longer_each_time(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=2, trespass=Unsuspendable.REQUEUE)
+        first = world.submit()
+        world.node_port = trespass = Elsewhere(world.nodes)
+        world.start()
+        await until("the first job", lambda: world.running() == {first})
+        (gpu,) = world.cluster.jobs[first].binding
+        trespass.jobs[first] = 1 - gpu.ordinal
+        await asyncio.sleep(3600)
+        assert 3 <= world.cluster.jobs[first].restart_count <= 6
+        trespass.jobs.clear()
         await world.stop()
 
     run(scenario)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import shutil
@@ -335,7 +336,7 @@ def test_visible_gives_positions_among_what_the_job_can_open(
     block: ControlBlock, gpus: list[int], binding: list[int], obstacle: str, text: str | None
 ) -> None:
     node = Node(AgentSettings("n1", block.path.parent, None), GpuReader(NvmlSource()), DriverProcesses())
-    vars(node.confinement)["obstacle"] = obstacle
+    vars(node.confinement).update(_obstacle=obstacle, _looked_at=math.inf)
     block.write_visible([0])
     node.write_visible(block, gpus, binding)
     path = block.path / "visible"

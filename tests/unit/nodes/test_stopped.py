@@ -162,7 +162,12 @@ def test_memory_that_comes_back_later_holds_the_gpu_and_names_the_job(rig: Rig, 
         seen = await sample(nodes)
         jobs: Any = {
             JobId(number): MagicMock(
-                id=JobId(number), state=JobState.RUNNING, nodes=(NODE,), binding=GPU_0, held=False
+                id=JobId(number),
+                state=JobState.RUNNING,
+                nodes=(NODE,),
+                binding=GPU_0,
+                held=False,
+                exclusive_gpus=False,
             )
             for number in (2, 3)
         }
