@@ -21,7 +21,14 @@ from controller.agent.turn import Confinement
 from controller.nodes import protocol
 from controller.nodes.protocol import AgentError, ErrorKind, NodePhase
 
-DEADLINE = Deadline(60.0)
+from .conftest import eventually
+
+NODE = f"turn-{os.getpid()}"
+"""No other test's processes are of its jobs."""
+
+
+def deadline() -> Deadline:
+    return Deadline(60.0)
 
 
 class Bench:
@@ -36,7 +43,7 @@ class Bench:
         (devices / "nvidia1").symlink_to("/dev/zero")
         (folder / "cgroup.conf").write_text("ConstrainDevices=yes\n")
         self.node = Node(
-            AgentSettings("n1", folder / "run", None), GpuReader(NvmlSource()), DriverProcesses()
+            AgentSettings(NODE, folder / "run", None), GpuReader(NvmlSource()), DriverProcesses()
         )
         self.node.confinement = Confinement((self.tool,), (folder,), devices)
 
@@ -63,25 +70,25 @@ def test_a_job_that_was_to_be_resumed_can_open_no_gpu_that_another_gets(bench: B
     block = bench.job(7, NodePhase.YIELDED)
 
     def opened() -> None:
-        bench.node.turn(block, True, (0,), (0, 1), DEADLINE)
+        bench.node.turn(block, True, (0,), (0, 1), deadline())
 
     for gpus, ours, stays in (((0,), (8,), False), ((1,), (8,), True), ((0,), (8, 7), True)):
         opened()
-        with bench.node.claiming(gpus, DEADLINE, ours):
+        with bench.node.claiming(gpus, deadline(), ours):
             assert block.is_on() is stays
     block.save_state(JobState(job_id=7, uid=os.getuid(), phase=NodePhase.RUNNING, gpus=(0,)))
     opened()
-    with bench.node.claiming((0,), DEADLINE, (8,)):
+    with bench.node.claiming((0,), deadline(), (8,)):
         assert block.is_on() is True
 
 
 def test_where_it_cannot_be_kept_to_them_no_device_is_said_to_be_closed(bench: Bench) -> None:
     block = bench.job(7, NodePhase.RUNNING)
-    bench.node.turn(block, True, (0,), (0, 1), DEADLINE)
+    bench.node.turn(block, True, (0,), (0, 1), deadline())
     assert (block.path / "turn").read_text() == "on +1:3 -1:5\n"
     bench.says("exit 1")
     bench.node.confinement = Confinement((bench.tool,), (bench.tool.parent,), bench.tool.parent / "dev")
-    bench.node.turn(block, True, (0,), (0, 1), DEADLINE)
+    bench.node.turn(block, True, (0,), (0, 1), deadline())
     assert (block.path / "turn").read_text() == "on +1:3\n"
 
 
@@ -102,14 +109,14 @@ def test_a_process_that_has_ended_needs_no_closing(bench: Bench) -> None:
     bench.says("echo no such process >&2; exit 1")
     ended = subprocess.Popen(["true"])
     ended.wait()
-    bench.node.confinement.apply(block, [ended.pid], DEADLINE)
+    bench.node.confinement.apply(block, [ended.pid], deadline())
     with pytest.raises(AgentError, match="not kept to its GPUs: no such process"):
-        bench.node.confinement.apply(block, [os.getpid()], DEADLINE)
+        bench.node.confinement.apply(block, [os.getpid()], deadline())
 
 
 @pytest.fixture
 def process() -> Iterator[subprocess.Popen[bytes]]:
-    environ = {**os.environ, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": "n1"}
+    environ = {**os.environ, "SLURM_JOB_ID": "7", "SLURMD_NODENAME": NODE}
     made = subprocess.Popen(["sleep", "600"], env=environ)
     yield made
     made.kill()
@@ -129,9 +136,12 @@ def test_a_job_that_keeps_its_gpus_runs_on_whatever_the_tool_says(
     monkeypatch.setattr(bench.node, "verify_gone", still_there)
     args = protocol.StopArgs(job_id=7, wait_seconds=60.0)
     with pytest.raises(AgentError, match="it has memory there"):
-        stopping.stop(bench.node, args, DEADLINE)
-    assert bench.node.processes.halted(process.pid) is None
-    with bench.node.on_gpus(block, (0,), (0, 1), DEADLINE, new=False):
+        stopping.stop(bench.node, args, deadline())
+    eventually("it runs", lambda: bench.node.processes.halted(process.pid) is None)
+    with bench.node.on_gpus(block, (0,), (0, 1), deadline(), new=False):
         pass
-    with pytest.raises(AgentError, match="not kept"), bench.node.on_gpus(block, (1,), (0, 1), DEADLINE, True):
+    with (
+        pytest.raises(AgentError, match="not kept"),
+        bench.node.on_gpus(block, (1,), (0, 1), deadline(), True),
+    ):
         pass
