@@ -36,7 +36,7 @@ class Confinement:
         cgroup_conf: Sequence[Path] = CGROUP_CONF,
         devices: Path = Path("/dev"),
     ) -> None:
-        self._tool = next((tool for tool in tools if tool.is_file()), None)
+        self._tools, self._tool = tools, tools[0]
         self._cgroup_conf = cgroup_conf
         self._devices = devices
         self._looked_at, self._obstacle = -AGAIN_SECONDS, ""
@@ -52,7 +52,8 @@ class Confinement:
         return self._obstacle
 
     def _look(self) -> str:
-        if self._tool is None:
+        self._tool = next(filter(Path.is_file, self._tools), self._tool)
+        if not self._tool.is_file():
             return "gandiva-confine is not installed: it comes with the SPANK plugin"
         files = [file for file in (folder / "cgroup.conf" for folder in self._cgroup_conf) if file.is_file()]
         if not files:

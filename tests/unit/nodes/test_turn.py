@@ -95,6 +95,8 @@ def test_where_it_cannot_be_kept_to_them_no_device_is_said_to_be_closed(bench: B
 def test_what_stands_in_the_way_is_looked_at_again(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tool may be just replaced, or the machine too busy for it. What works is not asked again."""
     monkeypatch.setattr(turn, "AGAIN_SECONDS", 0.0)
+    bench.tool.unlink()
+    assert "is not installed" in bench.node.confinement.obstacle
     bench.says("echo busy >&2; exit 1")
     assert bench.node.confinement.obstacle == "busy"
     bench.says("exit 0")
