@@ -66,7 +66,7 @@ live: env ## Live tests: real Slurm in containers, mock GPUs (KEEP=1 keeps the c
 cases: env ## What public reports, scripts and files showed, all kinds of tests (live: on mini clusters)
 	@printf '==> Public cases\n'
 	@$(CLUSTER) build
-	@$(PYTHON) -m pytest tests -m public -q -n 3 --dist loadgroup
+	@$(PYTHON) -m pytest tests -m 'public and (live or not live)' -q -n 3 --dist loadgroup
 
 faults: env ## Break every part at every step on a real Slurm (QUICK=1: one of each kind; CLUSTERS=N; WRITE=1: into the docs)
 	@printf '==> Faults on mini clusters\n'
