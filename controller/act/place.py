@@ -147,9 +147,10 @@ async def _await_start(site: Site, job_id: JobId) -> SlurmJob:
             if job.user_hold:
                 raise _HeldByOther(f"Slurm did not start it: {job.obstacle}")
             now = site.clock.now()
-            lasts = job.reason.startswith(LIMIT_REASONS + JOB_REASONS + NODE_REASONS)
+            lasts = job.held or job.reason.startswith(LIMIT_REASONS + JOB_REASONS + NODE_REASONS)
             if now >= deadline or (lasts and now >= begin + _LASTING_SECONDS):
-                raise _NotStarted(now - begin, job.reason)
+                forgotten = ClusterRefused("Slurm has forgotten its release, as when slurmctld is killed")
+                raise forgotten if job.held else _NotStarted(now - begin, job.reason)
         await asyncio.sleep(pause_seconds)
         pause_seconds = min(1.0, pause_seconds * 1.5)
 

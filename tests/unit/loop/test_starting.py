@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from controller.nodes.simulated import SimulatedNodes
 from controller.simulation.virtual_time import run_virtual
 from controller.slurm.port import ALLOCATED, ClusterView, JobState, SlurmJob
 from controller.slurm.simulated import SimulatedCluster, SimulatedJob
+from tests.unit.loop.test_reserving import Port
 from tests.unit.loop.world import SLICE_SECONDS, World
 
 
@@ -298,6 +300,29 @@ def test_no_job_of_a_user_waits_behind_one_that_fails_for_good(tmp_path: Path) -
         assert world.state(failing) is JobState.ENDED, "it does not starve"
         await world.stop()
         world.check()
+
+    run_virtual(scenario())
+
+
+class Forgets(Port):
+    """Its slurmctld is killed after the first release, and has written down what was before."""
+
+    async def _call(self, method: str, job_id: JobId, *arguments: Any) -> Any:
+        if method == "release" and "release" not in self.calls:
+            self.calls.append(method)
+            return None
+        return await super()._call(method, job_id, *arguments)
+
+
+def test_a_release_that_slurm_forgot_is_no_refusal_of_the_node(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        world = World(tmp_path, gpus=1)
+        world.cluster_port = Forgets(world.cluster)
+        job = world.submit()
+        world.start()
+        await asyncio.sleep(20)
+        assert world.running() == {job}
+        await world.stop()
 
     run_virtual(scenario())
 
